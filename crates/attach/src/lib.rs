@@ -24,4 +24,4 @@ pub use error::Error;
 pub use loop_device::{LoopDevice, holders, is_loop_path};
 pub use process::{leave_terminal, redirect_output};
 pub use stale::release_stale;
-pub use tree::{Tree, TreeFigures, TreeOptions, is_tree, unmount_tree};
+pub use tree::{HeldFile, PathError, StreamName, Tree, TreeFigures, TreeOptions, is_tree, unmount_tree};

@@ -13,9 +13,11 @@
 //! | `worker` | the process of one contender: its storage, its clock, its requests |
 //! | `statistics` | medians of paired ratios, intervals |
 //! | `store` | the experiment `bench store`: presets, rounds, tables |
+//! | `dear` | the experiment `bench cache --seed dear`: programs on the live cache |
 //! | `limits` | the experiment `bench limits`: the store beside fio |
 
 pub mod contender;
+pub mod dear;
 pub mod disk;
 mod error;
 pub mod group;

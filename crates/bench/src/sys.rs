@@ -4,9 +4,10 @@
 
 use std::ffi::{CString, OsStr};
 use std::fs::File;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::time::Duration;
 
 use crate::Error;
 
@@ -159,11 +160,86 @@ pub(crate) fn give_back_memory() {
 }
 
 /// The processor time of this process, all its threads.
-pub(crate) fn processor_time() -> std::time::Duration {
+pub(crate) fn processor_time() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the call writes to the structure that it is given; it cannot fail for this clock.
     unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &mut time) };
-    std::time::Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec as u32)
+    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec as u32)
+}
+
+/// What a process took, with the children that it has waited for.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(crate) struct Usage {
+    pub user: Duration,
+    pub system: Duration,
+    /// The largest that one of them was.
+    pub resident_bytes: u64,
+}
+
+impl Usage {
+    fn of(raw: &libc::rusage) -> Usage {
+        let time = |time: libc::timeval| Duration::new(time.tv_sec.unsigned_abs(), time.tv_usec as u32 * 1000);
+        let (user, system) = (time(raw.ru_utime), time(raw.ru_stime));
+        Usage { user, system, resident_bytes: raw.ru_maxrss.unsigned_abs() << 10 }
+    }
+}
+
+/// What this process took until now.
+pub(crate) fn own_usage() -> Usage {
+    // SAFETY: zeroes are a value of this plain structure.
+    let mut raw: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: the structure is the call's to write; it cannot fail for this process.
+    unsafe { libc::getrusage(libc::RUSAGE_SELF, &mut raw) };
+    Usage::of(&raw)
+}
+
+/// Waits for a child until it has ended, and reaps it; `None` where the deadline passes first.
+///
+/// Gives its exit code, 128 and more for a signal, and what it took. The caller must not wait for it in another way.
+pub(crate) fn wait_for(child: u32, patience: Duration) -> Result<Option<(i32, Usage)>, Error> {
+    let what = || format!("waiting for process {child}");
+    // SAFETY: the call takes numbers; the child was not waited for, so the number is still its own.
+    let descriptor = unsafe { libc::syscall(libc::SYS_pidfd_open, child, 0) };
+    if descriptor < 0 {
+        return Err(Error::os(what()));
+    }
+    // SAFETY: the call gave a new descriptor, which nobody else has.
+    let descriptor = unsafe { OwnedFd::from_raw_fd(descriptor as libc::c_int) };
+    let deadline = std::time::Instant::now() + patience;
+    loop {
+        let left = deadline.saturating_duration_since(std::time::Instant::now()).as_millis();
+        let mut poll = libc::pollfd { fd: descriptor.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: the pointer is to one structure that outlives the call.
+        match unsafe { libc::poll(&mut poll, 1, left.min(i32::MAX as u128) as libc::c_int) } {
+            0 => return Ok(None),
+            1.. => break,
+            _ if std::io::Error::last_os_error().kind() == std::io::ErrorKind::Interrupted => {}
+            _ => return Err(Error::os(what())),
+        }
+    }
+    let mut status = 0;
+    // SAFETY: zeroes are a value of this plain structure.
+    let mut raw: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: both pointers are to values that outlive the call.
+    if unsafe { libc::wait4(child as libc::pid_t, &mut status, 0, &mut raw) } < 0 {
+        return Err(Error::os(what()));
+    }
+    let code = if libc::WIFEXITED(status) { libc::WEXITSTATUS(status) } else { 128 + libc::WTERMSIG(status) };
+    Ok(Some((code, Usage::of(&raw))))
+}
+
+/// Kills a session that a child of this process leads: its process group.
+pub(crate) fn kill_group(leader: u32) {
+    // SAFETY: the call takes numbers; the child was not waited for, so the number is still its own.
+    unsafe { libc::kill(-(leader as libc::pid_t), libc::SIGKILL) };
+}
+
+/// The processor time of this thread.
+pub(crate) fn thread_time() -> Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the call writes to the structure that it is given; it cannot fail for this clock.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
+    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec as u32)
 }
 
 /// Whether this process has all rights.

@@ -2,7 +2,7 @@
 //!
 //! Owns: the handle, the checks of a request, memory that is waited for, changes of memory and mode while it runs, and
 //! the end. Promises: an operation goes on when its future is dropped, and no call blocks the thread. Leaves to others:
-//! the operations on a block.
+//! what happens to a block.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::frame::Pinned;
-use crate::names::{BLOCK_BITS, FileId, Reference, id_of};
+use crate::names::{BLOCK_BITS, FileId, Reference, id_of, ids_of};
 use crate::options::{Mode, Options, READ_BLOCKS_MAX};
 use crate::read::collect;
 use crate::shared::Shared;
@@ -61,6 +61,11 @@ impl BufferCache {
         Ok(BufferCache { shared: Arc::new(shared), _owner: Arc::new(Owner(stop)) })
     }
 
+    /// Whether two handles are of the same cache.
+    pub fn is_same(&self, other: &BufferCache) -> bool {
+        Arc::ptr_eq(&self.shared, &other.shared)
+    }
+
     /// The options as they are now.
     pub fn options(&self) -> Options {
         self.shared.options().clone()
@@ -98,29 +103,27 @@ impl BufferCache {
         Ok(FileId(number))
     }
 
-    /// Writes back the dirty blocks of a file, flushes it and forgets all its blocks.
+    /// Writes back what is dirty of a file, flushes it and forgets all its blocks.
     ///
-    /// *Errors*: those of the flush; the file then stays, and its dirty blocks with it.
+    /// *Errors*: what the flush reports; the file then stays, and its dirty blocks with it.
     pub async fn remove(&self, file: FileId) -> Result<(), Error> {
         self.flush(file, Context::default()).await?;
         let mut state = self.shared.lock();
         state.files.remove(&file.0);
         let ids = id_of(file.0, 0)..id_of(file.0, 0) + (1 << BLOCK_BITS);
+        state.forget_pins(ids.clone());
         forget_clean(&mut state, ids, true);
         Ok(())
     }
 
-    /// Forgets the blocks of a range, as others changed it: the next read asks the source. Dirty blocks stay.
+    /// Forgets what memory has of a range, as others changed it: the next read asks the source. Dirty blocks stay.
     pub fn invalidate(&self, file: FileId, offset: u64, length: u64) {
-        let block = self.shared.block_bytes as u64;
-        let last = (1 << BLOCK_BITS) - 1;
-        let (first, end) = ((offset / block).min(last), offset.saturating_add(length).div_ceil(block).min(last));
-        let mut state = self.shared.lock();
-        forget_clean(&mut state, id_of(file.0, first)..id_of(file.0, first.max(end)), false);
+        let ids = ids_of(file.0, offset, length, self.shared.block_bytes as u64);
+        forget_clean(&mut self.shared.lock(), ids, false);
     }
 
-    /// Forgets the blocks beyond the new end of a file that was cut, dirty ones too: if the file grows again, they are
-    /// zeroes. To be called after the source was cut, while no write to the cut part is under way.
+    /// Forgets what memory has behind a new end of a file that was cut, what is dirty included: where it grows again,
+    /// zeroes are there. To be called after the source was cut, while no write to what is cut is under way.
     pub fn cut(&self, file: FileId, size_bytes: u64) {
         let block = self.shared.block_bytes as u64;
         let (last, part) = (size_bytes / block, (size_bytes % block) as usize);
@@ -131,10 +134,12 @@ impl BufferCache {
             let block_bytes = self.shared.block_bytes;
             state.change(start, part..block_bytes, block_bytes, || None, |into| into.fill(0));
         }
-        forget_clean(&mut state, start + u64::from(part > 0)..end, true);
+        let gone = start + u64::from(part > 0)..end;
+        state.forget_pins(gone.clone());
+        forget_clean(&mut state, gone, true);
     }
 
-    /// The bytes of a range if all of them are in memory, without waiting; `None` counts nothing, and
+    /// The bytes of a range where all of them are in memory, without waiting; `None` counts nothing, and
     /// [`read`](Self::read) is to be called.
     ///
     /// *Cost*: one mutex, two tables and the policy a block; no copy.
@@ -146,7 +151,7 @@ impl BufferCache {
         Some(pins)
     }
 
-    /// Gives the bytes of a range, one piece a block, in order. An access beyond the end of the file is an error.
+    /// Gives the bytes of a range, one piece a block, in order. What lies behind the end of the file is an error.
     ///
     /// *Errors*: as all; [`ErrorKind::Invalid`] for more than [`READ_BLOCKS_MAX`] blocks.
     pub fn read(&self, file: FileId, offset: u64, length: u64, context: Context) -> IoFuture<Vec<Pinned>> {
@@ -185,7 +190,7 @@ impl BufferCache {
         })
     }
 
-    /// Writes `buffers`, one after another, from `offset` on, and gives them back. A write after the end goes to the
+    /// Writes `buffers`, one after another, from `offset` on, and gives them back. A write behind the end goes to the
     /// source at once, which may grow.
     ///
     /// *Errors*: as all; [`ErrorKind::Unsupported`] in read-only mode. *Durability*: in write-through mode as the
@@ -227,10 +232,10 @@ impl BufferCache {
         within(context.deadline, late, ended(task))
     }
 
-    /// Makes every earlier ended write to a file durable, as the source understands it: dirty blocks are written back
-    /// first.
+    /// Makes every write to a file that had ended before durable, as the source understands it: what is dirty is
+    /// written back first.
     ///
-    /// *Errors*: the first write-back that fails, or that failed since the last flush, also if a later one went
+    /// *Errors*: the first write-back that fails, or that failed since the last flush, also where a later one went
     /// well: the blocks of it stay dirty and readable until a write-back of them ends well.
     pub fn flush(&self, file: FileId, context: Context) -> IoFuture<()> {
         let shared = self.shared.clone();
@@ -294,7 +299,7 @@ impl BufferCache {
         self.shared.lock().recorder = recorder;
     }
 
-    /// The counters of the cache, and its contents now.
+    /// What the cache did, and what it holds now.
     pub fn stats(&self) -> Stats {
         let state = self.shared.lock();
         let block = self.shared.block_bytes as u64;
@@ -317,8 +322,11 @@ impl BufferCache {
             written_through: counts.written_through,
             written_back: counts.written_back,
             write_back_errors: counts.write_back_errors,
+            pinned_hits: counts.pinned_hits,
             capacity_blocks: state.policy.capacity(),
             resident_blocks: state.policy.len() as u64,
+            pinned_bytes: state.pins.len() as u64 * block,
+            pinned_bytes_max: State::pins_max(state.budget.capacity) * block,
             memory_bytes: state.budget.frames * block,
             used_bytes: state.budget.frames.saturating_sub(free) * block,
             dirty_bytes: state.dirty.len() as u64 * block,
@@ -327,7 +335,7 @@ impl BufferCache {
         }
     }
 
-    /// The counters of each stream that has a row, by stream, and last those of all others.
+    /// What it did for each stream that has a row, by stream, and last for all others.
     pub fn streams(&self) -> Vec<StreamStats> {
         let state = self.shared.lock();
         let block = self.shared.block_bytes as u64;
@@ -344,17 +352,35 @@ impl BufferCache {
         all
     }
 
-    /// Flushes all files, and waits for operations under way although their callers went away.
+    /// The files that are in the cache.
+    pub fn files(&self) -> Vec<FileId> {
+        let mut files: Vec<FileId> = self.shared.lock().files.keys().map(|&number| FileId(number)).collect();
+        files.sort_unstable();
+        files
+    }
+
+    /// Flushes all files, and says which could not be; see [`flush`](Self::flush).
+    pub async fn flush_all(&self) -> Vec<(FileId, Error)> {
+        let mut failed = Vec::new();
+        for file in self.files() {
+            let flushed = self.flush(file, Context::default()).await;
+            // One that was removed meanwhile was flushed for it.
+            if let Err(error) = flushed
+                && self.shared.lock().files.contains_key(&file.0)
+            {
+                failed.push((file, error));
+            }
+        }
+        failed
+    }
+
+    /// Flushes all files, and waits for what is under way though its caller went away.
     ///
     /// *Errors*: the first that a flush reports; all files are flushed all the same, and nothing is waited for.
     pub async fn close(&self) -> Result<(), Error> {
-        let mut files: Vec<u32> = self.shared.lock().files.keys().copied().collect();
-        files.sort_unstable();
-        let mut result = Ok(());
-        for file in files {
-            result = result.and(self.flush(FileId(file), Context::default()).await);
+        if let Some((_, error)) = self.flush_all().await.into_iter().next() {
+            return Err(error);
         }
-        result?;
         self.shared.tasks.close();
         self.shared.tasks.wait().await;
         self.shared.tasks.reopen();

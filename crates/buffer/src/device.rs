@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nectary_block::{
-    Arguments, BlockDevice, Buffer, Context, Error, ErrorKind, Extent, Figures, Geometry, IoFuture, Operation,
-    Registry, Request, SharedDevice, Stream, Survives, WriteFlags, exact_size, parse_duration, parse_share, parse_size,
+    Arguments, BlockDevice, Buffer, Context, Error, ErrorKind, Extent, Figures, Geometry, IoFuture, Operation, Request,
+    SharedDevice, Stream, Survives, WriteFlags, exact_size, parse_duration, parse_share, parse_size,
 };
 
 use crate::cache::BufferCache;
@@ -50,6 +50,11 @@ impl CacheDevice {
     /// The cache, to read its counters, or to change memory and mode while it runs.
     pub fn cache(&self) -> &BufferCache {
         &self.cache
+    }
+
+    /// Its bytes in the cache.
+    pub fn file(&self) -> FileId {
+        self.file
     }
 
     fn check(&self, operation: Operation, offset: u64, length: u64, context: Context) -> Result<(), Error> {
@@ -226,6 +231,10 @@ impl BlockDevice for CacheDevice {
                 Ok(mode) => Box::pin(async move { cache.set_mode(mode).await }),
                 Err(detail) => invalid(detail),
             },
+            "policy" => {
+                let policy = value.to_owned();
+                Box::pin(async move { cache.set_policy(&policy).await })
+            }
             _ => self.inner.set_option(name, value),
         }
     }
@@ -276,12 +285,8 @@ impl Source for SharedSource {
     }
 }
 
-/// Adds `cache(SPEC,…)` to the names that a SPEC can use.
-pub fn register(registry: &mut Registry) {
-    registry.register("cache", open);
-}
-
-async fn open(mut arguments: Arguments) -> Result<SharedDevice, Error> {
+/// Opens what a SPEC says.
+pub(crate) async fn open(mut arguments: Arguments) -> Result<CacheDevice, Error> {
     let default = Options::default();
     let options = Options {
         memory_bytes: arguments.option("memory", parse_size)?.unwrap_or(default.memory_bytes),
@@ -298,7 +303,7 @@ async fn open(mut arguments: Arguments) -> Result<SharedDevice, Error> {
     options.check().map_err(|error| arguments.invalid(error.detail))?;
     let inner = arguments.device().await?;
     arguments.finish()?;
-    Ok(Arc::new(CacheDevice::new(inner, options, is_shared)?))
+    CacheDevice::new(inner, options, is_shared)
 }
 
 fn parse_block(text: &str) -> Result<u32, String> {

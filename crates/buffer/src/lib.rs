@@ -6,16 +6,16 @@
 //! ([`Source`]), mounts (`nectary-attach`).
 //!
 //! # Reading order
-//! `source` (the cached device), `options` (the division of memory), `cache` (the calls), `state` (the blocks in
-//! memory), `locks` (order on a block), `read`, `write`, `zero`, `writeback` (the operations), `streams` (counters by
-//! stream), `device` (the SPEC).
+//! `source` (what is cached), `options` (how memory is divided), `cache` (the calls), `state` (what is in memory),
+//! `locks` (order on a block), `read`, `write`, `zero`, `writeback` (the ways through), `streams` (what was done for
+//! whom), `users` (what users do while it runs), `device` (the SPEC).
 //!
 //! # Invariants
 //! 1. A block has at most one entry; a resident block of the policy always has one.
 //! 2. All I/O on a block is done under its range lock, so at most one read, write, write-back, discard or zeroing of a
 //!    block is under way. A hit and a write into memory take no lock: they happen at one moment, under the state's
 //!    mutex.
-//! 3. A dirty block is in memory until a write of its newest version has succeeded.
+//! 3. A dirty block is in memory until a write of its newest version has ended well.
 //! 4. Nobody waits for memory while it holds a pin, a lock or memory; so waiting for memory always ends.
 //!
 //! # Examples
@@ -34,7 +34,6 @@
 #![forbid(unsafe_code)]
 
 mod cache;
-mod change;
 mod device;
 mod frame;
 mod locks;
@@ -48,16 +47,21 @@ mod source;
 mod state;
 mod stats;
 mod streams;
+mod users;
 mod wait;
 mod write;
 mod writeback;
 mod zero;
 
 pub use cache::BufferCache;
-pub use device::{CacheDevice, register};
+pub use device::CacheDevice;
 pub use frame::Pinned;
 pub use names::{FileId, Reference};
 pub use options::{BLOCK_BYTES, MEMORY_BLOCKS_MIN, Mode, Options, READ_BLOCKS_MAX};
 pub use source::{DeviceSource, Source};
 pub use stats::Stats;
-pub use streams::{STREAMS_MAX, StreamStats, region_stream, stream_of};
+pub use streams::{STREAMS_MAX, StreamStats, region_of, region_stream, stream_of};
+pub use users::advise::{Advice, AdviceRow, Counted, Window};
+pub use users::caches::{Caches, Opened, register};
+pub use users::look::{HeldRange, Holding};
+pub use users::pins::{Dropped, PIN_PERCENT_MAX};

@@ -13,6 +13,14 @@ pub(crate) fn id_of(file: u32, block: u64) -> u64 {
     u64::from(file) << BLOCK_BITS | block
 }
 
+/// The ids of the blocks that a range of a file touches, as far as a file can reach.
+pub(crate) fn ids_of(file: u32, offset: u64, length: u64, block_bytes: u64) -> std::ops::Range<u64> {
+    let last = (1 << BLOCK_BITS) - 1;
+    let (first, end) =
+        ((offset / block_bytes).min(last), offset.saturating_add(length).div_ceil(block_bytes).min(last));
+    id_of(file, first)..id_of(file, first.max(if length == 0 { first } else { end }))
+}
+
 /// The block's number in its file.
 pub(crate) fn block_of(id: u64) -> u64 {
     id & ((1 << BLOCK_BITS) - 1)

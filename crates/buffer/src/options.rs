@@ -11,6 +11,8 @@ use std::time::Duration;
 
 use nectary_block::{Error, ErrorKind, Operation, format_size};
 
+use crate::users::history::REFERENCE_BYTES;
+
 /// The block size unless another is given, in bytes.
 pub const BLOCK_BYTES: u32 = 8192;
 /// The smallest and the largest block, in bytes.
@@ -23,6 +25,9 @@ pub const MEMORY_BLOCKS_MIN: u64 = 512;
 pub(crate) const WRITE_BACKS_MAX: usize = 4;
 /// The largest write-back, in bytes.
 const WRITE_BACK_BYTES_MAX: u64 = 1 << 20;
+/// The share of memory for references that are remembered, as a divisor, and the most of it in bytes.
+const HISTORY_DIVISOR: u64 = 64;
+const HISTORY_BYTES_MAX: u64 = 4 << 20;
 /// What a block costs in the buffer's own tables and in the shadow LRU, in bytes.
 const TABLE_BYTES: u64 = 512;
 
@@ -137,7 +142,12 @@ impl Options {
     /// How many frames memory is enough for.
     fn all_frames(&self) -> u64 {
         let fixed = policy_fixed_bytes(&self.policy).min(self.memory_bytes / 4);
-        (self.memory_bytes - fixed) / self.frame_bytes()
+        (self.memory_bytes - fixed - self.history_bytes()) / self.frame_bytes()
+    }
+
+    /// Memory for references that are remembered.
+    fn history_bytes(&self) -> u64 {
+        (self.memory_bytes / HISTORY_DIVISOR).min(HISTORY_BYTES_MAX)
     }
 
     #[cfg(feature = "planted")]
@@ -154,7 +164,7 @@ impl Options {
         if let Some(frames) = self.small_frames() {
             let dirty = if self.mode == Mode::WriteBack { frames / 4 } else { 0 };
             let (capacity, ahead) = (frames - dirty - frames / 2, self.readahead_bytes / u64::from(self.block_bytes));
-            return Budget { frames, capacity, dirty_max: dirty, ahead_max: 2, run_max: 3, ahead };
+            return Budget { frames, capacity, dirty_max: dirty, ahead_max: 2, run_max: 3, ahead, history: 64 };
         }
         let all = self.all_frames();
         let run = (WRITE_BACK_BYTES_MAX / u64::from(self.block_bytes)).min(all / 64).max(1);
@@ -171,6 +181,7 @@ impl Options {
             ahead_max: flight / 2 - 2,
             run_max: run,
             ahead: self.readahead_bytes / u64::from(self.block_bytes),
+            history: self.history_bytes() / REFERENCE_BYTES,
         }
     }
 }
@@ -208,6 +219,8 @@ pub(crate) struct Budget {
     pub run_max: u64,
     /// How far streams are read ahead.
     pub ahead: u64,
+    /// How many references are remembered.
+    pub history: u64,
 }
 
 #[cfg(test)]

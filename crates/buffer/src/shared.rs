@@ -35,6 +35,8 @@ pub(crate) struct Shared {
     pub nudge: Notify,
     pub tasks: TaskTracker,
     pub stop: CancellationToken,
+    /// Held while options change.
+    pub changes: tokio::sync::Mutex<()>,
 }
 
 /// A checked range of a file.
@@ -109,6 +111,7 @@ impl Shared {
             nudge: Notify::new(),
             tasks: TaskTracker::new(),
             stop,
+            changes: tokio::sync::Mutex::new(()),
         }
     }
 

@@ -11,6 +11,7 @@
 //! | ahead | it was read ahead and not referenced yet |
 //! | dirty | the source does not have its newest version |
 //! | held | a write of a part of it is about to come |
+//! | pinned | a user holds it; of what is pinned and has no entry, one comes with the next reference |
 //!
 //! It is dropped when it is ready and none of the others is.
 
@@ -30,6 +31,7 @@ use crate::options::{Budget, Mode};
 use crate::source::Source;
 use crate::stats::Counts;
 use crate::streams::{Streams, Verdicts};
+use crate::users::history::History;
 
 /// A read under way, and its waiters.
 #[derive(Default)]
@@ -89,11 +91,13 @@ pub(crate) struct Entry {
     pub ahead: Option<u64>,
     pub dirty: Option<Dirty>,
     pub holds: u32,
+    /// Who referred to it last.
+    pub stream: Stream,
 }
 
 impl Entry {
     pub fn new(content: Content, is_resident: bool) -> Entry {
-        Entry { content, is_resident, ahead: None, dirty: None, holds: 0 }
+        Entry { content, is_resident, ahead: None, dirty: None, holds: 0, stream: Stream(0) }
     }
 
     pub fn frame(&self) -> Option<&Arc<Frame>> {
@@ -140,6 +144,10 @@ pub(crate) struct State {
     pub locks: RangeLocks,
     pub budget: Budget,
     pub mode: Mode,
+    /// Blocks that users hold in memory: the policy does not know them.
+    pub pins: BTreeSet<u64>,
+    /// References that were sampled, for who asks what another cache would have done.
+    pub history: History,
     /// Dirty blocks by place, and by age.
     pub dirty: BTreeSet<u64>,
     pub dirty_by_age: BTreeMap<u64, u64>,
@@ -176,6 +184,8 @@ impl State {
             locks: RangeLocks::default(),
             budget,
             mode,
+            pins: BTreeSet::new(),
+            history: History::new(budget.capacity, budget.history),
             dirty: BTreeSet::new(),
             dirty_by_age: BTreeMap::new(),
             dirty_reserved: 0,
@@ -199,47 +209,74 @@ impl State {
     /// Refers to a block: the one place at which the policy decides. Its victims go, or wait until they are written
     /// back.
     pub fn refer(&mut self, id: u64, stream: Stream, is_write: bool) -> Referred {
-        let State { policy, shadow, victims, streams, counts, recorder, .. } = self;
-        victims.clear();
-        let of = nectary_cache::Stream(stream.0);
-        let access = policy.reference(id, 1, of, &mut |victim| {
-            victims.push(victim);
-            true
-        });
-        let is_hit = access == Access::Hit;
-        let is_lru_hit = shadow.reference(id, 1, of, &mut |_| true) == Access::Hit;
-        counts.refer(is_hit, is_lru_hit);
-        streams.count(stream, is_hit, is_lru_hit);
+        if self.is_pinned(id) {
+            return self.refer_pinned(id, stream);
+        }
+        let referred = self.decide(id, stream);
+        let State { shadow, streams, counts, recorder, history, .. } = self;
+        let is_lru_hit = shadow.reference(id, 1, nectary_cache::Stream(stream.0), &mut |_| true) == Access::Hit;
+        counts.refer(referred.is_hit, is_lru_hit);
+        streams.count(stream, referred.is_hit, is_lru_hit);
+        history.refer(id, stream, referred.is_hit);
         if let Some(recorder) = recorder {
             recorder(Reference { id, stream, is_write });
         }
         if let Some(verdicts) = self.verdicts.take() {
             verdicts.into_iter().for_each(|verdict| streams.judge(verdict));
         }
+        self.referenced(id, stream, referred.is_resident);
+        referred
+    }
+
+    /// Lets the policy decide over a reference; what it evicts goes, but for the block itself.
+    pub fn decide(&mut self, id: u64, stream: Stream) -> Referred {
+        let State { policy, victims, .. } = self;
+        victims.clear();
+        let access = policy.reference(id, 1, nectary_cache::Stream(stream.0), &mut |victim| {
+            victims.push(victim);
+            true
+        });
         let is_resident = access != Access::Bypassed && !victims.contains(&id);
         let victims = std::mem::take(&mut self.victims);
-        for &victim in victims.iter().filter(|&&victim| victim != id) {
-            if let Some(entry) = self.entries.get_mut(&victim) {
-                entry.is_resident = false;
-                self.settle(victim);
-            }
-        }
+        victims.iter().filter(|&&victim| victim != id).for_each(|&victim| self.evicted(victim));
         self.victims = victims;
+        Referred { is_hit: access == Access::Hit, is_resident }
+    }
+
+    /// Lets what the policy evicted go.
+    pub fn evicted(&mut self, victim: u64) {
+        if let Some(entry) = self.entries.get_mut(&victim) {
+            entry.is_resident = false;
+            self.settle(victim);
+        }
+    }
+
+    /// Notes that a block was referenced, and whether the policy holds it.
+    pub fn referenced(&mut self, id: u64, stream: Stream, is_resident: bool) {
         if let Some(entry) = self.entries.get_mut(&id) {
-            entry.is_resident = is_resident;
+            (entry.is_resident, entry.stream) = (is_resident, stream);
             if entry.ahead.take().is_some() {
                 self.ahead.referenced();
                 self.counts.ahead_used += 1;
             }
         }
-        Referred { is_hit, is_resident }
+    }
+
+    /// Offers the policy a block that is in memory, as if it were referenced now; nobody counts that.
+    pub fn offer(&mut self, id: u64) {
+        let is_resident = self.decide(id, Stream(0)).is_resident;
+        if let Some(entry) = self.entries.get_mut(&id) {
+            entry.is_resident = is_resident;
+        }
+        self.settle(id);
     }
 
     /// Lets an entry go that nothing keeps.
     pub fn settle(&mut self, id: u64) {
         let Some(entry) = self.entries.get(&id) else { return };
         let is_ready = entry.frame().is_some();
-        if is_ready && !entry.is_resident && entry.ahead.is_none() && entry.dirty.is_none() && entry.holds == 0 {
+        let is_free = !entry.is_resident && entry.ahead.is_none() && entry.dirty.is_none() && entry.holds == 0;
+        if is_ready && is_free && !self.is_pinned(id) {
             self.entries.remove(&id);
         }
     }
@@ -251,7 +288,7 @@ impl State {
             if entry.ahead.is_some() {
                 self.ahead.referenced();
             }
-            if entry.is_resident {
+            if entry.is_resident || self.is_pinned(id) {
                 self.policy.remove(id);
                 self.shadow.remove(id);
             }

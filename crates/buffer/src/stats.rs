@@ -1,14 +1,15 @@
-//! The cache's counters.
+//! What the cache did, in numbers.
 //!
-//! Owns: the counts, their names, and their reading. Leaves to others: counters by stream (`streams`).
+//! Owns: the counts, their names, and their reading. Leaves to others: what was done for whom (`streams`).
 
 use std::time::Duration;
 
-/// The counters under the mutex.
+/// What is counted under the mutex.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Counts {
     pub hits: u64,
     pub misses: u64,
+    pub pinned_hits: u64,
     pub saved: u64,
     pub lost: u64,
     pub source_reads: u64,
@@ -33,8 +34,9 @@ impl Counts {
 
 /// The numbers of a cache at one moment.
 ///
-/// A reference is one block of one read or write; a hit or miss is the policy's, as in a simulation of the same
-/// references. A miss need not read: the block may have been read ahead, or wait to be written back.
+/// A reference is one block of one read or write; a hit or miss is what the policy found, as in a simulation of the
+/// same references; a pinned block is a hit where it is in memory, and the policy does not hear of it. A miss need not
+/// read: the block may have been read ahead, or wait to be written back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Stats {
     /// References that the policy hit.
@@ -55,7 +57,7 @@ pub struct Stats {
     pub joined: u64,
     /// Blocks read ahead.
     pub ahead_blocks: u64,
-    /// The number of these that were then referenced.
+    /// Of these, how many were then referenced.
     pub ahead_used: u64,
     /// Blocks of writes that went to the source at once.
     pub written_through: u64,
@@ -63,17 +65,23 @@ pub struct Stats {
     pub written_back: u64,
     /// Write-backs that failed.
     pub write_back_errors: u64,
-    /// Blocks that the policy can hold.
+    /// Of the hits, those of pinned blocks.
+    pub pinned_hits: u64,
+    /// Blocks that the policy can hold: without those that are pinned.
     pub capacity_blocks: u64,
     /// Blocks that it holds.
     pub resident_blocks: u64,
+    /// What is pinned. *Units*: bytes.
+    pub pinned_bytes: u64,
+    /// The most that may be pinned. *Units*: bytes.
+    pub pinned_bytes_max: u64,
     /// The budget in all. *Units*: bytes, without tables.
     pub memory_bytes: u64,
-    /// The part of it that is in use. *Units*: bytes, without tables.
+    /// What of it is taken. *Units*: bytes, without tables.
     pub used_bytes: u64,
-    /// The bytes that the source does not have yet. *Units*: bytes.
+    /// What the source does not have yet. *Units*: bytes.
     pub dirty_bytes: u64,
-    /// The part of these that a failed write-back did not write. *Units*: bytes.
+    /// Of these, what a failed write-back did not write. *Units*: bytes.
     pub unwritten_bytes: u64,
     /// How long the oldest of it has been dirty.
     pub dirty_age: Duration,
@@ -96,8 +104,11 @@ impl Stats {
             ("written_through_blocks", self.written_through),
             ("written_back_blocks", self.written_back),
             ("write_back_errors", self.write_back_errors),
+            ("pinned_hits", self.pinned_hits),
             ("capacity_blocks", self.capacity_blocks),
             ("resident_blocks", self.resident_blocks),
+            ("pinned_bytes", self.pinned_bytes),
+            ("pinned_bytes_max", self.pinned_bytes_max),
             ("memory_bytes", self.memory_bytes),
             ("used_bytes", self.used_bytes),
             ("dirty_bytes", self.dirty_bytes),

@@ -21,6 +21,12 @@ pub fn region_stream(offset: u64) -> Stream {
     Stream(1 << 31 | (offset / REGION_BYTES) as u32 & 0x7fff_ffff)
 }
 
+/// Where the region begins that [`region_stream`] gave a stream for; `None` for any other stream. Devices of more than
+/// 128 PiB have several regions to a stream, of which this is the first. *Units*: bytes.
+pub fn region_of(stream: Stream) -> Option<u64> {
+    (stream.0 & 1 << 31 != 0).then(|| u64::from(stream.0 & 0x7fff_ffff) * REGION_BYTES)
+}
+
 /// The stream of a process and file, a connection, or anything else that two numbers name; never 0.
 pub fn stream_of(owner: u64, part: u64) -> Stream {
     // A fixed mixing: the same in every process, so that records of different runs can be compared.
@@ -140,6 +146,13 @@ impl Streams {
         stats.replacement = judged.replacement;
     }
 
+    /// Forgets all verdicts, as the policy that found them is gone.
+    pub fn forget_verdicts(&mut self) {
+        for row in &mut self.rows {
+            (row.stats.verdict, row.stats.period, row.stats.replacement) = (None, 0, "");
+        }
+    }
+
     /// Where a stream reads.
     pub fn run(&mut self, stream: Stream) -> &mut Run {
         &mut self.row(stream).run
@@ -211,5 +224,7 @@ mod tests {
         assert_eq!(stream_of(3, 4), stream_of(3, 4));
         assert_ne!(stream_of(3, 4), stream_of(4, 3));
         assert_ne!(region_stream(0), region_stream(REGION_BYTES));
+        assert_eq!(region_of(region_stream(3 * REGION_BYTES + 5)), Some(3 * REGION_BYTES));
+        assert_eq!(region_of(stream_of(3, 4)), None);
     }
 }

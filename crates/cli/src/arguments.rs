@@ -8,6 +8,7 @@ mod admission;
 mod attach;
 mod bench;
 mod cache;
+mod cache_live;
 mod cache_mount;
 mod nbd;
 mod trace;
@@ -30,8 +31,12 @@ use crate::exit;
 pub use admin::AdminArguments;
 pub use admission::AdmissionArguments;
 pub use attach::{AttachArguments, DetachArguments};
-pub use bench::{BenchArguments, BenchCommand, BenchDisk, BenchLimitsArguments, BenchStoreArguments, SeedTable};
+pub use bench::{
+    BenchArguments, BenchCacheArguments, BenchCommand, BenchDisk, BenchLimitsArguments, BenchStoreArguments,
+    SeedPrograms, SeedTable,
+};
 pub use cache::{CacheCommand, SimulateArguments};
+pub use cache_live::{CacheAdviseArguments, CacheFlushArguments, CachePathArguments, CacheSetArguments, TopArguments};
 pub use cache_mount::{CacheMountArguments, CacheStatArguments, CacheUmountArguments};
 pub use nbd::{ExportArguments, InfoArguments, ListArguments, NbdCommand, ServerArguments};
 pub use trace::{ConvertArguments, StatArguments as TraceStatArguments, TraceCommand};
@@ -148,6 +153,14 @@ pub enum Command {
   nectary status --json | jq '.[].status.state'
   nectary status || echo 'somebody should look'", after_help = exit::HELP)]
     Status(StatusArguments),
+    /// Show what the caches and proxies of this machine do, each second
+    #[command(help_template = TEMPLATE, before_help = "Examples:
+  nectary top
+  nectary top /mnt/sources --every 5
+  nectary top --once | less
+  nectary top --json | jq '.caches[].figures.reads_saved'
+  nectary top --prometheus > /var/lib/node_exporter/nectary.prom", after_help = exit::HELP)]
+    Top(TopArguments),
 }
 
 /// The commands on stores.

@@ -12,6 +12,7 @@ use std::time::Duration;
 use anyhow::Context;
 use nectary_attach::{Attachment, Options, holders, is_loop_path, leave_terminal, redirect_output, release_stale};
 use nectary_block::{Figures, OpenOptions, format_size};
+use nectary_buffer::Caches;
 use nectary_host::control::{Part, parts, request};
 use nectary_host::log::{self, Level};
 use nectary_host::{
@@ -21,8 +22,10 @@ use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::arguments::{AttachArguments, DetachArguments};
-use crate::device::{engine, registry};
+use crate::device::{engine, registry_listing};
 use crate::exit::{BUSY, FAILED, Failure, GOOD, NOT_FOUND};
+use crate::live::cached::Cached;
+use crate::live::methods;
 use crate::{output, runtime};
 
 /// How long each part may take to answer.
@@ -75,14 +78,15 @@ async fn stay(arguments: &AttachArguments) -> Result<u8, Failure> {
     };
     let options = Options { read_only: arguments.read_only, open };
     // Nothing else runs on this thread yet that could be kept waiting.
-    let attachment = Arc::new(Attachment::start(registry(), &arguments.device.spec, options)?);
+    let caches = Caches::default();
+    let attachment = Arc::new(Attachment::start(registry_listing(&caches), &arguments.device.spec, options)?);
     for refused in attachment.refused() {
         let message = format_args!("{refused}: it may stand still when memory is short; give it CAP_SYS_RESOURCE");
         log::write(Level::Warning, "attach", message);
     }
     let leaving = watch::channel(false);
     let (asked, mut requests) = mpsc::channel(4);
-    let control = match start_control(arguments, &attachment, asked, leaving.1) {
+    let control = match start_control(arguments, &attachment, caches, asked, leaving.1) {
         Ok(control) => control,
         Err(failure) => {
             attachment.release_when_unused()?;
@@ -158,6 +162,7 @@ async fn blocking(
 fn start_control(
     arguments: &AttachArguments,
     attachment: &Arc<Attachment>,
+    caches: Caches,
     asked: mpsc::Sender<Request>,
     leaving: watch::Receiver<bool>,
 ) -> Result<ControlServer, Failure> {
@@ -175,20 +180,7 @@ fn start_control(
             answer.await.map_err(|_| gone())?
         }
     });
-    let of_options = attachment.clone();
-    methods.register("set", "changes an option while it runs: memory or mode of a cache", move |parameters| {
-        let attachment = of_options.clone();
-        async move {
-            let text = |name: &str| parameters[name].as_str().unwrap_or_default().to_owned();
-            let failed = |error: nectary_block::Error| {
-                let remedy =
-                    "memory=SIZE and mode=writethrough, writeback or readonly can be set, where there is a cache";
-                Fault::new(FaultKind::Failed, error.to_string(), remedy)
-            };
-            attachment.set_option(&text("option"), &text("value")).await.map_err(failed)?;
-            Ok(json!({ "spec": attachment.device_spec() }))
-        }
-    });
+    methods::register(Cached::Devices(caches, name.clone()), &mut methods);
     let part = format!("attach-{}", name.trim_start_matches("/dev/"));
     Ok(ControlServer::start(&RuntimeDirectory::open()?, &part, methods, Limits::default())?)
 }

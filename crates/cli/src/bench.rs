@@ -8,11 +8,14 @@ use std::process::Command;
 
 use anyhow::Context;
 use nectary_bench::limits::{LimitsOptions, limits};
-use nectary_bench::store::{self, EXPERIMENTS, Options, Plan, Preset, Programs, Report};
-use nectary_bench::{guardian, worker};
+use nectary_bench::store::{self, EXPERIMENTS, Options, Plan, Preset, Programs};
+use nectary_bench::{dear, guardian, worker};
 
-use crate::arguments::{BenchArguments, BenchCommand, BenchDisk, BenchLimitsArguments, BenchStoreArguments, SeedTable};
-use crate::exit::{Failure, GOOD, NOT_FOUND};
+use crate::arguments::{
+    BenchArguments, BenchCacheArguments, BenchCommand, BenchDisk, BenchLimitsArguments, BenchStoreArguments,
+    SeedPrograms, SeedTable,
+};
+use crate::exit::{FAILED, Failure, GOOD, NOT_FOUND};
 use crate::{output, progress};
 
 /// Runs an experiment, or a process of one.
@@ -22,8 +25,10 @@ pub fn run(arguments: &BenchArguments) -> Result<u8, Failure> {
     };
     match command {
         BenchCommand::Store(arguments) => run_store(arguments)?,
+        BenchCommand::Cache(arguments) => return run_cache(arguments),
         BenchCommand::Limits(arguments) => run_limits(arguments)?,
         BenchCommand::Worker => worker::serve(std::io::stdin().lock(), std::io::stdout().lock())?,
+        BenchCommand::CacheWorker => dear::serve(std::io::stdin().lock(), std::io::stdout().lock())?,
         BenchCommand::Guardian => guardian::serve(std::io::stdin().lock()),
     }
     Ok(GOOD)
@@ -31,7 +36,11 @@ pub fn run(arguments: &BenchArguments) -> Result<u8, Failure> {
 
 /// A line an experiment.
 fn list() -> String {
-    EXPERIMENTS.iter().map(|(command, shows, takes)| format!("{command:38} {shows} ({takes})\n")).collect()
+    EXPERIMENTS
+        .iter()
+        .chain(&dear::EXPERIMENTS)
+        .map(|(command, shows, takes)| format!("{command:38} {shows} ({takes})\n"))
+        .collect()
 }
 
 fn run_store(arguments: &BenchStoreArguments) -> Result<(), Failure> {
@@ -85,24 +94,60 @@ fn run_store(arguments: &BenchStoreArguments) -> Result<(), Failure> {
         write(path, report.svg())?;
     }
     if let Some(folder) = &arguments.write {
-        let name = format!("{}.md", report.experiment);
-        write(&folder.join(name), &results_page(&report))?;
-        write(&folder.join(format!("{}.svg", report.experiment)), report.svg())?;
+        write_results(folder, &report.experiment, report.text(), report.svg())?;
     }
     output::text(report.text())
 }
 
+fn run_cache(arguments: &BenchCacheArguments) -> Result<u8, Failure> {
+    let SeedPrograms::Dear = arguments.seed;
+    let plan = dear::Plan::new(dear::Options {
+        quick: arguments.quick,
+        only: arguments.only.clone(),
+        executions: arguments.executions,
+        speed: arguments.speed,
+    })?;
+    let program = std::env::current_exe().context("cannot find this program")?;
+    let again = |process: &'static str| -> Box<dyn Fn() -> Command + Sync> {
+        let program = program.clone();
+        Box::new(move || process_of(&program, process))
+    };
+    let programs = Programs { worker: again("cache-worker"), guardian: again("guardian") };
+    let bar = progress::steps();
+    let report = dear::run(&plan, &programs, &mut |step| {
+        bar.set_length(step.of);
+        bar.set_position(step.done);
+        bar.set_message(step.what.clone());
+    });
+    bar.finish_and_clear();
+    let report = report?;
+    save(arguments.json.as_deref(), &report)?;
+    if let Some(path) = &arguments.svg {
+        write(path, report.svg())?;
+    }
+    if let Some(folder) = &arguments.write {
+        write_results(folder, &report.experiment, report.text(), report.svg())?;
+    }
+    output::text(report.text())?;
+    Ok(if report.is_short() { FAILED } else { GOOD })
+}
+
+/// Writes a page of `docs/results/` and its picture.
+fn write_results(folder: &Path, experiment: &str, text: &str, svg: &str) -> Result<(), Failure> {
+    write(&folder.join(format!("{experiment}.md")), &results_page(experiment, text))?;
+    write(&folder.join(format!("{experiment}.svg")), svg)
+}
+
 /// A page of `docs/results/`: the report as it is, how it was made, and the plots.
-fn results_page(report: &Report) -> String {
+fn results_page(experiment: &str, text: &str) -> String {
     let command: Vec<String> = std::env::args().skip(1).filter(|word| !word.is_empty()).collect();
-    let experiment = &report.experiment;
     let commit = Command::new("git").args(["describe", "--always", "--dirty"]).output().ok();
     let commit = commit.map(|said| String::from_utf8_lossy(&said.stdout).trim().to_owned()).unwrap_or_default();
     format!(
         "# {experiment}\n\nWritten by `nectary {}`, version {}, commit {commit}.\n\n![{experiment}]({experiment}.svg)\n\n```\n{}```\n",
         command.join(" "),
         env!("CARGO_PKG_VERSION"),
-        report.text()
+        text
     )
 }
 

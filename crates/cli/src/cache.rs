@@ -1,4 +1,4 @@
-//! `nectary cache`: simulations.
+//! `nectary cache`: simulations, and which file has the other commands.
 //!
 //! Owns: the runs that a command line requests, and their output. Leaves to others: reading, running, drawing
 //! (`nectary-trace`).
@@ -13,7 +13,8 @@ use serde_json::{Value, json};
 
 use crate::arguments::{CacheCommand, SimulateArguments};
 use crate::exit::{Failure, GOOD};
-use crate::{cache_mount, output, progress};
+use crate::live::commands;
+use crate::{cache_mount, live, output, progress};
 
 /// How many streams an explanation names.
 const STREAMS_NAMED_MAX: usize = 64;
@@ -25,6 +26,13 @@ pub fn run(command: &CacheCommand) -> Result<u8, Failure> {
         CacheCommand::Mount(arguments) => cache_mount::mount(arguments),
         CacheCommand::Umount(arguments) => cache_mount::umount(arguments),
         CacheCommand::Stat(arguments) => cache_mount::stat(arguments),
+        CacheCommand::Flush(arguments) => commands::flush(arguments),
+        CacheCommand::Set(arguments) => commands::set(arguments),
+        CacheCommand::Show(arguments) => commands::show(arguments),
+        CacheCommand::Drop(arguments) => commands::drop(arguments),
+        CacheCommand::Pin(arguments) => commands::pin(arguments),
+        CacheCommand::Unpin(arguments) => commands::unpin(arguments),
+        CacheCommand::Advise(arguments) => live::advise::run(arguments),
     }
 }
 

@@ -25,6 +25,8 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::arguments::{CacheMountArguments, CacheStatArguments, CacheUmountArguments};
 use crate::exit::{BUSY, FAILED, Failure, GOOD, NOT_FOUND};
+use crate::live::cached::Cached;
+use crate::live::methods::register;
 use crate::{output, runtime};
 
 /// The component's name in a status.
@@ -75,9 +77,8 @@ async fn stay(arguments: &CacheMountArguments) -> Result<u8, Failure> {
     }
     let shutdown = Shutdown::new();
     let _signals = shutdown.on_signals().context("cannot listen for signals")?;
-    let absolute = |path: &Path| path.canonicalize().with_context(|| format!("{}", path.display()));
     release_dead(&std::path::absolute(&arguments.directory).context("cannot find the current directory")?)?;
-    let (source, directory) = (absolute(&arguments.source)?, absolute(&arguments.directory)?);
+    let (source, directory) = (found("SOURCE", &arguments.source)?, found("DIR", &arguments.directory)?);
     let mode: Mode = arguments.mode.parse().map_err(|error: String| Failure::new(FAILED, error, ""))?;
     let block_bytes = u32::try_from(arguments.block).unwrap_or(u32::MAX);
     let cache = Options {
@@ -122,6 +123,17 @@ async fn stay(arguments: &CacheMountArguments) -> Result<u8, Failure> {
     Ok(GOOD)
 }
 
+/// A directory that is there, by its whole path.
+fn found(what: &str, path: &Path) -> Result<PathBuf, Failure> {
+    path.canonicalize().map_err(|error| match error.kind() {
+        std::io::ErrorKind::NotFound => {
+            let message = format!("{what} {}: there is no such directory", path.display());
+            Failure::new(NOT_FOUND, message, "check the path; where it is a mount, see whether it is mounted")
+        }
+        _ => anyhow::Error::from(error).context(format!("{what} {}", path.display())).into(),
+    })
+}
+
 async fn finish(tree: &Arc<Tree>) -> Result<(), Failure> {
     let tree = tree.clone();
     let ended = tokio::task::spawn_blocking(move || tree.finish()).await;
@@ -157,6 +169,7 @@ fn start_control(tree: &Arc<Tree>, asked: mpsc::Sender<Request>) -> Result<Contr
             done.map(|()| Value::Null).map_err(busy)
         }
     });
+    register(Cached::Tree(tree.clone()), &mut methods);
     let part = part_name(&tree.options().directory);
     Ok(ControlServer::start(&RuntimeDirectory::open()?, &part, methods, Limits::default())?)
 }
@@ -170,7 +183,7 @@ fn part_name(directory: &Path) -> String {
 
 /// The status of a mounted cache, as `nectary status` shows it.
 fn status(tree: &Tree) -> Status {
-    let (options, figures) = (tree.options(), tree.figures());
+    let (options, figures, now) = (tree.options(), tree.figures(), tree.cache().options());
     let mut status = Status::healthy(COMPONENT, &options.directory.display().to_string());
     if figures.nodes as u64 * 100 > figures.descriptors_max * DESCRIPTORS_PERCENT_MAX {
         let what = format!("{} of {} open files are taken", figures.nodes, figures.descriptors_max);
@@ -199,10 +212,10 @@ fn status(tree: &Tree) -> Status {
         .collect();
     status.with_detail(json!({
         "source": options.source.display().to_string(),
-        "mode": options.cache.mode.name(),
-        "policy": options.cache.policy,
-        "block_bytes": options.cache.block_bytes,
-        "memory_bytes": options.cache.memory_bytes,
+        "mode": now.mode.name(),
+        "policy": now.policy,
+        "block_bytes": now.block_bytes,
+        "memory_bytes": now.memory_bytes,
         "nodes": figures.nodes,
         "cache": cache,
         "streams": streams,

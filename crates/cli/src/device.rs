@@ -5,6 +5,7 @@
 
 use anyhow::Context;
 use nectary_block::{self as block, Engine, Registry, SharedDevice, format_size};
+use nectary_buffer::Caches;
 use nectary_store::{
     CreateOptions, Error, ErrorKind, MEMORY_BYTES_MIN, OpenOptions, SPAN_BYTES_MIN, SpanDevice, Spans, Store,
 };
@@ -17,8 +18,13 @@ const TOOL_MEMORY_BYTES: u64 = 64 << 20;
 
 /// Every device that a SPEC can name in this program.
 pub fn registry() -> Registry {
+    registry_listing(&Caches::default())
+}
+
+/// The same; the caches that it opens are in a list.
+pub fn registry_listing(caches: &Caches) -> Registry {
     let mut registry = Registry::with_builtins();
-    nectary_buffer::register(&mut registry);
+    caches.register(&mut registry);
     nectary_nbd::register(&mut registry);
     registry
 }

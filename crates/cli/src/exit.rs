@@ -48,6 +48,16 @@ impl Failure {
         Failure { code, error: anyhow::Error::msg(message.into()), remedy: Some(remedy.into()) }
     }
 
+    /// A failure with its own code, of which nothing more is known.
+    pub fn bare(code: u8, message: impl Into<String>) -> Failure {
+        Failure { code, error: anyhow::Error::msg(message.into()), remedy: None }
+    }
+
+    /// The same failure, with what was being done.
+    pub fn context(self, what: String) -> Failure {
+        Failure { error: self.error.context(what), ..self }
+    }
+
     /// Prints it to the standard error stream and gives its exit code.
     pub fn report(&self) -> ExitCode {
         // A closed standard error stream is no reason to panic.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use nectary_block::OpenOptions;
+use nectary_buffer::Caches;
 use nectary_host::log::{self, Level};
 use nectary_host::tls::ServerTls;
 use nectary_host::{ControlServer, Limits, Methods, RuntimeDirectory, Shutdown, State, Status};
@@ -15,8 +16,10 @@ use serde_json::{Value, json};
 
 use crate::arguments::ExportArguments;
 use crate::attach::device_figures;
-use crate::device::{engine, registry};
+use crate::device::{engine, registry_listing};
 use crate::exit::{Failure, GOOD, USAGE};
+use crate::live::cached::Cached;
+use crate::live::methods::register;
 use crate::output;
 
 /// Exports devices until a signal comes.
@@ -27,10 +30,11 @@ pub async fn run(arguments: &ExportArguments) -> Result<u8, Failure> {
         (Some(certificate), Some(key)) => Some(ServerTls::load(certificate, key, arguments.tls_ca.as_deref())?),
         _ => None,
     };
-    let exports = open(arguments).await?;
+    let caches = Caches::default();
+    let exports = open(arguments, &caches).await?;
     let options = ServerOptions { tls, insecure: arguments.insecure, ..ServerOptions::default() };
     let server = Server::start(&arguments.nbd, exports, options)?;
-    let control = start_control(&server)?;
+    let control = start_control(&server, caches)?;
     output::text(&server.urls().iter().map(|url| format!("{url}\n")).collect::<String>())?;
     shutdown.requested().await;
     control.stop().await;
@@ -39,7 +43,7 @@ pub async fn run(arguments: &ExportArguments) -> Result<u8, Failure> {
     Ok(GOOD)
 }
 
-async fn open(arguments: &ExportArguments) -> Result<Exports, Failure> {
+async fn open(arguments: &ExportArguments, caches: &Caches) -> Result<Exports, Failure> {
     let options =
         OpenOptions { create_bytes: arguments.size, engine: engine(&arguments.engine), ..OpenOptions::default() };
     let mut exports = Vec::new();
@@ -49,7 +53,7 @@ async fn open(arguments: &ExportArguments) -> Result<Exports, Failure> {
             let message = format!("{text}: it has no name, and there are several");
             return Err(Failure::new(USAGE, message, "name each of them: NAME=SPEC"));
         }
-        let device = registry().open(spec, &options).await?;
+        let device = registry_listing(caches).open(spec, &options).await?;
         exports.push(Export::new(name, "", device, arguments.read_only)?);
     }
     Ok(Exports::new(exports)?)
@@ -63,11 +67,12 @@ fn split_name(text: &str) -> (&str, &str) {
     }
 }
 
-fn start_control(server: &Server) -> Result<ControlServer, Failure> {
+fn start_control(server: &Server, caches: Caches) -> Result<ControlServer, Failure> {
     let name = server.addresses().iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
     let first = server.addresses().first().map(ToString::to_string).unwrap_or_default();
     let (urls, figures) = (server.urls(), server.reader());
     let mut methods = Methods::new();
+    register(Cached::Devices(caches, name.clone()), &mut methods);
     methods.status(move || {
         let (server, exports) = figures();
         status(&name, &urls, &server, &exports)

@@ -13,6 +13,7 @@ mod device;
 mod exit;
 mod export;
 mod health;
+mod live;
 mod machine;
 mod nbd;
 mod output;
@@ -51,6 +52,7 @@ fn run(command: &Command) -> Result<u8, Failure> {
         Command::Nbd(command) => runtime()?.block_on(nbd::run(command)),
         Command::Bench(command) => bench::run(command),
         Command::Status(arguments) => status::run(arguments),
+        Command::Top(arguments) => live::top::run(arguments),
     }
 }
 

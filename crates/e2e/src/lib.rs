@@ -17,6 +17,7 @@ pub mod content;
 pub mod filled;
 pub mod guard;
 pub mod http;
+pub mod live;
 pub mod nbd;
 pub mod nectary;
 pub mod origin;

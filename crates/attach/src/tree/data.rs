@@ -6,12 +6,14 @@
 
 use std::io::IoSlice;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use nectary_block::{Buffer, Context, Error, WriteFlags};
 use nectary_buffer::{BufferCache, FileId, Pinned, READ_BLOCKS_MAX, Source, stream_of};
 use nectary_fuse::{Caller, Data, Errno, Pool, Read, Reply, Write};
 
 use super::handles::OpenFile;
+use super::names::StreamNames;
 use super::processes::Processes;
 use super::source::{Shared, errno};
 
@@ -26,6 +28,8 @@ pub struct Bytes {
     pub memory: Pool,
     /// Whose threads read.
     pub processes: Processes,
+    /// What streams are called.
+    pub names: StreamNames,
     block_bytes: u64,
 }
 
@@ -33,12 +37,17 @@ impl Bytes {
     /// Reads and writes through a cache.
     pub fn new(cache: BufferCache, memory: Pool) -> Bytes {
         let block_bytes = u64::from(cache.options().block_bytes);
-        Bytes { cache, memory, processes: Processes::default(), block_bytes }
+        Bytes { cache, memory, processes: Processes::default(), names: StreamNames::default(), block_bytes }
     }
 
     fn context(&self, caller: Caller, file: &OpenFile) -> Context {
-        let process = self.processes.of(caller.thread);
-        Context { stream: stream_of(process.into(), file.node.number), ..Context::default() }
+        let owner = self.processes.of(caller.thread);
+        let part = if self.processes.is_by_session() { 0 } else { file.node.number };
+        let stream = stream_of(owner.into(), part);
+        if file.named.swap(owner, Ordering::Relaxed) != owner {
+            self.names.learn(stream, owner, &file.node);
+        }
+        Context { stream, ..Context::default() }
     }
 
     /// The bytes that a read can have now.

@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use nectary_fuse::Errno;
@@ -18,6 +18,8 @@ pub struct OpenFile {
     pub node: Arc<Node>,
     /// Where its bytes are.
     pub file: Arc<CachedFile>,
+    /// The process that read last through it: the name of its stream is known.
+    pub named: AtomicU32,
 }
 
 /// Something that is open.
@@ -43,7 +45,7 @@ impl Handles {
 
     /// Gives an open file a number.
     pub fn add_file(&self, node: Arc<Node>, file: Arc<CachedFile>) -> u64 {
-        self.add(Handle::File(Arc::new(OpenFile { node, file })))
+        self.add(Handle::File(Arc::new(OpenFile { node, file, named: AtomicU32::new(0) })))
     }
 
     /// Gives an open directory a number.

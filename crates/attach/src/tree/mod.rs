@@ -9,11 +9,14 @@
 //! | `serve` | what each request means |
 //! | `nodes`, `handles` | the nodes that the kernel knows, and the files that programs have open |
 //! | `data`, `source` | bytes: to the cache, and from the cache to the file |
-//! | `processes` | whose thread reads |
+//! | `processes`, `names` | whose thread reads, and what streams are called |
+//! | `commands` | what users do with a tree that is shown |
 //! | `sys` | system calls |
 
+mod commands;
 mod data;
 mod handles;
+mod names;
 mod nodes;
 mod processes;
 mod serve;
@@ -26,12 +29,14 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-use nectary_buffer::{BufferCache, Mode, Options, Stats, StreamStats};
+use nectary_buffer::{BufferCache, Mode, Options, Reference, Stats, StreamStats};
 use nectary_fuse::{Channel, Connection, Crew, Limits, Mount, MountOptions, Pool, unmount};
 use tokio::sync::{oneshot, watch};
 
 use crate::error::Error;
+pub use commands::{HeldFile, PathError};
 use data::Bytes;
+pub use names::StreamName;
 use serve::TreeFileSystem;
 
 /// Memory for reads of more blocks than the cache pins at once. *Units*: bytes.
@@ -59,6 +64,8 @@ pub struct Tree {
     ended: watch::Receiver<bool>,
     threads: Mutex<Vec<JoinHandle<std::io::Result<()>>>>,
     descriptors_max: u64,
+    /// Nodes that have a look-up for their pins.
+    pinned: Mutex<std::collections::BTreeSet<u64>>,
 }
 
 /// The counters and contents of a tree.
@@ -142,7 +149,7 @@ impl Tree {
         });
         let crew = crew.map_err(|error| Error::os("starting a thread", error))?;
         let threads = Mutex::new(vec![crew, waiter]);
-        Ok(Tree { options, file_system, ended, threads, descriptors_max })
+        Ok(Tree { options, file_system, ended, threads, descriptors_max, pinned: Mutex::default() })
     }
 
     /// How it is shown.
@@ -155,6 +162,17 @@ impl Tree {
         let cache = &self.file_system.bytes.cache;
         let nodes = self.file_system.nodes.count();
         TreeFigures { nodes, descriptors_max: self.descriptors_max, cache: cache.stats(), streams: cache.streams() }
+    }
+
+    /// Makes a session with all its processes and files one stream from here on, in place of process and file: what a
+    /// user started as one program, as the experiments of the paper count.
+    pub fn set_streams_by_session(&self, by_session: bool) {
+        self.file_system.bytes.processes.set_by_session(by_session);
+    }
+
+    /// Tells every reference to `recorder` from here on; as [`BufferCache::record`].
+    pub fn record(&self, recorder: Option<Box<dyn FnMut(Reference) + Send>>) {
+        self.file_system.bytes.cache.record(recorder);
     }
 
     /// A watch that turns true when the tree is unmounted, by anybody.

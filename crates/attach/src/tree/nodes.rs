@@ -79,6 +79,18 @@ impl Nodes {
         self.state().nodes.get(&number).map(|(node, ..)| node.clone()).ok_or(Errno::new(libc::ESTALE))
     }
 
+    /// A node by its device and inode below, where it is known; it counts as no look-up.
+    pub fn find(&self, key: (u64, u64)) -> Option<Arc<Node>> {
+        let state = self.state();
+        let number = state.numbers.get(&key)?;
+        state.nodes.get(number).map(|(node, ..)| node.clone())
+    }
+
+    /// All nodes that are known.
+    pub fn all(&self) -> Vec<Arc<Node>> {
+        self.state().nodes.values().map(|(node, ..)| node.clone()).collect()
+    }
+
     /// Looks a name up; it counts as one look-up.
     pub fn look_up(&self, parent: &Node, name: &CStr) -> Result<(Arc<Node>, Entry), Errno> {
         self.know(sys::look_up(&parent.descriptor, name)?)

@@ -1,8 +1,10 @@
 //! Which process a thread belongs to.
 //!
-//! Owns: a bounded memory of it. The kernel names the thread that reads; the stream of a reference is its process and the file.
+//! Owns: a bounded memory of it. The kernel names the thread that reads; the stream of a reference is its process and the
+//! file, or its session with all that runs in it.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -16,9 +18,21 @@ const THREADS_MAX: usize = 4096;
 #[derive(Default)]
 pub struct Processes {
     known: Mutex<HashMap<u32, (u32, Instant)>>,
+    by_session: AtomicBool,
 }
 
 impl Processes {
+    /// Gives sessions in place of processes from here on, or processes again.
+    pub fn set_by_session(&self, by_session: bool) {
+        self.by_session.store(by_session, Ordering::Relaxed);
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
+    /// Whether it gives sessions.
+    pub fn is_by_session(&self) -> bool {
+        self.by_session.load(Ordering::Relaxed)
+    }
+
     /// The process of a thread; the thread's own number if it is not to be seen here.
     pub fn of(&self, thread: u32) -> u32 {
         if thread == 0 {
@@ -31,7 +45,8 @@ impl Processes {
         {
             return *process;
         }
-        let process = read(thread).unwrap_or(thread);
+        let field = if self.is_by_session() { "NSsid:" } else { "Tgid:" };
+        let process = read(thread, field).unwrap_or(thread);
         if known.len() >= THREADS_MAX {
             known.clear();
         }
@@ -40,9 +55,11 @@ impl Processes {
     }
 }
 
-fn read(thread: u32) -> Option<u32> {
+/// The first number of a field of the thread's status; namespaces within ours have the others.
+fn read(thread: u32, field: &str) -> Option<u32> {
     let text = std::fs::read_to_string(format!("/proc/{thread}/status")).ok()?;
-    text.lines().find_map(|line| line.strip_prefix("Tgid:")).and_then(|number| number.trim().parse().ok())
+    let numbers = text.lines().find_map(|line| line.strip_prefix(field))?;
+    numbers.split_whitespace().next()?.parse().ok()
 }
 
 #[cfg(test)]
@@ -69,5 +86,19 @@ mod tests {
         // A process that is not visible here counts as itself.
         assert_eq!((processes.of(u32::MAX / 2), processes.of(0)), (u32::MAX / 2, 0));
         assert_eq!(processes.known.lock().unwrap().len(), 1);
+    }
+
+    #[test]
+    fn processes_of_a_session_are_one() {
+        let processes = Processes::default();
+        processes.set_by_session(true);
+        let own = std::process::id();
+        let mut child = std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
+        let (of_child, of_own) = (processes.of(child.id()), processes.of(own));
+        drop(child.stdin.take());
+        child.wait().unwrap();
+        // SAFETY: the call takes a number.
+        let session = unsafe { libc::getsid(0) } as u32;
+        assert!(processes.is_by_session() && of_child == of_own && (session == 0 || of_own == session), "{of_own}");
     }
 }

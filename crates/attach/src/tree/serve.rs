@@ -5,6 +5,7 @@
 
 use std::ffi::CStr;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use nectary_block::Context;
@@ -31,7 +32,8 @@ pub struct TreeFileSystem {
     pub(super) nodes: Nodes,
     handles: Handles,
     pub(super) bytes: Arc<Bytes>,
-    read_only: bool,
+    /// Whether changes are refused.
+    pub(super) read_only: AtomicBool,
     runtime: Runtime,
     tasks: Mutex<JoinSet<()>>,
 }
@@ -40,6 +42,7 @@ impl TreeFileSystem {
     /// Shows `root` through `bytes`; what waits runs in `runtime`.
     pub fn new(root: OwnedFd, bytes: Arc<Bytes>, read_only: bool, runtime: Runtime) -> Result<TreeFileSystem> {
         let (nodes, handles) = (Nodes::new(root)?, Handles::default());
+        let read_only = AtomicBool::new(read_only);
         Ok(TreeFileSystem { nodes, handles, bytes, read_only, runtime, tasks: Mutex::new(JoinSet::new()) })
     }
 
@@ -57,11 +60,11 @@ impl TreeFileSystem {
     }
 
     fn changes(&self) -> Result<()> {
-        if self.read_only { Err(Errno::new(libc::EROFS)) } else { Ok(()) }
+        if self.read_only.load(Ordering::Acquire) { Err(Errno::new(libc::EROFS)) } else { Ok(()) }
     }
 
     /// The file of a node in the cache, which looks whether it was changed underneath.
-    fn open(&self, node: &Arc<Node>) -> Result<Arc<CachedFile>> {
+    pub(super) fn open(&self, node: &Arc<Node>) -> Result<Arc<CachedFile>> {
         let mut file = node.file.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(file) = &*file {
             if file.source.look()? {
@@ -195,10 +198,12 @@ impl TreeFileSystem {
         node.attributes()
     }
 
-    fn list(&self, handle: u64, offset: u64, size: u32) -> Result<Listing> {
+    /// Lists a directory; with `plus` each entry counts as a look-up.
+    fn list(&self, number: u64, handle: u64, offset: u64, size: u32, plus: bool) -> Result<Listing> {
+        let parent = self.nodes.get(number)?;
         let directory = self.handles.directory(handle)?;
         let directory = directory.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut listing = Listing::new(size, false);
+        let mut listing = Listing::new(size, plus);
         let mut entries = vec![0; DIRECTORY_BYTES.min((size as usize).max(4096))];
         let count = sys::read_directory(&directory, offset, &mut entries)?;
         let mut rest = &entries[..count];
@@ -209,12 +214,26 @@ impl TreeFileSystem {
             let Some((entry, further)) = rest.split_at_checked(bytes.max(DIRENT_HEAD_BYTES)) else { break };
             let name = &entry[DIRENT_HEAD_BYTES..];
             let name = name.split(|&byte| byte == 0).next().unwrap_or_default();
-            if !listing.add(name, number, head[18], next, &Entry::default()) {
+            let known = if plus { self.entry_of(&parent, name) } else { Entry::default() };
+            if !listing.add(name, number, head[18], next, &known) {
+                if known.node != 0 {
+                    self.forget(known.node, 1);
+                }
                 break;
             }
             rest = further;
         }
         Ok(listing)
+    }
+
+    /// What a listing says of a name: nothing of the directory itself, its parent, and what has just gone.
+    fn entry_of(&self, parent: &Node, name: &[u8]) -> Entry {
+        if matches!(name, b"." | b"..") {
+            return Entry::default();
+        }
+        let name = std::ffi::CString::new(name).ok();
+        let found = name.and_then(|name| self.nodes.look_up(parent, &name).ok());
+        found.map_or_else(Entry::default, |(_, entry)| entry)
     }
 
     fn copy(&self, copy: nectary_fuse::Copy) -> Result<u64> {
@@ -281,7 +300,9 @@ impl FileSystem for TreeFileSystem {
         let features = features::PARALLEL_DIRECTORY
             | features::DIRECT_IO_ALLOW_MMAP
             | features::AUTO_INVALIDATE
-            | features::EXPIRE_ONLY;
+            | features::EXPIRE_ONLY
+            | features::READ_DIRECTORY_PLUS
+            | features::READ_DIRECTORY_PLUS_AUTO;
         Wishes { features, ..Wishes::default() }
     }
 
@@ -398,7 +419,7 @@ impl FileSystem for TreeFileSystem {
                     Err(error) => reply.error(error),
                 }
             }
-            Call::ReadDirectory { handle, offset, size, plus: false } => match self.list(handle, offset, size) {
+            Call::ReadDirectory { handle, offset, size, plus } => match self.list(number, handle, offset, size, plus) {
                 Ok(listing) => reply.listing(&listing),
                 Err(error) => reply.error(error),
             },

@@ -35,6 +35,15 @@ pub enum BenchCommand {
   On the device that /var/cache is on, as it is, in real time:
     nectary bench store --disk bare --folder /var/cache --json bare.json", after_help = exit::HELP)]
     Store(Box<BenchStoreArguments>),
+    /// Real programs on the live buffer cache, under each replacement policy, on a modelled disk (root)
+    #[command(help_template = TEMPLATE, before_help = "Examples:
+  A look, in two minutes:
+    nectary bench cache --seed dear --quick
+  All of it, alone and together:
+    nectary bench cache --seed dear --json dear.json --write docs/results
+  One program and one mix, once each:
+    nectary bench cache --seed dear --only sort --only cscope+sort --executions 1", after_help = exit::HELP)]
+    Cache(BenchCacheArguments),
     /// The rates of the store, beside those of fio: reads at queue depth 32, and filling
     #[command(help_template = TEMPLATE, before_help = "Examples:
   The device that /var/cache is on:
@@ -43,6 +52,9 @@ pub enum BenchCommand {
     /// The process of one contender; started by the command itself
     #[command(hide = true)]
     Worker,
+    /// The process with the cache of one execution; started by the command itself
+    #[command(hide = true)]
+    CacheWorker,
     /// Takes away what a run made; started by the command itself
     #[command(hide = true)]
     Guardian,
@@ -122,6 +134,42 @@ pub struct BenchStoreArguments {
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u64).range(1..=100))]
     pub dirty: Option<u64>,
     /// Write a picture of the ratios by piece and of what a request's time was spent on to this file
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<PathBuf>,
+    /// Write the report as a page with its picture into this directory, as docs/results
+    #[arg(long, value_name = "DIR")]
+    pub write: Option<PathBuf>,
+}
+
+/// The seeds' programs.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub enum SeedPrograms {
+    /// 6 MB of cache, blocks of 8 KB; cscope, glimpse, sort, ld, cpp, gnuplot and PostgreSQL
+    Dear,
+}
+
+/// `bench cache`.
+#[derive(Debug, Args)]
+pub struct BenchCacheArguments {
+    /// Whose conditions
+    #[arg(long, value_name = "PAPER", value_enum)]
+    pub seed: SeedPrograms,
+    /// Each program once under LRU, dear and adaptive, without mixes and without verdicts
+    #[arg(long)]
+    pub quick: bool,
+    /// Only this program or mix, as sort or cscope+sort; may be repeated
+    #[arg(long, value_name = "NAME")]
+    pub only: Vec<String>,
+    /// Executions of each program under each policy; 3 where nothing is said, or 1 with --quick
+    #[arg(long, value_name = "N")]
+    pub executions: Option<usize>,
+    /// How many times faster than real the disk is under mixes; 20 where nothing is said
+    #[arg(long, value_name = "N")]
+    pub speed: Option<f64>,
+    /// Write figures and rows to this file
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Write a picture of reads and times to this file
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
     /// Write the report as a page with its picture into this directory, as docs/results

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 
 use super::TEMPLATE;
+use super::cache_live::{CacheAdviseArguments, CacheFlushArguments, CachePathArguments, CacheSetArguments};
 use super::cache_mount::{CacheMountArguments, CacheStatArguments, CacheUmountArguments};
 use super::trace::ReadArguments;
 use crate::exit;
@@ -59,6 +60,72 @@ pub enum CacheCommand {
         after_help = exit::HELP
     )]
     Stat(CacheStatArguments),
+    /// Write back what is dirty in a running cache, and make it durable
+    #[command(
+        help_template = TEMPLATE,
+        before_help = "Examples:
+  nectary cache flush /mnt/sources
+  sync /dev/loop0 && nectary cache flush /dev/loop0",
+        after_help = exit::HELP
+    )]
+    Flush(CacheFlushArguments),
+    /// Change memory, policy or mode of a running cache
+    #[command(
+        help_template = TEMPLATE,
+        before_help = "Examples:
+  nectary cache set /mnt/sources --memory 2G
+  nectary cache set /mnt/sources --policy lirs
+  nectary cache set /dev/loop0 --mode writethrough      (writes back and flushes what is dirty)",
+        after_help = exit::HELP
+    )]
+    Set(CacheSetArguments),
+    /// Show what of a file, directory or device is cached, dirty and pinned
+    #[command(
+        help_template = TEMPLATE,
+        before_help = "Examples:
+  nectary cache show /mnt/sources/index.db      (o cached, P pinned, D dirty)
+  nectary cache show /mnt/sources
+  nectary cache show /dev/loop0 --offset 1G --length 64M --json | jq '.files[].ranges'",
+        after_help = exit::HELP
+    )]
+    Show(CachePathArguments),
+    /// Send a file, directory or device out of memory; what is pinned stays
+    #[command(
+        help_template = TEMPLATE,
+        before_help = "Examples:
+  nectary cache drop /mnt/sources/old.tar
+  nectary cache drop /dev/loop0 --offset 1G --length 64M",
+        after_help = exit::HELP
+    )]
+    Drop(CachePathArguments),
+    /// Hold a file, the files of a directory, or a part of a device in memory, whatever is read
+    #[command(
+        help_template = TEMPLATE,
+        before_help = "Examples:
+  nectary cache pin /mnt/sources/index.db
+  nectary cache pin /mnt/sources/include
+  nectary cache pin /dev/loop0 --length 64M      (the first 64 MiB)",
+        after_help = exit::HELP
+    )]
+    Pin(CachePathArguments),
+    /// Let the policy decide again over what was pinned
+    #[command(
+        help_template = TEMPLATE,
+        before_help = "Examples:
+  nectary cache unpin /mnt/sources/index.db
+  nectary cache unpin /mnt/sources      (all that is pinned in it)",
+        after_help = exit::HELP
+    )]
+    Unpin(CachePathArguments),
+    /// Say what more or less memory, or another policy, would change
+    #[command(
+        help_template = TEMPLATE,
+        before_help = "Examples:
+  nectary cache advise
+  nectary cache advise /mnt/sources --json | jq '.caches[].says[]'",
+        after_help = exit::HELP
+    )]
+    Advise(CacheAdviseArguments),
 }
 
 /// `cache simulate`.

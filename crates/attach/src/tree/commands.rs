@@ -1,0 +1,314 @@
+//! What users do with a tree that is shown: flush, look, drop, pin, and changes.
+//!
+//! Owns: the way from a path to what the cache has of it. A path is walked below the source name by name: symbolic
+//! links and `..` are refused, so it cannot lead out. Promises: looking and dropping make the kernel know nothing that
+//! it did not; a pinned file is known until it is unpinned, so that its blocks are not forgotten with it.
+
+use std::collections::BTreeSet;
+use std::ffi::CString;
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+
+use nectary_block::{ErrorKind, Operation};
+use nectary_buffer::{BufferCache, Dropped, Holding, Mode};
+use nectary_fuse::Errno;
+
+use super::names::{StreamName, node_path};
+use super::nodes::{Node, ROOT};
+use super::{Tree, sys};
+
+/// The longest path. *Units*: bytes.
+const PATH_BYTES_MAX: usize = libc::PATH_MAX as usize;
+/// The longest part of one. *Units*: bytes.
+const NAME_BYTES_MAX: usize = 255;
+
+/// Why a path was not done.
+#[derive(Debug, thiserror::Error)]
+pub enum PathError {
+    /// Nothing is there.
+    #[error("{path}: not found")]
+    Absent {
+        /// The path, below the tree.
+        path: String,
+    },
+    /// It is not a path of a file or directory of the tree.
+    #[error("{path}: {problem}")]
+    Invalid {
+        /// The path, below the tree; its beginning, where it is long.
+        path: String,
+        /// Why not.
+        problem: String,
+    },
+    /// The cache or the disk refused.
+    #[error("{path}: {source}")]
+    Failed {
+        /// The path, below the tree.
+        path: String,
+        /// Why.
+        source: nectary_block::Error,
+    },
+}
+
+/// What memory holds of one file.
+#[derive(Debug, Clone)]
+pub struct HeldFile {
+    /// Where it is, below the tree.
+    pub path: PathBuf,
+    /// What is held of it.
+    pub holding: Holding,
+}
+
+/// What a path is.
+struct Found {
+    descriptor: OwnedFd,
+    stat: libc::stat64,
+}
+
+impl Tree {
+    /// The cache.
+    pub fn cache(&self) -> &BufferCache {
+        &self.file_system.bytes.cache
+    }
+
+    /// Who a stream is, where that is known.
+    pub fn stream_name(&self, stream: nectary_block::Stream) -> Option<StreamName> {
+        let mut name = self.file_system.bytes.names.get(stream)?;
+        if let Ok(path) = Path::new(&name.path).strip_prefix(&self.options.source) {
+            name.path = path.display().to_string();
+        }
+        Some(name)
+    }
+
+    /// Makes all that was written through the tree durable; says of which files that failed, and why. The list is empty
+    /// where all went well.
+    pub async fn flush(&self) -> Vec<(PathBuf, nectary_block::Error)> {
+        let failed = self.cache().flush_all().await;
+        if failed.is_empty() {
+            return Vec::new();
+        }
+        let nodes = self.file_system.nodes.all();
+        let path = |file| nodes.iter().find(|node| node.file().is_some_and(|cached| cached.id == file));
+        let named = failed.into_iter().map(|(file, error)| {
+            let below = path(file).and_then(|node| self.path_of(node));
+            (below.unwrap_or_else(|| PathBuf::from(&error.device)), error)
+        });
+        named.collect()
+    }
+
+    /// Changes the mode while it is shown.
+    ///
+    /// *Errors*: [`ErrorKind::Unsupported`] for write-back, as others may write below, and for a tree that was mounted
+    /// read-only; what the flush reports.
+    pub async fn set_mode(&self, mode: Mode) -> Result<(), nectary_block::Error> {
+        if self.options.cache.mode == Mode::ReadOnly && mode != Mode::ReadOnly {
+            let detail = "it was mounted read-only: unmount it and mount it again with another mode";
+            let name = self.options.directory.display().to_string();
+            return Err(nectary_block::Error::new(ErrorKind::Unsupported, &name, Operation::Open, detail));
+        }
+        if mode == Mode::ReadOnly {
+            // Requests are refused by the tree first: with the word that programs know.
+            self.file_system.read_only.store(true, Ordering::Release);
+        }
+        self.cache().set_mode(mode).await?;
+        self.file_system.read_only.store(mode == Mode::ReadOnly, Ordering::Release);
+        Ok(())
+    }
+
+    /// What memory holds of a file, or of each file below a directory that it holds something of: the fullest
+    /// `files_max` of them, and how many there are in all.
+    pub fn show(
+        &self,
+        path: &[u8],
+        range: Range<u64>,
+        files_max: usize,
+        ranges_max: usize,
+    ) -> Result<(Vec<HeldFile>, usize), PathError> {
+        let found = self.walk(path)?;
+        if !found.is_directory() {
+            let size_bytes = found.stat.st_size as u64;
+            let holding = match self.known(&found).and_then(|node| node.file()) {
+                Some(file) => self.holding(path, &file, &range, ranges_max)?,
+                None => Holding { size_bytes, ..Holding::default() },
+            };
+            return Ok((vec![HeldFile { path: shown(path), holding }], 1));
+        }
+        let mut files = Vec::new();
+        for (below, node) in self.below(path) {
+            let Some(file) = node.file() else { continue };
+            // One that the kernel has just forgotten holds nothing.
+            let Ok(holding) = self.holding(path, &file, &range, ranges_max) else { continue };
+            if holding.cached_bytes + holding.pinned_bytes > 0 {
+                files.push(HeldFile { path: below, holding });
+            }
+        }
+        let count = files.len();
+        files.sort_by(|a, b| b.holding.cached_bytes.cmp(&a.holding.cached_bytes).then(a.path.cmp(&b.path)));
+        files.truncate(files_max);
+        Ok((files, count))
+    }
+
+    fn holding(
+        &self,
+        path: &[u8],
+        file: &super::source::CachedFile,
+        range: &Range<u64>,
+        ranges_max: usize,
+    ) -> Result<Holding, PathError> {
+        let held = self.cache().holding(file.id, range.start, range.end - range.start, ranges_max);
+        held.map_err(|source| PathError::Failed { path: shown_text(path), source })
+    }
+
+    /// Sends a file, or all below a directory, out of memory; what is dirty or pinned stays.
+    pub fn drop_path(&self, path: &[u8], range: Range<u64>) -> Result<Dropped, PathError> {
+        let mut dropped = Dropped::default();
+        for node in self.meant(path)? {
+            let Some(file) = node.file() else { continue };
+            let Ok(one) = self.cache().drop_clean(file.id, range.start, range.end - range.start) else { continue };
+            dropped.bytes += one.bytes;
+            dropped.dirty_bytes += one.dirty_bytes;
+            dropped.pinned_bytes += one.pinned_bytes;
+        }
+        Ok(dropped)
+    }
+
+    /// Holds a file in memory until it is unpinned, and reads what is missing; says how many bytes were not pinned
+    /// before. `range` is cut at the end of the file.
+    ///
+    /// *Errors*: [`PathError::Invalid`] for what is no file; [`PathError::Failed`] with [`ErrorKind::Full`] where too
+    /// much would be pinned.
+    pub async fn pin(&self, path: &[u8], range: Range<u64>) -> Result<u64, PathError> {
+        let file_system = &self.file_system;
+        let found = self.walk(path)?;
+        if found.stat.st_mode & libc::S_IFMT != libc::S_IFREG {
+            return Err(invalid(path, "it is no file; pin the files below it one by one"));
+        }
+        let failed = |source| PathError::Failed { path: shown_text(path), source };
+        let of_system = |error: Errno| failed(of_errno(error, path));
+        let (node, _) = file_system.nodes.know(found.descriptor).map_err(of_system)?;
+        let pinned = match file_system.open(&node).map_err(of_system) {
+            Ok(file) => {
+                let size = node.attributes().map_or(0, |attributes| attributes.size);
+                let length = range.end.min(size).saturating_sub(range.start);
+                let pinned = if length == 0 { Ok(0) } else { self.cache().pin(file.id, range.start, length).await };
+                pinned.map_err(failed)
+            }
+            Err(error) => Err(error),
+        };
+        // The kernel may forget it now: the look-up of the pin stays, once.
+        let is_kept = pinned.is_ok() && self.pinned().insert(node.number);
+        if !is_kept {
+            nectary_fuse::FileSystem::forget(&**file_system, node.number, 1);
+        }
+        pinned
+    }
+
+    /// Lets the policy decide again over a file or all below a directory; says how many bytes were pinned.
+    pub fn unpin(&self, path: &[u8], range: Range<u64>) -> Result<u64, PathError> {
+        let mut unpinned = 0;
+        for node in self.meant(path)? {
+            let Some(file) = node.file() else { continue };
+            let Ok(bytes) = self.cache().unpin(file.id, range.start, range.end - range.start) else { continue };
+            unpinned += bytes;
+            let is_left = self.cache().holding(file.id, 0, u64::MAX, 0).is_ok_and(|held| held.pinned_bytes > 0);
+            if !is_left && self.pinned().remove(&node.number) {
+                nectary_fuse::FileSystem::forget(&*self.file_system, node.number, 1);
+            }
+        }
+        Ok(unpinned)
+    }
+
+    fn pinned(&self) -> std::sync::MutexGuard<'_, BTreeSet<u64>> {
+        self.pinned.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The nodes that a path means, of those that are known: a file, or all below a directory.
+    fn meant(&self, path: &[u8]) -> Result<Vec<Arc<Node>>, PathError> {
+        let found = self.walk(path)?;
+        match found.is_directory() {
+            true => Ok(self.below(path).into_iter().map(|(_, node)| node).collect()),
+            false => Ok(self.known(&found).into_iter().collect()),
+        }
+    }
+
+    fn known(&self, found: &Found) -> Option<Arc<Node>> {
+        self.file_system.nodes.find((found.stat.st_dev, found.stat.st_ino))
+    }
+
+    /// The known nodes below a directory, with their paths below the tree.
+    fn below(&self, path: &[u8]) -> Vec<(PathBuf, Arc<Node>)> {
+        let prefix = shown(path);
+        let nodes = self.file_system.nodes.all().into_iter();
+        nodes
+            .filter_map(|node| {
+                let below = self.path_of(&node)?;
+                below.starts_with(&prefix).then_some((below, node))
+            })
+            .collect()
+    }
+
+    /// The path of a node below the tree.
+    fn path_of(&self, node: &Node) -> Option<PathBuf> {
+        let path = node_path(node).ok()?;
+        path.strip_prefix(&self.options.source).map(Path::to_owned).ok()
+    }
+
+    /// Opens what a path below the tree names.
+    fn walk(&self, path: &[u8]) -> Result<Found, PathError> {
+        if path.len() > PATH_BYTES_MAX {
+            return Err(invalid(path, &format!("a path has at most {PATH_BYTES_MAX} bytes")));
+        }
+        let failed = |error: Errno| match error.number() {
+            libc::ENOENT | libc::ENOTDIR => PathError::Absent { path: shown_text(path) },
+            _ => PathError::Failed { path: shown_text(path), source: of_errno(error, path) },
+        };
+        let root = self.file_system.nodes.get(ROOT).map_err(failed)?;
+        let mut descriptor = root.descriptor.try_clone().map_err(|error| failed(error.into()))?;
+        for name in path.split(|&byte| byte == b'/').filter(|name| !name.is_empty() && *name != b".") {
+            if name == b".." {
+                return Err(invalid(path, "it has \"..\" in it: name it as it is below the mounted directory"));
+            }
+            if name.len() > NAME_BYTES_MAX {
+                return Err(invalid(path, &format!("a name in it is longer than {NAME_BYTES_MAX} bytes")));
+            }
+            let Ok(name) = CString::new(name) else { return Err(invalid(path, "it has a zero byte in it")) };
+            descriptor = sys::look_up(&descriptor, &name).map_err(failed)?;
+            if sys::stat(&descriptor).map_err(failed)?.st_mode & libc::S_IFMT == libc::S_IFLNK {
+                return Err(invalid(path, "it has a symbolic link in it: name what that points to"));
+            }
+        }
+        let stat = sys::stat(&descriptor).map_err(failed)?;
+        Ok(Found { descriptor, stat })
+    }
+}
+
+impl Found {
+    fn is_directory(&self) -> bool {
+        self.stat.st_mode & libc::S_IFMT == libc::S_IFDIR
+    }
+}
+
+fn of_errno(error: Errno, path: &[u8]) -> nectary_block::Error {
+    let error = std::io::Error::from_raw_os_error(error.number());
+    nectary_block::Error::from_os(&error, &shown_text(path), Operation::Open)
+}
+
+fn invalid(path: &[u8], problem: &str) -> PathError {
+    PathError::Invalid { path: shown_text(path), problem: problem.to_owned() }
+}
+
+/// A path without what does not count in it.
+fn shown(path: &[u8]) -> PathBuf {
+    let names = path.split(|&byte| byte == b'/').filter(|name| !name.is_empty() && *name != b".");
+    names.map(std::ffi::OsStr::from_bytes).collect()
+}
+
+/// The beginning of a path, for messages.
+fn shown_text(path: &[u8]) -> String {
+    const SHOWN_BYTES_MAX: usize = 200;
+    let text = String::from_utf8_lossy(&path[..path.len().min(SHOWN_BYTES_MAX)]).into_owned();
+    if path.len() > SHOWN_BYTES_MAX { text + "…" } else { text }
+}

@@ -1,0 +1,61 @@
+//! What streams are called: the process, its command and the file.
+//!
+//! Owns: a bounded memory of it. A stream's name is looked up once an open file and process, not at each read.
+
+use std::collections::HashMap;
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use nectary_block::Stream;
+
+use super::nodes::Node;
+
+/// So many are remembered; then all are forgotten, and learned again when files are opened.
+const NAMES_MAX: usize = 4096;
+/// The longest path of a name; of a longer one the end is kept. *Units*: bytes.
+const PATH_BYTES_MAX: usize = 256;
+
+/// Who refers, and to what.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct StreamName {
+    /// The process; 0 where the kernel reads for itself.
+    pub process: u32,
+    /// What it runs; empty where it is not to be seen.
+    pub command: String,
+    /// The file below, as it was called when the process first read it; its end, where it is long.
+    pub path: String,
+}
+
+/// The names of streams.
+#[derive(Default)]
+pub struct StreamNames {
+    names: Mutex<HashMap<u32, StreamName>>,
+}
+
+impl StreamNames {
+    /// Remembers who a stream is.
+    pub fn learn(&self, stream: Stream, process: u32, node: &Node) {
+        let command = std::fs::read_to_string(format!("/proc/{process}/comm")).unwrap_or_default();
+        let path = node_path(node).unwrap_or_default();
+        let text = path.as_os_str().as_bytes();
+        let end = String::from_utf8_lossy(&text[text.len().saturating_sub(PATH_BYTES_MAX)..]);
+        let path = if text.len() > PATH_BYTES_MAX { format!("…{end}") } else { end.into_owned() };
+        let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        if names.len() >= NAMES_MAX {
+            names.clear();
+        }
+        names.insert(stream.0, StreamName { process, command: command.trim_end().to_owned(), path });
+    }
+
+    /// Who a stream is.
+    pub fn get(&self, stream: Stream) -> Option<StreamName> {
+        self.names.lock().unwrap_or_else(PoisonError::into_inner).get(&stream.0).cloned()
+    }
+}
+
+/// The path of a node below, as it is called now; that of a file without a name ends with ` (deleted)`.
+pub fn node_path(node: &Node) -> std::io::Result<PathBuf> {
+    std::fs::read_link(Path::new("/proc/self/fd").join(node.descriptor.as_raw_fd().to_string()))
+}

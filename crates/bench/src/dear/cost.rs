@@ -1,0 +1,119 @@
+//! What the cache costs where nothing is read: a hit in the library, and detection beside LRU.
+//!
+//! Owns: the references, and the order of batches. Caches take turns (A B B A …) batch by batch within one thread, and time is that
+//! of the thread on the processor, so neighbours on the machine add to nothing but misses of the processor's caches.
+//! Two sets of references: *hits*, of blocks that all fit, and *half misses*, uniform over twice as many blocks as fit,
+//! which every policy hits alike. What detection costs is the difference to LRU within a round.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use nectary_block::{Context, MemoryDevice, Stream};
+use nectary_buffer::{BufferCache, DeviceSource, FileId};
+use serde::Serialize;
+
+use super::mounted;
+use crate::random::Random;
+use crate::statistics::{Estimate, estimate, order};
+use crate::{Error, sys};
+
+/// Blocks that fit, and their size.
+const BLOCKS: u64 = 4096;
+const BLOCK_BYTES: u64 = 8192;
+/// References of a batch.
+const BATCH: u64 = 20_000;
+/// Rounds, each of which gives a pair; ten are the fewest.
+const ROUNDS: usize = 21;
+/// The policies, LRU first.
+const POLICIES: [&str; 3] = ["lru", "dear", "adaptive"];
+
+/// What it came to. *Units*: microseconds a reference, in thread time.
+#[derive(Debug, Clone, Serialize)]
+pub struct Cost {
+    /// A hit under each policy: the median over the rounds with its interval.
+    pub hit_us: Vec<(&'static str, Estimate)>,
+    /// What each policy but LRU takes more than LRU, hits alone.
+    pub above_hits_us: Vec<(&'static str, Estimate)>,
+    /// The same where half of the references miss.
+    pub above_misses_us: Vec<(&'static str, Estimate)>,
+    /// Pairs of each.
+    pub pairs: usize,
+}
+
+struct Contender {
+    cache: BufferCache,
+    file: FileId,
+    random: Random,
+}
+
+/// Takes the times.
+pub fn cost() -> Result<Cost, Error> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| Error::failed("a runtime", error))?;
+    runtime.block_on(async {
+        let hits = times(BLOCKS, BATCH).await?;
+        let misses = times(2 * BLOCKS, BATCH / 4).await?;
+        let of = |times: &[Vec<f64>], index: usize| (POLICIES[index], estimate(&times[index]));
+        let above = |times: &[Vec<f64>], index: usize| {
+            let differences: Vec<f64> = times[index].iter().zip(&times[0]).map(|(us, lru)| us - lru).collect();
+            (POLICIES[index], estimate(&differences))
+        };
+        Ok(Cost {
+            hit_us: (0..POLICIES.len()).map(|index| of(&hits, index)).collect(),
+            above_hits_us: (1..POLICIES.len()).map(|index| above(&hits, index)).collect(),
+            above_misses_us: (1..POLICIES.len()).map(|index| above(&misses, index)).collect(),
+            pairs: ROUNDS,
+        })
+    })
+}
+
+/// Microseconds a reference of each policy, one a round, over references that are uniform over some blocks.
+async fn times(blocks: u64, batch: u64) -> Result<Vec<Vec<f64>>, Error> {
+    let mut contenders = Vec::new();
+    for policy in POLICIES {
+        let options = nectary_buffer::Options {
+            memory_bytes: mounted::memory_for(policy, BLOCKS)?,
+            policy: policy.to_owned(),
+            readahead_bytes: 0,
+            ..nectary_buffer::Options::default()
+        };
+        let cache = BufferCache::new(options)?;
+        let file = cache.add(Arc::new(DeviceSource::new(Arc::new(MemoryDevice::new(blocks * BLOCK_BYTES)))))?;
+        let mut contender = Contender { cache, file, random: Random::new(blocks) };
+        // All blocks once, in order, then as they will be referenced.
+        for block in 0..blocks {
+            contender.refer(block, Stream(1)).await?;
+        }
+        contender.batch(blocks, batch).await?;
+        contenders.push(contender);
+    }
+    let mut times = vec![Vec::new(); POLICIES.len()];
+    for round in 0..ROUNDS {
+        for index in order(POLICIES.len(), round) {
+            let took = contenders[index].batch(blocks, batch).await?;
+            times[index].push(took.as_secs_f64() * 1e6 / batch as f64);
+        }
+    }
+    Ok(times)
+}
+
+impl Contender {
+    async fn batch(&mut self, blocks: u64, count: u64) -> Result<Duration, Error> {
+        let began = sys::thread_time();
+        for _ in 0..count {
+            let drawn = self.random.next_u64();
+            self.refer((drawn >> 32) % blocks, Stream(1 + (drawn & 3) as u32)).await?;
+        }
+        Ok(sys::thread_time().saturating_sub(began))
+    }
+
+    async fn refer(&self, block: u64, stream: Stream) -> Result<(), Error> {
+        let context = Context { stream, ..Context::default() };
+        let offset = block * BLOCK_BYTES;
+        match self.cache.try_read(self.file, offset, BLOCK_BYTES, context) {
+            Some(pins) => drop(std::hint::black_box(pins)),
+            None => drop(std::hint::black_box(self.cache.read(self.file, offset, BLOCK_BYTES, context).await?)),
+        }
+        Ok(())
+    }
+}

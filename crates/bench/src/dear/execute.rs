@@ -1,0 +1,338 @@
+//! One execution: a fresh disk, file system, page cache and cache process, and the programs.
+//!
+//! Owns: the order of steps, and what is charged to whom. Promises: nothing of an execution is left when it ends; what
+//! programs printed and left is summed up, so that the caller can compare it between policies. Leaves to others: the cache's
+//! process (`mounted`), the image (`image`).
+//!
+//! How it stands: program → FUSE mount of the cache's process → ext4 → loop device → FUSE block file → the disk's model →
+//! memory. All mounts are in a mount namespace of this thread and of the processes that it starts.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+
+use super::image::{self, DISK_BYTES};
+use super::mounted::{Client, Figures, Setup};
+use super::programs::{Program, path};
+use super::{BLOCKS, Lane};
+use crate::disk::{DiskCounts, DiskOptions, MeasuredDisk, SharedClock, Timekeeping};
+use crate::group::MemoryGroup;
+use crate::{Error, ErrorKind, sys};
+
+/// How a program ended: its exit code, what it used, and when.
+type Ended = (i32, sys::Usage, Duration);
+
+/// The seeds' disk, and from how many waiting requests it chooses.
+pub const MODEL: &str = "hdd-1999";
+pub const QUEUE_DEPTH: usize = 1;
+/// How long the programs of an execution may take.
+const PATIENCE: Duration = Duration::from_secs(900);
+/// The disk's place on the shared clock, which nobody reads: the model itself counts.
+const SLOT: usize = 0;
+
+/// What one execution came to. Times are in seconds.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct Execution {
+    /// What the cache did; nothing through the page cache.
+    pub cache: Figures,
+    /// Blocks that the cache read.
+    pub block_reads: u64,
+    /// Requests to the block device, by the kernel's count.
+    pub device_requests: u64,
+    /// Reads among them.
+    pub device_reads: u64,
+    /// How long the disk was busy until the last program ended.
+    pub stall_s: f64,
+    /// How long it was then busy with what had not been written.
+    pub late_s: f64,
+    /// Processor time of the programs in themselves.
+    pub user_s: f64,
+    /// Processor time of the programs in the kernel.
+    pub system_s: f64,
+    /// Processor time of the cache's process in itself.
+    pub cache_user_s: f64,
+    /// Processor time of the cache's process in the kernel.
+    pub cache_system_s: f64,
+    /// From start to end of each program, in real time.
+    pub elapsed_s: Vec<f64>,
+    /// Whether the disk's clock was virtual.
+    pub is_virtual: bool,
+    /// The largest that a process of the programs was. *Units*: bytes.
+    pub resident_bytes: u64,
+    /// A sum of what each program printed and left.
+    pub sums: Vec<u32>,
+}
+
+impl Execution {
+    /// The response time: on a virtual clock the sum of its parts, else the mean over the programs.
+    pub fn response_s(&self) -> f64 {
+        match self.is_virtual {
+            true => self.stall_s + self.user_s + self.system_s + self.cache_user_s + self.cache_system_s,
+            false => self.elapsed_s.iter().sum::<f64>() / self.elapsed_s.len().max(1) as f64,
+        }
+    }
+}
+
+/// Where executions happen.
+pub struct Place<'a> {
+    /// The run's folder, which the guardian removes.
+    pub folder: PathBuf,
+    /// The image with which each begins.
+    pub image: PathBuf,
+    /// The disk's clock.
+    pub clock: Arc<SharedClock>,
+    /// Starts the process with the cache.
+    pub mounted: &'a (dyn Fn() -> Command + Sync),
+    /// The number of the next execution.
+    pub next: u64,
+}
+
+/// How one execution goes.
+pub struct Order<'a> {
+    /// What runs, at the same time.
+    pub programs: &'a [&'static Program],
+    /// On what.
+    pub lane: &'a Lane,
+    /// How the disk's time passes.
+    pub time: Timekeeping,
+    /// Where the references are written.
+    pub record: Option<PathBuf>,
+    /// The memory of the programs' group; none without a limit. *Units*: bytes.
+    pub memory_bytes: Option<u64>,
+}
+
+impl Place<'_> {
+    /// Where programs see their files.
+    pub fn shown(&self) -> PathBuf {
+        self.folder.join("shown")
+    }
+
+    /// Executes.
+    ///
+    /// *Errors*: [`ErrorKind::Failed`] also where a program fails, with what it said last.
+    pub fn execute(&mut self, order: &Order<'_>) -> Result<Execution, Error> {
+        let name = format!("disk-{}", self.next);
+        self.next += 1;
+        let file = self.folder.join(format!("{name}.disk"));
+        image::copy(&self.image, &file)?;
+        let options = DiskOptions {
+            model: Some(MODEL.to_owned()),
+            time: order.time,
+            queue_depth: QUEUE_DEPTH,
+            folder: Some(self.folder.clone()),
+            is_bare: false,
+        };
+        let disk = MeasuredDisk::attach(&options, DISK_BYTES, &name, &self.clock, SLOT)?;
+        let below = if order.lane.policy.is_some() { self.folder.join("source") } else { self.shown() };
+        let mounted = MountedDisk::new(disk.path(), &below)?;
+        let result = self.execute_on(order, &disk, &below);
+        let unmounted = mounted.unmount();
+        drop(disk);
+        let removed = std::fs::remove_file(&file).map_err(|error| Error::failed(file.display(), error));
+        let execution = result?;
+        unmounted.and(removed)?;
+        Ok(execution)
+    }
+
+    fn execute_on(&self, order: &Order<'_>, disk: &MeasuredDisk, below: &Path) -> Result<Execution, Error> {
+        let setup = |policy: &str| Setup {
+            source: below.to_owned(),
+            directory: self.shown(),
+            policy: policy.to_owned(),
+            blocks: BLOCKS,
+            by_session: order.lane.by_session,
+            record: order.record.clone(),
+        };
+        let mut client = match order.lane.policy {
+            Some(policy) => Some(Client::start((self.mounted)(), &setup(policy))?),
+            None => None,
+        };
+        let group = match order.memory_bytes {
+            Some(bytes) => Some(MemoryGroup::new(&self.group_name(), bytes)?),
+            None => None,
+        };
+        let mut figures = || client.as_mut().map_or(Ok(Figures::default()), Client::figures);
+        let before = (figures()?, disk.counts());
+        let ended = self.run_programs(order)?;
+        let after = (figures()?, disk.counts());
+        let inside = File::open(below).map_err(|error| Error::failed(below.display(), error))?;
+        sys::sync_file_system(&inside)?;
+        drop(inside);
+        let late = disk.counts().since(&after.1);
+        let sums = self.sums(order)?;
+        drop(group);
+        if let Some(client) = client {
+            client.finish()?;
+        }
+        if after.0.errors > 0 {
+            return Err(Error::failed("the cache", format!("{} reads failed", after.0.errors)));
+        }
+        let counts: DiskCounts = after.1.since(&before.1);
+        let mut execution = Execution {
+            cache: after.0,
+            block_reads: after.0.block_reads - before.0.block_reads,
+            device_requests: counts.operations,
+            device_reads: counts.reads,
+            stall_s: counts.busy_us as f64 / 1e6,
+            late_s: late.busy_us as f64 / 1e6,
+            cache_user_s: after.0.user_s - before.0.user_s,
+            cache_system_s: after.0.system_s - before.0.system_s,
+            is_virtual: order.time == Timekeeping::Virtual,
+            sums,
+            ..Execution::default()
+        };
+        if order.lane.policy.is_none() {
+            let page = 4096;
+            execution.block_reads = counts.read_bytes / (2 * page);
+        }
+        for (usage, elapsed) in ended {
+            execution.user_s += usage.user.as_secs_f64();
+            execution.system_s += usage.system.as_secs_f64();
+            execution.resident_bytes = execution.resident_bytes.max(usage.resident_bytes);
+            execution.elapsed_s.push(elapsed.as_secs_f64());
+        }
+        Ok(execution)
+    }
+
+    fn group_name(&self) -> String {
+        format!("nectary-bench-{}", std::process::id())
+    }
+
+    /// What a program prints, and what it says of failures.
+    fn outputs(&self, program: &Program) -> [PathBuf; 2] {
+        ["printed", "said"].map(|kind| self.folder.join(format!("{kind}-{}", program.name)))
+    }
+
+    fn start(&self, order: &Order<'_>, program: &Program) -> Result<Child, Error> {
+        let mut words: Vec<String> = Vec::new();
+        if order.memory_bytes.is_some() {
+            let group = MemoryGroup::place(&self.group_name())?.join("cgroup.procs");
+            words.extend(["sh", "-ec", "echo $$ > \"$0\"; exec \"$@\""].map(str::to_owned));
+            words.push(group.display().to_string());
+        }
+        words.push("setpriv".to_owned());
+        if program.is_nobody {
+            words.extend(["--reuid=nobody", "--regid=nogroup", "--clear-groups"].map(str::to_owned));
+        }
+        // A session each, which is the program with all its processes.
+        words.extend(["--pdeathsig", "KILL", "setsid", "sh", "-ec", program.script].map(str::to_owned));
+        let [printed, said] = self.outputs(program);
+        let create = |path: &PathBuf| File::create(path).map_err(|error| Error::failed(path.display(), error));
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]).current_dir(self.shown().join(program.name));
+        command.env_clear().env("PATH", path()).env("LC_ALL", "C").env("HOME", ".").env("TMPDIR", ".");
+        command.stdin(Stdio::null()).stdout(create(&printed)?).stderr(create(&said)?);
+        command.spawn().map_err(|error| Error::failed(format!("starting {}", program.name), error))
+    }
+
+    /// Starts all programs, and waits until each has ended.
+    fn run_programs(&self, order: &Order<'_>) -> Result<Vec<(sys::Usage, Duration)>, Error> {
+        let began = Instant::now();
+        let mut running: Vec<Running> = Vec::new();
+        for program in order.programs {
+            running.push(Running { child: self.start(order, program)?, is_reaped: false });
+        }
+        // Each is waited for by a thread: their ends are times.
+        let ended: Vec<Result<Option<Ended>, Error>> = std::thread::scope(|scope| {
+            let wait = |child: u32| {
+                sys::wait_for(child, PATIENCE).map(|ended| ended.map(|(code, usage)| (code, usage, began.elapsed())))
+            };
+            let threads: Vec<_> = running
+                .iter()
+                .map(|running| running.child.id())
+                .map(|child| scope.spawn(move || wait(child)))
+                .collect();
+            let lost = |_| Err(Error::failed("waiting for a program", "its thread panicked"));
+            threads.into_iter().map(|thread| thread.join().unwrap_or_else(lost)).collect()
+        });
+        let mut usages = Vec::new();
+        let mut problem = None;
+        for ((running, program), ended) in running.iter_mut().zip(order.programs).zip(ended) {
+            running.is_reaped = matches!(ended, Ok(Some(_)));
+            match ended {
+                Ok(Some((0, usage, elapsed))) => usages.push((usage, elapsed)),
+                Ok(Some((code, ..))) => {
+                    let said = std::fs::read(&self.outputs(program)[1]).unwrap_or_default();
+                    let said = String::from_utf8_lossy(&said);
+                    let last: Vec<&str> = said.lines().rev().take(3).collect();
+                    let how = format!("exit code {code} under {}: {}", order.lane.name, last.join("; "));
+                    problem = Some(Error::failed(program.name, how));
+                }
+                Ok(None) => {
+                    let how = format!("it did not end within {PATIENCE:?} under {}", order.lane.name);
+                    problem = Some(Error::failed(program.name, how));
+                }
+                Err(error) => problem = Some(error),
+            }
+        }
+        problem.map_or(Ok(usages), Err)
+    }
+
+    /// A sum of what each program printed and left.
+    fn sums(&self, order: &Order<'_>) -> Result<Vec<u32>, Error> {
+        let sum = |program: &&'static Program| {
+            let left = program.leaves.iter().map(|name| self.shown().join(program.name).join(name));
+            let mut sum = 0;
+            for path in std::iter::once(self.outputs(program)[0].clone()).chain(left) {
+                let bytes = std::fs::read(&path).map_err(|error| Error::failed(path.display(), error))?;
+                sum = crc32c::crc32c_append(sum, &bytes);
+            }
+            Ok(sum)
+        };
+        order.programs.iter().map(sum).collect()
+    }
+}
+
+/// A program; it is killed with its session when it is dropped before it ended.
+struct Running {
+    child: Child,
+    is_reaped: bool,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if !self.is_reaped {
+            sys::kill_group(self.child.id());
+            let _ = self.child.wait();
+        }
+    }
+}
+
+/// A mounted file system; it is unmounted when it is dropped.
+struct MountedDisk {
+    place: Option<PathBuf>,
+}
+
+impl MountedDisk {
+    fn new(device: &Path, place: &Path) -> Result<MountedDisk, Error> {
+        sys::mount(device, place, "ext4", false)?;
+        Ok(MountedDisk { place: Some(place.to_owned()) })
+    }
+
+    fn unmount(mut self) -> Result<(), Error> {
+        self.place.take().map_or(Ok(()), |place| sys::unmount(&place))
+    }
+}
+
+impl Drop for MountedDisk {
+    fn drop(&mut self) {
+        if let Some(place) = self.place.take() {
+            let _ = sys::unmount(&place);
+        }
+    }
+}
+
+/// Whether two executions of the same programs gave the same bytes; else the run is void.
+pub fn compare(base: &Execution, other: &Execution, programs: &[&Program], lane: &str) -> Result<(), Error> {
+    for ((left, right), program) in base.sums.iter().zip(&other.sums).zip(programs) {
+        if left != right {
+            let message = format!("{} gave other bytes under {lane} than under LRU", program.name);
+            return Err(Error::new(ErrorKind::Void, message));
+        }
+    }
+    Ok(())
+}

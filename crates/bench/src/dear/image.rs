@@ -1,0 +1,54 @@
+//! The file system that every execution begins with.
+//!
+//! Owns: making the inputs of all programs and the image of an ext4 without a journal that holds them. Promises: two
+//! executions begin with the same bytes at the same places of the disk. Leaves to others: what the inputs are
+//! (`programs`), mounting (`execute`).
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use super::inputs::Maker;
+use super::programs::{Program, path};
+use crate::Error;
+
+/// The size of the disk. *Units*: bytes.
+pub const DISK_BYTES: u64 = 256 << 20;
+/// The same in every image, so that directories have the same order.
+const IDENTITY: &str = "6e656374-6172-7900-0000-000000000040";
+
+/// Makes the inputs of programs below `shown`, where they will be seen, and the image `image` of them.
+pub fn make(shown: &Path, image: &Path, programs: &[&Program]) -> Result<(), Error> {
+    let failed = |path: &Path, error: std::io::Error| Error::failed(path.display(), error);
+    for program in programs {
+        let folder = shown.join(program.name);
+        std::fs::create_dir_all(&folder).map_err(|error| failed(&folder, error))?;
+        if program.is_nobody {
+            run(Command::new("chown").args(["nobody:nogroup", "."]).current_dir(&folder))?;
+        }
+        (program.make)(&Maker::new(folder, &path(), program.is_nobody))?;
+    }
+    let extended = format!("hash_seed={IDENTITY},lazy_itable_init=0,nodiscard");
+    let mut command = Command::new("mkfs.ext4");
+    command.args(["-q", "-F", "-O", "^has_journal", "-U", IDENTITY, "-E", &extended, "-d"]).arg(shown).arg(image);
+    run(command.arg(format!("{}M", DISK_BYTES >> 20)))?;
+    for program in programs {
+        let folder = shown.join(program.name);
+        std::fs::remove_dir_all(&folder).map_err(|error| failed(&folder, error))?;
+    }
+    Ok(())
+}
+
+/// Copies an image to a new place.
+pub fn copy(image: &Path, to: &PathBuf) -> Result<(), Error> {
+    run(Command::new("cp").arg("--sparse=always").arg(image).arg(to))
+}
+
+fn run(command: &mut Command) -> Result<(), Error> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    let output = command.env("PATH", path()).stdin(Stdio::null()).output();
+    let output = output.map_err(|error| Error::failed(&name, error))?;
+    match output.status.success() {
+        true => Ok(()),
+        false => Err(Error::failed(&name, String::from_utf8_lossy(&output.stderr).trim())),
+    }
+}

@@ -1,0 +1,247 @@
+//! The process with the cache of one execution: a directory shown through it.
+//!
+//! Owns: what parent and process say to each other (a line of JSON each way), the memory that gives a policy its number of
+//! blocks, and the record of references. Each execution has its own process, in place of a reboot, and what the process
+//! takes of the processors is charged to the program.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use nectary_attach::{Tree, TreeOptions};
+use nectary_buffer::{BufferCache, Options};
+use serde::{Deserialize, Serialize};
+
+use super::replay::{self, Reference};
+use crate::{Error, ErrorKind, sys};
+
+/// How long the process may take to unmount and end.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// The most references of a record.
+const REFERENCES_MAX: usize = 1 << 26;
+/// Between these the memory for a number of blocks is searched. *Units*: bytes.
+const MEMORY_BYTES: (u64, u64) = (1 << 20, 1 << 34);
+
+/// What is shown, and how.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Setup {
+    /// The directory below.
+    pub source: PathBuf,
+    /// Where it is shown.
+    pub directory: PathBuf,
+    /// The policy.
+    pub policy: String,
+    /// How many blocks the policy may hold.
+    pub blocks: u64,
+    /// Whether a session is one stream.
+    pub by_session: bool,
+    /// Where the references are written in the end.
+    pub record: Option<PathBuf>,
+}
+
+/// What the cache did.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+pub struct Figures {
+    /// Blocks that the policy may hold.
+    pub blocks: u64,
+    /// References that the policy hit.
+    pub hits: u64,
+    /// References that it missed.
+    pub misses: u64,
+    /// Hits that an LRU would have missed.
+    pub saved: u64,
+    /// Misses that it would have hit.
+    pub lost: u64,
+    /// Blocks that were read.
+    pub block_reads: u64,
+    /// Reads that failed.
+    pub errors: u64,
+    /// Processor time of the process in itself. *Units*: seconds.
+    pub user_s: f64,
+    /// Processor time of the process in the kernel. *Units*: seconds.
+    pub system_s: f64,
+}
+
+/// What the process answers.
+#[derive(Debug, Serialize, Deserialize)]
+enum Answer {
+    Figures(Figures),
+    Failed(String),
+}
+
+/// The memory with which a cache of this policy has so many blocks.
+///
+/// To be called inside a runtime. *Errors*: [`ErrorKind::Usage`] where none has.
+pub fn memory_for(policy: &str, blocks: u64) -> Result<u64, Error> {
+    let capacity = |memory_bytes| {
+        let cache = BufferCache::new(options(policy, memory_bytes));
+        cache.map_or(0, |cache| cache.stats().capacity_blocks)
+    };
+    let (mut low, mut high) = MEMORY_BYTES;
+    while low < high {
+        let middle = low + (high - low) / 2;
+        (low, high) = if capacity(middle) < blocks { (middle + 1, high) } else { (low, middle) };
+    }
+    match capacity(low) == blocks {
+        true => Ok(low),
+        false => Err(Error::new(ErrorKind::Usage, format!("no cache under {policy} has {blocks} blocks"))),
+    }
+}
+
+fn options(policy: &str, memory_bytes: u64) -> Options {
+    Options { memory_bytes, policy: policy.to_owned(), readahead_bytes: 0, ..Options::default() }
+}
+
+/// Serves a parent until its pipe ends: what the process does.
+///
+/// Call it before the process has other threads.
+pub fn serve(input: impl BufRead, mut output: impl Write) -> Result<(), Error> {
+    sys::become_worker();
+    let pipe = |error| Error::failed("the pipe of the cache's process", error);
+    let mut lines = input.lines();
+    let Some(line) = lines.next() else { return Ok(()) };
+    let setup: Setup = serde_json::from_str(&line.map_err(pipe)?).map_err(|error| Error::failed("a setup", error))?;
+    let shown = show(&setup);
+    let mut tell = |answer: &Answer| -> Result<(), Error> {
+        let text = serde_json::to_string(answer).map_err(|error| Error::failed("an answer", error))?;
+        writeln!(output, "{text}").and_then(|()| output.flush()).map_err(pipe)
+    };
+    let (tree, references) = match shown {
+        Ok(shown) => shown,
+        Err(error) => return tell(&Answer::Failed(error.message)),
+    };
+    tell(&Answer::Figures(figures(&tree)))?;
+    for line in lines {
+        line.map_err(pipe)?;
+        tell(&Answer::Figures(figures(&tree)))?;
+    }
+    tree.record(None);
+    if tree.unmount(false).is_err() {
+        tree.unmount(true)?;
+    }
+    tree.finish()?;
+    let Some(path) = &setup.record else { return Ok(()) };
+    let references = std::mem::take(&mut *references.lock().unwrap_or_else(PoisonError::into_inner));
+    replay::write(path, &references)
+}
+
+type Recorded = Arc<Mutex<Vec<Reference>>>;
+
+fn show(setup: &Setup) -> Result<(Tree, Recorded), Error> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let memory_bytes = {
+        let runtime = runtime.map_err(|error| Error::failed("a runtime", error))?;
+        let _inside = runtime.enter();
+        memory_for(&setup.policy, setup.blocks)?
+    };
+    let cache = options(&setup.policy, memory_bytes);
+    let tree = Tree::start(TreeOptions { source: setup.source.clone(), directory: setup.directory.clone(), cache })?;
+    tree.set_streams_by_session(setup.by_session);
+    let references = Recorded::default();
+    if setup.record.is_some() {
+        let to = references.clone();
+        tree.record(Some(Box::new(move |reference| {
+            let mut to = to.lock().unwrap_or_else(PoisonError::into_inner);
+            if to.len() < REFERENCES_MAX {
+                to.push(Reference { id: reference.id, stream: reference.stream.0, is_write: reference.is_write });
+            }
+        })));
+    }
+    Ok((tree, references))
+}
+
+fn figures(tree: &Tree) -> Figures {
+    let (stats, usage) = (tree.figures().cache, sys::own_usage());
+    Figures {
+        blocks: stats.capacity_blocks,
+        hits: stats.hits,
+        misses: stats.misses,
+        saved: stats.saved,
+        lost: stats.lost,
+        block_reads: stats.source_read_blocks,
+        errors: stats.read_errors,
+        user_s: usage.user.as_secs_f64(),
+        system_s: usage.system.as_secs_f64(),
+    }
+}
+
+/// The process as its parent sees it; it is killed when it is dropped.
+pub struct Client {
+    child: Child,
+    input: Option<ChildStdin>,
+    output: BufReader<ChildStdout>,
+    is_reaped: bool,
+}
+
+impl Client {
+    /// Starts `command`, which has to call [`serve`], and waits until the directory is shown.
+    ///
+    /// The thread that calls this has to live as long as the process: the kernel ends them together.
+    pub fn start(mut command: Command, setup: &Setup) -> Result<Client, Error> {
+        let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+        let mut child = child.map_err(|error| Error::failed("starting a cache", error))?;
+        let input = child.stdin.take();
+        let output = BufReader::new(child.stdout.take().expect("piped"));
+        let mut client = Client { child, input, output, is_reaped: false };
+        let text = serde_json::to_string(setup).map_err(|error| Error::failed("a setup", error))?;
+        client.ask(&text)?;
+        Ok(client)
+    }
+
+    /// What the cache did until now.
+    pub fn figures(&mut self) -> Result<Figures, Error> {
+        self.ask("figures")
+    }
+
+    fn ask(&mut self, line: &str) -> Result<Figures, Error> {
+        if let Some(input) = &mut self.input {
+            let sent = writeln!(input, "{line}").and_then(|()| input.flush());
+            sent.map_err(|error| Error::failed("the cache's process", error))?;
+        }
+        let mut answer = String::new();
+        self.output.read_line(&mut answer).map_err(|error| Error::failed("the cache's process", error))?;
+        match serde_json::from_str(&answer) {
+            Ok(Answer::Figures(figures)) => Ok(figures),
+            Ok(Answer::Failed(message)) => Err(Error::failed("the cache's process", message)),
+            Err(error) => Err(Error::failed("the cache's process", format!("it ended, or said {answer:?}: {error}"))),
+        }
+    }
+
+    /// Unmounts, and waits for the end.
+    pub fn finish(mut self) -> Result<(), Error> {
+        drop(self.input.take());
+        let ended = sys::wait_for(self.child.id(), PATIENCE)?;
+        self.is_reaped = ended.is_some();
+        match ended {
+            Some((0, _)) => Ok(()),
+            Some((code, _)) => Err(Error::failed("the cache's process", format!("exit code {code}"))),
+            None => Err(Error::failed("the cache's process", format!("it did not end within {PATIENCE:?}"))),
+        }
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        // The number of one that was waited for may be another's.
+        if !self.is_reaped {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn every_policy_gets_the_same_number_of_blocks() {
+        for policy in ["lru", "dear", "adaptive", "lirs"] {
+            let memory = memory_for(policy, super::super::BLOCKS).unwrap();
+            assert!((6 << 20..40 << 20).contains(&memory), "{policy}: {memory}");
+        }
+        assert_eq!(memory_for("lru", 10).unwrap_err().kind, ErrorKind::Usage);
+    }
+}

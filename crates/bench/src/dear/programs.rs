@@ -1,0 +1,184 @@
+//! The seven programs, as `docs/decisions/0040-dear-programs.md` fixes them.
+//!
+//! Owns: what each needs, how its inputs are made, and what is run. Leaves to others: the bytes of inputs (`inputs`), and
+//! running (`execute`).
+
+use std::path::Path;
+
+use super::inputs::Maker;
+use crate::Error;
+use crate::random::Random;
+
+/// A program of the experiment.
+#[derive(Debug)]
+pub struct Program {
+    /// Its name, which is also its folder.
+    pub name: &'static str,
+    /// The Debian package that has it.
+    pub package: &'static str,
+    /// The programs that it takes.
+    pub needs: &'static [&'static str],
+    /// Whether it refuses to run as root.
+    pub is_nobody: bool,
+    /// Makes its inputs.
+    pub make: fn(&Maker) -> Result<(), Error>,
+    /// What a shell runs in its folder; what it prints is compared between policies.
+    pub script: &'static str,
+    /// Files that it leaves, which are compared too.
+    pub leaves: &'static [&'static str],
+    /// What the paper measured with 6 MB. *Units*: seconds under DEAR and under LRU.
+    pub seed_s: Option<(f64, f64)>,
+}
+
+/// Where programs are looked for besides the user's own path.
+const PATHS: [&str; 6] = ["/usr/local/bin", "/usr/bin", "/bin", "/usr/sbin", "/sbin", "/usr/lib/postgresql/15/bin"];
+
+const POSTGRES: &str = "postgres --single -j -D data -c shared_buffers=128kB -c work_mem=64kB -c fsync=off \
+                        -c max_parallel_workers_per_gather=0 postgres";
+
+/// All of them, in the order of the paper.
+pub const PROGRAMS: [Program; 7] = [
+    Program {
+        name: "cscope",
+        package: "cscope",
+        needs: &["cscope"],
+        is_nobody: false,
+        make: |maker| {
+            maker.c_sources(&mut Random::new(11), 1280, 24, 120, 0)?;
+            let files: String = (0..1280).map(|file| format!("source/s{file}.c\n")).collect();
+            maker.write("cscope.files", &files)?;
+            let queries =
+                "01230123".chars().zip(0..).map(|(kind, number)| format!("{kind}f{}_{number}\n", number * 70));
+            maker.write("queries", &(queries.collect::<String>() + "q\n"))?;
+            maker.run("cscope -b -c")
+        },
+        script: "cscope -d -c -l < queries",
+        leaves: &[],
+        seed_s: Some((12.87, 19.77)),
+    },
+    Program {
+        name: "glimpse",
+        package: "glimpse",
+        needs: &["glimpse", "glimpseindex"],
+        is_nobody: false,
+        make: |maker| {
+            maker.text_files(&mut Random::new(12), 400, 4900, 6)?;
+            maker.run("glimpseindex -o -H . text")
+        },
+        script: "for letter in a b c d e f; do glimpse -y -H . topic${letter}aaaa; done",
+        leaves: &[],
+        seed_s: Some((33.73, 39.55)),
+    },
+    Program {
+        name: "sort",
+        package: "coreutils",
+        needs: &["sort"],
+        is_nobody: false,
+        make: |maker| maker.numbered_lines(&mut Random::new(13), "in", 4_500_000),
+        script: "sort -n -S 1M --parallel=1 --batch-size=8 -T . -o out in",
+        leaves: &["out"],
+        seed_s: Some((13.60, 16.59)),
+    },
+    Program {
+        name: "ld",
+        package: "binutils",
+        needs: &["ld", "as"],
+        is_nobody: false,
+        make: |maker| {
+            maker.assembly(&mut Random::new(14), 120, 40, 72_000)?;
+            maker.run("for file in s*.s; do as -o ${file%.s}.o $file; rm $file; done")
+        },
+        script: "ld -r -o all s*.o",
+        leaves: &["all"],
+        seed_s: None,
+    },
+    Program {
+        name: "cpp",
+        package: "cpp",
+        needs: &["cpp"],
+        is_nobody: false,
+        make: |maker| maker.c_sources(&mut Random::new(15), 90, 20, 130, 1100),
+        script: "for file in source/s*.c; do cpp -Iinclude $file; done",
+        leaves: &[],
+        seed_s: Some((91.61, 93.39)),
+    },
+    Program {
+        name: "gnuplot",
+        package: "gnuplot-nox",
+        needs: &["gnuplot"],
+        is_nobody: false,
+        make: |maker| {
+            maker.numbers(&mut Random::new(16), "data", 8_000_000)?;
+            let plots: String = ["1:2", "1:3", "1:4", "1:5", "2:3"]
+                .iter()
+                .map(|columns| format!("plot 'data' using {columns} with dots notitle\n"))
+                .collect();
+            maker.write("plots", &format!("set terminal dumb\n{plots}"))
+        },
+        script: "gnuplot plots",
+        leaves: &[],
+        seed_s: None,
+    },
+    Program {
+        name: "postgres",
+        package: "postgresql-15",
+        needs: &["postgres", "initdb"],
+        is_nobody: true,
+        make: |maker| {
+            maker.sql(&mut Random::new(17), "fill.sql", 12_000, 40_000)?;
+            maker.write(
+                "joins.sql",
+                "set enable_hashjoin = off; set enable_mergejoin = off; select sum(length(maker.note)) from part \
+                 join maker on maker.id = part.maker where part.price < 60;\n\n\
+                 set enable_hashjoin = on; select sum(length(maker.note)) from part join maker on maker.id = part.maker;\n\n\
+                 select maker, sum(price) from part group by 1 order by 2 desc, 1 limit 3;\n\n",
+            )?;
+            let fill = format!(
+                "initdb -D data -U owner --locale=C -E SQL_ASCII -A trust --no-sync --wal-segsize=1 >/dev/null; \
+                 {POSTGRES} < fill.sql >/dev/null"
+            );
+            maker.run(&fill)
+        },
+        script: "postgres --single -j -D data -c shared_buffers=128kB -c work_mem=64kB -c fsync=off \
+                 -c max_parallel_workers_per_gather=0 postgres < joins.sql",
+        leaves: &[],
+        seed_s: None,
+    },
+];
+
+/// What runs together.
+pub const MIXES: [&[&str]; 4] =
+    [&["cscope", "sort"], &["cscope", "gnuplot"], &["glimpse", "postgres"], &["sort", "cpp", "ld"]];
+
+impl Program {
+    /// The program of a name.
+    pub fn named(name: &str) -> Option<&'static Program> {
+        PROGRAMS.iter().find(|program| program.name == name)
+    }
+
+    /// What of it is missing on this machine.
+    pub fn missing(&self) -> Option<&'static str> {
+        let is_there = |need: &str| path().split(':').any(|folder| Path::new(folder).join(need).is_file());
+        self.needs.iter().copied().find(|need| !is_there(need))
+    }
+}
+
+/// The path by which programs are found.
+pub fn path() -> String {
+    PATHS.join(":")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_program_of_the_paper_is_in_a_mix_and_names_its_package() {
+        for program in &PROGRAMS {
+            assert!(MIXES.iter().any(|mix| mix.contains(&program.name)), "{}", program.name);
+            assert!(!program.package.is_empty() && !program.needs.is_empty());
+        }
+        assert!(MIXES.iter().flat_map(|mix| mix.iter()).all(|name| Program::named(name).is_some()));
+        assert!(Program::named("sort").unwrap().missing().is_none(), "coreutils are everywhere");
+    }
+}

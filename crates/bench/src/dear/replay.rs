@@ -1,0 +1,198 @@
+//! The recorded references of a program: what other sizes and parameters would do, the limit, and what a policy takes.
+//!
+//! Owns: the record's file and the replay. A replay knows nothing of files that were cut or deleted, which the live cache forgets;
+//! so its misses are exact for programs that only read. Reads are misses of references that read.
+
+use std::io::Write;
+use std::path::Path;
+use std::time::Duration;
+
+use nectary_cache::{Access, Dear, Future, Min, Policy, Stream, by_name, dear};
+use serde::Serialize;
+
+use super::BLOCKS;
+use crate::statistics::median;
+use crate::{Error, sys};
+
+/// Bytes of a reference in the file: block, stream, and whether it writes.
+const REFERENCE_BYTES: usize = 13;
+/// How often a policy's time is taken.
+const TIMES: usize = 5;
+/// The paper's sizes, periods and sublists.
+const SIZES_MB: [u64; 4] = [2, 4, 6, 8];
+const PERIODS: [u32; 4] = [100, 250, 500, 1000];
+const SUBLISTS: [usize; 3] = [3, 5, 10];
+/// Blocks of a megabyte.
+const BLOCKS_MB: u64 = BLOCKS / 6;
+
+/// A reference that was recorded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reference {
+    /// The block.
+    pub id: u64,
+    /// Whose it was.
+    pub stream: u32,
+    /// Whether it came with a write.
+    pub is_write: bool,
+}
+
+/// Writes references to a file.
+pub fn write(path: &Path, references: &[Reference]) -> Result<(), Error> {
+    let mut bytes = Vec::with_capacity(references.len() * REFERENCE_BYTES);
+    for reference in references {
+        bytes.extend_from_slice(&reference.id.to_le_bytes());
+        bytes.extend_from_slice(&reference.stream.to_le_bytes());
+        bytes.push(u8::from(reference.is_write));
+    }
+    let written = std::fs::File::create(path).and_then(|mut file| file.write_all(&bytes));
+    written.map_err(|error| Error::failed(path.display(), error))
+}
+
+/// Reads what [`write`] wrote.
+pub fn read(path: &Path) -> Result<Vec<Reference>, Error> {
+    let bytes = std::fs::read(path).map_err(|error| Error::failed(path.display(), error))?;
+    let number = |bytes: &[u8]| bytes.iter().rev().fold(0_u64, |number, byte| number << 8 | u64::from(*byte));
+    let reference = |bytes: &[u8]| Reference {
+        id: number(&bytes[..8]),
+        stream: number(&bytes[8..12]) as u32,
+        is_write: bytes[12] != 0,
+    };
+    Ok(bytes.chunks_exact(REFERENCE_BYTES).map(reference).collect())
+}
+
+/// What a replay counts.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Counts {
+    /// References.
+    pub references: u64,
+    /// Misses.
+    pub misses: u64,
+    /// Misses of references that read.
+    pub reads: u64,
+}
+
+/// Replays references.
+pub fn replay(policy: &mut dyn Policy, references: &[Reference]) -> Counts {
+    let mut counts = Counts::default();
+    for reference in references {
+        let access = policy.reference(reference.id, 1, Stream(reference.stream), &mut |_| true);
+        counts.references += 1;
+        counts.misses += u64::from(access != Access::Hit);
+        counts.reads += u64::from(access != Access::Hit && !reference.is_write);
+    }
+    counts
+}
+
+/// What is known of a program from its references.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct Known {
+    /// Distinct blocks.
+    pub distinct: u64,
+    /// Under LRU.
+    pub lru: Counts,
+    /// Under MIN.
+    pub min: Counts,
+    /// What each policy took of a processor. *Units*: microseconds a reference.
+    pub policy_us: Vec<(String, f64)>,
+    /// Other sizes and parameters.
+    pub sensitivity: Vec<Varied>,
+}
+
+/// A replay with one thing changed.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Varied {
+    /// What: `size`, `period` or `sublists`.
+    pub parameter: &'static str,
+    /// Its value: MB, references, or a number.
+    pub value: u64,
+    /// The policy.
+    pub policy: &'static str,
+    /// What came of it.
+    pub counts: Counts,
+}
+
+/// Finds what can be known from references, with what each of the `policies` takes.
+pub fn know(references: &[Reference], policies: &[&str]) -> Known {
+    let ids: Vec<u64> = references.iter().map(|reference| reference.id).collect();
+    let mut sorted = ids.clone();
+    sorted.sort_unstable();
+    sorted.dedup();
+    let counts = |policy: &str, blocks: u64| {
+        by_name(policy, blocks).map_or(Counts::default(), |mut policy| replay(&mut *policy, references))
+    };
+    let min = Future::of(&ids).map(|future| replay(&mut Min::new(BLOCKS, &future), references)).unwrap_or_default();
+    let mut sensitivity = Vec::new();
+    for value in SIZES_MB {
+        for policy in ["lru", "dear"] {
+            sensitivity.push(Varied { parameter: "size", value, policy, counts: counts(policy, value * BLOCKS_MB) });
+        }
+    }
+    let mut vary = |parameter, value, detection| {
+        let parameters = dear::Parameters { detection, ..dear::Parameters::default() };
+        let counts = replay(&mut Dear::with_parameters(BLOCKS, parameters), references);
+        sensitivity.push(Varied { parameter, value, policy: "dear", counts });
+    };
+    let usual = dear::Parameters::default().detection;
+    for period in PERIODS {
+        vary("period", period.into(), nectary_cache::detect::Parameters { period, ..usual });
+    }
+    for sublists in SUBLISTS {
+        vary("sublists", sublists as u64, nectary_cache::detect::Parameters { sublists, ..usual });
+    }
+    let policy_us = policies.iter().map(|policy| ((*policy).to_owned(), policy_us(policy, references))).collect();
+    Known { distinct: sorted.len() as u64, lru: counts("lru", BLOCKS), min, policy_us, sensitivity }
+}
+
+/// What a policy takes of this thread for a reference: the median of some replays.
+fn policy_us(policy: &str, references: &[Reference]) -> f64 {
+    let timed = |_| {
+        let Some(mut policy) = by_name(policy, BLOCKS) else { return f64::NAN };
+        let began = sys::thread_time();
+        std::hint::black_box(replay(&mut *policy, references));
+        let took: Duration = sys::thread_time().saturating_sub(began);
+        took.as_secs_f64() * 1e6 / references.len().max(1) as f64
+    };
+    median(&(0..TIMES).map(timed).collect::<Vec<_>>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn loop_of(blocks: u64, times: u64) -> Vec<Reference> {
+        let ids = (0..times).flat_map(|_| 0..blocks);
+        ids.map(|id| Reference { id, stream: 1, is_write: false }).collect()
+    }
+
+    #[test]
+    fn records_are_read_back() {
+        let path = std::env::temp_dir().join(format!("nectary-bench-record-{}", std::process::id()));
+        let references = [(u64::MAX, 7, true), (0, u32::MAX, false)].map(|(id, stream, is_write)| Reference {
+            id,
+            stream,
+            is_write,
+        });
+        write(&path, &references).unwrap();
+        assert_eq!(read(&path).unwrap(), references);
+        std::fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn a_loop_larger_than_the_cache_is_what_dear_is_for() {
+        let known = know(&loop_of(1000, 8), &["lru", "dear"]);
+        assert_eq!((known.distinct, known.lru.misses, known.lru.references), (1000, 8000, 8000));
+        let of = |parameter: &str, value: u64, policy: &str| {
+            let found = known
+                .sensitivity
+                .iter()
+                .find(|varied| varied.parameter == parameter && varied.value == value && varied.policy == policy);
+            found.expect("it was varied").counts.misses
+        };
+        // The same parameters are the same replay, whatever is said to be varied.
+        assert_eq!(of("size", 6, "dear"), of("period", 500, "dear"));
+        assert_eq!(of("period", 500, "dear"), of("sublists", 5, "dear"));
+        assert!(of("size", 6, "dear") < 5000 && of("size", 8, "lru") == 1000, "{known:?}");
+        assert!(known.min.misses < of("size", 6, "dear"));
+        assert!(known.policy_us.iter().all(|entry| entry.1 >= 0.0));
+    }
+}

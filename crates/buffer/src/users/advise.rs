@@ -1,0 +1,221 @@
+//! What another cache would have done with the last references.
+//!
+//! Owns: a [`Window`] of references as they were, replays of it with other capacities and policies, and what follows
+//! from them in words. A window that begins in the middle of things is replayed from its start, and counted from its
+//! second half on: until then the replayed caches fill. Promises: a window of all references and all blocks gives the
+//! cache's own misses exactly. Leaves to others: the references (`history`).
+
+use nectary_block::format_size;
+use nectary_cache::{Access, Future, Min, Policy, by_name};
+
+use crate::cache::BufferCache;
+use crate::options::Options;
+use crate::users::history::Past;
+
+/// The sizes that advice is about, beside the cache's own: as many quarters of its memory.
+const QUARTERS: [u64; 5] = [1, 2, 4, 8, 16];
+/// The policies that advice is about, beside the cache's own.
+const POLICIES: [&str; 5] = ["lru", "lirs", "s3fifo", "wtinylfu", "adaptive"];
+/// Fewer counted references say nothing.
+const REFERENCES_MIN: u64 = 1000;
+/// A change of misses of less than this is none. *Units*: percent.
+const PERCENT_MIN: f64 = 2.0;
+
+/// References and misses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counted {
+    /// References that were counted.
+    pub references: u64,
+    /// Of these, the misses.
+    pub misses: u64,
+}
+
+impl Counted {
+    /// The share of hits, from 0 to 1; 0 without references.
+    pub fn hit_rate(&self) -> f64 {
+        if self.references == 0 { 0.0 } else { 1.0 - self.misses as f64 / self.references as f64 }
+    }
+}
+
+/// The last references of a cache, as they were.
+#[derive(Debug, Clone)]
+pub struct Window {
+    past: Vec<Past>,
+    options: Options,
+    /// The capacity of the policy when it was taken. *Units*: blocks.
+    capacity: u64,
+    /// What is pinned of any capacity. *Units*: blocks.
+    pinned: u64,
+    share: f64,
+    is_whole: bool,
+}
+
+/// Another size of the cache, or another policy.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AdviceRow {
+    /// Memory. *Units*: bytes.
+    pub memory_bytes: u64,
+    /// The policy.
+    pub policy: String,
+    /// Blocks that the policy holds with that.
+    pub capacity_blocks: u64,
+    /// What it would have done; `None` where so little memory makes no cache.
+    pub counted: Option<Counted>,
+    /// Whether this is how the cache is.
+    pub is_now: bool,
+}
+
+/// What other sizes and policies would change.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Advice {
+    /// The sizes, from small to large, then the policies.
+    pub rows: Vec<AdviceRow>,
+    /// The least that any policy could have missed at this size.
+    pub min: Counted,
+    /// What the cache itself did.
+    pub live: Counted,
+    /// The share of the blocks that were looked at, from 0 to 1.
+    pub share: f64,
+    /// What follows, a sentence each.
+    pub says: Vec<String>,
+}
+
+impl BufferCache {
+    /// The last references. *Cost*: a copy of 4 MiB at most, under the mutex.
+    pub fn window(&self) -> Window {
+        let options = self.options();
+        let state = self.shared.lock();
+        Window {
+            past: state.history.past(),
+            options,
+            capacity: state.policy.capacity(),
+            pinned: state.pins.len() as u64,
+            share: state.history.share(),
+            is_whole: !state.history.has_lost() && state.history.share() >= 1.0,
+        }
+    }
+}
+
+impl Window {
+    /// The share of the blocks that are in it, from 0 to 1.
+    pub fn share(&self) -> f64 {
+        self.share
+    }
+
+    /// Whether it begins where the cache, or its last change, did, and has every block.
+    pub fn is_whole(&self) -> bool {
+        self.is_whole
+    }
+
+    fn first_counted(&self) -> usize {
+        if self.is_whole { 0 } else { self.past.len() / 2 }
+    }
+
+    fn sampled(&self, capacity: u64) -> u64 {
+        ((capacity as f64 * self.share).round() as u64).max(1)
+    }
+
+    /// What the cache did.
+    pub fn live(&self) -> Counted {
+        let counted = &self.past[self.first_counted()..];
+        let misses = counted.iter().filter(|past| !past.is_hit).count() as u64;
+        Counted { references: counted.len() as u64, misses }
+    }
+
+    fn replay(&self, policy: &mut dyn Policy) -> Counted {
+        let mut counted = Counted::default();
+        for (index, past) in self.past.iter().enumerate() {
+            let access = policy.reference(past.id, 1, nectary_cache::Stream(past.stream.0), &mut |_| true);
+            if index >= self.first_counted() {
+                counted.references += 1;
+                counted.misses += u64::from(access != Access::Hit);
+            }
+        }
+        counted
+    }
+
+    /// What a policy would have done with a capacity; `None` for a name that is none. *Cost*: a reference of the policy
+    /// for each in the window.
+    pub fn misses(&self, policy: &str, capacity_blocks: u64) -> Option<Counted> {
+        Some(self.replay(&mut *by_name(policy, self.sampled(capacity_blocks))?))
+    }
+
+    /// The least that any policy could have missed with the capacity that the cache has. Of a window that begins in the
+    /// middle the cache knew more than the replay does: what it did is possible in any case.
+    pub fn min(&self) -> Counted {
+        let replayed = self.replay_min();
+        Counted { misses: replayed.misses.min(self.live().misses), ..replayed }
+    }
+
+    fn replay_min(&self) -> Counted {
+        let ids: Vec<u64> = self.past.iter().map(|past| past.id).collect();
+        match Future::of(&ids) {
+            Some(future) => self.replay(&mut Min::new(self.sampled(self.capacity), &future)),
+            // Longer than any window is.
+            None => Counted::default(),
+        }
+    }
+
+    /// What other sizes and policies would have changed. *Cost*: ten replays, half a second at most in all.
+    pub fn advise(&self) -> Advice {
+        let own = &self.options;
+        let mut rows: Vec<AdviceRow> =
+            QUARTERS.iter().map(|quarters| self.row(own.memory_bytes / 4 * quarters, &own.policy)).collect();
+        let others = POLICIES.iter().filter(|name| **name != own.policy);
+        rows.extend(others.map(|name| self.row(own.memory_bytes, name)));
+        let mut advice = Advice { rows, min: self.min(), live: self.live(), share: self.share, says: Vec::new() };
+        advice.says = self.says(&advice);
+        advice
+    }
+
+    fn row(&self, memory_bytes: u64, policy: &str) -> AdviceRow {
+        let own = &self.options;
+        let is_now = policy == own.policy && memory_bytes / 4 == own.memory_bytes / 4;
+        let memory_bytes = if is_now { own.memory_bytes } else { memory_bytes };
+        let options = Options { memory_bytes, policy: policy.to_owned(), ..own.clone() };
+        let capacity_blocks = match (is_now, options.check()) {
+            (true, _) => self.capacity,
+            (false, Ok(())) => options.budget().capacity.saturating_sub(self.pinned),
+            (false, Err(_)) => 0,
+        };
+        let counted = if capacity_blocks > 0 { self.misses(policy, capacity_blocks) } else { None };
+        AdviceRow { memory_bytes, policy: policy.to_owned(), capacity_blocks, counted, is_now }
+    }
+
+    fn says(&self, advice: &Advice) -> Vec<String> {
+        let Some(now) = advice.rows.iter().find(|row| row.is_now).and_then(|row| row.counted) else {
+            return Vec::new();
+        };
+        if now.references < REFERENCES_MIN {
+            let count = now.references;
+            return vec![format!(
+                "{count} references are too few to say anything; ask again when programs have read more"
+            )];
+        }
+        let change = |counted: Counted| 100.0 * (counted.misses as f64 / now.misses.max(1) as f64 - 1.0);
+        let mut says = Vec::new();
+        let sizes = || advice.rows.iter().filter(|row| row.policy == self.options.policy);
+        let more = sizes().filter(|row| row.memory_bytes > self.options.memory_bytes);
+        // The smallest that is worth it.
+        let worth =
+            more.filter_map(|row| Some((row, change(row.counted?)))).find(|(_, change)| *change <= -PERCENT_MIN);
+        says.push(match worth {
+            Some((row, change)) => {
+                format!("{} of memory would save {:.0} % of the misses", format_size(row.memory_bytes), -change)
+            }
+            None => "more memory would save nothing worth it".to_owned(),
+        });
+        let fewer = sizes().filter(|row| row.memory_bytes < self.options.memory_bytes);
+        let enough =
+            fewer.filter_map(|row| Some((row, change(row.counted?)))).find(|(_, change)| *change < PERCENT_MIN);
+        if let Some((row, _)) = enough {
+            says.push(format!("{} would do as well as this much", format_size(row.memory_bytes)));
+        }
+        let policies = advice.rows.iter().filter(|row| row.policy != self.options.policy);
+        let best = policies.filter_map(|row| Some((row, change(row.counted?)))).min_by(|a, b| a.1.total_cmp(&b.1));
+        if let Some((row, change)) = best.filter(|(_, change)| *change <= -PERCENT_MIN) {
+            says.push(format!("the policy {} would save {:.0} % of the misses at this size", row.policy, -change));
+        }
+        says
+    }
+}

@@ -1,0 +1,73 @@
+//! The caches that SPECs have opened in this process, for who shows and changes them while they run.
+//!
+//! Owns: the list. It keeps no cache open: one that nobody uses is gone from it. Leaves to others: what is done with
+//! them.
+
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use nectary_block::{BlockDevice, Registry};
+
+use crate::cache::BufferCache;
+use crate::device::{CacheDevice, open};
+use crate::names::FileId;
+
+/// A list of caches. Clones are the same list.
+#[derive(Clone, Default)]
+pub struct Caches(Arc<Mutex<Vec<Weak<CacheDevice>>>>);
+
+/// A cache that a SPEC has opened, held open.
+#[derive(Clone)]
+pub struct Opened(Arc<CacheDevice>);
+
+/// Adds `cache(SPEC,…)` to the names that a SPEC can use; [`Caches::register`] also lists what it opens.
+pub fn register(registry: &mut Registry) {
+    Caches::default().register(registry);
+}
+
+impl Caches {
+    /// Adds `cache(SPEC,…)` to the names that a SPEC can use; what it opens is in this list.
+    pub fn register(&self, registry: &mut Registry) {
+        let list = self.clone();
+        registry.register("cache", move |arguments| {
+            let list = list.clone();
+            async move {
+                let device = Arc::new(open(arguments).await?);
+                list.lock().push(Arc::downgrade(&device));
+                Ok(device as Arc<dyn BlockDevice>)
+            }
+        });
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Weak<CacheDevice>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The caches that are open: of those in one another the outer ones first.
+    pub fn opened(&self) -> Vec<Opened> {
+        let mut list = self.lock();
+        list.retain(|cache| cache.strong_count() > 0);
+        list.iter().rev().filter_map(Weak::upgrade).map(Opened).collect()
+    }
+}
+
+impl Opened {
+    /// The device as its SPEC names it.
+    pub fn spec(&self) -> String {
+        self.0.spec()
+    }
+
+    /// The cache.
+    pub fn cache(&self) -> &BufferCache {
+        self.0.cache()
+    }
+
+    /// The device's bytes in the cache.
+    pub fn file(&self) -> FileId {
+        self.0.file()
+    }
+
+    /// The size of the device. *Units*: bytes.
+    pub fn size_bytes(&self) -> u64 {
+        self.0.geometry().size_bytes
+    }
+}

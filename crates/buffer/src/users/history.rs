@@ -1,0 +1,111 @@
+//! References that were, for who asks what another cache would have done with them.
+//!
+//! Owns: a bounded memory of the last references to a sample of the blocks. Of a small cache every block is in the
+//! sample; of a large one as many as make its sampled capacity [`SAMPLED_BLOCKS_MAX`], chosen by a hash of the block: a
+//! cache of so much of the capacity then does to the sample what the cache does to all [1].
+//!
+//! *Cost*: a multiplication a reference, and a write where the block is in the sample. 16 bytes a reference that is
+//! remembered.
+//!
+//! [1] C. Waldspurger et al., "Efficient MRC construction with SHARDS", FAST 2015.
+
+use std::collections::VecDeque;
+
+use nectary_block::Stream;
+
+/// What a reference that is remembered costs.
+pub(crate) const REFERENCE_BYTES: u64 = 16;
+/// The capacity of a sampled cache as large as the real one, at most. *Units*: blocks.
+const SAMPLED_BLOCKS_MAX: u64 = 8192;
+
+/// A reference that was.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Past {
+    pub id: u64,
+    pub stream: Stream,
+    pub is_hit: bool,
+}
+
+const _: () = assert!(size_of::<Past>() as u64 == REFERENCE_BYTES);
+
+/// The last references to the sample.
+#[derive(Debug, Clone)]
+pub(crate) struct History {
+    past: VecDeque<Past>,
+    past_max: usize,
+    /// Blocks whose hash is at most this are in the sample.
+    hash_max: u64,
+    has_lost: bool,
+}
+
+impl History {
+    /// None yet, for a cache of a capacity; at most `past_max` are remembered.
+    pub fn new(capacity: u64, past_max: u64) -> History {
+        let hash_max = match capacity <= SAMPLED_BLOCKS_MAX {
+            true => u64::MAX,
+            false => u64::MAX / capacity * SAMPLED_BLOCKS_MAX,
+        };
+        History { past: VecDeque::new(), past_max: past_max.max(1) as usize, hash_max, has_lost: false }
+    }
+
+    /// None yet, for a cache that has blocks already.
+    pub fn begun_late(capacity: u64, past_max: u64) -> History {
+        History { has_lost: true, ..History::new(capacity, past_max) }
+    }
+
+    /// Remembers a reference, where its block is in the sample.
+    pub fn refer(&mut self, id: u64, stream: Stream, is_hit: bool) {
+        if hash(id) > self.hash_max {
+            return;
+        }
+        if self.past.len() == self.past_max {
+            self.past.pop_front();
+            self.has_lost = true;
+        }
+        if self.past.len() == self.past.capacity() {
+            // Grown by doubling, and not beyond its bound.
+            let count = self.past.len();
+            self.past.reserve_exact(count.max(64).min(self.past_max - count));
+        }
+        self.past.push_back(Past { id, stream, is_hit });
+    }
+
+    /// All that are remembered, the oldest first.
+    pub fn past(&self) -> Vec<Past> {
+        self.past.iter().copied().collect()
+    }
+
+    /// Whether there were references before these.
+    pub fn has_lost(&self) -> bool {
+        self.has_lost
+    }
+
+    /// The share of the blocks that are in the sample.
+    pub fn share(&self) -> f64 {
+        if self.hash_max == u64::MAX { 1.0 } else { self.hash_max as f64 / u64::MAX as f64 }
+    }
+}
+
+/// Spreads ids evenly, neighbours too.
+fn hash(id: u64) -> u64 {
+    let mixed = (id ^ id >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (mixed ^ mixed >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_of_references_is_bounded_and_the_sample_is_as_large_as_it_says() {
+        let mut small = History::new(512, 1000);
+        (0..1500).for_each(|id| small.refer(id, Stream(1), false));
+        assert_eq!((small.past().len(), small.has_lost(), small.share()), (1000, true, 1.0));
+        assert_eq!(small.past()[0].id, 500);
+        let mut large = History::new(1 << 20, 1 << 20);
+        (0..1 << 20).for_each(|id| large.refer(id, Stream(1), false));
+        let (share, found) = (large.share(), large.past().len() as f64 / f64::from(1 << 20));
+        assert!((share - 1.0 / 128.0).abs() < 1e-9 && (found / share - 1.0).abs() < 0.1, "{share} {found}");
+        assert!(!large.has_lost());
+    }
+}

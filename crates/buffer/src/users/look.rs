@@ -1,0 +1,131 @@
+//! What memory holds of a file, and who holds how much.
+//!
+//! Owns: the looking. Promises: it changes nothing and refers to nothing.
+
+use hashbrown::HashMap;
+use nectary_block::{Error, Stream};
+
+use crate::cache::BufferCache;
+use crate::names::{FileId, block_of};
+use crate::state::State;
+
+/// So many entries are counted by stream at most, as it is done under the mutex.
+const COUNTED_MAX: usize = 1 << 20;
+
+/// Blocks side by side of which the same is true.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HeldRange {
+    /// Where it begins. *Units*: bytes.
+    pub offset: u64,
+    /// How long it is; the last block ends where the file does. *Units*: bytes.
+    pub length: u64,
+    /// In memory.
+    pub is_cached: bool,
+    /// The source does not have it yet.
+    pub is_dirty: bool,
+    /// Held until it is unpinned; what is pinned and not cached is read again at the next reference.
+    pub is_pinned: bool,
+}
+
+/// What memory holds of a range of a file.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Holding {
+    /// The size of the file. *Units*: bytes.
+    pub size_bytes: u64,
+    /// What is in memory. *Units*: bytes.
+    pub cached_bytes: u64,
+    /// Of these, what the source does not have yet. *Units*: bytes.
+    pub dirty_bytes: u64,
+    /// Of these, what a failed write-back did not write. *Units*: bytes.
+    pub unwritten_bytes: u64,
+    /// What is pinned, in memory or not. *Units*: bytes.
+    pub pinned_bytes: u64,
+    /// What was read ahead and not referenced yet. *Units*: bytes.
+    pub ahead_bytes: u64,
+    /// What is cached or pinned, in order.
+    pub ranges: Vec<HeldRange>,
+    /// How many ranges there are beside them.
+    pub ranges_left_out: u64,
+}
+
+impl BufferCache {
+    /// What memory holds of a range of a file, with `ranges_max` ranges at most.
+    ///
+    /// *Errors*: [`ErrorKind::Invalid`](nectary_block::ErrorKind::Invalid) for a file that is not there. *Cost*: the
+    /// blocks of the range or of the cache, whichever are fewer, under the mutex.
+    pub fn holding(&self, file: FileId, offset: u64, length: u64, ranges_max: usize) -> Result<Holding, Error> {
+        let state = self.shared.lock();
+        let wanted = self.clipped(&state, file, offset, length)?;
+        let size_bytes = state.files.get(&file.0).map_or(0, |file| file.source.size_bytes());
+        let block = self.block_bytes() as u64;
+        let mut ids = state.present(&wanted);
+        ids.extend(state.pins.range(wanted));
+        ids.sort_unstable();
+        ids.dedup();
+        let mut holding = Holding { size_bytes, ..Holding::default() };
+        let mut before: Option<(u64, HeldRange)> = None;
+        for id in ids {
+            let offset = block_of(id) * block;
+            let length = block.min(size_bytes.saturating_sub(offset));
+            let entry = state.entries.get(&id);
+            let is_cached = entry.is_some_and(|entry| entry.frame().is_some());
+            let dirty = entry.and_then(|entry| entry.dirty);
+            let is_pinned = state.pins.contains(&id);
+            let add = |to: &mut u64, is_it: bool| *to += if is_it { length } else { 0 };
+            add(&mut holding.cached_bytes, is_cached);
+            add(&mut holding.dirty_bytes, dirty.is_some());
+            add(&mut holding.unwritten_bytes, dirty.is_some_and(|dirty| dirty.failed.is_some()));
+            add(&mut holding.pinned_bytes, is_pinned);
+            add(&mut holding.ahead_bytes, is_cached && entry.is_some_and(|entry| entry.ahead.is_some()));
+            if length == 0 || !(is_cached || is_pinned) {
+                continue;
+            }
+            let one = HeldRange { offset, length, is_cached, is_dirty: dirty.is_some(), is_pinned };
+            match &mut before {
+                Some((next, range)) if *next == id && range.is_same(&one) => {
+                    range.length += length;
+                    *next += 1;
+                }
+                _ => holding.add(before.replace((id + 1, one)), ranges_max),
+            }
+        }
+        holding.add(before, ranges_max);
+        Ok(holding)
+    }
+
+    /// How much memory the blocks take that each stream was the last to refer to; `None` where the cache has too many
+    /// blocks to count them while others wait.
+    pub fn resident_bytes(&self) -> Option<HashMap<Stream, u64>> {
+        let state = self.shared.lock();
+        State::counted(&state, self.block_bytes() as u64)
+    }
+}
+
+impl HeldRange {
+    fn is_same(&self, other: &HeldRange) -> bool {
+        (self.is_cached, self.is_dirty, self.is_pinned) == (other.is_cached, other.is_dirty, other.is_pinned)
+    }
+}
+
+impl Holding {
+    fn add(&mut self, range: Option<(u64, HeldRange)>, ranges_max: usize) {
+        match range {
+            Some((_, range)) if self.ranges.len() < ranges_max => self.ranges.push(range),
+            Some(_) => self.ranges_left_out += 1,
+            None => {}
+        }
+    }
+}
+
+impl State {
+    fn counted(&self, block_bytes: u64) -> Option<HashMap<Stream, u64>> {
+        if self.entries.len() > COUNTED_MAX {
+            return None;
+        }
+        let mut bytes = HashMap::new();
+        for entry in self.entries.values().filter(|entry| entry.frame().is_some()) {
+            *bytes.entry(entry.stream).or_insert(0) += block_bytes;
+        }
+        Some(bytes)
+    }
+}

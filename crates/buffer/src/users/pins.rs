@@ -1,0 +1,236 @@
+//! What users hold in memory, and what they send away: pins and drops of ranges of a file.
+//!
+//! Owns: which blocks are pinned, and the bound on them. A pinned block is outside the policy: its memory is taken from
+//! the policy's capacity, and the policy does not hear of references to it; so pins never take memory that reads and
+//! writes need. A pin is of a place, not of contents: where the file was changed underneath, the block is read again
+//! and stays again. Promises: at most [`PIN_PERCENT_MAX`] of the capacity are pinned; a pin that fails pins nothing.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use nectary_block::{Context, Error, ErrorKind, Operation, Stream, format_size};
+use nectary_cache::{Access, Policy};
+
+use crate::cache::BufferCache;
+use crate::names::FileId;
+use crate::options::READ_BLOCKS_MAX;
+use crate::shared::{Shared, Span};
+use crate::state::{Content, Entry, Load, Referred, State};
+use crate::users::history::History;
+use crate::wait::ended;
+
+/// The share of the capacity that may be pinned. *Units*: percent.
+pub const PIN_PERCENT_MAX: u64 = 50;
+
+/// What a drop came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Dropped {
+    /// What left memory. *Units*: bytes, whole blocks.
+    pub bytes: u64,
+    /// What stayed, as the source does not have it yet. *Units*: bytes, whole blocks.
+    pub dirty_bytes: u64,
+    /// What stayed, as it is pinned. *Units*: bytes, whole blocks.
+    pub pinned_bytes: u64,
+}
+
+impl State {
+    /// How many blocks may be pinned under a capacity.
+    pub fn pins_max(capacity: u64) -> u64 {
+        capacity * PIN_PERCENT_MAX / 100
+    }
+
+    pub fn is_pinned(&self, id: u64) -> bool {
+        !self.pins.is_empty() && self.pins.contains(&id)
+    }
+
+    /// Refers to a pinned block, of which the policy does not hear.
+    pub fn refer_pinned(&mut self, id: u64, stream: Stream) -> Referred {
+        let is_hit = self.entries.get(&id).is_some_and(|entry| entry.frame().is_some());
+        let is_lru_hit = self.shadow.reference(id, 1, nectary_cache::Stream(stream.0), &mut |_| true) == Access::Hit;
+        self.counts.refer(is_hit, is_lru_hit);
+        self.counts.pinned_hits += u64::from(is_hit);
+        self.streams.count(stream, is_hit, is_lru_hit);
+        // The policy does not hold it.
+        self.referenced(id, stream, false);
+        Referred { is_hit, is_resident: true }
+    }
+
+    /// Gives the policy what is not pinned of the capacity. References of another capacity are of no use for what other
+    /// caches would have done.
+    pub fn fit_policy(&mut self) {
+        let capacity = self.budget.capacity.saturating_sub(self.pins.len() as u64);
+        if capacity != self.policy.capacity() {
+            self.history = History::begun_late(self.budget.capacity, self.budget.history);
+        }
+        let mut victims = Vec::new();
+        self.policy.set_capacity(capacity, &mut |victim| {
+            victims.push(victim);
+            true
+        });
+        victims.into_iter().for_each(|victim| self.evicted(victim));
+    }
+
+    /// Pins blocks that are not.
+    fn pin(&mut self, ids: &[u64]) {
+        for &id in ids {
+            self.pins.insert(id);
+            self.policy.remove(id);
+            if let Some(entry) = self.entries.get_mut(&id) {
+                entry.is_resident = false;
+            }
+        }
+        self.fit_policy();
+    }
+
+    /// Unpins the blocks of a range, and gives the policy those that are in memory, as if they were referenced now.
+    /// Says how many there were.
+    pub fn unpin(&mut self, ids: Range<u64>) -> u64 {
+        let pinned: Vec<u64> = self.pins.range(ids).copied().collect();
+        if pinned.is_empty() {
+            return 0;
+        }
+        for id in &pinned {
+            self.pins.remove(id);
+        }
+        self.fit_policy();
+        for &id in &pinned {
+            if self.entries.get(&id).is_some_and(|entry| entry.frame().is_some()) {
+                self.offer(id);
+            }
+        }
+        pinned.len() as u64
+    }
+
+    /// Forgets that blocks are pinned, which are about to go.
+    pub fn forget_pins(&mut self, ids: Range<u64>) {
+        let pinned: Vec<u64> = self.pins.range(ids).copied().collect();
+        if !pinned.is_empty() {
+            for id in pinned {
+                self.pins.remove(&id);
+            }
+            self.fit_policy();
+        }
+    }
+}
+
+impl BufferCache {
+    /// Holds a range of a file in memory until it is unpinned, and reads what is missing of it; says how many bytes
+    /// were not pinned before, in whole blocks. What the file gets behind the range later is not pinned.
+    ///
+    /// *Errors*: [`ErrorKind::Full`] where more than [`PIN_PERCENT_MAX`] of memory would be pinned;
+    /// [`ErrorKind::Invalid`] for a range that leaves the file; what reading it reports. Nothing more is pinned
+    /// then than before.
+    pub async fn pin(&self, file: FileId, offset: u64, length: u64) -> Result<u64, Error> {
+        let shared = self.shared.clone();
+        let (span, fresh) = {
+            let mut state = shared.lock();
+            let span = shared.span(&state, file, Operation::Read, offset, length, Context::default())?;
+            let most = State::pins_max(state.budget.capacity);
+            // Counted before anything is made of it.
+            let count = span.blocks.end - span.blocks.start;
+            let known = state.pins.range(span.ids()).count() as u64;
+            if state.pins.len() as u64 + (count - known) > most {
+                return Err(self.too_many(&span, count - known, state.pins.len() as u64, most));
+            }
+            let fresh: Vec<u64> = span.ids().filter(|id| !state.pins.contains(id)).collect();
+            state.pin(&fresh);
+            (span, fresh)
+        };
+        let block = self.block_bytes() as u64;
+        // A task: a caller that goes away leaves no half of it.
+        let task = self.spawn(async move {
+            let loaded = shared.load(&span).await;
+            if loaded.is_err() {
+                let mut state = shared.lock();
+                for &id in &fresh {
+                    state.unpin(id..id + 1);
+                }
+            }
+            loaded.map(|()| fresh.len() as u64 * block)
+        });
+        ended(task).await
+    }
+
+    fn too_many(&self, span: &Span, more: u64, pinned: u64, most: u64) -> Error {
+        let size = |blocks: u64| format_size(blocks * self.block_bytes() as u64);
+        let detail = format!(
+            "it would pin {} more; {} are pinned, and at most {} may be, {PIN_PERCENT_MAX} % of what the cache holds: \
+             unpin something, or give the cache more memory",
+            size(more),
+            size(pinned),
+            size(most)
+        );
+        Error::new(ErrorKind::Full, &span.source.name(), Operation::Read, detail).at(span.offset, span.length)
+    }
+
+    /// Lets the policy decide again over a range; says how many bytes were pinned, in whole blocks.
+    ///
+    /// *Errors*: [`ErrorKind::Invalid`] for a file that is not there.
+    pub fn unpin(&self, file: FileId, offset: u64, length: u64) -> Result<u64, Error> {
+        let mut state = self.shared.lock();
+        let ids = self.clipped(&state, file, offset, length)?;
+        Ok(state.unpin(ids) * self.block_bytes() as u64)
+    }
+
+    /// Sends a range out of memory: what is dirty or pinned stays.
+    ///
+    /// *Errors*: [`ErrorKind::Invalid`] for a file that is not there.
+    pub fn drop_clean(&self, file: FileId, offset: u64, length: u64) -> Result<Dropped, Error> {
+        let mut state = self.shared.lock();
+        let ids = self.clipped(&state, file, offset, length)?;
+        let (mut dropped, block) = (Dropped::default(), self.block_bytes() as u64);
+        for id in state.present(&ids) {
+            if state.entries.get(&id).is_some_and(|entry| entry.dirty.is_some()) {
+                dropped.dirty_bytes += block;
+            } else if state.is_pinned(id) {
+                dropped.pinned_bytes += block;
+            } else {
+                state.forget(id);
+                dropped.bytes += block;
+            }
+        }
+        Ok(dropped)
+    }
+
+    /// The ids of a range, which may leave the file.
+    pub(crate) fn clipped(&self, state: &State, file: FileId, offset: u64, length: u64) -> Result<Range<u64>, Error> {
+        let span = self.shared.span(state, file, Operation::Read, 0, 0, Context::default())?;
+        // What was pinned or cached before the file became shorter counts as well.
+        Ok(crate::names::ids_of(span.file, offset, length, self.block_bytes() as u64))
+    }
+}
+
+impl Shared {
+    /// Reads what is missing of a range into memory, without a reference to it.
+    async fn load(self: &Arc<Shared>, span: &Span) -> Result<(), Error> {
+        let mut first = span.blocks.start;
+        while first < span.blocks.end {
+            let last = (first + READ_BLOCKS_MAX as u64).min(span.blocks.end);
+            let places = self.places((last - first) as usize).await;
+            let loads = {
+                let mut state = self.lock();
+                let (mut loads, mut missing) = (Vec::new(), Vec::new());
+                for block in first..last {
+                    let id = crate::names::id_of(span.file, block);
+                    match state.entries.get(&id).map(|entry| &entry.content) {
+                        Some(Content::Ready(_)) => {}
+                        Some(Content::Loading(load)) => loads.push(load.clone()),
+                        None => {
+                            let load = Arc::new(Load::default());
+                            state.entries.insert(id, Entry::new(Content::Loading(load.clone()), false));
+                            loads.push(load.clone());
+                            missing.push((block, load));
+                        }
+                    }
+                }
+                self.begin_loads(&mut state, span, missing, places);
+                loads
+            };
+            for load in loads {
+                load.wait().await?;
+            }
+            first = last;
+        }
+        Ok(())
+    }
+}

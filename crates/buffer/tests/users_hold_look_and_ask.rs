@@ -1,0 +1,186 @@
+//! What users do with a cache that runs: pin, unpin, drop, look, change the policy, and ask what another would have done.
+
+use std::sync::Arc;
+
+use nectary_block::{Buffer, Context, ErrorKind, MemoryDevice, Stream, WriteFlags};
+use nectary_buffer::{BufferCache, Caches, DeviceSource, FileId, Mode, Options, PIN_PERCENT_MAX};
+
+const BLOCK: u64 = 8192;
+
+fn cache(mode: Mode, policy: &str) -> (BufferCache, FileId) {
+    let policy = policy.to_owned();
+    let options = Options { memory_bytes: 8 << 20, policy, mode, readahead_bytes: 0, ..Options::default() };
+    let cache = BufferCache::new(options).unwrap();
+    let file = cache.add(Arc::new(DeviceSource::new(Arc::new(MemoryDevice::new(64 << 20))))).unwrap();
+    (cache, file)
+}
+
+async fn read(cache: &BufferCache, file: FileId, blocks: impl IntoIterator<Item = u64>) {
+    for block in blocks {
+        let context = Context { stream: Stream(7), ..Context::default() };
+        cache.read(file, block * BLOCK, BLOCK, context).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn pinned_block_stays_whatever_is_read_and_pins_take_no_memory_that_others_need() {
+    for policy in ["lru", "lirs", "dear", "adaptive"] {
+        let (cache, file) = cache(Mode::WriteThrough, policy);
+        let capacity = cache.stats().capacity_blocks;
+        read(&cache, file, 90..110).await;
+        // Some of it is in memory already; none of it is a reference.
+        assert_eq!(cache.pin(file, 100 * BLOCK, 50 * BLOCK).await.unwrap(), 50 * BLOCK);
+        assert_eq!(cache.pin(file, 100 * BLOCK, 50 * BLOCK).await.unwrap(), 0, "it is pinned already");
+        let stats = cache.stats();
+        assert_eq!((stats.hits, stats.misses, stats.pinned_bytes), (0, 20, 50 * BLOCK), "{policy}");
+        assert_eq!(stats.capacity_blocks, capacity - 50, "{policy}: it is taken from the policy");
+        read(&cache, file, (0..8000).chain(0..8000)).await;
+        let stats = cache.stats();
+        assert!(stats.used_bytes <= stats.memory_bytes && stats.resident_blocks <= stats.capacity_blocks, "{policy}");
+        let holding = cache.holding(file, 100 * BLOCK, 50 * BLOCK, 10).unwrap();
+        assert_eq!((holding.cached_bytes, holding.pinned_bytes), (50 * BLOCK, 50 * BLOCK), "{policy}");
+        assert!(holding.ranges.len() == 1 && holding.ranges[0].is_pinned && holding.ranges[0].is_cached, "{policy}");
+        let before = cache.stats();
+        read(&cache, file, 100..150).await;
+        let after = cache.stats();
+        assert_eq!((after.hits - before.hits, after.misses - before.misses), (50, 0), "{policy}");
+        assert_eq!(after.source_reads, before.source_reads, "{policy}");
+        // A change underneath drops what is there; the pin is of the place.
+        cache.invalidate(file, 0, u64::MAX);
+        assert_eq!(cache.holding(file, 0, u64::MAX, 10).unwrap().cached_bytes, 0, "{policy}");
+        read(&cache, file, (100..150).chain(0..8000)).await;
+        let holding = cache.holding(file, 100 * BLOCK, 50 * BLOCK, 10).unwrap();
+        assert_eq!((holding.cached_bytes, holding.pinned_bytes), (50 * BLOCK, 50 * BLOCK), "{policy}");
+        assert_eq!(cache.unpin(file, 0, u64::MAX).unwrap(), 50 * BLOCK);
+        assert_eq!(cache.stats().capacity_blocks, capacity, "{policy}");
+        read(&cache, file, (1000..8000).chain(1000..8000)).await;
+        let stats = cache.stats();
+        assert!(stats.pinned_bytes == 0 && stats.resident_blocks <= capacity, "{policy}");
+        if policy == "lru" {
+            assert_eq!(cache.holding(file, 100 * BLOCK, 50 * BLOCK, 10).unwrap().cached_bytes, 0);
+        }
+    }
+}
+
+#[tokio::test]
+async fn pins_beyond_their_share_are_refused_with_what_to_do_and_change_nothing() {
+    let (cache, file) = cache(Mode::WriteThrough, "lru");
+    let capacity = cache.stats().capacity_blocks;
+    let most = capacity * PIN_PERCENT_MAX / 100;
+    assert_eq!(cache.pin(file, 0, most * BLOCK).await.unwrap(), most * BLOCK);
+    let error = cache.pin(file, most * BLOCK, 1).await.unwrap_err();
+    assert!(error.kind == ErrorKind::Full && error.detail.contains("unpin something"), "{error}");
+    let error = cache.set_memory(6 << 20).await.unwrap_err();
+    assert!(error.kind == ErrorKind::Invalid && error.detail.contains("unpin something first"), "{error}");
+    assert_eq!(cache.options().memory_bytes, 8 << 20);
+    assert_eq!(cache.stats().pinned_bytes, most * BLOCK);
+    cache.set_memory(16 << 20).await.unwrap();
+    assert_eq!(cache.pin(file, most * BLOCK, 1).await.unwrap(), BLOCK);
+    // Beyond the end, and a range that no number has.
+    assert_eq!(cache.pin(file, 64 << 20, 1).await.unwrap_err().kind, ErrorKind::Invalid);
+    assert_eq!(cache.pin(file, u64::MAX, u64::MAX).await.unwrap_err().kind, ErrorKind::Invalid);
+    cache.remove(file).await.unwrap();
+    assert_eq!(cache.stats().pinned_bytes, 0, "a file that is gone pins nothing");
+    assert!(cache.unpin(file, 0, 1).is_err() && cache.holding(file, 0, 1, 1).is_err());
+}
+
+#[tokio::test]
+async fn drop_leaves_what_is_dirty_or_pinned_and_a_flush_of_all_says_which_files_failed() {
+    let (cache, file) = cache(Mode::WriteBack, "lru");
+    read(&cache, file, 0..10).await;
+    cache.pin(file, 0, BLOCK).await.unwrap();
+    for block in [5, 6, 9] {
+        let buffers = vec![Buffer::copy_of(&[9; BLOCK as usize])];
+        cache.write(file, block * BLOCK, buffers, WriteFlags::default(), Context::default()).await.unwrap();
+    }
+    let holding = cache.holding(file, 0, u64::MAX, 3).unwrap();
+    let found: Vec<_> = holding.ranges.iter().map(|range| (range.offset / BLOCK, range.length / BLOCK)).collect();
+    assert_eq!((found, holding.ranges_left_out), (vec![(0, 1), (1, 4), (5, 2)], 2));
+    assert_eq!((holding.cached_bytes, holding.dirty_bytes), (10 * BLOCK, 3 * BLOCK));
+    let dropped = cache.drop_clean(file, 0, u64::MAX).unwrap();
+    assert_eq!((dropped.bytes, dropped.dirty_bytes, dropped.pinned_bytes), (6 * BLOCK, 3 * BLOCK, BLOCK));
+    assert!(cache.flush_all().await.is_empty());
+    assert_eq!(cache.drop_clean(file, 0, u64::MAX).unwrap().bytes, 3 * BLOCK);
+    let again = cache.read(file, 5 * BLOCK, BLOCK, Context::default()).await.unwrap();
+    assert_eq!(again[0][0], 9);
+}
+
+#[tokio::test]
+async fn policy_changes_while_it_runs_and_blocks_stay_in_memory() {
+    let (cache, file) = cache(Mode::WriteThrough, "lru");
+    read(&cache, file, 0..200).await;
+    for policy in ["lirs", "s3fifo", "dear", "2q", "fifo", "lru"] {
+        cache.set_policy(policy).await.unwrap();
+        let before = cache.stats();
+        read(&cache, file, 0..200).await;
+        let stats = cache.stats();
+        assert_eq!(stats.misses, before.misses, "{policy}: all of it is still there");
+        assert_eq!((cache.options().policy.as_str(), stats.resident_blocks), (policy, 200));
+        read(&cache, file, 0..3000).await;
+        read(&cache, file, 0..200).await;
+        read(&cache, file, 0..200).await;
+        let stats = cache.stats();
+        assert!(stats.resident_blocks <= stats.capacity_blocks && stats.used_bytes <= stats.memory_bytes, "{policy}");
+        cache.drop_clean(file, 0, u64::MAX).unwrap();
+        read(&cache, file, 0..200).await;
+    }
+    let error = cache.set_policy("best").await.unwrap_err();
+    assert!(error.detail.contains("known are"), "{error}");
+}
+
+#[tokio::test]
+async fn window_of_all_references_gives_the_misses_of_the_cache_itself_and_of_others() {
+    for policy in ["lru", "s3fifo", "lirs", "dear"] {
+        let (cache, file) = cache(Mode::WriteThrough, policy);
+        let capacity = cache.stats().capacity_blocks;
+        // A loop a little longer than the cache, where an LRU hits nothing.
+        for _ in 0..4 {
+            read(&cache, file, 0..capacity + 50).await;
+        }
+        let (window, stats) = (cache.window(), cache.stats());
+        assert!(window.is_whole());
+        let (live, own) = (window.live(), window.misses(policy, capacity).unwrap());
+        assert_eq!((live.references, live.misses), (stats.hits + stats.misses, stats.misses), "{policy}");
+        assert_eq!(own, live, "{policy}: replayed");
+        let (min, lru) = (window.min(), window.misses("lru", capacity).unwrap());
+        assert_eq!(lru.misses, 4 * (capacity + 50), "{policy}");
+        assert_eq!(stats.misses + stats.saved, lru.misses + stats.lost, "{policy}: the ledger");
+        assert!(min.misses <= live.misses && min.misses >= capacity + 50, "{policy}: {min:?}");
+        let advice = window.advise();
+        let now = advice.rows.iter().find(|row| row.is_now).unwrap();
+        assert_eq!(now.counted, Some(live), "{policy}");
+        assert!(advice.rows[0].counted.is_none(), "2 MiB make no cache");
+        if policy == "lru" {
+            assert!(advice.says[0].starts_with("16M of memory would save 7"), "{:?}", advice.says);
+        }
+        cache.pin(file, 0, 100 * BLOCK).await.unwrap();
+        let window = cache.window();
+        assert_eq!(
+            (window.is_whole(), window.live().references),
+            (false, 0),
+            "references of another size are forgotten"
+        );
+        read(&cache, file, (0..capacity + 50).chain(0..capacity + 50)).await;
+        let (live, min) = (cache.window().live(), cache.window().min());
+        assert!(min.misses <= live.misses && live.references == capacity - 50, "{policy}: {live:?} {min:?}");
+        cache.set_memory(16 << 20).await.unwrap();
+        assert!(!cache.window().is_whole(), "it begins in the middle");
+    }
+}
+
+#[tokio::test]
+async fn list_of_caches_has_those_that_are_open_the_outer_ones_first() {
+    let caches = Caches::default();
+    let mut registry = nectary_block::Registry::with_builtins();
+    caches.register(&mut registry);
+    let spec = "cache(delay(cache(memory:16M,memory=8M,policy=lru),read=0ms),memory=9M,policy=fifo)";
+    let device = registry.open(spec, &nectary_block::OpenOptions::default()).await.unwrap();
+    let policies: Vec<String> = caches.opened().iter().map(|opened| opened.cache().options().policy).collect();
+    assert_eq!(policies, ["fifo", "lru"]);
+    device.set_option("policy", "clock").await.unwrap();
+    let outer = caches.opened().swap_remove(0);
+    assert!(outer.spec().contains("policy=clock") && outer.size_bytes() == 16 << 20, "{}", outer.spec());
+    outer.cache().pin(outer.file(), 0, 1 << 20).await.unwrap();
+    drop((outer, device));
+    assert!(caches.opened().is_empty(), "it keeps none open");
+}

@@ -1,0 +1,428 @@
+//! What a running cache can be asked over its control socket.
+//!
+//! Owns: the methods `flush`, `set`, `show`, `drop`, `pin`, `unpin`, `figures`, `top` and `advise`, their parameters
+//! and answers. Promises: a request that is not understood changes nothing, and its fault says what to send. Leaves
+//! to others: the caches (`nectary-buffer`, `nectary-attach`), the socket (`nectary-host`).
+
+use std::future::Future;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+
+use nectary_attach::PathError;
+use nectary_block::{Context, Error, ErrorKind, parse_size};
+use nectary_buffer::{Holding, Opened};
+use nectary_host::{Fault, FaultKind, Methods};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use super::cached::Cached;
+use super::report::Reports;
+
+/// So many files of a directory are listed at most.
+const FILES_MAX: usize = 1000;
+/// So many ranges of one file are listed at most.
+const RANGES_MAX: usize = 1000;
+
+type Answer = Result<Value, Fault>;
+
+/// Parameters that are none.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Nothing {}
+
+/// Which bytes are meant.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Place {
+    /// Below the tree; the tree itself without. A device has none.
+    path: Option<String>,
+    /// The same as bytes, where they are no UTF-8.
+    path_bytes: Option<Vec<u8>>,
+    #[serde(default)]
+    offset: u64,
+    length: Option<u64>,
+}
+
+/// What is to be changed.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Change {
+    option: String,
+    value: String,
+}
+
+/// How much of a report is wanted.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Wanted {
+    streams: Option<usize>,
+}
+
+/// Adds the methods.
+pub fn register(cached: Cached, methods: &mut Methods) {
+    let reports = Arc::new(Reports::default());
+    add(methods, "flush", "writes back what is dirty and makes it durable", &cached, |cached, Nothing {}| async move {
+        cached.flush().await
+    });
+    add(
+        methods,
+        "set",
+        "changes memory, mode or policy: {\"option\": …, \"value\": …}",
+        &cached,
+        |cached, change| async move { cached.set(change).await },
+    );
+    add(methods, "show", "what memory holds of a path or range", &cached, |cached, place: Place| async move {
+        blocking(move || cached.show(&place)).await
+    });
+    add(methods, "drop", "sends a path or range out of memory", &cached, |cached, place| async move {
+        cached.drop_place(place).await
+    });
+    add(
+        methods,
+        "pin",
+        "holds a file or range in memory",
+        &cached,
+        |cached, place| async move { cached.pin(place).await },
+    );
+    add(methods, "unpin", "lets the policy decide again", &cached, |cached, place: Place| async move {
+        blocking(move || cached.unpin(&place)).await
+    });
+    add(methods, "figures", "what each cache counts", &cached, |cached, Nothing {}| async move { cached.figures() });
+    let of_top = reports.clone();
+    add(methods, "top", "what each cache does, by stream", &cached, move |cached, wanted: Wanted| {
+        let reports = of_top.clone();
+        async move { blocking(move || Ok(reports.top(&cached, wanted.streams))).await }
+    });
+    add(
+        methods,
+        "advise",
+        "what other sizes and policies would change",
+        &cached,
+        move |cached, Nothing {}| async move { blocking(move || Ok(super::report::advise(&cached))).await },
+    );
+}
+
+fn add<P, F>(
+    methods: &mut Methods,
+    name: &'static str,
+    description: &'static str,
+    cached: &Cached,
+    call: impl Fn(Cached, P) -> F + Send + Sync + Clone + 'static,
+) where
+    P: DeserializeOwned + Send + 'static,
+    F: Future<Output = Answer> + Send + 'static,
+{
+    let cached = cached.clone();
+    methods.register(name, description, move |parameters| {
+        let (cached, call) = (cached.clone(), call.clone());
+        async move {
+            let parameters = if parameters.is_null() { json!({}) } else { parameters };
+            let read = serde_json::from_value(parameters).map_err(|error| not_understood(name, &error))?;
+            call(cached, read).await
+        }
+    });
+}
+
+fn not_understood(name: &str, error: &serde_json::Error) -> Fault {
+    let takes = match name {
+        "set" => r#"{"option": "memory", "value": "1G"}; memory, mode and policy can be set"#,
+        "show" | "drop" | "pin" | "unpin" => {
+            r#"{"path": TEXT} or {"path_bytes": [BYTE, …]}, and "offset" and "length" in bytes"#
+        }
+        "top" => r#"{"streams": COUNT}"#,
+        _ => "no parameters",
+    };
+    // A message may repeat what was sent.
+    let text: String = error.to_string().chars().take(200).collect();
+    Fault::new(
+        FaultKind::Invalid,
+        format!("the parameters of {name} are not understood: {text}"),
+        format!("send {takes}"),
+    )
+}
+
+/// Runs what may wait for a disk beside the control socket.
+async fn blocking(step: impl FnOnce() -> Answer + Send + 'static) -> Answer {
+    let ended = tokio::task::spawn_blocking(step).await;
+    ended.unwrap_or_else(|error| Err(Fault::new(FaultKind::Failed, format!("it ended early: {error}"), "")))
+}
+
+impl Place {
+    fn range(&self) -> Range<u64> {
+        self.offset..self.length.map_or(u64::MAX, |length| self.offset.saturating_add(length))
+    }
+
+    fn path(&self) -> Result<&[u8], Fault> {
+        match (&self.path, &self.path_bytes) {
+            (Some(_), Some(_)) => {
+                let message = "there are both a path and path_bytes";
+                Err(Fault::new(FaultKind::Invalid, message, "send one of them"))
+            }
+            (Some(path), None) => Ok(path.as_bytes()),
+            (None, Some(bytes)) => Ok(bytes),
+            (None, None) => Ok(b""),
+        }
+    }
+
+    /// The range of a device, cut at its end.
+    fn of_device(&self, device: &Opened) -> Result<Range<u64>, Fault> {
+        if self.path()? != b"" {
+            return Err(Fault::new(FaultKind::Invalid, "a device has no paths", "give an offset and a length"));
+        }
+        let (range, size) = (self.range(), device.size_bytes());
+        if range.start > size {
+            let message = format!("offset {} is behind the end: the device has {size} bytes", range.start);
+            return Err(Fault::new(FaultKind::Invalid, message, "give a smaller offset"));
+        }
+        Ok(range.start..range.end.min(size))
+    }
+}
+
+fn no_cache(name: &str) -> Fault {
+    let remedy = "put one before it: `cache(SPEC,memory=1G)` instead of SPEC";
+    Fault::new(FaultKind::NotFound, format!("{name} has no cache"), remedy)
+}
+
+fn fault(error: &Error) -> Fault {
+    let (kind, remedy) = match error.kind {
+        ErrorKind::Absent => (FaultKind::NotFound, ""),
+        ErrorKind::Invalid | ErrorKind::Unsupported => (FaultKind::Invalid, ""),
+        ErrorKind::Busy => (FaultKind::Busy, "try again in a moment"),
+        ErrorKind::Full => {
+            (FaultKind::Failed, "`nectary cache unpin` something, or `nectary cache set NAME --memory SIZE`")
+        }
+        _ => (FaultKind::Failed, "see what the kernel says of the disk below (`dmesg`)"),
+    };
+    Fault::new(kind, error.to_string(), remedy)
+}
+
+fn path_fault(error: &PathError) -> Fault {
+    match error {
+        PathError::Absent { .. } => Fault::new(FaultKind::NotFound, error.to_string(), "check the path"),
+        PathError::Invalid { .. } => Fault::new(FaultKind::Invalid, error.to_string(), ""),
+        PathError::Failed { path, source } => {
+            let fault = fault(source);
+            Fault { message: format!("{path}: {}", source.detail), ..fault }
+        }
+    }
+}
+
+impl Cached {
+    /// The device that is changed: of caches in one another the outer one.
+    fn outer(&self) -> Result<Opened, Fault> {
+        let Cached::Devices(caches, name) = self else {
+            return Err(Fault::new(FaultKind::Failed, "it is no device", ""));
+        };
+        let mut opened = caches.opened().into_iter();
+        let Some(outer) = opened.next() else {
+            return Err(no_cache(name));
+        };
+        let spec = outer.spec();
+        if opened.any(|other| !spec.contains(&other.spec())) {
+            let message = format!("{name} has several caches side by side, and this is for one");
+            return Err(Fault::new(
+                FaultKind::Invalid,
+                message,
+                "give each device a process: export or attach it alone",
+            ));
+        }
+        Ok(outer)
+    }
+
+    fn figures(&self) -> Answer {
+        let caches = self.all().into_iter().map(|(name, cache)| {
+            let figures = super::report::figures(&cache.stats());
+            json!({ "name": name, "block_bytes": cache.block_bytes(), "figures": figures })
+        });
+        Ok(json!({ "caches": caches.collect::<Vec<Value>>() }))
+    }
+
+    async fn flush(&self) -> Answer {
+        if let Cached::Devices(caches, name) = self
+            && caches.opened().is_empty()
+        {
+            return Err(no_cache(name));
+        }
+        let written =
+            || self.all().iter().map(|(_, cache)| cache.stats().written_back * cache.block_bytes() as u64).sum();
+        let before: u64 = written();
+        let mut failed = Vec::new();
+        match self {
+            Cached::Tree(tree) => {
+                let files = tree.flush().await;
+                failed.extend(files.iter().map(|(path, error)| (path.display().to_string(), error.to_string())));
+            }
+            Cached::Devices(caches, _) => {
+                for opened in caches.opened() {
+                    let errors = opened.cache().flush_all().await;
+                    failed.extend(errors.iter().map(|(_, error)| (opened.spec(), error.to_string())));
+                }
+            }
+        }
+        let stats: Vec<_> = self.all().iter().map(|(_, cache)| cache.stats()).collect();
+        let failed = failed.iter().map(|(path, error)| json!({ "path": path, "error": error }));
+        Ok(json!({
+            "written_bytes": written().saturating_sub(before),
+            "dirty_bytes": stats.iter().map(|stats| stats.dirty_bytes).sum::<u64>(),
+            "unwritten_bytes": stats.iter().map(|stats| stats.unwritten_bytes).sum::<u64>(),
+            "failed": failed.collect::<Vec<Value>>(),
+        }))
+    }
+
+    async fn set(&self, change: Change) -> Answer {
+        let cache = match self {
+            Cached::Tree(tree) => tree.cache().clone(),
+            Cached::Devices(..) => self.outer()?.cache().clone(),
+        };
+        let wrong = |message: String, remedy: &str| Fault::new(FaultKind::Invalid, message, remedy);
+        let done = match change.option.as_str() {
+            "memory" => {
+                let bytes = parse_size(&change.value).map_err(|error| wrong(error, "write a size, as 512M or 2G"))?;
+                cache.set_memory(bytes).await
+            }
+            "policy" => cache.set_policy(&change.value).await,
+            "mode" => {
+                let mode = change.value.parse().map_err(|error| wrong(error, ""))?;
+                match self {
+                    Cached::Tree(tree) => tree.set_mode(mode).await,
+                    Cached::Devices(..) => cache.set_mode(mode).await,
+                }
+            }
+            other => {
+                let other: String = other.chars().take(100).collect();
+                let message = format!("\"{other}\" cannot be set while it runs");
+                return Err(wrong(message, "memory, mode and policy can be set"));
+            }
+        };
+        done.map_err(|error| fault(&error))?;
+        let options = cache.options();
+        let mut answer = json!({
+            "memory_bytes": options.memory_bytes, "policy": options.policy, "mode": options.mode.name()
+        });
+        if let Cached::Devices(..) = self {
+            answer["spec"] = self.outer()?.spec().into();
+        }
+        Ok(answer)
+    }
+
+    fn show(&self, place: &Place) -> Answer {
+        let (files, count) = match self {
+            Cached::Tree(tree) => {
+                let shown = tree.show(place.path()?, place.range(), FILES_MAX, RANGES_MAX);
+                let (files, count) = shown.map_err(|error| path_fault(&error))?;
+                // A directory of many files is told in numbers.
+                let with_ranges = count == 1;
+                let files = files.iter().map(|file| holding(Some(&file.path), &file.holding, with_ranges));
+                (files.collect::<Vec<Value>>(), count)
+            }
+            Cached::Devices(..) => {
+                let device = self.outer()?;
+                let range = place.of_device(&device)?;
+                let held = device.cache().holding(device.file(), range.start, range.end - range.start, RANGES_MAX);
+                (vec![holding(None, &held.map_err(|error| fault(&error))?, true)], 1)
+            }
+        };
+        let left_out = count - files.len();
+        Ok(json!({ "files": files, "files_left_out": left_out }))
+    }
+
+    async fn drop_place(self, place: Place) -> Answer {
+        if let Cached::Devices(..) = &self {
+            // What can be written goes to the device below first.
+            let device = self.outer()?;
+            let range = place.of_device(&device)?;
+            let length = range.end - range.start;
+            let written = device.cache().write_back(device.file(), range.start, length, Context::default());
+            written.await.map_err(|error| fault(&error))?;
+        }
+        blocking(move || {
+            let dropped = match &self {
+                Cached::Tree(tree) => {
+                    tree.drop_path(place.path()?, place.range()).map_err(|error| path_fault(&error))?
+                }
+                Cached::Devices(..) => {
+                    let device = self.outer()?;
+                    let range = place.of_device(&device)?;
+                    let dropped = device.cache().drop_clean(device.file(), range.start, range.end - range.start);
+                    dropped.map_err(|error| fault(&error))?
+                }
+            };
+            Ok(json!({
+                "dropped_bytes": dropped.bytes,
+                "dirty_bytes": dropped.dirty_bytes,
+                "pinned_bytes": dropped.pinned_bytes,
+            }))
+        })
+        .await
+    }
+
+    async fn pin(self, place: Place) -> Answer {
+        let runtime = tokio::runtime::Handle::current();
+        blocking(move || {
+            let pinned = match &self {
+                Cached::Tree(tree) => {
+                    let pinned = runtime.block_on(tree.pin(place.path()?, place.range()));
+                    pinned.map_err(|error| path_fault(&error))?
+                }
+                Cached::Devices(..) => {
+                    let device = self.outer()?;
+                    let range = place.of_device(&device)?;
+                    let length = range.end - range.start;
+                    let pinned = runtime.block_on(device.cache().pin(device.file(), range.start, length));
+                    pinned.map_err(|error| fault(&error))?
+                }
+            };
+            Ok(self.pins("pinned_bytes", pinned))
+        })
+        .await
+    }
+
+    fn unpin(&self, place: &Place) -> Answer {
+        let unpinned = match self {
+            Cached::Tree(tree) => tree.unpin(place.path()?, place.range()).map_err(|error| path_fault(&error))?,
+            Cached::Devices(..) => {
+                let device = self.outer()?;
+                let range = place.of_device(&device)?;
+                let unpinned = device.cache().unpin(device.file(), range.start, range.end - range.start);
+                unpinned.map_err(|error| fault(&error))?
+            }
+        };
+        Ok(self.pins("unpinned_bytes", unpinned))
+    }
+
+    /// How much was changed, and how much is pinned now.
+    fn pins(&self, name: &str, bytes: u64) -> Value {
+        let stats = self.all().first().map(|(_, cache)| cache.stats()).unwrap_or_default();
+        json!({ name: bytes, "all_pinned_bytes": stats.pinned_bytes, "all_pinned_bytes_max": stats.pinned_bytes_max })
+    }
+}
+
+fn holding(path: Option<&Path>, holding: &Holding, with_ranges: bool) -> Value {
+    let mut value = json!({
+        "size_bytes": holding.size_bytes,
+        "cached_bytes": holding.cached_bytes,
+        "dirty_bytes": holding.dirty_bytes,
+        "unwritten_bytes": holding.unwritten_bytes,
+        "pinned_bytes": holding.pinned_bytes,
+        "ahead_bytes": holding.ahead_bytes,
+    });
+    if let Some(path) = path {
+        value["path"] = path.display().to_string().into();
+    }
+    if with_ranges {
+        let ranges = holding.ranges.iter().map(|range| {
+            json!({
+                "offset": range.offset,
+                "length": range.length,
+                "cached": range.is_cached,
+                "dirty": range.is_dirty,
+                "pinned": range.is_pinned,
+            })
+        });
+        value["ranges"] = ranges.collect::<Vec<Value>>().into();
+        value["ranges_left_out"] = holding.ranges_left_out.into();
+    }
+    value
+}

@@ -1,0 +1,180 @@
+//! What a running cache says of itself to `top` and `advise`, as JSON.
+//!
+//! Owns: the reports, and how often the costly part of them is made. Leaves to others: how they are shown (`top`,
+//! `advise`).
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use nectary_buffer::{BufferCache, Counted, Stats, StreamStats};
+use serde_json::{Map, Value, json};
+
+use super::cached::Cached;
+
+/// The least that any policy could have missed is counted again after so long.
+const WINDOW_VALID: Duration = Duration::from_secs(10);
+/// A window of fewer references is counted again each time.
+const REFERENCES_KEPT_MIN: u64 = 10_000;
+/// So many streams are reported unless another number is requested.
+const STREAMS_DEFAULT: usize = 256;
+
+/// What was counted of windows, by cache.
+#[derive(Default)]
+pub struct Reports {
+    windows: Mutex<HashMap<String, (Instant, Value)>>,
+}
+
+/// The figures of a cache by name.
+pub fn figures(stats: &Stats) -> Map<String, Value> {
+    stats.values().into_iter().map(|(name, value)| (name.to_owned(), Value::from(value))).collect()
+}
+
+impl Reports {
+    /// What each cache does, by stream: the ones that referred most.
+    pub fn top(&self, cached: &Cached, streams_max: Option<usize>) -> Value {
+        let streams_max = streams_max.unwrap_or(STREAMS_DEFAULT);
+        let caches = cached.all().into_iter().map(|(name, cache)| self.cache(cached, &name, &cache, streams_max));
+        json!({ "caches": caches.collect::<Vec<Value>>() })
+    }
+
+    fn cache(&self, cached: &Cached, name: &str, cache: &BufferCache, streams_max: usize) -> Value {
+        let options = cache.options();
+        let (kind, source) = match cached {
+            Cached::Tree(tree) => ("mount", tree.options().source.display().to_string()),
+            Cached::Devices(caches, _) => {
+                let opened = caches.opened();
+                let same = opened.iter().find(|opened| opened.cache().is_same(cache));
+                ("device", same.map(|opened| opened.spec()).unwrap_or_default())
+            }
+        };
+        let mut streams = cache.streams();
+        streams.retain(|stream| stream.hits + stream.misses > 0);
+        streams.sort_by_key(|stream| std::cmp::Reverse(stream.hits + stream.misses));
+        let left_out = streams.len().saturating_sub(streams_max);
+        let resident = cache.resident_bytes();
+        let rows = streams.iter().take(streams_max).map(|stream| {
+            let bytes = match (&resident, stream.stream) {
+                (Some(resident), Some(stream)) => Some(resident.get(&stream).copied().unwrap_or(0)),
+                _ => None,
+            };
+            row(cached, stream, bytes, &options.policy)
+        });
+        let rows: Vec<Value> = rows.collect();
+        json!({
+            "name": name,
+            "kind": kind,
+            "source": source,
+            "policy": options.policy,
+            "mode": options.mode.name(),
+            "block_bytes": options.block_bytes,
+            "memory_limit_bytes": options.memory_bytes,
+            "figures": figures(&cache.stats()),
+            "window": self.window(name, cache),
+            "streams": rows,
+            "streams_left_out": left_out,
+        })
+    }
+
+    /// Misses in the last references, and the least that they could have been.
+    fn window(&self, name: &str, cache: &BufferCache) -> Value {
+        let mut windows = self.windows.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((since, value)) = windows.get(name)
+            && since.elapsed() < WINDOW_VALID
+        {
+            return value.clone();
+        }
+        let window = cache.window();
+        let (live, min) = (window.live(), window.min());
+        let value = json!({
+            "references": live.references,
+            "misses": live.misses,
+            "min_misses": min.misses,
+            "share_of_blocks": window.share(),
+            "whole": window.is_whole(),
+        });
+        // A short one costs nothing, and is soon out of date.
+        if live.references >= REFERENCES_KEPT_MIN {
+            windows.insert(name.to_owned(), (Instant::now(), value.clone()));
+        }
+        value
+    }
+}
+
+fn row(cached: &Cached, stream: &StreamStats, resident: Option<u64>, policy: &str) -> Value {
+    let name = match (cached, stream.stream) {
+        (Cached::Tree(tree), Some(stream)) => tree.stream_name(stream),
+        _ => None,
+    };
+    let verdict = stream.verdict.map(|verdict| verdict.name());
+    json!({
+        "stream": stream.stream.map(|stream| stream.0),
+        "process": name.as_ref().map(|name| name.process),
+        "command": name.as_ref().map(|name| name.command.as_str()),
+        "path": name.as_ref().map(|name| name.path.as_str()),
+        "region_offset": region(cached, stream),
+        "hits": stream.hits,
+        "misses": stream.misses,
+        "reads_saved": stream.saved,
+        "reads_lost": stream.lost,
+        "dirty_bytes": stream.dirty_bytes,
+        "resident_bytes": resident,
+        "verdict": verdict,
+        "period": stream.period,
+        "replacement": stream.replacement,
+        "why": why(verdict, stream.replacement, policy),
+    })
+}
+
+/// Where the region begins that a stream of a device is; streams of other names have none.
+fn region(cached: &Cached, stream: &StreamStats) -> Option<u64> {
+    match cached {
+        Cached::Devices(..) => stream.stream.and_then(nectary_buffer::region_of),
+        Cached::Tree(_) => None,
+    }
+}
+
+/// Why a stream has the memory that it has: what its references were found to be, and what replaces its blocks.
+fn why(verdict: Option<&str>, replacement: &str, policy: &str) -> String {
+    let found = match verdict {
+        Some("sequential") => "reads each block once",
+        Some("looping") => "reads the same blocks again, in order",
+        Some("clustered") => "reads again what it read lately",
+        Some("probabilistic") => "reads some blocks often",
+        Some(_) => "no pattern was found",
+        None if matches!(policy, "dear" | "adaptive") => "no period has ended yet",
+        None => return format!("{policy} decides for all streams alike"),
+    };
+    if replacement.is_empty() { found.to_owned() } else { format!("{found}; replaced by {replacement}") }
+}
+
+fn counted(counted: Counted) -> Value {
+    json!({ "references": counted.references, "misses": counted.misses, "hit_rate": counted.hit_rate() })
+}
+
+/// What other sizes and policies would change in each cache.
+pub fn advise(cached: &Cached) -> Value {
+    let caches = cached.all().into_iter().map(|(name, cache)| {
+        let advice = cache.window().advise();
+        let rows = advice.rows.iter().map(|row| {
+            json!({
+                "memory_bytes": row.memory_bytes,
+                "policy": row.policy,
+                "capacity_blocks": row.capacity_blocks,
+                "now": row.is_now,
+                "counted": row.counted.map(counted),
+            })
+        });
+        json!({
+            "name": name,
+            "policy": cache.options().policy,
+            "memory_bytes": cache.options().memory_bytes,
+            "share_of_blocks": advice.share,
+            "live": counted(advice.live),
+            "min": counted(advice.min),
+            "rows": rows.collect::<Vec<Value>>(),
+            "says": advice.says,
+        })
+    });
+    json!({ "caches": caches.collect::<Vec<Value>>() })
+}

@@ -1,0 +1,298 @@
+//! How `nectary top` looks: lines of at most so many columns.
+//!
+//! Owns: the lines. Each cache has four lines and a table of its streams; a proxy has one line. Where there is no
+//! sample before, numbers are those since the start.
+
+use serde_json::Value;
+
+use super::{Change, Sample};
+use crate::live::printable;
+
+/// From so many columns on there is room to say why.
+const COLUMNS_WIDE: usize = 110;
+/// The narrowest frame.
+const COLUMNS_MIN: usize = 60;
+/// The columns of numbers of a stream, with the blanks between them.
+const NUMBERS_COLUMNS: usize = 52;
+/// The columns of a stream's name beside the reasons.
+const NAME_COLUMNS_WIDE: usize = 34;
+
+/// Draws a frame.
+pub fn lines(now: &Sample, before: Option<&Sample>, columns: usize, streams_max: usize) -> Vec<String> {
+    let columns = columns.max(COLUMNS_MIN);
+    let change = Change::new(before, now);
+    let mut lines = Vec::new();
+    let parts = |count: usize, word: &str| if count == 1 { format!("1 {word}") } else { format!("{count} {word}s") };
+    let (caches, proxies) = (parts(now.caches.len(), "cache"), now.proxies.len());
+    let proxies = if proxies == 1 { "1 proxy".to_owned() } else { format!("{proxies} proxies") };
+    lines.push(format!("nectary top: {caches}, {proxies}"));
+    for cache in &now.caches {
+        lines.push(String::new());
+        lines.extend(head(cache, change.as_ref()));
+        lines.extend(streams(cache, change.as_ref(), columns, streams_max));
+    }
+    if !now.proxies.is_empty() {
+        lines.push(String::new());
+        lines.extend(now.proxies.iter().map(|proxy| of_proxy(proxy, change.as_ref())));
+    }
+    lines.into_iter().map(|line| cut(&line, columns)).collect()
+}
+
+/// A line of at most so many columns.
+fn cut(line: &str, columns: usize) -> String {
+    if line.chars().count() <= columns {
+        return line.trim_end().to_owned();
+    }
+    let cut: String = line.chars().take(columns - 1).collect();
+    format!("{cut}…")
+}
+
+/// The end of a name, which tells files apart.
+fn end(name: &str, columns: usize) -> String {
+    let count = name.chars().count();
+    if count <= columns {
+        return format!("{name:<columns$}");
+    }
+    format!("…{}", name.chars().skip(count - columns + 1).collect::<String>())
+}
+
+fn number(value: &Value) -> u64 {
+    value.as_u64().unwrap_or(0)
+}
+
+fn word(value: &Value) -> String {
+    printable(value.as_str().unwrap_or_default())
+}
+
+/// A number in five columns at most.
+fn short(count: u64) -> String {
+    let units = [(1_000_000_000_000, "T"), (1_000_000_000, "G"), (1_000_000, "M"), (1_000, "k")];
+    let unit = units.into_iter().find(|(one, _)| count >= *one && count >= 10_000);
+    match unit {
+        None => count.to_string(),
+        Some((one, unit)) if count / one >= 100 => format!("{}{unit}", count / one),
+        Some((one, unit)) => format!("{:.1}{unit}", (count * 10 / one) as f64 / 10.0),
+    }
+}
+
+/// Bytes in six columns at most.
+fn size(bytes: u64) -> String {
+    let units = [(1_u64 << 40, "T"), (1 << 30, "G"), (1 << 20, "M"), (1 << 10, "K")];
+    let unit = units.into_iter().find(|(one, _)| bytes >= *one);
+    match unit {
+        None => bytes.to_string(),
+        Some((one, unit)) if bytes / one >= 100 || bytes.is_multiple_of(one) => format!("{}{unit}", bytes / one),
+        Some((one, unit)) => format!("{:.1}{unit}", (bytes as f64 * 10.0 / one as f64).floor() / 10.0),
+    }
+}
+
+fn percent(part: u64, all: u64) -> String {
+    if all == 0 { "-".to_owned() } else { format!("{:.1}", 100.0 * part as f64 / all as f64) }
+}
+
+/// How much a number grows in a second.
+fn rate(grown: Option<u64>, change: Option<&Change<'_>>) -> Option<u64> {
+    Some((grown? as f64 / change?.seconds).round() as u64)
+}
+
+/// What a cache is, and its sums.
+fn head(cache: &Value, change: Option<&Change<'_>>) -> Vec<String> {
+    let figures = &cache["figures"];
+    let figure = |name: &str| number(&figures[name]);
+    let grown = |name: &str| change.and_then(|change| change.grown(cache, |cache| cache["figures"][name].as_u64()));
+    let mut lines = vec![format!(
+        "{}  {}, {}, {} of {}",
+        word(&cache["name"]),
+        word(&cache["policy"]),
+        word(&cache["mode"]),
+        word(&cache["kind"]),
+        word(&cache["source"])
+    )];
+    let (hits, misses) = (figure("hits"), figure("misses"));
+    let mut line = format!("  hits    {} % of {} references", percent(hits, hits + misses), short(hits + misses));
+    if let (Some(hits), Some(misses)) = (grown("hits"), grown("misses")) {
+        let a_second = rate(Some(hits + misses), change).unwrap_or(0);
+        line += &format!("; now {} % of {}/s", percent(hits, hits + misses), short(a_second));
+    }
+    lines.push(line);
+    let (saved, lost) = (figure("reads_saved"), figure("reads_lost"));
+    let sign = if saved >= lost { "saved" } else { "lost" };
+    let mut line = format!(
+        "  reads   {} {sign} against LRU ({} - {}); {} below",
+        short(saved.abs_diff(lost)),
+        short(saved),
+        short(lost),
+        short(figure("source_reads"))
+    );
+    if let Some(a_second) = rate(grown("source_reads"), change) {
+        line += &format!(", now {}/s", short(a_second));
+    }
+    if figure("read_errors") + figure("write_back_errors") > 0 {
+        line += &format!("; FAILED {}", short(figure("read_errors") + figure("write_back_errors")));
+    }
+    lines.push(line);
+    lines.push(format!(
+        "  memory  {} of {} taken, limit {}; pinned {}; dirty {}, {} ms old",
+        size(figure("used_bytes")),
+        size(figure("memory_bytes")),
+        size(number(&cache["memory_limit_bytes"])),
+        size(figure("pinned_bytes")),
+        size(figure("dirty_bytes")),
+        short(figure("dirty_age_ms"))
+    ));
+    lines.push(to_min(&cache["window"]));
+    lines
+}
+
+/// How far the misses are from the least possible.
+fn to_min(window: &Value) -> String {
+    let (misses, least) = (number(&window["misses"]), number(&window["min_misses"]));
+    if least == 0 {
+        return "  to MIN  not known yet".to_owned();
+    }
+    let over = 100.0 * (misses as f64 / least as f64 - 1.0);
+    let share = window["share_of_blocks"].as_f64().unwrap_or(1.0);
+    let sample = if share < 1.0 { format!(", 1 block in {:.0}", 1.0 / share) } else { String::new() };
+    format!(
+        "  to MIN  {over:+.1} % misses: {} against {} at least, in the last {}{sample}",
+        short(misses),
+        short(least),
+        short(number(&window["references"]))
+    )
+}
+
+/// The streams of a cache: those that refer now first.
+fn streams(cache: &Value, change: Option<&Change<'_>>, columns: usize, streams_max: usize) -> Vec<String> {
+    let Some(streams) = cache["streams"].as_array().filter(|streams| !streams.is_empty()) else {
+        return vec!["  no stream has referred to it yet".to_owned()];
+    };
+    let references = |stream: &Value| number(&stream["hits"]) + number(&stream["misses"]);
+    let before = |stream: &Value| -> u64 {
+        let cache = change.and_then(|change| change.before.get(cache["name"].as_str()?));
+        let same = |other: &&Value| other["stream"] == stream["stream"];
+        let found = cache.and_then(|cache| cache["streams"].as_array()?.iter().find(same));
+        found.map_or(0, references)
+    };
+    let mut rows: Vec<(u64, &Value)> =
+        streams.iter().map(|stream| (references(stream).saturating_sub(before(stream)), stream)).collect();
+    rows.sort_by_key(|(grown, stream)| std::cmp::Reverse((*grown, references(stream))));
+    let is_wide = columns >= COLUMNS_WIDE;
+    let name_columns = if is_wide { NAME_COLUMNS_WIDE } else { columns - 2 - NUMBERS_COLUMNS };
+    let why = if is_wide { "  WHY" } else { "" };
+    let mut lines = vec![format!(
+        "  {:<name_columns$} {:<13} {:>5} {:>5} {:>6} {:>5} {:>6} {:>5}{why}",
+        "STREAM", "VERDICT", "REFS", "HIT%", "SAVED", "LOST", "MEMORY", "DIRTY"
+    )];
+    for (_, stream) in rows.iter().take(streams_max) {
+        let memory = stream["resident_bytes"].as_u64().map_or_else(|| "-".to_owned(), size);
+        let verdict = stream["verdict"].as_str().unwrap_or("-");
+        let why = if is_wide { format!("  {}", word(&stream["why"])) } else { String::new() };
+        lines.push(format!(
+            "  {} {verdict:<13} {:>5} {:>5} {:>6} {:>5} {memory:>6} {:>5}{why}",
+            end(&name(stream), name_columns),
+            short(references(stream)),
+            percent(number(&stream["hits"]), references(stream)),
+            short(number(&stream["reads_saved"])),
+            short(number(&stream["reads_lost"])),
+            size(number(&stream["dirty_bytes"])),
+        ));
+    }
+    let left_out = rows.len().saturating_sub(streams_max) as u64 + number(&cache["streams_left_out"]);
+    if left_out > 0 {
+        lines.push(format!("  and {} more streams", short(left_out)));
+    }
+    lines
+}
+
+/// Who a stream is.
+fn name(stream: &Value) -> String {
+    if let Some(process) = stream["process"].as_u64() {
+        return format!("{process} {} {}", word(&stream["command"]), word(&stream["path"]));
+    }
+    match (stream["region_offset"].as_u64(), stream["stream"].as_u64()) {
+        (Some(offset), _) => format!("64M at {}", size(offset)),
+        (None, Some(0)) => "no stream".to_owned(),
+        (None, Some(number)) => format!("stream {number}"),
+        (None, None) => "all others".to_owned(),
+    }
+}
+
+fn of_proxy(proxy: &Value, change: Option<&Change<'_>>) -> String {
+    let (hits, misses) = (number(&proxy["hits"]), number(&proxy["misses"]));
+    let grown = change.and_then(|change| change.grown(proxy, |proxy| proxy["requests"].as_u64()));
+    let now = rate(grown, change).map(|a_second| format!(", now {}/s", short(a_second))).unwrap_or_default();
+    format!(
+        "proxy {}  {}, {} requests{now}, hits {} %, {} sent",
+        word(&proxy["name"]),
+        word(&proxy["state"]),
+        short(number(&proxy["requests"])),
+        percent(hits, hits + misses),
+        size(number(&proxy["body_bytes_sent"]))
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use serde_json::json;
+
+    use super::*;
+
+    fn cache(hits: u64) -> Value {
+        let stream = |number: u64, hits: u64| {
+            json!({
+                "stream": number, "process": 100 + number, "command": "grep\u{1b}[2J", "hits": hits, "misses": 10,
+                "path": "a/very/long/path/that/no/terminal/of/eighty/columns/has/room/for/file.c",
+                "verdict": "looping", "reads_saved": 1_234_567, "reads_lost": 12, "dirty_bytes": 8192,
+                "resident_bytes": 123_456_789, "why": "loops: a part of the loop stays, the newest leave (mru)",
+            })
+        };
+        json!({
+            "name": "/mnt/a", "kind": "mount", "source": "/srv/a", "policy": "adaptive", "mode": "writethrough",
+            "memory_limit_bytes": 1 << 28,
+            "figures": { "hits": hits, "misses": 20, "reads_saved": 5, "reads_lost": 7, "source_reads": 20,
+                "used_bytes": 1 << 20, "memory_bytes": 1 << 27, "dirty_age_ms": 1500 },
+            "window": { "references": 1000, "misses": 120, "min_misses": 100, "share_of_blocks": 0.125 },
+            "streams": [stream(1, hits - 5), stream(2, 5)], "streams_left_out": 3,
+        })
+    }
+
+    fn sample(at: Instant, hits: u64) -> Sample {
+        let proxy = json!({ "name": ":80", "state": "healthy", "requests": hits, "hits": 3, "misses": 1 });
+        Sample { at, caches: vec![cache(hits)], proxies: vec![proxy] }
+    }
+
+    #[test]
+    fn frames_fit_into_any_terminal_and_say_everything() {
+        let start = Instant::now();
+        let (before, now) = (sample(start, 100), sample(start + Duration::from_secs(2), 300));
+        for columns in [0, 60, 80, 109, 110, 140, 1000] {
+            for before in [None, Some(&before)] {
+                let lines = lines(&now, before, columns, 5);
+                let text = lines.join("\n");
+                assert!(lines.iter().all(|line| line.chars().count() <= columns.max(COLUMNS_MIN)), "{columns}\n{text}");
+                assert!(!text.contains('\u{1b}'), "a name moves the cursor");
+                let parts = ["looping", "2 lost against LRU (5 - 7)", "+20.0 % misses", "file.c", "1 block in 8"];
+                // The narrowest cuts the last two.
+                for part in &parts[..if columns < 60 { 3 } else { 5 }] {
+                    assert!(text.contains(part), "{columns}: no {part} in\n{text}");
+                }
+                assert_eq!(text.contains("100.0 % of 100/s"), before.is_some() && columns != 0, "{columns}\n{text}");
+                assert_eq!(text.contains("now 100/s, hits 75.0 %"), before.is_some(), "{columns}\n{text}");
+                assert_eq!(text.contains("the newest leave (mru)"), columns >= 140, "{columns}\n{text}");
+            }
+        }
+    }
+
+    #[test]
+    fn numbers_are_short_at_any_size() {
+        for (count, text) in [(0, "0"), (9999, "9999"), (10_000, "10.0k"), (999_999, "999k"), (u64::MAX, "18446744T")] {
+            assert_eq!(short(count), text);
+        }
+        for (bytes, text) in [(0, "0"), (1023, "1023"), (8192, "8K"), (1536, "1.5K"), (1_048_575, "1023K")] {
+            assert_eq!(size(bytes), text);
+        }
+        assert_eq!((percent(1, 0), percent(1, 3)), ("-".to_owned(), "33.3".to_owned()));
+    }
+}

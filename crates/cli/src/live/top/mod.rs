@@ -1,0 +1,132 @@
+//! `nectary top`: what the caches and proxies of this machine do, each second.
+//!
+//! Owns: asking them, the difference between two answers, and the loop. Leaves to others: how it looks (`frame`), the
+//! text for Prometheus (`prometheus`). A part that goes away meanwhile is left out of the next frame.
+
+mod frame;
+mod prometheus;
+
+use std::collections::HashMap;
+use std::io::IsTerminal;
+use std::time::{Duration, Instant};
+
+use nectary_host::RuntimeDirectory;
+use nectary_host::control::parts;
+use serde_json::{Value, json};
+
+use super::{PATIENCE, Running, Target};
+use crate::arguments::TopArguments;
+use crate::exit::{Failure, GOOD, NOT_FOUND};
+use crate::output;
+
+/// Clears from the cursor to the end of the line, and below it; the cursor goes to the corner.
+const HOME: &str = "\x1b[H";
+const CLEAR_LINE: &str = "\x1b[K\n";
+const CLEAR_BELOW: &str = "\x1b[J";
+/// The size of a terminal that does not say it.
+const COLUMNS_DEFAULT: usize = 80;
+/// So many streams of a cache are shown where the output is no terminal.
+const STREAMS_DEFAULT: usize = 10;
+
+/// What was found at one moment.
+pub struct Sample {
+    at: Instant,
+    /// As the method `top` describes them.
+    pub caches: Vec<Value>,
+    /// Name, requests, hits, misses and bytes sent of each proxy.
+    pub proxies: Vec<Value>,
+}
+
+/// Shows it until a signal comes, or once.
+pub fn run(arguments: &TopArguments) -> Result<u8, Failure> {
+    let streams = arguments.streams.map_or(STREAMS_DEFAULT, usize::from);
+    if arguments.json || arguments.prometheus {
+        let sample = sample(arguments, streams)?;
+        let (caches, proxies) = (&sample.caches, &sample.proxies);
+        match arguments.json {
+            true => output::json(&json!({ "caches": caches, "proxies": proxies }))?,
+            false => output::text(&prometheus::text(caches, proxies))?,
+        }
+        return Ok(code(&sample));
+    }
+    if arguments.once || !std::io::stdout().is_terminal() {
+        let sample = sample(arguments, streams)?;
+        let columns = console::Term::stdout().size_checked().map(|(_, columns)| usize::from(columns));
+        let columns = columns.or_else(|| std::env::var("COLUMNS").ok()?.parse().ok()).unwrap_or(COLUMNS_DEFAULT);
+        output::text(&frame::lines(&sample, None, columns, streams).join("\n"))?;
+        output::text("\n")?;
+        return Ok(code(&sample));
+    }
+    let every = Duration::from_secs(u64::from(arguments.every));
+    let mut before: Option<Sample> = None;
+    loop {
+        let began = Instant::now();
+        let (rows, columns) = console::Term::stdout().size();
+        let (rows, columns) = (usize::from(rows).max(4), usize::from(columns));
+        // More streams than rows are of no use.
+        let sample = sample(arguments, arguments.streams.map_or(rows, usize::from))?;
+        let lines = frame::lines(&sample, before.as_ref(), columns, rows);
+        let shown: Vec<&str> = lines.iter().take(rows - 1).map(String::as_str).collect();
+        output::text(&format!("{HOME}{}{CLEAR_LINE}{CLEAR_BELOW}", shown.join(CLEAR_LINE)))?;
+        before = Some(sample);
+        std::thread::sleep(every.saturating_sub(began.elapsed()));
+    }
+}
+
+/// That of "not found" where there is nothing to show.
+fn code(sample: &Sample) -> u8 {
+    if sample.caches.is_empty() && sample.proxies.is_empty() { NOT_FOUND } else { GOOD }
+}
+
+fn sample(arguments: &TopArguments, streams: usize) -> Result<Sample, Failure> {
+    let asked = match &arguments.name {
+        Some(name) => vec![Target::named(name)?.running],
+        None => Running::all()?,
+    };
+    let mut caches = Vec::new();
+    for running in &asked {
+        // One that ends just now has no more to say.
+        let Ok(answer) = running.ask_for("top", json!({ "streams": streams }), PATIENCE) else { continue };
+        caches.extend(answer["caches"].as_array().cloned().unwrap_or_default());
+    }
+    let proxies = if arguments.name.is_none() { proxies()? } else { Vec::new() };
+    Ok(Sample { at: Instant::now(), caches, proxies })
+}
+
+fn proxies() -> Result<Vec<Value>, Failure> {
+    let parts = parts(&RuntimeDirectory::open()?, PATIENCE)?.into_iter();
+    let proxies = parts.filter_map(|part| {
+        let status = part.status.ok().filter(|status| status.component == "proxy")?;
+        let requests = &status.detail["requests"];
+        Some(json!({
+            "name": status.name,
+            "state": status.state.as_str(),
+            "requests": requests["requests"],
+            "hits": requests["hits"],
+            "misses": requests["misses"],
+            "body_bytes_sent": requests["body_bytes_sent"],
+        }))
+    });
+    Ok(proxies.collect())
+}
+
+/// What changed between two samples.
+pub struct Change<'a> {
+    seconds: f64,
+    before: HashMap<&'a str, &'a Value>,
+}
+
+impl<'a> Change<'a> {
+    fn new(before: Option<&'a Sample>, now: &Sample) -> Option<Change<'a>> {
+        let sample = before?;
+        let all = sample.caches.iter().chain(&sample.proxies);
+        let before = all.filter_map(|part| Some((part["name"].as_str()?, part))).collect();
+        Some(Change { seconds: (now.at - sample.at).as_secs_f64().max(0.001), before })
+    }
+
+    /// How much one number of a part grew; `None` where it was not there, or begins again.
+    fn grown(&self, now: &Value, number: impl Fn(&Value) -> Option<u64>) -> Option<u64> {
+        let before = self.before.get(now["name"].as_str()?)?;
+        number(now)?.checked_sub(number(before)?)
+    }
+}

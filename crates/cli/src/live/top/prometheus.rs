@@ -1,0 +1,148 @@
+//! `nectary top --prometheus`: the same numbers as text for Prometheus.
+//!
+//! Owns: the names of the metrics, which stay. Promises: whatever bytes a name has, the text parses.
+
+use std::fmt::Write as _;
+
+use serde_json::Value;
+
+/// Metric, kind, help, and the name of the figure.
+const CACHE: &[(&str, &str, &str, &str)] = &[
+    ("hits_total", "counter", "References that were in memory.", "hits"),
+    ("misses_total", "counter", "References that were not in memory.", "misses"),
+    ("pinned_hits_total", "counter", "Hits of pinned blocks.", "pinned_hits"),
+    ("reads_saved_total", "counter", "Hits that an LRU of the same size would have missed.", "reads_saved"),
+    ("reads_lost_total", "counter", "Misses that an LRU of the same size would have hit.", "reads_lost"),
+    ("source_reads_total", "counter", "Reads of what is below.", "source_reads"),
+    ("source_read_blocks_total", "counter", "Blocks of these reads.", "source_read_blocks"),
+    ("read_errors_total", "counter", "Blocks whose read failed.", "read_errors"),
+    ("written_through_blocks_total", "counter", "Blocks written to what is below at once.", "written_through_blocks"),
+    ("written_back_blocks_total", "counter", "Blocks written back.", "written_back_blocks"),
+    ("write_back_errors_total", "counter", "Write-backs that failed.", "write_back_errors"),
+    ("capacity_blocks", "gauge", "Blocks that the policy can hold.", "capacity_blocks"),
+    ("resident_blocks", "gauge", "Blocks that the policy holds.", "resident_blocks"),
+    ("memory_bytes", "gauge", "Memory for blocks.", "memory_bytes"),
+    ("used_bytes", "gauge", "Memory for blocks that is taken.", "used_bytes"),
+    ("pinned_bytes", "gauge", "What is pinned.", "pinned_bytes"),
+    ("dirty_bytes", "gauge", "What is not written back yet.", "dirty_bytes"),
+    ("unwritten_bytes", "gauge", "What a failed write-back did not write.", "unwritten_bytes"),
+    ("dirty_age_milliseconds", "gauge", "How old the oldest of it is.", "dirty_age_ms"),
+];
+
+const WINDOW: &[(&str, &str, &str, &str)] = &[
+    ("window_references", "gauge", "References of the last window.", "references"),
+    ("window_misses", "gauge", "Misses among them.", "misses"),
+    ("window_min_misses", "gauge", "The least that any policy could have missed of them.", "min_misses"),
+];
+
+const STREAM: &[(&str, &str, &str, &str)] = &[
+    ("stream_hits_total", "counter", "References of a stream that were in memory.", "hits"),
+    ("stream_misses_total", "counter", "References of a stream that were not.", "misses"),
+    ("stream_reads_saved_total", "counter", "Reads saved for a stream against LRU.", "reads_saved"),
+    ("stream_reads_lost_total", "counter", "Reads lost for a stream against LRU.", "reads_lost"),
+    ("stream_resident_bytes", "gauge", "Memory whose blocks a stream referred to last.", "resident_bytes"),
+];
+
+const PROXY: &[(&str, &str, &str, &str)] = &[
+    ("requests_total", "counter", "Requests.", "requests"),
+    ("hits_total", "counter", "Requests answered from the cache.", "hits"),
+    ("misses_total", "counter", "Requests answered by the origin.", "misses"),
+    ("body_bytes_sent_total", "counter", "Bytes of bodies sent to clients.", "body_bytes_sent"),
+];
+
+/// All metrics.
+pub fn text(caches: &[Value], proxies: &[Value]) -> String {
+    let mut text = String::new();
+    let labels = |cache: &Value| {
+        let names = [("cache", "name"), ("kind", "kind"), ("policy", "policy"), ("mode", "mode")];
+        names.map(|(label, name)| (label, plain(&cache[name])))
+    };
+    family(&mut text, "nectary_cache", CACHE, || {
+        caches.iter().map(|cache| (&cache["figures"], labels(cache).to_vec()))
+    });
+    family(&mut text, "nectary_cache", WINDOW, || {
+        caches.iter().map(|cache| (&cache["window"], labels(cache).to_vec()))
+    });
+    family(&mut text, "nectary_cache", STREAM, || {
+        caches.iter().flat_map(|cache| {
+            let streams: &[Value] = cache["streams"].as_array().map_or(&[], Vec::as_slice);
+            streams.iter().map(move |stream| {
+                let names = ["stream", "process", "command", "path", "verdict"];
+                let mut labels = vec![("cache", plain(&cache["name"]))];
+                labels.extend(names.map(|name| (name, plain(&stream[name]))));
+                (stream, labels)
+            })
+        })
+    });
+    family(&mut text, "nectary_proxy", PROXY, || {
+        proxies.iter().map(|proxy| (proxy, vec![("proxy", plain(&proxy["name"]))]))
+    });
+    text
+}
+
+fn plain(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Null => String::new(),
+        other => other.to_string(),
+    }
+}
+
+fn family<'a, I: Iterator<Item = (&'a Value, Vec<(&'static str, String)>)>>(
+    text: &mut String,
+    prefix: &str,
+    metrics: &[(&str, &str, &str, &str)],
+    parts: impl Fn() -> I,
+) {
+    for (metric, kind, help, figure) in metrics {
+        let mut lines = String::new();
+        for (values, labels) in parts() {
+            let Some(number) = values[*figure].as_u64() else { continue };
+            let labels: Vec<String> =
+                labels.iter().map(|(name, value)| format!("{name}=\"{}\"", escaped(value))).collect();
+            let _ = writeln!(lines, "{prefix}_{metric}{{{}}} {number}", labels.join(","));
+        }
+        if !lines.is_empty() {
+            let _ = write!(text, "# HELP {prefix}_{metric} {help}\n# TYPE {prefix}_{metric} {kind}\n{lines}");
+        }
+    }
+}
+
+/// The value of a label: what would end it is escaped, what no line has is left out.
+fn escaped(value: &str) -> String {
+    let mut text = String::new();
+    for c in value.chars() {
+        match c {
+            '\\' => text.push_str("\\\\"),
+            '"' => text.push_str("\\\""),
+            '\n' => text.push_str("\\n"),
+            c if c.is_control() => text.push('?'),
+            c => text.push(c),
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn every_line_is_a_metric_or_a_comment_whatever_names_are() {
+        let every: String = (1..=0x2ff).filter_map(char::from_u32).collect();
+        let stream = json!({ "stream": 7, "process": 1, "command": every, "path": every, "hits": 3, "misses": 4 });
+        let cache = json!({ "name": every, "policy": "lru", "figures": { "hits": 12, "dirty_age_ms": 0 },
+            "window": { "misses": 5 }, "streams": [stream] });
+        let text = text(&[cache], &[json!({ "name": ":80", "requests": 9 })]);
+        for line in text.lines().filter(|line| !line.starts_with("# ")) {
+            let (labels, value) = line.rsplit_once("} ").expect("labels and a value");
+            assert!(labels.starts_with("nectary_") && value.parse::<u64>().is_ok(), "{line}");
+            assert!(!line.chars().any(char::is_control), "{line}");
+        }
+        assert!(text.contains("nectary_proxy_requests_total{proxy=\":80\"} 9\n"), "{text}");
+        assert!(text.contains("# TYPE nectary_cache_hits_total counter\n"), "{text}");
+        assert_eq!(escaped("a\"b\\c\nd"), "a\\\"b\\\\c\\nd");
+    }
+}

@@ -1,0 +1,167 @@
+//! A cache that runs: a mounted directory or an attached device, and the commands that show and change it.
+//!
+//! Owns: the process, its scratch folder with a runtime directory, and the end of both: nothing of it is left when it
+//! is dropped. Knows the command line and the control socket, nothing else of what is inside.
+
+use crate::guard::Process;
+use crate::nectary::binary;
+use crate::scratch::Scratch;
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Nothing takes longer.
+pub const LIMIT: Duration = Duration::from_secs(60);
+
+/// A running cache.
+pub struct Live {
+    /// The process that has it.
+    pub process: Process,
+    /// Its folder: `source`, `shown` and `run`.
+    pub scratch: Scratch,
+    /// Its directory or block device.
+    pub name: String,
+    is_mount: bool,
+}
+
+/// How a command ended.
+#[derive(Debug)]
+pub struct Ran {
+    /// Its exit code.
+    pub code: i32,
+    /// Its standard output.
+    pub text: String,
+    /// Its standard error stream.
+    pub errors: String,
+}
+
+impl Ran {
+    /// Asserts the exit code.
+    #[track_caller]
+    pub fn exits(self, code: i32) -> Ran {
+        assert_eq!(self.code, code, "{self:?}");
+        assert!(!self.errors.contains("panicked"), "{self:?}");
+        self
+    }
+
+    /// Its output as JSON.
+    #[track_caller]
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.text).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+}
+
+/// What a mounted cache, or with `is_device` an attached one, needs and this machine has not.
+pub fn missing(is_device: bool) -> Option<String> {
+    let is_root = fs::metadata("/proc/self").is_ok_and(|metadata| metadata.uid() == 0);
+    let files: &[&str] = if is_device { &["/dev/fuse", "/dev/loop-control"] } else { &["/dev/fuse"] };
+    match files.iter().find(|file| !Path::new(file).exists()) {
+        Some(file) => Some(format!("there is no {file}")),
+        None if !is_root => Some("it takes root".to_owned()),
+        None => None,
+    }
+}
+
+fn scratch(name: &str) -> Result<Scratch> {
+    let scratch = Scratch::new(name)?;
+    for folder in ["source", "shown", "run"] {
+        fs::create_dir_all(scratch.join(folder))?;
+    }
+    fs::set_permissions(scratch.join("run"), fs::Permissions::from_mode(0o700))?;
+    Ok(scratch)
+}
+
+impl Live {
+    /// Mounts `source` of a new folder at `shown`; `fill` puts files into it before.
+    pub fn mounted(arguments: &[&str], fill: impl FnOnce(&Path)) -> Result<Live> {
+        let scratch = scratch("live-mount")?;
+        fill(&scratch.join("source"));
+        let mut command = Command::new(binary()?);
+        command.args(["cache", "mount"]).arg(scratch.join("source")).arg(scratch.join("shown")).args(arguments);
+        Live::start(command, scratch, true)
+    }
+
+    /// Attaches a device; `{folder}` in the SPEC is a new folder.
+    pub fn attached(spec: &str, arguments: &[&str]) -> Result<Live> {
+        let scratch = scratch("live-attach")?;
+        let spec = spec.replace("{folder}", &scratch.path().display().to_string());
+        let mut command = Command::new(binary()?);
+        command.args(["attach", &spec, "--foreground"]).args(arguments);
+        Live::start(command, scratch, false)
+    }
+
+    fn start(mut command: Command, scratch: Scratch, is_mount: bool) -> Result<Live> {
+        command.env("NECTARY_RUNTIME_DIR", scratch.join("run"));
+        let mut process = Process::spawn("nectary", command, &scratch.join("log"), None)?;
+        let began = Instant::now();
+        loop {
+            let text = process.log_text();
+            if let Some(name) = text.lines().find(|line| line.starts_with('/')) {
+                return Ok(Live { process, scratch, name: name.to_owned(), is_mount });
+            }
+            let has_ended = process.try_status().is_some();
+            ensure!(!has_ended && began.elapsed() < LIMIT, "it does not start\n{}", process.log_tail());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// A path below the mounted directory.
+    pub fn shown(&self, name: impl AsRef<Path>) -> PathBuf {
+        self.scratch.join("shown").join(name)
+    }
+
+    /// A command of the program, ready to run.
+    pub fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(binary().expect("the binary"));
+        command.args(arguments).env("NECTARY_RUNTIME_DIR", self.scratch.join("run")).stdin(Stdio::null());
+        command
+    }
+
+    /// Runs a command to its end.
+    pub fn run(&self, arguments: &[&str]) -> Ran {
+        let output = self.command(arguments).output().expect("it runs");
+        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+        Ran { code: output.status.code().unwrap_or(-1), text: text(output.stdout), errors: text(output.stderr) }
+    }
+
+    /// Sends bytes to its control socket and gives the first line of the answer.
+    pub fn control(&self, request: &[u8]) -> Result<Value> {
+        let entries = fs::read_dir(self.scratch.join("run"))?.flatten().map(|entry| entry.path());
+        let mut sockets = entries.filter(|path| path.extension().is_some_and(|extension| extension == "sock"));
+        let socket = sockets.next().context("it has no control socket")?;
+        let mut stream = UnixStream::connect(socket)?;
+        stream.set_read_timeout(Some(LIMIT))?;
+        // One that is too long is answered before all of it was read.
+        let _ = stream.write_all(request);
+        let mut line = Vec::new();
+        BufReader::new(stream.take(8 << 20)).read_until(b'\n', &mut line)?;
+        serde_json::from_slice(&line).with_context(|| String::from_utf8_lossy(&line).into_owned())
+    }
+
+    /// Asks a method of its control socket.
+    pub fn ask(&self, method: &str, parameters: &Value) -> Result<Value> {
+        let mut line = serde_json::to_vec(&serde_json::json!({ "method": method, "params": parameters }))?;
+        line.push(b'\n');
+        self.control(&line)
+    }
+}
+
+impl Drop for Live {
+    fn drop(&mut self) {
+        self.process.signal(libc::SIGTERM);
+        if self.process.wait(LIMIT).is_err() {
+            self.process.kill();
+        }
+        if self.is_mount {
+            let _ = Command::new("umount").args(["-q", "-l", &self.name]).stderr(Stdio::null()).status();
+        } else if self.process.try_status().is_some_and(|status| !status.success()) {
+            let _ = Command::new("losetup").args(["-d", &self.name]).stderr(Stdio::null()).status();
+        }
+    }
+}
