@@ -16,6 +16,7 @@ mod filter;
 #[doc(hidden)]
 pub mod fuzzing;
 mod memory;
+mod planted;
 mod registry;
 mod request;
 mod size;

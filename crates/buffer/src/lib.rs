@@ -39,6 +39,9 @@ mod frame;
 mod locks;
 mod names;
 mod options;
+#[cfg(not(feature = "planted"))]
+mod planted;
+#[cfg(feature = "planted")]
 pub mod planted;
 mod read;
 mod readahead;

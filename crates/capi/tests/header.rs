@@ -93,6 +93,22 @@ fn the_header_declares_what_the_library_exports() {
     assert_eq!(declared.len(), six.len() + others.len());
 }
 
+/// What C programs are compiled against: calls with their types, and numbers. A change is deliberate: `NECTARY_FREEZE=1`
+/// writes the list again, and `CHANGELOG.md` has a line for whatever is taken away.
+#[test]
+fn calls_and_numbers_of_the_header_stay() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/interface.txt");
+    let calls =
+        declared(HEADER).into_iter().map(|(name, types)| format!("{} {name}({})", types[0], types[1..].join(", ")));
+    let numbers = numbers(HEADER, "#define ").into_iter().map(|(name, value)| format!("{name} {value}"));
+    let found: String = calls.chain(numbers).map(|line| line + "\n").collect();
+    if std::env::var_os("NECTARY_FREEZE").is_some() {
+        std::fs::write(path, &found).expect("the list can be written");
+    }
+    let frozen = std::fs::read_to_string(path).expect("the list is there");
+    assert_eq!(found, frozen, "if that is meant, run this test with NECTARY_FREEZE=1 and say so in CHANGELOG.md");
+}
+
 #[test]
 fn a_header_that_differs_is_noticed() {
     let exported = exported(RUST);

@@ -32,7 +32,8 @@ pub async fn run(arguments: &ExportArguments) -> Result<u8, Failure> {
     };
     let caches = Caches::default();
     let exports = open(arguments, &caches).await?;
-    let options = ServerOptions { tls, insecure: arguments.insecure, ..ServerOptions::default() };
+    let mut options = ServerOptions::default();
+    (options.tls, options.insecure) = (tls, arguments.insecure);
     let server = Server::start(&arguments.nbd, exports, options)?;
     let control = start_control(&server, caches)?;
     output::text(&server.urls().iter().map(|url| format!("{url}\n")).collect::<String>())?;

@@ -33,7 +33,9 @@ fn server(arguments: &ServerArguments) -> Result<(Url, ConnectOptions), Failure>
         true => Some(ClientTls::load(arguments.tls_ca.as_deref(), identity)?),
         false => None,
     };
-    Ok((url, ConnectOptions { tls }))
+    let mut options = ConnectOptions::default();
+    options.tls = tls;
+    Ok((url, options))
 }
 
 async fn show(arguments: &InfoArguments) -> Result<u8, Failure> {

@@ -18,6 +18,9 @@ mod error;
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod limits;
+#[cfg(not(feature = "planted"))]
+mod planted;
+#[cfg(feature = "planted")]
 pub mod planted;
 mod server;
 mod transport;

@@ -117,6 +117,7 @@ pub enum AccessLog {
 
 /// Bounds on everything that peers decide. Sizes in bytes.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct Limits {
     /// Client connections of all workers together; more are answered by `503` and closed.
     pub connections_max: usize,

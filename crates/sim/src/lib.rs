@@ -5,6 +5,7 @@
 
 pub mod arguments;
 pub mod cache;
+pub mod campaign;
 pub mod crash;
 pub mod disk;
 pub mod flushed;

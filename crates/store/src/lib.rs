@@ -54,6 +54,9 @@
 mod error;
 
 // Deliberate defects for tests of the tests.
+#[cfg(not(feature = "planted"))]
+mod planted;
+#[cfg(feature = "planted")]
 pub mod planted;
 
 // Identities and seeds.

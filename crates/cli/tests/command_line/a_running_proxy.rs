@@ -9,7 +9,7 @@ use crate::common::{Ran, Scratch};
 use serde_json::Value;
 
 /// A running proxy; it is killed when this is dropped.
-struct Running {
+pub struct Running {
     child: Child,
     address: SocketAddr,
     /// The output that it still writes.
@@ -18,7 +18,7 @@ struct Running {
 
 impl Running {
     /// Starts a proxy on a port of the system's choice and waits until it prints its address.
-    fn start(scratch: &Scratch, options: &str) -> Running {
+    pub fn start(scratch: &Scratch, options: &str) -> Running {
         Running::start_at(scratch, "127.0.0.1:0", options)
     }
 
@@ -83,7 +83,8 @@ fn origin_for_one_request(body: &'static str) -> (String, std::thread::JoinHandl
     (url, std::thread::spawn(serve))
 }
 
-fn status(scratch: &Scratch, code: i32) -> Value {
+/// What `nectary status` says of the parts that run in a scratch directory.
+pub fn status(scratch: &Scratch, code: i32) -> Value {
     let Ran { output, .. } = scratch.run("status --json").exits(code);
     serde_json::from_slice(&output).expect("JSON")
 }

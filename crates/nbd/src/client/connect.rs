@@ -16,8 +16,9 @@ use crate::transport::{Transport, prepare, read_all};
 use crate::url::{Address, Url};
 use crate::wire::request::{self, Header};
 
-/// How a client connects.
+/// How a client connects; callers change what they want of the default.
 #[derive(Clone, Default)]
+#[non_exhaustive]
 pub struct ConnectOptions {
     /// Certificates for TLS; by default those that the URL names, else those of the system.
     pub tls: Option<ClientTls>,

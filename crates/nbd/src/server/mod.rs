@@ -47,8 +47,9 @@ pub use listen::Listen;
 /// How long accepting pauses after it failed, as it does without file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// How a server serves.
+/// How a server serves; callers change what they want of the default.
 #[derive(Clone)]
+#[non_exhaustive]
 pub struct ServerOptions {
     /// How many clients are served at once; further ones are turned away.
     pub connections_max: usize,

@@ -1,23 +1,14 @@
 //! `store-concurrent`: many clients at once on one store, and crash states of such stores.
-//!
-//! Exits with 0 when every history can be explained, enough was done, and each planted bug was caught, twice by the same seed. With
-//! `--bug NAME --replay SEED` it runs that seed alone with that bug planted, and exits with 0 when it was caught.
 
-use std::io::Write;
 use std::process::ExitCode;
-use std::time::Instant;
 
-use nectary_sim::arguments::Arguments;
-use nectary_sim::planted::{self, Case};
+use nectary_sim::campaign::{self, Campaign};
+use nectary_sim::planted::Caught;
 use nectary_sim::store::concurrent::crash::{self, CrashReport};
-use nectary_sim::store::concurrent::{OPERATIONS, Report, replay_planted, run_many, run_planted};
+use nectary_sim::store::concurrent::{OPERATIONS, Report, replay_planted, run_many};
 use nectary_store::planted::Bug;
+use serde_json::{Value, json};
 
-const ARGUMENTS: [&str; 7] = ["seed", "runs", "images", "planted", "bug", "replay", "log"];
-/// A planted bug must be caught within this many runs.
-const PLANTED_RUNS_MAX: u64 = 20_000;
-/// Crash states of each recorded run.
-const STATES_PER_WORKLOAD: usize = 60;
 /// Of the operations, this many begin at least while another of the same key is under way, in percent …
 const OVERLAPPING_PERCENT_MIN: u64 = 4;
 /// … and of the gets this many hit, and this many have to, at least.
@@ -25,114 +16,87 @@ const HITS_PERCENT_MIN: u64 = 30;
 const DEMANDED_PERCENT_MIN: u64 = 10;
 
 fn main() -> ExitCode {
-    let arguments = match Arguments::parse("store-concurrent", &ARGUMENTS) {
-        Ok(arguments) => arguments,
-        Err(code) => return code,
-    };
-    let names = Bug::CONCURRENT.map(Bug::name);
-    let replay = |name: &str, case: Case| replay_planted(planted::named(&Bug::CONCURRENT, name), case.seed);
-    if let Some((name, case)) = Case::of(&arguments, &names) {
-        let is_caught = planted::print_replay(name, case, replay(name, case).as_ref());
-        return if is_caught { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+    campaign::main::<StoreConcurrent>()
+}
+
+struct StoreConcurrent;
+
+impl Campaign for StoreConcurrent {
+    const PROGRAM: &'static str = "store-concurrent";
+    const RUNS: u64 = 100_000;
+    type Bug = Bug;
+    type Report = Report;
+    type States = CrashReport;
+
+    fn bugs() -> Vec<(&'static str, Bug)> {
+        Bug::CONCURRENT.iter().map(|bug| (bug.name(), *bug)).collect()
     }
-    let (seed, runs) = (arguments.number("seed", 1), arguments.number("runs", 100_000).max(1));
-    let images = arguments.number("images", 10_000);
-    let begun = Instant::now();
-    let first = seed.wrapping_mul(1_000_000);
-    let mut caught = Vec::new();
-    if arguments.number("planted", 1) == 1 {
-        let find = |name: &str| run_planted(planted::named(&Bug::CONCURRENT, name), first, PLANTED_RUNS_MAX);
-        caught = planted::catch_each("store-concurrent", &names, find, replay);
+
+    fn run_many(first: u64, runs: u64, progress: &mut dyn FnMut(&Report) -> bool) -> Report {
+        run_many(first, runs, progress)
     }
-    let survived = caught.iter().filter(|(.., is_good)| !is_good).count();
-    let mut told = 0;
-    let report = run_many(first, runs, |report| {
-        for broken in &report.broken[told..] {
-            println!("BROKEN {broken}");
-        }
-        told = report.broken.len();
-        if report.runs.is_multiple_of(500) {
-            tell(&format!(
-                "{} of {runs} runs, {} broken, {:.0} s",
-                report.runs,
-                report.broken_count,
-                begun.elapsed().as_secs_f64()
-            ));
-        }
-        true
-    });
-    let states = crash::run(first, images, STATES_PER_WORKLOAD, |report| {
-        tell(&format!(
-            "{} of {images} images, {} broken, {:.0} s",
-            report.distinct,
+
+    fn run_states(
+        first: u64,
+        images: u64,
+        states_per_workload: usize,
+        progress: &mut dyn FnMut(&CrashReport) -> bool,
+    ) -> CrashReport {
+        crash::run(first, images, states_per_workload, progress)
+    }
+
+    fn replay_planted(bug: Bug, seed: u64) -> Option<Caught> {
+        replay_planted(bug, seed)
+    }
+
+    fn print_runs(report: &Report, first: u64) -> bool {
+        let percent = |part: u64, of: u64| part * 100 / of.max(1);
+        let overlapping = percent(report.overlapping, report.operations);
+        let (hits, demanded) = (percent(report.hits, report.gets), percent(report.demanded, report.gets));
+        println!(
+            "seeds from {first}: {} runs, {} operations (wanted {OPERATIONS} a run), {overlapping} % of them while another of the same key \
+             was under way (wanted {OVERLAPPING_PERCENT_MIN}), {} gets, {hits} % of them hits (wanted {HITS_PERCENT_MIN}), {demanded} % \
+             demanded (wanted {DEMANDED_PERCENT_MIN}), {} faults (wanted one a run), lives ended by kills, stops, losses of power and cut \
+             logs: {:?}, {} segments overwritten, {} reads shared, {} purges, {} histories that cannot be explained, trace {:#x}",
+            report.runs,
+            report.operations,
+            report.gets,
+            report.faults(),
+            report.ends,
+            report.reclaimed,
+            report.reads_shared,
+            report.purges,
             report.broken_count,
-            begun.elapsed().as_secs_f64()
-        ));
-        true
-    });
-    eprintln!();
-    let good = print_runs(&report, first, runs) & print_states(&states, images) && survived == 0;
-    arguments.log(&serde_json::json!({
-        "check": "store-concurrent", "seed": seed, "runs": report.runs, "operations": report.operations,
-        "overlapping": report.overlapping, "gets": report.gets, "hits": report.hits, "demanded": report.demanded,
-        "faults": report.faults(), "broken": report.broken_count, "images": states.distinct, "images_broken": states.broken_count,
-        "planted": caught, "planted_survived": survived, "seconds": begun.elapsed().as_secs(), "passed": good,
-    }));
-    if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
-}
-
-fn tell(text: &str) {
-    eprint!("\r{text}    ");
-    let _ = std::io::stderr().flush();
-}
-
-fn print_runs(report: &Report, first: u64, runs: u64) -> bool {
-    let percent = |part: u64, of: u64| part * 100 / of.max(1);
-    let overlapping = percent(report.overlapping, report.operations);
-    let (hits, demanded) = (percent(report.hits, report.gets), percent(report.demanded, report.gets));
-    println!(
-        "seeds from {first}: {} runs, {} operations (wanted {OPERATIONS} a run), {overlapping} % of them while another of the same key \
-         was under way (wanted {OVERLAPPING_PERCENT_MIN}), {} gets, {hits} % of them hits (wanted {HITS_PERCENT_MIN}), {demanded} % \
-         demanded (wanted {DEMANDED_PERCENT_MIN}), {} faults (wanted one a run), lives ended by kills, stops, losses of power and cut \
-         logs: {:?}, {} segments overwritten, {} reads shared, {} purges, {} histories that cannot be explained, trace {:#x}",
-        report.runs,
-        report.operations,
-        report.gets,
-        report.faults(),
-        report.ends,
-        report.reclaimed,
-        report.reads_shared,
-        report.purges,
-        report.broken_count,
-        report.trace
-    );
-    report.broken_count == 0
-        && report.runs == runs
-        && report.operations >= OPERATIONS * runs
-        && overlapping >= OVERLAPPING_PERCENT_MIN
-        && hits >= HITS_PERCENT_MIN
-        && demanded >= DEMANDED_PERCENT_MIN
-        && report.faults() >= runs
-        && report.reads_shared > 0
-        && report.reclaimed > 0
-}
-
-fn print_states(states: &CrashReport, images: u64) -> bool {
-    for broken in &states.broken {
-        println!("BROKEN {broken}");
+            report.trace
+        );
+        report.operations >= OPERATIONS * report.runs
+            && overlapping >= OVERLAPPING_PERCENT_MIN
+            && hits >= HITS_PERCENT_MIN
+            && demanded >= DEMANDED_PERCENT_MIN
+            && report.faults() >= report.runs
+            && report.reads_shared > 0
+            && report.reclaimed > 0
     }
-    println!(
-        "{} recorded runs with {} device operations begun while another was under way, {} crash states, {} distinct images (wanted \
-         {images}), each written to and ended again; {} hits, {} demanded, {} broken promises",
-        states.workloads,
-        states.in_flight,
-        states.states,
-        states.distinct,
-        states.hits,
-        states.demanded,
-        states.broken_count
-    );
-    states.broken_count == 0
-        && states.distinct >= images
-        && (images == 0 || (states.in_flight > 0 && states.demanded > 0))
+
+    fn print_states(states: &CrashReport, images: u64) -> bool {
+        println!(
+            "{} recorded runs with {} device operations begun while another was under way, {} crash states, {} distinct images (wanted \
+             {images}), each written to and ended again; {} hits, {} demanded, {} broken promises",
+            states.workloads,
+            states.in_flight,
+            states.states,
+            states.distinct,
+            states.hits,
+            states.demanded,
+            states.broken_count
+        );
+        images == 0 || (states.in_flight > 0 && states.demanded > 0)
+    }
+
+    fn figures(report: &Report) -> Value {
+        json!({
+            "operations": report.operations, "overlapping": report.overlapping, "gets": report.gets,
+            "hits": report.hits, "demanded": report.demanded, "faults": report.faults(),
+        })
+    }
 }

@@ -11,6 +11,7 @@ use nectary_block::{Event, Recorder, Recording};
 use super::history::History;
 use super::world::{CELL_BYTES, CELLS, World, lost};
 use super::{CLIENTS, OPERATIONS};
+use crate::campaign::Account;
 use crate::crash::{CrashOptions, CrashStates};
 use crate::late::in_virtual_time;
 
@@ -34,6 +35,16 @@ pub struct CrashReport {
     pub broken_count: u64,
     /// The first of it in words.
     pub broken: Vec<String>,
+}
+
+impl Account for CrashReport {
+    fn done(&self) -> u64 {
+        self.distinct
+    }
+
+    fn broken(&self) -> (u64, &[String]) {
+        (self.broken_count, &self.broken)
+    }
 }
 
 /// Looks at the crash states of workloads from `seed` on, until there were this many distinct images.

@@ -1,6 +1,8 @@
 //! The device of a span: the ring of segments, and reading it.
 
+pub mod ahead;
 mod alone;
 pub mod pace;
 pub mod segment;
 pub mod span;
+mod window;

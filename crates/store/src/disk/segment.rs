@@ -3,11 +3,12 @@
 //! Owns: the rule of which parts of a segment are believed. In log order every append's first sequence is higher than
 //! all sequences before it; so what an earlier open of the store wrote and lost never looks like today's, and a record
 //! that is found alone counts only if its sequence fits between its neighbours. Leaves to others: when one fits
-//! (`alone`), and the conclusions from a record.
+//! (`alone`), how much is read at once (`window`), and the conclusions from a record.
 
-use nectary_block::{Buffer, Context, SharedDevice, read};
+use nectary_block::{Buffer, SharedDevice};
 
 use crate::disk::alone::{Alone, NextAppend};
+use crate::disk::window::Window;
 use crate::format::layout::Layout;
 use crate::format::{
     self, Append, BLOCK_BYTES, GRANULE_BYTES, HEADER_BYTES, Magic, Place, Record, RecordKind, TABLE_ENTRY_BYTES,
@@ -91,18 +92,8 @@ pub struct FirstAppend {
     pub recovered_sequence: u64,
 }
 
-/// Memory that reading a segment takes, to be used again for another: new memory takes longer to fill than all the
-/// rest.
-#[derive(Default)]
-pub struct Spare {
-    records: Vec<LoggedRecord>,
-    table: Vec<TableEntry>,
-    buffer: Option<Buffer>,
-}
-
 /// Reads one segment.
 pub struct SegmentReader<'a> {
-    device: &'a SharedDevice,
     layout: &'a Layout,
     epoch: u64,
     start: u64,
@@ -110,9 +101,7 @@ pub struct SegmentReader<'a> {
     end: u64,
     /// Memory for the next table.
     table: Vec<TableEntry>,
-    /// The position of the bytes read last, and the bytes; without a length it is memory for the next read.
-    window: Option<(u64, Buffer)>,
-    window_bytes: u64,
+    window: Window<'a>,
     window_bytes_max: u64,
 }
 
@@ -120,10 +109,9 @@ impl<'a> SegmentReader<'a> {
     /// Reads the segment that holds, or held, `epoch`.
     pub fn new(device: &'a SharedDevice, layout: &'a Layout, epoch: u64) -> SegmentReader<'a> {
         let start = layout.segment_start(epoch);
-        let window_bytes = WINDOW_BYTES;
-        let (table, window, window_bytes_max) = (Vec::new(), None, window_bytes);
         let end = layout.segment_bytes;
-        SegmentReader { device, layout, epoch, start, end, table, window, window_bytes, window_bytes_max }
+        let window = Window::new(device, start..start + end, WINDOW_BYTES);
+        SegmentReader { layout, epoch, start, end, table: Vec::new(), window, window_bytes_max: WINDOW_BYTES }
     }
 
     /// Reads only what begins before this offset in the segment.
@@ -137,6 +125,17 @@ impl<'a> SegmentReader<'a> {
         SegmentReader { window_bytes_max, ..SegmentReader::new(device, layout, epoch) }
     }
 
+    /// Takes memory for tables and windows.
+    pub(super) fn take_memory(&mut self, table: Vec<TableEntry>, buffer: Option<Buffer>) {
+        self.table = table;
+        self.window.take_memory(buffer);
+    }
+
+    /// Gives that memory back.
+    pub(super) fn into_memory(self) -> (Vec<TableEntry>, Option<Buffer>) {
+        (self.table, self.window.into_memory())
+    }
+
     /// Visits every record from `offset` on whose sequence is above `last_sequence`.
     pub async fn scan(
         &mut self,
@@ -148,7 +147,7 @@ impl<'a> SegmentReader<'a> {
         let mut scanned = Scanned { last_sequence, end: offset, ..Scanned::default() };
         let mut position = offset;
         // How large appends are is known with the first of them.
-        self.window_bytes = if care == Care::Verify { self.window_bytes_max } else { HEADER_WINDOW_BYTES };
+        self.window.read_bytes = if care == Care::Verify { self.window_bytes_max } else { HEADER_WINDOW_BYTES };
         while position + BLOCK_BYTES <= self.end {
             if let Some(append) = self.append_at(position, scanned.last_sequence).await {
                 if !self.visit_append(&append, position, care, &mut visit).await {
@@ -172,7 +171,7 @@ impl<'a> SegmentReader<'a> {
                     LogEnd { cycle: append.fields.purge_cycle.get(), blocks: append.fields.purge_blocks.get() };
                 scanned.purge_end = scanned.purge_end.max(purge_end);
                 let bytes = u64::from(append.fields.append_bytes.get());
-                self.window_bytes = match care {
+                self.window.read_bytes = match care {
                     Care::Verify => self.window_bytes_max,
                     // The next one's table will be about as long: one read is enough then.
                     Care::Search if bytes >= LARGE_APPEND_BYTES => {
@@ -186,7 +185,7 @@ impl<'a> SegmentReader<'a> {
                 scanned.end = position;
                 continue;
             }
-            self.window_bytes = self.window_bytes_max;
+            self.window.read_bytes = self.window_bytes_max;
             let next = self.next_append(position, scanned.last_sequence).await;
             let stop = next.map_or(self.end, |next| next.offset);
             let alone = Alone { last_sequence: scanned.last_sequence, next, begins_segment: position == 0 };
@@ -218,7 +217,7 @@ impl<'a> SegmentReader<'a> {
         let mut position = offset;
         while position + BLOCK_BYTES <= self.end {
             let place = self.place(position);
-            let window = self.bytes_at(position, BLOCK_BYTES).await;
+            let window = self.window.bytes_at(position, BLOCK_BYTES).await;
             let begins = |bytes: &[u8]| {
                 bytes.get(..4) == Some(Magic::Append.bytes().as_slice())
                     && bytes.get(16..32) == Some(place.identity.to_le_bytes().as_slice())
@@ -243,11 +242,11 @@ impl<'a> SegmentReader<'a> {
         let mut blank = true;
         let mut position = 0;
         // The first append tells it, in most cases.
-        self.window_bytes = HEADER_WINDOW_BYTES;
+        self.window.read_bytes = HEADER_WINDOW_BYTES;
         while position + BLOCK_BYTES <= self.layout.segment_bytes {
             let room = self.layout.segment_bytes - position;
             let address = self.start + position;
-            let wanted = match self.bytes_at(position, BLOCK_BYTES).await {
+            let wanted = match self.window.bytes_at(position, BLOCK_BYTES).await {
                 Some(bytes) => {
                     blank &= bytes[..BLOCK_BYTES as usize].iter().all(|&byte| byte == 0);
                     Append::header_bytes(bytes, layout.identity, address, room)
@@ -255,7 +254,7 @@ impl<'a> SegmentReader<'a> {
                 None => None,
             };
             if let Some(wanted) = wanted
-                && let Some(bytes) = self.bytes_at(position, wanted as u64).await
+                && let Some(bytes) = self.window.bytes_at(position, wanted as u64).await
             {
                 let header = crate::format::open_unplaced(bytes, Magic::Append).ok();
                 let epoch = header.map(|header| header.epoch.get()).unwrap_or(0);
@@ -272,7 +271,7 @@ impl<'a> SegmentReader<'a> {
             if blank && position >= 16 * BLOCK_BYTES {
                 return None;
             }
-            self.window_bytes = if blank { HEADER_WINDOW_BYTES } else { self.window_bytes_max };
+            self.window.read_bytes = if blank { HEADER_WINDOW_BYTES } else { self.window_bytes_max };
             position += BLOCK_BYTES;
         }
         newest
@@ -285,10 +284,10 @@ impl<'a> SegmentReader<'a> {
     async fn append_at(&mut self, position: u64, last_sequence: u64) -> Option<Append> {
         let room = self.layout.segment_bytes - position;
         let place = self.place(position);
-        let bytes = self.bytes_at(position, BLOCK_BYTES).await?;
+        let bytes = self.window.bytes_at(position, BLOCK_BYTES).await?;
         let wanted = Append::header_bytes(bytes, place.identity, place.address, room)?;
         let table = std::mem::take(&mut self.table);
-        let bytes = self.bytes_at(position, wanted as u64).await?;
+        let bytes = self.window.bytes_at(position, wanted as u64).await?;
         let append = Append::decode_into(bytes, place, room, table).ok()?;
         let first = append.fields.first_sequence.get();
         let in_order = first > last_sequence || (append.table.is_empty() && first == last_sequence);
@@ -350,7 +349,7 @@ impl<'a> SegmentReader<'a> {
 
     async fn whole_record(&mut self, position: u64, length: u64, hash: KeyHash) -> Option<Record> {
         let place = self.place(position);
-        let bytes = self.bytes_at(position, length).await?;
+        let bytes = self.window.bytes_at(position, length).await?;
         let record = Record::decode(bytes, place).ok()?;
         (record.fields.key_hash.get() == hash.0 && record.body_is_whole(bytes)).then_some(record)
     }
@@ -368,19 +367,19 @@ impl<'a> SegmentReader<'a> {
         let mut found: Vec<LoggedRecord> = Vec::new();
         while position + GRANULE_BYTES * 2 < range.end {
             let place = self.place(position);
-            let header = self.bytes_at(position, HEADER_BYTES as u64).await;
+            let header = self.window.bytes_at(position, HEADER_BYTES as u64).await;
             let Some(length) = header.and_then(|bytes| record_header_bytes(bytes, place)) else {
                 position += GRANULE_BYTES;
                 continue;
             };
             let room = range.end - position;
-            let header = match self.bytes_at(position, length.min(room)).await {
+            let header = match self.window.bytes_at(position, length.min(room)).await {
                 Some(bytes) => Record::decode(bytes, place).ok(),
                 None => None,
             };
             let bytes = header.map(|record| record.bytes() as u64).filter(|&bytes| bytes <= room);
             let record = match (header, bytes) {
-                (Some(record), Some(length)) => match self.bytes_at(position, length).await {
+                (Some(record), Some(length)) => match self.window.bytes_at(position, length).await {
                     Some(bytes) if record.body_is_whole(bytes) => {
                         let key = crate::names::key::KeyRef::new(record.primary(bytes), record.variant(bytes));
                         Some((record, crate::names::key::hash_key(hash_seed, key).0))
@@ -415,92 +414,6 @@ impl<'a> SegmentReader<'a> {
         salvaged.last_sequence = found.last().map_or(0, |record| record.sequence);
         found.into_iter().for_each(visit);
         salvaged
-    }
-
-    async fn read_into(&self, position: u64, buffer: Buffer) -> Result<Buffer, nectary_block::Error> {
-        let mut buffers = self.device.read_at(self.start + position, vec![buffer], Context::default()).await?;
-        Ok(buffers.pop().expect("a read gives its buffers back"))
-    }
-
-    /// Bytes of the segment from `position` on, at least `length` of them if it has as many.
-    async fn bytes_at(&mut self, position: u64, length: u64) -> Option<&[u8]> {
-        let length = length.min(self.layout.segment_bytes - position);
-        let inside = self
-            .window
-            .as_ref()
-            .is_some_and(|(start, bytes)| position >= *start && position + length <= start + bytes.len() as u64);
-        if !inside {
-            let start = position / BLOCK_BYTES * BLOCK_BYTES;
-            let wanted = (position - start + length).max(self.window_bytes).next_multiple_of(BLOCK_BYTES);
-            let bytes = wanted.min(self.layout.segment_bytes - start);
-            let buffer =
-                self.window.take().map(|(_, buffer)| buffer).filter(|buffer| buffer.capacity() as u64 >= bytes);
-            let mut buffer = buffer.unwrap_or_else(|| Buffer::zeroed(bytes as usize));
-            buffer.set_len(bytes as usize);
-            self.window = match self.read_into(start, buffer).await {
-                Ok(buffer) => Some((start, buffer)),
-                // One unreadable block must not hide its neighbours.
-                Err(_) => {
-                    let least = (position - start + length).next_multiple_of(BLOCK_BYTES);
-                    let least = least.min(self.layout.segment_bytes - start);
-                    Some((start, read(&**self.device, self.start + start, least as usize).await.ok()?))
-                }
-            };
-        }
-        let (start, bytes) = self.window.as_ref()?;
-        bytes.get((position - start) as usize..)
-    }
-}
-
-/// The contents of a segment from an offset on, read before those of the segments before it are known.
-pub struct Ahead {
-    pub epoch: u64,
-    pub offset: u64,
-    pub care: Care,
-    pub records: Vec<LoggedRecord>,
-    pub scanned: Scanned,
-    spare: Spare,
-}
-
-impl Ahead {
-    /// Reads the appends that are there; `last_sequence` is the sequence before them, or higher.
-    pub async fn read(
-        device: &SharedDevice,
-        layout: &Layout,
-        epoch: u64,
-        offset: u64,
-        last_sequence: u64,
-        care: Care,
-        spare: Spare,
-    ) -> Ahead {
-        let Spare { mut records, table, buffer } = spare;
-        let mut reader = SegmentReader::ahead(device, layout, epoch);
-        reader.table = table;
-        // There is nothing in it yet, so nothing is looked for there.
-        reader.window = buffer.map(|mut buffer| {
-            buffer.set_len(0);
-            (u64::MAX, buffer)
-        });
-        let scanned = reader.scan(offset, last_sequence, care, |record| records.push(record)).await;
-        let buffer = reader.window.take().map(|(_, buffer)| buffer);
-        let spare = Spare { records: Vec::new(), table: reader.table, buffer };
-        Ahead { epoch, offset, care, records, scanned, spare }
-    }
-
-    /// Gives back the memory that it took.
-    pub fn into_spare(self) -> Spare {
-        let Ahead { mut records, spare, .. } = self;
-        records.clear();
-        Spare { records, ..spare }
-    }
-
-    /// Whether it would have been read the same had it been known that the sequence before it is `last_sequence`.
-    ///
-    /// The first append is judged by that sequence; each further one by the append before it. If anything is missing or
-    /// damaged, that sequence decides what else is believed.
-    pub fn holds_after(&self, last_sequence: u64) -> bool {
-        let clean = self.scanned.holes.is_empty() && self.scanned.salvaged == 0 && !self.scanned.damaged;
-        clean && self.scanned.first_sequence.is_none_or(|first| first > last_sequence)
     }
 }
 

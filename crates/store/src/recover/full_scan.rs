@@ -6,7 +6,7 @@
 
 use super::replay_log::care;
 use super::roll_forward::RollForward;
-use crate::disk::segment::{Ahead, Spare};
+use crate::disk::ahead::{Ahead, Spare};
 use crate::format::{INDEX_SHARDS, LogPosition};
 
 impl RollForward<'_> {

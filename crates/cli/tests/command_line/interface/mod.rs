@@ -1,4 +1,4 @@
-//! What scripts and dashboards build on stays as it is: exit codes and JSON keys.
+//! What scripts and dashboards build on stays as it is: options, exit codes, JSON keys, and what a running proxy measures.
 //!
 //! Each list is a file beside this one. A change is deliberate: `NECTARY_FREEZE=1` writes the files again, and the
 //! commit shows what users have to change. `CHANGELOG.md` has a line for every removal.
@@ -10,6 +10,7 @@ use std::process::{Child, Stdio};
 
 use serde_json::Value;
 
+use crate::a_running_proxy::{Running, status};
 use crate::common::Scratch;
 
 /// Compares with the list of this name, or writes it if `NECTARY_FREEZE` is set.
@@ -41,17 +42,32 @@ fn exit_codes_stay() {
     is_frozen("exit_codes.txt", codes);
 }
 
-/// The keys of a JSON value, one line each, as `sequence.written`. Elements of lists are alike: `spans[].device`.
-fn keys(value: &Value, path: &str, found: &mut BTreeSet<String>) {
-    match value {
+/// The keys of a JSON value with the type of each, one line each, as `sequence.written: number`. Elements of lists are
+/// alike: `spans[].device: text`.
+fn typed_keys(value: &Value, path: &str, found: &mut BTreeSet<String>) {
+    let kind = match value {
         Value::Object(fields) => {
             for (name, inner) in fields {
-                keys(inner, format!("{path}.{name}").trim_start_matches('.'), found);
+                typed_keys(inner, format!("{path}.{name}").trim_start_matches('.'), found);
             }
+            return;
         }
-        Value::Array(elements) => elements.iter().for_each(|inner| keys(inner, &format!("{path}[]"), found)),
-        _ => drop(found.insert(path.to_owned())),
-    }
+        Value::Array(elements) => {
+            return elements.iter().for_each(|inner| typed_keys(inner, &format!("{path}[]"), found));
+        }
+        Value::Null => "none",
+        Value::Bool(_) => "bool",
+        Value::Number(_) => "number",
+        Value::String(_) => "text",
+    };
+    found.insert(format!("{path}: {kind}"));
+}
+
+/// The keys without their types.
+fn keys(value: &Value) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    typed_keys(value, "", &mut found);
+    found.iter().filter_map(|line| line.rsplit_once(": ")).map(|(key, _)| key.to_owned()).collect()
 }
 
 /// An exported device with a cache, which was used; it goes away in any outcome.
@@ -141,11 +157,117 @@ fn json_keys_stay() {
     ] {
         let run = line.replace("NAME", &name);
         let value: Value = serde_json::from_slice(&scratch.run(&run).exits(0).output).expect("JSON");
-        let mut found = BTreeSet::new();
-        keys(&value, "", &mut found);
-        for key in found {
+        for key in keys(&value) {
             lines += &format!("nectary {line}: {key}\n");
         }
     }
     is_frozen("json_keys.txt", &lines);
+}
+
+/// The names of a running proxy's figures, as `nectary status --json` gives them to a monitor.
+#[test]
+fn figures_of_a_running_proxy_stay() {
+    let scratch = Scratch::new("frozen-figures");
+    let proxy = Running::start(&scratch, "--store ./s --admit second-request --write-budget 50G/day");
+    let mut parts = status(&scratch, 0);
+    // What is wrong with a part depends on the machine.
+    drop(parts[0]["status"]["problems"].take());
+    let mut found = BTreeSet::new();
+    typed_keys(&parts, "", &mut found);
+    drop(proxy);
+    is_frozen("proxy_figures.txt", &found.into_iter().map(|key| key + "\n").collect::<String>());
+}
+
+/// What a page of help says that scripts rely on: how the command is used, options, arguments, and the words for values.
+/// Prose and examples are left out.
+struct Page {
+    usage: String,
+    /// Options and arguments, each with the words that it takes where it takes only those.
+    entries: Vec<(String, BTreeSet<String>)>,
+    commands: Vec<String>,
+}
+
+impl Page {
+    fn read(help: &str) -> Page {
+        let (_, rest) = help.split_once("Usage: ").expect("a usage");
+        let (usage, rest) = rest.split_once("\n\n").unwrap_or((rest, ""));
+        let usage = usage.split_whitespace().collect::<Vec<_>>().join(" ");
+        let mut page = Page { usage, entries: Vec::new(), commands: Vec::new() };
+        let mut section = "";
+        let mut text = String::new();
+        for line in rest.lines().chain(["end:"]) {
+            let trimmed = line.trim();
+            let is_heading = !line.starts_with(' ') && trimmed.ends_with(':');
+            let name = trimmed.split("  ").next().unwrap_or_default();
+            // Text stands deeper than names do, whose depth is 2, or 6 where there is no short option.
+            let depth = line.len() - line.trim_start().len();
+            let is_entry = match section {
+                "Arguments:" => depth == 2 && trimmed.starts_with(['<', '[']),
+                "Options:" => matches!(depth, 2 | 6) && trimmed.starts_with('-'),
+                _ => false,
+            };
+            if (is_heading || is_entry) && !text.is_empty() {
+                page.entries.last_mut().expect("text belongs to an entry").1 = words(&text);
+                text.clear();
+            }
+            if is_heading {
+                section = trimmed;
+            } else if is_entry {
+                page.entries.push((name.to_owned(), BTreeSet::new()));
+                text = trimmed.to_owned();
+            } else if !text.is_empty() {
+                text = format!("{text}\n{trimmed}");
+            } else if section == "Commands:" && depth == 2 && !name.is_empty() && name != "help" {
+                page.commands.push(name.to_owned());
+            }
+        }
+        page
+    }
+}
+
+/// The words that an option takes, from its text.
+fn words(text: &str) -> BTreeSet<String> {
+    if let Some((_, list)) = text.split_once("Possible values:\n") {
+        let lines = list.lines().filter_map(|line| line.strip_prefix("- "));
+        return lines.map(|line| line.split(':').next().unwrap_or(line).to_owned()).collect();
+    }
+    let flat = text.replace('\n', " ");
+    let list = flat.split_once("[possible values: ").and_then(|(_, list)| list.split_once(']'));
+    list.map_or_else(BTreeSet::new, |(list, _)| list.split(", ").map(str::to_owned).collect())
+}
+
+#[test]
+fn options_of_every_command_stay() {
+    let scratch = Scratch::new("frozen-options");
+    let mut lines = String::new();
+    let mut open = vec!["nectary".to_owned()];
+    while let Some(command) = open.pop() {
+        let line = format!("{} --help", command.trim_start_matches("nectary")).trim().to_owned();
+        let page = Page::read(&scratch.run(&line).exits(0).text());
+        assert!(page.usage.starts_with(&command), "{command}: {}", page.usage);
+        lines += &format!("{}\n", page.usage);
+        for (entry, words) in page.entries {
+            let words = words.into_iter().collect::<Vec<_>>().join(" ");
+            lines += format!("{command}: {entry} {words}").trim_end();
+            lines.push('\n');
+        }
+        // The last is taken first.
+        open.extend(page.commands.iter().rev().map(|name| format!("{command} {name}")));
+    }
+    is_frozen("options.txt", &lines);
+}
+
+#[test]
+fn a_page_of_help_is_read_without_its_prose() {
+    let help = "Does it\n\nExamples:\n  nectary x --not-this\n\nUsage: nectary x [OPTIONS]\n       <SPEC>\n\n\
+        Commands:\n  go    Goes\n  help  Prints\n\nArguments:\n  <SPEC>  A device\n\n\
+        Options:\n      --io <ENGINE>\n          How\n\n          Possible values:\n          - auto: the best\n\
+        \u{20}         - posix\n\n  -q, --quiet         Less [possible\n                      values: a, b]\n\n\
+        Exit codes:\n  0  done\n";
+    let page = Page::read(help);
+    assert_eq!((page.usage.as_str(), page.commands), ("nectary x [OPTIONS] <SPEC>", vec!["go".to_owned()]));
+    let words = |list: &[&str]| list.iter().map(|word| (*word).to_owned()).collect::<BTreeSet<_>>();
+    let expected =
+        [("<SPEC>", words(&[])), ("--io <ENGINE>", words(&["auto", "posix"])), ("-q, --quiet", words(&["a", "b"]))];
+    assert_eq!(page.entries, expected.map(|(name, words)| (name.to_owned(), words)));
 }

@@ -14,6 +14,7 @@ use super::ending::Way;
 use super::history::{End, Scope, Time, name_of};
 use super::world::{KEYS, World};
 use super::{CLIENTS, client};
+use crate::campaign::Account;
 use crate::crash::{CrashModel, CrashOptions, CrashState, CrashStates};
 use crate::late::in_virtual_time;
 use crate::random::Random;
@@ -42,6 +43,16 @@ pub struct CrashReport {
     pub broken_count: u64,
     /// The first of it in words.
     pub broken: Vec<String>,
+}
+
+impl Account for CrashReport {
+    fn done(&self) -> u64 {
+        self.distinct
+    }
+
+    fn broken(&self) -> (u64, &[String]) {
+        (self.broken_count, &self.broken)
+    }
 }
 
 /// Looks at the crash states of workloads from `seed` on, until there were this many distinct images.

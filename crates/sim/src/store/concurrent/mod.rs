@@ -16,6 +16,7 @@ use std::time::Duration;
 use futures_util::future::{Either, join_all, select};
 use nectary_store::planted::{Bug, plant};
 
+use crate::campaign::Account;
 use crate::late::in_virtual_time;
 use crate::planted::{Case, Caught};
 use ending::Way;
@@ -64,6 +65,16 @@ impl Report {
     /// Lives that did not end well, and what was done to the disk then.
     pub fn faults(&self) -> u64 {
         self.ends[0] + self.ends[2] + self.ends[3]
+    }
+}
+
+impl Account for Report {
+    fn done(&self) -> u64 {
+        self.runs
+    }
+
+    fn broken(&self) -> (u64, &[String]) {
+        (self.broken_count, &self.broken)
     }
 }
 

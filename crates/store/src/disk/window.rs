@@ -1,0 +1,76 @@
+//! The bytes of one segment, read a window at a time.
+//!
+//! Owns: the window, its memory, and reading less where a block cannot be read. Leaves to others: how much is worth reading
+//! at once, and what the bytes say (`segment`).
+
+use std::ops::Range;
+
+use nectary_block::{Buffer, Context, SharedDevice, read};
+
+use crate::format::BLOCK_BYTES;
+
+/// A window on a segment.
+pub(super) struct Window<'a> {
+    device: &'a SharedDevice,
+    /// Where the segment is on the device, in bytes.
+    segment: Range<u64>,
+    /// Where the bytes that were read last begin in the segment, and they; without a length it is memory for the next.
+    held: Option<(u64, Buffer)>,
+    /// How much is read at once, in bytes.
+    pub read_bytes: u64,
+}
+
+impl<'a> Window<'a> {
+    /// A window on nothing yet.
+    pub fn new(device: &'a SharedDevice, segment: Range<u64>, read_bytes: u64) -> Window<'a> {
+        Window { device, segment, held: None, read_bytes }
+    }
+
+    /// Takes memory to read into.
+    pub fn take_memory(&mut self, buffer: Option<Buffer>) {
+        // There is nothing in it yet, so it is where nothing is looked for.
+        self.held = buffer.map(|mut buffer| {
+            buffer.set_len(0);
+            (u64::MAX, buffer)
+        });
+    }
+
+    /// Gives its memory back.
+    pub fn into_memory(self) -> Option<Buffer> {
+        self.held.map(|(_, buffer)| buffer)
+    }
+
+    async fn read_into(&self, position: u64, buffer: Buffer) -> Result<Buffer, nectary_block::Error> {
+        let mut buffers = self.device.read_at(self.segment.start + position, vec![buffer], Context::default()).await?;
+        Ok(buffers.pop().expect("a read gives its buffers back"))
+    }
+
+    /// Bytes of the segment from `position` on, at least `length` of them where it has as many.
+    pub async fn bytes_at(&mut self, position: u64, length: u64) -> Option<&[u8]> {
+        let segment_bytes = self.segment.end - self.segment.start;
+        let length = length.min(segment_bytes - position);
+        let inside = self
+            .held
+            .as_ref()
+            .is_some_and(|(start, bytes)| position >= *start && position + length <= start + bytes.len() as u64);
+        if !inside {
+            let start = position / BLOCK_BYTES * BLOCK_BYTES;
+            let wanted = (position - start + length).max(self.read_bytes).next_multiple_of(BLOCK_BYTES);
+            let bytes = wanted.min(segment_bytes - start);
+            let buffer = self.held.take().map(|(_, buffer)| buffer).filter(|buffer| buffer.capacity() as u64 >= bytes);
+            let mut buffer = buffer.unwrap_or_else(|| Buffer::zeroed(bytes as usize));
+            buffer.set_len(bytes as usize);
+            self.held = match self.read_into(start, buffer).await {
+                Ok(buffer) => Some((start, buffer)),
+                // One unreadable block must not hide its neighbours.
+                Err(_) => {
+                    let least = (position - start + length).next_multiple_of(BLOCK_BYTES);
+                    let least = least.min(segment_bytes - start);
+                    Some((start, read(&**self.device, self.segment.start + start, least as usize).await.ok()?))
+                }
+            };
+        }
+        let (start, bytes) = self.held.as_ref()?;
+        bytes.get((position - start) as usize..)
+    }
+}
