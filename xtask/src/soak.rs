@@ -119,6 +119,13 @@ const CAMPAIGNS: &[Campaign] = &[
         extents: &[("{load}", "300", "20")],
     },
     Campaign {
+        name: "cache-tree",
+        program: Program::Binary("cache-tree"),
+        arguments: &["--operations", "{operations}", "--seed", "{seed}"],
+        environment: &[],
+        extents: &[("{operations}", "1000000", "100000")],
+    },
+    Campaign {
         name: "package-clients",
         program: Program::Binary("package-clients"),
         arguments: &[],

@@ -1,7 +1,7 @@
 //! Whole-system tests: the `nectary` binary, run as users run it, with real programs around it.
 //!
-//! Owns the harness that the tests and the `sigkill`, `attach-filesystems`, `bench-memory`, `bench-pressure`,
-//! `cache-tests` and `package-clients` programs share: a deterministic origin, an HTTP client that trusts nothing,
+//! Owns the harness that the tests and the `sigkill`, `attach-filesystems`, `cache-tree`, `bench-memory`,
+//! `bench-pressure`, `cache-tests` and `package-clients` programs share: a deterministic origin, an HTTP client that trusts nothing,
 //! process guards, models of what a cache may answer, and the peers. It links no other crate of the workspace, so none
 //! of its expectations comes from the code that it judges.
 //!
@@ -12,6 +12,7 @@ pub mod access_log;
 pub mod attach;
 pub mod bench;
 pub mod cache_tests;
+pub mod cache_tree;
 pub mod clients;
 pub mod content;
 pub mod filled;

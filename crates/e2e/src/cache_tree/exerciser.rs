@@ -1,0 +1,50 @@
+//! fsx: random reads, writes, maps, cuts, holes and reopenings of one file, each read compared.
+
+use std::fs;
+use std::process::Command;
+
+use anyhow::Result;
+
+use crate::cache_tree::{run, tool};
+use crate::live::Live;
+use crate::report::not_run;
+
+/// The tool's name.
+const TOOL: &str = "fsx";
+
+/// Which operations, by weight. The file is larger than a read-ahead and smaller than the cache, and its operations cross
+/// blocks and pages.
+const OPERATIONS: &str = "\
+flen = 1048576
+[opsize]
+min = 1
+max = 65536
+[weights]
+close_open = 1.0
+invalidate = 1.0
+mapread = 10.0
+mapwrite = 10.0
+read = 10.0
+write = 10.0
+truncate = 3.0
+fsync = 0.2
+fdatasync = 0.2
+posix_fallocate = 1.0
+punch_hole = 1.0
+";
+
+/// Runs so many operations on a file of the mount. `None` if the tool is missing.
+pub fn exercise(live: &Live, operations: u64, seed: u64) -> Result<Option<()>> {
+    let Some(tool) = tool(TOOL) else {
+        not_run(format!("{TOOL} is not installed: run `ci/setup test`"));
+        return Ok(None);
+    };
+    let settings = live.scratch.join("fsx.toml");
+    fs::write(&settings, OPERATIONS)?;
+    let mut command = Command::new(tool);
+    command.arg("-f").arg(settings).args(["-N", &operations.to_string(), "-S", &seed.to_string()]);
+    // What it keeps of a failure is outside of the mount.
+    command.arg("-P").arg(live.scratch.path()).arg(live.shown("exercised"));
+    run(&mut command)?;
+    Ok(Some(()))
+}

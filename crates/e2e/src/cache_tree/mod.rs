@@ -1,0 +1,100 @@
+//! File-system exercisers and programs over `nectary cache mount`.
+//!
+//! Owns: the mounted directory they run in, what each of them has to find, and the comparison of what is below the mount
+//! with what it shows. Leaves to others: the mount's process (`live`), installing the tools (`ci/setup`).
+
+mod exerciser;
+mod posix;
+mod programs;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::live::Live;
+
+pub use exerciser::exercise;
+pub use posix::{Comparison, compare};
+pub use programs::run_programs;
+
+/// The memory of the cache: less than what the programs write, so that blocks leave it.
+const MEMORY: &str = "8M";
+
+/// A directory shown through a small cache.
+pub fn mounted(arguments: &[&str]) -> Result<Live> {
+    let live = Live::mounted(&[&["--memory", MEMORY], arguments].concat(), |_| {})?;
+    for folder in [live.scratch.path().to_owned(), live.scratch.join("source")] {
+        // Other users run some of the tests.
+        fs::set_permissions(folder, std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
+    }
+    Ok(live)
+}
+
+/// Finds a tool that `ci/setup` installs: in `NECTARY_TOOLS`, else in `tools/bin` of the target directory that this program
+/// was built into.
+pub fn tool(name: &str) -> Option<PathBuf> {
+    let given = std::env::var_os("NECTARY_TOOLS").map(PathBuf::from);
+    let own = std::env::current_exe().ok()?;
+    let beside = own.ancestors().skip(1).take(4).map(|folder| folder.join("tools/bin"));
+    given.into_iter().chain(beside).map(|folder| folder.join(name)).find(|path| path.is_file())
+}
+
+/// Every file below the mount's source and what the mount shows of it are the same: names, kinds, modes, owners, sizes and
+/// contents. Returns the number of files.
+pub fn is_the_source(live: &Live) -> Result<usize> {
+    let below = listing(&live.scratch.join("source"))?;
+    let shown = listing(&live.scratch.join("shown"))?;
+    for (name, entry) in &below {
+        let other = shown.get(name).with_context(|| format!("{} is not shown", name.display()))?;
+        ensure!(entry == other, "{}: the source has {entry:?}, the mount shows {other:?}", name.display());
+    }
+    ensure!(below.len() == shown.len(), "{} files below, {} shown", below.len(), shown.len());
+    Ok(below.len())
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Entry {
+    mode: u32,
+    owner: (u32, u32),
+    size: u64,
+    contents: u64,
+}
+
+fn listing(root: &Path) -> Result<BTreeMap<PathBuf, Entry>> {
+    let mut found = BTreeMap::new();
+    let mut folders = vec![root.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder)? {
+            let path = entry?.path();
+            let metadata = fs::symlink_metadata(&path)?;
+            let contents = if metadata.is_file() {
+                xxhash_rust::xxh3::xxh3_64(&fs::read(&path)?)
+            } else if metadata.is_symlink() {
+                xxhash_rust::xxh3::xxh3_64(fs::read_link(&path)?.as_os_str().as_encoded_bytes())
+            } else {
+                0
+            };
+            // The size of a directory is its file system's own.
+            let size = if metadata.is_dir() { 0 } else { metadata.size() };
+            let entry = Entry { mode: metadata.mode(), owner: (metadata.uid(), metadata.gid()), size, contents };
+            if metadata.is_dir() {
+                folders.push(path.clone());
+            }
+            found.insert(path.strip_prefix(root)?.to_owned(), entry);
+        }
+    }
+    Ok(found)
+}
+
+/// Runs a command to its end; an error carries what it printed.
+fn run(command: &mut Command) -> Result<Output> {
+    let output = command.stdin(Stdio::null()).output().with_context(|| format!("cannot start {command:?}"))?;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(&bytes[bytes.len().saturating_sub(4000)..]).into_owned();
+    let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
+    ensure!(output.status.success(), "{command:?} ended with {}\n{stdout}\n{stderr}", output.status);
+    Ok(output)
+}

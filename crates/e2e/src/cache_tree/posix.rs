@@ -1,0 +1,94 @@
+//! pjdfstest, test by test: the mount answers as the source's own file system does.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::cache_tree::tool;
+use crate::live::Live;
+use crate::report::not_run;
+
+/// The tool's name.
+const TOOL: &str = "pjdfstest";
+
+/// Users that every Debian has, each with its group, for the tests that change users.
+const SETTINGS: &str = "\
+[features]
+posix_fallocate = {}
+utimensat = {}
+utime_now = {}
+[settings]
+naptime = 0.01
+allow_remount = false
+[dummy_auth]
+entries = [[\"nobody\", \"nogroup\"], [\"daemon\", \"daemon\"]]
+";
+
+/// What the kernel imposes on any FUSE file system, so that a mount cannot do it: the test, and why. Written before the run.
+const EXCEPTIONS: [(&str, &str); 0] = [];
+
+/// How two runs compare.
+#[derive(Debug, Default)]
+pub struct Comparison {
+    /// Tests that ended alike.
+    pub alike: usize,
+    /// Of them, those that passed.
+    pub passed: usize,
+    /// Tests that did not, other than exceptions: the name, how it ended on the source's file system, and how on the mount.
+    pub differing: Vec<String>,
+    /// Exceptions that occurred.
+    pub excepted: usize,
+}
+
+/// Runs the suite beside the mount and in it. `None` if the tool is missing.
+pub fn compare(live: &Live) -> Result<Option<Comparison>> {
+    let Some(tool) = tool(TOOL) else {
+        not_run(format!("{TOOL} is not installed: run `ci/setup cache-mount`"));
+        return Ok(None);
+    };
+    let settings = live.scratch.join("posix.toml");
+    fs::write(&settings, SETTINGS)?;
+    // The source's file system, but not the source: nothing there is cached.
+    let beside = live.scratch.join("beside");
+    fs::create_dir_all(&beside)?;
+    fs::set_permissions(&beside, std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
+    let expected = outcomes(&tool, &settings, &beside)?;
+    let found = outcomes(&tool, &settings, &live.scratch.join("shown"))?;
+    let mut comparison = Comparison::default();
+    for (name, ended) in &expected {
+        let on_mount = found.get(name).map_or("not run", String::as_str);
+        if on_mount == ended {
+            comparison.alike += 1;
+            comparison.passed += usize::from(ended == "ok");
+        } else if EXCEPTIONS.iter().any(|(exception, _)| exception == name) {
+            comparison.excepted += 1;
+        } else {
+            comparison.differing.push(format!("{name}: {ended} beside the mount, {on_mount} in it"));
+        }
+    }
+    ensure!(comparison.passed > 0, "no test passed: {expected:?}");
+    Ok(Some(comparison))
+}
+
+/// How each test ended: `ok`, `FAILED`, `skipped`.
+fn outcomes(tool: &Path, settings: &Path, folder: &Path) -> Result<BTreeMap<String, String>> {
+    let mut command = Command::new(tool);
+    command.arg("-c").arg(settings).arg("-p").arg(folder).env("NO_COLOR", "1").stdin(Stdio::null());
+    // It ends with 1 if any test failed; which ones is what is compared.
+    let output = command.output().with_context(|| format!("cannot start {command:?}"))?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let mut found = BTreeMap::new();
+    for line in text.lines().filter(|line| !line.starts_with(char::is_whitespace)) {
+        let mut words = line.split_whitespace();
+        if let (Some(name), Some(ended @ ("ok" | "FAILED" | "skipped")), None) =
+            (words.next(), words.next(), words.next())
+        {
+            found.insert(name.to_owned(), ended.to_owned());
+        }
+    }
+    ensure!(!found.is_empty(), "{command:?} ran no test: {text}\n{}", String::from_utf8_lossy(&output.stderr));
+    Ok(found)
+}

@@ -1,0 +1,17 @@
+//! A cached directory under a file-system exerciser and under programs: a sample of `cache-tree`.
+
+use nectary_e2e::cache_tree::{exercise, is_the_source, mounted, run_programs};
+use nectary_e2e::live::missing;
+use nectary_e2e::report::not_run;
+
+#[test]
+fn random_operations_and_programs_find_in_a_cached_directory_what_they_wrote() {
+    if let Some(reason) = missing(false) {
+        return not_run(format!("cache tree: {reason}"));
+    }
+    let live = mounted(&[]).expect("it is mounted");
+    exercise(&live, 100_000, 18).unwrap_or_else(|error| panic!("{error:#}"));
+    println!("{}", run_programs(&live, 18).unwrap_or_else(|error| panic!("{error:#}")));
+    let files = is_the_source(&live).unwrap_or_else(|error| panic!("{error:#}"));
+    assert!(files > 1000, "{files}");
+}
