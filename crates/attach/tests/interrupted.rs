@@ -2,7 +2,6 @@
 
 mod support;
 
-use std::ffi::CStr;
 use std::fs;
 use std::io::Read as _;
 use std::os::unix::process::ExitStatusExt;
@@ -68,7 +67,7 @@ impl Slow {
 impl FileSystem for Slow {
     fn serve(&self, request: Request<'_>, reply: Reply) {
         match request.call {
-            Call::LookUp { name } if name == CStr::from_bytes_with_nul(b"file\0").unwrap() => reply.entry(&Entry {
+            Call::LookUp { name } if name == c"file" => reply.entry(&Entry {
                 node: FILE,
                 generation: 0,
                 attributes: Slow::attributes(FILE),
