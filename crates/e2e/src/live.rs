@@ -68,8 +68,7 @@ pub fn missing(is_device: bool) -> Option<String> {
     }
 }
 
-fn scratch(name: &str) -> Result<Scratch> {
-    let scratch = Scratch::new(name)?;
+fn furnished(scratch: Scratch) -> Result<Scratch> {
     for folder in ["source", "shown", "run"] {
         fs::create_dir_all(scratch.join(folder))?;
     }
@@ -80,7 +79,16 @@ fn scratch(name: &str) -> Result<Scratch> {
 impl Live {
     /// Mounts `source` of a new folder at `shown`; `fill` puts files into it before.
     pub fn mounted(arguments: &[&str], fill: impl FnOnce(&Path)) -> Result<Live> {
-        let scratch = scratch("live-mount")?;
+        Live::mounted_in(Scratch::new("live-mount")?, arguments, fill)
+    }
+
+    /// The same, with its source in memory.
+    pub fn mounted_in_memory(arguments: &[&str], fill: impl FnOnce(&Path)) -> Result<Live> {
+        Live::mounted_in(Scratch::in_memory("live-mount")?, arguments, fill)
+    }
+
+    fn mounted_in(scratch: Scratch, arguments: &[&str], fill: impl FnOnce(&Path)) -> Result<Live> {
+        let scratch = furnished(scratch)?;
         fill(&scratch.join("source"));
         let mut command = Command::new(binary()?);
         command.args(["cache", "mount"]).arg(scratch.join("source")).arg(scratch.join("shown")).args(arguments);
@@ -89,7 +97,7 @@ impl Live {
 
     /// Attaches a device; `{folder}` in the SPEC is a new folder.
     pub fn attached(spec: &str, arguments: &[&str]) -> Result<Live> {
-        let scratch = scratch("live-attach")?;
+        let scratch = furnished(Scratch::new("live-attach")?)?;
         let spec = spec.replace("{folder}", &scratch.path().display().to_string());
         let mut command = Command::new(binary()?);
         command.args(["attach", &spec, "--foreground"]).args(arguments);

@@ -9,7 +9,7 @@ fn random_operations_and_programs_find_in_a_cached_directory_what_they_wrote() {
     if let Some(reason) = missing(false) {
         return not_run(format!("cache tree: {reason}"));
     }
-    let live = mounted(&[]).expect("it is mounted");
+    let live = mounted(&[], true).expect("it is mounted");
     exercise(&live, 100_000, 18).unwrap_or_else(|error| panic!("{error:#}"));
     println!("{}", run_programs(&live, 18).unwrap_or_else(|error| panic!("{error:#}")));
     let files = is_the_source(&live).unwrap_or_else(|error| panic!("{error:#}"));

@@ -34,7 +34,7 @@ fn main() -> Result<ExitCode> {
     let seed = seed_or_new(arguments.seed);
     let mut problems = 0;
     for options in MOUNTS {
-        let live = mounted(options)?;
+        let live = mounted(options, false)?;
         let options = options.join(" ");
         println!("cache-tree: seed {seed}, cache mount {options}");
         match exercise(&live, arguments.operations, seed) {

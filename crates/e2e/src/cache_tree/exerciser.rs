@@ -12,13 +12,13 @@ use crate::report::not_run;
 /// The tool's name.
 const TOOL: &str = "fsx";
 
-/// Which operations, by weight. The file is larger than a read-ahead and smaller than the cache, and its operations cross
-/// blocks and pages.
+/// Which operations, by weight. The file is larger than a read-ahead and smaller than the cache, and operations cross blocks
+/// and pages.
 const OPERATIONS: &str = "\
-flen = 1048576
+flen = 262144
 [opsize]
 min = 1
-max = 65536
+max = 16384
 [weights]
 close_open = 1.0
 invalidate = 1.0

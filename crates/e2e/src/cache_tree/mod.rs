@@ -24,9 +24,11 @@ pub use programs::run_programs;
 /// The memory of the cache: less than what the programs write, so that blocks leave it.
 const MEMORY: &str = "8M";
 
-/// A directory shown through a small cache.
-pub fn mounted(arguments: &[&str]) -> Result<Live> {
-    let live = Live::mounted(&[&["--memory", MEMORY], arguments].concat(), |_| {})?;
+/// A directory shown through a small cache; with `in_memory` it is in memory, where nothing waits for a disk.
+pub fn mounted(arguments: &[&str], in_memory: bool) -> Result<Live> {
+    let arguments = [&["--memory", MEMORY], arguments].concat();
+    let live =
+        if in_memory { Live::mounted_in_memory(&arguments, |_| {})? } else { Live::mounted(&arguments, |_| {})? };
     for folder in [live.scratch.path().to_owned(), live.scratch.join("source")] {
         // Other users run some of the tests.
         fs::set_permissions(folder, std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
