@@ -192,7 +192,7 @@ mod tests {
         assert_eq!(of("size", 6, "dear"), of("period", 500, "dear"));
         assert_eq!(of("period", 500, "dear"), of("sublists", 5, "dear"));
         assert!(of("size", 6, "dear") < 5000 && of("size", 8, "lru") == 1000, "{known:?}");
-        assert!(known.min.misses < of("size", 6, "dear"));
+        assert!(known.min.misses <= of("size", 6, "dear"));
         assert!(known.policy_us.iter().all(|entry| entry.1 >= 0.0));
     }
 }

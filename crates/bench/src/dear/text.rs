@@ -220,7 +220,12 @@ mod tests {
             pairs: 10,
         };
         let sort = PROGRAMS.iter().find(|program| program.name == "sort").unwrap();
-        let all = [workload(&[sort], |lane| if lane == "dear" { 0.9 } else { 0.5 })];
+        let share = |lane: &str| match lane {
+            "dear" => 0.9,
+            "adaptive" => 0.3,
+            _ => 0.5,
+        };
+        let all = [workload(&[sort], share)];
         let figures = results::figures(&all, Some(&cost), true);
         let said = text(&plan, &all, &cost, &figures, Duration::from_secs(1));
         let of = |name: &str| said.lines().find(|line| line.trim_start().starts_with(name)).expect("a line").to_owned();
