@@ -275,7 +275,7 @@ mod tests {
                 assert!(!text.contains('\u{1b}'), "a name moves the cursor");
                 let parts = ["looping", "2 lost against LRU (5 - 7)", "+20.0 % misses", "file.c", "1 block in 8"];
                 // The narrowest cuts the last two.
-                for part in &parts[..if columns < 60 { 3 } else { 5 }] {
+                for part in &parts[..if columns <= COLUMNS_MIN { 3 } else { 5 }] {
                     assert!(text.contains(part), "{columns}: no {part} in\n{text}");
                 }
                 assert_eq!(text.contains("100.0 % of 100/s"), before.is_some(), "{columns}\n{text}");
