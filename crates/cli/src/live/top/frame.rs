@@ -152,9 +152,9 @@ fn to_min(window: &Value) -> String {
     }
     let over = 100.0 * (misses as f64 / least as f64 - 1.0);
     let share = window["share_of_blocks"].as_f64().unwrap_or(1.0);
-    let sample = if share < 1.0 { format!(", 1 block in {:.0}", 1.0 / share) } else { String::new() };
+    let sample = if share < 1.0 { format!(", of 1 block in {:.0}", 1.0 / share) } else { String::new() };
     format!(
-        "  to MIN  {over:+.1} % misses: {} against {} at least, in the last {}{sample}",
+        "  to MIN  {over:+.1} % misses ({}, least {}) in the last {}{sample}",
         short(misses),
         short(least),
         short(number(&window["references"]))
@@ -273,7 +273,7 @@ mod tests {
                 let text = lines.join("\n");
                 assert!(lines.iter().all(|line| line.chars().count() <= columns.max(COLUMNS_MIN)), "{columns}\n{text}");
                 assert!(!text.contains('\u{1b}'), "a name moves the cursor");
-                let parts = ["looping", "2 lost against LRU (5 - 7)", "+20.0 % misses", "file.c", "1 block in 8"];
+                let parts = ["looping", "2 lost against LRU (5 - 7)", "+20.0 % misses", "file.c", "of 1 block in 8"];
                 // The narrowest cuts the last two.
                 for part in &parts[..if columns <= COLUMNS_MIN { 3 } else { 5 }] {
                     assert!(text.contains(part), "{columns}: no {part} in\n{text}");
