@@ -14,6 +14,7 @@ const FLOORS: &[(&str, u8)] = &[
     ("nectary-bench", 5),
     ("nectary-attach", 4),
     ("nectary-trace", 3),
+    ("nectary-ram", 3),
     ("nectary-buffer", 3),
     ("nectary-store", 3),
     ("nectary-cache", 2),
