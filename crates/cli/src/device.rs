@@ -20,6 +20,7 @@ pub fn registry() -> Registry {
     let mut registry = Registry::with_builtins();
     nectary_buffer::register(&mut registry);
     nectary_nbd::register(&mut registry);
+    nectary_ram::device::register(&mut registry);
     registry
 }
 

@@ -33,7 +33,7 @@ fn server(arguments: &ServerArguments) -> Result<(Url, ConnectOptions), Failure>
         true => Some(ClientTls::load(arguments.tls_ca.as_deref(), identity)?),
         false => None,
     };
-    Ok((url, ConnectOptions { tls }))
+    Ok((url, ConnectOptions { tls, ..ConnectOptions::default() }))
 }
 
 async fn show(arguments: &InfoArguments) -> Result<u8, Failure> {
