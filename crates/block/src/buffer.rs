@@ -11,6 +11,7 @@
 
 use std::alloc::{Layout, alloc, alloc_zeroed, dealloc, handle_alloc_error};
 use std::cell::RefCell;
+use std::io;
 use std::mem::MaybeUninit;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
@@ -44,6 +45,16 @@ pub fn release_pages(memory: &mut [u8]) {
     if start < end {
         // SAFETY: all of these pages belong only to the caller, and any bytes are valid contents.
         unsafe { libc::madvise(std::ptr::without_provenance_mut(start), end - start, libc::MADV_DONTNEED) };
+    }
+}
+
+/// Keeps memory from being written to swap, until the process ends or the memory is freed. *Errors*: the kernel's, as
+/// when it is more than this process may lock (`RLIMIT_MEMLOCK`).
+pub fn lock_pages(memory: &[u8]) -> io::Result<()> {
+    // SAFETY: the call changes no contents, and the range is memory of this process.
+    match unsafe { libc::mlock(memory.as_ptr().cast(), memory.len()) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
     }
 }
 

@@ -39,7 +39,7 @@ pub type IoFuture<T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 's
 /// A device shared by all its users.
 pub type SharedDevice = Arc<dyn BlockDevice>;
 
-/// What data survives.
+/// What data survives. The order is by how much: of two devices under one stripe the lesser counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Survives {
     /// Nothing, not even the end of this process.
@@ -48,6 +48,10 @@ pub enum Survives {
     Process,
     /// A crash of this host's kernel.
     Host,
+    /// A crash of this host's kernel, or the loss of one donor of memory; not of both at once.
+    Donor,
+    /// A crash of this host's kernel together with the loss of one donor of memory.
+    HostAndDonor,
     /// Loss of power.
     Power,
 }

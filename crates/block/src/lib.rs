@@ -25,7 +25,7 @@ mod spec;
 mod stripe;
 
 pub use allocation::EXTENTS_MAX;
-pub use buffer::{BUFFER_ALIGNMENT, Buffer, advise_huge_pages, release_pages};
+pub use buffer::{BUFFER_ALIGNMENT, Buffer, advise_huge_pages, lock_pages, release_pages};
 pub use device::{
     BlockDevice, Context, Extent, Geometry, IoFuture, SharedDevice, Stream, Survives, WriteFlags, read, write,
 };

@@ -116,17 +116,42 @@ impl Registry {
             let message = format!("no device is named \"{name}\"; known are {known}");
             return self.refuse(&source, SpecError::new(spec.position, message));
         };
-        let arguments = Arguments {
+        constructor(self.taken_apart(name, rest, list, spec.position, source, options))
+    }
+
+    /// Takes the SPEC `name(…)` apart, for a command about devices of one kind; opens nothing.
+    ///
+    /// *Errors*: [`ErrorKind::Invalid`] with the place of the mistake, also for a SPEC of another kind.
+    pub fn arguments(&self, spec: &str, name: &str, options: &OpenOptions) -> Result<Arguments, Error> {
+        let source: Arc<str> = Arc::from(spec);
+        let parsed = Spec::parse(spec).map_err(|error| invalid(&source, &error))?;
+        match parsed.form {
+            Form::Call { name: found, arguments } if found == name => {
+                Ok(self.taken_apart(found, None, arguments, parsed.position, source, options.clone()))
+            }
+            _ => Err(invalid(&source, &SpecError::new(parsed.position, format!("expected {name}(…)")))),
+        }
+    }
+
+    fn taken_apart(
+        &self,
+        name: String,
+        rest: Option<String>,
+        list: Vec<Argument>,
+        position: usize,
+        source: Arc<str>,
+        options: OpenOptions,
+    ) -> Arguments {
+        Arguments {
             name,
             rest,
             list: list.into(),
             asked: Vec::new(),
-            position: spec.position,
+            position,
             source,
             options,
             registry: self.clone(),
-        };
-        constructor(arguments)
+        }
     }
 
     fn refuse(&self, source: &str, error: SpecError) -> OpenFuture {
@@ -186,6 +211,24 @@ impl Arguments {
             devices.push(self.device().await?);
         }
         Ok(devices)
+    }
+
+    /// Takes the texts of all arguments that are not `key=value`, for names that are no devices, such as `host:7070`.
+    ///
+    /// *Errors*: one of them has parentheses.
+    pub fn texts(&mut self) -> Result<Vec<String>, Error> {
+        let mut texts = Vec::new();
+        while let Some(index) = self.list.iter().position(|argument| argument.key.is_none()) {
+            let Some(argument) = self.list.remove(index) else { break };
+            match argument.value.form {
+                Form::Text(text) => texts.push(text),
+                Form::Call { name, .. } => {
+                    let message = format!("{} takes a name here, not the device {name}(…)", self.name);
+                    return Err(self.error(argument.position, message));
+                }
+            }
+        }
+        Ok(texts)
     }
 
     /// The value of `key=value`, parsed by `read`, if the key is given.
@@ -278,5 +321,23 @@ mod tests {
             let error = open(spec).await.unwrap_err();
             assert!(error.detail.contains(place) && error.detail.contains(words), "{spec}: {error}");
         }
+    }
+
+    #[tokio::test]
+    async fn names_that_are_no_devices_are_taken_as_they_are() {
+        let mut registry = Registry::with_builtins();
+        registry.register("first", |mut arguments: Arguments| async move {
+            let texts = arguments.texts()?;
+            let size = arguments.option("size", crate::parse_size)?.unwrap_or(4096);
+            arguments.finish()?;
+            assert_eq!(texts, ["host:7070", "[::1]:7070;rack=a", "nbd+unix:///a?socket=/b,c"]);
+            Ok(Arc::new(crate::MemoryDevice::new(size)) as SharedDevice)
+        });
+        let spec = "first(host:7070,[::1]:7070;rack=a,size=8K,\"nbd+unix:///a?socket=/b,c\")";
+        let device = registry.open(spec, &OpenOptions::default()).await.unwrap();
+        assert_eq!(device.geometry().size_bytes, 8192);
+        let error = registry.open("first(memory:4K,stats(memory:4K))", &OpenOptions::default()).await.map(drop);
+        let error = error.unwrap_err();
+        assert!(error.detail.contains("character 17") && error.detail.contains("not the device stats"), "{error}");
     }
 }

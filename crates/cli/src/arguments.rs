@@ -27,6 +27,7 @@ use nectary_proxy::{AccessLog, ClientNet, OriginUrl};
 use nectary_store::{ClusterRead, OpenOptions, REINSERT_PERCENT_MAX, REWRITE_PERCENT_MAX};
 
 use crate::exit;
+use crate::ram::RamCommand;
 
 pub use admin::AdminArguments;
 pub use admission::AdmissionArguments;
@@ -43,7 +44,7 @@ pub use trace::{ConvertArguments, StatArguments as TraceStatArguments, TraceComm
 pub use trace_record::RecordArguments;
 
 /// Examples stand where the eye falls first: before usage and options.
-const TEMPLATE: &str = "{about-with-newline}\n{before-help}{usage-heading} {usage}\n\n{all-args}{after-help}";
+pub const TEMPLATE: &str = "{about-with-newline}\n{before-help}{usage-heading} {usage}\n\n{all-args}{after-help}";
 
 /// Storage for caches.
 #[derive(Debug, Parser)]
@@ -141,6 +142,12 @@ pub enum Command {
   nectary nbd info nbd://localhost/disk
   nectary nbd list nbd://localhost", after_help = exit::HELP)]
     Nbd(NbdCommand),
+    /// Lend memory to other machines, and make disks of what others lend
+    #[command(subcommand, arg_required_else_help = true, help_template = TEMPLATE, before_help = "Examples:
+  nectary ram donate --listen 127.0.0.1:7070 --memory 1G
+  nectary ram create 'ram(h1:7070,h2:7070,id=build,size=8G)'
+  nectary attach 'ram(h1:7070,h2:7070,id=build)'", after_help = exit::HELP)]
+    Ram(RamCommand),
     /// Measure the store beside file systems
     #[command(arg_required_else_help = true, help_template = TEMPLATE, before_help = "Examples:
   nectary bench --list

@@ -26,6 +26,7 @@ pub fn registry_listing(caches: &Caches) -> Registry {
     let mut registry = Registry::with_builtins();
     caches.register(&mut registry);
     nectary_nbd::register(&mut registry);
+    nectary_ram::device::register(&mut registry);
     registry
 }
 

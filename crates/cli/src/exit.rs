@@ -11,6 +11,7 @@ use nectary_block as block;
 use nectary_host as host;
 use nectary_nbd as nbd;
 use nectary_proxy as proxy;
+use nectary_ram::donor::DonorError;
 use nectary_store as store;
 use nectary_trace as trace;
 
@@ -92,6 +93,8 @@ const REMEDY_CORRUPT: &str =
 const REMEDY_TOKEN: &str = "make one with `(umask 077; openssl rand -hex 32 > FILE)`";
 const REMEDY_ABSENT: &str = "check the SPEC, or make a store with `nectary store create SPEC --size 10G`";
 const REMEDY_SERVER: &str = "see whether the server runs, and which exports it has: `nectary nbd list URL`";
+const REMEDY_DONORS: &str =
+    "see whether the donors run and what they hold: `nectary nbd list nbd://HOST:PORT`; docs/ram.md";
 const REMEDY_FULL: &str = "free space there, or ask for a smaller --size";
 const REMEDY_VOID: &str = "this contender gave back wrong bytes: keep the command and its seed, and report it";
 const REMEDY_LATCHED: &str = "see the first error on standard error; restart on a device that works";
@@ -105,8 +108,16 @@ fn classify(cause: &(dyn std::error::Error + 'static)) -> Option<(u8, Option<&'s
         Some(attach::Error::Device(error)) => Some(error),
         _ => cause.downcast_ref::<block::Error>(),
     };
+    if let Some(DonorError::TooLittle { .. }) = cause.downcast_ref::<DonorError>() {
+        return Some((USAGE, None));
+    }
     if let Some(error) = device {
+        // Their messages say what is needed.
+        let is_ram = error.device.starts_with("ram(");
         return Some(match error.kind {
+            block::ErrorKind::Absent if is_ram => (NOT_FOUND, Some(REMEDY_DONORS)),
+            block::ErrorKind::Busy if is_ram => (BUSY, None),
+            block::ErrorKind::Full | block::ErrorKind::TimedOut | block::ErrorKind::Io if is_ram => (FAILED, None),
             block::ErrorKind::Absent => (NOT_FOUND, Some(REMEDY_ABSENT)),
             block::ErrorKind::Busy => (BUSY, Some(REMEDY_BUSY)),
             block::ErrorKind::Invalid | block::ErrorKind::Unsupported => (USAGE, Some(REMEDY_SPEC)),

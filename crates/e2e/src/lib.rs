@@ -24,6 +24,7 @@ pub mod nectary;
 pub mod origin;
 pub mod peers;
 pub mod pressure;
+pub mod ram;
 pub mod report;
 pub mod ring;
 pub mod rng;

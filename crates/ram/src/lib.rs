@@ -6,4 +6,9 @@
 //!
 //! | room | what is in it |
 //! |---|---|
+//! | `donor` | memory as exports: who may use how much of it, and for how long it stays |
+//! | `device` | the device `ram(…)`: labels, which block is on which donor, sessions with donors |
 #![forbid(unsafe_code)]
+
+pub mod device;
+pub mod donor;

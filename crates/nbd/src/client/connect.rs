@@ -22,6 +22,9 @@ use crate::wire::request::{self, Header};
 pub struct ConnectOptions {
     /// Certificates for TLS; by default those that the URL names, else those of the system.
     pub tls: Option<ClientTls>,
+    /// Never connects again: with the first connection that ends, all further requests fail. For a caller that has to
+    /// look at the server before it goes on.
+    pub is_single_session: bool,
 }
 
 /// The result of a connection.

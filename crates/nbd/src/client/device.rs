@@ -81,6 +81,17 @@ impl NbdDevice {
         Ok(NbdDevice { inner: Arc::new(inner) })
     }
 
+    /// Why one of its connections has ended, if one has. With [`ConnectOptions::is_single_session`] no request succeeds
+    /// from then on.
+    pub fn failure(&self) -> Option<String> {
+        self.inner.failure().map(|failure| failure.reason.to_string())
+    }
+
+    /// What the server says about the export, for people.
+    pub fn description(&self) -> Option<&str> {
+        self.inner.agreed.description.as_deref()
+    }
+
     /// How many connections it has.
     pub fn connections(&self) -> usize {
         self.inner.slots.len()

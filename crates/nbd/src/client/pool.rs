@@ -69,6 +69,11 @@ impl Inner {
         self.agreed.flags & flag != 0
     }
 
+    /// Why the first connection that has ended did so.
+    pub fn failure(&self) -> Option<Failure> {
+        self.slots.iter().find_map(|slot| slot.current().failure().cloned())
+    }
+
     /// A connection that has not ended, if there is one: the one whose turn it is, or else another.
     fn live(&self) -> Option<Arc<Connection>> {
         let start = self.next.fetch_add(1, Ordering::Relaxed);
@@ -78,6 +83,11 @@ impl Inner {
 
     /// A connection that has not ended; ended ones are made again, one attempt at a time.
     async fn connection(&self) -> Result<Arc<Connection>, Failure> {
+        if self.options.is_single_session
+            && let Some(failure) = self.failure()
+        {
+            return Err(failure);
+        }
         for slot in self.slots.iter().filter(|slot| slot.current().failure().is_some()) {
             let _turn = match self.live() {
                 // Another caller is connecting, and there is another connection.

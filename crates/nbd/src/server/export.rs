@@ -103,10 +103,32 @@ impl Export {
     }
 }
 
+/// Why there is no export for a name; the text is for the client's user.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Missing {
+    /// There is none of this name.
+    Unknown(String),
+    /// There is one, or could be, but not for this client now.
+    Refused(String),
+}
+
+/// Exports that come and go while the server runs.
+pub trait ExportSource: Send + Sync + 'static {
+    /// The export of a name that a client gives; it may be made for this call.
+    ///
+    /// It is called for each option that names an export, more than once on a connection: the same name has to give the
+    /// same export for as long as somebody holds it. A connection holds its export until its last request has ended.
+    fn find(&self, name: &str) -> Result<Arc<Export>, Missing>;
+
+    /// Names and descriptions for a client that asks for a list.
+    fn list(&self) -> Vec<(String, String)>;
+}
+
 /// The exports of a server.
 #[derive(Default)]
 pub struct Exports {
     list: Vec<Arc<Export>>,
+    source: Option<Arc<dyn ExportSource>>,
 }
 
 impl Exports {
@@ -126,20 +148,37 @@ impl Exports {
             }
             list.push(Arc::new(export));
         }
-        Ok(Exports { list })
+        Ok(Exports { list, source: None })
     }
 
-    /// All of them, in the order of the command line.
+    /// Exports that `source` gives. When the server stops, their devices are not flushed.
+    pub fn of(source: Arc<dyn ExportSource>) -> Exports {
+        Exports { list: Vec::new(), source: Some(source) }
+    }
+
+    /// All that do not come from a source, in the order of the command line.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<Export>> {
         self.list.iter()
     }
 
     /// The export of a name; the empty name means the only one, if there is only one.
-    pub(crate) fn find(&self, name: &str) -> Option<&Arc<Export>> {
+    pub(crate) fn find(&self, name: &str) -> Result<Arc<Export>, Missing> {
+        if let Some(source) = &self.source {
+            return source.find(name);
+        }
         let named = self.list.iter().find(|export| export.name == name);
-        match self.list.as_slice() {
+        let found = match self.list.as_slice() {
             [only] if name.is_empty() => Some(only),
             _ => named,
+        };
+        found.cloned().ok_or_else(|| Missing::Unknown("there is no export of this name".to_owned()))
+    }
+
+    /// Names and descriptions, for a client that asks for them.
+    pub(crate) fn listed(&self) -> Vec<(String, String)> {
+        match &self.source {
+            Some(source) => source.list(),
+            None => self.list.iter().map(|export| (export.name.clone(), export.description.clone())).collect(),
         }
     }
 }

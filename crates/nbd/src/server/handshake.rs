@@ -14,7 +14,7 @@
 
 use std::sync::Arc;
 
-use super::export::{Export, Exports};
+use super::export::{Export, Exports, Missing};
 use crate::limits::{OPTION_BYTES_MAX, OPTION_SKIP_BYTES_MAX, OPTIONS_MAX};
 use crate::wire::bytes::text;
 use crate::wire::option::{self, ContextRequest, DataError, InfoRequest, info, rep};
@@ -192,10 +192,10 @@ impl Handshake {
                 actions.push(refuse(option, rep::ERR_INVALID, "this option has no data"));
             }
             option::LIST => {
-                for export in self.exports.iter() {
-                    let mut data = (export.name().len() as u32).to_be_bytes().to_vec();
-                    data.extend(export.name().as_bytes());
-                    data.extend(export.description().as_bytes());
+                for (name, description) in self.exports.listed() {
+                    let mut data = (name.len() as u32).to_be_bytes().to_vec();
+                    data.extend(name.as_bytes());
+                    data.extend(description.as_bytes());
                     actions.push(Action::Send(option::encode_reply(option, rep::SERVER, &data)));
                 }
                 actions.push(acknowledge(option));
@@ -221,9 +221,13 @@ impl Handshake {
     }
 
     fn export_name(&mut self, data: &[u8], actions: &mut Vec<Action>) {
-        let found = text(data).ok().and_then(|name| self.exports.find(name)).cloned();
-        let Some(export) = found else {
-            return actions.push(Action::End("NBD_OPT_EXPORT_NAME of an export that does not exist".to_owned()));
+        let unknown = || Missing::Unknown("the name is no text".to_owned());
+        let export = match text(data).map_err(|_| unknown()).and_then(|name| self.exports.find(name)) {
+            Ok(export) => export,
+            Err(Missing::Unknown(_)) => {
+                return actions.push(Action::End("NBD_OPT_EXPORT_NAME of an export that does not exist".to_owned()));
+            }
+            Err(Missing::Refused(why)) => return actions.push(Action::End(format!("NBD_OPT_EXPORT_NAME: {why}"))),
         };
         let agreed = self.agreed(export);
         let mut out = agreed.size_bytes.to_be_bytes().to_vec();
@@ -246,8 +250,9 @@ impl Handshake {
             Ok(request) => request,
             Err(error) => return actions.push(malformed(option, error)),
         };
-        let Some(export) = self.exports.find(request.name).cloned() else {
-            return actions.push(refuse(option, rep::ERR_UNKNOWN, "there is no export of this name"));
+        let export = match self.exports.find(request.name) {
+            Ok(export) => export,
+            Err(missing) => return actions.push(absent(option, &missing)),
         };
         let agreed = self.agreed(export);
         let export = &agreed.export;
@@ -287,8 +292,9 @@ impl Handshake {
             Ok(request) => request,
             Err(error) => return actions.push(malformed(option, error)),
         };
-        let Some(export) = self.exports.find(request.name).cloned() else {
-            return actions.push(refuse(option, rep::ERR_UNKNOWN, "there is no export of this name"));
+        let export = match self.exports.find(request.name) {
+            Ok(export) => export,
+            Err(missing) => return actions.push(absent(option, &missing)),
         };
         if request.queries.iter().any(|query| !query.contains(':')) {
             return actions.push(refuse(option, rep::ERR_INVALID, "a query has no colon behind its namespace"));
@@ -313,6 +319,14 @@ fn acknowledge(option: u32) -> Action {
 
 fn refuse(option: u32, reply: u32, message: &str) -> Action {
     Action::Send(option::encode_reply(option, reply, message.as_bytes()))
+}
+
+/// The answer for an export that the client does not get.
+fn absent(option: u32, missing: &Missing) -> Action {
+    match missing {
+        Missing::Unknown(why) => refuse(option, rep::ERR_UNKNOWN, why),
+        Missing::Refused(why) => refuse(option, rep::ERR_POLICY, why),
+    }
 }
 
 fn malformed(option: u32, error: DataError) -> Action {

@@ -41,7 +41,7 @@ use crate::error::Error;
 use crate::limits::{CONNECTIONS_MAX, SERVER_BYTES_MAX, STOP_TIME_MAX};
 use crate::transport::Transport;
 
-pub use export::{Export, ExportFigures, Exports};
+pub use export::{Export, ExportFigures, ExportSource, Exports, Missing};
 pub use listen::Listen;
 
 /// How long accepting pauses after it failed, as it does without file descriptors.

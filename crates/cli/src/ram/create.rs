@@ -1,0 +1,73 @@
+//! `nectary ram create` and `nectary ram delete`: devices in the memory of donors.
+//!
+//! Owns: what they print. Leaves to others: making and deleting (`nectary-ram`).
+
+use clap::Args;
+use nectary_block::{OpenOptions, format_size};
+use nectary_ram::device::{self, RamOptions};
+use serde_json::json;
+
+use crate::device::registry;
+use crate::exit::{Failure, GOOD};
+use crate::output;
+
+/// The examples of `ram create`.
+pub const CREATE_EXAMPLES: &str = "Examples:
+  nectary ram create 'ram(h1:7070,h2:7070,id=build,size=8G)'
+  nectary attach 'ram(h1:7070,h2:7070,id=build)'
+  With certificates, and donors that other programs serve:
+    nectary ram create 'ram(\"nbds://h1:7070/?tls-certificates=/etc/pki/nbd\",nbd://h2/disk,id=build,size=1G)'";
+
+/// The examples of `ram delete`.
+pub const DELETE_EXAMPLES: &str = "Examples:
+  nectary ram delete 'ram(h1:7070,h2:7070,id=build)'";
+
+/// `ram create`.
+#[derive(Debug, Args)]
+pub struct CreateArguments {
+    /// The device: its donors, id and size, as `ram(h1:7070,h2:7070,id=build,size=8G)`
+    #[arg(value_name = "SPEC")]
+    pub spec: String,
+    /// Overwrite what is on donors of other makes, such as an nbdkit; never a device
+    #[arg(long)]
+    pub force: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `ram delete`.
+#[derive(Debug, Args)]
+pub struct DeleteArguments {
+    /// The device: its donors and id, as `ram(h1:7070,h2:7070,id=build)`
+    #[arg(value_name = "SPEC")]
+    pub spec: String,
+}
+
+fn options(spec: &str) -> Result<RamOptions, Failure> {
+    Ok(RamOptions::parse(registry().arguments(spec, "ram", &OpenOptions::default())?)?)
+}
+
+/// Makes a device.
+pub async fn create(arguments: &CreateArguments) -> Result<u8, Failure> {
+    let label = device::create(&options(&arguments.spec)?, arguments.force).await?;
+    if arguments.json {
+        output::json(&json!({
+            "id": label.id,
+            "size_bytes": label.size_bytes,
+            "donors": label.shares.len(),
+            "share_bytes": label.shares,
+        }))?;
+        return Ok(GOOD);
+    }
+    let shares: Vec<String> = label.shares.iter().map(|&bytes| format_size(bytes)).collect();
+    let (id, size, shares) = (&label.id, format_size(label.size_bytes), shares.join(", "));
+    output::text(&format!("device {id} of {size} is made; its donors hold {shares}\n"))?;
+    Ok(GOOD)
+}
+
+/// Deletes a device.
+pub async fn delete(arguments: &DeleteArguments) -> Result<u8, Failure> {
+    device::delete(&options(&arguments.spec)?).await?;
+    Ok(GOOD)
+}

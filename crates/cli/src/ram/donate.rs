@@ -1,0 +1,202 @@
+//! `nectary ram donate`: memory of this machine for others.
+//!
+//! Owns: who may connect, the control socket of a donor, and its reaction to signals. Leaves to others: memory and
+//! devices (`nectary-ram`), serving (`nectary-nbd`).
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use clap::Args;
+use nectary_block::{format_size, parse_duration, parse_size};
+use nectary_host::log::{self, Level};
+use nectary_host::tls::ServerTls;
+use nectary_host::{ControlServer, Limits, Methods, RuntimeDirectory, Shutdown, State, Status};
+use nectary_nbd::{Exports, Listen, Server, ServerFigures, ServerOptions};
+use nectary_ram::donor::page::check_label;
+use nectary_ram::donor::{Donor, DonorFigures, DonorOptions};
+use serde_json::json;
+
+use crate::exit::{Failure, GOOD, USAGE};
+use crate::output;
+
+/// The examples of the command.
+pub const EXAMPLES: &str = "Examples:
+  On this machine alone:
+    nectary ram donate --listen 127.0.0.1:7070 --memory 1G
+  For others, who show certificates:
+    nectary ram donate --listen :7070 --memory 8G --tls-cert server.pem --tls-key server.key --tls-client-ca ca.pem
+  For others on a network that is trusted:
+    nectary ram donate --listen 10.0.0.1:7070 --memory 8G --insecure";
+
+/// How often a donor that is to end looks whether its clients have gone.
+const LEAVE_PAUSE: Duration = Duration::from_millis(50);
+
+/// `ram donate`.
+#[derive(Debug, Args)]
+pub struct DonateArguments {
+    /// Address to listen on, as 10.0.0.1:7070, :7070 for every address, or unix:PATH; may be given again
+    #[arg(long, value_name = "ADDR", required = true, value_parser = parse_listen)]
+    pub listen: Vec<Listen>,
+    /// Memory to lend, as 8G
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub memory: u64,
+    /// The most that one device may have; all memory if it is not given
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub quota: Option<u64>,
+    /// Take memory when it is first written, and do not lock it: it may be swapped out, or not be there when needed
+    #[arg(long)]
+    pub on_demand: bool,
+    /// Label of this donor, as rack=a; may be given again
+    #[arg(long, value_name = "KEY=VALUE", value_parser = parse_label)]
+    pub label: Vec<String>,
+    /// Serve addresses beyond this machine without certificates of clients: everybody who reaches them can read and write
+    #[arg(long)]
+    pub insecure: bool,
+    /// Certificate of this donor, a PEM file; with it every connection must be encrypted
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    pub tls_cert: Option<PathBuf>,
+    /// Key of the certificate, a PEM file
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub tls_key: Option<PathBuf>,
+    /// Clients must show a certificate that one of this PEM file has signed
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub tls_client_ca: Option<PathBuf>,
+    /// How long SIGTERM waits for clients to leave while devices hold data
+    #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "60s")]
+    pub grace: Duration,
+}
+
+/// Reads `IP:PORT`, `:PORT`, or what `export --nbd` takes.
+fn parse_listen(text: &str) -> Result<Listen, String> {
+    if text.starts_with("unix:") || text.starts_with("tcp:") {
+        return text.parse();
+    }
+    let all = text.strip_prefix(':').map(|port| format!("[::]:{port}"));
+    let address = all.unwrap_or_else(|| text.replacen("localhost:", "127.0.0.1:", 1));
+    address
+        .parse::<SocketAddr>()
+        .map(Listen::Tcp)
+        .map_err(|_| format!("expected IP:PORT, :PORT or unix:PATH, found \"{text}\""))
+}
+
+fn parse_label(text: &str) -> Result<String, String> {
+    check_label(text).map(|()| text.to_owned())
+}
+
+/// Lends memory until a signal comes.
+pub async fn run(arguments: &DonateArguments) -> Result<u8, Failure> {
+    let shutdown = Shutdown::new();
+    let _signals = shutdown.on_signals().context("cannot listen for signals")?;
+    let tls = match (&arguments.tls_cert, &arguments.tls_key) {
+        (Some(certificate), Some(key)) => Some(ServerTls::load(certificate, key, arguments.tls_client_ca.as_deref())?),
+        _ => None,
+    };
+    check_public(arguments, tls.as_ref())?;
+    let donor = Donor::new(DonorOptions {
+        memory_bytes: arguments.memory,
+        quota_bytes: arguments.quota,
+        on_demand: arguments.on_demand,
+        labels: arguments.label.clone(),
+    })?;
+    let options = ServerOptions { tls, insecure: arguments.insecure, ..ServerOptions::default() };
+    let server = Server::start(&arguments.listen, Exports::of(donor.source()), options)?;
+    let control = start_control(&server, &donor)?;
+    let addresses = server.addresses().iter().map(|address| match address {
+        Listen::Tcp(address) => format!("{address}\n"),
+        unix @ Listen::Unix(_) => format!("{}\n", unix.url("", arguments.tls_cert.is_some())),
+    });
+    output::text(&addresses.collect::<String>())?;
+    shutdown.requested().await;
+    leave(&donor, arguments.grace).await;
+    control.stop().await;
+    server.stop().await.context("the end of the last requests")?;
+    Ok(GOOD)
+}
+
+/// Refuses addresses beyond this machine where clients need not show certificates.
+fn check_public(arguments: &DonateArguments, tls: Option<&ServerTls>) -> Result<(), Failure> {
+    let is_public = |listen: &&Listen| matches!(listen, Listen::Tcp(address) if !address.ip().is_loopback());
+    let is_closed = tls.is_some_and(ServerTls::wants_certificates);
+    match arguments.listen.iter().find(is_public).filter(|_| !is_closed && !arguments.insecure) {
+        None => Ok(()),
+        Some(listen) => Err(Failure::new(
+            USAGE,
+            format!("{listen}: everybody who reaches this address could read and write the memory"),
+            "give --tls-cert, --tls-key and --tls-client-ca, or --insecure on a network that is trusted",
+        )),
+    }
+}
+
+/// Waits for clients to leave, as what they have here would be gone.
+async fn leave(donor: &Donor, grace: Duration) {
+    donor.leave();
+    let note = |text: String| log::write(Level::Note, "donor", format_args!("{text}"));
+    let deadline = Instant::now() + grace;
+    let holding = || -> Vec<String> {
+        let devices = donor.figures().devices.into_iter().filter(|device| device.used_bytes > 0);
+        let line = |device: nectary_ram::donor::DeviceFigures| {
+            let (used, connections) = (format_size(device.used_bytes), device.connections);
+            format!("{used} of device {} ({connections} connections)", device.id)
+        };
+        devices.map(line).collect()
+    };
+    let has_clients = || donor.figures().devices.iter().any(|device| device.used_bytes > 0 && device.connections > 0);
+    if has_clients() {
+        let (held, seconds) = (holding().join(", "), grace.as_secs());
+        note(format!("holds {held}: waits {seconds} s for its clients to leave; a second signal ends it at once"));
+    }
+    while has_clients() && Instant::now() < deadline {
+        tokio::time::sleep(LEAVE_PAUSE).await;
+    }
+    match holding() {
+        held if held.is_empty() => note("holds nothing, and ends".to_owned()),
+        held => note(format!("ends, and with it {}", held.join(", "))),
+    }
+}
+
+fn start_control(server: &Server, donor: &Donor) -> Result<ControlServer, Failure> {
+    let name = server.addresses().iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
+    let first = server.addresses().first().map(ToString::to_string).unwrap_or_default();
+    let (figures, donor) = (server.reader(), donor.clone());
+    let mut methods = Methods::new();
+    methods.status(move || status(&name, &figures().0, &donor.figures()));
+    let directory = RuntimeDirectory::open()?;
+    // The path of a socket is short; that of another file may not be.
+    let part = match directory.socket(&format!("donor-{first}")) {
+        Ok(_) => format!("donor-{first}"),
+        Err(_) => format!("donor-{}", std::process::id()),
+    };
+    Ok(ControlServer::start(&directory, &part, methods, Limits::default())?)
+}
+
+/// The status of a donor, as `nectary status` shows it.
+fn status(name: &str, server: &ServerFigures, donor: &DonorFigures) -> Status {
+    let mut status = Status::healthy("donor", name);
+    if server.turned_away > 0 {
+        let what = format!("{} clients were turned away, as {} are served", server.turned_away, server.connections);
+        status = status.with_problem(State::Degraded, what, "let clients use fewer connections");
+    }
+    status.with_detail(json!({ "donor": donor, "server": server }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_read_with_and_without_a_scheme() {
+        for (text, listen) in [
+            ("127.0.0.1:7070", "tcp:127.0.0.1:7070"),
+            ("localhost:7070", "tcp:127.0.0.1:7070"),
+            (":7070", "tcp:[::]:7070"),
+            ("[::1]:7070", "tcp:[::1]:7070"),
+            ("tcp:10.0.0.1:1", "tcp:10.0.0.1:1"),
+            ("unix:/run/a", "unix:/run/a"),
+        ] {
+            assert_eq!(parse_listen(text).unwrap().to_string(), listen);
+        }
+        assert!(parse_listen("h1:7070").is_err() && parse_listen("").is_err());
+    }
+}

@@ -1,0 +1,178 @@
+//! Donors of memory in network namespaces, and a device on them.
+//!
+//! Owns: namespaces with a link to this one, running donors, and an attached device with its mount. Promises that nothing
+//! is left when they are dropped: namespaces, links, mounts, loop devices and processes. Knows the command line, but
+//! nothing of the inside.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::guard::{self, Process};
+use crate::nectary::{self, binary};
+use crate::scratch::Scratch;
+
+/// How long any one step may take.
+pub const STEP_MAX: Duration = Duration::from_secs(60);
+
+/// A network namespace with one link to the namespace of this process.
+#[derive(Debug)]
+pub struct Namespace {
+    /// Its name.
+    pub name: String,
+    /// The address inside.
+    pub address: String,
+}
+
+impl Namespace {
+    /// Makes the namespace of a number, at most 63, of this process.
+    pub fn new(scratch: &Scratch, number: u32) -> Result<Namespace> {
+        let pid = std::process::id();
+        let name = format!("nectary-{pid}-{number}");
+        // A net of four addresses each.
+        let (high, low) = (pid % 200 + 10, number * 4);
+        let (outer, inner) = (format!("10.{high}.213.{}", low + 1), format!("10.{high}.213.{}", low + 2));
+        let link = format!("nrd{}-{number}", pid % 100_000);
+        let this = Namespace { name: name.clone(), address: inner.clone() };
+        for line in [
+            format!("netns add {name}"),
+            format!("link add {link} type veth peer name eth0 netns {name}"),
+            format!("addr add {outer}/30 dev {link}"),
+            format!("link set {link} up"),
+            format!("-n {name} addr add {inner}/30 dev eth0"),
+            format!("-n {name} link set eth0 up"),
+            format!("-n {name} link set lo up"),
+        ] {
+            run(scratch, "ip", &line.split(' ').collect::<Vec<_>>())?;
+        }
+        Ok(this)
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        // The link goes with it.
+        let _ = Command::new("ip").args(["netns", "del", &self.name]).status();
+    }
+}
+
+/// A running `nectary ram donate`.
+#[derive(Debug)]
+pub struct Donor {
+    /// The process.
+    pub process: Process,
+    /// Where it listens, as a SPEC has it.
+    pub address: String,
+}
+
+impl Donor {
+    /// Starts a donor at a free port of this machine, or at port 7070 of a namespace.
+    pub fn start(scratch: &Scratch, name: &str, inside: Option<&Namespace>, arguments: &[&str]) -> Result<Donor> {
+        let run = runtime(scratch)?;
+        let mut command = match inside {
+            None => Command::new(binary()?),
+            Some(namespace) => {
+                let mut command = Command::new("ip");
+                command.args(["netns", "exec", &namespace.name]).arg(binary()?);
+                command
+            }
+        };
+        let listen = inside.map_or("127.0.0.1:0".to_owned(), |namespace| format!("{}:7070", namespace.address));
+        command.args(["ram", "donate", "--listen", &listen, "--insecure"]).args(arguments);
+        command.env("NECTARY_RUNTIME_DIR", run);
+        let mut process = Process::spawn(name, command, &scratch.join(&format!("{name}.log")), None)?;
+        let address = wait_for_line(&mut process, |line| line.contains(':') && !line.contains(' '))?;
+        Ok(Donor { process, address })
+    }
+}
+
+/// Waits for a line of a process's output.
+fn wait_for_line(process: &mut Process, is_it: impl Fn(&str) -> bool) -> Result<String> {
+    let deadline = Instant::now() + STEP_MAX;
+    loop {
+        let text = process.log_text();
+        // A line that is whole.
+        if let Some(line) =
+            text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n')).find(|line| is_it(line))
+        {
+            return Ok(line.to_owned());
+        }
+        if let Some(status) = process.try_status() {
+            bail!("it ended with {}\n{}", guard::describe(status), process.log_tail());
+        }
+        ensure!(Instant::now() < deadline, "it is not ready\n{}", process.log_tail());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// The runtime directory of everything in a test.
+pub fn runtime(scratch: &Scratch) -> Result<PathBuf> {
+    let run = scratch.join("run");
+    fs::create_dir_all(&run)?;
+    fs::set_permissions(&run, std::os::unix::fs::PermissionsExt::from_mode(0o700))?;
+    Ok(run)
+}
+
+/// Runs a program to its end; returns its output, or an error if it fails.
+pub fn run(scratch: &Scratch, program: &str, arguments: &[&str]) -> Result<String> {
+    crate::nbd::run(scratch.path(), program, arguments)
+}
+
+/// A device in the kernel, with a place to mount it.
+pub struct Attached<'a> {
+    scratch: &'a Scratch,
+    /// The block device.
+    pub device: String,
+    /// Where it is mounted.
+    pub place: PathBuf,
+    process: Process,
+}
+
+impl Attached<'_> {
+    /// Attaches the device of a SPEC.
+    pub fn new<'a>(scratch: &'a Scratch, spec: &str) -> Result<Attached<'a>> {
+        let mut command = Command::new(binary()?);
+        command.args(["attach", spec, "--foreground"]).env("NECTARY_RUNTIME_DIR", runtime(scratch)?);
+        let mut process = Process::spawn("nectary attach", command, &scratch.join("attach.log"), None)?;
+        let device = wait_for_line(&mut process, |line| line.starts_with("/dev/loop"))?;
+        let place = scratch.join("mnt");
+        fs::create_dir_all(&place)?;
+        Ok(Attached { scratch, device, place, process })
+    }
+
+    /// Mounts the file system on it.
+    pub fn mount(&self) -> Result<()> {
+        run(self.scratch, "mount", &[&self.device, &self.place.display().to_string()]).map(drop)
+    }
+
+    /// Unmounts it.
+    pub fn unmount(&self) -> Result<()> {
+        run(self.scratch, "umount", &[&self.place.display().to_string()]).map(drop)
+    }
+
+    /// Detaches it, and waits for the end of its process, however that ends; returns its messages.
+    pub fn detach(mut self) -> Result<String> {
+        let (status, text) = nectary::run(&["detach", &self.device], self.scratch.path())?;
+        self.process.wait(STEP_MAX).context("the attaching process does not end")?;
+        let log = self.process.log_text();
+        ensure!(!Path::new("/sys/block").join(&self.device[5..]).join("loop/backing_file").exists(), "it is there");
+        println!("nectary detach: {}: {text}", guard::describe(status));
+        Ok(log)
+    }
+}
+
+impl Drop for Attached<'_> {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").args(["-q", "-l"]).arg(&self.place).status();
+        if self.process.try_status().is_none() {
+            self.process.signal(libc::SIGTERM);
+            let _ = self.process.wait(Duration::from_secs(5));
+            self.process.kill();
+            // It releases the leftovers of a killed process.
+            let _ = nectary::run(&["detach", &self.device], self.scratch.path());
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! The network RAM disk with real processes: donors for other programs, and a file system on donors in other network
+//! namespaces that stand still and die.
+
+use std::fs;
+use std::io::Read;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use nectary_e2e::attach::{FileSystem, missing};
+use nectary_e2e::guard::{self, find_program};
+use nectary_e2e::nbd::{try_run, write_image};
+use nectary_e2e::nectary::binary;
+use nectary_e2e::ram::{Attached, Donor, Namespace, STEP_MAX, run};
+use nectary_e2e::report::not_run;
+use nectary_e2e::rng::Rng;
+use nectary_e2e::scratch::Scratch;
+use serde_json::Value;
+
+/// How long a donor stands still.
+const STILL: Duration = Duration::from_secs(2);
+/// The unit in which blocks change donors. *Units*: bytes.
+const UNIT: u64 = 64 << 10;
+
+fn lacks(test: &str, programs: &[&str]) -> bool {
+    let missing: Vec<&str> = programs.iter().copied().filter(|name| find_program(name).is_none()).collect();
+    if !missing.is_empty() {
+        not_run(format!("{test}: there is no {}", missing.join(", no ")));
+    }
+    !missing.is_empty()
+}
+
+fn code(scratch: &Scratch, arguments: &[&str]) -> (Option<i32>, String) {
+    let (status, text) = try_run(scratch.path(), "nectary", arguments).unwrap();
+    (status.code(), text)
+}
+
+#[test]
+fn other_clients_use_a_donor_as_memory_and_the_status_shows_them() {
+    if lacks("ram donate", &["nbdinfo", "nbdcopy", "qemu-io"]) {
+        return;
+    }
+    let scratch = Scratch::new("ram-donor").unwrap();
+    let donor =
+        Donor::start(&scratch, "donor", None, &["--memory", "32M", "--quota", "16M", "--label", "rack=a"]).unwrap();
+    let url = |export: &str| format!("nbd://{}/{export}", donor.address);
+    let (image, copy) = (scratch.join("image"), scratch.join("copy"));
+    write_image(&image, 16 << 20, 5).unwrap();
+    run(&scratch, "nbdcopy", &["--flush", &image.display().to_string(), &url("one/16M")]).unwrap();
+    run(&scratch, "nbdcopy", &[&url("one"), &copy.display().to_string()]).unwrap();
+    assert!(fs::read(&image).unwrap() == fs::read(&copy).unwrap());
+    let pattern = ["-f", "raw", "-c", "write -P 7 4k 8k", "-c", "read -P 7 4k 8k", "-c", "read -P 0 12k 4k"];
+    run(&scratch, "qemu-io", &[&pattern[..], &[&url("two/8M")]].concat()).unwrap();
+    let info: Value = serde_json::from_str(&run(&scratch, "nbdinfo", &["--json", &url("two")]).unwrap()).unwrap();
+    assert_eq!(info["exports"][0]["export-size"], 8 << 20, "{info}");
+    let map: Value =
+        serde_json::from_str(&run(&scratch, "nbdinfo", &["--map", "--json", &url("two")]).unwrap()).unwrap();
+    assert_eq!(
+        (&map[0]["type"], &map[1]["length"], &map[1]["type"]),
+        (&3.into(), &(8 << 10).into(), &0.into()),
+        "{map}"
+    );
+    let list = run(&scratch, "nectary", &["nbd", "list", &url("")]).unwrap();
+    assert!(list.contains("\"one\"  16M, 8M of it written") && list.contains("labels=rack=a"), "{list}");
+    // Too large for one, too large for what is left, and not there.
+    for (export, words) in [("big/17M", "--quota"), ("three/10M", "8M of 32M are free"), ("absent", "no device")] {
+        let (status, text) = code(&scratch, &["nbd", "info", &url(export)]);
+        assert!(status != Some(0) && text.contains(words), "{export}: {text}");
+    }
+    let status: Value = serde_json::from_str(&run(&scratch, "nectary", &["status", "--json"]).unwrap()).unwrap();
+    let of_donor = &status[0]["status"]["detail"]["donor"];
+    assert_eq!((&of_donor["free_bytes"], &of_donor["is_locked"]), (&(8 << 20).into(), &true.into()), "{status}");
+    assert_eq!((&of_donor["devices"][1]["id"], &of_donor["devices"][1]["used_bytes"]), (&"two".into(), &8192.into()));
+    // A trim of all gives the memory back.
+    run(&scratch, "qemu-io", &["-f", "raw", "-c", "discard 0 16M", &url("one")]).unwrap();
+    assert_eq!(code(&scratch, &["nbd", "info", &url("three/16M")]).0, Some(0));
+    let Donor { mut process, .. } = donor;
+    process.signal(libc::SIGTERM);
+    assert!(process.wait(STEP_MAX).unwrap().success());
+    assert!(process.log_text().contains("ends, and with it 8K of device two"), "{}", process.log_text());
+}
+
+#[test]
+fn mistakes_with_donors_are_named_with_what_to_do() {
+    let scratch = Scratch::new("ram-mistakes").unwrap();
+    let donor = Donor::start(&scratch, "donor", None, &["--memory", "8M", "--on-demand"]).unwrap();
+    let spec = format!("ram({},id=disk,size=4M)", donor.address);
+    let (status, text) = code(&scratch, &["export", &spec, "--nbd", "tcp:127.0.0.1:0"]);
+    assert!(status == Some(4) && text.contains("all 1 donors are empty") && text.contains("ram create"), "{text}");
+    run(&scratch, "nectary", &["ram", "create", &spec]).unwrap();
+    let (status, text) = code(&scratch, &["ram", "create", &spec]);
+    assert!(status == Some(5) && text.contains("holds device \"disk\" already"), "{text}");
+    let two = format!("ram({},127.0.0.1:1,id=disk)", donor.address);
+    let (status, text) = code(&scratch, &["export", &two, "--nbd", "tcp:127.0.0.1:0"]);
+    assert!(status == Some(4) && text.contains("127.0.0.1:1: "), "{text}");
+    let (status, text) =
+        code(&scratch, &["export", &format!("ram({},id=dsik)", donor.address), "--nbd", "tcp:127.0.0.1:0"]);
+    assert!(status == Some(4) && text.contains("no device \"dsik\"") || text.contains("device \"dsik\""), "{text}");
+    run(&scratch, "nectary", &["ram", "delete", &spec]).unwrap();
+    assert_eq!(code(&scratch, &["ram", "delete", &spec]).0, Some(4));
+    // Nobody lends memory to everybody by mistake.
+    let (status, text) = code(&scratch, &["ram", "donate", "--listen", "0.0.0.0:0", "--memory", "8M"]);
+    assert!(status == Some(2) && text.contains("--tls-client-ca"), "{text}");
+    let (status, text) = code(&scratch, &["ram", "donate", "--listen", "127.0.0.1:0", "--memory", "1M"]);
+    assert!(status == Some(2) && text.contains("--memory 2M"), "{text}");
+}
+
+#[test]
+fn memory_that_may_not_be_locked_is_an_error_that_says_what_to_do() {
+    if lacks("RLIMIT_MEMLOCK", &["setpriv", "prlimit"]) {
+        return;
+    }
+    let scratch = Scratch::new("ram-locked").unwrap();
+    let program = binary().unwrap();
+    let mut command = Command::new("prlimit");
+    command.args(["--memlock=65536", "setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]);
+    command.arg(&program).args(["ram", "donate", "--listen", "127.0.0.1:0", "--memory", "8M"]);
+    let (status, text) = guard::run("donate", command, &scratch.join("locked.log"), STEP_MAX).unwrap();
+    if text.contains("failed to execute")
+        || text.contains("must be superuser")
+        || text.contains("not permitted: setresuid")
+    {
+        return not_run(format!("RLIMIT_MEMLOCK: {text}"));
+    }
+    assert_eq!(status.code(), Some(1), "{text}");
+    assert!(text.contains("RLIMIT_MEMLOCK") && text.contains("64K") && text.contains("--on-demand"), "{text}");
+}
+
+/// The bytes of a file by its number.
+fn content(number: u64) -> Vec<u8> {
+    let mut rng = Rng::new(number + 1);
+    let length = 1 + rng.below(512 << 10) as usize;
+    (0..length.div_ceil(8)).flat_map(|_| rng.next_u64().to_le_bytes()).take(length).collect()
+}
+
+/// Reads one block past the page cache.
+fn read_block(device: &str, offset: u64) -> std::io::Result<()> {
+    let file = fs::File::options().read(true).custom_flags(libc::O_DIRECT).open(device)?;
+    let mut memory = vec![0u8; 8192];
+    let start = memory.as_ptr().align_offset(4096);
+    file.read_exact_at(&mut memory[start..start + 4096], offset)
+}
+
+#[test]
+fn ext4_on_donors_outlives_one_that_stands_still_and_ends_with_errors_where_one_dies() {
+    if let Some(reason) = missing(FileSystem::Ext4) {
+        return not_run(format!("ram ext4: {reason}"));
+    }
+    if lacks("ram ext4", &["ip"]) {
+        return;
+    }
+    let scratch = Scratch::new("ram-ext4").unwrap();
+    let namespaces: Result<Vec<Namespace>, _> = (0..2).map(|number| Namespace::new(&scratch, number)).collect();
+    let namespaces = match namespaces {
+        Ok(namespaces) => namespaces,
+        Err(error) => return not_run(format!("ram ext4: no network namespaces: {error:#}")),
+    };
+    let start = |number: usize| {
+        let name = format!("donor-{number}");
+        Donor::start(&scratch, &name, Some(&namespaces[number]), &["--memory", "48M"]).unwrap()
+    };
+    let mut donors = [start(0), start(1)];
+    let spec = format!("ram({},{},id=disk,size=80M,patience=3s)", donors[0].address, donors[1].address);
+    run(&scratch, "nectary", &["ram", "create", &spec]).unwrap();
+
+    let disk = Attached::new(&scratch, &spec).unwrap();
+    run(&scratch, "mkfs.ext4", &["-q", "-F", &disk.device]).unwrap();
+    disk.mount().unwrap();
+    for number in 0..32 {
+        fs::write(disk.place.join(format!("file-{number}")), content(number)).unwrap();
+    }
+    disk.unmount().unwrap();
+    println!("{}", disk.detach().unwrap());
+
+    // Another attachment finds it on the donors.
+    let disk = Attached::new(&scratch, &spec).unwrap();
+    run(&scratch, "fsck.ext4", &["-f", "-n", &disk.device]).unwrap();
+    disk.mount().unwrap();
+    for number in 0..32 {
+        let mut found = Vec::new();
+        fs::File::open(disk.place.join(format!("file-{number}"))).unwrap().read_to_end(&mut found).unwrap();
+        assert!(found == content(number), "file-{number} has other bytes");
+    }
+    let status: Value = serde_json::from_str(&run(&scratch, "nectary", &["status", "--json"]).unwrap()).unwrap();
+    let text = status.to_string();
+    assert!(text.contains("\"donors_up\":2") && text.contains("\"sessions\""), "{text}");
+
+    // One stands still: what is written meanwhile takes the time, and nothing else.
+    donors[0].process.signal(libc::SIGSTOP);
+    let (began, path) = (Instant::now(), disk.place.join("late"));
+    let writer = std::thread::spawn(move || {
+        let file = fs::File::create(path)?;
+        file.write_all_at(&vec![7; 4 << 20], 0)?;
+        file.sync_all()?;
+        Ok::<_, std::io::Error>(began.elapsed())
+    });
+    std::thread::sleep(STILL);
+    donors[0].process.signal(libc::SIGCONT);
+    let took = writer.join().unwrap().expect("no error");
+    println!("a donor that stood still for {STILL:?}: writing 4 MiB took {took:?}");
+    assert!((STILL..STILL + Duration::from_secs(8)).contains(&took), "{took:?}");
+
+    // One dies: its blocks are errors in bounded time, the others are read, and all of it can be taken down.
+    donors[1].process.kill();
+    let began = Instant::now();
+    let results: Vec<bool> = (0..8).map(|unit| read_block(&disk.device, unit * UNIT).is_ok()).collect();
+    let took = began.elapsed();
+    println!("a donor that died: 8 reads took {took:?}, {results:?}");
+    assert_eq!(results, [true, false].repeat(4), "units are on the donors in turn");
+    assert!(took < Duration::from_secs(10), "{took:?}");
+    let (_, text) = code(&scratch, &["status", "--json"]);
+    assert!(text.contains("\"donors_up\": 1"), "{text}");
+    let began = Instant::now();
+    let _ = disk.unmount();
+    disk.detach().unwrap();
+    assert!(began.elapsed() < Duration::from_secs(30), "{:?}", began.elapsed());
+    let loops = Command::new("losetup").arg("-a").output().unwrap();
+    assert!(!String::from_utf8_lossy(&loops.stdout).contains(&scratch.path().display().to_string()));
+}

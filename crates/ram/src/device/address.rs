@@ -1,0 +1,94 @@
+//! A donor as a SPEC names it: `host:port`, `[::1]:7070`, or an NBD URL, and labels after semicolons.
+//!
+//! Owns: text to parts. `h1:7070;rack=a` is the donor at port 7070 of h1, in rack a. Labels in a SPEC come on top of
+//! those that the donor states.
+
+use nectary_block::{Form, Spec};
+use nectary_nbd::Url;
+
+use crate::donor::page::check_label;
+
+/// The most labels of one donor.
+const LABELS_MAX: usize = 16;
+
+/// A donor by name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Address {
+    /// As it was written, without labels.
+    pub text: String,
+    /// Where it is; the export is that of a donor of another make.
+    pub url: Url,
+    /// Labels, each `KEY=VALUE`.
+    pub labels: Vec<String>,
+}
+
+impl Address {
+    /// Reads a donor. *Errors*: the expected form.
+    pub fn parse(text: &str) -> Result<Address, String> {
+        let mut parts = text.split(';').map(str::trim);
+        let name = parts.next().unwrap_or_default();
+        let labels: Vec<String> = parts.map(str::to_owned).collect();
+        labels.iter().try_for_each(|label| check_label(label))?;
+        if labels.len() > LABELS_MAX {
+            return Err(format!("{name} has {} labels, at most {LABELS_MAX} are taken", labels.len()));
+        }
+        let is_url = ["nbd:", "nbds:", "nbd+unix:", "nbds+unix:"].iter().any(|scheme| name.starts_with(scheme));
+        let url = match is_url {
+            true => Url::parse(name).map_err(|error| error.to_string())?,
+            false => {
+                let shown: String = name.chars().take(100).collect();
+                let expected = format!("\"{shown}\" is no donor: write host:port, [::1]:port, or an NBD URL");
+                let has_port = name.rsplit_once(':').is_some_and(|(host, port)| {
+                    port.parse::<u16>().is_ok_and(|port| port > 0) && (!host.contains(':') || host.ends_with(']'))
+                });
+                if !has_port || name.contains(['/', '?', '@', ' ']) {
+                    return Err(expected);
+                }
+                Url::parse(&format!("nbd://{name}/")).map_err(|_| expected)?
+            }
+        };
+        Ok(Address { text: name.to_owned(), url, labels })
+    }
+
+    /// The text that a SPEC has for it, labels included.
+    pub fn spec(&self) -> String {
+        let labels: String = self.labels.iter().map(|label| format!(";{label}")).collect();
+        Spec { position: 0, form: Form::Text(format!("{}{labels}", self.text)) }.to_string()
+    }
+
+    /// The URL of another export there.
+    pub fn export(&self, name: &str) -> Url {
+        Url { export: name.to_owned(), ..self.url.clone() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn donors_are_hosts_with_ports_or_urls_with_labels() {
+        for (text, url, spec) in [
+            ("h1:7070", "nbd://h1:7070/", "h1:7070"),
+            ("[::1]:7070", "nbd://[::1]:7070/", "[::1]:7070"),
+            ("10.0.0.1:10809", "nbd://10.0.0.1/", "10.0.0.1:10809"),
+            ("nbds://h/x", "nbds://h/x", "nbds://h/x"),
+            ("nbd+unix:///?socket=/a", "nbd+unix:///?socket=/a", "\"nbd+unix:///?socket=/a\""),
+        ] {
+            let address = Address::parse(text).unwrap();
+            assert_eq!((address.url.to_string().as_str(), address.spec().as_str()), (url, spec));
+        }
+        let labelled = Address::parse("h1:7070;rack=a; host=b").unwrap();
+        assert_eq!(
+            (labelled.labels.join(" "), labelled.spec()),
+            ("rack=a host=b".into(), "\"h1:7070;rack=a;host=b\"".into())
+        );
+        assert_eq!(labelled.export("disk/1G@2").to_string(), "nbd://h1:7070/disk/1G%402");
+        for text in
+            ["", "h1", "h1:", "h1:0", "h1:x", "::1:7070", "/a", "h1:7070/x", "h1:70700", "h1:7070;rack", "memory:1G"]
+        {
+            let error = Address::parse(text).unwrap_err();
+            assert!(error.contains("host:port") || error.contains("no label"), "{text}: {error}");
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! From a donor's address to a session with it.
+//!
+//! Owns: telling a Nectary donor from another NBD server, the names of sessions, and reading and writing labels.
+//! Promises: every step ends by a deadline; a session is only given out when the donor was seen to be in the incarnation
+//! that the caller knows and to hold the label that it wrote.
+
+use std::future::Future;
+use std::time::Duration;
+
+use nectary_block::{BlockDevice, Buffer, Context, Survives, WriteFlags};
+use nectary_nbd::{ConnectOptions, ErrorKind, NbdDevice, Url, info};
+
+use super::address::Address;
+use super::label::{self, Found, LABEL_AREA_BYTES, LABEL_BYTES, Label};
+use super::link::Away;
+use crate::donor::name::{ExportName, PAGE_NAME, Session};
+use crate::donor::page::Page;
+
+/// How long connecting to a donor, and each reading and writing of its label, may take.
+pub(super) const STEP_TIME_MAX: Duration = Duration::from_secs(5);
+/// How much longer than a request may wait a connection is kept that does not answer it.
+const REQUEST_TIME_SLACK: Duration = Duration::from_secs(5);
+
+/// A donor as a device's sessions name it.
+#[derive(Debug, Clone)]
+pub(super) struct Target {
+    pub address: Address,
+    pub id: String,
+    pub client: u64,
+    /// That of a Nectary donor.
+    pub incarnation: Option<u128>,
+}
+
+/// What answers at an address.
+pub(super) enum Answers {
+    /// A Nectary donor.
+    Donor(Page),
+    /// Another NBD server, or nothing: connecting tells.
+    Other,
+}
+
+/// A session and the label that was read through it.
+pub(super) struct Reached {
+    pub device: NbdDevice,
+    pub found: Found,
+}
+
+/// Why there is no session.
+#[derive(Debug)]
+pub(super) enum Unreached {
+    /// The donor does not have the device.
+    Absent,
+    /// The donor is there and does not give it, as when another client has it.
+    Refused(String),
+    /// Anything else, in words.
+    Failed(String),
+}
+
+/// Bounds a step.
+async fn step<T>(doing: &str, work: impl Future<Output = Result<T, String>>) -> Result<T, String> {
+    match tokio::time::timeout(STEP_TIME_MAX, work).await {
+        Ok(done) => done,
+        Err(_) => Err(format!("it does not answer within {STEP_TIME_MAX:?} ({doing})")),
+    }
+}
+
+/// Asks who answers.
+pub(super) async fn ask(address: &Address) -> Result<Answers, String> {
+    let asked = async {
+        match info(&address.export(PAGE_NAME), &ConnectOptions::default()).await {
+            Ok(info) => Ok(info.description.as_deref().and_then(Page::parse).map_or(Answers::Other, Answers::Donor)),
+            Err(error) if matches!(error.kind, ErrorKind::TimedOut | ErrorKind::Tls) => Err(error.message),
+            Err(_) => Ok(Answers::Other),
+        }
+    };
+    step("asking who it is", asked).await
+}
+
+impl Target {
+    /// Whether a session can follow another.
+    pub fn can_return(&self) -> bool {
+        self.incarnation.is_some()
+    }
+
+    fn url(&self, epoch: u64, size_bytes: Option<u64>) -> Url {
+        let Some(incarnation) = self.incarnation else { return self.address.url.clone() };
+        let session = Some(Session { incarnation, client: self.client, epoch });
+        let name = ExportName { id: self.id.clone(), size_bytes, session };
+        self.address.export(&name.to_string())
+    }
+
+    /// Begins a session and reads the label. A size makes the device on a Nectary donor that does not have it.
+    pub async fn connect(&self, epoch: u64, size_bytes: Option<u64>, patience: Duration) -> Result<Reached, Unreached> {
+        let mut url = self.url(epoch, size_bytes);
+        url.request_time.get_or_insert(patience + REQUEST_TIME_SLACK);
+        let options = ConnectOptions { is_single_session: true, ..ConnectOptions::default() };
+        let mut kind = None;
+        let connected = async {
+            NbdDevice::connect(&url, options).await.map_err(|error| {
+                kind = Some(error.kind).filter(|_| self.incarnation.is_some());
+                error.message
+            })
+        };
+        let device = match step("connecting", connected).await {
+            Ok(device) => device,
+            Err(reason) => {
+                return Err(match kind {
+                    Some(ErrorKind::Absent) => Unreached::Absent,
+                    Some(ErrorKind::Refused) => Unreached::Refused(reason),
+                    _ => Unreached::Failed(reason),
+                });
+            }
+        };
+        if device.geometry().size_bytes < LABEL_AREA_BYTES {
+            return Err(Unreached::Failed("its export is too small for a label".to_owned()));
+        }
+        let found = read_label(&device).await.map_err(Unreached::Failed)?;
+        Ok(Reached { device, found })
+    }
+
+    /// Begins a later session with a donor that has `label`.
+    pub async fn connect_again(&self, epoch: u64, label: &Label, patience: Duration) -> Result<Reached, Away> {
+        let later = |reason: String| Away { reason, is_lost: false };
+        let lost = |reason: &str| Away { reason: reason.to_owned(), is_lost: true };
+        match ask(&self.address).await.map_err(later)? {
+            Answers::Donor(page) if Some(page.incarnation) == self.incarnation => {}
+            Answers::Donor(_) => return Err(lost("it was started again, and what it held is gone")),
+            // Nothing answers, mostly.
+            Answers::Other => {
+                let reached = self.connect(epoch, None, patience).await;
+                return match reached {
+                    Err(Unreached::Failed(reason) | Unreached::Refused(reason)) => Err(later(reason)),
+                    Err(Unreached::Absent) => Err(later("nothing answers there, or another server".to_owned())),
+                    Ok(_) => Err(lost("another server answers in its place")),
+                };
+            }
+        }
+        let reached = match self.connect(epoch, None, patience).await {
+            Ok(reached) => reached,
+            Err(Unreached::Failed(reason) | Unreached::Refused(reason)) => return Err(later(reason)),
+            Err(Unreached::Absent) => return Err(lost("it no longer has the device")),
+        };
+        match &reached.found {
+            Found::Label(found) if **found == *label => Ok(reached),
+            Found::Label(found) if found.is_same_device(label) => Err(lost("the device was opened elsewhere since")),
+            _ => Err(lost("it holds another label than before")),
+        }
+    }
+}
+
+async fn read_label(device: &NbdDevice) -> Result<Found, String> {
+    let read = device.read_at(0, vec![Buffer::zeroed(2 * LABEL_BYTES)], Context::default());
+    let read = async { read.await.map_err(|error| error.detail) };
+    let area = step("reading its label", read).await?;
+    Ok(area.first().map_or(Found::SomethingElse, |area| label::read(area)))
+}
+
+/// Writes a label so that it stays.
+pub(super) async fn write_label(device: &NbdDevice, label: &Label) -> Result<(), String> {
+    let buffer = Buffer::copy_of(&label.encode());
+    let write = device.write_at(label.offset(), vec![buffer], WriteFlags { fua: true }, Context::default());
+    let write = async { write.await.map(drop).map_err(|error| error.detail) };
+    step("writing its label", write).await
+}
+
+/// What writes on a donor survive, first as they are and then flushed. A Nectary donor is in another machine, so its
+/// memory outlives this one; of others nobody knows.
+pub(super) fn survives(target: &Target, device: &NbdDevice) -> (Survives, Survives) {
+    let geometry = device.geometry();
+    match target.can_return() {
+        true => (Survives::Host, Survives::Host),
+        false => (geometry.write_survives, geometry.flush_survives),
+    }
+}

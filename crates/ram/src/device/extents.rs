@@ -1,0 +1,57 @@
+//! What is mapped on the device, from what the donors say of their parts.
+
+use nectary_block::{EXTENTS_MAX, Extent};
+
+use super::label::LABEL_AREA_BYTES;
+use super::layout::{Layout, Part};
+
+/// Joins what the donors say of their parts, unit by unit; what was not looked at counts as mapped.
+pub(super) fn merge(
+    layout: &Layout,
+    offset: u64,
+    length: u64,
+    looked: u64,
+    parts: &[Part],
+    found: &[Vec<Extent>],
+) -> Vec<Extent> {
+    let mut list: Vec<Extent> = Vec::new();
+    let mut push = |start: u64, length: u64, mapped: bool| {
+        let is_full = list.len() >= EXTENTS_MAX;
+        match list.last_mut() {
+            Some(last) if last.mapped == mapped => last.length += length,
+            // Mapped is always a safe answer.
+            Some(last) if is_full => (last.length, last.mapped) = (last.length + length, true),
+            _ => list.push(Extent { offset: start, length, mapped }),
+        }
+    };
+    let mut cursors = vec![0; parts.len()];
+    let mut position = offset;
+    while position < offset + looked {
+        let Some((donor, place, left)) = layout.locate(position) else { break };
+        let count = left.min(offset + looked - position);
+        let index = parts.iter().position(|part| part.donor == donor);
+        let extents = index.map_or(&[][..], |index| &found[index]);
+        let place = LABEL_AREA_BYTES + place;
+        let mut done = 0;
+        while done < count {
+            let cursor = index.map_or(0, |index| {
+                while extents.get(cursors[index]).is_some_and(|e: &Extent| e.offset + e.length <= place + done) {
+                    cursors[index] += 1;
+                }
+                cursors[index]
+            });
+            let Some(extent) = extents.get(cursor).filter(|extent| extent.offset <= place + done) else {
+                push(position + done, count - done, true);
+                break;
+            };
+            let step = (extent.offset + extent.length - (place + done)).min(count - done);
+            push(position + done, step, extent.mapped);
+            done += step;
+        }
+        position += count;
+    }
+    if looked < length {
+        push(offset + looked, length - looked, true);
+    }
+    list
+}

@@ -1,0 +1,247 @@
+//! The label at the head of a donor's export: which device it belongs to.
+//!
+//! Owns: the bytes of `docs/formats/ram.md`, section "Label of a donor", and which of two copies counts. Promises: any
+//! bytes are read without a panic, and nothing is believed that the checksum does not cover.
+
+use crate::donor::name::{ID_BYTES_MAX, check_id};
+
+/// The head of a donor's export that is kept for labels, in bytes.
+pub const LABEL_AREA_BYTES: u64 = 64 << 10;
+/// One copy of the label, in bytes.
+pub const LABEL_BYTES: usize = 4096;
+/// How much of a device is on one donor before the next one's turn, in bytes.
+pub const UNIT_BYTES: u64 = 64 << 10;
+/// The most donors of one device.
+pub const DONORS_MAX: usize = 64;
+
+const MAGIC: [u8; 8] = *b"NECTRAML";
+const VERSION: u16 = 1;
+const CHECKSUM_AT: usize = LABEL_BYTES - 4;
+const SHARES_AT: usize = 128;
+
+/// How a device outlives the loss of a donor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Redundancy {
+    /// It does not.
+    None,
+}
+
+/// One donor's label.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Label {
+    /// Which donor of the device it is, from 0.
+    pub number: usize,
+    /// Redundancy of the device.
+    pub redundancy: Redundancy,
+    /// Drawn at random when the device was made.
+    pub identity: [u8; 16],
+    /// The size of the device, in bytes.
+    pub size_bytes: u64,
+    /// 1 when the device was made; each opening adds 1.
+    pub generation: u64,
+    /// The opening that wrote it.
+    pub client: u64,
+    /// The name of the device.
+    pub id: String,
+    /// The bytes of data on each donor.
+    pub shares: Vec<u64>,
+}
+
+/// The contents of a label area.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Found {
+    /// Zeroes.
+    Empty,
+    /// A label.
+    Label(Box<Label>),
+    /// A label that cannot be used, and why.
+    Unusable(String),
+    /// Other bytes.
+    SomethingElse,
+}
+
+impl Label {
+    /// Whether two donors belong to one device.
+    pub fn is_same_device(&self, other: &Label) -> bool {
+        let part = |label: &Label| (label.identity, label.size_bytes, label.id.clone(), label.shares.clone());
+        part(self) == part(other)
+    }
+
+    /// Where this copy belongs in the label area, in bytes.
+    pub fn offset(&self) -> u64 {
+        self.generation % 2 * LABEL_BYTES as u64
+    }
+
+    /// Writes it.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut bytes = vec![0; LABEL_BYTES];
+        let mut put = |at: usize, value: &[u8]| bytes[at..at + value.len()].copy_from_slice(value);
+        put(0, &MAGIC);
+        put(8, &VERSION.to_le_bytes());
+        put(10, &(self.number as u16).to_le_bytes());
+        put(12, &(self.shares.len() as u16).to_le_bytes());
+        put(14, &0u16.to_le_bytes());
+        put(16, &self.identity);
+        put(32, &self.size_bytes.to_le_bytes());
+        put(40, &self.generation.to_le_bytes());
+        put(48, &self.client.to_le_bytes());
+        put(56, &(UNIT_BYTES as u32).to_le_bytes());
+        put(80, self.id.as_bytes());
+        for (index, share) in self.shares.iter().enumerate() {
+            put(SHARES_AT + index * 8, &share.to_le_bytes());
+        }
+        let checksum = crc32c::crc32c(&bytes[..CHECKSUM_AT]);
+        bytes[CHECKSUM_AT..].copy_from_slice(&checksum.to_le_bytes());
+        bytes
+    }
+
+    /// Reads one copy. Nothing if magic or checksum are wrong; *errors*: the field that cannot be used.
+    fn decode(bytes: &[u8; LABEL_BYTES]) -> Option<Result<Label, String>> {
+        let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|index| bytes[at + index]));
+        let half = |at: usize| u32::from_le_bytes(std::array::from_fn(|index| bytes[at + index]));
+        let short = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
+        if bytes[..8] != MAGIC || half(CHECKSUM_AT) != crc32c::crc32c(&bytes[..CHECKSUM_AT]) {
+            return None;
+        }
+        let (number, count) = (usize::from(short(10)), usize::from(short(12)));
+        let id = &bytes[80..80 + ID_BYTES_MAX];
+        let id = id.split(|&byte| byte == 0).next().unwrap_or_default();
+        let id = String::from_utf8_lossy(id).into_owned();
+        let (size_bytes, required) = (word(32), word(64));
+        let shares: Vec<u64> = (0..count.min(DONORS_MAX)).map(|index| word(SHARES_AT + index * 8)).collect();
+        let sum = shares.iter().try_fold(0u64, |sum, share| sum.checked_add(*share));
+        let unusable = if short(8) != VERSION {
+            format!("its label has version {}, {VERSION} is known", short(8))
+        } else if required != 0 {
+            format!("its label needs features that are not known here ({required:#x})")
+        } else if short(14) != 0 {
+            format!("its redundancy is number {}, which is not known here", short(14))
+        } else if !(1..=DONORS_MAX).contains(&count) || number >= count {
+            format!("its label says that it is donor {number} of {count}")
+        } else if u64::from(half(56)) != UNIT_BYTES {
+            format!("its unit has {} bytes, {UNIT_BYTES} are known", half(56))
+        } else if shares.iter().any(|share| !share.is_multiple_of(UNIT_BYTES)) || sum.is_none_or(|sum| sum < size_bytes)
+        {
+            "the shares of its donors do not fit the size".to_owned()
+        } else if size_bytes == 0 || !size_bytes.is_multiple_of(4096) {
+            format!("its size is {size_bytes}")
+        } else if let Err(message) = check_id(&id) {
+            message
+        } else {
+            let (generation, client) = (word(40), word(48));
+            let identity = std::array::from_fn(|index| bytes[16 + index]);
+            let redundancy = Redundancy::None;
+            return Some(Ok(Label { number, redundancy, identity, size_bytes, generation, client, id, shares }));
+        };
+        Some(Err(unusable))
+    }
+}
+
+/// Reads the two copies at the head of a label area, `2 * LABEL_BYTES` or more.
+pub fn read(area: &[u8]) -> Found {
+    let (copies, _) = area.as_chunks::<LABEL_BYTES>();
+    let mut found: Vec<Result<Label, String>> = copies.iter().take(2).filter_map(Label::decode).collect();
+    // A copy that cannot be used may be the newer one.
+    if let Some(Err(why)) = found.iter().find(|copy| copy.is_err()) {
+        return Found::Unusable(why.clone());
+    }
+    found.sort_by_key(|copy| copy.as_ref().map_or(0, |label| label.generation));
+    match found.pop() {
+        Some(Ok(label)) => Found::Label(Box::new(label)),
+        _ if area.iter().all(|&byte| byte == 0) => Found::Empty,
+        _ => Found::SomethingElse,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn label() -> Label {
+        Label {
+            number: 1,
+            redundancy: Redundancy::None,
+            identity: *b"0123456789abcdef",
+            size_bytes: 3 * UNIT_BYTES - 4096,
+            generation: 6,
+            client: 9,
+            id: "build-1".to_owned(),
+            shares: vec![2 * UNIT_BYTES, UNIT_BYTES],
+        }
+    }
+
+    fn area(copies: &[&Label]) -> Vec<u8> {
+        let mut area = vec![0; 2 * LABEL_BYTES];
+        for label in copies {
+            area[label.offset() as usize..][..LABEL_BYTES].copy_from_slice(&label.encode());
+        }
+        area
+    }
+
+    #[test]
+    fn the_newer_copy_counts_and_a_torn_one_does_not() {
+        let (old, new) = (label(), Label { generation: 7, client: 10, ..label() });
+        let mut both = area(&[&old, &new]);
+        assert_eq!(read(&both), Found::Label(Box::new(new.clone())));
+        both[LABEL_BYTES + 100] ^= 1;
+        assert_eq!(read(&both), Found::Label(Box::new(old.clone())));
+        both[100] ^= 1;
+        assert_eq!(read(&both), Found::SomethingElse);
+        assert_eq!(read(&vec![0; 2 * LABEL_BYTES]), Found::Empty);
+        assert!(old.is_same_device(&new) && !old.is_same_device(&Label { id: "other".into(), ..new }));
+    }
+
+    #[test]
+    fn what_is_not_known_or_out_of_bounds_is_refused_by_name() {
+        let change = |at: usize, value: &[u8]| {
+            let mut bytes = label().encode();
+            bytes[at..at + value.len()].copy_from_slice(value);
+            let checksum = crc32c::crc32c(&bytes[..CHECKSUM_AT]);
+            bytes[CHECKSUM_AT..].copy_from_slice(&checksum.to_le_bytes());
+            bytes.resize(2 * LABEL_BYTES, 0);
+            match read(&bytes) {
+                Found::Unusable(why) => why,
+                other => panic!("{other:?}"),
+            }
+        };
+        assert!(change(8, &[2, 0]).contains("version 2"));
+        assert!(change(64, &[1]).contains("features"));
+        assert!(change(14, &[3]).contains("redundancy is number 3"));
+        assert!(change(10, &[2]).contains("donor 2 of 2"));
+        assert!(change(12, &[65]).contains("of 65"));
+        assert!(change(12, &[0]).contains("of 0"));
+        assert!(change(56, &[1]).contains("unit"));
+        assert!(change(32, &[0xff; 8]).contains("shares"));
+        assert!(change(SHARES_AT, &[0xff; 8]).contains("shares"));
+        assert!(change(32, &[1, 0, 0, 0, 0, 0, 0, 0]).contains("size is 1"));
+        assert!(change(80, b"a b").contains("no id"));
+    }
+
+    #[test]
+    fn random_bytes_and_changed_labels_never_panic() {
+        let mut state = 0x9e37_79b9_7f4a_7c15u64;
+        let mut next = || {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state
+        };
+        for round in 0..2000 {
+            let mut bytes = area(&[&label(), &Label { generation: 7, ..label() }]);
+            for _ in 0..1 + next() % 8 {
+                let at = next() as usize % bytes.len();
+                bytes[at] = next() as u8;
+            }
+            if round % 2 == 0 {
+                // A changed label with a right checksum.
+                let checksum = crc32c::crc32c(&bytes[..CHECKSUM_AT]);
+                bytes[CHECKSUM_AT..LABEL_BYTES].copy_from_slice(&checksum.to_le_bytes());
+            }
+            bytes.truncate(next() as usize % 3 * LABEL_BYTES + next() as usize % 2);
+            if let Found::Label(label) = read(&bytes) {
+                assert!(label.number < label.shares.len() && label.shares.len() <= DONORS_MAX);
+                assert!(label.shares.iter().sum::<u64>() >= label.size_bytes);
+            }
+        }
+    }
+}

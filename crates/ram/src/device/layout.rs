@@ -1,0 +1,184 @@
+//! Which byte of a device is on which donor, without redundancy: pure arithmetic.
+//!
+//! Owns: how a size is shared out by what donors have to give, and the places that follow from the shares
+//! (`docs/formats/ram.md`). Donors of one size take turns, unit by unit; a donor that is full is left out of the later
+//! rows. A contiguous range of the device is one contiguous range on each donor.
+
+use std::ops::Range;
+
+use super::label::UNIT_BYTES;
+
+/// The rows that the same donors share.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Zone {
+    /// Where it begins in the device, in bytes.
+    start: u64,
+    /// The first row.
+    row: u64,
+    rows: u64,
+    donors: Vec<usize>,
+}
+
+/// The layout of a device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Layout {
+    shares: Vec<u64>,
+    zones: Vec<Zone>,
+}
+
+/// The part of a range on one donor.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Part {
+    pub donor: usize,
+    /// Where it is in the donor's data, in bytes.
+    pub place: u64,
+    pub length: u64,
+    /// The ranges of the request that it consists of, in order; empty where they do not matter.
+    pub pieces: Vec<Range<usize>>,
+}
+
+/// Shares `size_bytes` out: as evenly as the donors' capacities allow. Nothing if they are too little together, or if a
+/// donor would get nothing. *Units*: bytes; the shares are whole units.
+pub(super) fn shares(size_bytes: u64, capacities: &[u64]) -> Option<Vec<u64>> {
+    let mut order: Vec<usize> = (0..capacities.len()).collect();
+    order.sort_by_key(|&donor| capacities[donor]);
+    let mut left = size_bytes.div_ceil(UNIT_BYTES);
+    let mut shares = vec![0; capacities.len()];
+    for (index, &donor) in order.iter().enumerate() {
+        let level = left.div_ceil((order.len() - index) as u64);
+        let units = level.min(capacities[donor] / UNIT_BYTES);
+        shares[donor] = units * UNIT_BYTES;
+        left -= units;
+    }
+    (left == 0 && shares.iter().all(|&share| share > 0)).then_some(shares)
+}
+
+impl Layout {
+    /// The layout of shares that are whole units.
+    pub fn new(shares: &[u64]) -> Layout {
+        let mut levels: Vec<u64> = shares.iter().map(|share| share / UNIT_BYTES).filter(|&level| level > 0).collect();
+        levels.sort_unstable();
+        levels.dedup();
+        let (mut start, mut row, mut zones) = (0, 0, Vec::new());
+        for level in levels {
+            let reaches = |donor: &usize| shares[*donor] / UNIT_BYTES >= level;
+            let donors: Vec<usize> = (0..shares.len()).filter(reaches).collect();
+            let rows = level - row;
+            let bytes = rows * UNIT_BYTES * donors.len() as u64;
+            zones.push(Zone { start, row, rows, donors });
+            (start, row) = (start + bytes, level);
+        }
+        Layout { shares: shares.to_vec(), zones }
+    }
+
+    /// The zone of an offset inside the device.
+    fn zone(&self, offset: u64) -> Option<&Zone> {
+        let after = self.zones.partition_point(|zone| zone.start <= offset);
+        self.zones.get(after.checked_sub(1)?)
+    }
+
+    /// The donor of an offset, the place there, and how far the unit goes from there.
+    pub fn locate(&self, offset: u64) -> Option<(usize, u64, u64)> {
+        let zone = self.zone(offset)?;
+        let (unit, inside) = ((offset - zone.start) / UNIT_BYTES, offset % UNIT_BYTES);
+        let (row, turn) = (unit / zone.donors.len() as u64, unit % zone.donors.len() as u64);
+        let place = (zone.row + row) * UNIT_BYTES + inside;
+        Some((zone.donors[turn as usize], place, UNIT_BYTES - inside))
+    }
+
+    /// The bytes of a donor that are before a position of the device.
+    fn before(&self, donor: usize, position: u64) -> u64 {
+        let Some(zone) = self.zone(position) else { return 0 };
+        let Some(turn) = zone.donors.iter().position(|&other| other == donor) else { return self.shares[donor] };
+        let row_bytes = UNIT_BYTES * zone.donors.len() as u64;
+        let (row, inside) = ((position - zone.start) / row_bytes, (position - zone.start) % row_bytes);
+        let place = (zone.row + row) * UNIT_BYTES + inside.saturating_sub(turn as u64 * UNIT_BYTES).min(UNIT_BYTES);
+        place.min((zone.row + zone.rows) * UNIT_BYTES)
+    }
+
+    /// The part of a range on each donor, without pieces; donors without a part are left out.
+    pub fn ranges(&self, offset: u64, length: u64) -> Vec<Part> {
+        let part = |donor: usize| {
+            let place = self.before(donor, offset);
+            Part { donor, place, length: self.before(donor, offset + length) - place, pieces: Vec::new() }
+        };
+        (0..self.shares.len()).map(part).filter(|part| part.length > 0).collect()
+    }
+
+    /// The part of a range on each donor, with the pieces of the request.
+    pub fn parts(&self, offset: u64, length: usize) -> Vec<Part> {
+        let mut parts: Vec<Part> = Vec::new();
+        let mut done = 0;
+        while done < length {
+            let Some((donor, place, left)) = self.locate(offset + done as u64) else { break };
+            let count = left.min((length - done) as u64) as usize;
+            let piece = done..done + count;
+            match parts.iter_mut().find(|part| part.donor == donor) {
+                Some(part) => {
+                    part.length += count as u64;
+                    match part.pieces.last_mut() {
+                        Some(last) if last.end == piece.start => last.end = piece.end,
+                        _ => part.pieces.push(piece),
+                    }
+                }
+                None => parts.push(Part { donor, place, length: count as u64, pieces: vec![piece] }),
+            }
+            done += count;
+        }
+        parts
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const UNIT: u64 = UNIT_BYTES;
+
+    #[test]
+    fn sizes_are_shared_out_by_what_donors_have() {
+        for (units, capacities, expected) in [
+            (9, &[10, 10, 10][..], Some(vec![3, 3, 3])),
+            (10, &[10, 10, 10], Some(vec![4, 3, 3])),
+            (10, &[1, 9], Some(vec![1, 9])),
+            (10, &[1, 8], None),
+            (10, &[2, 100, 5], Some(vec![2, 4, 4])),
+            (2, &[5, 5, 5], None),
+            (1, &[0, 5], None),
+            (10, &[10], Some(vec![10])),
+        ] {
+            let capacities: Vec<u64> = capacities.iter().map(|units| units * UNIT + 4095).collect();
+            let found = shares(units * UNIT, &capacities);
+            let found = found.map(|shares| shares.iter().map(|share| share / UNIT).collect::<Vec<_>>());
+            assert_eq!(found, expected, "{units} over {capacities:?}");
+        }
+        assert_eq!(shares(UNIT + 4096, &[UNIT, UNIT]), Some(vec![UNIT, UNIT]));
+    }
+
+    #[test]
+    fn every_byte_has_one_place_and_ranges_are_contiguous_on_each_donor() {
+        for units in [vec![3, 3, 3], vec![1, 4, 2], vec![5], vec![2, 7, 7, 1]] {
+            let shares: Vec<u64> = units.iter().map(|units| units * UNIT).collect();
+            let layout = Layout::new(&shares);
+            let total: u64 = shares.iter().sum();
+            let mut seen: Vec<Vec<bool>> = units.iter().map(|&units| vec![false; units as usize]).collect();
+            for unit in 0..total / UNIT {
+                let (donor, place, left) = layout.locate(unit * UNIT).unwrap();
+                assert_eq!((place % UNIT, left), (0, UNIT));
+                assert!(!std::mem::replace(&mut seen[donor][(place / UNIT) as usize], true), "{units:?}: unit {unit}");
+            }
+            assert!(seen.iter().flatten().all(|&seen| seen), "{units:?}");
+            for offset in (0..total).step_by(UNIT as usize / 2) {
+                for length in (0..=total - offset).step_by(UNIT as usize / 2) {
+                    let parts = layout.parts(offset, length as usize);
+                    let mut without = parts.clone();
+                    without.iter_mut().for_each(|part| part.pieces.clear());
+                    without.sort_by_key(|part| part.donor);
+                    assert_eq!(layout.ranges(offset, length), without, "{units:?}: {length} at {offset}");
+                    let bytes: usize = parts.iter().flat_map(|part| &part.pieces).map(ExactSizeIterator::len).sum();
+                    assert_eq!(bytes as u64, length);
+                }
+            }
+        }
+    }
+}

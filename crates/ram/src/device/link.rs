@@ -1,0 +1,260 @@
+//! A device's link to one donor: sessions, and requests that outlive them.
+//!
+//! Owns: whether the donor is there, and how long a request waits for it. A request goes to the session that is up. If
+//! the session ends, the request is sent again on the next one, as long as the donor is in the same incarnation: then
+//! every write that it answered is still there. A session is one epoch on the donor, and the first request of a later
+//! one shuts out what is still on the way from earlier ones, so a write that is sent again cannot be overtaken by itself.
+//!
+//! | state | meaning | a request |
+//! |---|---|---|
+//! | up | there is a session | is sent |
+//! | down | the session has ended; `keep` connects again | waits until `patience` after the end, then fails |
+//! | lost | another incarnation, or a donor without one | fails at once, until the device is opened again |
+//!
+//! A donor of another make has no incarnation and no epochs: with its first session it is lost.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use nectary_block::{Error, ErrorKind, Figures, IoFuture};
+use nectary_host::Shutdown;
+use nectary_nbd::NbdDevice;
+use tokio::sync::watch;
+
+use super::connect::{Reached, Target};
+use super::label::Label;
+
+/// The pauses between attempts to connect again: the first, and the longest.
+const PAUSE_MIN: Duration = Duration::from_millis(20);
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+
+/// A session with a donor.
+pub(super) struct Session {
+    device: NbdDevice,
+    /// Requested when nobody may wait for its answers any more.
+    ended: Shutdown,
+}
+
+#[derive(Clone)]
+enum State {
+    Up(Arc<Session>),
+    Down { since: Instant, reason: Arc<str> },
+    Lost { reason: Arc<str> },
+}
+
+/// The link to one donor.
+pub(super) struct Link {
+    target: Target,
+    label: Label,
+    patience: Duration,
+    state: watch::Sender<State>,
+    requests: AtomicU64,
+    sent_again: AtomicU64,
+    failed: AtomicU64,
+    sessions: AtomicU64,
+    read_bytes: AtomicU64,
+    written_bytes: AtomicU64,
+}
+
+impl Link {
+    /// A link with its first session; `label` is what the donor now has.
+    pub fn new(target: Target, label: Label, reached: Reached, patience: Duration) -> Link {
+        let session = Session { device: reached.device, ended: Shutdown::new() };
+        Link {
+            target,
+            label,
+            patience,
+            state: watch::Sender::new(State::Up(Arc::new(session))),
+            requests: AtomicU64::new(0),
+            sent_again: AtomicU64::new(0),
+            failed: AtomicU64::new(0),
+            sessions: AtomicU64::new(1),
+            read_bytes: AtomicU64::new(0),
+            written_bytes: AtomicU64::new(0),
+        }
+    }
+
+    /// The donor, as messages name it.
+    pub fn name(&self) -> &str {
+        &self.target.address.text
+    }
+
+    /// Makes a request, again on later sessions if one ends. `send` begins it on a session.
+    ///
+    /// *Errors*: the donor's own; [`ErrorKind::Io`] when the donor is lost, or has been away or silent for `patience`;
+    /// [`ErrorKind::TimedOut`] at the caller's deadline. Place and device are those of the donor, not of the caller.
+    pub async fn run<T>(
+        &self,
+        deadline: Option<Instant>,
+        mut send: impl FnMut(&NbdDevice) -> IoFuture<T>,
+    ) -> Result<T, Failed> {
+        self.requests.fetch_add(1, Ordering::Relaxed);
+        let patience = Instant::now() + self.patience;
+        let limit = deadline.map_or(patience, |deadline| deadline.min(patience));
+        let done = loop {
+            let session = match self.session(limit).await {
+                Ok(session) => session,
+                Err(failed) => break Err(failed),
+            };
+            let sent = send(&session.device);
+            let answer = tokio::select! {
+                biased;
+                answer = tokio::time::timeout_at(limit.into(), sent) => answer,
+                () = session.ended.requested() => {
+                    self.sent_again.fetch_add(1, Ordering::Relaxed);
+                    continue;
+                }
+            };
+            match answer {
+                Ok(Ok(done)) => break Ok(done),
+                Ok(Err(error)) => match session.device.failure() {
+                    // The donor's own answer.
+                    None => break Err(Failed { kind: error.kind, detail: error.detail }),
+                    Some(reason) => {
+                        self.end(&session, &reason);
+                        self.sent_again.fetch_add(1, Ordering::Relaxed);
+                    }
+                },
+                Err(_) if limit < patience => break Err(self.late()),
+                Err(_) => {
+                    let reason = format!("it has not answered for {:?}", self.patience);
+                    // What it may still do with the request must not meet a later one.
+                    self.end(&session, &reason);
+                    break Err(Failed { kind: ErrorKind::Io, detail: reason });
+                }
+            }
+        };
+        if done.is_err() {
+            self.failed.fetch_add(1, Ordering::Relaxed);
+        }
+        done
+    }
+
+    /// The session that is up; waits for one while the donor is down.
+    async fn session(&self, limit: Instant) -> Result<Arc<Session>, Failed> {
+        loop {
+            let state = self.state.borrow().clone();
+            let (since, reason) = match state {
+                State::Up(session) => return Ok(session),
+                State::Lost { reason } => {
+                    return Err(Failed { kind: ErrorKind::Io, detail: format!("it is lost: {reason}") });
+                }
+                State::Down { since, reason } => (since, reason),
+            };
+            let until = limit.min(since + self.patience);
+            let mut state = self.state.subscribe();
+            let is_over = |state: &State| !matches!(state, State::Down { .. });
+            if tokio::time::timeout_at(until.into(), state.wait_for(is_over)).await.is_err() {
+                let away = since.elapsed();
+                if away < self.patience {
+                    return Err(self.late());
+                }
+                let detail = format!("it has been away for {} s: {reason}", away.as_secs());
+                return Err(Failed { kind: ErrorKind::Io, detail });
+            }
+        }
+    }
+
+    fn late(&self) -> Failed {
+        let detail = "the deadline passed before it answered".to_owned();
+        Failed { kind: ErrorKind::TimedOut, detail }
+    }
+
+    /// Ends a session, if it is still the one that is up. All requests on it are sent again.
+    fn end(&self, session: &Arc<Session>, reason: &str) {
+        self.state.send_if_modified(|state| {
+            let is_up = matches!(state, State::Up(up) if Arc::ptr_eq(up, session));
+            if is_up {
+                let reason: Arc<str> = reason.into();
+                *state = match self.target.can_return() {
+                    true => State::Down { since: Instant::now(), reason },
+                    false => State::Lost { reason },
+                };
+            }
+            is_up
+        });
+        session.ended.request();
+    }
+
+    /// Connects again whenever the session ends, until the donor is lost. It is to be ended with the device.
+    pub async fn keep(self: Arc<Link>) {
+        let mut states = self.state.subscribe();
+        let mut epoch = 1;
+        loop {
+            let waited = states.wait_for(|state| !matches!(state, State::Up(_))).await.map(|state| state.clone());
+            let Ok(State::Down { since, .. }) = waited else { return };
+            let mut pause = PAUSE_MIN;
+            let next = loop {
+                epoch += 1;
+                match self.target.connect_again(epoch, &self.label, self.patience).await {
+                    Ok(reached) => {
+                        self.sessions.fetch_add(1, Ordering::Relaxed);
+                        let session = Session { device: reached.device, ended: Shutdown::new() };
+                        break State::Up(Arc::new(session));
+                    }
+                    Err(Away { reason, is_lost: true }) => break State::Lost { reason: reason.into() },
+                    Err(Away { reason, is_lost: false }) => {
+                        self.state.send_replace(State::Down { since, reason: reason.into() });
+                    }
+                }
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(PAUSE_MAX);
+            };
+            self.state.send_replace(next);
+        }
+    }
+
+    /// Counts data that has passed.
+    pub fn count(&self, read_bytes: u64, written_bytes: u64) {
+        self.read_bytes.fetch_add(read_bytes, Ordering::Relaxed);
+        self.written_bytes.fetch_add(written_bytes, Ordering::Relaxed);
+    }
+
+    /// Whether it is up, and whether it is lost.
+    pub fn condition(&self) -> (bool, bool) {
+        let state = self.state.borrow();
+        (matches!(*state, State::Up(_)), matches!(*state, State::Lost { .. }))
+    }
+
+    /// The counters.
+    pub fn figures(&self) -> Figures {
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let (is_up, is_lost) = self.condition();
+        let values = vec![
+            ("number", self.label.number as u64 + 1),
+            ("up", u64::from(is_up)),
+            ("lost", u64::from(is_lost)),
+            ("share_bytes", self.label.shares[self.label.number]),
+            ("sessions", load(&self.sessions)),
+            ("requests", load(&self.requests)),
+            ("sent_again", load(&self.sent_again)),
+            ("failed", load(&self.failed)),
+            ("read_bytes", load(&self.read_bytes)),
+            ("written_bytes", load(&self.written_bytes)),
+        ];
+        Figures { device: "donor", values }
+    }
+}
+
+/// Why a donor could not be reached.
+#[derive(Debug, Clone)]
+pub(super) struct Away {
+    pub reason: String,
+    /// Trying again is of no use.
+    pub is_lost: bool,
+}
+
+/// A request that failed on one donor.
+#[derive(Debug, Clone)]
+pub(super) struct Failed {
+    pub kind: ErrorKind,
+    pub detail: String,
+}
+
+impl Failed {
+    /// It as an error of the device, for the operation that wanted it.
+    pub fn of(self, donor: &str, error: impl FnOnce(ErrorKind, String) -> Error) -> Error {
+        error(self.kind, format!("donor {donor}: {}", self.detail))
+    }
+}

@@ -1,0 +1,341 @@
+//! The device `ram(DONOR,…,id=…)`: blocks in the memory of other machines.
+//!
+//! Owns: which block is on which donor, what a request does that takes several, and the labels that tell a device from
+//! others. Promises: requests for several donors are in flight together; a request ends, with an error at the latest
+//! when a donor has been away for `patience`; blocks on other donors stay readable and writable when one is lost; what
+//! was lost is never read as something else. A flush fails while a donor is lost, since what was written there is gone.
+//! Leaves to others: redundancy; memory and who may use it (`donor`); the protocol (`nectary-nbd`).
+//!
+//! | file | what is in it |
+//! |---|---|
+//! | `options` | the SPEC |
+//! | `address` | a donor in a SPEC |
+//! | `label` | the bytes that say which device a donor belongs to |
+//! | `layout` | which byte is on which donor |
+//! | `connect` | from an address to a session |
+//! | `opening` | judging what is on the donors; opening, making and deleting a device |
+//! | `link` | sessions with one donor, and requests that outlive them |
+//! | `copy` | between the buffers of a request and one donor's part |
+//! | `extents` | what is mapped |
+//! | `together` | several futures at once |
+
+mod address;
+mod connect;
+mod copy;
+mod extents;
+mod label;
+mod layout;
+mod link;
+mod opening;
+mod options;
+mod together;
+
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use nectary_block::{
+    BlockDevice, Buffer, Context, Error, ErrorKind, Extent, Figures, Geometry, IoFuture, Operation, Registry, Request,
+    SharedDevice, Survives, WriteFlags,
+};
+use tokio::task::JoinSet;
+
+use self::connect::survives;
+use self::copy::{gather, scatter};
+use self::extents::merge;
+use self::label::LABEL_AREA_BYTES;
+use self::layout::{Layout, Part};
+use self::link::{Failed, Link};
+use self::opening::Opened;
+use self::together::together;
+
+pub use self::label::{DONORS_MAX, Found, Label, Redundancy, read as read_label};
+pub use self::options::{PATIENCE, RamOptions};
+
+/// Beyond this on each donor, longer requests do not help. *Units*: bytes.
+const PREFERRED_BYTES: u32 = 1 << 20;
+/// How far an answer about allocation looks at units; what follows counts as mapped. *Units*: bytes.
+const ALLOCATION_BYTES_MAX: u64 = 16 << 30;
+
+/// Adds the SPEC `ram(…)` to a registry.
+pub fn register(registry: &mut Registry) {
+    registry.register("ram", |arguments| async {
+        let device = RamDevice::open(RamOptions::parse(arguments)?).await?;
+        Ok(Arc::new(device) as SharedDevice)
+    });
+}
+
+/// Makes a device, as `options` name it; its size must be given. `force` overwrites what is on donors of other makes.
+///
+/// *Errors*: a donor that does not answer, has the device already, or too little memory.
+pub async fn create(options: &RamOptions, force: bool) -> Result<Label, Error> {
+    opening::create(options, force).await
+}
+
+/// Deletes a device, whose memory the donors take back; returns on how many.
+///
+/// *Errors*: no donor has it; or some do not answer, and keep their parts.
+pub async fn delete(options: &RamOptions) -> Result<usize, Error> {
+    opening::delete(options).await
+}
+
+/// A device in the memory of donors.
+pub struct RamDevice {
+    inner: Arc<Inner>,
+    /// They end with the device.
+    _keepers: JoinSet<()>,
+}
+
+struct Inner {
+    spec: String,
+    geometry: Geometry,
+    layout: Layout,
+    links: Vec<Arc<Link>>,
+}
+
+impl RamDevice {
+    /// Opens a device that was made before. Its sessions live in the tokio runtime that calls this.
+    ///
+    /// *Errors*: donors that do not answer, are empty, or belong to another device; all of them are named.
+    pub async fn open(options: RamOptions) -> Result<RamDevice, Error> {
+        let Opened { label, donors } = opening::open(&options).await?;
+        let (mut write, mut flush) = (Survives::Power, Survives::Power);
+        let (mut links, mut keepers) = (Vec::new(), JoinSet::new());
+        for (target, label, reached) in donors.into_iter().flatten() {
+            let of_donor = survives(&target, &reached.device);
+            (write, flush) = (write.min(of_donor.0), flush.min(of_donor.1));
+            let can_return = target.can_return();
+            let link = Arc::new(Link::new(target, label, reached, options.patience));
+            if can_return {
+                keepers.spawn(link.clone().keep());
+            }
+            links.push(link);
+        }
+        let preferred = PREFERRED_BYTES.saturating_mul(links.len() as u32);
+        let geometry = Geometry {
+            size_bytes: label.size_bytes,
+            block_bytes: crate::donor::BLOCK_BYTES,
+            atomic_bytes: 512,
+            read_bytes_preferred: preferred,
+            write_bytes_preferred: preferred,
+            write_survives: write,
+            flush_survives: flush,
+        };
+        let layout = Layout::new(&label.shares);
+        let inner = Inner { spec: options.spec(), geometry, layout, links };
+        Ok(RamDevice { inner: Arc::new(inner), _keepers: keepers })
+    }
+
+    fn vectored(
+        &self,
+        operation: Operation,
+        offset: u64,
+        buffers: &[Buffer],
+        context: Context,
+    ) -> Result<Request, Error> {
+        Request::vectored(operation, offset, buffers, context, || self.spec(), &self.inner.geometry)
+    }
+
+    /// Does something without data with each donor's part of a range.
+    fn ranged(
+        &self,
+        operation: Operation,
+        offset: u64,
+        length: u64,
+        context: Context,
+        send: impl Fn(&dyn BlockDevice, u64, u64, Context) -> IoFuture<()> + Send + Sync + 'static,
+    ) -> IoFuture<()> {
+        let request = Request::new(operation, offset, length, context);
+        if let Err(error) = request.check(|| self.spec(), &self.inner.geometry) {
+            return refused(error);
+        }
+        let inner = self.inner.clone();
+        Box::pin(async move {
+            let parts = inner.layout.ranges(offset, length);
+            let send = &send;
+            let of_part = |part: Part| {
+                let link = &inner.links[part.donor];
+                link.run(context.deadline, move |device| {
+                    send(device, LABEL_AREA_BYTES + part.place, part.length, waiting(context))
+                })
+            };
+            let donors: Vec<usize> = parts.iter().map(|part| part.donor).collect();
+            let done = together(parts.into_iter().map(of_part).collect()).await;
+            inner.all(&request, donors, done).map(drop)
+        })
+    }
+}
+
+impl Inner {
+    /// All results, or the first failure as one of this device.
+    fn all<T>(&self, request: &Request, donors: Vec<usize>, done: Vec<Result<T, Failed>>) -> Result<Vec<T>, Error> {
+        let results = donors.into_iter().zip(done).map(|(donor, result)| {
+            result.map_err(|failed| {
+                failed.of(self.links[donor].name(), |kind, detail| request.error(kind, || self.spec.clone(), detail))
+            })
+        });
+        results.collect()
+    }
+}
+
+/// The context of a request to a donor: the link watches the deadline.
+fn waiting(context: Context) -> Context {
+    Context { deadline: None::<Instant>, ..context }
+}
+
+fn refused<T: Send + 'static>(error: Error) -> IoFuture<T> {
+    Box::pin(std::future::ready(Err(error)))
+}
+
+impl BlockDevice for RamDevice {
+    fn spec(&self) -> String {
+        self.inner.spec.clone()
+    }
+
+    fn geometry(&self) -> Geometry {
+        self.inner.geometry
+    }
+
+    fn read_at(&self, offset: u64, mut buffers: Vec<Buffer>, context: Context) -> IoFuture<Vec<Buffer>> {
+        let request = match self.vectored(Operation::Read, offset, &buffers, context) {
+            Ok(request) if request.length == 0 => return Box::pin(std::future::ready(Ok(buffers))),
+            Ok(request) => request,
+            Err(error) => return refused(error),
+        };
+        let inner = self.inner.clone();
+        Box::pin(async move {
+            let parts = inner.layout.parts(offset, request.length as usize);
+            if let [part] = parts.as_slice() {
+                let link = &inner.links[part.donor];
+                let lengths: Vec<usize> = buffers.iter().map(|buffer| buffer.len()).collect();
+                let mut first = Some(buffers);
+                let read = link.run(context.deadline, |device| {
+                    let fresh = || lengths.iter().map(|&length| Buffer::recycled(length)).collect();
+                    let buffers = first.take().unwrap_or_else(fresh);
+                    device.read_at(LABEL_AREA_BYTES + part.place, buffers, waiting(context))
+                });
+                let read = read.await;
+                link.count(part.length, 0);
+                return inner.all(&request, vec![part.donor], vec![read]).map(|mut all| all.pop().unwrap_or_default());
+            }
+            let of_part = |part: &Part| {
+                let (place, length) = (LABEL_AREA_BYTES + part.place, part.length as usize);
+                inner.links[part.donor].count(part.length, 0);
+                inner.links[part.donor].run(context.deadline, move |device| {
+                    device.read_at(place, vec![Buffer::recycled(length)], waiting(context))
+                })
+            };
+            let donors = parts.iter().map(|part| part.donor).collect();
+            let read = together(parts.iter().map(of_part).collect()).await;
+            let read = inner.all(&request, donors, read)?;
+            for (part, read) in parts.iter().zip(&read) {
+                read.iter().for_each(|bytes| scatter(&mut buffers, part, bytes));
+            }
+            Ok(buffers)
+        })
+    }
+
+    fn write_at(
+        &self,
+        offset: u64,
+        buffers: Vec<Buffer>,
+        flags: WriteFlags,
+        context: Context,
+    ) -> IoFuture<Vec<Buffer>> {
+        let request = match self.vectored(Operation::Write, offset, &buffers, context) {
+            Ok(request) if request.length == 0 => return Box::pin(std::future::ready(Ok(buffers))),
+            Ok(request) => Request { fua: flags.fua, ..request },
+            Err(error) => return refused(error),
+        };
+        let inner = self.inner.clone();
+        Box::pin(async move {
+            let parts = inner.layout.parts(offset, request.length as usize);
+            let buffers_of = &buffers;
+            let mut writes = Vec::with_capacity(parts.len());
+            for part in &parts {
+                let (link, place) = (&inner.links[part.donor], LABEL_AREA_BYTES + part.place);
+                link.count(0, part.length);
+                // A session may end with its buffers: the caller's stay here for the next one.
+                writes.push(link.run(context.deadline, move |device| {
+                    device.write_at(place, vec![gather(buffers_of, part)], flags, waiting(context))
+                }));
+            }
+            let donors = parts.iter().map(|part| part.donor).collect();
+            let done = together(writes).await;
+            inner.all(&request, donors, done)?;
+            Ok(buffers)
+        })
+    }
+
+    fn flush(&self, context: Context) -> IoFuture<()> {
+        let request = Request::new(Operation::Flush, 0, 0, context);
+        if let Err(error) = request.check(|| self.spec(), &self.inner.geometry) {
+            return refused(error);
+        }
+        let inner = self.inner.clone();
+        Box::pin(async move {
+            let flush = |link: &Arc<Link>| {
+                let link = link.clone();
+                async move { link.run(context.deadline, |device| device.flush(waiting(context))).await }
+            };
+            let done = together(inner.links.iter().map(flush).collect()).await;
+            inner.all(&request, (0..inner.links.len()).collect(), done).map(drop)
+        })
+    }
+
+    fn discard(&self, offset: u64, length: u64, context: Context) -> IoFuture<()> {
+        self.ranged(Operation::Discard, offset, length, context, |device, offset, length, context| {
+            device.discard(offset, length, context)
+        })
+    }
+
+    fn write_zeroes(&self, offset: u64, length: u64, context: Context) -> IoFuture<()> {
+        self.ranged(Operation::WriteZeroes, offset, length, context, |device, offset, length, context| {
+            device.write_zeroes(offset, length, context)
+        })
+    }
+
+    fn allocation(&self, offset: u64, length: u64, context: Context) -> IoFuture<Vec<Extent>> {
+        let request = Request::new(Operation::Allocation, offset, length, context);
+        if let Err(error) = request.check(|| self.spec(), &self.inner.geometry) {
+            return refused(error);
+        }
+        let inner = self.inner.clone();
+        Box::pin(async move {
+            let looked = length.min(ALLOCATION_BYTES_MAX);
+            let parts = inner.layout.ranges(offset, looked);
+            let ask = |part: &Part| {
+                let (link, place, length) = (&inner.links[part.donor], LABEL_AREA_BYTES + part.place, part.length);
+                link.run(context.deadline, move |device| device.allocation(place, length, waiting(context)))
+            };
+            let donors = parts.iter().map(|part| part.donor).collect();
+            let found = together(parts.iter().map(ask).collect()).await;
+            let found = inner.all(&request, donors, found)?;
+            Ok(merge(&inner.layout, offset, length, looked, &parts, &found))
+        })
+    }
+
+    fn grow(&self, size_bytes: u64) -> IoFuture<()> {
+        let Geometry { size_bytes: now, block_bytes, .. } = self.inner.geometry;
+        let (kind, detail) = match size_bytes {
+            bytes if bytes == now => return Box::pin(std::future::ready(Ok(()))),
+            bytes if bytes < now || !bytes.is_multiple_of(u64::from(block_bytes)) => {
+                (ErrorKind::Invalid, format!("it has {now} bytes, grows only, by blocks of {block_bytes}"))
+            }
+            _ => (ErrorKind::Unsupported, "a network RAM disk does not grow".to_owned()),
+        };
+        let request = Request::new(Operation::Grow, 0, size_bytes, Context::default());
+        refused(request.error(kind, || self.spec(), detail))
+    }
+
+    fn figures(&self) -> Vec<Figures> {
+        let links = &self.inner.links;
+        let count = |is: fn((bool, bool)) -> bool| links.iter().filter(|link| is(link.condition())).count() as u64;
+        let values =
+            vec![("donors", links.len() as u64), ("donors_up", count(|is| is.0)), ("donors_lost", count(|is| is.1))];
+        let own = Figures { device: "ram", values };
+        std::iter::once(own).chain(links.iter().map(|link| link.figures())).collect()
+    }
+}

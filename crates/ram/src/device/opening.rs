@@ -1,0 +1,426 @@
+//! From donors to a device: what each of them holds, and whether that is enough.
+//!
+//! Owns: the judgement on what was found (`assess`, without I/O), with every donor that is missing or wrong in one
+//! message; opening, making and deleting a device. All donors are asked at once. Promises: a device is never made by
+//! opening it, and never over something else; donors are told apart by their labels, so their order in the SPEC does not
+//! matter.
+
+use nectary_block::{BlockDevice, Context, Error, ErrorKind, Operation, exact_size, format_size};
+use nectary_host::log::{self, Level};
+
+use super::connect::{Answers, Reached, Target, Unreached, ask, write_label};
+use super::label::{Found, LABEL_AREA_BYTES, Label, Redundancy, UNIT_BYTES};
+use super::layout::shares;
+use super::options::RamOptions;
+use super::together::together;
+use crate::donor::{PROMISE_BYTES, random};
+
+/// Ranges are discarded in steps of this size when a device is deleted. *Units*: bytes.
+const DISCARD_BYTES: u64 = 1 << 30;
+
+/// A donor of the SPEC and what was found there.
+pub(super) struct Candidate {
+    pub target: Target,
+    pub state: CandidateState,
+    /// How much of a device it could take, in bytes, label included; known where nothing of the device is on it.
+    free_bytes: u64,
+}
+
+/// What was found on a donor.
+pub(super) enum CandidateState {
+    /// It does not answer; why.
+    Unreachable(String),
+    /// It does not give the device; why.
+    Refused(String),
+    /// It holds nothing of the device.
+    Empty,
+    /// There is a session.
+    Reached(Reached),
+}
+
+/// The finding without the session, as `assess` takes it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Finding {
+    Unreachable(String),
+    Refused(String),
+    Holds(Found),
+}
+
+/// Which candidate is which donor of the device.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Assessed {
+    /// A label of the device, with the highest generation of all.
+    pub label: Label,
+    /// By the donor's number, the place in the SPEC; nothing for a donor that is away.
+    pub places: Vec<Option<usize>>,
+}
+
+/// Judges what was found on the donors of a SPEC, of which `lost_max` may be missing.
+///
+/// *Errors*: everything that is missing or wrong.
+pub(super) fn assess(
+    options: &RamOptions,
+    found: &[(&str, Finding)],
+    lost_max: usize,
+) -> Result<Assessed, (ErrorKind, String)> {
+    let id = &options.id;
+    let labels = || found.iter().filter_map(|(_, finding)| label_of(finding));
+    let (mut problems, mut is_unreachable, mut is_refused) = (Vec::new(), false, false);
+    for (name, finding) in found {
+        match finding {
+            Finding::Unreachable(why) => {
+                is_unreachable = true;
+                problems.push(format!("{name}: {why}"));
+            }
+            Finding::Refused(why) => {
+                is_refused = true;
+                problems.push(format!("{name}: {why}"));
+            }
+            Finding::Holds(Found::SomethingElse) => {
+                problems.push(format!("{name}: it holds something that is no network RAM disk"));
+            }
+            Finding::Holds(Found::Unusable(why)) => problems.push(format!("{name}: {why}")),
+            Finding::Holds(_) => {}
+        }
+    }
+    // The device that most donors belong to.
+    let supporters = |label: &&Label| labels().filter(|other| other.is_same_device(label)).count();
+    let of_id = labels().filter(|label| label.id == *id);
+    // Of equal numbers the first one.
+    let Some(main) = of_id.rev().max_by_key(supporters) else {
+        for (name, label) in found.iter().filter_map(|(name, finding)| Some((name, label_of(finding)?))) {
+            problems.push(format!("{name}: it holds device \"{}\"", label.id));
+        }
+        let empty: Vec<&str> = found.iter().filter(|(_, f)| *f == Finding::Holds(Found::Empty)).map(|f| f.0).collect();
+        if is_refused && empty.is_empty() && !is_unreachable {
+            return Err((ErrorKind::Busy, problems.join("; ")));
+        }
+        let nothing = match (empty.len(), found.len()) {
+            (0, _) => format!("no donor that answers holds device \"{id}\""),
+            (some, all) if some == all => format!("all {all} donors are empty: there is no device \"{id}\" on them"),
+            _ => format!("no donor that answers holds device \"{id}\"; empty: {}", empty.join(", ")),
+        };
+        let remedy = "if they were started again, what was on it is gone; `nectary ram create SPEC` makes a new device";
+        problems.insert(0, nothing);
+        let kind = if is_unreachable || !empty.is_empty() { ErrorKind::Absent } else { ErrorKind::Invalid };
+        return Err((kind, format!("{}; {remedy}", problems.join("; "))));
+    };
+    let mut places: Vec<Option<usize>> = vec![None; main.shares.len()];
+    let mut generation = 0;
+    for (place, (name, finding)) in found.iter().enumerate() {
+        let Some(label) = label_of(finding) else {
+            if *finding == Finding::Holds(Found::Empty) {
+                problems.push(format!("{name}: it is empty; if it was started again, its part of the device is gone"));
+            }
+            continue;
+        };
+        if label.id != *id {
+            problems.push(format!("{name}: it holds device \"{}\", not \"{id}\"", label.id));
+        } else if !label.is_same_device(main) {
+            problems.push(format!("{name}: its device \"{id}\" is another one, made at another time"));
+        } else if let Some(other) = places[label.number].replace(place) {
+            let other = found[other].0;
+            let number = label.number + 1;
+            problems.push(format!("{other} and {name} are the same donor, number {number}: name each of them once"));
+        } else {
+            generation = generation.max(label.generation);
+        }
+    }
+    if found.len() < places.len() {
+        let absent = places.iter().enumerate().filter(|(_, place)| place.is_none());
+        let numbers: Vec<String> = absent.map(|(number, _)| (number + 1).to_string()).collect();
+        let (named, all) = (found.len(), places.len());
+        problems
+            .push(format!("the device has {all} donors, {named} are named: number {} is missing", numbers.join(", ")));
+    }
+    if let Some(wanted) = options.size_bytes.filter(|&wanted| wanted != main.size_bytes) {
+        problems.push(format!("the device has {}, not size={}", exact_size(main.size_bytes), exact_size(wanted)));
+        return Err((ErrorKind::Invalid, problems.join("; ")));
+    }
+    let missing = places.iter().filter(|place| place.is_none()).count();
+    // A donor that is away may be left out; one that is wrong is a mistake in the SPEC.
+    let is_away = |finding: &Finding| matches!(finding, Finding::Unreachable(_) | Finding::Holds(Found::Empty));
+    let is_wrong = problems.len() > found.iter().filter(|(_, finding)| is_away(finding)).count();
+    if missing > lost_max || is_wrong {
+        let all = places.len();
+        let kind = match (is_unreachable, is_refused) {
+            (true, _) => ErrorKind::Absent,
+            (false, true) => ErrorKind::Busy,
+            (false, false) => ErrorKind::Invalid,
+        };
+        let needed = match lost_max {
+            0 => format!("all {all} donors are needed without redundancy"),
+            _ => format!("{} of {all} donors are needed", all - lost_max),
+        };
+        return Err((kind, format!("{}; {needed}", problems.join("; "))));
+    }
+    Ok(Assessed { label: Label { generation, ..main.clone() }, places })
+}
+
+fn label_of(finding: &Finding) -> Option<&Label> {
+    match finding {
+        Finding::Holds(Found::Label(label)) => Some(label),
+        _ => None,
+    }
+}
+
+impl Candidate {
+    fn finding(&self) -> Finding {
+        match &self.state {
+            CandidateState::Unreachable(why) => Finding::Unreachable(why.clone()),
+            CandidateState::Refused(why) => Finding::Refused(why.clone()),
+            CandidateState::Empty => Finding::Holds(Found::Empty),
+            CandidateState::Reached(reached) => Finding::Holds(reached.found.clone()),
+        }
+    }
+}
+
+/// Asks all donors at once.
+async fn survey(options: &RamOptions, client: u64) -> Vec<Candidate> {
+    let one = |address: super::address::Address| async move {
+        let mut target = Target { address, id: options.id.clone(), client, incarnation: None };
+        let candidate = |target: Target, state, free_bytes| Candidate { target, state, free_bytes };
+        let free_bytes = match ask(&target.address).await {
+            Ok(Answers::Donor(page)) => {
+                target.incarnation = Some(page.incarnation);
+                page.free_bytes
+            }
+            Ok(Answers::Other) => 0,
+            Err(why) => return candidate(target, CandidateState::Unreachable(why), 0),
+        };
+        match target.connect(1, None, options.patience).await {
+            Ok(reached) => {
+                let bytes = if target.can_return() { free_bytes } else { reached.device.geometry().size_bytes };
+                candidate(target, CandidateState::Reached(reached), bytes)
+            }
+            Err(Unreached::Absent) => candidate(target, CandidateState::Empty, free_bytes),
+            Err(Unreached::Refused(why)) => candidate(target, CandidateState::Refused(why), 0),
+            Err(Unreached::Failed(why)) => candidate(target, CandidateState::Unreachable(why), 0),
+        }
+    };
+    together(options.donors.iter().cloned().map(one).collect()).await
+}
+
+/// Refuses donors that are one process under two names.
+fn check_distinct(options: &RamOptions, candidates: &[Candidate]) -> Result<(), Error> {
+    for (index, candidate) in candidates.iter().enumerate() {
+        let is_same = |other: &&Candidate| {
+            other.target.incarnation.is_some() && other.target.incarnation == candidate.target.incarnation
+        };
+        if let Some(other) = candidates[..index].iter().find(is_same) {
+            let (one, two) = (&other.target.address.text, &candidate.target.address.text);
+            let detail = format!("{one} and {two} are the same donor: name each of them once");
+            return Err(error(options, ErrorKind::Invalid, detail));
+        }
+    }
+    Ok(())
+}
+
+fn error(options: &RamOptions, kind: ErrorKind, detail: String) -> Error {
+    Error::new(kind, &options.spec(), Operation::Open, detail)
+}
+
+/// A client's number.
+fn draw_client(options: &RamOptions) -> Result<u64, Error> {
+    let bytes = random().map_err(|source| Error::from_os(&source, &options.spec(), Operation::Open))?;
+    Ok(u64::from_le_bytes(bytes).max(1))
+}
+
+/// A device's donors, ready for requests.
+pub(super) struct Opened {
+    pub label: Label,
+    /// By number: the donor's session and the label it has now; nothing for one that is away.
+    pub donors: Vec<Option<(Target, Label, Reached)>>,
+}
+
+/// Opens a device: finds its donors and writes a new generation on them.
+pub(super) async fn open(options: &RamOptions) -> Result<Opened, Error> {
+    let client = draw_client(options)?;
+    let candidates = survey(options, client).await;
+    check_distinct(options, &candidates)?;
+    let found: Vec<(&str, Finding)> =
+        candidates.iter().map(|candidate| (candidate.target.address.text.as_str(), candidate.finding())).collect();
+    // Without redundancy none may be missing.
+    let assessed = assess(options, &found, 0).map_err(|(kind, detail)| error(options, kind, detail))?;
+    let Assessed { mut label, places } = assessed;
+    let Some(generation) = label.generation.checked_add(1) else {
+        return Err(error(options, ErrorKind::Io, "its generations are used up".to_owned()));
+    };
+    (label.generation, label.client) = (generation, client);
+    let mut candidates: Vec<Option<Candidate>> = candidates.into_iter().map(Some).collect();
+    let mut donors = Vec::new();
+    for (number, place) in places.into_iter().enumerate() {
+        let candidate = place.and_then(|place| candidates[place].take());
+        let Some(Candidate { target, state: CandidateState::Reached(reached), .. }) = candidate else {
+            donors.push(None);
+            continue;
+        };
+        donors.push(Some((target, Label { number, ..label.clone() }, reached)));
+    }
+    let written = together(donors.iter().flatten().map(mark).collect()).await;
+    let failed: Vec<String> = written.into_iter().filter_map(Result::err).collect();
+    match failed.is_empty() {
+        true => Ok(Opened { label, donors }),
+        false => Err(error(options, ErrorKind::Io, failed.join("; "))),
+    }
+}
+
+/// Writes the label that a donor has from now on.
+async fn mark((target, label, reached): &(Target, Label, Reached)) -> Result<(), String> {
+    write_label(&reached.device, label).await.map_err(|why| format!("{}: {why}", target.address.text))
+}
+
+/// Makes a device on donors that hold nothing of it. `force` takes donors of other makes that hold something else.
+///
+/// *Errors*: a donor that does not answer, holds something, or has too little memory; nothing is written then.
+pub(super) async fn create(options: &RamOptions, force: bool) -> Result<Label, Error> {
+    let invalid = |detail: String| error(options, ErrorKind::Invalid, detail);
+    let Some(size_bytes) = options.size_bytes else {
+        return Err(invalid("a new device needs a size: size=8G".to_owned()));
+    };
+    let client = draw_client(options)?;
+    let candidates = survey(options, client).await;
+    check_distinct(options, &candidates)?;
+    let (mut away, mut taken) = (Vec::new(), Vec::new());
+    for Candidate { target, state, .. } in &candidates {
+        let name = &target.address.text;
+        match state {
+            CandidateState::Unreachable(why) => away.push(format!("{name}: {why}")),
+            CandidateState::Refused(why) => taken.push(format!("{name}: {why}")),
+            CandidateState::Empty => {}
+            CandidateState::Reached(reached) => match &reached.found {
+                Found::Empty => {}
+                Found::Label(label) => taken.push(format!("{name}: it holds device \"{}\" already", label.id)),
+                Found::Unusable(why) => taken.push(format!("{name}: {why}")),
+                Found::SomethingElse if force => {}
+                Found::SomethingElse => {
+                    taken.push(format!("{name}: it holds something else; --force overwrites it"));
+                }
+            },
+        }
+    }
+    if !away.is_empty() {
+        return Err(error(options, ErrorKind::Absent, format!("{}; all donors are needed", away.join("; "))));
+    }
+    if !taken.is_empty() {
+        let remedy = "attach what is there, or delete it first with `nectary ram delete SPEC`";
+        return Err(error(options, ErrorKind::Busy, format!("{}; {remedy}", taken.join("; "))));
+    }
+    let capacity = |candidate: &Candidate| candidate.free_bytes.saturating_sub(LABEL_AREA_BYTES);
+    let capacities: Vec<u64> = candidates.iter().map(capacity).collect();
+    let Some(shares) = shares(size_bytes, &capacities) else {
+        let each = candidates.iter().zip(&capacities);
+        let each: Vec<String> =
+            each.map(|(c, &bytes)| format!("{} {}", c.target.address.text, format_size(bytes))).collect();
+        let least = format_size(UNIT_BYTES * candidates.len() as u64);
+        let detail = format!(
+            "{} do not fit: there are {}; a device has at least {least} on so many donors",
+            format_size(size_bytes),
+            each.join(", ")
+        );
+        return Err(error(options, ErrorKind::Full, detail));
+    };
+    let identity = random().map_err(|source| Error::from_os(&source, &options.spec(), Operation::Open))?;
+    let label = Label {
+        number: 0,
+        redundancy: Redundancy::None,
+        identity,
+        size_bytes,
+        generation: 1,
+        client,
+        id: options.id.clone(),
+        shares,
+    };
+    let write = |(number, candidate): (usize, Candidate)| {
+        let label = Label { number, ..label.clone() };
+        let patience = options.patience;
+        async move {
+            let name = candidate.target.address.text.clone();
+            make_part(candidate, &label, patience).await.map_err(|why| format!("{name}: {why}"))
+        }
+    };
+    let made = together(candidates.into_iter().enumerate().map(write).collect()).await;
+    let failed: Vec<String> = made.into_iter().filter_map(Result::err).collect();
+    match failed.is_empty() {
+        true => Ok(label),
+        false => {
+            let detail = format!("{}; `nectary ram delete SPEC` removes what was made on others", failed.join("; "));
+            Err(error(options, ErrorKind::Io, detail))
+        }
+    }
+}
+
+/// Makes one donor's part of a new device: zeroes and a label.
+async fn make_part(candidate: Candidate, label: &Label, patience: std::time::Duration) -> Result<(), String> {
+    let part_bytes = LABEL_AREA_BYTES + label.shares[label.number];
+    let reached = match candidate.state {
+        CandidateState::Reached(reached) => reached,
+        _ => {
+            // The donor gives whole slabs: what rounding leaves is of no use to others.
+            let bytes = part_bytes.next_multiple_of(PROMISE_BYTES).min(candidate.free_bytes).max(part_bytes);
+            match candidate.target.connect(1, Some(bytes), patience).await {
+                Ok(reached) => reached,
+                Err(Unreached::Absent) => return Err("it does not make the device".to_owned()),
+                Err(Unreached::Failed(why) | Unreached::Refused(why)) => return Err(why),
+            }
+        }
+    };
+    let zero = |offset: u64| {
+        let length = DISCARD_BYTES.min(part_bytes - offset);
+        reached.device.write_zeroes(offset, length, Context::default())
+    };
+    let mut offset = 0;
+    while offset < part_bytes {
+        zero(offset).await.map_err(|error| error.detail)?;
+        offset += DISCARD_BYTES;
+    }
+    write_label(&reached.device, label).await
+}
+
+/// Deletes a device: trims everything on every donor that has a part of it, which gives the memory back.
+///
+/// *Errors*: no donor has it, or one did not answer; the others are trimmed all the same.
+pub(super) async fn delete(options: &RamOptions) -> Result<usize, Error> {
+    let candidates = survey(options, draw_client(options)?).await;
+    let one = |candidate: Candidate| async move {
+        let name = candidate.target.address.text.clone();
+        match candidate.state {
+            CandidateState::Unreachable(why) | CandidateState::Refused(why) => Err(format!("{name}: {why}")),
+            CandidateState::Reached(Reached { device, found: Found::Label(label) }) if label.id == options.id => {
+                trim(&device).await.map(|()| 1).map_err(|why| format!("{name}: {why}"))
+            }
+            _ => Ok(0),
+        }
+    };
+    let (mut deleted, mut failed) = (0, Vec::new());
+    for result in together(candidates.into_iter().map(one).collect()).await {
+        match result {
+            Ok(count) => deleted += count,
+            Err(why) => failed.push(why),
+        }
+    }
+    if deleted == 0 && failed.is_empty() {
+        let detail = format!("no donor holds device \"{}\"", options.id);
+        return Err(error(options, ErrorKind::Absent, detail));
+    }
+    if !failed.is_empty() {
+        let detail = format!("deleted on {deleted} donors, not on others: {}", failed.join("; "));
+        return Err(error(options, ErrorKind::Io, detail));
+    }
+    log::write(Level::Note, "ram", format_args!("device {} is deleted on {deleted} donors", options.id));
+    Ok(deleted)
+}
+
+/// Zeroes the label, which has to be gone even where a trim does nothing, and trims the rest.
+async fn trim(device: &nectary_nbd::NbdDevice) -> Result<(), String> {
+    let size_bytes = device.geometry().size_bytes;
+    let failed = |error: Error| error.detail;
+    device.write_zeroes(0, LABEL_AREA_BYTES, Context::default()).await.map_err(failed)?;
+    let mut offset = LABEL_AREA_BYTES;
+    while offset < size_bytes {
+        let length = DISCARD_BYTES.min(size_bytes - offset);
+        device.discard(offset, length, Context::default()).await.map_err(failed)?;
+        offset += length;
+    }
+    device.flush(Context::default()).await.map_err(failed)
+}

@@ -1,0 +1,136 @@
+//! One session's view of a device on a donor, as an export has it.
+//!
+//! Owns: the checks of a request, and the answer to a session that was left behind. Every operation is done when the
+//! call returns its future. Nothing survives the end of the donor's process.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use nectary_block::{
+    BlockDevice, Buffer, Context, Error, ErrorKind, Extent, Geometry, IoFuture, Operation, Request, Survives,
+    WriteFlags, exact_size,
+};
+
+use super::BLOCK_BYTES;
+use super::tenant::{Holder, Tenant};
+
+/// Beyond this, longer requests do not help. *Units*: bytes.
+const PREFERRED_BYTES: u32 = 1 << 20;
+
+/// The memory of a device, for one session.
+pub(super) struct TenantDevice {
+    pub tenant: Arc<Tenant>,
+    pub holder: Holder,
+    /// Keeps the numbers of requests by kind.
+    pub requests: Arc<AtomicU64>,
+}
+
+impl TenantDevice {
+    /// Does one request while the session may.
+    fn run<T: Send + 'static>(&self, checked: Result<Request, Error>, work: impl FnOnce(&Tenant) -> T) -> IoFuture<T> {
+        let result = checked.and_then(|request| {
+            self.requests.fetch_add(1, Ordering::Relaxed);
+            match self.tenant.pass(self.holder) {
+                Some(_pass) => Ok(work(&self.tenant)),
+                None => {
+                    let detail = "a later session of this device has begun: connect again".to_owned();
+                    Err(request.error(ErrorKind::Io, || self.spec(), detail))
+                }
+            }
+        });
+        Box::pin(std::future::ready(result))
+    }
+
+    fn check(&self, operation: Operation, offset: u64, length: u64, context: Context) -> Result<Request, Error> {
+        let request = Request::new(operation, offset, length, context);
+        request.check(|| self.spec(), &self.geometry())?;
+        Ok(request)
+    }
+
+    fn zero(&self, operation: Operation, offset: u64, length: u64, context: Context) -> IoFuture<()> {
+        self.run(self.check(operation, offset, length, context), |tenant| {
+            tenant.changed_bytes.fetch_add(length, Ordering::Relaxed);
+            tenant.zero(offset, length);
+        })
+    }
+}
+
+impl BlockDevice for TenantDevice {
+    fn spec(&self) -> String {
+        format!("memory:{}", exact_size(self.tenant.size_bytes()))
+    }
+
+    fn geometry(&self) -> Geometry {
+        Geometry {
+            size_bytes: self.tenant.size_bytes(),
+            block_bytes: BLOCK_BYTES,
+            atomic_bytes: 512,
+            read_bytes_preferred: PREFERRED_BYTES,
+            write_bytes_preferred: PREFERRED_BYTES,
+            write_survives: Survives::Nothing,
+            flush_survives: Survives::Nothing,
+        }
+    }
+
+    fn read_at(&self, offset: u64, mut buffers: Vec<Buffer>, context: Context) -> IoFuture<Vec<Buffer>> {
+        let checked = Request::vectored(Operation::Read, offset, &buffers, context, || self.spec(), &self.geometry());
+        self.run(checked, |tenant| {
+            let mut at = offset;
+            for buffer in &mut buffers {
+                tenant.read(at, buffer);
+                at += buffer.len() as u64;
+            }
+            tenant.read_bytes.fetch_add(at - offset, Ordering::Relaxed);
+            buffers
+        })
+    }
+
+    fn write_at(
+        &self,
+        offset: u64,
+        buffers: Vec<Buffer>,
+        _flags: WriteFlags,
+        context: Context,
+    ) -> IoFuture<Vec<Buffer>> {
+        let checked = Request::vectored(Operation::Write, offset, &buffers, context, || self.spec(), &self.geometry());
+        self.run(checked, |tenant| {
+            let mut at = offset;
+            for buffer in &buffers {
+                tenant.write(at, buffer);
+                at += buffer.len() as u64;
+            }
+            tenant.changed_bytes.fetch_add(at - offset, Ordering::Relaxed);
+            buffers
+        })
+    }
+
+    fn flush(&self, context: Context) -> IoFuture<()> {
+        self.run(self.check(Operation::Flush, 0, 0, context), |_| ())
+    }
+
+    fn discard(&self, offset: u64, length: u64, context: Context) -> IoFuture<()> {
+        self.zero(Operation::Discard, offset, length, context)
+    }
+
+    fn write_zeroes(&self, offset: u64, length: u64, context: Context) -> IoFuture<()> {
+        self.zero(Operation::WriteZeroes, offset, length, context)
+    }
+
+    fn allocation(&self, offset: u64, length: u64, context: Context) -> IoFuture<Vec<Extent>> {
+        self.run(self.check(Operation::Allocation, offset, length, context), |tenant| tenant.extents(offset, length))
+    }
+
+    fn grow(&self, size_bytes: u64) -> IoFuture<()> {
+        let now = self.tenant.size_bytes();
+        let (kind, detail) = match size_bytes {
+            bytes if bytes == now => return Box::pin(std::future::ready(Ok(()))),
+            bytes if bytes < now || !bytes.is_multiple_of(u64::from(BLOCK_BYTES)) => {
+                (ErrorKind::Invalid, format!("it has {now} bytes, grows only, by blocks of {BLOCK_BYTES}"))
+            }
+            _ => (ErrorKind::Unsupported, "the memory of a device on a donor does not grow".to_owned()),
+        };
+        let request = Request::new(Operation::Grow, 0, size_bytes, Context::default());
+        let error = request.error(kind, || self.spec(), detail);
+        Box::pin(std::future::ready(Err(error)))
+    }
+}

@@ -1,0 +1,368 @@
+//! A donor: memory of this machine as exports for NBD clients.
+//!
+//! Owns: which devices there are, how large they may be, and which client has each. Promises: a device that was made
+//! keeps its memory until it holds nothing and nobody has it; memory of one device reads as zeroes in the next; a
+//! device that one client has is refused to another; a session of an earlier life of the donor is refused. Leaves to
+//! others: the protocol and TLS (`nectary-nbd`), listening and signals (the command).
+//!
+//! A device is made when a client first names it with a size (`ID/SIZE`). It goes away, with its memory, when no block
+//! of it is written any more and no connection has it: after a client has trimmed all of it and left, or when nothing
+//! was ever written.
+//!
+//! | file | what is in it |
+//! |---|---|
+//! | `name` | names of exports |
+//! | `page` | what a donor says of itself |
+//! | `pool` | the memory |
+//! | `tenant` | the memory of one device, and who may use it |
+//! | `device` | one session's view of it |
+//! | `error` | why a donor does not start |
+
+mod device;
+mod error;
+pub mod name;
+pub mod page;
+mod pool;
+mod tenant;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Read;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use nectary_block::{MemoryDevice, SharedDevice, format_size};
+use nectary_nbd::{Export, ExportSource, Missing};
+use serde::Serialize;
+
+use self::device::TenantDevice;
+use self::name::{ExportName, PAGE_NAME};
+use self::page::{LABELS_BYTES_MAX, Page, check_label};
+use self::pool::{Pool, SLAB_BYTES};
+use self::tenant::{Holder, Tenant};
+
+pub use self::error::DonorError;
+
+/// The unit of offsets and lengths on a donor, in bytes.
+pub const BLOCK_BYTES: u32 = 4096;
+/// The most devices on one donor.
+pub const DEVICES_MAX: usize = 1024;
+/// The most sessions of one device whose connections have not ended.
+const SESSIONS_MAX: usize = 64;
+
+/// What a donor lends.
+#[derive(Debug, Clone, Default)]
+pub struct DonorOptions {
+    /// All memory, in bytes; whole slabs of 2 MiB of it are used.
+    pub memory_bytes: u64,
+    /// The largest device, in bytes; by default as large as there is memory.
+    pub quota_bytes: Option<u64>,
+    /// Allocates memory when it is first written, and does not lock it.
+    pub on_demand: bool,
+    /// Labels, each `KEY=VALUE`.
+    pub labels: Vec<String>,
+}
+
+/// A donor; clones share it.
+#[derive(Clone)]
+pub struct Donor {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    incarnation: u128,
+    pool: Arc<Pool>,
+    quota_bytes: Option<u64>,
+    labels: String,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    devices: BTreeMap<String, Entry>,
+    page: Weak<Export>,
+    is_leaving: bool,
+}
+
+/// A device and the exports that connections have of it.
+struct Entry {
+    tenant: Arc<Tenant>,
+    requests: Arc<AtomicU64>,
+    sessions: Vec<(Holder, Weak<Export>)>,
+}
+
+/// A donor's figures.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct DonorFigures {
+    /// The incarnation, in hexadecimal.
+    pub incarnation: String,
+    /// All memory, in bytes.
+    pub memory_bytes: u64,
+    /// The memory that is promised to devices, in bytes.
+    pub promised_bytes: u64,
+    /// The memory that no device has, in bytes.
+    pub free_bytes: u64,
+    /// The slabs that hold something, in bytes.
+    pub slabs_bytes: u64,
+    /// Whether all memory was allocated and locked at the start.
+    pub is_locked: bool,
+    /// The largest device, in bytes, if that is bounded.
+    pub quota_bytes: Option<u64>,
+    /// The labels.
+    pub labels: String,
+    /// The devices by id.
+    pub devices: Vec<DeviceFigures>,
+}
+
+/// The figures of a device on a donor.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct DeviceFigures {
+    /// Its id.
+    pub id: String,
+    /// Its size on this donor, in bytes.
+    pub size_bytes: u64,
+    /// The blocks that were written, in bytes.
+    pub used_bytes: u64,
+    /// Connections that have it.
+    pub connections: u64,
+    /// The client that has it, in hexadecimal; 0 for a client without a session.
+    pub client: String,
+    /// Requests.
+    pub requests: u64,
+    /// Bytes that were read.
+    pub read_bytes: u64,
+    /// Bytes that were written, zeroed or trimmed.
+    pub changed_bytes: u64,
+}
+
+impl Donor {
+    /// Sets memory aside; nothing is exported until a server has this as its source.
+    ///
+    /// *Errors*: too little memory on this machine, or it cannot be locked. *Cost*: touches all memory, unless it is to
+    /// come on demand.
+    pub fn new(options: DonorOptions) -> Result<Donor, DonorError> {
+        options.labels.iter().try_for_each(|label| check_label(label)).map_err(DonorError::Other)?;
+        let labels = options.labels.join(";");
+        if labels.len() > LABELS_BYTES_MAX {
+            return Err(DonorError::Other(format!("the labels have more than {LABELS_BYTES_MAX} bytes together")));
+        }
+        let incarnation = random().map_err(|error| DonorError::Other(format!("no random numbers: {error}")))?;
+        let inner = Inner {
+            incarnation: u128::from_le_bytes(incarnation),
+            pool: Arc::new(Pool::new(options.memory_bytes, options.on_demand)?),
+            quota_bytes: options.quota_bytes,
+            labels,
+            state: Mutex::default(),
+        };
+        Ok(Donor { inner: Arc::new(inner) })
+    }
+
+    /// It as the source of a server's exports.
+    pub fn source(&self) -> Arc<dyn ExportSource> {
+        self.inner.clone()
+    }
+
+    /// Takes no more devices and clients; those that are there go on.
+    pub fn leave(&self) {
+        self.inner.lock().is_leaving = true;
+    }
+
+    /// What it holds.
+    pub fn figures(&self) -> DonorFigures {
+        let inner = &self.inner;
+        let mut state = inner.lock();
+        state.sweep();
+        let (memory_bytes, promised_bytes, slabs_bytes) = inner.pool.bytes();
+        DonorFigures {
+            incarnation: format!("{:032x}", inner.incarnation),
+            memory_bytes,
+            promised_bytes,
+            free_bytes: memory_bytes - promised_bytes,
+            slabs_bytes,
+            is_locked: inner.pool.is_locked(),
+            quota_bytes: inner.quota_bytes,
+            labels: inner.labels.clone(),
+            devices: state.devices.iter().map(|(id, entry)| entry.figures(id)).collect(),
+        }
+    }
+}
+
+impl Inner {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What it says of itself now.
+    fn page(&self) -> Page {
+        let (memory_bytes, promised_bytes, _) = self.pool.bytes();
+        let free_bytes = (memory_bytes - promised_bytes).min(self.quota_bytes.unwrap_or(u64::MAX));
+        Page { incarnation: self.incarnation, memory_bytes, free_bytes, labels: self.labels.clone() }
+    }
+
+    fn page_export(&self, state: &mut State) -> Result<Arc<Export>, Missing> {
+        if let Some(export) = state.page.upgrade() {
+            return Ok(export);
+        }
+        let text = self.page().to_string();
+        let mut image = text.clone().into_bytes();
+        image.resize(image.len().next_multiple_of(BLOCK_BYTES as usize), 0);
+        let export = export(PAGE_NAME, &text, Arc::new(MemoryDevice::from_image(image)), true)?;
+        state.page = Arc::downgrade(&export);
+        Ok(export)
+    }
+
+    /// Makes a device, or says why not.
+    fn make(&self, state: &mut State, id: &str, size_bytes: u64, holder: Holder) -> Result<(), Missing> {
+        let refused = |why: String| Err(Missing::Refused(why));
+        if state.is_leaving {
+            return refused("this donor is leaving and takes no new devices".to_owned());
+        }
+        if state.devices.len() >= DEVICES_MAX {
+            return refused(format!("this donor has {DEVICES_MAX} devices, no more are taken"));
+        }
+        let size = format_size(size_bytes);
+        if let Some(quota_bytes) = self.quota_bytes.filter(|&quota| size_bytes > quota) {
+            let quota = format_size(quota_bytes);
+            return refused(format!("device \"{id}\" is to have {size}, at most {quota} are given to one (--quota)"));
+        }
+        let Some(tenant) = Tenant::new(size_bytes, self.pool.clone(), holder) else {
+            let (memory_bytes, promised_bytes, _) = self.pool.bytes();
+            let (free, memory) = (format_size(memory_bytes - promised_bytes), format_size(memory_bytes));
+            return refused(format!("device \"{id}\" is to have {size}, {free} of {memory} are free"));
+        };
+        let entry = Entry { tenant: Arc::new(tenant), requests: Arc::default(), sessions: Vec::new() };
+        state.devices.insert(id.to_owned(), entry);
+        Ok(())
+    }
+}
+
+impl ExportSource for Inner {
+    fn find(&self, name: &str) -> Result<Arc<Export>, Missing> {
+        let mut state = self.lock();
+        state.sweep();
+        if name == PAGE_NAME {
+            return self.page_export(&mut state);
+        }
+        if name.is_empty() {
+            let help = "a donor has no default export: name a device and its size, as ID/SIZE";
+            return Err(Missing::Unknown(help.to_owned()));
+        }
+        let ExportName { id, size_bytes, session } = ExportName::parse(name).map_err(Missing::Unknown)?;
+        if session.is_some_and(|session| session.incarnation != self.incarnation) {
+            let why = "this donor was started again: what it held is gone";
+            return Err(Missing::Refused(why.to_owned()));
+        }
+        let holder = session.map_or(Holder { client: 0, epoch: 0 }, |s| Holder { client: s.client, epoch: s.epoch });
+        if !state.devices.contains_key(&id) {
+            let Some(size_bytes) = size_bytes else {
+                return Err(Missing::Unknown(format!("this donor holds no device \"{id}\"")));
+            };
+            self.make(&mut state, &id, size_bytes, holder)?;
+        }
+        let is_leaving = state.is_leaving;
+        let Some(entry) = state.devices.get_mut(&id) else {
+            return Err(Missing::Unknown(format!("this donor holds no device \"{id}\"")));
+        };
+        entry.session(&id, size_bytes, holder, is_leaving)
+    }
+
+    fn list(&self) -> Vec<(String, String)> {
+        let mut state = self.lock();
+        state.sweep();
+        let about = |entry: &Entry| {
+            let (size, used) = (format_size(entry.tenant.size_bytes()), format_size(entry.tenant.written_bytes()));
+            format!("{size}, {used} of it written, {} connections", entry.connections())
+        };
+        let page = (PAGE_NAME.to_owned(), self.page().to_string());
+        let devices = state.devices.iter().map(|(id, entry)| (id.clone(), about(entry)));
+        std::iter::once(page).chain(devices).collect()
+    }
+}
+
+impl State {
+    /// Forgets devices that hold nothing and that nobody has.
+    fn sweep(&mut self) {
+        self.devices.retain(|_, entry| {
+            entry.sessions.retain(|(_, export)| export.strong_count() > 0);
+            !entry.sessions.is_empty() || entry.tenant.written_bytes() > 0
+        });
+    }
+}
+
+impl Entry {
+    fn connections(&self) -> u64 {
+        self.sessions.iter().map(|(_, export)| export.strong_count() as u64).sum()
+    }
+
+    /// The export of a session; the connections of one share it.
+    fn session(
+        &mut self,
+        id: &str,
+        size_bytes: Option<u64>,
+        holder: Holder,
+        is_leaving: bool,
+    ) -> Result<Arc<Export>, Missing> {
+        let refused = |why: String| Err(Missing::Refused(why));
+        if let Some(wanted) = size_bytes.filter(|&wanted| wanted != self.tenant.size_bytes()) {
+            let (has, wanted) = (format_size(self.tenant.size_bytes()), format_size(wanted));
+            return refused(format!("device \"{id}\" has {has} here, not {wanted}"));
+        }
+        let now = self.tenant.holder();
+        if now.client != holder.client {
+            if self.sessions.iter().any(|(other, _)| other.client != holder.client) {
+                return refused(format!("device \"{id}\" is in use by another client ({:x})", now.client));
+            }
+            if is_leaving {
+                return refused("this donor is leaving and takes no new clients".to_owned());
+            }
+        } else if now.epoch > holder.epoch {
+            return refused(format!("a later session of device \"{id}\" has begun"));
+        }
+        if let Some(export) =
+            self.sessions.iter().filter(|(other, _)| *other == holder).find_map(|(_, export)| export.upgrade())
+        {
+            return Ok(export);
+        }
+        if self.sessions.len() >= SESSIONS_MAX {
+            return refused(format!("{SESSIONS_MAX} sessions of device \"{id}\" have not ended yet"));
+        }
+        if now.client != holder.client {
+            self.tenant.admit(holder);
+        }
+        let device = TenantDevice { tenant: self.tenant.clone(), holder, requests: self.requests.clone() };
+        let export = export(id, &format!("device {id} in memory"), Arc::new(device), false)?;
+        self.sessions.push((holder, Arc::downgrade(&export)));
+        Ok(export)
+    }
+
+    fn figures(&self, id: &str) -> DeviceFigures {
+        let tenant = &self.tenant;
+        DeviceFigures {
+            id: id.to_owned(),
+            size_bytes: tenant.size_bytes(),
+            used_bytes: tenant.written_bytes(),
+            connections: self.connections(),
+            client: format!("{:x}", tenant.holder().client),
+            requests: self.requests.load(Ordering::Relaxed),
+            read_bytes: tenant.read_bytes.load(Ordering::Relaxed),
+            changed_bytes: tenant.changed_bytes.load(Ordering::Relaxed),
+        }
+    }
+}
+
+fn export(name: &str, about: &str, device: SharedDevice, read_only: bool) -> Result<Arc<Export>, Missing> {
+    Export::new(name, about, device, read_only).map(Arc::new).map_err(|error| Missing::Refused(error.to_string()))
+}
+
+/// The memory of one slab: devices are promised whole ones. *Units*: bytes.
+pub const PROMISE_BYTES: u64 = SLAB_BYTES as u64;
+
+/// Random bytes of the system.
+pub(crate) fn random<const N: usize>() -> std::io::Result<[u8; N]> {
+    let mut bytes = [0; N];
+    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(bytes)
+}

@@ -1,0 +1,126 @@
+//! Names of exports on a donor: `ID`, `ID/SIZE`, and either with `@INCARNATION.CLIENT.EPOCH`.
+//!
+//! `ID` is a device that is there; `ID/SIZE` makes it if it is not. What follows the `@` is the session of a `ram(…)`
+//! device: a name with the incarnation of an earlier life of the donor finds nothing, and a later epoch shuts out what
+//! is still on the way from an earlier one. Owns: text to parts and back, and the bounds of each.
+
+use std::fmt;
+
+use nectary_block::{exact_size, parse_size};
+
+/// The longest id of a device, in bytes.
+pub const ID_BYTES_MAX: usize = 48;
+
+/// The export by which a donor describes itself.
+pub const PAGE_NAME: &str = "nectary-donor";
+
+/// Who speaks to a device on a donor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Session {
+    /// The life of the donor that the client knows.
+    pub incarnation: u128,
+    /// The client, drawn at random when it opened the device; never 0.
+    pub client: u64,
+    /// How often the client has connected, counted from 1.
+    pub epoch: u64,
+}
+
+/// The name of an export in its parts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExportName {
+    /// The device.
+    pub id: String,
+    /// Its size, if it is to be made. *Units*: bytes, a multiple of 4096 above 0.
+    pub size_bytes: Option<u64>,
+    /// The session of a `ram(…)` device; other clients have none.
+    pub session: Option<Session>,
+}
+
+/// Checks the id of a device. *Errors*: what an id is.
+pub fn check_id(id: &str) -> Result<(), String> {
+    let is_sound = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    match !id.is_empty() && id.len() <= ID_BYTES_MAX && id.chars().all(is_sound) && id != PAGE_NAME {
+        true => Ok(()),
+        false => {
+            let shown: String = id.chars().take(ID_BYTES_MAX + 1).collect();
+            Err(format!(
+                "\"{}\" is no id of a device: 1 to {ID_BYTES_MAX} letters, digits, \"-\", \"_\" and \".\"",
+                shown.escape_debug()
+            ))
+        }
+    }
+}
+
+impl ExportName {
+    /// Reads a name. *Errors*: the expected form.
+    pub fn parse(name: &str) -> Result<ExportName, String> {
+        let (device, session) = match name.split_once('@') {
+            Some((device, session)) => (device, Some(Session::parse(session).ok_or("this is no session of a client")?)),
+            None => (name, None),
+        };
+        let (id, size) = match device.split_once('/') {
+            Some((id, size)) => (id, Some(size)),
+            None => (device, None),
+        };
+        check_id(id)?;
+        let size_bytes = size.map(parse_size).transpose()?;
+        if size_bytes.is_some_and(|bytes| bytes == 0 || !bytes.is_multiple_of(u64::from(super::BLOCK_BYTES))) {
+            return Err(format!("a size is a multiple of {} bytes, above 0", super::BLOCK_BYTES));
+        }
+        Ok(ExportName { id: id.to_owned(), size_bytes, session })
+    }
+}
+
+impl Session {
+    fn parse(text: &str) -> Option<Session> {
+        let mut parts = text.split('.');
+        let (incarnation, client, epoch) = (parts.next()?, parts.next()?, parts.next()?);
+        let session = Session {
+            incarnation: u128::from_str_radix(incarnation, 16).ok()?,
+            client: u64::from_str_radix(client, 16).ok()?,
+            epoch: u64::from_str_radix(epoch, 16).ok()?,
+        };
+        (parts.next().is_none() && session.client != 0 && session.epoch != 0).then_some(session)
+    }
+}
+
+impl fmt::Display for ExportName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.id)?;
+        if let Some(bytes) = self.size_bytes {
+            write!(f, "/{}", exact_size(bytes))?;
+        }
+        match self.session {
+            Some(Session { incarnation, client, epoch }) => write!(f, "@{incarnation:032x}.{client:x}.{epoch:x}"),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_read_back_as_they_were_written() {
+        let session = Some(Session { incarnation: u128::MAX - 5, client: 7, epoch: 1 });
+        for (id, size_bytes, session) in
+            [("a", None, None), ("build-1.x_Y", Some(8 << 30), None), ("a", None, session), ("a", Some(4096), session)]
+        {
+            let name = ExportName { id: id.to_owned(), size_bytes, session };
+            assert_eq!(ExportName::parse(&name.to_string()), Ok(name));
+        }
+    }
+
+    #[test]
+    fn other_names_are_refused() {
+        let long = "a".repeat(ID_BYTES_MAX + 1);
+        for name in
+            ["", "/1G", "a/", "a/0", "a/4095", "a/1X", "a b", "ä", "a@", "a@1", "a@1.0.1", "a@1.1.0", "a@1.1.1.1"]
+        {
+            assert!(ExportName::parse(name).is_err(), "{name}");
+        }
+        assert!(check_id(&long).is_err() && check_id(&long[1..]).is_ok());
+        assert!(check_id(PAGE_NAME).is_err());
+    }
+}

@@ -1,0 +1,89 @@
+//! What a donor says of itself: one line of text, the description and the contents of the export `nectary-donor`.
+//!
+//! Owns: the line and its reading. It is how a client tells a donor from other NBD servers, and one life of a donor
+//! from the next: the incarnation is drawn when the process starts, and memory is never older than it.
+
+use std::fmt;
+
+/// The version that is written, and the only one that is read.
+const VERSION: &str = "1";
+/// The most bytes of labels of one donor.
+pub const LABELS_BYTES_MAX: usize = 1024;
+
+/// A donor, as it describes itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Page {
+    /// Drawn at random when the process started; another one means that everything it held is gone.
+    pub incarnation: u128,
+    /// The memory that it lends in all, in bytes.
+    pub memory_bytes: u64,
+    /// The largest device that can be made now, in bytes.
+    pub free_bytes: u64,
+    /// Its labels, as `rack=a;host=b`.
+    pub labels: String,
+}
+
+impl Page {
+    /// Reads the line. Words that are not known are skipped; nothing if it is not a donor's.
+    pub fn parse(text: &str) -> Option<Page> {
+        let mut words = text.split_whitespace();
+        if (words.next()?, words.next()?) != (super::name::PAGE_NAME, VERSION) {
+            return None;
+        }
+        let (mut incarnation, mut memory_bytes, mut free_bytes, mut labels) = (None, None, None, String::new());
+        for (key, value) in words.filter_map(|word| word.split_once('=')) {
+            match key {
+                "incarnation" => incarnation = u128::from_str_radix(value, 16).ok(),
+                "memory" => memory_bytes = value.parse().ok(),
+                "free" => free_bytes = value.parse().ok(),
+                "labels" if value.len() <= LABELS_BYTES_MAX => labels = value.to_owned(),
+                _ => {}
+            }
+        }
+        Some(Page { incarnation: incarnation?, memory_bytes: memory_bytes?, free_bytes: free_bytes?, labels })
+    }
+}
+
+impl fmt::Display for Page {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Page { incarnation, memory_bytes, free_bytes, labels } = self;
+        write!(f, "{} {VERSION} incarnation={incarnation:032x}", super::name::PAGE_NAME)?;
+        write!(f, " memory={memory_bytes} free={free_bytes} labels={labels}")
+    }
+}
+
+/// Checks a label of a donor, `KEY=VALUE`. *Errors*: the expected form.
+pub fn check_label(label: &str) -> Result<(), String> {
+    let is_sound = |text: &str| {
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+        !text.is_empty() && text.len() <= 64 && text.chars().all(is_plain)
+    };
+    match label.split_once('=').is_some_and(|(key, value)| is_sound(key) && is_sound(value)) {
+        true => Ok(()),
+        false => {
+            let shown: String = label.chars().take(140).collect();
+            Err(format!("\"{}\" is no label: KEY=VALUE, such as rack=a", shown.escape_debug()))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_reads_back_and_other_text_is_no_donor() {
+        let page = Page { incarnation: 1 << 90, memory_bytes: 8 << 30, free_bytes: 0, labels: "rack=a;host=b".into() };
+        assert_eq!(Page::parse(&page.to_string()), Some(page.clone()));
+        assert_eq!(Page::parse(&format!("{page} more=1 word")), Some(page.clone()));
+        let unlabelled = Page { labels: String::new(), ..page };
+        assert_eq!(Page::parse(&unlabelled.to_string()), Some(unlabelled));
+        for text in ["", "a disk", "nectary-donor 2 incarnation=1 memory=1 free=1", "nectary-donor 1 incarnation=x"] {
+            assert_eq!(Page::parse(text), None, "{text}");
+        }
+        assert!(check_label("rack=a").is_ok());
+        for label in ["", "rack", "=a", "rack=", "a=b c", "a=b;c=d"] {
+            assert!(check_label(label).is_err(), "{label}");
+        }
+    }
+}

@@ -1,0 +1,276 @@
+//! The memory of one device on a donor, and who may use it.
+//!
+//! Owns: which blocks were written, and the gate through which every request goes. Promises: a block that was not
+//! written, or was trimmed or zeroed, reads as zeroes, whatever the slab held before; so nobody reads what another
+//! device left. A slab without a written block goes back to the pool.
+//!
+//! # The gate
+//! A request passes only as part of the session that the gate names. A later epoch of the same client moves the gate
+//! forward with its first request, and waits for those inside; what an earlier connection still delivers afterwards is
+//! refused, so it cannot overwrite newer data. Another client moves it when its export is found, and only while nobody
+//! holds one of the earlier client's.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+
+use nectary_block::{Buffer, EXTENTS_MAX, Extent};
+
+use super::BLOCK_BYTES;
+use super::pool::{Pool, SLAB_BYTES};
+
+/// Blocks of a slab.
+const BLOCKS: usize = SLAB_BYTES / BLOCK_BYTES as usize;
+
+/// The session that may use a device: the client (0 for those without a session) and its epoch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Holder {
+    pub client: u64,
+    pub epoch: u64,
+}
+
+/// The part of a device that shares a slab.
+#[derive(Default)]
+struct Slab {
+    memory: Option<Buffer>,
+    /// A bit for each block that was written.
+    written: [u64; BLOCKS / 64],
+}
+
+/// The memory of one device.
+pub(super) struct Tenant {
+    size_bytes: u64,
+    slabs: Vec<RwLock<Slab>>,
+    pool: Arc<Pool>,
+    gate: RwLock<Holder>,
+    written_blocks: AtomicU64,
+    pub read_bytes: AtomicU64,
+    pub changed_bytes: AtomicU64,
+}
+
+impl Tenant {
+    /// Makes a device, if memory for it can be promised. It reads as zeroes.
+    pub fn new(size_bytes: u64, pool: Arc<Pool>, holder: Holder) -> Option<Tenant> {
+        if !pool.promise(size_bytes) {
+            return None;
+        }
+        let slabs = (0..size_bytes.div_ceil(SLAB_BYTES as u64)).map(|_| RwLock::default()).collect();
+        let (read_bytes, changed_bytes) = (AtomicU64::new(0), AtomicU64::new(0));
+        let (gate, written_blocks) = (RwLock::new(holder), AtomicU64::new(0));
+        Some(Tenant { size_bytes, slabs, pool, gate, written_blocks, read_bytes, changed_bytes })
+    }
+
+    pub fn size_bytes(&self) -> u64 {
+        self.size_bytes
+    }
+
+    /// The bytes of all blocks that were written.
+    pub fn written_bytes(&self) -> u64 {
+        self.written_blocks.load(Ordering::Relaxed) * u64::from(BLOCK_BYTES)
+    }
+
+    /// The session that may use it now.
+    pub fn holder(&self) -> Holder {
+        *self.gate.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives it to another client, once the requests inside have ended.
+    pub fn admit(&self, holder: Holder) {
+        *self.gate.write().unwrap_or_else(PoisonError::into_inner) = holder;
+    }
+
+    /// Leave to make one request, for as long as the guard lives; nothing for a session that was left behind.
+    pub fn pass(&self, holder: Holder) -> Option<RwLockReadGuard<'_, Holder>> {
+        loop {
+            let gate = self.gate.read().unwrap_or_else(PoisonError::into_inner);
+            match *gate {
+                now if now == holder => return Some(gate),
+                now if now.client == holder.client && now.epoch < holder.epoch => {
+                    drop(gate);
+                    let mut gate = self.gate.write().unwrap_or_else(PoisonError::into_inner);
+                    if gate.client == holder.client {
+                        gate.epoch = gate.epoch.max(holder.epoch);
+                    }
+                }
+                _ => return None,
+            }
+        }
+    }
+
+    /// Reads blocks; the caller has checked the range.
+    pub fn read(&self, offset: u64, mut into: &mut [u8]) {
+        for (index, range) in pieces(offset, into.len() as u64) {
+            let (piece, rest) = into.split_at_mut(range.len());
+            into = rest;
+            let slab = self.slabs[index].read().unwrap_or_else(PoisonError::into_inner);
+            let Some(memory) = &slab.memory else {
+                piece.fill(0);
+                continue;
+            };
+            if slab.all_written(&range) {
+                piece.copy_from_slice(&memory[range]);
+                continue;
+            }
+            for (block, to) in blocks(&range).zip(piece.chunks_mut(BLOCK_BYTES as usize)) {
+                match slab.is_written(block) {
+                    true => to.copy_from_slice(&memory[block * BLOCK_BYTES as usize..][..to.len()]),
+                    false => to.fill(0),
+                }
+            }
+        }
+    }
+
+    /// Writes blocks; the caller has checked the range.
+    pub fn write(&self, offset: u64, mut from: &[u8]) {
+        for (index, range) in pieces(offset, from.len() as u64) {
+            let (piece, rest) = from.split_at(range.len());
+            from = rest;
+            let mut slab = self.slabs[index].write().unwrap_or_else(PoisonError::into_inner);
+            slab.memory.get_or_insert_with(|| self.pool.take())[range.clone()].copy_from_slice(piece);
+            let added = slab.mark(&range, true);
+            self.written_blocks.fetch_add(added, Ordering::Relaxed);
+        }
+    }
+
+    /// Makes blocks read as zeroes, and gives back slabs that hold nothing any more.
+    pub fn zero(&self, offset: u64, length: u64) {
+        for (index, range) in pieces(offset, length) {
+            let mut slab = self.slabs[index].write().unwrap_or_else(PoisonError::into_inner);
+            let removed = slab.mark(&range, false);
+            self.written_blocks.fetch_sub(removed, Ordering::Relaxed);
+            if slab.written.iter().all(|&word| word == 0)
+                && let Some(memory) = slab.memory.take()
+            {
+                self.pool.give_back(memory);
+            }
+        }
+    }
+
+    /// The written and unwritten parts of a range, in order.
+    pub fn extents(&self, offset: u64, length: u64) -> Vec<Extent> {
+        let mut list: Vec<Extent> = Vec::new();
+        let end = offset + length;
+        for (index, range) in pieces(offset, length) {
+            let slab = self.slabs[index].read().unwrap_or_else(PoisonError::into_inner);
+            let base = index as u64 * SLAB_BYTES as u64;
+            for block in blocks(&range) {
+                let (start, mapped) = (base + (block * BLOCK_BYTES as usize) as u64, slab.is_written(block));
+                let is_full = list.len() + 1 == EXTENTS_MAX;
+                match list.last_mut() {
+                    Some(last) if last.mapped == mapped => last.length += u64::from(BLOCK_BYTES),
+                    _ if is_full => {
+                        list.push(Extent { offset: start, length: end - start, mapped: true });
+                        return list;
+                    }
+                    _ => list.push(Extent { offset: start, length: u64::from(BLOCK_BYTES), mapped }),
+                }
+            }
+        }
+        list
+    }
+}
+
+impl Drop for Tenant {
+    fn drop(&mut self) {
+        for slab in &mut self.slabs {
+            if let Some(memory) = slab.get_mut().unwrap_or_else(PoisonError::into_inner).memory.take() {
+                self.pool.give_back(memory);
+            }
+        }
+        self.pool.release(self.size_bytes);
+    }
+}
+
+impl Slab {
+    fn is_written(&self, block: usize) -> bool {
+        self.written[block / 64] >> (block % 64) & 1 == 1
+    }
+
+    fn all_written(&self, range: &Range<usize>) -> bool {
+        blocks(range).all(|block| self.is_written(block))
+    }
+
+    /// Marks the blocks of a range; returns how many changed.
+    fn mark(&mut self, range: &Range<usize>, written: bool) -> u64 {
+        let mut changed = 0;
+        for block in blocks(range) {
+            changed += u64::from(self.is_written(block) != written);
+            let bit = 1 << (block % 64);
+            match written {
+                true => self.written[block / 64] |= bit,
+                false => self.written[block / 64] &= !bit,
+            }
+        }
+        changed
+    }
+}
+
+/// The blocks of a range inside a slab.
+fn blocks(range: &Range<usize>) -> Range<usize> {
+    range.start / BLOCK_BYTES as usize..range.end / BLOCK_BYTES as usize
+}
+
+/// A range as its parts in each slab: the index of the slab, and the range inside.
+fn pieces(offset: u64, length: u64) -> impl Iterator<Item = (usize, Range<usize>)> {
+    let (slab, end) = (SLAB_BYTES as u64, offset + length);
+    (offset / slab..end.div_ceil(slab)).map(move |index| {
+        let base = index * slab;
+        let (start, stop) = (offset.max(base) - base, end.min(base + slab) - base);
+        (index as usize, start as usize..stop as usize)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOBODY: Holder = Holder { client: 0, epoch: 0 };
+
+    fn tenant(pool: &Arc<Pool>, slabs: u64) -> Option<Tenant> {
+        Tenant::new(slabs * SLAB_BYTES as u64, pool.clone(), NOBODY)
+    }
+
+    #[test]
+    fn memory_of_one_device_is_zero_for_the_next() {
+        let pool = Arc::new(Pool::new(2 * SLAB_BYTES as u64, false).unwrap());
+        let first = tenant(&pool, 2).unwrap();
+        first.write(SLAB_BYTES as u64 - 4096, &[7; 8192]);
+        assert_eq!((first.written_bytes(), pool.bytes().2), (8192, 2 * SLAB_BYTES as u64));
+        assert!(tenant(&pool, 1).is_none(), "memory is promised once");
+        drop(first);
+        let second = tenant(&pool, 2).unwrap();
+        second.write(SLAB_BYTES as u64 - 8192, &[9; 4096]);
+        second.write(SLAB_BYTES as u64 + 4096, &[9; 4096]);
+        let mut found = vec![1; 16384];
+        second.read(SLAB_BYTES as u64 - 8192, &mut found);
+        let expected = [vec![9; 4096], vec![0; 8192], vec![9; 4096]].concat();
+        assert!(found == expected, "the first device shows through");
+    }
+
+    #[test]
+    fn zeroed_slabs_go_back_and_extents_say_what_was_written() {
+        let pool = Arc::new(Pool::new(2 * SLAB_BYTES as u64, true).unwrap());
+        let tenant = tenant(&pool, 2).unwrap();
+        tenant.write(4096, &[1; 8192]);
+        tenant.write(SLAB_BYTES as u64, &[1; 4096]);
+        tenant.zero(4096, 4096);
+        let found: Vec<_> = tenant.extents(0, 16384).iter().map(|e| (e.offset, e.length, e.mapped)).collect();
+        assert_eq!(found, [(0, 8192, false), (8192, 4096, true), (12288, 4096, false)]);
+        tenant.zero(0, SLAB_BYTES as u64);
+        assert_eq!((tenant.written_bytes(), pool.bytes().2), (4096, SLAB_BYTES as u64));
+    }
+
+    #[test]
+    fn an_earlier_session_is_shut_out_by_a_later_one_and_by_another_client() {
+        let pool = Arc::new(Pool::new(SLAB_BYTES as u64, true).unwrap());
+        let tenant = tenant(&pool, 1).unwrap();
+        let session = |client, epoch| Holder { client, epoch };
+        assert!(tenant.pass(NOBODY).is_some() && tenant.pass(session(1, 1)).is_none());
+        tenant.admit(session(1, 1));
+        assert!(tenant.pass(NOBODY).is_none() && tenant.pass(session(1, 1)).is_some());
+        assert!(tenant.pass(session(1, 3)).is_some());
+        assert!(tenant.pass(session(1, 1)).is_none() && tenant.pass(session(1, 2)).is_none());
+        assert!(tenant.pass(session(2, 9)).is_none());
+        assert_eq!(tenant.holder(), session(1, 3));
+    }
+}

@@ -1,0 +1,22 @@
+//! A device on donors keeps the contract of every block device.
+
+mod support;
+
+use nectary_block::conformance::check;
+use support::{Serving, create, open, spec};
+
+#[tokio::test]
+async fn a_device_on_one_donor_and_on_three_of_different_sizes_conforms() {
+    for sizes in [&[8 << 20][..], &[2 << 20, 4 << 20, 8 << 20]] {
+        let make = async |bytes: u64| {
+            let donors: Vec<Serving> = sizes.iter().map(|&bytes| Serving::new(bytes)).collect();
+            let spec = spec(&donors.iter().collect::<Vec<_>>(), &format!(",size={bytes}"));
+            create(&spec).await.unwrap();
+            let device = open(&spec).await.unwrap();
+            // They serve until the runtime of this test ends.
+            std::mem::forget(donors);
+            device
+        };
+        check(make).await.unwrap();
+    }
+}

@@ -1,0 +1,99 @@
+//! For the tests of this crate: donors in this process, and devices on them.
+#![allow(dead_code)]
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use nectary_block::{Error, OpenOptions, Registry, SharedDevice};
+use nectary_nbd::{Exports, Listen, Server, ServerOptions};
+use nectary_ram::device::{self, RamOptions};
+use nectary_ram::donor::{Donor, DonorOptions};
+
+/// Every wait of a test ends by then.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A donor that serves on its own socket.
+pub struct Serving {
+    pub donor: Donor,
+    pub server: Server,
+    pub socket: PathBuf,
+}
+
+impl Serving {
+    /// A donor of memory on demand.
+    pub fn new(memory_bytes: u64) -> Serving {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("nectary-ram-{}-{}.sock", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        Serving::at(std::env::temp_dir().join(name), memory_bytes)
+    }
+
+    /// A donor on a given socket.
+    pub fn at(socket: PathBuf, memory_bytes: u64) -> Serving {
+        let options = DonorOptions { memory_bytes, on_demand: true, ..DonorOptions::default() };
+        let donor = Donor::new(options).unwrap();
+        let server = Serving::serve(&donor, socket.clone());
+        Serving { donor, server, socket }
+    }
+
+    fn serve(donor: &Donor, socket: PathBuf) -> Server {
+        let exports = Exports::of(donor.source());
+        Server::start(&[Listen::Unix(socket)], exports, ServerOptions::default()).unwrap()
+    }
+
+    /// Ends all connections and listens again with the same memory, as after a cut of the network.
+    pub async fn cut(self) -> Serving {
+        let Serving { donor, server, socket } = self;
+        server.stop().await.unwrap();
+        let server = Serving::serve(&donor, socket.clone());
+        Serving { donor, server, socket }
+    }
+
+    /// Ends; the memory is gone.
+    pub async fn end(self) -> PathBuf {
+        self.server.stop().await.unwrap();
+        self.socket
+    }
+
+    /// How a SPEC names it.
+    pub fn name(&self) -> String {
+        format!("\"nbd+unix:///?socket={}\"", self.socket.display())
+    }
+}
+
+/// The SPEC of a device on donors.
+pub fn spec(donors: &[&Serving], more: &str) -> String {
+    let names: Vec<String> = donors.iter().map(|donor| donor.name()).collect();
+    format!("ram({},id=disk{more})", names.join(","))
+}
+
+/// The names that SPECs can use.
+pub fn registry() -> Registry {
+    let mut registry = Registry::with_builtins();
+    nectary_nbd::register(&mut registry);
+    device::register(&mut registry);
+    registry
+}
+
+/// The options of a SPEC.
+pub fn options(spec: &str) -> RamOptions {
+    RamOptions::parse(registry().arguments(spec, "ram", &OpenOptions::default()).unwrap()).unwrap()
+}
+
+/// Makes a device.
+pub async fn create(spec: &str) -> Result<(), Error> {
+    device::create(&options(spec), false).await.map(drop)
+}
+
+/// Opens a device.
+pub async fn open(spec: &str) -> Result<SharedDevice, Error> {
+    registry().open(spec, &OpenOptions::default()).await
+}
+
+/// The error of opening a device that must not open.
+pub async fn refused(spec: &str) -> Error {
+    match open(spec).await {
+        Ok(device) => panic!("{} opened", device.spec()),
+        Err(error) => error,
+    }
+}
