@@ -26,6 +26,7 @@ use nectary_proxy::{AccessLog, ClientNet, OriginUrl};
 use nectary_store::{ClusterRead, OpenOptions, REINSERT_PERCENT_MAX, REWRITE_PERCENT_MAX};
 
 use crate::exit;
+use crate::ram::RamCommand;
 
 pub use admin::AdminArguments;
 pub use admission::AdmissionArguments;
@@ -38,7 +39,8 @@ pub use trace::{ConvertArguments, StatArguments as TraceStatArguments, TraceComm
 pub use trace_record::RecordArguments;
 
 /// Examples stand where the eye falls first: before usage and options.
-const TEMPLATE: &str = "{about-with-newline}\n{before-help}{usage-heading} {usage}\n\n{all-args}{after-help}";
+pub(crate) const TEMPLATE: &str =
+    "{about-with-newline}\n{before-help}{usage-heading} {usage}\n\n{all-args}{after-help}";
 
 /// Storage for caches.
 #[derive(Debug, Parser)]
@@ -136,6 +138,11 @@ pub enum Command {
   nectary nbd info nbd://localhost/disk
   nectary nbd list nbd://localhost", after_help = exit::HELP)]
     Nbd(NbdCommand),
+    /// Disks in the memory of other machines
+    #[command(subcommand, arg_required_else_help = true, help_template = TEMPLATE, before_help = "Examples:
+  nectary ram simulate
+  nectary ram simulate --policy adaptive --check", after_help = exit::HELP)]
+    Ram(RamCommand),
     /// Measure the store beside file systems
     #[command(arg_required_else_help = true, help_template = TEMPLATE, before_help = "Examples:
   nectary bench --list

@@ -19,6 +19,7 @@ mod output;
 mod progress;
 mod proxy;
 mod purge;
+mod ram;
 mod status;
 mod store;
 mod trace;
@@ -49,6 +50,7 @@ fn run(command: &Command) -> Result<u8, Failure> {
         Command::Detach(arguments) => attach::detach(arguments),
         Command::Export(arguments) => runtime()?.block_on(export::run(arguments)),
         Command::Nbd(command) => runtime()?.block_on(nbd::run(command)),
+        Command::Ram(command) => ram::run(command),
         Command::Bench(command) => bench::run(command),
         Command::Status(arguments) => status::run(arguments),
     }

@@ -6,4 +6,9 @@
 //!
 //! | room | what is in it |
 //! |---|---|
+//! | `placement/` | which slot of which donor each block goes to, groups, cleaning; no I/O |
+//! | `simulate/` | counts the transfers of a placement under workloads |
 #![forbid(unsafe_code)]
+
+pub mod placement;
+pub mod simulate;

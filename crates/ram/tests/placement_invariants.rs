@@ -1,0 +1,54 @@
+//! Random operations on full devices beside a naive model: no promise of the placement is broken.
+//!
+//! `PLACEMENT_SEED` runs one seed alone, `PLACEMENT_RUNS` more than the default.
+
+mod support;
+
+use nectary_ram::placement::Policy;
+use support::Account;
+
+const RUNS: u64 = 60;
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|text| text.parse().expect("a number"))
+}
+
+/// Runs a policy with all seeds; answers what all runs did together.
+fn all(policy: Policy) -> Account {
+    let seeds = match number("PLACEMENT_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..number("PLACEMENT_RUNS").unwrap_or(RUNS),
+    };
+    let mut all = Account::default();
+    for seed in seeds.clone() {
+        let account = support::run(seed, policy).unwrap_or_else(|broken| panic!("{policy}: {broken}"));
+        all.steps += account.steps;
+        all.sent += account.sent;
+        all.cleaned += account.cleaned;
+        all.freed += account.freed;
+        all.flushes += account.flushes;
+        all.trims += account.trims;
+    }
+    println!("{policy}: seeds {seeds:?}: {all:?}");
+    all
+}
+
+/// Nothing is proven by runs that never clean, flush or trim.
+fn is_covered(account: Account) {
+    assert!(account.cleaned > 0 && account.freed > 0 && account.flushes > 0 && account.trims > 0, "{account:?}");
+}
+
+#[test]
+fn parity_log_keeps_its_promises() {
+    is_covered(all(Policy::ParityLog));
+}
+
+#[test]
+fn parity_cache_keeps_its_promises() {
+    is_covered(all(Policy::ParityCache));
+}
+
+#[test]
+fn adaptive_keeps_its_promises() {
+    is_covered(all(Policy::Adaptive));
+}
