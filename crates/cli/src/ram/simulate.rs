@@ -51,6 +51,9 @@ pub struct RamSimulateArguments {
     /// Which stream loses its cache to a new one: never, lru, idle, proven
     #[arg(long, value_name = "RULE", default_value_t = StaleRule::default())]
     stale: StaleRule,
+    /// Requests have 1 block to so many
+    #[arg(long, value_name = "BLOCKS", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    request: u32,
     /// How many times the device is overwritten while transfers are counted
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
@@ -82,6 +85,7 @@ impl RamSimulateArguments {
             column_blocks: self.column,
             stale: self.stale,
             rounds: self.rounds,
+            request_blocks: self.request,
             seed: self.seed,
         })
     }

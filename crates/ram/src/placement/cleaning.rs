@@ -38,12 +38,12 @@ impl Log {
                 // Its new data are there already: they are sent in place of the old ones.
                 None if self.arriving.contains(&block) => self.put(block, survivors, false),
                 None => {
-                    steps.push(Step::Fetch { block, place: self.place(slot) });
+                    steps.push(Step::Fetch { block, group: row, place: self.place(slot) });
                     self.put(block, survivors, true);
                 }
                 Some(waiting) if waiting.cache != survivors => {
                     if planted(Bug::CleaningDropsNewest) {
-                        steps.push(Step::Fetch { block, place: self.place(slot) });
+                        steps.push(Step::Fetch { block, group: row, place: self.place(slot) });
                     }
                     self.caches[waiting.cache].remove(block);
                     self.put(block, survivors, false);

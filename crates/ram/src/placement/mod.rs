@@ -38,7 +38,7 @@
 //!
 //! # What a driver does
 //! It keeps the data of written blocks until [`Placement::locate`] says that they are in a slot, and runs the steps:
-//! - Steps of one group run in order. Steps of different groups may run at once.
+//! - Steps that name the same group run in order. Steps of different groups may run at once.
 //! - A step that reuses a group waits until every step before its [`Step::Free`] is acknowledged. Free groups are
 //!   reused oldest first, so it seldom waits.
 //! - Parity in a spare slot waits until the group that used the spare before is sealed, and that is acknowledged.
@@ -316,6 +316,8 @@ pub enum Step {
     Fetch {
         /// The block.
         block: u32,
+        /// The group that it leaves.
+        group: u32,
         /// Where its newest copy is.
         place: Place,
     },

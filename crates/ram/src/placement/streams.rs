@@ -4,7 +4,7 @@
 //!
 //! A write continues a stream if it begins where the stream's last one ended, or at its last block (files grow by parts
 //! of a block). Every other write is a **newcomer**. Blocks of newcomers that get no cache go to the **victim cache**,
-//! as do the blocks that a stale stream leaves behind. Decision 0042 has the figures of the rules.
+//! as do the blocks that a stale stream leaves behind. Decision 0044 has the figures of the rules.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -18,11 +18,11 @@ pub enum StaleRule {
     /// None: the first streams keep their caches for ever.
     Never,
     /// The least recently used one, to every newcomer.
-    #[default]
     Lru,
     /// The least recently used one, if nothing was written to it during as many requests as there are caches.
     Idle,
     /// The least recently used one, to a newcomer that has gone on once, or that brings a group at once.
+    #[default]
     Proven,
 }
 

@@ -16,7 +16,9 @@ use crate::placement::{Error, Layout, Memory, Policy, StaleRule};
 
 pub use count::Counts;
 pub use report::{page, table};
-pub use workload::{FILE_BLOCKS_MAX, Operation, REQUEST_BLOCKS_MAX, Workload};
+pub use workload::{FILE_BLOCKS_MAX, Workload};
+
+use workload::Operation;
 
 /// The size of a block. *Units*: bytes.
 pub const BLOCK_BYTES: u64 = 4096;
@@ -42,8 +44,27 @@ pub struct Settings {
     pub stale: StaleRule,
     /// How many times the device is overwritten while it is counted.
     pub rounds: u32,
+    /// The largest request of a writer. *Units*: blocks.
+    pub request_blocks: u32,
     /// Chooses files, requests and blocks.
     pub seed: u64,
+}
+
+impl Default for Settings {
+    /// 256 MiB over 4 + 1 donors with 10 % overflow.
+    fn default() -> Settings {
+        Settings {
+            blocks: 65536,
+            members: 4,
+            overflow_percent: 10,
+            caches: 16,
+            column_blocks: 8,
+            stale: StaleRule::default(),
+            rounds: 4,
+            request_blocks: 8,
+            seed: 1,
+        }
+    }
 }
 
 /// The figures of one run.
@@ -59,6 +80,8 @@ pub struct Row {
     pub transfers: f64,
     /// The same in theory.
     pub theory: f64,
+    /// The part of `transfers` that was sent: without reads of cleaning and of old parity.
+    pub sent: f64,
     /// Parity stored by flushes, for each written block.
     pub flush_parity: f64,
     /// The target for `transfers`, where there is one.
@@ -93,7 +116,7 @@ pub fn run(settings: &Settings, policy: Policy, workload: &Workload) -> Result<R
     };
     let theory = policy.transfers(layout.members);
     let mut placement = layout.open()?;
-    let mut source = workload.operations(settings.blocks, settings.seed);
+    let mut source = workload.operations(settings);
     let rounds = u64::from(1 + WARM_UP_ROUNDS + settings.rounds);
     let counted_from = u64::from(1 + WARM_UP_ROUNDS) * u64::from(settings.blocks);
     let mut steps = Vec::new();
@@ -125,6 +148,7 @@ pub fn run(settings: &Settings, policy: Policy, workload: &Workload) -> Result<R
         workload: workload.name(),
         transfers: each(counts.transfers()),
         theory,
+        sent: each(counts.transfers() - counts.reads - counts.cleaning_reads),
         flush_parity: each(counts.parity_flush),
         target: (policy == Policy::Adaptive && workload.is_targeted()).then_some(TARGET_RATIO * theory),
         memory,
@@ -132,4 +156,58 @@ pub fn run(settings: &Settings, policy: Policy, workload: &Workload) -> Result<R
         donor_slots_a_block: memory.donor_slots as f64 / blocks,
         counts,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SMALL: u32 = 16384;
+    const STREAMS: [usize; 5] = [1, 2, 4, 8, 16];
+
+    #[test]
+    fn adaptive_needs_at_most_1_05_times_theory_for_1_to_16_streams() {
+        for request_blocks in [1, 8] {
+            let settings = Settings { blocks: SMALL, rounds: 2, request_blocks, ..Settings::default() };
+            let mut targets = 0;
+            for workload in Workload::all(&STREAMS) {
+                let row = run(&settings, Policy::Adaptive, &workload).expect("settings that work");
+                targets += u32::from(row.target.is_some());
+                assert!(!row.is_missed(), "{request_blocks} blocks a request, {}: {}", row.workload, row.transfers);
+            }
+            assert_eq!(targets, 11);
+        }
+    }
+
+    #[test]
+    fn streams_that_mix_miss_the_target() {
+        let settings = Settings { blocks: SMALL, rounds: 2, request_blocks: 1, ..Settings::default() };
+        let workload = Workload::Files { writers: 8, is_flushed: false };
+        let never = Settings { stale: StaleRule::Never, ..settings.clone() };
+        assert!(run(&never, Policy::Adaptive, &workload).expect("settings that work").is_missed());
+        let log = run(&settings, Policy::ParityLog, &workload).expect("settings that work");
+        assert!(log.sent > 2.0, "{}", log.sent);
+    }
+
+    /// Donors receive what a model of greedy cleaning says: 3.5, 2.25 and 1.63 blocks for each random one.
+    #[test]
+    fn uniform_overwrites_cost_what_greedy_cleaning_predicts() {
+        for (overflow_percent, predicted) in [(10, 3.5), (25, 2.25), (50, 1.63)] {
+            let settings = Settings { overflow_percent, rounds: 2, ..Settings::default() };
+            let row = run(&settings, Policy::ParityLog, &Workload::Uniform).expect("settings that work");
+            let ratio = row.sent / predicted;
+            assert!((0.98..1.02).contains(&ratio), "{overflow_percent} %: {} for {predicted}", row.sent);
+        }
+    }
+
+    #[test]
+    fn too_little_overflow_is_refused_with_what_is_needed() {
+        let settings = Settings { blocks: 400, ..Settings::default() };
+        let refused =
+            run(&settings, Policy::Adaptive, &Workload::Uniform).expect_err("31 groups are needed beyond 100");
+        assert_eq!(refused, Error::Overflow { rows: 110, members: 4, blocks: 400, least: 131 });
+        let settings = Settings { members: 1, ..Settings::default() };
+        let refused = run(&settings, Policy::None, &Workload::Uniform).expect_err("one donor is not enough");
+        assert_eq!(refused.to_string(), "donors is 1: give 2 to 16");
+    }
 }

@@ -2,14 +2,15 @@
 
 use std::fmt::Write as _;
 
-use super::{FILE_BLOCKS_MAX, REQUEST_BLOCKS_MAX, Row, Settings, WARM_UP_ROUNDS};
+use super::{FILE_BLOCKS_MAX, Row, Settings, WARM_UP_ROUNDS};
 
-const HEADS: [&str; 12] = [
+const HEADS: [&str; 13] = [
     "workload",
     "policy",
     "transfers",
     "theory",
     "ratio",
+    "sent",
     "data",
     "parity",
     "reads",
@@ -20,7 +21,7 @@ const HEADS: [&str; 12] = [
 ];
 
 /// The figures of a row, as the heads name them.
-fn cells(row: &Row) -> [String; 12] {
+fn cells(row: &Row) -> [String; 13] {
     let counts = &row.counts;
     let each = |count: u64| format!("{:.3}", count as f64 / counts.written.max(1) as f64);
     let target = match row.target {
@@ -33,6 +34,7 @@ fn cells(row: &Row) -> [String; 12] {
         format!("{:.3}", row.transfers),
         format!("{:.3}", row.theory),
         format!("{:.3}", row.transfers / row.theory),
+        format!("{:.3}", row.sent),
         each(counts.data + counts.copies),
         each(counts.parity + counts.parity_room),
         each(counts.reads),
@@ -45,8 +47,8 @@ fn cells(row: &Row) -> [String; 12] {
 
 /// A table with aligned columns, and the memory of each policy below it.
 pub fn table(rows: &[Row]) -> String {
-    let lines: Vec<[String; 12]> = std::iter::once(HEADS.map(str::to_owned)).chain(rows.iter().map(cells)).collect();
-    let mut widths = [0; 12];
+    let lines: Vec<[String; 13]> = std::iter::once(HEADS.map(str::to_owned)).chain(rows.iter().map(cells)).collect();
+    let mut widths = [0; 13];
     for line in &lines {
         line.iter().zip(&mut widths).for_each(|(cell, width)| *width = cell.len().max(*width));
     }
@@ -112,7 +114,7 @@ pub fn page(rows: &[Row], settings: &Settings, command: &str) -> String {
         WARM_UP_ROUNDS,
         settings.rounds,
         FILE_BLOCKS_MAX,
-        REQUEST_BLOCKS_MAX,
+        settings.request_blocks,
     );
     let _ = writeln!(text, "| {} |\n|{}", HEADS.join(" | "), "---|".repeat(HEADS.len()));
     for row in rows {

@@ -3,19 +3,21 @@
 //! Owns: files, writers and their interleaving. Promises: a seed repeats a workload exactly.
 //!
 //! The device is full of files of 1 to [`FILE_BLOCKS_MAX`] blocks, as many of each power of two. A writer rewrites a
-//! whole file in requests of 1 to [`REQUEST_BLOCKS_MAX`] blocks, then another one; which writer is next is random.
+//! whole file in requests of 1 block to the largest, then another one; which writer is next is random.
 
 use std::ops::Range;
 
 use rand_xoshiro::SplitMix64;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
+use super::Settings;
+
 /// Sizes of files: as many of 1 block, of 2 to 3, of 4 to 7, and so on.
 const FILE_POWERS: u32 = 8;
 /// The largest file. *Units*: blocks.
 pub const FILE_BLOCKS_MAX: u32 = (1 << FILE_POWERS) - 1;
-/// The largest request. *Units*: blocks.
-pub const REQUEST_BLOCKS_MAX: u32 = 8;
+/// The requests that fill the device. *Units*: blocks.
+const FILLING_BLOCKS: u32 = 8;
 
 /// A kind of load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,23 +71,33 @@ impl Workload {
         }
     }
 
-    /// Its operations on a device of so many blocks.
-    pub(super) fn operations(&self, blocks: u32, seed: u64) -> Operations {
-        let mut random = SplitMix64::seed_from_u64(seed);
-        let files = files(blocks, &mut random);
+    /// Its operations.
+    pub(super) fn operations(&self, settings: &Settings) -> Operations {
+        let mut random = SplitMix64::seed_from_u64(settings.seed);
+        let files = files(settings.blocks, &mut random);
         let writers = match *self {
             Workload::Files { writers, .. } => writers,
             Workload::Mixed { .. } => 4,
             _ => 1,
         };
         let writers = vec![0..0; writers.max(1)];
-        Operations { workload: *self, blocks, files, random, writers, filled: 0, single: 0, is_flush_due: false }
+        Operations {
+            workload: *self,
+            blocks: settings.blocks,
+            request_blocks: settings.request_blocks,
+            files,
+            random,
+            writers,
+            filled: 0,
+            single: 0,
+            is_flush_due: false,
+        }
     }
 }
 
 /// One operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Operation {
+pub(super) enum Operation {
     /// Blocks are written.
     Write(Range<u32>),
     /// Everything that was written is flushed.
@@ -96,6 +108,7 @@ pub enum Operation {
 pub(super) struct Operations {
     workload: Workload,
     blocks: u32,
+    request_blocks: u32,
     files: Vec<Range<u32>>,
     random: SplitMix64,
     /// What is left of the file of each writer.
@@ -113,7 +126,7 @@ impl Operations {
             return Operation::Flush;
         }
         if self.filled < self.blocks {
-            let end = (self.filled + REQUEST_BLOCKS_MAX).min(self.blocks);
+            let end = (self.filled + FILLING_BLOCKS).min(self.blocks);
             self.is_flush_due = end == self.blocks;
             return Operation::Write(std::mem::replace(&mut self.filled, end)..end);
         }
@@ -149,7 +162,7 @@ impl Operations {
                 _ => self.file(),
             };
         }
-        let length = 1 + below(&mut self.random, REQUEST_BLOCKS_MAX);
+        let length = 1 + below(&mut self.random, self.request_blocks);
         let left = &mut self.writers[writer];
         let end = left.end.min(left.start + length);
         Operation::Write(std::mem::replace(&mut left.start, end)..end)
@@ -194,7 +207,7 @@ mod tests {
     fn workloads_fill_the_device_first_and_a_seed_repeats_them() {
         for workload in Workload::all(&[1, 8]) {
             let run = |seed| {
-                let mut source = workload.operations(1000, seed);
+                let mut source = workload.operations(&Settings { blocks: 1000, seed, ..Settings::default() });
                 let mut written = 0;
                 let mut seen = vec![false; 1000];
                 let mut operations = Vec::new();
@@ -217,7 +230,8 @@ mod tests {
 
     #[test]
     fn three_of_ten_blocks_are_single_ones_where_the_name_says_so() {
-        let mut source = Workload::Mixed { random_percent: 30 }.operations(4096, 1);
+        let mut source =
+            Workload::Mixed { random_percent: 30 }.operations(&Settings { blocks: 4096, ..Settings::default() });
         let mut written = 0;
         while written < 5 * 4096 {
             if let Operation::Write(blocks) = source.next(written) {

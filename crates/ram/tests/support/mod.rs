@@ -2,16 +2,22 @@
 //! checked after every step.
 //!
 //! Owns: `World`, which runs the steps of a placement, and `run`, random operations by a seed. A step is checked for
-//! itself (donors, groups, slots), and then the client's memory and one donor are lost: every flushed block must be
-//! found on the others, as a scan after a crash finds it. After an operation each donor is lost, with the client's
-//! memory and without.
+//! itself (donors, groups, slots) when the placement decides it. Up to [`WINDOW`] steps are under way at once; they
+//! reach the donors in any order that the placement allows, by the seed. After each that does, the client's memory and
+//! one donor are lost: every flushed block must be found on the others, as a scan after a crash finds it. After an
+//! operation each donor is lost, with the client's memory and without.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
 use nectary_ram::placement::{Cause, Covering, Layout, Location, Place, Placement, Policy, StaleRule, Step};
 use rand_xoshiro::SplitMix64;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
+
+/// Steps under way at most, between operations.
+const WINDOW: u64 = 48;
+/// A step may reach the donors before so many earlier ones.
+const REORDERED_MAX: u64 = 24;
 
 /// What a promise that is broken says.
 pub type Broken = String;
@@ -46,6 +52,22 @@ struct Group {
     is_sealed: bool,
 }
 
+/// A step on its way to a donor.
+#[derive(Debug)]
+struct Pending {
+    /// Steps are numbered as they are decided.
+    number: u64,
+    group: u32,
+    /// The block of a fetch or a send.
+    block: Option<u32>,
+    /// What is stored, and where; nothing for a fetch.
+    stored: Option<(Place, Stored)>,
+    /// Blocks that are forgotten, with their versions, at this sequence.
+    forgotten: (Vec<(usize, u64)>, u64),
+    /// The group that used the spare slot before.
+    spare_of: Option<u32>,
+}
+
 /// A run's counts, to compare a replay with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Account {
@@ -55,6 +77,7 @@ pub struct Account {
     pub freed: u64,
     pub flushes: u64,
     pub trims: u64,
+    pub reordered: u64,
     pub digest: u64,
 }
 
@@ -64,6 +87,13 @@ pub struct World {
     /// By donor and slot.
     donors: Vec<Vec<Option<Stored>>>,
     groups: BTreeMap<u32, Group>,
+    pending: VecDeque<Pending>,
+    /// The number of the step that freed a group last.
+    freed: BTreeMap<u32, u64>,
+    /// What slots hold once everything has arrived, and which group used a parity slot last.
+    planned: BTreeMap<Place, Copy>,
+    parities: BTreeMap<Place, u32>,
+    random: SplitMix64,
     /// The client's memory: versions of blocks.
     held: BTreeMap<u32, u64>,
     /// The newest version of each block, and the one of the last flush.
@@ -73,12 +103,14 @@ pub struct World {
     /// The highest sequence of each block that stored parity covers, and of its trims with their version.
     covered: Vec<u64>,
     forgotten: Vec<(u64, u64)>,
+    /// The highest sequence of each block's trims, recorded or not.
+    trimmed: Vec<u64>,
     version: u64,
     pub account: Account,
 }
 
 impl World {
-    pub fn new(layout: Layout) -> World {
+    pub fn new(layout: Layout, seed: u64) -> World {
         let placement = layout.clone().open().expect("a layout that works");
         let slots = layout.rows() as usize + 2 * (layout.streams + 2);
         let blocks = layout.blocks as usize;
@@ -86,12 +118,18 @@ impl World {
             placement,
             donors: vec![vec![None; slots]; usize::from(layout.donors())],
             groups: BTreeMap::new(),
+            pending: VecDeque::new(),
+            freed: BTreeMap::new(),
+            planned: BTreeMap::new(),
+            parities: BTreeMap::new(),
+            random: SplitMix64::seed_from_u64(!seed),
             held: BTreeMap::new(),
             newest: vec![0; blocks],
             flushed: vec![0; blocks],
             is_trimmed: vec![true; blocks],
             covered: vec![0; blocks],
             forgotten: vec![(0, 0); blocks],
+            trimmed: vec![0; blocks],
             version: 0,
             account: Account::default(),
             layout,
@@ -126,36 +164,84 @@ impl World {
         self.account.flushes += 1;
         let mut steps = Vec::new();
         self.placement.flush(&mut steps);
-        for (index, step) in steps.iter().enumerate() {
-            self.step(step, index)?;
+        self.decide(&steps)?;
+        while !self.pending.is_empty() {
+            self.arrive()?;
         }
         self.flushed.clone_from(&self.newest);
         self.after()
     }
 
     fn run(&mut self, steps: &[Step]) -> Result<(), Broken> {
-        for (index, step) in steps.iter().enumerate() {
-            self.step(step, index)?;
+        self.decide(steps)?;
+        let window = self.random.next_u64() % WINDOW;
+        while self.pending.len() as u64 > window {
+            self.arrive()?;
         }
         self.after()
     }
 
-    fn step(&mut self, step: &Step, index: usize) -> Result<(), Broken> {
-        self.account.steps += 1;
-        let lost = (self.account.steps % self.donors.len() as u64) as usize;
-        let digest = format!("{step:?}")
-            .bytes()
-            .fold(self.account.digest, |all, byte| (all ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
-        self.account.digest = digest;
-        self.apply(step)
-            .and_then(|()| self.crash(lost, false))
-            .map_err(|broken| format!("step {} ({index} of the operation), {step:?}: {broken}", self.account.steps))
+    /// Checks the steps of an operation, and sends them on their way.
+    fn decide(&mut self, steps: &[Step]) -> Result<(), Broken> {
+        for (index, step) in steps.iter().enumerate() {
+            self.account.steps += 1;
+            let text = format!("{step:?}");
+            let mix = |all: u64, byte: u8| (all ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+            self.account.digest = text.bytes().fold(self.account.digest, mix);
+            let number = self.account.steps;
+            self.apply(step).map_err(|broken| format!("step {number} ({index} of the operation), {text}: {broken}"))?;
+            // So that runs are long and the client's memory is small.
+            while self.pending.len() as u64 > WINDOW {
+                self.arrive()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// One of the steps under way reaches its donor; then the client and a donor are lost.
+    fn arrive(&mut self) -> Result<(), Broken> {
+        let chosen = (self.random.next_u64() % REORDERED_MAX.min(self.pending.len() as u64)) as usize;
+        let chosen = if self.may_arrive(chosen) { chosen } else { 0 };
+        self.account.reordered += u64::from(chosen > 0);
+        let lost = (self.random.next_u64() % self.donors.len() as u64) as usize;
+        let pending = self.pending.remove(chosen).expect("one of them");
+        let (blocks, sequence) = pending.forgotten;
+        blocks.iter().for_each(|&(block, version)| self.forgotten[block] = (sequence, version));
+        let Some((place, stored)) = pending.stored else { return Ok(()) };
+        self.donors[usize::from(place.donor)][place.slot as usize] = Some(stored);
+        self.crash(lost, false).map_err(|broken| format!("step {} arrived: {broken}", pending.number))
+    }
+
+    /// Whether the placement allows that this step arrives before all earlier ones.
+    fn may_arrive(&self, index: usize) -> bool {
+        let step = &self.pending[index];
+        let freed = self.freed.get(&step.group).copied().unwrap_or(0);
+        self.pending.iter().take(index).all(|earlier| {
+            let is_same = earlier.group == step.group || Some(earlier.group) == step.spare_of;
+            let is_fetched = earlier.stored.is_none() && earlier.block.is_some() && earlier.block == step.block;
+            !is_same && !is_fetched && earlier.number > freed
+        })
+    }
+
+    fn send_off(
+        &mut self,
+        group: u32,
+        block: Option<u32>,
+        stored: Option<(Place, Stored)>,
+        spare_of: Option<u32>,
+    ) -> &mut Pending {
+        let (number, forgotten) = (self.account.steps, (Vec::new(), 0));
+        self.pending.push_back(Pending { number, group, block, stored, forgotten, spare_of });
+        self.pending.back_mut().expect("just put there")
     }
 
     fn apply(&mut self, step: &Step) -> Result<(), Broken> {
         match *step {
-            Step::Fetch { block, place } => match self.at(place) {
-                Some(Stored::Data(copy)) if copy.block == block => drop(self.held.insert(block, copy.version)),
+            Step::Fetch { block, group, place } => match self.planned.get(&place).copied() {
+                Some(copy) if copy.block == block => {
+                    self.held.insert(block, copy.version);
+                    self.send_off(group, Some(block), None, None);
+                }
                 found => return Err(format!("fetches from {found:?}")),
             },
             Step::Send { block, group, member, place, sequence, cause } => {
@@ -166,10 +252,14 @@ impl World {
             }
             Step::StoreParity { group, place, members, covering } => self.store(group, place, members.0, covering)?,
             Step::Forget { first, count, sequence } => {
-                for block in first..first + count {
-                    self.forgotten[block as usize] = (sequence, self.newest[block as usize]);
-                    self.held.remove(&block);
+                let blocks = first as usize..(first + count) as usize;
+                let forgotten = blocks.map(|block| (block, self.newest[block])).collect::<Vec<_>>();
+                for (block, _) in &forgotten {
+                    self.trimmed[*block] = sequence;
+                    self.held.remove(&(*block as u32));
                 }
+                let pending = self.send_off(u32::MAX, None, None, None);
+                pending.forgotten = (forgotten, sequence);
             }
             Step::Free { group } => self.free(group)?,
             Step::ReadOld { .. } => return Err("changes in place".into()),
@@ -179,10 +269,6 @@ impl World {
 
     fn at(&self, place: Place) -> Option<&Stored> {
         self.donors[usize::from(place.donor)][place.slot as usize].as_ref()
-    }
-
-    fn set(&mut self, place: Place, stored: Stored) {
-        self.donors[usize::from(place.donor)][place.slot as usize] = Some(stored);
     }
 
     fn send(&mut self, number: u32, member: u8, copy: Copy) -> Result<(), Broken> {
@@ -206,7 +292,8 @@ impl World {
         if self.groups.iter().any(is_taken) {
             return Err("a slot of another group is used".into());
         }
-        self.set(copy.place, Stored::Data(copy));
+        self.planned.insert(copy.place, copy);
+        self.send_off(number, Some(copy.block), Some((copy.place, Stored::Data(copy))), None);
         Ok(())
     }
 
@@ -236,19 +323,21 @@ impl World {
             *covered = member.sequence.max(*covered);
         }
         let xor = chosen.iter().fold(0, |all, member| all ^ member.version);
-        self.set(place, Stored::Parity { members: chosen, xor });
+        let spare_of = self.parities.insert(place, number).filter(|_| covering != Covering::Sealed);
+        self.send_off(number, None, Some((place, Stored::Parity { members: chosen, xor })), spare_of);
         Ok(())
     }
 
     fn free(&mut self, number: u32) -> Result<(), Broken> {
         self.account.freed += 1;
         let Some(group) = self.groups.remove(&number) else { return Err("a free group is freed".into()) };
+        self.freed.insert(number, self.account.steps);
         if !group.is_sealed {
             return Err("an open group is freed".into());
         }
         for member in &group.members {
             let block = member.block as usize;
-            if self.covered[block].max(self.forgotten[block].0) <= member.sequence {
+            if self.covered[block].max(self.trimmed[block]) <= member.sequence {
                 return Err(format!("block {block} of the freed group has no successor that parity covers"));
             }
         }
@@ -290,9 +379,24 @@ impl World {
             }
         }
         if with_client {
-            // The client can compute the parity of open groups.
+            // The client can compute the parity of open groups, and holds what is under way.
             let open = self.groups.values().filter(|group| !group.is_sealed);
-            open.flat_map(|group| &group.members[group.covered..]).for_each(add);
+            open.flat_map(|group| &group.members[group.covered..]).for_each(&mut add);
+            for pending in &self.pending {
+                let (blocks, sequence) = &pending.forgotten;
+                for (block, version) in blocks {
+                    found[*block] = (*sequence, *version).max(found[*block]);
+                }
+                let mut add = |copy: &Copy| {
+                    let best = &mut found[copy.block as usize];
+                    *best = (copy.sequence, copy.version).max(*best);
+                };
+                match &pending.stored {
+                    Some((_, Stored::Data(copy))) => add(copy),
+                    Some((_, Stored::Parity { members, .. })) => members.iter().for_each(&mut add),
+                    None => {}
+                }
+            }
         }
         Ok(found)
     }
@@ -338,8 +442,8 @@ impl World {
                     if let Some(other) = places.insert(place, block) {
                         return Err(format!("blocks {other} and {block} are both at {place:?}"));
                     }
-                    match self.at(place) {
-                        Some(Stored::Data(copy)) if (copy.block, copy.version) == (block, self.newest[index]) => {}
+                    match self.planned.get(&place) {
+                        Some(copy) if (copy.block, copy.version) == (block, self.newest[index]) => {}
                         found => return Err(format!("block {block}: its slot has {found:?}")),
                     }
                 }
@@ -358,7 +462,7 @@ impl World {
 pub fn layout(random: &mut SplitMix64, policy: Policy) -> Layout {
     let mut below = |bound: u64| random.next_u64() % bound;
     let members = 2 + below(7) as u8;
-    let overflow_percent = [10, 15, 25, 50][below(4) as usize];
+    let overflow_percent = 10 * (1 + below(5) as u32);
     let mut layout = Layout {
         overflow_percent,
         streams: 1 + below(4) as usize,
@@ -378,7 +482,7 @@ pub fn run(seed: u64, policy: Policy) -> Result<Account, Broken> {
     let layout = layout(&mut random, policy);
     let blocks = layout.blocks;
     let shown = format!("{layout:?}");
-    let mut world = World::new(layout);
+    let mut world = World::new(layout, seed);
     let mut below = |bound: u32| (random.next_u64() % u64::from(bound)) as u32;
     let mut play = || {
         world.write(0..blocks)?;

@@ -64,6 +64,7 @@ fn json_keys_stay() {
         "store check ./s --json",
         "cache simulate a.trace --policy lru,adaptive --size 2 --json",
         "trace stat a.trace --json",
+        "ram simulate --size 16M --policy adaptive --only files-1 --streams 1 --rounds 1 --json",
     ] {
         let value: Value = serde_json::from_slice(&scratch.run(line).exits(0).output).expect("JSON");
         let mut found = BTreeSet::new();
