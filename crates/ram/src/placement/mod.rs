@@ -45,6 +45,20 @@
 //! - A [`Step::Send`] after a [`Step::Fetch`] of the same block sends what was fetched, or what was written since.
 //! - A flush has returned when every step up to its end is acknowledged.
 //!
+//! ```
+//! use nectary_ram::placement::{Layout, Location, Policy, Step};
+//!
+//! let mut disk = Layout::new(Policy::Adaptive, 4096, 4).open()?;
+//! let mut steps = Vec::new();
+//! disk.write(0..2, &mut steps)?;
+//! assert!(steps.is_empty() && disk.locate(1) == Location::Memory);
+//! disk.flush(&mut steps);
+//! let is_send = |step: &&Step| matches!(step, Step::Send { .. });
+//! assert_eq!(steps.iter().filter(is_send).count(), 2);
+//! assert!(matches!(steps[2], Step::StoreParity { .. }));
+//! # Ok::<(), nectary_ram::placement::Error>(())
+//! ```
+//!
 //! | file | what it owns |
 //! |---|---|
 //! | `in_place.rs` | `none`, `mirror` and `parity`: every block has one place for ever |
@@ -393,7 +407,9 @@ pub struct Memory {
 }
 
 /// Decides where blocks go. See the module for what a driver owes it.
-pub trait Placement {
+///
+/// *Cost*: about `1 + 1/S` steps for each block of a range, and what cleaning adds; a driver bounds its ranges.
+pub trait Placement: fmt::Debug + Send {
     /// Its shape.
     fn layout(&self) -> &Layout;
 

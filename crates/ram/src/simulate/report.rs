@@ -83,7 +83,7 @@ fn memory(rows: &[Row]) -> Vec<String> {
         is_new
     }) {
         lines.push(format!(
-            "{}: {:.2} slots of donors and {:.2} bytes of tables a block, at most {} blocks in the client's memory",
+            "{}: {:.2} slots of donors and {:.2} bytes of tables a block, up to {} blocks in the client's memory",
             row.policy, row.donor_slots_a_block, row.table_bytes_a_block, row.memory.client_blocks_max
         ));
     }
@@ -94,6 +94,7 @@ fn memory(rows: &[Row]) -> Vec<String> {
 pub fn page(rows: &[Row], settings: &Settings, command: &str) -> String {
     let mut text = format!(
         "# Transfers of the network RAM disk, by policy\n\n\
+         Belongs to decision [0044](../decisions/0044-ram-placement.md).\n\n\
          Written by `{command}`. The figures are counts of the placement's steps and do not depend on the machine.\n\n\
          - Device: {} blocks, groups of {} members, {} % overflow; {} stream caches of {} columns of {} blocks, rule \
          for stale streams `{}`; seed {}.\n\
