@@ -91,6 +91,13 @@ const CAMPAIGNS: &[Campaign] = &[
         extents: &[("{runs}", "20000", "1000"), ("{images}", "10000", "1000")],
     },
     Campaign {
+        name: "ram-placement",
+        program: Program::Tests { package: "nectary-ram", prefix: "placement_invariants" },
+        arguments: &["--show-output"],
+        environment: &[("PLACEMENT_SEED", "{seed}"), ("PLACEMENT_RUNS", "{runs}")],
+        extents: &[("{runs}", "2000", "200")],
+    },
+    Campaign {
         name: "store-spans",
         program: Program::Binary("store-spans"),
         arguments: &["--seed", "{seed}"],

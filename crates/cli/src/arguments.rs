@@ -146,7 +146,8 @@ pub enum Command {
     #[command(subcommand, arg_required_else_help = true, help_template = TEMPLATE, before_help = "Examples:
   nectary ram donate --listen 127.0.0.1:7070 --memory 1G
   nectary ram create 'ram(h1:7070,h2:7070,id=build,size=8G)'
-  nectary attach 'ram(h1:7070,h2:7070,id=build)'", after_help = exit::HELP)]
+  nectary attach 'ram(h1:7070,h2:7070,id=build)'
+  nectary ram simulate --policy adaptive --check", after_help = exit::HELP)]
     Ram(RamCommand),
     /// Measure the store beside file systems
     #[command(arg_required_else_help = true, help_template = TEMPLATE, before_help = "Examples:

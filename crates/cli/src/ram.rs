@@ -1,9 +1,10 @@
 //! `nectary ram`: memory of machines as a disk for others.
 //!
-//! Owns: the subcommands. Leaves to others: each of them (`ram/`).
+//! Owns: the list of its commands. Leaves to others: each command, a file in `ram/`.
 
 pub mod create;
 pub mod donate;
+mod simulate;
 
 use clap::Subcommand;
 
@@ -23,6 +24,9 @@ pub enum RamCommand {
     /// Delete a device, and give its memory back to the donors
     #[command(help_template = TEMPLATE, before_help = create::DELETE_EXAMPLES, after_help = exit::HELP)]
     Delete(create::DeleteArguments),
+    /// Count the transfers of each redundancy policy for each written block, beside theory
+    #[command(help_template = TEMPLATE, before_help = simulate::EXAMPLES, after_help = exit::HELP)]
+    Simulate(simulate::RamSimulateArguments),
 }
 
 /// Runs the command.
@@ -31,5 +35,6 @@ pub fn run(command: &RamCommand) -> Result<u8, Failure> {
         RamCommand::Donate(arguments) => runtime()?.block_on(donate::run(arguments)),
         RamCommand::Create(arguments) => runtime()?.block_on(create::create(arguments)),
         RamCommand::Delete(arguments) => runtime()?.block_on(create::delete(arguments)),
+        RamCommand::Simulate(arguments) => simulate::run(arguments),
     }
 }

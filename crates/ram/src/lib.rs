@@ -8,7 +8,11 @@
 //! |---|---|
 //! | `donor` | memory as exports: who may use how much of it, and for how long it stays |
 //! | `device` | the device `ram(…)`: labels, which block is on which donor, sessions with donors |
+//! | `placement` | which slot of which donor each block goes to, groups, cleaning; no I/O |
+//! | `simulate` | counts the transfers of a placement under workloads |
 #![forbid(unsafe_code)]
 
 pub mod device;
 pub mod donor;
+pub mod placement;
+pub mod simulate;

@@ -154,6 +154,7 @@ fn json_keys_stay() {
         "cache flush NAME --json",
         "cache drop NAME --json",
         "cache advise NAME --json",
+        "ram simulate --size 16M --policy adaptive --only files-1 --streams 1 --rounds 1 --json",
     ] {
         let run = line.replace("NAME", &name);
         let value: Value = serde_json::from_slice(&scratch.run(&run).exits(0).output).expect("JSON");

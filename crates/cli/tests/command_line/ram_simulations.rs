@@ -1,0 +1,37 @@
+//! `nectary ram simulate`: its table, its page, and exit codes that answer.
+
+use crate::common::Scratch;
+
+/// Small, so that a run takes a moment.
+const SMALL: &str = "ram simulate --size 32M --rounds 1 --streams 8 --request 1";
+
+#[test]
+fn check_answers_with_the_exit_code_whether_adaptive_meets_its_target() {
+    let scratch = Scratch::new("ram-check");
+    let met = scratch.run(&format!("{SMALL} --policy adaptive --only files --check")).exits(0).text();
+    assert!(met.contains("1.312 met"), "{met}");
+    let missed = scratch.run(&format!("{SMALL} --policy adaptive --only files-8 --stale never --check")).exits(1);
+    missed.says("more transfers than its target: files-8");
+    scratch.run(&format!("{SMALL} --policy none --check")).exits(2).says("none of these runs has a target");
+}
+
+#[test]
+fn page_says_how_it_was_made_and_has_a_row_for_each_policy() {
+    let scratch = Scratch::new("ram-page");
+    scratch.run(&format!("{SMALL} --only uniform --write page.md")).exits(0);
+    let page = std::fs::read_to_string(scratch.file("page.md")).expect("a page");
+    assert!(page.contains("Written by `nectary ram simulate --size 32M"), "{page}");
+    for policy in ["none", "mirror", "parity", "parity-log", "parity-cache", "adaptive"] {
+        assert!(page.contains(&format!("| uniform | {policy} | ")), "{policy}: {page}");
+    }
+}
+
+#[test]
+fn what_cannot_be_simulated_is_refused_with_what_there_is() {
+    let scratch = Scratch::new("ram-refused");
+    scratch.run("ram simulate --policy raid5").exits(2).says("parity-log");
+    scratch.run("ram simulate --only nothing").exits(2).says("files-4-random-30%");
+    scratch.run("ram simulate --size 1M").exits(2).says("give more overflow or fewer streams");
+    scratch.run("ram simulate --donors 1").exits(2).says("give 2 to 16");
+    scratch.run("ram simulate --streams 0").exits(2).says("one writer at least");
+}

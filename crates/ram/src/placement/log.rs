@@ -1,0 +1,371 @@
+//! `parity-log`, `parity-cache` and `adaptive`: blocks are appended to open groups, and old copies die in place.
+//!
+//! Owns: the table of blocks, the caches, sending and covering. Leaves to others: the table of groups (`rows.rs`), which
+//! cache a write goes to (`streams.rs`), emptying groups (`cleaning.rs`).
+//!
+//! A block is taken into a cache. A full cache is sent as whole groups: members, then parity, which makes the older
+//! copies of these members dead. A flush sends what is left and stores the parity of open groups in their spare slots;
+//! later members join these groups.
+//!
+//! | policy | caches | a cache is sent at |
+//! |---|---|---|
+//! | `parity-log` | one | 1 block; the parity follows after `S` |
+//! | `parity-cache` | one | `S` x column blocks |
+//! | `adaptive` | one a stream, and one of victims | `S` x column blocks |
+//!
+//! One more cache, of survivors, takes what cleaning moves, so that old blocks share groups.
+//!
+//! *Memory*: 4 bytes a block, 4 a slot, 10 a group: 11 bytes a block at S = 4 and 10 % overflow. A cache holds `S` x
+//! column blocks of data.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use super::cache::{Cache, Open, Waiting};
+use super::in_place::{parity_donor, place_of_member};
+use super::planted::{Bug, planted};
+use super::rows::{NOTHING, Rows};
+use super::streams::{Choice, Streams};
+use super::{Cause, Covering, Error, Layout, Location, Members, Memory, Place, Placement, Policy, Step};
+
+/// Free groups that writes leave to cleaning, so that it can always go on: it takes one before it frees one, and the
+/// first round may free none.
+pub(super) const RESERVE_ROWS: u32 = 3;
+
+/// A placement that appends.
+#[derive(Debug)]
+pub struct Log {
+    pub(super) layout: Layout,
+    /// The slot of each block's newest copy that was sent.
+    pub(super) slots: Vec<u32>,
+    pub(super) rows: Rows,
+    /// One a stream, then that of victims (`adaptive`); the last one is that of survivors.
+    pub(super) caches: Vec<Cache>,
+    /// What the caches hold.
+    pub(super) waiting: BTreeMap<u32, Waiting>,
+    /// Blocks of the request being taken that no cache has yet; the driver holds their new data.
+    pub(super) arriving: Range<u32>,
+    streams: Streams,
+    sequence: u64,
+}
+
+impl Log {
+    /// An empty device. *Errors*: too few groups. The layout was checked otherwise.
+    pub(super) fn new(layout: Layout) -> Result<Log, Error> {
+        let caches = match layout.policy {
+            Policy::Adaptive => layout.streams + 2,
+            _ => 2,
+        };
+        let rows = layout.rows();
+        // Every cache may have an open group; survivors wait from up to S groups; two groups may be uncovered.
+        let spare = RESERVE_ROWS + caches as u32 + u32::from(layout.members) + 6;
+        let least = layout.blocks.div_ceil(u32::from(layout.members)) + spare;
+        if rows < least {
+            return Err(Error::Overflow { rows, members: layout.members, blocks: layout.blocks, least });
+        }
+        Ok(Log {
+            slots: vec![NOTHING; layout.blocks as usize],
+            rows: Rows::new(rows, layout.members),
+            caches: (0..caches).map(|_| Cache::default()).collect(),
+            waiting: BTreeMap::new(),
+            streams: Streams::new(layout.stale, layout.members, layout.streams),
+            arriving: 0..0,
+            sequence: 0,
+            layout,
+        })
+    }
+
+    /// The cache of survivors.
+    pub(super) fn survivors(&self) -> usize {
+        self.caches.len() - 1
+    }
+
+    /// The cache of victims.
+    fn victims(&self) -> usize {
+        self.caches.len() - 2
+    }
+
+    /// How many blocks a cache holds before it is sent.
+    fn capacity(&self, cache: usize) -> usize {
+        let group = usize::from(self.layout.members);
+        match self.layout.policy {
+            _ if cache == self.survivors() => group,
+            Policy::ParityLog => 1,
+            _ => group * self.layout.column_blocks as usize,
+        }
+    }
+
+    pub(super) fn place(&self, slot: u32) -> Place {
+        let (row, member) = self.rows.member(slot);
+        let member = if member == 1 && planted(Bug::MembersOnOneDonor) { 0 } else { member };
+        Place { donor: place_of_member(row, member, self.layout.donors()), slot: row }
+    }
+
+    /// The cache for a request.
+    fn cache_for(&mut self, blocks: &Range<u32>, steps: &mut Vec<Step>) -> usize {
+        if self.layout.policy != Policy::Adaptive {
+            return 0;
+        }
+        match self.streams.choose(blocks) {
+            Choice::Continue(cache) => cache,
+            Choice::Victims => self.victims(),
+            Choice::Replace(cache) => {
+                self.spill(cache, steps);
+                self.claim(cache, blocks.start);
+                cache
+            }
+        }
+    }
+
+    /// Takes a block into a cache, or leaves it where it waits.
+    fn take(&mut self, block: u32, cache: usize, steps: &mut Vec<Step>) {
+        if let Some(waiting) = self.waiting.get_mut(&block) {
+            waiting.is_copy = false;
+            return;
+        }
+        if planted(Bug::SuccessorInMemory) && self.slots[block as usize] != NOTHING {
+            self.kill(self.slots[block as usize], steps);
+        }
+        self.put(block, cache, false);
+        self.send_if_full(cache, steps);
+    }
+
+    pub(super) fn put(&mut self, block: u32, cache: usize, is_copy: bool) {
+        self.caches[cache].unsent.push_back(block);
+        self.waiting.insert(block, Waiting { cache, is_copy });
+    }
+
+    fn send_if_full(&mut self, cache: usize, steps: &mut Vec<Step>) {
+        if self.caches[cache].unsent.len() < self.capacity(cache) {
+            return;
+        }
+        match self.layout.policy {
+            Policy::ParityLog if cache != self.survivors() => {
+                self.find_group(cache, steps);
+                self.send(cache, 1, steps);
+            }
+            _ => self.send_whole(cache, steps),
+        }
+    }
+
+    /// Sends what fills groups; less than a group is left.
+    pub(super) fn send_whole(&mut self, cache: usize, steps: &mut Vec<Step>) {
+        let members = self.layout.members;
+        while self.caches[cache].unsent.len() >= self.caches[cache].room(members) {
+            self.find_group(cache, steps);
+            let room = self.caches[cache].room(members);
+            if self.caches[cache].unsent.len() >= room {
+                self.send(cache, room, steps);
+            }
+        }
+    }
+
+    /// Makes sure that a cache can send. Cleaning may take blocks out of it.
+    fn find_group(&mut self, cache: usize, steps: &mut Vec<Step>) {
+        if self.caches[cache].open.is_none() && cache != self.survivors() {
+            self.make_room(steps);
+        }
+    }
+
+    /// Sends up to `count` blocks, at most as many as the group takes, and seals the group if it is full then.
+    fn send(&mut self, cache: usize, count: usize, steps: &mut Vec<Step>) {
+        let count = count.min(self.caches[cache].unsent.len());
+        if count == 0 {
+            return;
+        }
+        let mut open = self.caches[cache]
+            .open
+            .take()
+            .unwrap_or_else(|| Open::new(self.rows.take().expect("the reserve has a free group")));
+        for _ in 0..count {
+            let block = self.caches[cache].unsent.pop_front().expect("counted");
+            let is_copy = self.waiting.remove(&block).is_some_and(|waiting| waiting.is_copy);
+            let slot = self.rows.slot(open.row, open.filled);
+            let old = std::mem::replace(&mut self.slots[block as usize], slot);
+            if old != NOTHING {
+                open.superseded.push(old);
+            }
+            self.rows.fill(slot, block);
+            self.sequence += 1;
+            steps.push(Step::Send {
+                block,
+                group: open.row,
+                member: open.filled,
+                place: self.place(slot),
+                sequence: self.sequence,
+                cause: if is_copy { Cause::Cleaning } else { Cause::Write },
+            });
+            open.filled += 1;
+        }
+        if open.filled < self.layout.members {
+            self.caches[cache].open = Some(open);
+            return;
+        }
+        self.cover(cache, &mut open, Covering::Sealed, steps);
+        if self.rows.seal(open.row) {
+            steps.push(Step::Free { group: open.row });
+        }
+    }
+
+    /// Stores the parity of an open group; the older copies of its members are dead then.
+    fn cover(&mut self, cache: usize, open: &mut Open, covering: Covering, steps: &mut Vec<Step>) {
+        let slot = match covering {
+            Covering::Sealed => open.row,
+            _ => self.layout.rows() + 2 * cache as u32 + u32::from(open.turn),
+        };
+        let donor = parity_donor(open.row, self.layout.donors());
+        let mut members = Members::first(open.filled);
+        if planted(Bug::DeadSlotLeftOut) {
+            let is_dead = |member: &u8| self.rows.owner(self.rows.slot(open.row, *member)).is_none();
+            (0..open.filled).filter(is_dead).for_each(|member| members.0 &= !(1 << member));
+        }
+        let store = Step::StoreParity { group: open.row, place: Place { donor, slot }, members, covering };
+        if !planted(Bug::DeadBeforeParity) {
+            steps.push(store);
+        }
+        for slot in std::mem::take(&mut open.superseded) {
+            self.kill(slot, steps);
+        }
+        if planted(Bug::DeadBeforeParity) {
+            steps.push(store);
+        }
+        open.turn = 1 - open.turn;
+        open.covered = open.filled;
+    }
+
+    /// Stores the parity of every open group that has members without.
+    pub(super) fn cover_all(&mut self, covering: Covering, steps: &mut Vec<Step>) {
+        for cache in 0..self.caches.len() {
+            self.cover_open(cache, covering, steps);
+        }
+    }
+
+    fn cover_open(&mut self, cache: usize, covering: Covering, steps: &mut Vec<Step>) {
+        if let Some(mut open) = self.caches[cache].open.take() {
+            if open.covered < open.filled {
+                self.cover(cache, &mut open, covering, steps);
+            }
+            self.caches[cache].open = Some(open);
+        }
+    }
+
+    pub(super) fn kill(&mut self, slot: u32, steps: &mut Vec<Step>) {
+        if self.rows.kill(slot) {
+            steps.push(Step::Free { group: self.rows.member(slot).0 });
+        }
+    }
+
+    /// A stream is stale: whole groups are sent, and the rest moves to the victims. Where members of an open group were
+    /// sent already, victims fill it up, or else the next stream does.
+    fn spill(&mut self, cache: usize, steps: &mut Vec<Step>) {
+        self.send_whole(cache, steps);
+        let victims = self.victims();
+        if self.caches[cache].open.is_none() {
+            while let Some(block) = self.caches[cache].unsent.pop_front() {
+                self.put(block, victims, false);
+            }
+            return self.send_if_full(victims, steps);
+        }
+        let lacking = self.caches[cache].room(self.layout.members) - self.caches[cache].unsent.len();
+        if lacking <= self.caches[victims].unsent.len() {
+            for block in self.caches[victims].unsent.drain(..lacking).collect::<Vec<_>>() {
+                self.put(block, cache, false);
+            }
+            self.send_whole(cache, steps);
+        }
+    }
+
+    /// A new stream takes its blocks before `first` back from the victims.
+    fn claim(&mut self, cache: usize, first: u32) {
+        let victims = self.victims();
+        let is_victim = |log: &Log, block: u32| log.waiting.get(&block).is_some_and(|found| found.cache == victims);
+        let mut begin = first;
+        while begin > 0 && is_victim(self, begin - 1) {
+            begin -= 1;
+        }
+        for block in begin..first {
+            self.caches[victims].remove(block);
+            self.put(block, cache, false);
+        }
+    }
+
+    /// Whether a cache holds what was written.
+    fn is_dirty(&self, cache: usize) -> bool {
+        self.caches[cache].unsent.iter().any(|block| self.waiting.get(block).is_some_and(|waiting| !waiting.is_copy))
+    }
+}
+
+impl Placement for Log {
+    fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    fn write(&mut self, blocks: Range<u32>, steps: &mut Vec<Step>) -> Result<(), Error> {
+        self.layout.contains(&blocks)?;
+        if !blocks.is_empty() {
+            self.arriving = blocks.clone();
+            let cache = self.cache_for(&blocks, steps);
+            while let Some(block) = self.arriving.next() {
+                self.take(block, cache, steps);
+            }
+        }
+        Ok(())
+    }
+
+    fn trim(&mut self, blocks: Range<u32>, steps: &mut Vec<Step>) -> Result<(), Error> {
+        self.layout.contains(&blocks)?;
+        if blocks.is_empty() {
+            return Ok(());
+        }
+        self.sequence += 1;
+        if !planted(Bug::TrimNotRecorded) {
+            let count = blocks.end - blocks.start;
+            steps.push(Step::Forget { first: blocks.start, count, sequence: self.sequence });
+        }
+        for block in blocks {
+            if let Some(waiting) = self.waiting.remove(&block) {
+                self.caches[waiting.cache].remove(block);
+            }
+            let slot = std::mem::replace(&mut self.slots[block as usize], NOTHING);
+            if slot != NOTHING {
+                self.kill(slot, steps);
+            }
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self, steps: &mut Vec<Step>) {
+        for cache in 0..self.caches.len() {
+            if planted(Bug::FlushMissesVictims) && self.layout.policy == Policy::Adaptive && cache == self.victims() {
+                continue;
+            }
+            while self.is_dirty(cache) {
+                self.find_group(cache, steps);
+                self.send(cache, self.caches[cache].room(self.layout.members), steps);
+            }
+            self.cover_open(cache, Covering::Flush, steps);
+        }
+    }
+
+    fn locate(&self, block: u32) -> Location {
+        match self.slots[block as usize] {
+            _ if self.waiting.contains_key(&block) => Location::Memory,
+            NOTHING => Location::Unmapped,
+            slot => Location::Slot(self.place(slot)),
+        }
+    }
+
+    fn memory(&self) -> Memory {
+        let members = usize::from(self.layout.members);
+        // A stream that takes blocks back, and survivors, hold up to a group more for a moment.
+        let blocks: usize = (0..self.caches.len()).map(|cache| self.capacity(cache) + members).sum();
+        let caches = self.caches.len() as u64;
+        let slots_of_donor = u64::from(self.layout.rows()) + 2 * caches;
+        Memory {
+            tables_bytes: self.slots.len() as u64 * size_of::<u32>() as u64 + self.rows.memory_bytes(),
+            // Each cache may have the parity of an open group beside it.
+            client_blocks_max: blocks as u64 + caches,
+            donor_slots: slots_of_donor * u64::from(self.layout.donors()),
+        }
+    }
+}

@@ -1,0 +1,436 @@
+//! Where each block of a network RAM disk lies: which slot of which donor, in which parity group, and what is free.
+//!
+//! Owns: the table of blocks, parity groups, the caches of blocks not sent yet, cleaning. Promises: the invariants
+//! below. Leaves to others: data, sending, acknowledgements, donors that fail, and the records of [`Step::Forget`]. It
+//! has no I/O, no clock and no randomness: operations in, [`Step`]s out, so that the simulator and a live driver run
+//! the same code.
+//!
+//! A **donor** here is a column of the layout. Donors with the same label (host, rack) must share a column.
+//! A **group** is one row: its members lie in the slot of its number on `S` donors, its parity in the same slot of the
+//! remaining one, which takes turns. Parity of an open group goes to two spare slots in turn, and to the row's slot
+//! only when the group is sealed, so a parity that is needed is never overwritten.
+//!
+//! ```text
+//!                 donor 0    donor 1    donor 2    donor 3    donor 4      S = 4
+//! slot 0          parity 0   member     member     member     member      group 0
+//! slot 1          member     parity 1   member     member     member      group 1
+//! ...
+//! slot rows+2k    spare A of cache k, on each donor: parity of its open group
+//! slot rows+2k+1  spare B
+//! ```
+//!
+//! # The life of a slot
+//! | state | meaning | next |
+//! |---|---|---|
+//! | free | its group is free | live, when a block is sent to it |
+//! | live | the newest copy that was sent | superseded by a newer write, dead by a trim |
+//! | superseded | a newer copy exists, but only the client's memory protects it | dead, when stored parity covers the newer copy |
+//! | dead | not needed; still part of its group's parity | free, when the whole group is dead and sealed |
+//!
+//! # Invariants
+//! 1. Members of a group and its parity lie on different donors.
+//! 2. The parity of a sealed group covers all its slots, dead ones too; no slot is used again before its group is free.
+//! 3. The client holds every block that was not sent, and can compute the parity of every open group.
+//! 4. Each mapped block has one live slot, or is in memory. An old copy dies only when stored parity covers its
+//!    successor, so after a flush nothing depends on the client's memory.
+//! 5. A block in memory stays in the cache where it is when it is written again; only blocks that were not sent move
+//!    between caches.
+//!
+//! # What a driver does
+//! It keeps the data of written blocks until [`Placement::locate`] says that they are in a slot, and runs the steps:
+//! - Steps that name the same group run in order. Steps of different groups may run at once.
+//! - A step that reuses a group waits until every step before its [`Step::Free`] is acknowledged. Free groups are
+//!   reused oldest first, so it seldom waits.
+//! - Parity in a spare slot waits until the group that used the spare before is sealed, and that is acknowledged.
+//! - A [`Step::Send`] after a [`Step::Fetch`] of the same block sends what was fetched, or what was written since.
+//! - A flush has returned when every step up to its end is acknowledged.
+//!
+//! ```
+//! use nectary_ram::placement::{Layout, Location, Policy, Step};
+//!
+//! let mut disk = Layout::new(Policy::Adaptive, 4096, 4).open()?;
+//! let mut steps = Vec::new();
+//! disk.write(0..2, &mut steps)?;
+//! assert!(steps.is_empty() && disk.locate(1) == Location::Memory);
+//! disk.flush(&mut steps);
+//! let is_send = |step: &&Step| matches!(step, Step::Send { .. });
+//! assert_eq!(steps.iter().filter(is_send).count(), 2);
+//! assert!(matches!(steps[2], Step::StoreParity { .. }));
+//! # Ok::<(), nectary_ram::placement::Error>(())
+//! ```
+//!
+//! | file | what it owns |
+//! |---|---|
+//! | `in_place.rs` | `none`, `mirror` and `parity`: every block has one place for ever |
+//! | `log.rs` | `parity-log`, `parity-cache`, `adaptive`: writes, trims, flushes, sending, covering |
+//! | `cleaning.rs` | how groups with dead slots are emptied |
+//! | `rows.rs` | the table of groups: free, open, sealed, and the emptiest sealed one |
+//! | `cache.rs` | blocks not sent yet, and the open group that they go to |
+//! | `streams.rs` | which cache a write goes to, and which stream is stale |
+//! | `planted.rs` | deliberate defects for tests |
+
+mod cache;
+mod cleaning;
+mod in_place;
+mod log;
+pub mod planted;
+mod rows;
+mod streams;
+
+use std::fmt;
+use std::ops::Range;
+use std::str::FromStr;
+
+pub use in_place::InPlace;
+pub use log::Log;
+pub use streams::StaleRule;
+
+/// Members of a group at most.
+pub const MEMBERS_MAX: u8 = 16;
+/// Stream caches at most: a write looks at each.
+pub const STREAMS_MAX: usize = 64;
+/// Blocks of a column of a cache at most.
+pub const COLUMN_BLOCKS_MAX: u32 = 64;
+/// Blocks of a device at most, so that every slot has a number of 32 bits.
+pub const BLOCKS_MAX: u32 = 1 << 30;
+
+/// Why a placement cannot be made, or refuses an operation.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// A setting is out of its range.
+    #[error("{setting} is {found}: give {least} to {most}")]
+    Setting {
+        /// What it is.
+        setting: &'static str,
+        /// What was given.
+        found: u64,
+        /// The least that works.
+        least: u64,
+        /// The most that works.
+        most: u64,
+    },
+    /// There are too few groups beyond what the blocks need, so cleaning could not go on.
+    #[error(
+        "{rows} groups of {members} hold {blocks} blocks, but {least} are needed: give more overflow or fewer streams"
+    )]
+    Overflow {
+        /// The groups there would be.
+        rows: u32,
+        /// Members of a group.
+        members: u8,
+        /// Blocks of the device.
+        blocks: u32,
+        /// The groups that are needed.
+        least: u32,
+    },
+    /// The operation names blocks that the device does not have.
+    #[error("blocks {first} to {end} of a device of {blocks}: it ends before")]
+    Range {
+        /// The first block.
+        first: u32,
+        /// The block after the last.
+        end: u32,
+        /// Blocks of the device.
+        blocks: u32,
+    },
+}
+
+/// How redundancy is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Policy {
+    /// No redundancy.
+    None,
+    /// Every block on two donors.
+    Mirror,
+    /// Parity in place, by donors that cannot XOR: old data and parity are read, both are written.
+    Parity,
+    /// Blocks are appended to the open group as they come; its parity is sent when it is full.
+    ParityLog,
+    /// The same through a cache of several groups.
+    ParityCache,
+    /// A cache for each stream, so that neighbouring blocks share a group and die together.
+    Adaptive,
+}
+
+impl Policy {
+    /// All of them, in the order of tables.
+    pub const ALL: [Policy; 6] =
+        [Policy::None, Policy::Mirror, Policy::Parity, Policy::ParityLog, Policy::ParityCache, Policy::Adaptive];
+
+    /// Its name on command lines.
+    pub fn name(self) -> &'static str {
+        match self {
+            Policy::None => "none",
+            Policy::Mirror => "mirror",
+            Policy::Parity => "parity",
+            Policy::ParityLog => "parity-log",
+            Policy::ParityCache => "parity-cache",
+            Policy::Adaptive => "adaptive",
+        }
+    }
+
+    /// Whether blocks have one place for ever.
+    pub fn is_in_place(self) -> bool {
+        matches!(self, Policy::None | Policy::Mirror | Policy::Parity)
+    }
+
+    /// Block transfers for each written block in theory, without cleaning and flushes.
+    pub fn transfers(self, members: u8) -> f64 {
+        match self {
+            Policy::None => 1.0,
+            Policy::Mirror => 2.0,
+            Policy::Parity => 4.0,
+            _ => 1.0 + 1.0 / f64::from(members),
+        }
+    }
+}
+
+impl fmt::Display for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Policy {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Policy, String> {
+        let known = || Policy::ALL.map(Policy::name).join(", ");
+        let found = Policy::ALL.into_iter().find(|policy| policy.name() == text);
+        found.ok_or_else(|| format!("no policy is called \"{text}\"; there are: {}", known()))
+    }
+}
+
+/// The shape of a device: what a placement is made from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Layout {
+    /// The policy.
+    pub policy: Policy,
+    /// Blocks of the device.
+    pub blocks: u32,
+    /// Members of a group, `S`: 2 to [`MEMBERS_MAX`]. Parity is on one donor more.
+    pub members: u8,
+    /// Slots beyond the blocks of the device, for dead copies. *Units*: percent.
+    pub overflow_percent: u32,
+    /// Stream caches, `P` (`adaptive`): 1 to [`STREAMS_MAX`].
+    pub streams: usize,
+    /// Blocks of a column: a cache holds this many groups (`parity-cache`, `adaptive`): 1 to [`COLUMN_BLOCKS_MAX`].
+    pub column_blocks: u32,
+    /// Which stream loses its cache to a new one (`adaptive`).
+    pub stale: StaleRule,
+}
+
+impl Layout {
+    /// A layout with 16 streams, columns of 8 blocks and 10 % overflow.
+    pub fn new(policy: Policy, blocks: u32, members: u8) -> Layout {
+        let stale = StaleRule::default();
+        Layout { policy, blocks, members, overflow_percent: 10, streams: 16, column_blocks: 8, stale }
+    }
+
+    /// Donors that hold members and parity: one more than members, where there is parity.
+    pub fn donors(&self) -> u8 {
+        match self.policy {
+            Policy::None | Policy::Mirror => self.members,
+            _ => self.members + 1,
+        }
+    }
+
+    /// Groups that there are.
+    pub fn rows(&self) -> u32 {
+        let overflow = if self.policy.is_in_place() { 0 } else { u64::from(self.overflow_percent) };
+        let slots = u64::from(self.blocks) * (100 + overflow);
+        slots.div_ceil(100 * u64::from(self.members)) as u32
+    }
+
+    /// Makes the placement.
+    ///
+    /// *Errors*: a setting out of its range, or too little overflow for the caches.
+    pub fn open(self) -> Result<Box<dyn Placement>, Error> {
+        self.check()?;
+        match self.policy.is_in_place() {
+            true => Ok(Box::new(InPlace::new(self))),
+            false => Ok(Box::new(Log::new(self)?)),
+        }
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        let limits = [
+            ("size in blocks", u64::from(self.blocks), 1, u64::from(BLOCKS_MAX)),
+            ("donors", u64::from(self.members), 2, u64::from(MEMBERS_MAX)),
+            ("overflow in percent", u64::from(self.overflow_percent), 0, 200),
+            ("stream caches", self.streams as u64, 1, STREAMS_MAX as u64),
+            ("blocks of a column", u64::from(self.column_blocks), 1, u64::from(COLUMN_BLOCKS_MAX)),
+        ];
+        match limits.into_iter().find(|&(_, found, least, most)| !(least..=most).contains(&found)) {
+            Some((setting, found, least, most)) => Err(Error::Setting { setting, found, least, most }),
+            None => Ok(()),
+        }
+    }
+
+    fn contains(&self, blocks: &Range<u32>) -> Result<(), Error> {
+        match blocks.start <= blocks.end && blocks.end <= self.blocks {
+            true => Ok(()),
+            false => Err(Error::Range { first: blocks.start, end: blocks.end, blocks: self.blocks }),
+        }
+    }
+}
+
+/// A slot of a donor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Place {
+    /// The donor, counted from 0.
+    pub donor: u8,
+    /// Its slot, counted from 0.
+    pub slot: u32,
+}
+
+/// Why blocks are sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cause {
+    /// They were written.
+    Write,
+    /// The second copy of a mirror.
+    Copy,
+    /// Their group is emptied.
+    Cleaning,
+}
+
+/// Why parity is stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Covering {
+    /// The group is full; no member follows.
+    Sealed,
+    /// A flush: the group stays open.
+    Flush,
+    /// Old copies have to die, to make room: the group stays open.
+    Room,
+}
+
+/// Members of a group, as bits: bit 0 is the first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Members(pub u32);
+
+impl Members {
+    /// The first `count` members.
+    pub fn first(count: u8) -> Members {
+        Members(((1u64 << count) - 1) as u32)
+    }
+
+    /// Whether a member is among them.
+    pub fn has(self, member: u8) -> bool {
+        self.0 >> member & 1 == 1
+    }
+}
+
+/// What a driver has to do, in this order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// Read a block's newest copy into memory. It stays valid there until the block is sent.
+    Fetch {
+        /// The block.
+        block: u32,
+        /// The group that it leaves.
+        group: u32,
+        /// Where its newest copy is.
+        place: Place,
+    },
+    /// Read the old data of a block, or the old parity of its group, to change the parity (`parity` in place).
+    ReadOld {
+        /// The group.
+        group: u32,
+        /// Where.
+        place: Place,
+    },
+    /// Send the newest data of a block to a slot.
+    Send {
+        /// The block.
+        block: u32,
+        /// The group that it becomes a member of.
+        group: u32,
+        /// Which member, counted from 0.
+        member: u8,
+        /// Where to.
+        place: Place,
+        /// Orders all copies of all blocks: after a crash the highest one counts.
+        sequence: u64,
+        /// Why.
+        cause: Cause,
+    },
+    /// Store the parity of these members of a group, data and headers, dead ones too.
+    StoreParity {
+        /// The group.
+        group: u32,
+        /// Where to.
+        place: Place,
+        /// What it covers.
+        members: Members,
+        /// Why.
+        covering: Covering,
+    },
+    /// Record durably that blocks hold nothing: no copy with a lower sequence may come back.
+    Forget {
+        /// The first block.
+        first: u32,
+        /// How many.
+        count: u32,
+        /// Orders it among the copies.
+        sequence: u64,
+    },
+    /// A group is free: once every step before this one is acknowledged, its slots may be used again.
+    Free {
+        /// The group.
+        group: u32,
+    },
+}
+
+/// Where the newest data of a block are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Location {
+    /// Nothing was written to it: it reads as zeroes.
+    Unmapped,
+    /// In the client's memory, or being fetched into it.
+    Memory,
+    /// In this slot.
+    Slot(Place),
+}
+
+/// The memory of a placement.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+pub struct Memory {
+    /// The tables. *Units*: bytes.
+    pub tables_bytes: u64,
+    /// Blocks that may wait in the client's memory at once, and parity that is being computed. *Units*: blocks.
+    pub client_blocks_max: u64,
+    /// Slots of all donors together.
+    pub donor_slots: u64,
+}
+
+/// Decides where blocks go. See the module for what a driver owes it.
+///
+/// *Cost*: about `1 + 1/S` steps for each block of a range, and what cleaning adds; a driver bounds its ranges.
+pub trait Placement: fmt::Debug + Send {
+    /// Its shape.
+    fn layout(&self) -> &Layout;
+
+    /// Takes new data for a range of blocks. The driver holds the data before the call.
+    ///
+    /// *Errors*: the range is not inside the device; nothing has changed. *Durability*: none before [`flush`].
+    ///
+    /// [`flush`]: Placement::flush
+    fn write(&mut self, blocks: Range<u32>, steps: &mut Vec<Step>) -> Result<(), Error>;
+
+    /// Drops what a range of blocks holds: it reads as zeroes.
+    ///
+    /// *Errors*: as those of [`write`](Placement::write).
+    fn trim(&mut self, blocks: Range<u32>, steps: &mut Vec<Step>) -> Result<(), Error>;
+
+    /// Makes every block independent of the client's memory.
+    fn flush(&mut self, steps: &mut Vec<Step>);
+
+    /// Where the newest data of a block are. *Panics* if the device has no such block.
+    fn locate(&self, block: u32) -> Location;
+
+    /// What it needs.
+    fn memory(&self) -> Memory;
+}

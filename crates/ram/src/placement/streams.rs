@@ -1,0 +1,173 @@
+//! Which cache a write goes to: streams, and the rule by which a stale one gives its cache to a new one.
+//!
+//! Owns: where each stream is expected to go on, and when it last did. Leaves to others: the caches themselves.
+//!
+//! A write continues a stream if it begins where the stream's last one ended, or at its last block (files grow by parts
+//! of a block). Every other write is a **newcomer**. Blocks of newcomers that get no cache go to the **victim cache**,
+//! as do the blocks that a stale stream leaves behind. Decision 0044 has the figures of the rules.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::ops::Range;
+use std::str::FromStr;
+
+/// Which stream loses its cache to a newcomer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum StaleRule {
+    /// None: the first streams keep their caches for ever.
+    Never,
+    /// The least recently used one, to every newcomer.
+    Lru,
+    /// The least recently used one, if nothing was written to it during as many requests as there are caches.
+    Idle,
+    /// The least recently used one, to a newcomer that has gone on once, or that brings a group at once.
+    #[default]
+    Proven,
+}
+
+impl StaleRule {
+    /// All of them.
+    pub const ALL: [StaleRule; 4] = [StaleRule::Never, StaleRule::Lru, StaleRule::Idle, StaleRule::Proven];
+
+    /// Its name on command lines.
+    pub fn name(self) -> &'static str {
+        match self {
+            StaleRule::Never => "never",
+            StaleRule::Lru => "lru",
+            StaleRule::Idle => "idle",
+            StaleRule::Proven => "proven",
+        }
+    }
+}
+
+impl fmt::Display for StaleRule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for StaleRule {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<StaleRule, String> {
+        let found = StaleRule::ALL.into_iter().find(|rule| rule.name() == text);
+        found.ok_or_else(|| {
+            format!("no rule is called \"{text}\"; there are: {}", StaleRule::ALL.map(StaleRule::name).join(", "))
+        })
+    }
+}
+
+/// Where a write goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Choice {
+    /// It continues this stream.
+    Continue(usize),
+    /// It begins a stream in this cache, whose stream ends.
+    Replace(usize),
+    /// It gets no cache.
+    Victims,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Stream {
+    /// The block after its last write.
+    next: u32,
+    /// The number of its last request; 0 if it has had none.
+    last: u64,
+}
+
+/// The streams of `adaptive`.
+#[derive(Debug)]
+pub(super) struct Streams {
+    rule: StaleRule,
+    /// Blocks of a newcomer that prove it at once.
+    members: u32,
+    streams: Vec<Stream>,
+    requests: u64,
+    /// Where newcomers without a cache ended, and streams that lost theirs: twice as many as there are caches.
+    ended: VecDeque<u32>,
+}
+
+impl Streams {
+    pub fn new(rule: StaleRule, members: u8, count: usize) -> Streams {
+        let streams = vec![Stream { next: 0, last: 0 }; count];
+        Streams {
+            rule,
+            members: u32::from(members),
+            streams,
+            requests: 0,
+            ended: VecDeque::with_capacity(2 * count + 1),
+        }
+    }
+
+    /// Chooses for a request, and notes it.
+    pub fn choose(&mut self, blocks: &Range<u32>) -> Choice {
+        self.requests += 1;
+        let continues = |stream: &Stream| {
+            stream.last > 0 && (stream.next == blocks.start || stream.next == blocks.start.saturating_add(1))
+        };
+        if let Some(index) = self.streams.iter().position(continues) {
+            self.note(index, blocks);
+            return Choice::Continue(index);
+        }
+        let has_gone_on = self.ended.iter().position(|&end| end == blocks.start);
+        let Some(index) = self.stale(blocks, has_gone_on.is_some()) else {
+            self.remember(blocks.end);
+            return Choice::Victims;
+        };
+        if let Some(at) = has_gone_on {
+            self.ended.remove(at);
+        }
+        if self.streams[index].last > 0 {
+            self.remember(self.streams[index].next);
+        }
+        self.note(index, blocks);
+        Choice::Replace(index)
+    }
+
+    /// The cache for a newcomer.
+    fn stale(&self, blocks: &Range<u32>, has_gone_on: bool) -> Option<usize> {
+        let (index, oldest) = self.streams.iter().enumerate().min_by_key(|(_, stream)| stream.last)?;
+        let is_stale = match self.rule {
+            StaleRule::Never => oldest.last == 0,
+            StaleRule::Lru => true,
+            StaleRule::Idle => oldest.last == 0 || self.requests - oldest.last > self.streams.len() as u64,
+            StaleRule::Proven => has_gone_on || blocks.end - blocks.start >= self.members,
+        };
+        is_stale.then_some(index)
+    }
+
+    fn note(&mut self, index: usize, blocks: &Range<u32>) {
+        self.streams[index] = Stream { next: blocks.end, last: self.requests };
+    }
+
+    fn remember(&mut self, end: u32) {
+        if self.ended.len() >= 2 * self.streams.len() {
+            self.ended.pop_front();
+        }
+        self.ended.push_back(end);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn choices(rule: StaleRule, writes: &[Range<u32>]) -> Vec<Choice> {
+        let mut streams = Streams::new(rule, 4, 2);
+        writes.iter().map(|blocks| streams.choose(blocks)).collect()
+    }
+
+    #[test]
+    fn each_rule_gives_caches_as_it_says() {
+        use Choice::{Continue, Replace, Victims};
+        let writes = [10..11, 20..21, 30..31, 11..12, 31..32];
+        let found = |rule| choices(rule, &writes);
+        assert_eq!(found(StaleRule::Never), [Replace(0), Replace(1), Victims, Continue(0), Victims]);
+        assert_eq!(found(StaleRule::Lru), [Replace(0), Replace(1), Replace(0), Replace(1), Continue(0)]);
+        assert_eq!(found(StaleRule::Idle), [Replace(0), Replace(1), Victims, Continue(0), Replace(1)]);
+        assert_eq!(found(StaleRule::Proven), [Victims, Victims, Victims, Replace(0), Replace(1)]);
+        assert_eq!(choices(StaleRule::Proven, &[10..14, 13..15]), [Replace(0), Continue(0)]);
+    }
+}

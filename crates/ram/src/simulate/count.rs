@@ -1,0 +1,108 @@
+//! Counts the steps of a placement.
+
+use serde::Serialize;
+
+use crate::placement::{Cause, Covering, Place, Step};
+
+/// How many blocks were transferred, by reason.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct Counts {
+    /// Blocks that were written to the device.
+    pub written: u64,
+    /// Flushes.
+    pub flushes: u64,
+    /// Written blocks that were sent. Fewer than `written` where one was overwritten before it was sent.
+    pub data: u64,
+    /// Second copies.
+    pub copies: u64,
+    /// Parity of full groups, or in place.
+    pub parity: u64,
+    /// Parity of open groups, because of a flush.
+    pub parity_flush: u64,
+    /// Parity of open groups, to make room.
+    pub parity_room: u64,
+    /// Old data and parity that were read to change parity in place.
+    pub reads: u64,
+    /// Blocks that cleaning read.
+    pub cleaning_reads: u64,
+    /// Blocks that cleaning sent.
+    pub cleaning_writes: u64,
+    /// Records of trims.
+    pub records: u64,
+    /// Groups that became free.
+    pub freed: u64,
+    /// Blocks or parity for slots of one donor that follow each other, in one operation.
+    pub messages: u64,
+}
+
+impl Counts {
+    /// All transfers but parity stored by flushes.
+    pub fn transfers(&self) -> u64 {
+        let cleaning = self.cleaning_reads + self.cleaning_writes;
+        self.data + self.copies + self.parity + self.parity_room + self.reads + cleaning
+    }
+
+    /// Adds the steps of one operation.
+    pub fn add(&mut self, written: u64, is_flush: bool, steps: &[Step]) {
+        self.written += written;
+        self.flushes += u64::from(is_flush);
+        let mut sent: Vec<Place> = Vec::with_capacity(steps.len());
+        for step in steps {
+            match *step {
+                Step::Fetch { .. } => self.cleaning_reads += 1,
+                Step::ReadOld { .. } => self.reads += 1,
+                Step::Send { place, cause, .. } => {
+                    sent.push(place);
+                    match cause {
+                        Cause::Write => self.data += 1,
+                        Cause::Copy => self.copies += 1,
+                        Cause::Cleaning => self.cleaning_writes += 1,
+                    }
+                }
+                Step::StoreParity { place, covering, .. } => {
+                    sent.push(place);
+                    match covering {
+                        Covering::Sealed => self.parity += 1,
+                        Covering::Flush => self.parity_flush += 1,
+                        Covering::Room => self.parity_room += 1,
+                    }
+                }
+                Step::Forget { .. } => self.records += 1,
+                Step::Free { .. } => self.freed += 1,
+            }
+        }
+        sent.sort_unstable();
+        let follows = |pair: &&[Place]| pair[0].donor == pair[1].donor && pair[0].slot + 1 == pair[1].slot;
+        self.messages += (sent.len() - sent.windows(2).filter(follows).count()) as u64;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::placement::{Layout, Policy};
+
+    #[test]
+    fn each_policy_without_cleaning_costs_what_theory_says() {
+        for policy in Policy::ALL {
+            let mut placement = Layout::new(policy, 4096, 4).open().expect("a layout");
+            let mut counts = Counts::default();
+            let mut steps = Vec::new();
+            placement.write(0..4096, &mut steps).expect("blocks of the device");
+            counts.add(4096, false, &steps);
+            assert_eq!(counts.transfers() as f64, 4096.0 * policy.transfers(4), "{policy}: {counts:?}");
+        }
+    }
+
+    #[test]
+    fn slots_that_follow_each_other_are_one_message() {
+        let places = [(1, 4), (0, 7), (1, 3), (1, 6), (0, 9), (0, 8)];
+        let send = |(donor, slot)| {
+            let place = Place { donor, slot };
+            Step::Send { block: 0, group: 0, member: 0, place, sequence: 0, cause: Cause::Write }
+        };
+        let mut counts = Counts::default();
+        counts.add(6, false, &places.map(send));
+        assert_eq!((counts.data, counts.messages), (6, 3));
+    }
+}

@@ -1,0 +1,213 @@
+//! Simulates the placement of a network RAM disk: transfers for each written block, by policy and workload.
+//!
+//! Owns: the runs, what is measured, the target. Promises: the same settings give the same figures on every machine.
+//! Leaves to others: the placement (`placement/`), the workloads (`workload.rs`), tables (`report.rs`). It counts
+//! steps; nothing is sent, and no time passes.
+//!
+//! A run fills the device, writes [`WARM_UP_ROUNDS`] times its size, and counts from then on.
+
+mod count;
+mod report;
+mod workload;
+
+use serde::Serialize;
+
+use crate::placement::{Error, Layout, Memory, Policy, StaleRule};
+
+pub use count::Counts;
+pub use report::{page, table};
+pub use workload::{FILE_BLOCKS_MAX, Workload};
+
+use workload::Operation;
+
+/// The size of a block. *Units*: bytes.
+pub const BLOCK_BYTES: u64 = 4096;
+/// How many times the device is overwritten before anything is counted.
+pub const WARM_UP_ROUNDS: u32 = 2;
+/// `adaptive` may need this many times the transfers of theory, for streams of whole files.
+pub const TARGET_RATIO: f64 = 1.05;
+
+/// What is simulated.
+#[derive(Debug, Clone, Serialize)]
+pub struct Settings {
+    /// Blocks of the device.
+    pub blocks: u32,
+    /// Members of a group.
+    pub members: u8,
+    /// Slots beyond the blocks. *Units*: percent.
+    pub overflow_percent: u32,
+    /// Stream caches of `adaptive`.
+    pub caches: usize,
+    /// Blocks of a column of a cache.
+    pub column_blocks: u32,
+    /// Which stream of `adaptive` loses its cache.
+    pub stale: StaleRule,
+    /// How many times the device is overwritten while it is counted.
+    pub rounds: u32,
+    /// The largest request of a writer. *Units*: blocks.
+    pub request_blocks: u32,
+    /// Chooses files, requests and blocks.
+    pub seed: u64,
+}
+
+impl Default for Settings {
+    /// 256 MiB over 4 + 1 donors with 10 % overflow.
+    fn default() -> Settings {
+        Settings {
+            blocks: 65536,
+            members: 4,
+            overflow_percent: 10,
+            caches: 16,
+            column_blocks: 8,
+            stale: StaleRule::default(),
+            rounds: 4,
+            request_blocks: 8,
+            seed: 1,
+        }
+    }
+}
+
+/// The figures of one run.
+#[derive(Debug, Clone, Serialize)]
+pub struct Row {
+    /// The policy.
+    pub policy: Policy,
+    /// The workload's name.
+    pub workload: String,
+    /// What was counted.
+    pub counts: Counts,
+    /// Transfers for each written block, without parity stored by flushes.
+    pub transfers: f64,
+    /// The same in theory.
+    pub theory: f64,
+    /// The part of `transfers` that was sent: without reads of cleaning and of old parity.
+    pub sent: f64,
+    /// Parity stored by flushes, for each written block.
+    pub flush_parity: f64,
+    /// The target for `transfers`, where there is one.
+    pub target: Option<f64>,
+    /// What the placement needs.
+    pub memory: Memory,
+    /// The client's tables for each block of the device. *Units*: bytes.
+    pub table_bytes_a_block: f64,
+    /// Donor slots for each block of the device.
+    pub donor_slots_a_block: f64,
+}
+
+impl Row {
+    /// Whether a target is missed.
+    pub fn is_missed(&self) -> bool {
+        self.target.is_some_and(|target| self.transfers > target)
+    }
+}
+
+/// Simulates one policy under one workload.
+///
+/// *Errors*: settings that no placement can be made from.
+pub fn run(settings: &Settings, policy: Policy, workload: &Workload) -> Result<Row, Error> {
+    let layout = Layout {
+        policy,
+        blocks: settings.blocks,
+        members: settings.members,
+        overflow_percent: settings.overflow_percent,
+        streams: settings.caches,
+        column_blocks: settings.column_blocks,
+        stale: settings.stale,
+    };
+    let theory = policy.transfers(layout.members);
+    let mut placement = layout.open()?;
+    let mut source = workload.operations(settings);
+    let rounds = u64::from(1 + WARM_UP_ROUNDS + settings.rounds);
+    let counted_from = u64::from(1 + WARM_UP_ROUNDS) * u64::from(settings.blocks);
+    let mut steps = Vec::new();
+    let mut counts = Counts::default();
+    let mut written = 0;
+    while written < rounds * u64::from(settings.blocks) {
+        let operation = source.next(written);
+        steps.clear();
+        let blocks = match &operation {
+            Operation::Write(blocks) => {
+                placement.write(blocks.clone(), &mut steps)?;
+                u64::from(blocks.end - blocks.start)
+            }
+            Operation::Flush => {
+                placement.flush(&mut steps);
+                0
+            }
+        };
+        if written >= counted_from {
+            counts.add(blocks, matches!(operation, Operation::Flush), &steps);
+        }
+        written += blocks;
+    }
+    let memory = placement.memory();
+    let each = |count: u64| count as f64 / counts.written.max(1) as f64;
+    let blocks = f64::from(settings.blocks);
+    Ok(Row {
+        policy,
+        workload: workload.name(),
+        transfers: each(counts.transfers()),
+        theory,
+        sent: each(counts.transfers() - counts.reads - counts.cleaning_reads),
+        flush_parity: each(counts.parity_flush),
+        target: (policy == Policy::Adaptive && workload.is_targeted()).then_some(TARGET_RATIO * theory),
+        memory,
+        table_bytes_a_block: memory.tables_bytes as f64 / blocks,
+        donor_slots_a_block: memory.donor_slots as f64 / blocks,
+        counts,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SMALL: u32 = 16384;
+    const STREAMS: [usize; 5] = [1, 2, 4, 8, 16];
+
+    #[test]
+    fn adaptive_needs_at_most_1_05_times_theory_for_1_to_16_streams() {
+        for request_blocks in [1, 8] {
+            let settings = Settings { blocks: SMALL, rounds: 2, request_blocks, ..Settings::default() };
+            let mut targets = 0;
+            for workload in Workload::all(&STREAMS) {
+                let row = run(&settings, Policy::Adaptive, &workload).expect("settings that work");
+                targets += u32::from(row.target.is_some());
+                assert!(!row.is_missed(), "{request_blocks} blocks a request, {}: {}", row.workload, row.transfers);
+            }
+            assert_eq!(targets, 11);
+        }
+    }
+
+    #[test]
+    fn streams_that_mix_miss_the_target() {
+        let settings = Settings { blocks: SMALL, rounds: 2, request_blocks: 1, ..Settings::default() };
+        let workload = Workload::Files { writers: 8, is_flushed: false };
+        let never = Settings { stale: StaleRule::Never, ..settings.clone() };
+        assert!(run(&never, Policy::Adaptive, &workload).expect("settings that work").is_missed());
+        let log = run(&settings, Policy::ParityLog, &workload).expect("settings that work");
+        assert!(log.sent > 2.0, "{}", log.sent);
+    }
+
+    /// Donors receive what a model of greedy cleaning says: 3.5, 2.25 and 1.63 blocks for each random one.
+    #[test]
+    fn uniform_overwrites_cost_what_greedy_cleaning_predicts() {
+        for (overflow_percent, predicted) in [(10, 3.5), (25, 2.25), (50, 1.63)] {
+            let settings = Settings { overflow_percent, rounds: 2, ..Settings::default() };
+            let row = run(&settings, Policy::ParityLog, &Workload::Uniform).expect("settings that work");
+            let ratio = row.sent / predicted;
+            assert!((0.98..1.02).contains(&ratio), "{overflow_percent} %: {} for {predicted}", row.sent);
+        }
+    }
+
+    #[test]
+    fn too_little_overflow_is_refused_with_what_is_needed() {
+        let settings = Settings { blocks: 400, ..Settings::default() };
+        let refused =
+            run(&settings, Policy::Adaptive, &Workload::Uniform).expect_err("31 groups are needed beyond 100");
+        assert_eq!(refused, Error::Overflow { rows: 110, members: 4, blocks: 400, least: 131 });
+        let settings = Settings { members: 1, ..Settings::default() };
+        let refused = run(&settings, Policy::None, &Workload::Uniform).expect_err("one donor is not enough");
+        assert_eq!(refused.to_string(), "donors is 1: give 2 to 16");
+    }
+}

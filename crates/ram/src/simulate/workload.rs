@@ -1,0 +1,244 @@
+//! The workloads: which blocks are written, in which order, and when they are flushed.
+//!
+//! Owns: files, writers and their interleaving. Promises: a seed repeats a workload exactly.
+//!
+//! The device is full of files of 1 to [`FILE_BLOCKS_MAX`] blocks, as many of each power of two. A writer rewrites a
+//! whole file in requests of 1 block to the largest, then another one; which writer is next is random.
+
+use std::ops::Range;
+
+use rand_xoshiro::SplitMix64;
+use rand_xoshiro::rand_core::{Rng, SeedableRng};
+
+use super::Settings;
+
+/// Sizes of files: as many of 1 block, of 2 to 3, of 4 to 7, and so on.
+const FILE_POWERS: u32 = 8;
+/// The largest file. *Units*: blocks.
+pub const FILE_BLOCKS_MAX: u32 = (1 << FILE_POWERS) - 1;
+/// The requests that fill the device. *Units*: blocks.
+const FILLING_BLOCKS: u32 = 8;
+
+/// A kind of load.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Workload {
+    /// The whole device from its beginning to its end, again and again.
+    Sequential,
+    /// Writers that rewrite whole files.
+    Files {
+        /// Writers at once.
+        writers: usize,
+        /// Each file is flushed when it is written.
+        is_flushed: bool,
+    },
+    /// Four such writers, and random single blocks.
+    Mixed {
+        /// The share of written blocks that are random single ones.
+        random_percent: u64,
+    },
+    /// Random single blocks.
+    Uniform,
+}
+
+impl Workload {
+    /// Those of the report: `streams` are the numbers of writers.
+    pub fn all(streams: &[usize]) -> Vec<Workload> {
+        let files = |is_flushed| streams.iter().map(move |&writers| Workload::Files { writers, is_flushed });
+        let mut all = vec![Workload::Sequential];
+        all.extend(files(false));
+        all.extend(files(true));
+        all.extend([Workload::Mixed { random_percent: 30 }, Workload::Uniform]);
+        all
+    }
+
+    /// Its name in tables.
+    pub fn name(&self) -> String {
+        match self {
+            Workload::Sequential => "sequential".to_owned(),
+            Workload::Files { writers, is_flushed: false } => format!("files-{writers}"),
+            Workload::Files { writers, is_flushed: true } => format!("files-{writers}-flushed"),
+            Workload::Mixed { random_percent } => format!("files-4-random-{random_percent}%"),
+            Workload::Uniform => "uniform".to_owned(),
+        }
+    }
+
+    /// Whether `adaptive` has a target here: one to sixteen streams of whole files.
+    pub(super) fn is_targeted(&self) -> bool {
+        match self {
+            Workload::Sequential => true,
+            Workload::Files { writers, .. } => (1..=16).contains(writers),
+            _ => false,
+        }
+    }
+
+    /// Its operations.
+    pub(super) fn operations(&self, settings: &Settings) -> Operations {
+        let mut random = SplitMix64::seed_from_u64(settings.seed);
+        let files = files(settings.blocks, &mut random);
+        let writers = match *self {
+            Workload::Files { writers, .. } => writers,
+            Workload::Mixed { .. } => 4,
+            _ => 1,
+        };
+        let writers = vec![0..0; writers.max(1)];
+        Operations {
+            workload: *self,
+            blocks: settings.blocks,
+            request_blocks: settings.request_blocks,
+            files,
+            random,
+            writers,
+            filled: 0,
+            single: 0,
+            is_flush_due: false,
+        }
+    }
+}
+
+/// One operation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Operation {
+    /// Blocks are written.
+    Write(Range<u32>),
+    /// Everything that was written is flushed.
+    Flush,
+}
+
+/// An endless sequence of operations; it begins with filling the device.
+pub(super) struct Operations {
+    workload: Workload,
+    blocks: u32,
+    request_blocks: u32,
+    files: Vec<Range<u32>>,
+    random: SplitMix64,
+    /// What is left of the file of each writer.
+    writers: Vec<Range<u32>>,
+    filled: u32,
+    /// Random single blocks that were written.
+    single: u64,
+    is_flush_due: bool,
+}
+
+impl Operations {
+    /// The next one, when so many blocks were written.
+    pub fn next(&mut self, written: u64) -> Operation {
+        if std::mem::take(&mut self.is_flush_due) {
+            return Operation::Flush;
+        }
+        if self.filled < self.blocks {
+            let end = (self.filled + FILLING_BLOCKS).min(self.blocks);
+            self.is_flush_due = end == self.blocks;
+            return Operation::Write(std::mem::replace(&mut self.filled, end)..end);
+        }
+        match self.workload {
+            Workload::Sequential => self.of_writer(),
+            Workload::Files { is_flushed, .. } => {
+                let request = self.of_writer();
+                let Operation::Write(blocks) = &request else { return request };
+                let is_written = |left: &Range<u32>| left.is_empty() && left.end == blocks.end;
+                self.is_flush_due = is_flushed && self.writers.iter().any(is_written);
+                request
+            }
+            Workload::Mixed { random_percent } => {
+                let since = written - u64::from(self.blocks);
+                if self.single * 100 <= since * random_percent { self.of_random() } else { self.of_writer() }
+            }
+            Workload::Uniform => self.of_random(),
+        }
+    }
+
+    fn of_random(&mut self) -> Operation {
+        self.single += 1;
+        let block = below(&mut self.random, self.blocks);
+        Operation::Write(block..block + 1)
+    }
+
+    /// The next request of a writer.
+    fn of_writer(&mut self) -> Operation {
+        let writer = below(&mut self.random, self.writers.len() as u32) as usize;
+        if self.writers[writer].is_empty() {
+            self.writers[writer] = match self.workload {
+                Workload::Sequential => 0..self.blocks,
+                _ => self.file(),
+            };
+        }
+        let length = 1 + below(&mut self.random, self.request_blocks);
+        let left = &mut self.writers[writer];
+        let end = left.end.min(left.start + length);
+        Operation::Write(std::mem::replace(&mut left.start, end)..end)
+    }
+
+    /// A file that no writer is at, unless there are too few.
+    fn file(&mut self) -> Range<u32> {
+        let mut file = 0..0;
+        for _ in 0..64 {
+            file = self.files[below(&mut self.random, self.files.len() as u32) as usize].clone();
+            if self.writers.iter().all(|left| left.is_empty() || left.end != file.end) {
+                break;
+            }
+        }
+        file
+    }
+}
+
+/// Files that fill a device.
+fn files(blocks: u32, random: &mut SplitMix64) -> Vec<Range<u32>> {
+    let mut files = Vec::new();
+    let mut start = 0;
+    while start < blocks {
+        let power = below(random, FILE_POWERS);
+        let length = (1 << power) + below(random, 1 << power);
+        let end = blocks.min(start + length);
+        files.push(start..end);
+        start = end;
+    }
+    files
+}
+
+fn below(random: &mut SplitMix64, bound: u32) -> u32 {
+    (random.next_u64() % u64::from(bound.max(1))) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn workloads_fill_the_device_first_and_a_seed_repeats_them() {
+        for workload in Workload::all(&[1, 8]) {
+            let run = |seed| {
+                let mut source = workload.operations(&Settings { blocks: 1000, seed, ..Settings::default() });
+                let mut written = 0;
+                let mut seen = vec![false; 1000];
+                let mut operations = Vec::new();
+                while written < 5000 {
+                    let operation = source.next(written);
+                    if let Operation::Write(blocks) = &operation {
+                        assert!(blocks.start < blocks.end && blocks.end <= 1000, "{workload:?}: {blocks:?}");
+                        seen[blocks.start as usize..blocks.end as usize].fill(true);
+                        written += u64::from(blocks.end - blocks.start);
+                        assert!(written < 1000 || seen.iter().all(|&seen| seen));
+                    }
+                    operations.push(operation);
+                }
+                operations
+            };
+            assert_eq!(run(3), run(3));
+            assert_ne!(run(3), run(4), "{workload:?}");
+        }
+    }
+
+    #[test]
+    fn three_of_ten_blocks_are_single_ones_where_the_name_says_so() {
+        let mut source =
+            Workload::Mixed { random_percent: 30 }.operations(&Settings { blocks: 4096, ..Settings::default() });
+        let mut written = 0;
+        while written < 5 * 4096 {
+            if let Operation::Write(blocks) = source.next(written) {
+                written += u64::from(blocks.end - blocks.start);
+            }
+        }
+        let share = source.single as f64 / (4.0 * 4096.0);
+        assert!((0.29..0.31).contains(&share), "{share}");
+    }
+}

@@ -1,0 +1,524 @@
+//! A naive model beside a placement: donors with what was sent to them, a client with what it holds, and every promise
+//! checked after every step.
+//!
+//! Owns: `World`, which runs the steps of a placement, and `run`, random operations by a seed. A step is checked for
+//! itself (donors, groups, slots) when the placement decides it. Up to [`WINDOW`] steps are under way at once; they
+//! reach the donors in any order that the placement allows, by the seed. After each that does, the client's memory and
+//! one donor are lost: every flushed block must be found on the others, as a scan after a crash finds it. After an
+//! operation each donor is lost, with the client's memory and without.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
+
+use nectary_ram::placement::{Cause, Covering, Layout, Location, Place, Placement, Policy, StaleRule, Step};
+use rand_xoshiro::SplitMix64;
+use rand_xoshiro::rand_core::{Rng, SeedableRng};
+
+/// Steps under way at most, between operations.
+const WINDOW: u64 = 48;
+/// A step may reach the donors before so many earlier ones.
+const REORDERED_MAX: u64 = 24;
+
+/// What a promise that is broken says.
+pub type Broken = String;
+
+/// A copy that was sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Copy {
+    place: Place,
+    block: u32,
+    sequence: u64,
+    /// Which write it is: the number stands for the data.
+    version: u64,
+}
+
+/// What a slot of a donor holds.
+#[derive(Debug, Clone)]
+enum Stored {
+    Data(Copy),
+    /// The XOR of the versions, and what it is of.
+    Parity {
+        members: Vec<Copy>,
+        xor: u64,
+    },
+}
+
+/// A group from its first member until it is free.
+#[derive(Debug, Default)]
+struct Group {
+    members: Vec<Copy>,
+    covered: usize,
+    parity: Option<Place>,
+    is_sealed: bool,
+}
+
+/// A step on its way to a donor.
+#[derive(Debug)]
+struct Pending {
+    /// Steps are numbered as they are decided.
+    number: u64,
+    group: u32,
+    /// The block of a fetch or a send.
+    block: Option<u32>,
+    /// What is stored, and where; nothing for a fetch.
+    stored: Option<(Place, Stored)>,
+    /// Blocks that are forgotten, with their versions, at this sequence.
+    forgotten: (Vec<(usize, u64)>, u64),
+    /// The group that used the spare slot before.
+    spare_of: Option<u32>,
+}
+
+/// A run's counts, to compare a replay with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Account {
+    pub steps: u64,
+    pub sent: u64,
+    pub cleaned: u64,
+    pub freed: u64,
+    pub flushes: u64,
+    pub trims: u64,
+    pub reordered: u64,
+    pub digest: u64,
+}
+
+pub struct World {
+    placement: Box<dyn Placement>,
+    layout: Layout,
+    /// By donor and slot.
+    donors: Vec<Vec<Option<Stored>>>,
+    groups: BTreeMap<u32, Group>,
+    pending: VecDeque<Pending>,
+    /// The number of the step that freed a group last.
+    freed: BTreeMap<u32, u64>,
+    /// What slots hold once everything has arrived, and which group used a parity slot last.
+    planned: BTreeMap<Place, Copy>,
+    parities: BTreeMap<Place, u32>,
+    random: SplitMix64,
+    /// The client's memory: versions of blocks.
+    held: BTreeMap<u32, u64>,
+    /// The newest version of each block, and the one of the last flush.
+    newest: Vec<u64>,
+    flushed: Vec<u64>,
+    is_trimmed: Vec<bool>,
+    /// The highest sequence of each block that stored parity covers, and of its trims with their version.
+    covered: Vec<u64>,
+    forgotten: Vec<(u64, u64)>,
+    /// The highest sequence of each block's trims, recorded or not.
+    trimmed: Vec<u64>,
+    version: u64,
+    pub account: Account,
+}
+
+impl World {
+    pub fn new(layout: Layout, seed: u64) -> World {
+        let placement = layout.clone().open().expect("a layout that works");
+        let slots = layout.rows() as usize + 2 * (layout.streams + 2);
+        let blocks = layout.blocks as usize;
+        World {
+            placement,
+            donors: vec![vec![None; slots]; usize::from(layout.donors())],
+            groups: BTreeMap::new(),
+            pending: VecDeque::new(),
+            freed: BTreeMap::new(),
+            planned: BTreeMap::new(),
+            parities: BTreeMap::new(),
+            random: SplitMix64::seed_from_u64(!seed),
+            held: BTreeMap::new(),
+            newest: vec![0; blocks],
+            flushed: vec![0; blocks],
+            is_trimmed: vec![true; blocks],
+            covered: vec![0; blocks],
+            forgotten: vec![(0, 0); blocks],
+            trimmed: vec![0; blocks],
+            version: 0,
+            account: Account::default(),
+            layout,
+        }
+    }
+
+    pub fn write(&mut self, blocks: Range<u32>) -> Result<(), Broken> {
+        self.version += 1;
+        for block in blocks.clone() {
+            self.held.insert(block, self.version);
+            self.newest[block as usize] = self.version;
+            self.is_trimmed[block as usize] = false;
+        }
+        let mut steps = Vec::new();
+        self.placement.write(blocks, &mut steps).map_err(|error| error.to_string())?;
+        self.run(&steps)
+    }
+
+    pub fn trim(&mut self, blocks: Range<u32>) -> Result<(), Broken> {
+        self.account.trims += 1;
+        self.version += 1;
+        for block in blocks.clone() {
+            self.newest[block as usize] = self.version;
+            self.is_trimmed[block as usize] = true;
+        }
+        let mut steps = Vec::new();
+        self.placement.trim(blocks, &mut steps).map_err(|error| error.to_string())?;
+        self.run(&steps)
+    }
+
+    pub fn flush(&mut self) -> Result<(), Broken> {
+        self.account.flushes += 1;
+        let mut steps = Vec::new();
+        self.placement.flush(&mut steps);
+        self.decide(&steps)?;
+        while !self.pending.is_empty() {
+            self.arrive()?;
+        }
+        self.flushed.clone_from(&self.newest);
+        self.after()
+    }
+
+    fn run(&mut self, steps: &[Step]) -> Result<(), Broken> {
+        self.decide(steps)?;
+        let window = self.random.next_u64() % WINDOW;
+        while self.pending.len() as u64 > window {
+            self.arrive()?;
+        }
+        self.after()
+    }
+
+    /// Checks the steps of an operation, and sends them on their way.
+    fn decide(&mut self, steps: &[Step]) -> Result<(), Broken> {
+        for (index, step) in steps.iter().enumerate() {
+            self.account.steps += 1;
+            let text = format!("{step:?}");
+            let mix = |all: u64, byte: u8| (all ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+            self.account.digest = text.bytes().fold(self.account.digest, mix);
+            let number = self.account.steps;
+            self.apply(step).map_err(|broken| format!("step {number} ({index} of the operation), {text}: {broken}"))?;
+            // So that runs are long and the client's memory is small.
+            while self.pending.len() as u64 > WINDOW {
+                self.arrive()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// One of the steps under way reaches its donor; then the client and a donor are lost.
+    fn arrive(&mut self) -> Result<(), Broken> {
+        let chosen = (self.random.next_u64() % REORDERED_MAX.min(self.pending.len() as u64)) as usize;
+        let chosen = if self.may_arrive(chosen) { chosen } else { 0 };
+        self.account.reordered += u64::from(chosen > 0);
+        let lost = (self.random.next_u64() % self.donors.len() as u64) as usize;
+        let pending = self.pending.remove(chosen).expect("one of them");
+        let (blocks, sequence) = pending.forgotten;
+        blocks.iter().for_each(|&(block, version)| self.forgotten[block] = (sequence, version));
+        let Some((place, stored)) = pending.stored else { return Ok(()) };
+        self.donors[usize::from(place.donor)][place.slot as usize] = Some(stored);
+        self.crash(lost, false).map_err(|broken| format!("step {} arrived: {broken}", pending.number))
+    }
+
+    /// Whether the placement allows that this step arrives before all earlier ones.
+    fn may_arrive(&self, index: usize) -> bool {
+        let step = &self.pending[index];
+        let freed = self.freed.get(&step.group).copied().unwrap_or(0);
+        self.pending.iter().take(index).all(|earlier| {
+            let is_same = earlier.group == step.group || Some(earlier.group) == step.spare_of;
+            let is_fetched = earlier.stored.is_none() && earlier.block.is_some() && earlier.block == step.block;
+            !is_same && !is_fetched && earlier.number > freed
+        })
+    }
+
+    fn send_off(
+        &mut self,
+        group: u32,
+        block: Option<u32>,
+        stored: Option<(Place, Stored)>,
+        spare_of: Option<u32>,
+    ) -> &mut Pending {
+        let (number, forgotten) = (self.account.steps, (Vec::new(), 0));
+        self.pending.push_back(Pending { number, group, block, stored, forgotten, spare_of });
+        self.pending.back_mut().expect("just put there")
+    }
+
+    fn apply(&mut self, step: &Step) -> Result<(), Broken> {
+        match *step {
+            Step::Fetch { block, group, place } => match self.planned.get(&place).copied() {
+                Some(copy) if copy.block == block => {
+                    self.held.insert(block, copy.version);
+                    self.send_off(group, Some(block), None, None);
+                }
+                found => return Err(format!("fetches from {found:?}")),
+            },
+            Step::Send { block, group, member, place, sequence, cause } => {
+                let Some(&version) = self.held.get(&block) else { return Err("sends what it does not hold".into()) };
+                self.account.sent += 1;
+                self.account.cleaned += u64::from(cause == Cause::Cleaning);
+                self.send(group, member, Copy { place, block, sequence, version })?;
+            }
+            Step::StoreParity { group, place, members, covering } => self.store(group, place, members.0, covering)?,
+            Step::Forget { first, count, sequence } => {
+                let blocks = first as usize..(first + count) as usize;
+                let forgotten = blocks.map(|block| (block, self.newest[block])).collect::<Vec<_>>();
+                for (block, _) in &forgotten {
+                    self.trimmed[*block] = sequence;
+                    self.held.remove(&(*block as u32));
+                }
+                let pending = self.send_off(u32::MAX, None, None, None);
+                pending.forgotten = (forgotten, sequence);
+            }
+            Step::Free { group } => self.free(group)?,
+            Step::ReadOld { .. } => return Err("changes in place".into()),
+        }
+        Ok(())
+    }
+
+    fn at(&self, place: Place) -> Option<&Stored> {
+        self.donors[usize::from(place.donor)][place.slot as usize].as_ref()
+    }
+
+    fn send(&mut self, number: u32, member: u8, copy: Copy) -> Result<(), Broken> {
+        let group = self.groups.entry(number).or_default();
+        if group.is_sealed {
+            return Err("a slot of a sealed group is used again".into());
+        }
+        if usize::from(member) != group.members.len() || member >= self.layout.members {
+            return Err(format!("member {member} of a group that has {}", group.members.len()));
+        }
+        if group.members.iter().any(|other| other.place.donor == copy.place.donor) {
+            return Err("two members of a group on one donor".into());
+        }
+        if group.parity.is_some_and(|parity| parity.donor == copy.place.donor) {
+            return Err("a member on the donor of its parity".into());
+        }
+        group.members.push(copy);
+        let is_taken = |(other, group): (&u32, &Group)| {
+            *other != number && group.members.iter().any(|member| member.place == copy.place)
+        };
+        if self.groups.iter().any(is_taken) {
+            return Err("a slot of another group is used".into());
+        }
+        self.planned.insert(copy.place, copy);
+        self.send_off(number, Some(copy.block), Some((copy.place, Stored::Data(copy))), None);
+        Ok(())
+    }
+
+    fn store(&mut self, number: u32, place: Place, members: u32, covering: Covering) -> Result<(), Broken> {
+        if let Some((other, _)) = self.groups.iter().find(|(_, group)| group.parity == Some(place)) {
+            return Err(format!("the only parity of group {other} is overwritten"));
+        }
+        let Some(group) = self.groups.get_mut(&number) else { return Err("parity of a free group".into()) };
+        let chosen: Vec<Copy> = (0..group.members.len())
+            .filter(|member| members >> member & 1 == 1)
+            .map(|member| group.members[member])
+            .collect();
+        if chosen.len() != group.members.len() || members.count_ones() as usize != chosen.len() {
+            return Err(format!("parity of {} members of a group that has {}", chosen.len(), group.members.len()));
+        }
+        if chosen.iter().any(|member| member.place.donor == place.donor) {
+            return Err("parity on the donor of a member".into());
+        }
+        if group.is_sealed || (covering == Covering::Sealed) != (chosen.len() == usize::from(self.layout.members)) {
+            return Err(format!("{covering:?} parity of a group with {} members", chosen.len()));
+        }
+        group.is_sealed = covering == Covering::Sealed;
+        group.parity = Some(place);
+        group.covered = chosen.len();
+        for member in &chosen {
+            let covered = &mut self.covered[member.block as usize];
+            *covered = member.sequence.max(*covered);
+        }
+        let xor = chosen.iter().fold(0, |all, member| all ^ member.version);
+        let spare_of = self.parities.insert(place, number).filter(|_| covering != Covering::Sealed);
+        self.send_off(number, None, Some((place, Stored::Parity { members: chosen, xor })), spare_of);
+        Ok(())
+    }
+
+    fn free(&mut self, number: u32) -> Result<(), Broken> {
+        self.account.freed += 1;
+        let Some(group) = self.groups.remove(&number) else { return Err("a free group is freed".into()) };
+        self.freed.insert(number, self.account.steps);
+        if !group.is_sealed {
+            return Err("an open group is freed".into());
+        }
+        for member in &group.members {
+            let block = member.block as usize;
+            if self.covered[block].max(self.trimmed[block]) <= member.sequence {
+                return Err(format!("block {block} of the freed group has no successor that parity covers"));
+            }
+        }
+        Ok(())
+    }
+
+    /// What can be read when a donor is lost, and the client's memory too unless `with_client`: the newest sequence of
+    /// each block and its version.
+    fn found(&self, lost: usize, with_client: bool) -> Result<Vec<(u64, u64)>, Broken> {
+        let mut found = self.forgotten.clone();
+        let mut add = |copy: &Copy| {
+            let best = &mut found[copy.block as usize];
+            *best = (copy.sequence, copy.version).max(*best);
+        };
+        for (donor, slots) in self.donors.iter().enumerate().filter(|(donor, _)| *donor != lost) {
+            for stored in slots.iter().flatten() {
+                match stored {
+                    Stored::Data(copy) => add(copy),
+                    Stored::Parity { members, xor } => {
+                        let Some(missing) = members.iter().find(|member| usize::from(member.place.donor) == lost)
+                        else {
+                            continue;
+                        };
+                        let (mut rest, mut is_whole) = (*xor, true);
+                        for member in members.iter().filter(|member| *member != missing) {
+                            match self.at(member.place) {
+                                Some(Stored::Data(copy)) if copy.sequence == member.sequence => rest ^= copy.version,
+                                _ => is_whole = false,
+                            }
+                        }
+                        if is_whole {
+                            if rest != missing.version {
+                                return Err(format!("the parity on donor {donor} gives version {rest} of {missing:?}"));
+                            }
+                            add(missing);
+                        }
+                    }
+                }
+            }
+        }
+        if with_client {
+            // The client can compute the parity of open groups, and holds what is under way.
+            let open = self.groups.values().filter(|group| !group.is_sealed);
+            open.flat_map(|group| &group.members[group.covered..]).for_each(&mut add);
+            for pending in &self.pending {
+                let (blocks, sequence) = &pending.forgotten;
+                for (block, version) in blocks {
+                    found[*block] = (*sequence, *version).max(found[*block]);
+                }
+                let mut add = |copy: &Copy| {
+                    let best = &mut found[copy.block as usize];
+                    *best = (copy.sequence, copy.version).max(*best);
+                };
+                match &pending.stored {
+                    Some((_, Stored::Data(copy))) => add(copy),
+                    Some((_, Stored::Parity { members, .. })) => members.iter().for_each(&mut add),
+                    None => {}
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// Loses the client's memory and a donor: every block is as it was when it was flushed last, or newer.
+    fn crash(&self, lost: usize, is_all: bool) -> Result<(), Broken> {
+        let found = self.found(lost, false)?;
+        for (block, (_, version)) in found.iter().enumerate() {
+            let (least, most) = (self.flushed[block], self.newest[block]);
+            if *version < least || *version > most {
+                return Err(format!(
+                    "client and donor {lost} lost: block {block} has version {version}, flushed {least}"
+                ));
+            }
+        }
+        if is_all {
+            let found = self.found(lost, true)?;
+            for (block, (_, version)) in found.iter().enumerate() {
+                let version = self.held.get(&(block as u32)).unwrap_or(version);
+                if *version != self.newest[block] {
+                    let newest = self.newest[block];
+                    return Err(format!("donor {lost} lost: block {block} has version {version}, written {newest}"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What holds between operations.
+    fn after(&mut self) -> Result<(), Broken> {
+        let mut places = BTreeMap::new();
+        for block in 0..self.layout.blocks {
+            let index = block as usize;
+            match self.placement.locate(block) {
+                Location::Unmapped if !self.is_trimmed[index] => return Err(format!("block {block} is unmapped")),
+                Location::Unmapped => {}
+                _ if self.is_trimmed[index] => return Err(format!("block {block} is mapped after a trim")),
+                Location::Memory => match self.held.get(&block) {
+                    Some(version) if *version == self.newest[index] => continue,
+                    version => return Err(format!("block {block}: version {version:?} is in memory")),
+                },
+                Location::Slot(place) => {
+                    if let Some(other) = places.insert(place, block) {
+                        return Err(format!("blocks {other} and {block} are both at {place:?}"));
+                    }
+                    match self.planned.get(&place) {
+                        Some(copy) if (copy.block, copy.version) == (block, self.newest[index]) => {}
+                        found => return Err(format!("block {block}: its slot has {found:?}")),
+                    }
+                }
+            }
+            self.held.remove(&block);
+        }
+        let (held, most) = (self.held.len() as u64, self.placement.memory().client_blocks_max);
+        if held > most {
+            return Err(format!("{held} blocks in memory, {most} are the limit"));
+        }
+        (0..self.donors.len()).try_for_each(|lost| self.crash(lost, true))
+    }
+}
+
+/// A layout as tight as its settings allow, by seed.
+pub fn layout(random: &mut SplitMix64, policy: Policy) -> Layout {
+    let mut below = |bound: u64| random.next_u64() % bound;
+    let members = 2 + below(7) as u8;
+    let overflow_percent = 10 * (1 + below(5) as u32);
+    let mut layout = Layout {
+        overflow_percent,
+        streams: 1 + below(4) as usize,
+        column_blocks: 1 + below(4) as u32,
+        stale: StaleRule::ALL[below(4) as usize],
+        ..Layout::new(policy, 8, members)
+    };
+    while layout.clone().open().is_err() {
+        layout.blocks += 1 + u32::from(members) / 2;
+    }
+    layout
+}
+
+/// Random operations on a full device. *Errors*: what is broken first.
+pub fn run(seed: u64, policy: Policy) -> Result<Account, Broken> {
+    let mut random = SplitMix64::seed_from_u64(seed);
+    let layout = layout(&mut random, policy);
+    let blocks = layout.blocks;
+    let shown = format!("{layout:?}");
+    let mut world = World::new(layout, seed);
+    let mut below = |bound: u32| (random.next_u64() % u64::from(bound)) as u32;
+    let mut play = || {
+        world.write(0..blocks)?;
+        world.flush()?;
+        let mut cursors = [0, blocks / 3, blocks / 2, blocks * 2 / 3];
+        let (flushes, trims, singles) = (below(20), below(12), below(60));
+        for _ in 0..120 {
+            let at = below(4) as usize;
+            match below(100) {
+                chance if chance < flushes => world.flush()?,
+                chance if chance < flushes + trims => {
+                    let first = below(blocks);
+                    world.trim(first..blocks.min(first + 1 + below(20)))?;
+                }
+                chance if chance < flushes + trims + singles => {
+                    let block = below(blocks);
+                    world.write(block..block + 1)?;
+                }
+                chance => {
+                    if chance > 95 {
+                        cursors[at] = below(blocks);
+                    }
+                    let end = blocks.min(cursors[at] + 1 + below(16));
+                    world.write(cursors[at]..end)?;
+                    cursors[at] = if end == blocks { 0 } else { end };
+                }
+            }
+        }
+        // The device is full again, in an order that mixes old and new.
+        for _ in 0..blocks / 4 {
+            let first = below(blocks);
+            world.write(first..blocks.min(first + 1 + below(3)))?;
+        }
+        world.write(0..blocks)?;
+        world.flush()
+    };
+    let played: Result<(), Broken> = play();
+    played.map(|()| world.account).map_err(|broken| format!("seed {seed}, {shown}: {broken}"))
+}
