@@ -6,4 +6,10 @@
 //!
 //! | room | what is in it |
 //! |---|---|
+//! | `format` | the bytes that donors keep for a device |
+//! | `mirror` | the client of a mirrored device, as a state machine without I/O |
 #![forbid(unsafe_code)]
+
+pub mod format;
+pub mod mirror;
+pub mod planted;
