@@ -17,7 +17,7 @@ pub enum Bug {
     ReplaySkipped = 4,
     /// A stripe is changed before its mark is stored.
     MarkAfterWrite = 5,
-    /// The attacher decides before the last donor is fenced.
+    /// The first donor goes on to serve older connections: the donor's side of the tests has this one.
     FencingSkipped = 6,
     /// An attacher that could not fence a donor does not wait for the old client's lease.
     LeaseIgnored = 7,
@@ -76,6 +76,12 @@ static PLANTED: std::sync::atomic::AtomicU8 = std::sync::atomic::AtomicU8::new(0
 #[cfg(feature = "planted")]
 pub fn plant(bug: Option<Bug>) {
     PLANTED.store(bug.map_or(0, |bug| bug as u8), std::sync::atomic::Ordering::SeqCst);
+}
+
+/// Whether `bug` is planted, for code of tests.
+#[cfg(feature = "planted")]
+pub fn is_planted(bug: Bug) -> bool {
+    planted(bug)
 }
 
 /// Whether `bug` is planted.

@@ -148,9 +148,7 @@ impl Machine {
             self.links[donor].state = LinkState::Claiming;
             self.swap(donor, record);
         }
-        let is_there = |state: LinkState| {
-            state == LinkState::Claimed || state == LinkState::Claiming && planted(Bug::FencingSkipped)
-        };
+        let is_there = |state: LinkState| state == LinkState::Claimed;
         let is_settled = |donor: &Donor| {
             let link = &self.links[*donor];
             is_there(link.state) || link.state == LinkState::Read && link.record().is_none()
@@ -211,11 +209,9 @@ impl Machine {
             self.dirty.end(stripe, self.now_us);
         }
         self.membership.resync = resync;
-        let lease_us = if may_be_read_elsewhere && !planted(Bug::LeaseIgnored) {
-            2 * self.configuration.times.lease_us
-        } else {
-            0
-        };
+        let waits = may_be_read_elsewhere && !planted(Bug::LeaseIgnored);
+        self.figures.lease_waits += u64::from(waits);
+        let lease_us = if waits { 2 * self.configuration.times.lease_us } else { 0 };
         (self.phase, self.phase_until_us) = (Phase::Opening, self.now_us + lease_us);
     }
 

@@ -72,7 +72,7 @@ impl Machine {
                 return;
             }
             let stripe = rebuild.next;
-            if !self.ring.is_on(stripe, donor) {
+            if !self.ring.is_on(stripe, donor) || rebuild.copied.has(stripe) {
                 rebuild.next += 1;
                 continue;
             }
@@ -83,6 +83,15 @@ impl Machine {
                 rebuild.next += 1;
             }
             self.begin_copy(donor, Why::Rebuild, self.blocks_of(stripe));
+        }
+    }
+
+    /// Once a tick: stripes that could not be copied are tried again.
+    pub(super) fn retry_rebuild(&mut self) {
+        let is_idle = self.copies_under_way(Why::Rebuild) == 0;
+        let stripes = self.configuration.geometry.stripes();
+        if let Some(rebuild) = self.membership.rebuild.as_mut().filter(|rebuild| is_idle && rebuild.next >= stripes) {
+            rebuild.next = 0;
         }
     }
 

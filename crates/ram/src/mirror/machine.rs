@@ -17,7 +17,7 @@ use super::link::{Content, Link, LinkState, Outstanding, Purpose};
 use super::locks::Locks;
 use super::membership::Membership;
 use super::operation::{Operation, PartState, Work};
-use crate::format::Stamp;
+use crate::format::{Stamp, View};
 use crate::planted::{Bug, planted};
 
 /// How far the machine is.
@@ -70,6 +70,8 @@ pub struct Figures {
     pub late_replies: u64,
     /// Reads that waited for a proof that no other client has the device.
     pub held_reads: u64,
+    /// Attachments that waited for the lease of a client before.
+    pub lease_waits: u64,
     /// Operations that waited for an overlapping one.
     pub overlapping: u64,
     /// Records sent to donors.
@@ -186,6 +188,11 @@ impl Machine {
     /// Counts since the start.
     pub fn figures(&self) -> Figures {
         self.figures
+    }
+
+    /// Which donors have the device's data, as far as this client decided.
+    pub fn view(&self) -> &View {
+        &self.membership.view
     }
 
     /// How far the connection to a donor is.
@@ -412,14 +419,15 @@ impl Machine {
             }
             self.advance_membership();
             self.advance_copies();
-            if std::mem::take(&mut self.has_changed) {
+            let has_changed = std::mem::take(&mut self.has_changed);
+            if has_changed {
                 self.ready.extend(self.operations.keys().copied());
             }
             while let Some(number) = self.ready.pop_first() {
                 self.drive(number);
             }
             self.store_records();
-            if !self.has_changed && self.ready.is_empty() {
+            if !has_changed && !self.has_changed && self.ready.is_empty() {
                 return;
             }
         }
@@ -470,6 +478,7 @@ impl Machine {
             }
         }
         self.look_at_donors();
+        self.retry_rebuild();
     }
 
     /// Tells the user that it failed. A change that a donor may have got goes on until its copies are equal.

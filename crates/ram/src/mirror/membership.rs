@@ -90,7 +90,7 @@ impl Machine {
         }
     }
 
-    /// Whether a donor has a copy of a stripe that may be read.
+    /// Whether a donor has a copy of a stripe that may be read: its bytes are right.
     pub fn is_readable(&self, donor: Donor, stripe: u64) -> bool {
         let standing = self.membership.standing[donor];
         let is_served = matches!(standing, Standing::Trusted | Standing::Rebuilding);
