@@ -2,7 +2,8 @@
 //!
 //! Exits with 0 when no invariant is broken, every history can be explained, each scenario was met often enough, and
 //! each planted bug was caught, twice by the same seed. With `--bug NAME --replay SEED` it runs that seed alone with
-//! that bug planted, and exits with 0 when it was caught. `--shard I/K` takes every K-th run, from the I-th on.
+//! that bug planted, and exits with 0 when it was caught. `--shard I/K` takes every K-th run, from the I-th on;
+//! `--story SEED` prints what happens in one run.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -11,9 +12,9 @@ use std::time::Instant;
 use nectary_ram::planted::Bug;
 use nectary_sim::arguments::Arguments;
 use nectary_sim::planted::{self, Case};
-use nectary_sim::ram::{FAULTS, Report, Scenario, WRITES, replay_planted, run_many, run_planted};
+use nectary_sim::ram::{FAULTS, Report, Scenario, WRITES, replay_planted, run_many, run_planted, story};
 
-const ARGUMENTS: [&str; 7] = ["seed", "runs", "shard", "planted", "bug", "replay", "log"];
+const ARGUMENTS: [&str; 8] = ["seed", "runs", "shard", "planted", "bug", "replay", "story", "log"];
 /// A planted bug must be caught within this many runs.
 const PLANTED_RUNS_MAX: u64 = 20_000;
 
@@ -40,6 +41,10 @@ fn main() -> ExitCode {
         Ok(shard) => shard,
         Err(code) => return code,
     };
+    if arguments.word("story").is_some() {
+        story(arguments.number("story", 0)).iter().for_each(|line| println!("{line}"));
+        return ExitCode::SUCCESS;
+    }
     let names = Bug::ALL.map(Bug::name);
     let replay = |name: &str, case: Case| replay_planted(named(name), case.seed);
     if let Some((name, case)) = Case::of(&arguments, &names) {

@@ -31,13 +31,15 @@ pub fn number_of(bytes: &[u8], block: u64) -> Option<u64> {
 #[derive(Debug, Clone, Copy)]
 struct Pending {
     number: u64,
-    began: u64,
+    /// The client, and the place among the changes: what a later client did is later.
+    order: (usize, usize),
 }
 
 /// One block.
 #[derive(Debug, Clone, Default)]
 struct Block {
     acknowledged: u64,
+    order: (usize, usize),
     was_written: bool,
     pending: Vec<Pending>,
 }
@@ -56,9 +58,9 @@ impl Blocks {
         Blocks { blocks: vec![Block::default(); count as usize], under_way: BTreeMap::new() }
     }
 
-    /// A change begins.
-    pub fn begin(&mut self, place: usize, blocks: Range<u64>, number: u64) {
-        let pending = Pending { number, began: place as u64 };
+    /// A change of a client begins.
+    pub fn begin(&mut self, client: usize, place: usize, blocks: Range<u64>, number: u64) {
+        let pending = Pending { number, order: (client, place) };
         for block in blocks.clone() {
             self.blocks[block as usize].pending.push(pending);
         }
@@ -70,9 +72,12 @@ impl Blocks {
         let Some((blocks, pending)) = self.under_way.remove(&place) else { return 0..0 };
         for block in blocks.clone() {
             let block = &mut self.blocks[block as usize];
-            block.acknowledged = pending.number;
-            block.was_written |= pending.number != 0;
-            block.pending.retain(|other| other.began > pending.began);
+            block.pending.retain(|other| other.order > pending.order);
+            // The answer to a client of before may come after a later client has overwritten the block.
+            if pending.order >= block.order {
+                (block.acknowledged, block.order) = (pending.number, pending.order);
+                block.was_written |= pending.number != 0;
+            }
         }
         blocks
     }
@@ -110,13 +115,18 @@ mod tests {
     #[test]
     fn acknowledged_change_replaces_earlier_ones_and_not_later_ones() {
         let mut blocks = Blocks::new(2);
-        blocks.begin(1, 0..2, 11);
-        blocks.begin(2, 1..2, 12);
+        blocks.begin(0, 1, 0..2, 11);
+        blocks.begin(0, 2, 1..2, 12);
         assert!(blocks.may_be(0, &contents(0, 0)) && blocks.may_be(0, &contents(11, 0)));
         assert!(!blocks.may_be(1, &contents(11, 0)), "the right number in the wrong place");
         assert_eq!(blocks.acknowledge(1), 0..2);
         assert!(!blocks.may_be(1, &contents(0, 1)) && blocks.may_be(1, &contents(12, 1)));
         blocks.acknowledge(2);
         assert!(!blocks.may_be(1, &contents(11, 1)) && !blocks.is_pending(1));
+        blocks.begin(0, 3, 0..1, 13);
+        blocks.begin(1, 4, 0..1, 14);
+        blocks.acknowledge(4);
+        blocks.acknowledge(3);
+        assert!(blocks.may_be(0, &contents(14, 0)) && !blocks.may_be(0, &contents(13, 0)), "the later client's stays");
     }
 }

@@ -91,7 +91,9 @@ impl World {
         let short_us = (10 + self.random.below(140)) * MILLISECOND;
         let long_us = (250 + self.random.below(600)) * MILLISECOND;
         let any_us = if self.random.chance(60) { short_us } else { long_us };
-        match self.random.below(100) {
+        let kind = self.random.below(100);
+        self.tell(|| format!("fault {kind} of client {client} and donor {donor}, {any_us} us"));
+        match kind {
             0..10 => self.network.cut(client, donor, now_us + any_us),
             10..20 => {
                 self.break_connection(client, donor);
@@ -108,6 +110,9 @@ impl World {
                 let down_us = short_us * self.random.below(2) + 100;
                 self.lose_memory(donor, down_us);
                 self.hunt_later();
+                if self.random.chance(25) {
+                    self.kill(client);
+                }
             }
             46..58 if is_attached => {
                 if self.random.chance(60) {
@@ -165,10 +170,10 @@ impl World {
     pub fn hunt(&mut self, client: ClientId) {
         let Some(hunt) = self.faults.hunt.filter(|_| self.stage == Stage::Work) else { return };
         let standing = self.clients[client].machine.standing();
-        if !standing.contains(&Standing::Rebuilding) || !self.random.chance(10) {
+        let others: Vec<usize> = (0..standing.len()).filter(|donor| standing[*donor] == Standing::Trusted).collect();
+        if !standing.contains(&Standing::Rebuilding) || others.is_empty() || !self.random.chance(10) {
             return;
         }
-        let others: Vec<usize> = (0..standing.len()).filter(|donor| standing[*donor] == Standing::Trusted).collect();
         self.faults.hunt = None;
         match hunt {
             Hunt::Kill => self.network.plan(self.now_us(), Happening::Kill { client }),
@@ -209,6 +214,7 @@ impl World {
     }
 
     fn lose_memory(&mut self, donor: usize, down_us: u64) {
+        self.tell(|| format!("donor {donor} loses its memory"));
         self.heal_lies();
         let (incarnation, until_us) = (self.random.bits(), self.now_us() + down_us);
         self.donors[donor].restart(incarnation, until_us);
@@ -279,6 +285,7 @@ impl World {
         if !self.clients[client].is_alive || self.stage != Stage::Work {
             return;
         }
+        self.tell(|| format!("client {client} is killed"));
         self.heal_lies();
         let state = &self.clients[client];
         let (machine, id) = (&state.machine, state.id);

@@ -114,6 +114,16 @@ pub fn run_planted(bug: Bug, seed: u64, runs: u64) -> Option<Caught> {
     (seed..seed + runs).find_map(|seed| replay_planted(bug, seed))
 }
 
+/// Runs one seed, and tells what happened in it.
+pub fn story(seed: u64) -> Vec<String> {
+    let mut world = World::new(seed);
+    world.story = Some(Vec::new());
+    world.run();
+    let mut story = world.story.take().unwrap_or_default();
+    story.extend(world.broken.take());
+    story
+}
+
 /// Runs one seed with one bug planted.
 pub fn replay_planted(bug: Bug, seed: u64) -> Option<Caught> {
     plant(Some(bug));

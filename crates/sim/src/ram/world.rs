@@ -70,6 +70,8 @@ pub struct World {
     pub numbers: u64,
     /// A hash of all that happened.
     pub trace: u64,
+    /// What happened, in words, if anybody wants to know.
+    pub story: Option<Vec<String>>,
 }
 
 impl World {
@@ -114,6 +116,7 @@ impl World {
             killed_unattached: 0,
             numbers: 0,
             trace: seed,
+            story: None,
             donors,
             random,
         };
@@ -139,6 +142,14 @@ impl World {
             }
             self.happen(happening);
             self.advance_stage();
+        }
+    }
+
+    /// Notes what happened, if anybody wants to know.
+    pub fn tell(&mut self, what: impl FnOnce() -> String) {
+        let now_us = self.network.now_us;
+        if let Some(story) = &mut self.story {
+            story.push(format!("{now_us} us: {}", what()));
         }
     }
 
@@ -350,9 +361,16 @@ impl World {
     /// A client's machine takes an event in, and what it wants is done.
     pub fn step(&mut self, client: ClientId, event: Event) {
         let now_us = self.now_us();
+        let before = self.story.as_ref().map(|_| self.state_of(client));
         let state = &mut self.clients[client];
         state.machine.step(now_us, event);
         let actions: Vec<Action> = state.machine.actions().collect();
+        if let Some(before) = before {
+            let after = self.state_of(client);
+            if before != after {
+                self.tell(|| format!("client {client}: {after}"));
+            }
+        }
         for action in actions {
             match action {
                 Action::Send { donor, request, body } => {
@@ -412,6 +430,7 @@ impl World {
 
     fn refused(&mut self, client: ClientId, refusal: Refusal) {
         self.close(client);
+        self.tell(|| format!("client {client}: refused: {refusal}"));
         if client != self.current {
             return;
         }
@@ -499,7 +518,7 @@ impl World {
             let (change, number) = if is_write { (Change::Write(number), number) } else { (Change::Zero, 0) };
             let cells = wish.blocks.start as usize..wish.blocks.end as usize;
             let place = self.history.begin(cells, change, false);
-            self.blocks.begin(place, wish.blocks.clone(), number);
+            self.blocks.begin(client, place, wish.blocks.clone(), number);
             Pending::Change { place, blocks: wish.blocks, is_write }
         };
         self.hand_in(client, pending, wish.request);
@@ -548,6 +567,8 @@ impl World {
                 let client = &self.clients[self.current];
                 if client.is_alive && client.pending.is_empty() && client.machine.is_quiet() {
                     self.check_copies();
+                    // Another client does not know the checksums.
+                    self.heal_lies();
                     (self.stage, self.settled) = (Stage::Reread, self.current);
                     self.step(self.current, Event::Detach);
                 }
@@ -560,6 +581,12 @@ impl World {
             }
             Stage::Work | Stage::Done => {}
         }
+    }
+
+    fn state_of(&self, client: ClientId) -> String {
+        let machine = &self.clients[client].machine;
+        let links: Vec<_> = (0..self.donors.len()).filter_map(|donor| machine.link_state(donor)).collect();
+        format!("{:?}, {:?}, {links:?}, view {:?}", machine.phase(), machine.standing(), machine.view().number())
     }
 
     /// Donors that a client has left.
