@@ -11,6 +11,9 @@ use super::world::{STRIPE_BLOCKS, Stage, World};
 use super::{FAULTS, client::TIMES};
 use crate::random::Random;
 
+/// A run goes on for so long after more was lost than the policy survives. *Units*: microseconds.
+const LOSSY_US: u64 = 1500 * MILLISECOND;
+
 /// A fault that waits for a rebuild.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Hunt {
@@ -26,6 +29,8 @@ pub struct Faults {
     wanted: u64,
     /// Faults that happened.
     pub done: u64,
+    /// When a run ends in which more was lost than the policy survives.
+    pub ends_us: u64,
     /// When the last of them ends.
     until_us: u64,
     hunt: Option<Hunt>,
@@ -40,6 +45,7 @@ impl Faults {
         Faults {
             wanted: FAULTS + random.below(5),
             done: 0,
+            ends_us: u64::MAX,
             until_us: 0,
             hunt: None,
             may_lose: random.chance(8),
@@ -180,6 +186,7 @@ impl World {
             Hunt::SecondLoss => {
                 self.coverage.met(Scenario::SecondLoss);
                 self.is_lossy = true;
+                self.faults.ends_us = self.now_us() + LOSSY_US;
                 let other = others[self.random.below(others.len() as u64) as usize];
                 self.lose_memory(other, MILLISECOND);
             }
@@ -254,7 +261,8 @@ impl World {
         let is_alone = self.clients.iter().filter(|client| client.is_alive).count() == 1;
         let is_open = client.is_alive && client.machine.phase() == Phase::Open;
         let is_known = is_open && client.machine.knows_checksum(block) && !self.blocks.is_pending(block);
-        if !is_known || !is_whole || is_lied || !is_alone {
+        let is_everywhere = self.is_told && self.believed.iter().all(|believed| *believed);
+        if !is_known || !is_whole || !is_everywhere || is_lied || !is_alone {
             return false;
         }
         let place = places[self.random.below(2) as usize];

@@ -551,6 +551,7 @@ impl World {
     fn advance_stage(&mut self) {
         let now_us = self.now_us();
         match self.stage {
+            _ if now_us >= self.faults.ends_us => self.stage = Stage::Done,
             Stage::Work if self.writes >= WRITES && self.faults.are_over(now_us) => {
                 self.stage = Stage::Settle;
                 self.network.heal();
