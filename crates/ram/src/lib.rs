@@ -8,11 +8,16 @@
 //! |---|---|
 //! | `donor` | memory as exports: who may use how much of it, and for how long it stays |
 //! | `device` | the device `ram(…)`: labels, which block is on which donor, sessions with donors |
+//! | `format` | the bytes that donors keep for a mirrored device |
+//! | `mirror` | the client of a mirrored device, as a state machine without I/O |
 //! | `placement` | which slot of which donor each block goes to, groups, cleaning; no I/O |
 //! | `simulate` | counts the transfers of a placement under workloads |
 #![forbid(unsafe_code)]
 
 pub mod device;
 pub mod donor;
+pub mod format;
+pub mod mirror;
 pub mod placement;
+pub mod planted;
 pub mod simulate;

@@ -11,6 +11,7 @@ pub mod disk;
 pub mod flushed;
 pub mod late;
 pub mod planted;
+pub mod ram;
 pub mod random;
 pub mod store;
 pub mod switch;

@@ -4,7 +4,7 @@
 //! answers; `crash`: crash states of such runs. A run is repeated exactly by its seed.
 
 pub mod crash;
-mod history;
+pub(crate) mod history;
 mod world;
 
 use futures_util::future::join_all;

@@ -1,0 +1,13 @@
+//! The bytes that donors keep for a device: `docs/formats/ram.md`.
+//!
+//! Owns: encoding and bounded decoding, without I/O. Promises: no bytes make a decoder panic or reserve more than the
+//! length of what it was given. Leaves to others: what the fields mean (`mirror`).
+
+mod bytes;
+mod error;
+pub mod record;
+pub mod stripes;
+
+pub use error::FormatError;
+pub use record::{Geometry, Member, MemberState, Record, Stamp, View};
+pub use stripes::Stripes;

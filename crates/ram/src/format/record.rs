@@ -1,0 +1,284 @@
+//! The record of a mirrored device in a donor's metadata area.
+//!
+//! Owns: its fields and bytes. Promises: what is decoded is within the limits here, or an error says which field is
+//! not. Leaves to others: the comparison and exchange on the donor, and what a client concludes (`mirror`).
+
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::bytes::Fields;
+use super::{FormatError, Stripes};
+
+/// The first bytes of a record.
+pub const MAGIC: [u8; 8] = *b"NECRAMMR";
+/// The version that is written, and the only one that is read.
+pub const VERSION: u32 = 1;
+/// Features that this version knows, one bit each: none. A record with another bit is refused.
+pub const FEATURES: u32 = 0;
+/// Bytes of a donor's metadata area; no record is longer.
+pub const METADATA_BYTES: usize = 16 << 10;
+/// Donors of a device, at most.
+pub const MEMBERS_MAX: usize = 16;
+/// Stripes of a device, at most.
+pub const STRIPES_MAX: u64 = 65_536;
+/// Bytes of a block: a power of two between these.
+pub const BLOCK_BYTES: (u32, u32) = (16, 64 << 10);
+/// Bytes of a stripe: a multiple of the block, at most this.
+pub const STRIPE_BYTES_MAX: u32 = 32 << 20;
+/// The number of the policy `mirror`.
+pub const POLICY_MIRROR: u16 = 1;
+
+/// Where the stamp begins in a record.
+const STAMP_AT: usize = 24;
+const HEAD_BYTES: usize = 104;
+const MEMBER_BYTES: usize = 24;
+const CHECKSUM_BYTES: usize = 8;
+
+/// Who stored a record, and as which of its records. The donor exchanges a record only for one that it expects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Stamp {
+    /// Counts the attachments of the device.
+    pub generation: u64,
+    /// The random number of the client that is attached; 0 after it detached.
+    pub client: u64,
+    /// Counts the records on this donor.
+    pub revision: u64,
+}
+
+impl Stamp {
+    /// The stamp of a metadata area as it is: all zero if there is no record.
+    pub fn of(area: &[u8]) -> Stamp {
+        let mut fields = Fields::new(area);
+        let stamp = || -> Result<Stamp, FormatError> {
+            if fields.take(MAGIC.len())? != MAGIC {
+                return Ok(Stamp::default());
+            }
+            fields.take(STAMP_AT - MAGIC.len())?;
+            Ok(Stamp { generation: fields.u64()?, client: fields.u64()?, revision: fields.u64()? })
+        };
+        let mut stamp = stamp;
+        stamp().unwrap_or_default()
+    }
+}
+
+/// The shape of a device. It never changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Geometry {
+    /// The identity of the device.
+    pub device: [u8; 16],
+    /// Its size, a multiple of the block. *Units*: bytes.
+    pub bytes: u64,
+    /// What is read and written at least. *Units*: bytes.
+    pub block_bytes: u32,
+    /// What is placed, marked and copied as one. *Units*: bytes.
+    pub stripe_bytes: u32,
+    /// Donors of the device.
+    pub members: u16,
+}
+
+impl Geometry {
+    /// Stripes of the device; the last may be shorter.
+    pub fn stripes(&self) -> u64 {
+        self.bytes.div_ceil(u64::from(self.stripe_bytes))
+    }
+
+    /// Blocks of the device.
+    pub fn blocks(&self) -> u64 {
+        self.bytes / u64::from(self.block_bytes)
+    }
+
+    /// Blocks of a whole stripe.
+    pub fn stripe_blocks(&self) -> u64 {
+        u64::from(self.stripe_bytes / self.block_bytes)
+    }
+
+    /// Checks every field against its limits.
+    ///
+    /// *Errors*: [`FormatError::Range`] names the field.
+    pub fn check(&self) -> Result<(), FormatError> {
+        let range = |what, found| Err(FormatError::Range { what, found });
+        let block = self.block_bytes;
+        if !block.is_power_of_two() || block < BLOCK_BYTES.0 || block > BLOCK_BYTES.1 {
+            return range("block bytes", u64::from(block));
+        }
+        if self.stripe_bytes < block || self.stripe_bytes > STRIPE_BYTES_MAX || self.stripe_bytes % block != 0 {
+            return range("stripe bytes", u64::from(self.stripe_bytes));
+        }
+        if self.bytes == 0 || self.bytes % u64::from(block) != 0 || self.stripes() > STRIPES_MAX {
+            return range("device bytes", self.bytes);
+        }
+        if self.members < 2 || usize::from(self.members) > MEMBERS_MAX {
+            return range("members", u64::from(self.members));
+        }
+        Ok(())
+    }
+}
+
+/// What a donor is for the device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MemberState {
+    /// It has every stripe that is placed on it.
+    Present = 1,
+    /// It was left: whatever it has may be old.
+    Left = 2,
+    /// It is filled from the others: as if left, until that is done.
+    Rebuilding = 3,
+}
+
+/// A donor of the device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Member {
+    /// The incarnation of the donor: memory of another one is not this one's.
+    pub incarnation: u64,
+    /// Its identity in the device: the number of the view by which it joined, or joined again.
+    pub joined: u64,
+    /// What it is.
+    pub state: MemberState,
+}
+
+/// Who has the device's data: a decision of a client. The newest has the greatest generation, then epoch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct View {
+    /// The generation of the client that decided.
+    pub generation: u64,
+    /// Counts the decisions.
+    pub epoch: u64,
+    /// The donors by position.
+    pub members: Vec<Member>,
+}
+
+impl View {
+    /// By this views are ordered.
+    pub fn number(&self) -> (u64, u64) {
+        (self.generation, self.epoch)
+    }
+}
+
+/// What a client keeps on each donor.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Record {
+    /// Who stored it.
+    pub stamp: Stamp,
+    /// The device.
+    pub geometry: Geometry,
+    /// The position of this donor.
+    pub position: u16,
+    /// Whether the creation of the device had reached every donor.
+    pub is_ready: bool,
+    /// The newest view that this donor was told.
+    pub view: View,
+    /// Stripes of this donor whose copies may differ.
+    pub dirty: Stripes,
+}
+
+impl Record {
+    /// As bytes, at most [`METADATA_BYTES`].
+    pub fn encode(&self) -> Vec<u8> {
+        let geometry = &self.geometry;
+        let dirty = self.dirty.as_bytes();
+        let length = HEAD_BYTES + self.view.members.len() * MEMBER_BYTES + dirty.len() + CHECKSUM_BYTES;
+        let mut bytes = Vec::with_capacity(length);
+        bytes.extend_from_slice(&MAGIC);
+        for word in [VERSION, FEATURES, length as u32, 0] {
+            bytes.extend_from_slice(&word.to_le_bytes());
+        }
+        for long in [self.stamp.generation, self.stamp.client, self.stamp.revision] {
+            bytes.extend_from_slice(&long.to_le_bytes());
+        }
+        bytes.extend_from_slice(&geometry.device);
+        bytes.extend_from_slice(&geometry.bytes.to_le_bytes());
+        bytes.extend_from_slice(&geometry.block_bytes.to_le_bytes());
+        bytes.extend_from_slice(&geometry.stripe_bytes.to_le_bytes());
+        for short in [POLICY_MIRROR, self.position, geometry.members, u16::from(self.is_ready)] {
+            bytes.extend_from_slice(&short.to_le_bytes());
+        }
+        bytes.extend_from_slice(&self.view.generation.to_le_bytes());
+        bytes.extend_from_slice(&self.view.epoch.to_le_bytes());
+        for member in &self.view.members {
+            for long in [member.incarnation, member.joined, member.state as u64] {
+                bytes.extend_from_slice(&long.to_le_bytes());
+            }
+        }
+        bytes.extend_from_slice(dirty);
+        bytes.extend_from_slice(&xxh3_64(&bytes).to_le_bytes());
+        bytes
+    }
+
+    /// Whether an area has no record at all: it is empty or begins with zeroes.
+    pub fn is_absent(area: &[u8]) -> bool {
+        area.iter().take(HEAD_BYTES).all(|byte| *byte == 0)
+    }
+
+    /// The record at the front of a metadata area.
+    ///
+    /// *Errors*: what is wrong with the first field that is. *Cost*: one pass; memory in proportion to the record.
+    pub fn decode(area: &[u8]) -> Result<Record, FormatError> {
+        let mut fields = Fields::new(area);
+        if fields.take(MAGIC.len())? != MAGIC {
+            return Err(FormatError::Magic);
+        }
+        let unsupported = |what, found: u32| Err(FormatError::Unsupported { what, found: u64::from(found) });
+        let range = |what, found| Err(FormatError::Range { what, found });
+        match fields.u32()? {
+            VERSION => {}
+            version => return unsupported("version", version),
+        }
+        let features = fields.u32()?;
+        let length = fields.u32()? as usize;
+        if !(HEAD_BYTES + CHECKSUM_BYTES..=METADATA_BYTES).contains(&length) {
+            return range("record bytes", length as u64);
+        }
+        let whole = area.get(..length).ok_or(FormatError::Short { needed: length, found: area.len() })?;
+        let (body, checksum) = whole.split_at(length - CHECKSUM_BYTES);
+        let (expected, found) = (xxh3_64(body), Fields::new(checksum).u64()?);
+        if expected != found {
+            return Err(FormatError::Checksum { expected, found });
+        }
+        if features & !FEATURES != 0 {
+            return unsupported("feature set", features);
+        }
+        let mut fields = Fields::new(body);
+        fields.take(STAMP_AT)?;
+        let stamp = Stamp { generation: fields.u64()?, client: fields.u64()?, revision: fields.u64()? };
+        let (device, bytes) = (fields.id()?, fields.u64()?);
+        let (block_bytes, stripe_bytes) = (fields.u32()?, fields.u32()?);
+        let (policy, position, members, ready) = (fields.u16()?, fields.u16()?, fields.u16()?, fields.u16()?);
+        let geometry = Geometry { device, bytes, block_bytes, stripe_bytes, members };
+        geometry.check()?;
+        if policy != POLICY_MIRROR {
+            return unsupported("policy", u32::from(policy));
+        }
+        if position >= members {
+            return range("position", u64::from(position));
+        }
+        if ready > 1 {
+            return range("ready", u64::from(ready));
+        }
+        let (generation, epoch) = (fields.u64()?, fields.u64()?);
+        let members = (0..members).map(|_| member(&mut fields)).collect::<Result<Vec<_>, _>>()?;
+        let stripes = geometry.stripes();
+        let dirty = fields.take(super::stripes::bytes_of(stripes))?;
+        Ok(Record {
+            stamp,
+            geometry,
+            position,
+            is_ready: ready == 1,
+            view: View { generation, epoch, members },
+            dirty: Stripes::from_bytes(dirty, stripes),
+        })
+    }
+}
+
+fn member(fields: &mut Fields<'_>) -> Result<Member, FormatError> {
+    let (incarnation, joined) = (fields.u64()?, fields.u64()?);
+    let state = match fields.u64()? {
+        1 => MemberState::Present,
+        2 => MemberState::Left,
+        3 => MemberState::Rebuilding,
+        found => return Err(FormatError::Range { what: "member state", found }),
+    };
+    Ok(Member { incarnation, joined, state })
+}
+
+#[cfg(test)]
+#[path = "record/tests.rs"]
+mod tests;

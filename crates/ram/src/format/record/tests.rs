@@ -1,0 +1,115 @@
+//! Records survive their bytes, damaged ones are refused, and nothing panics.
+
+use super::*;
+
+fn record() -> Record {
+    let geometry = Geometry { device: [7; 16], bytes: 40 << 10, block_bytes: 4096, stripe_bytes: 8192, members: 3 };
+    let mut dirty = Stripes::none(geometry.stripes());
+    dirty.set(4, true);
+    let member = |incarnation, state| Member { incarnation, joined: incarnation + 1, state };
+    let members =
+        vec![member(10, MemberState::Present), member(20, MemberState::Left), member(30, MemberState::Rebuilding)];
+    Record {
+        stamp: Stamp { generation: 3, client: 0x1234_5678_9abc_def0, revision: 9 },
+        geometry,
+        position: 2,
+        is_ready: true,
+        view: View { generation: 2, epoch: 5, members },
+        dirty,
+    }
+}
+
+/// A small generator, so that a failure repeats.
+fn bits(state: &mut u64) -> u64 {
+    *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    *state >> 16
+}
+
+/// Puts the right checksum behind a record whose bytes were changed.
+fn seal(bytes: &mut [u8]) {
+    let at = bytes.len() - CHECKSUM_BYTES;
+    let checksum = xxh3_64(&bytes[..at]);
+    bytes[at..].copy_from_slice(&checksum.to_le_bytes());
+}
+
+#[test]
+fn record_survives_its_bytes() {
+    let bytes = record().encode();
+    assert_eq!(Record::decode(&bytes).unwrap(), record());
+    assert_eq!(Stamp::of(&bytes), record().stamp);
+    let mut area = bytes.clone();
+    area.resize(METADATA_BYTES, 0);
+    assert_eq!(Record::decode(&area).unwrap(), record(), "what is behind a record does not matter");
+    assert_eq!(bytes.len(), 104 + 3 * 24 + 1 + 8);
+}
+
+#[test]
+fn greatest_record_fits_into_the_area() {
+    let mut greatest = record();
+    greatest.geometry = Geometry { bytes: 65_536 * 8192, members: 16, ..greatest.geometry };
+    greatest.view.members = vec![greatest.view.members[0]; 16];
+    greatest.dirty = Stripes::none(STRIPES_MAX);
+    let bytes = greatest.encode();
+    assert!(bytes.len() <= METADATA_BYTES);
+    assert_eq!(Record::decode(&bytes).unwrap(), greatest);
+    greatest.geometry.bytes += 4096;
+    assert!(matches!(greatest.geometry.check(), Err(FormatError::Range { what: "device bytes", .. })));
+}
+
+#[test]
+fn every_single_changed_byte_is_noticed() {
+    let bytes = record().encode();
+    for at in 0..bytes.len() {
+        let mut damaged = bytes.clone();
+        damaged[at] ^= 0x40;
+        assert!(Record::decode(&damaged).is_err(), "byte {at}");
+        assert!(Record::decode(&bytes[..at]).is_err(), "cut at {at}");
+    }
+}
+
+#[test]
+fn empty_area_is_absent_and_newer_ones_are_refused_by_name() {
+    assert!(Record::is_absent(&[]) && Record::is_absent(&[0; METADATA_BYTES]) && !Record::is_absent(&record().encode()));
+    assert_eq!(Record::decode(&[0; METADATA_BYTES]), Err(FormatError::Magic));
+    assert_eq!(Stamp::of(&[0; METADATA_BYTES]), Stamp::default());
+    for (at, what) in [(8, "version"), (12, "feature set"), (80, "policy")] {
+        let mut newer = record().encode();
+        newer[at] = 0x82;
+        seal(&mut newer);
+        assert_eq!(Record::decode(&newer), Err(FormatError::Unsupported { what, found: 0x82 }));
+    }
+    for (at, what) in [(82, "position"), (86, "ready"), (120, "member state")] {
+        let mut bad = record().encode();
+        bad[at] = 99;
+        seal(&mut bad);
+        assert_eq!(Record::decode(&bad), Err(FormatError::Range { what, found: 99 }));
+    }
+}
+
+#[test]
+fn random_bytes_with_right_checksums_never_panic() {
+    let mut state = 1;
+    let mut accepted = 0;
+    for _ in 0..40_000 {
+        let mut bytes = record().encode();
+        for _ in 0..1 + bits(&mut state) % 6 {
+            let at = bits(&mut state) as usize % bytes.len();
+            bytes[at] = bits(&mut state) as u8;
+        }
+        if bits(&mut state).is_multiple_of(4) {
+            bytes.truncate(bits(&mut state) as usize % (bytes.len() + 1));
+        }
+        if bytes.len() > 16 + CHECKSUM_BYTES && bits(&mut state).is_multiple_of(2) {
+            let length = (bytes.len() as u32).to_le_bytes();
+            bytes[16..20].copy_from_slice(&length);
+            seal(&mut bytes);
+        }
+        Stamp::of(&bytes);
+        if let Ok(decoded) = Record::decode(&bytes) {
+            accepted += 1;
+            assert!(decoded.geometry.check().is_ok());
+            assert_eq!(Record::decode(&decoded.encode()).as_ref(), Ok(&decoded));
+        }
+    }
+    assert!(accepted > 1000, "{accepted} of the changed records are still good");
+}

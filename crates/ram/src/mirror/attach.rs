@@ -1,0 +1,285 @@
+//! Attaching: reading what the donors have, becoming their only client, and making dirty stripes equal.
+//!
+//! Owns: the phases before the device is in use, and detaching. Promises: invariants 5 and 6 of the machine; a client
+//! that dies in any phase leaves a device that the next one can attach.
+//!
+//! | phase | it goes on when | what is stored |
+//! |---|---|---|
+//! | survey | every donor answered, or `survey_us` passed and those that did are enough | nothing |
+//! | claim | the same, and each that answered has this client's generation | the donor's own record, with a new stamp |
+//! | opening | each trusted donor has the merged view; an unfenced donor's lease is over | view and marks of all |
+//! | resync | no marked stripe is left | nothing |
+//!
+//! The claim changes nothing but the stamp: only when no other client can store anything is a view concluded, so an
+//! attacher that dies after fencing some donors has decided nothing.
+
+use std::collections::BTreeMap;
+
+use super::configuration::{CLAIM_ROUNDS_MAX, Intent};
+use super::error::{MirrorError, Refusal};
+use super::event::{Action, Donor, Moment};
+use super::layout::Layout;
+use super::link::{Content, LinkState};
+use super::locks::Locks;
+use super::machine::{Machine, Phase};
+use super::membership::Standing;
+use super::merge::{Found, Merged, merge};
+use crate::format::{Member, MemberState, Stamp, View};
+use crate::planted::{Bug, planted};
+
+impl Machine {
+    /// Goes on with attaching or detaching as far as what is known allows.
+    pub(super) fn advance_attach(&mut self) {
+        let before = (self.phase, self.generation);
+        match self.phase {
+            Phase::Survey => match self.configuration.intent {
+                Intent::Create => self.survey_new(),
+                Intent::Attach { take_over, trust_remaining } => self.survey(take_over, trust_remaining),
+            },
+            Phase::Claim => self.claim_all(),
+            Phase::Opening => self.open(),
+            Phase::Resync => self.end_resync(),
+            Phase::Detaching => self.detach(),
+            Phase::Open | Phase::Ended => {}
+        }
+        self.has_changed |= before != (self.phase, self.generation);
+    }
+
+    fn refuse(&mut self, refusal: Refusal) {
+        self.end(Action::Refused(refusal), MirrorError::NotAttached);
+    }
+
+    fn is_out_of_patience(&self) -> bool {
+        self.now_us >= self.began_us + self.patience_us()
+    }
+
+    /// Refuses at once if nothing can come any more, or after `patience`.
+    fn refuse_late(&mut self, refusal: Refusal, is_complete: bool) {
+        if is_complete || self.is_out_of_patience() {
+            self.refuse(refusal);
+        }
+    }
+
+    fn answered(&self) -> Vec<Donor> {
+        (0..self.links.len()).filter(|donor| self.links[*donor].state == LinkState::Read).collect()
+    }
+
+    fn survey_new(&mut self) {
+        let answered = self.answered();
+        let geometry = self.configuration.geometry;
+        let is_free = |content: &Content| match content {
+            Content::Empty => true,
+            Content::Record(record) => !record.is_ready,
+            Content::Other | Content::Unusable => false,
+        };
+        if let Some(&donor) = answered.iter().find(|donor| !is_free(&self.links[**donor].content)) {
+            return self.refuse(Refusal::InUse { donor });
+        }
+        let needed = self.links.len();
+        if answered.len() < needed {
+            let missing = (0..needed).filter(|donor| !answered.contains(donor)).collect();
+            return self.refuse_late(Refusal::TooFew { needed, found: answered.len(), missing }, false);
+        }
+        self.generation = 1 + self.links.iter().map(|link| link.stamp.generation).max().unwrap_or(0);
+        let member = |donor: Donor| Member {
+            incarnation: self.links[donor].incarnation,
+            joined: 1,
+            state: MemberState::Present,
+        };
+        let members = (0..usize::from(geometry.members)).map(member).collect();
+        self.membership.view = View { generation: self.generation, epoch: 1, members };
+        self.membership.standing = vec![Standing::Trusted; needed];
+        (self.membership.is_creating, self.membership.is_ready) = (true, false);
+        (self.phase, self.phase_until_us) = (Phase::Opening, self.now_us);
+        (0..needed).for_each(|donor| self.claim(donor));
+    }
+
+    fn found(&self, is_there: impl Fn(LinkState) -> bool) -> Vec<Found<'_>> {
+        let found = |donor: Donor| {
+            let link = &self.links[donor];
+            match &link.content {
+                Content::Record(record) if is_there(link.state) => {
+                    Found::Record { record, incarnation: link.incarnation }
+                }
+                // A damaged record, too, is that of a donor whose memory cannot be believed.
+                Content::Empty | Content::Unusable if link.state == LinkState::Read => Found::Empty,
+                _ => Found::Missing,
+            }
+        };
+        (0..self.links.len()).map(found).collect()
+    }
+
+    fn survey(&mut self, take_over: bool, trust_remaining: bool) {
+        let answered = self.answered();
+        let is_complete = answered.len() == self.links.len();
+        if !is_complete && self.now_us < self.phase_until_us {
+            return;
+        }
+        if answered.is_empty() {
+            return self.refuse_late(Refusal::Unreachable, false);
+        }
+        if let Some(&donor) = answered.iter().find(|donor| self.links[**donor].content == Content::Other) {
+            return self.refuse(Refusal::OtherDevice { donor });
+        }
+        if let Some(&donor) = answered.iter().find(|donor| self.links[**donor].is_owned)
+            && !take_over
+        {
+            return self.refuse(Refusal::AttachedElsewhere { client: self.links[donor].stamp.client });
+        }
+        if let Err(refusal) = merge(&self.found(|state| state == LinkState::Read), trust_remaining) {
+            return self.refuse_late(refusal, is_complete);
+        }
+        let generations = answered.iter().map(|donor| self.links[*donor].stamp.generation);
+        self.generation = 1 + generations.max().unwrap_or(0);
+        (self.phase, self.phase_until_us) = (Phase::Claim, self.now_us + self.configuration.times.survey_us);
+    }
+
+    /// Makes this client the owner of every donor that has a record and answers.
+    fn claim_all(&mut self) {
+        let Intent::Attach { take_over, trust_remaining } = self.configuration.intent else { return };
+        for donor in self.answered() {
+            let link = &self.links[donor];
+            let Some(record) = link.record() else { continue };
+            if link.stamp.generation >= self.generation && !self.is_mine(link.stamp) {
+                return self.outbid(link.stamp, take_over);
+            }
+            let stamp = Stamp { generation: self.generation, client: self.configuration.client, revision: 0 };
+            let record = crate::format::Record { stamp, ..record.clone() };
+            self.links[donor].state = LinkState::Claiming;
+            self.swap(donor, record);
+        }
+        let is_there = |state: LinkState| state == LinkState::Claimed;
+        let is_settled = |donor: &Donor| {
+            let link = &self.links[*donor];
+            is_there(link.state) || link.state == LinkState::Read && link.record().is_none()
+        };
+        let is_complete = (0..self.links.len()).all(|donor| is_settled(&donor));
+        if !is_complete && self.now_us < self.phase_until_us {
+            return;
+        }
+        match merge(&self.found(is_there), trust_remaining) {
+            Ok(merged) => self.conclude(merged),
+            Err(refusal) => self.refuse_late(refusal, is_complete),
+        }
+    }
+
+    /// Another client attaches at the same time: goes above its generation, or gives way.
+    fn outbid(&mut self, other: Stamp, take_over: bool) {
+        self.claim_rounds += 1;
+        if !take_over {
+            return self.refuse(Refusal::AttachedElsewhere { client: other.client });
+        }
+        if self.claim_rounds > CLAIM_ROUNDS_MAX {
+            return self.refuse(Refusal::Contended);
+        }
+        self.generation = other.generation + 1;
+        for link in self.links.iter_mut().filter(|link| link.state == LinkState::Claimed) {
+            (link.state, link.down_since_us) = (LinkState::Read, self.now_us);
+        }
+    }
+
+    /// Every other client is fenced: takes over the newest view, without the donors that are not believed.
+    fn conclude(&mut self, merged: Merged) {
+        let Merged { view, trusted, may_be_read_elsewhere } = merged;
+        let (generation, epoch) = (self.generation, view.epoch + 1);
+        self.membership.view = View { generation, epoch, ..view };
+        for (donor, is_trusted) in trusted.iter().enumerate() {
+            let (standing, state) = match is_trusted {
+                true => (Standing::Trusted, MemberState::Present),
+                false => (Standing::Out, MemberState::Left),
+            };
+            self.membership.standing[donor] = standing;
+            self.membership.view.members[donor].state = state;
+            self.links[donor].is_stale = true;
+        }
+        let stripes = self.configuration.geometry.stripes();
+        let marked = |stripe: u64| {
+            let is_marked = |donor: Donor| {
+                trusted[donor] && self.links[donor].record().is_some_and(|record| record.dirty.has(stripe))
+            };
+            self.ring.places(stripe).iter().any(|place| is_marked(place.donor))
+        };
+        let mut resync: Vec<u64> = (0..stripes).filter(|stripe| marked(*stripe)).collect();
+        for stripe in &resync {
+            self.dirty.begin(*stripe);
+        }
+        if planted(Bug::ResyncSkipsOne)
+            && let Some(stripe) = resync.pop()
+        {
+            self.dirty.end(stripe, self.now_us);
+        }
+        self.membership.resync = resync;
+        let waits = may_be_read_elsewhere && !planted(Bug::LeaseIgnored);
+        self.figures.lease_waits += u64::from(waits);
+        let lease_us = if waits { 2 * self.configuration.times.lease_us } else { 0 };
+        (self.phase, self.phase_until_us) = (Phase::Opening, self.now_us + lease_us);
+    }
+
+    /// Whether each trusted donor has the present view.
+    fn is_view_stored(&self) -> bool {
+        let number = self.membership.view.number();
+        let standing = self.membership.standing.iter().enumerate();
+        let mut trusted = standing.filter(|(_, standing)| matches!(standing, Standing::Trusted | Standing::Leaving));
+        trusted.all(|(donor, standing)| *standing == Standing::Trusted && self.links[donor].has_view(number))
+    }
+
+    fn open(&mut self) {
+        if self.is_view_stored() && self.now_us >= self.phase_until_us {
+            if !self.membership.is_creating {
+                self.phase = Phase::Resync;
+                return;
+            }
+            // The second record says that the first one reached every donor.
+            if !self.membership.is_ready {
+                self.membership.is_ready = true;
+                self.links.iter_mut().for_each(|link| link.is_stale = true);
+            }
+            let is_told = |link: &super::link::Link| link.record().is_some_and(|record| record.is_ready);
+            if self.links.iter().all(is_told) {
+                self.membership.is_creating = false;
+                self.phase = Phase::Resync;
+            }
+            return;
+        }
+        // Too few donors stay there to begin: the next attempt sees what has become of them.
+        if self.is_out_of_patience() {
+            let is_there = |donor: &Donor| self.links[*donor].state == LinkState::Claimed;
+            let (there, missing): (Vec<Donor>, Vec<Donor>) = (0..self.links.len()).partition(is_there);
+            let needed = self.links.len() - self.ring.losses_max();
+            self.refuse(Refusal::TooFew { needed, found: there.len(), missing });
+        }
+    }
+
+    fn end_resync(&mut self) {
+        if self.membership.resync.is_empty() && self.operations.is_empty() {
+            self.phase = Phase::Open;
+            self.act(Action::Attached);
+        } else if self.is_out_of_patience() && self.now_us >= self.phase_until_us + self.patience_us() {
+            let needed = self.links.len() - self.ring.losses_max();
+            let is_there = |donor: &Donor| self.links[*donor].state == LinkState::Claimed;
+            let (there, missing): (Vec<Donor>, Vec<Donor>) = (0..self.links.len()).partition(is_there);
+            self.refuse(Refusal::TooFew { needed, found: there.len(), missing });
+        }
+    }
+
+    /// After the last operation, the records say that no client is attached and no stripe is dirty.
+    fn detach(&mut self) {
+        let is_late = self.now_us >= self.phase_until_us;
+        if let Some(rebuild) = self.membership.rebuild.as_ref() {
+            let donor = rebuild.donor;
+            self.drop_copies_to(donor);
+        }
+        if self.operations.is_empty() && !self.is_final {
+            self.dirty.clean(Moment::MAX);
+            self.is_final = true;
+            self.links.iter_mut().for_each(|link| link.is_stale = true);
+        }
+        let standing = self.membership.standing.iter().enumerate();
+        let mut trusted = standing.filter(|(_, standing)| **standing == Standing::Trusted);
+        let is_told = |donor: Donor| self.links[donor].record().is_some_and(|record| record.stamp.client == 0);
+        if is_late || self.is_final && trusted.all(|(donor, _)| is_told(donor)) {
+            (self.operations, self.locks) = (BTreeMap::new(), Locks::default());
+            self.end(Action::Detached, MirrorError::NotAttached);
+        }
+    }
+}

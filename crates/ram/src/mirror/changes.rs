@@ -1,0 +1,143 @@
+//! Changing: writes, zeroes, trims and flushes on every copy.
+//!
+//! Owns: the order of mark, change and acknowledgement. Promises: invariants 1, 3 and 4 of the machine.
+
+use bytes::Bytes;
+
+use super::error::MirrorError;
+use super::event::{Donor, DonorRequest};
+use super::layout::Layout;
+use super::link::{LinkState, Purpose};
+use super::machine::Machine;
+use super::membership::Standing;
+use super::operation::{Operation, Part, PartState, Work};
+use crate::planted::{Bug, planted};
+
+impl Machine {
+    pub(super) fn drive_change(&mut self, number: u64, mut operation: Operation) {
+        if !operation.is_planned {
+            self.plan_change(&mut operation);
+        }
+        if let Some(block) = lost_block(&operation) {
+            self.checksums.forget(operation.blocks.clone());
+            return self.finish(number, operation, Err(MirrorError::Lost { block }));
+        }
+        if self.is_marked(&operation) {
+            for at in 0..operation.parts.len() {
+                self.send_part(number, &mut operation, at);
+            }
+        }
+        if !operation.is_settled() {
+            self.operations.insert(number, operation);
+            return;
+        }
+        match &operation.work {
+            Work::Write { data, .. } => self.checksums.wrote(operation.blocks.start, data),
+            _ => self.checksums.zeroed(operation.blocks.clone()),
+        }
+        self.finish(number, operation, Ok(Bytes::new()));
+    }
+
+    /// Lists the copies, and has their stripes marked.
+    fn plan_change(&mut self, operation: &mut Operation) {
+        operation.is_planned = true;
+        for (at, piece) in operation.pieces.iter().enumerate() {
+            for place in self.ring.places(piece.stripe) {
+                if self.is_target(place.donor, piece.stripe) {
+                    operation.parts.push(Part { donor: place.donor, piece: at, state: PartState::Unsent });
+                }
+            }
+            let is_new = self.dirty.begin(piece.stripe);
+            let is_trim = matches!(operation.work, Work::Trim);
+            if is_new && !(is_trim && planted(Bug::TrimUnmarked)) {
+                self.mark_stale(piece.stripe);
+            }
+        }
+    }
+
+    /// Whether every copy's donor has the marks of the operation's stripes.
+    fn is_marked(&self, operation: &Operation) -> bool {
+        if planted(Bug::MarkAfterWrite) || planted(Bug::TrimUnmarked) && matches!(operation.work, Work::Trim) {
+            return true;
+        }
+        let needs_mark = |part: &&Part| matches!(part.state, PartState::Unsent | PartState::Sent);
+        let is_marked = |part: &Part| self.links[part.donor].is_marked(operation.pieces[part.piece].stripe);
+        operation.parts.iter().filter(needs_mark).all(is_marked)
+    }
+
+    fn send_part(&mut self, number: u64, operation: &mut Operation, at: usize) {
+        let Part { donor, piece, state } = operation.parts[at];
+        let is_served = matches!(self.membership.standing[donor], Standing::Trusted | Standing::Rebuilding);
+        if state != PartState::Unsent || !is_served || self.links[donor].state != LinkState::Claimed {
+            return;
+        }
+        let block_bytes = u64::from(self.configuration.geometry.block_bytes);
+        let piece = &operation.pieces[piece];
+        let Some(place) = self.ring.places(piece.stripe).into_iter().find(|place| place.donor == donor) else { return };
+        let offset = self.offset(place, piece);
+        let bytes = (piece.blocks.end - piece.blocks.start) * block_bytes;
+        let body = match &operation.work {
+            Work::Write { data, is_forced } => {
+                let from = ((piece.blocks.start - operation.blocks.start) * block_bytes) as usize;
+                let data = data.slice(from..from + bytes as usize);
+                DonorRequest::Write { offset, data, force: *is_forced }
+            }
+            Work::Zeroes { is_forced } => DonorRequest::WriteZeroes { offset, bytes, force: *is_forced },
+            _ => DonorRequest::Trim { offset, bytes },
+        };
+        operation.parts[at].state = PartState::Sent;
+        operation.has_begun = true;
+        self.send(donor, Purpose::Part { operation: number, part: at }, body);
+    }
+
+    pub(super) fn drive_flush(&mut self, number: u64, mut operation: Operation) {
+        if !operation.is_planned {
+            operation.is_planned = true;
+            let standing = self.membership.standing.iter().enumerate();
+            let is_flushed = |standing: &Standing| matches!(standing, Standing::Trusted | Standing::Leaving);
+            let donors = standing.filter(|(_, standing)| is_flushed(standing)).map(|(donor, _)| donor);
+            operation.parts = donors.map(|donor| Part { donor, piece: 0, state: PartState::Unsent }).collect();
+        }
+        for at in 0..operation.parts.len() {
+            let Part { donor, state, .. } = operation.parts[at];
+            let is_open = self.links[donor].state == LinkState::Claimed;
+            if state == PartState::Unsent && is_open && self.membership.standing[donor] == Standing::Trusted {
+                operation.parts[at].state = PartState::Sent;
+                self.send(donor, Purpose::Part { operation: number, part: at }, DonorRequest::Flush);
+            }
+        }
+        if operation.is_settled() {
+            self.finish(number, operation, Ok(Bytes::new()));
+        } else {
+            self.operations.insert(number, operation);
+        }
+    }
+
+    pub(super) fn part_done(&mut self, number: u64, part: usize) {
+        let Some(operation) = self.operations.get_mut(&number) else { return };
+        let part = &mut operation.parts[part];
+        if part.state == PartState::Sent {
+            part.state = PartState::Done;
+        }
+        self.ready.insert(number);
+    }
+
+    /// Operations need not wait for a donor any more.
+    pub(super) fn excuse(&mut self, donor: Donor) {
+        for operation in self.operations.values_mut() {
+            for part in operation.parts.iter_mut().filter(|part| part.donor == donor) {
+                part.state = PartState::Excused;
+            }
+        }
+        self.has_changed = true;
+    }
+}
+
+/// The first block of a piece whose copies are all gone.
+fn lost_block(operation: &Operation) -> Option<u64> {
+    let has_copy = |at: usize| {
+        operation.parts.iter().any(|part| part.piece == at && part.state != PartState::Excused)
+    };
+    let lost = (0..operation.pieces.len()).find(|at| !has_copy(*at))?;
+    Some(operation.pieces[lost].blocks.start)
+}

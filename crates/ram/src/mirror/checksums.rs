@@ -1,0 +1,77 @@
+//! What the client remembers of the bytes that it wrote, so that a donor that lies is found.
+//!
+//! Owns: a checksum for each block, in the client's memory only. Promises: a block whose checksum is known is never
+//! answered with other bytes. A block that this client has not written has none and is believed. *Cost*: 4 bytes a
+//! block, reserved at the start.
+
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::planted::{Bug, planted};
+
+/// A checksum for each block; 0 is unknown.
+#[derive(Debug)]
+pub(super) struct Checksums {
+    blocks: Vec<u32>,
+    block_bytes: usize,
+    zero: u32,
+}
+
+fn checksum(block: &[u8]) -> u32 {
+    let hash = xxh3_64(block);
+    ((hash ^ (hash >> 32)) as u32).max(1)
+}
+
+impl Checksums {
+    pub fn new(blocks: u64, block_bytes: u32) -> Checksums {
+        let block_bytes = block_bytes as usize;
+        Checksums { blocks: vec![0; blocks as usize], block_bytes, zero: checksum(&vec![0; block_bytes]) }
+    }
+
+    /// Remembers what was written from `first` on.
+    pub fn wrote(&mut self, first: u64, data: &[u8]) {
+        for (known, block) in self.blocks[first as usize..].iter_mut().zip(data.chunks(self.block_bytes)) {
+            *known = checksum(block);
+        }
+    }
+
+    /// Remembers zeroes.
+    pub fn zeroed(&mut self, blocks: std::ops::Range<u64>) {
+        self.blocks[blocks.start as usize..blocks.end as usize].fill(self.zero);
+    }
+
+    /// Forgets: after a change of which nobody knows whether it happened.
+    pub fn forget(&mut self, blocks: std::ops::Range<u64>) {
+        self.blocks[blocks.start as usize..blocks.end as usize].fill(0);
+    }
+
+    /// Whether a block's checksum is known.
+    pub fn knows(&self, block: u64) -> bool {
+        self.blocks.get(block as usize).is_some_and(|known| *known != 0)
+    }
+
+    /// Whether `data` can be what was written from `first` on.
+    pub fn fits(&self, first: u64, data: &[u8]) -> bool {
+        if planted(Bug::ChecksumIgnored) {
+            return true;
+        }
+        let known = self.blocks[first as usize..].iter();
+        known.zip(data.chunks(self.block_bytes)).all(|(known, block)| *known == 0 || *known == checksum(block))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn other_bytes_do_not_fit_until_they_are_forgotten() {
+        let mut checksums = Checksums::new(4, 16);
+        assert!(checksums.fits(1, &[9; 32]) && !checksums.knows(1));
+        checksums.wrote(1, &[1; 32]);
+        assert!(checksums.fits(1, &[1; 32]) && !checksums.fits(2, &[9; 16]) && checksums.knows(2));
+        checksums.zeroed(2..3);
+        assert!(checksums.fits(2, &[0; 16]) && !checksums.fits(2, &[1; 16]));
+        checksums.forget(1..2);
+        assert!(checksums.fits(1, &[5; 16]) && !checksums.knows(4));
+    }
+}

@@ -1,0 +1,184 @@
+//! Copies that the machine makes: resynchronisation after attaching, rebuild of a donor, repair of wrong bytes.
+//!
+//! Owns: which stripe is copied next, and the copy itself. Promises: a stripe is copied while nothing else is done with
+//! it, and each copy ends equal. Leaves to others: when a donor is filled (`membership`).
+
+use std::ops::Range;
+
+use bytes::Bytes;
+
+use super::configuration::{COPIES_MAX, REPAIRS_MAX};
+use super::error::MirrorError;
+use super::event::{Donor, DonorRequest};
+use super::layout::Layout;
+use super::link::{LinkState, Purpose};
+use super::machine::{Machine, Phase};
+use super::membership::Standing;
+use super::operation::{Operation, Part, PartState, Why, Work};
+use crate::format::Stripes;
+use crate::planted::{Bug, planted};
+
+/// How far a donor is filled.
+#[derive(Debug)]
+pub(super) struct Rebuild {
+    pub donor: Donor,
+    /// Stripes that it has.
+    pub copied: Stripes,
+    /// No stripe from this one on was begun.
+    pub next: u64,
+}
+
+impl Machine {
+    fn copies_under_way(&self, wanted: Why) -> usize {
+        let is_wanted = |operation: &&Operation| matches!(operation.work, Work::Copy { why, .. } if why == wanted);
+        self.operations.values().filter(is_wanted).count()
+    }
+
+    /// Blocks of a stripe.
+    fn blocks_of(&self, stripe: u64) -> Range<u64> {
+        let geometry = &self.configuration.geometry;
+        let first = stripe * geometry.stripe_blocks();
+        first..(first + geometry.stripe_blocks()).min(geometry.blocks())
+    }
+
+    fn begin_copy(&mut self, to: Donor, why: Why, blocks: Range<u64>) {
+        let work = Work::Copy { to, why };
+        let operation = Operation::new(None, work, blocks.clone(), &self.configuration.geometry, self.now_us);
+        let locked = if planted(Bug::RebuildUnlocked) { 0..0 } else { blocks };
+        self.begin(operation, locked, true);
+    }
+
+    /// Begins the copies that are due.
+    pub(super) fn advance_copies(&mut self) {
+        if self.phase == Phase::Resync {
+            while self.copies_under_way(Why::Resync) < COPIES_MAX
+                && let Some(stripe) = self.membership.resync.pop()
+            {
+                let donors = self.ring.places(stripe).map(|place| place.donor);
+                let is_trusted = |donor: Donor| self.membership.standing[donor] == Standing::Trusted;
+                if donors.into_iter().all(is_trusted) {
+                    self.begin_copy(donors[1], Why::Resync, self.blocks_of(stripe));
+                } else {
+                    self.dirty.end(stripe, self.now_us);
+                }
+            }
+        }
+        let stripes = self.configuration.geometry.stripes();
+        let number = self.membership.view.number();
+        while let Some(rebuild) = &mut self.membership.rebuild {
+            let (donor, link) = (rebuild.donor, &self.links[rebuild.donor]);
+            let is_ready = link.state == LinkState::Claimed && link.has_view(number);
+            if self.phase != Phase::Open || !is_ready || rebuild.next >= stripes {
+                return;
+            }
+            let stripe = rebuild.next;
+            if !self.ring.is_on(stripe, donor) || rebuild.copied.has(stripe) {
+                rebuild.next += 1;
+                continue;
+            }
+            if self.copies_under_way(Why::Rebuild) >= COPIES_MAX {
+                return;
+            }
+            if let Some(rebuild) = &mut self.membership.rebuild {
+                rebuild.next += 1;
+            }
+            self.begin_copy(donor, Why::Rebuild, self.blocks_of(stripe));
+        }
+    }
+
+    /// Once a tick: stripes that could not be copied are tried again.
+    pub(super) fn retry_rebuild(&mut self) {
+        let is_idle = self.copies_under_way(Why::Rebuild) == 0;
+        let stripes = self.configuration.geometry.stripes();
+        if let Some(rebuild) = self.membership.rebuild.as_mut().filter(|rebuild| is_idle && rebuild.next >= stripes) {
+            rebuild.next = 0;
+        }
+    }
+
+    /// Whether the donor that is filled has everything.
+    pub(super) fn is_rebuilt(&self, donor: Donor) -> bool {
+        let Some(rebuild) = &self.membership.rebuild else { return false };
+        let stripes = self.configuration.geometry.stripes();
+        let has = |stripe: u64| !self.ring.is_on(stripe, donor) || rebuild.copied.has(stripe);
+        // A rebuild that was not told yet would be taken for the membership before it.
+        let is_told = self.links[donor].has_view(self.membership.view.number());
+        rebuild.donor == donor && rebuild.next >= stripes && is_told && (0..stripes).all(has)
+    }
+
+    /// Overwrites wrong bytes of a donor with those of the other.
+    pub(super) fn begin_repair(&mut self, donor: Donor, blocks: Range<u64>) {
+        if self.copies_under_way(Why::Repair) < REPAIRS_MAX {
+            self.begin_copy(donor, Why::Repair, blocks);
+        }
+    }
+
+    /// Copies to a donor end: it is not filled any more.
+    pub(super) fn drop_copies_to(&mut self, donor: Donor) {
+        let is_to = |operation: &Operation| matches!(operation.work, Work::Copy { to, .. } if to == donor);
+        let numbers: Vec<u64> =
+            self.operations.iter().filter(|(_, operation)| is_to(operation)).map(|(number, _)| *number).collect();
+        for number in numbers {
+            if let Some(operation) = self.operations.remove(&number) {
+                self.end_copy(number, operation, false);
+            }
+        }
+    }
+
+    pub(super) fn drive_copy(&mut self, number: u64, mut operation: Operation, to: Donor, why: Why) {
+        let is_wanted = match self.membership.standing[to] {
+            Standing::Trusted => why != Why::Rebuild,
+            Standing::Rebuilding => why == Why::Rebuild,
+            Standing::Leaving | Standing::Out | Standing::Lost => false,
+        };
+        if !is_wanted {
+            return self.end_copy(number, operation, false);
+        }
+        if self.ask(number, &mut operation.pieces[0], 0, Some(to)).is_err() {
+            return self.end_copy(number, operation, false);
+        }
+        if let Some(data) = operation.pieces[0].data.clone() {
+            if operation.parts.is_empty() {
+                operation.parts.push(Part { donor: to, piece: 0, state: PartState::Unsent });
+            }
+            if operation.parts[0].state == PartState::Unsent && self.links[to].state == LinkState::Claimed {
+                self.send_copy(number, &mut operation, to, data);
+            }
+            if operation.parts[0].state == PartState::Done {
+                return self.end_copy(number, operation, true);
+            }
+            if operation.parts[0].state == PartState::Excused {
+                return self.end_copy(number, operation, false);
+            }
+        }
+        self.operations.insert(number, operation);
+    }
+
+    fn send_copy(&mut self, number: u64, operation: &mut Operation, to: Donor, data: Bytes) {
+        let piece = &operation.pieces[0];
+        let Some(place) = self.ring.places(piece.stripe).into_iter().find(|place| place.donor == to) else { return };
+        let body = DonorRequest::Write { offset: self.offset(place, piece), data, force: false };
+        operation.parts[0].state = PartState::Sent;
+        self.send(to, Purpose::Part { operation: number, part: 0 }, body);
+    }
+
+    fn end_copy(&mut self, number: u64, operation: Operation, is_done: bool) {
+        let Work::Copy { to, why } = operation.work else { return };
+        let stripe = operation.pieces[0].stripe;
+        match why {
+            Why::Resync => {
+                self.figures.resynchronised += u64::from(is_done);
+                self.dirty.end(stripe, self.now_us);
+            }
+            Why::Rebuild => {
+                if let Some(rebuild) = self.membership.rebuild.as_mut().filter(|rebuild| rebuild.donor == to && is_done) {
+                    rebuild.copied.set(stripe, true);
+                }
+            }
+            Why::Repair => self.figures.repaired += u64::from(is_done),
+        }
+        self.has_changed = true;
+        let block = operation.blocks.start;
+        let result = if is_done { Ok(Bytes::new()) } else { Err(MirrorError::Lost { block }) };
+        self.finish(number, operation, result);
+    }
+}

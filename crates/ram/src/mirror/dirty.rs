@@ -1,0 +1,77 @@
+//! Stripes whose copies may differ.
+//!
+//! Owns: which stripes are to be marked, and when a mark may go. Promises: a stripe with a write under way stays
+//! marked, and so does one that still has to be resynchronised. Leaves to others: storing the marks.
+
+use std::collections::BTreeMap;
+
+use super::event::Moment;
+use crate::format::Stripes;
+
+/// The use of a marked stripe.
+#[derive(Debug, Clone, Copy)]
+struct Use {
+    writers: u32,
+    last_us: Moment,
+}
+
+/// The marked stripes.
+#[derive(Debug)]
+pub(super) struct Dirty {
+    marked: Stripes,
+    uses: BTreeMap<u64, Use>,
+}
+
+impl Dirty {
+    pub fn new(stripes: u64) -> Dirty {
+        Dirty { marked: Stripes::none(stripes), uses: BTreeMap::new() }
+    }
+
+    /// The marks that are to be stored.
+    pub fn marked(&self) -> &Stripes {
+        &self.marked
+    }
+
+    /// A write begins; returns whether the stripe was not marked yet.
+    pub fn begin(&mut self, stripe: u64) -> bool {
+        self.uses.entry(stripe).or_insert(Use { writers: 0, last_us: 0 }).writers += 1;
+        self.marked.set(stripe, true)
+    }
+
+    /// A write, or the resynchronisation of the stripe, ended.
+    pub fn end(&mut self, stripe: u64, now_us: Moment) {
+        if let Some(used) = self.uses.get_mut(&stripe) {
+            used.writers = used.writers.saturating_sub(1);
+            used.last_us = now_us;
+        }
+    }
+
+    /// Takes the marks away from stripes that were not used since; returns them.
+    pub fn clean(&mut self, unused_since_us: Moment) -> Vec<u64> {
+        let is_clean = |used: &Use| used.writers == 0 && used.last_us <= unused_since_us;
+        let clean: Vec<u64> = self.uses.iter().filter(|(_, used)| is_clean(used)).map(|(stripe, _)| *stripe).collect();
+        for stripe in &clean {
+            self.uses.remove(stripe);
+            self.marked.set(*stripe, false);
+        }
+        clean
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mark_stays_while_a_write_is_under_way_and_for_a_while_after() {
+        let mut dirty = Dirty::new(8);
+        assert!(dirty.begin(3) && !dirty.begin(3));
+        dirty.end(3, 10);
+        assert_eq!(dirty.clean(99), []);
+        dirty.end(3, 20);
+        assert_eq!(dirty.clean(19), []);
+        assert!(dirty.marked().has(3));
+        assert_eq!(dirty.clean(20), [3]);
+        assert!(!dirty.marked().has(3));
+    }
+}

@@ -1,0 +1,93 @@
+//! Which donors hold a stripe, and where.
+//!
+//! Owns: the trait that a policy answers, and the ring of the mirror. Promises: the two copies of a stripe are on
+//! different donors, and no two stripes share a byte of a donor.
+//!
+//! The ring: stripe `s` of `D` donors is on donor `s % D` and on the next one. Row `s / D` of a donor has two slots:
+//! the even one for the stripe that begins there, the odd one for that of the donor before it. So each donor shares
+//! its load with two others when one of more than two is lost.
+
+use super::event::Donor;
+use crate::format::Geometry;
+
+/// One copy of a stripe.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place {
+    /// The donor that has it.
+    pub donor: Donor,
+    /// Where it begins there. *Units*: bytes.
+    pub offset: u64,
+}
+
+/// Where a policy puts the stripes of a device.
+pub trait Layout {
+    /// The copies of a stripe, the preferred one first.
+    fn places(&self, stripe: u64) -> [Place; 2];
+    /// Whether a stripe has a copy on a donor.
+    fn is_on(&self, stripe: u64, donor: Donor) -> bool {
+        self.places(stripe).iter().any(|place| place.donor == donor)
+    }
+    /// Memory that the device needs on each donor. *Units*: bytes.
+    fn donor_bytes(&self) -> u64;
+    /// Donors that may be missing.
+    fn losses_max(&self) -> usize;
+}
+
+/// The ring of the mirror.
+#[derive(Debug, Clone, Copy)]
+pub struct Ring {
+    donors: u64,
+    stripe_bytes: u64,
+    stripes: u64,
+}
+
+impl Ring {
+    /// The ring of a device.
+    pub fn new(geometry: &Geometry) -> Ring {
+        Ring {
+            donors: u64::from(geometry.members),
+            stripe_bytes: u64::from(geometry.stripe_bytes),
+            stripes: geometry.stripes(),
+        }
+    }
+}
+
+impl Layout for Ring {
+    fn places(&self, stripe: u64) -> [Place; 2] {
+        let (row, column) = (stripe / self.donors, stripe % self.donors);
+        let place = |donor: u64, slot: u64| Place { donor: donor as Donor, offset: (2 * row + slot) * self.stripe_bytes };
+        [place(column, 0), place((column + 1) % self.donors, 1)]
+    }
+
+    fn donor_bytes(&self) -> u64 {
+        2 * self.stripes.div_ceil(self.donors) * self.stripe_bytes
+    }
+
+    fn losses_max(&self) -> usize {
+        1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn copies_of_a_stripe_are_on_two_donors_and_share_no_byte() {
+        for members in 2..6 {
+            let geometry = Geometry { device: [0; 16], bytes: 31 * 64, block_bytes: 16, stripe_bytes: 64, members };
+            let ring = Ring::new(&geometry);
+            let mut used = HashSet::new();
+            for stripe in 0..geometry.stripes() {
+                let places = ring.places(stripe);
+                assert_ne!(places[0].donor, places[1].donor);
+                for place in places {
+                    assert!(ring.is_on(stripe, place.donor) && place.offset + 64 <= ring.donor_bytes());
+                    assert!(used.insert((place.donor, place.offset)));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! The order of operations on the same blocks.
+//!
+//! Owns: ranges of blocks that are read together or changed alone, in the order in which they came. Promises: two
+//! operations that overlap and of which one changes never run at the same time; none is passed by a later one that it
+//! overlaps. *Cost*: one look at each operation under way when one comes or goes.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use crate::planted::{Bug, planted};
+
+/// An operation's range.
+#[derive(Debug)]
+struct Entry {
+    blocks: Range<u64>,
+    is_exclusive: bool,
+    /// Earlier operations that it waits for.
+    blockers: usize,
+}
+
+/// The ranges of all operations, by the operation's number; earlier ones have smaller numbers.
+#[derive(Debug, Default)]
+pub(super) struct Locks {
+    entries: BTreeMap<u64, Entry>,
+}
+
+impl Entry {
+    fn conflicts(&self, other: &Entry) -> bool {
+        let overlap = self.blocks.start < other.blocks.end && other.blocks.start < self.blocks.end;
+        let is_ordered = self.is_exclusive || other.is_exclusive;
+        overlap && is_ordered && !(planted(Bug::OverlapUnordered) && self.is_exclusive && other.is_exclusive)
+    }
+}
+
+impl Locks {
+    /// Adds an operation; returns whether it may run at once.
+    pub fn take(&mut self, operation: u64, blocks: Range<u64>, is_exclusive: bool) -> bool {
+        let mut entry = Entry { blocks, is_exclusive, blockers: 0 };
+        entry.blockers = self.entries.values().filter(|other| other.conflicts(&entry)).count();
+        let is_free = entry.blockers == 0;
+        self.entries.insert(operation, entry);
+        is_free
+    }
+
+    /// Whether an operation may run.
+    pub fn has(&self, operation: u64) -> bool {
+        self.entries.get(&operation).is_some_and(|entry| entry.blockers == 0)
+    }
+
+    /// Removes an operation; returns those that may run now.
+    pub fn release(&mut self, operation: u64) -> Vec<u64> {
+        let Some(gone) = self.entries.remove(&operation) else { return Vec::new() };
+        let mut free = Vec::new();
+        for (number, entry) in self.entries.range_mut(operation..) {
+            if entry.conflicts(&gone) {
+                entry.blockers -= 1;
+                if entry.blockers == 0 {
+                    free.push(*number);
+                }
+            }
+        }
+        free
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changes_wait_for_what_came_before_and_are_not_passed() {
+        let mut locks = Locks::default();
+        assert!(locks.take(1, 0..4, false));
+        assert!(locks.take(2, 2..6, false));
+        assert!(!locks.take(3, 3..5, true));
+        assert!(!locks.take(4, 4..8, false), "a read does not pass a change that waits");
+        assert!(locks.take(5, 6..8, false));
+        assert_eq!(locks.release(1), []);
+        assert_eq!(locks.release(2), [3]);
+        assert!(locks.has(3) && !locks.has(4));
+        assert_eq!(locks.release(3), [4]);
+    }
+
+    #[test]
+    fn waiting_operation_that_leaves_frees_those_behind_it() {
+        let mut locks = Locks::default();
+        assert!(locks.take(1, 0..1, true));
+        assert!(!locks.take(2, 0..2, true));
+        assert!(!locks.take(3, 1..2, true));
+        assert_eq!(locks.release(2), [3]);
+    }
+}

@@ -1,0 +1,501 @@
+//! The machine: events in, actions out.
+//!
+//! Owns: the connections' events, requests and replies, deadlines, and the order in which the parts of the machine are
+//! asked what follows. Promises: every event ends with all that follows from it among the actions.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use bytes::Bytes;
+
+use super::checksums::Checksums;
+use super::configuration::{Configuration, OPERATIONS_MAX, REQUEST_BYTES_MAX};
+use super::dirty::Dirty;
+use super::error::{MirrorError, Refusal};
+use super::event::{Action, Donor, DonorRequest, Event, Moment, Reply, Request, RequestId};
+use super::layout::Ring;
+use super::link::{Content, Link, LinkState, Outstanding, Purpose};
+use super::locks::Locks;
+use super::membership::Membership;
+use super::operation::{Operation, PartState, Work};
+use crate::format::{Stamp, View};
+use crate::planted::{Bug, planted};
+
+/// How far the machine is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Phase {
+    /// The donors' records are read.
+    Survey,
+    /// This client makes itself the owner of each donor.
+    Claim,
+    /// The view is stored; an old client's lease ends.
+    Opening,
+    /// Dirty stripes are made equal.
+    Resync,
+    /// The device is in use.
+    Open,
+    /// Operations under way are finished.
+    Detaching,
+    /// Nothing happens any more.
+    Ended,
+}
+
+/// Counts since the start.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Figures {
+    /// User's requests that succeeded.
+    pub completed: u64,
+    /// User's requests that failed.
+    pub failed: u64,
+    /// Of these, for lack of patience.
+    pub impatient: u64,
+    /// Donors left.
+    pub left: u64,
+    /// Donors that were late and came back before they were left.
+    pub taken_back: u64,
+    /// Writes that such donors had missed and got again.
+    pub replayed: u64,
+    /// Donors that were left and are filled again.
+    pub rejoined: u64,
+    /// Donors that were filled.
+    pub rebuilt: u64,
+    /// Stripes made equal after attaching.
+    pub resynchronised: u64,
+    /// Wrong answers of donors.
+    pub lies: u64,
+    /// Wrong copies that were overwritten with the right bytes.
+    pub repaired: u64,
+    /// Reads that were also sent to the other copy.
+    pub hedged: u64,
+    /// Answers to requests that nobody waited for any more.
+    pub late_replies: u64,
+    /// Reads that waited for a proof that no other client has the device.
+    pub held_reads: u64,
+    /// Attachments that waited for the lease of a client before.
+    pub lease_waits: u64,
+    /// Operations that waited for an overlapping one.
+    pub overlapping: u64,
+    /// Records sent to donors.
+    pub records: u64,
+}
+
+/// A mirrored device as its client sees it.
+#[derive(Debug)]
+pub struct Machine {
+    pub(super) configuration: Configuration,
+    pub(super) ring: Ring,
+    pub(super) now_us: Moment,
+    pub(super) began_us: Moment,
+    pub(super) phase: Phase,
+    pub(super) phase_until_us: Moment,
+    pub(super) claim_rounds: u32,
+    pub(super) generation: u64,
+    pub(super) links: Vec<Link>,
+    pub(super) membership: Membership,
+    pub(super) operations: BTreeMap<u64, Operation>,
+    pub(super) locks: Locks,
+    pub(super) dirty: Dirty,
+    pub(super) checksums: Checksums,
+    /// Operations that may be able to go on.
+    pub(super) ready: BTreeSet<u64>,
+    /// Reads that are complete but for the proof.
+    pub(super) held: BTreeSet<u64>,
+    /// Whether every operation has to be looked at.
+    pub(super) has_changed: bool,
+    pub(super) is_final: bool,
+    pub(super) figures: Figures,
+    actions: VecDeque<Action>,
+    next_request: RequestId,
+    next_operation: u64,
+    ticked_us: Moment,
+}
+
+impl Machine {
+    /// A machine that begins to attach or create its device.
+    ///
+    /// *Errors*: see [`Configuration::check`].
+    pub fn new(configuration: Configuration, now_us: Moment) -> Result<Machine, Refusal> {
+        configuration.check()?;
+        let geometry = configuration.geometry;
+        Ok(Machine {
+            ring: Ring::new(&geometry),
+            now_us,
+            began_us: now_us,
+            phase: Phase::Survey,
+            phase_until_us: now_us + configuration.times.survey_us,
+            claim_rounds: 0,
+            generation: 0,
+            links: (0..geometry.members).map(|_| Link::new(now_us)).collect(),
+            membership: Membership::new(&geometry),
+            operations: BTreeMap::new(),
+            locks: Locks::default(),
+            dirty: Dirty::new(geometry.stripes()),
+            checksums: Checksums::new(geometry.blocks(), geometry.block_bytes),
+            ready: BTreeSet::new(),
+            held: BTreeSet::new(),
+            has_changed: false,
+            is_final: false,
+            figures: Figures::default(),
+            actions: VecDeque::new(),
+            next_request: 1,
+            next_operation: 1,
+            ticked_us: now_us,
+            configuration,
+        })
+    }
+
+    /// Takes in what happened at `now_us`. The actions that follow are then in [`actions`](Self::actions).
+    pub fn step(&mut self, now_us: Moment, event: Event) {
+        self.now_us = self.now_us.max(now_us);
+        if self.phase == Phase::Ended {
+            if let Event::Submitted { id, .. } = event {
+                self.actions.push_back(Action::Complete { id, result: Err(MirrorError::NotAttached) });
+            }
+            return;
+        }
+        match event {
+            Event::Connected { donor, incarnation } if donor < self.links.len() => self.connected(donor, incarnation),
+            Event::Disconnected { donor } if donor < self.links.len() => self.drop_link(donor),
+            Event::Replied { donor, request, reply } if donor < self.links.len() => self.replied(donor, request, reply),
+            Event::Submitted { id, request } => self.submitted(id, request),
+            Event::Detach if self.phase == Phase::Open => {
+                (self.phase, self.phase_until_us) = (Phase::Detaching, self.now_us + self.patience_us());
+            }
+            Event::Detach => self.end(Action::Detached, MirrorError::NotAttached),
+            Event::Time | Event::Connected { .. } | Event::Disconnected { .. } | Event::Replied { .. } => {}
+        }
+        if self.now_us >= self.ticked_us + self.configuration.times.tick_us {
+            self.ticked_us = self.now_us;
+            self.tick();
+        }
+        self.settle();
+    }
+
+    /// What the driver has to do; takes it away.
+    pub fn actions(&mut self) -> impl Iterator<Item = Action> + '_ {
+        self.actions.drain(..)
+    }
+
+    /// When [`Event::Time`] has to come at the latest; `None` after the end.
+    pub fn wake_at(&self) -> Option<Moment> {
+        (self.phase != Phase::Ended).then_some(self.ticked_us + self.configuration.times.tick_us)
+    }
+
+    /// How far the machine is.
+    pub fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    /// Counts since the start.
+    pub fn figures(&self) -> Figures {
+        self.figures
+    }
+
+    /// Which donors have the device's data, as far as this client decided.
+    pub fn view(&self) -> &View {
+        &self.membership.view
+    }
+
+    /// How far the connection to a donor is.
+    pub fn link_state(&self, donor: Donor) -> Option<LinkState> {
+        self.links.get(donor).map(|link| link.state)
+    }
+
+    /// Operations under way, the machine's copies among them.
+    pub fn operations(&self) -> usize {
+        self.operations.len()
+    }
+
+    /// Whether a wrong copy of a block would be noticed.
+    pub fn knows_checksum(&self, block: u64) -> bool {
+        self.checksums.knows(block)
+    }
+
+    pub(super) fn patience_us(&self) -> Moment {
+        self.configuration.times.patience_us
+    }
+
+    pub(super) fn act(&mut self, action: Action) {
+        self.actions.push_back(action);
+    }
+
+    /// Ends the machine.
+    pub(super) fn end(&mut self, last: Action, error: MirrorError) {
+        self.phase = Phase::Ended;
+        for operation in std::mem::take(&mut self.operations).into_values() {
+            if let Some(id) = operation.user {
+                self.figures.failed += 1;
+                self.act(Action::Complete { id, result: Err(error.clone()) });
+            }
+        }
+        self.act(last);
+    }
+
+    fn connected(&mut self, donor: Donor, incarnation: u64) {
+        self.drop_link(donor);
+        let link = &mut self.links[donor];
+        (link.state, link.incarnation) = (LinkState::Reading, incarnation);
+        self.send(donor, Purpose::Metadata, DonorRequest::ReadMetadata);
+    }
+
+    /// The connection is gone: what it had not answered may be done, or be done later, or never.
+    pub(super) fn drop_link(&mut self, donor: Donor) {
+        let link = &mut self.links[donor];
+        if link.state == LinkState::Claimed {
+            link.down_since_us = self.now_us;
+        }
+        link.state = LinkState::Down;
+        for (request, outstanding) in std::mem::take(&mut link.outstanding) {
+            match outstanding.purpose {
+                Purpose::Part { operation, part } => {
+                    if let Some(operation) = self.operations.get_mut(&operation) {
+                        let skipped = planted(Bug::ReplaySkipped) && operation.work.is_change();
+                        let state = if skipped { PartState::Done } else { PartState::Unsent };
+                        operation.parts[part].state = state;
+                        self.figures.replayed += u64::from(operation.work.is_change());
+                    }
+                }
+                Purpose::Piece { operation, piece } => {
+                    if let Some(operation) = self.operations.get_mut(&operation) {
+                        operation.pieces[piece].asked.retain(|asked| asked.request != request);
+                    }
+                }
+                Purpose::Metadata | Purpose::Ping | Purpose::Swap(_) => {}
+            }
+        }
+        self.has_changed = true;
+    }
+
+    pub(super) fn disconnect(&mut self, donor: Donor) {
+        if self.links[donor].state != LinkState::Down {
+            self.drop_link(donor);
+            self.act(Action::Disconnect { donor });
+        }
+    }
+
+    pub(super) fn send(&mut self, donor: Donor, purpose: Purpose, body: DonorRequest) -> RequestId {
+        let request = self.next_request;
+        self.next_request += 1;
+        self.links[donor].outstanding.insert(request, Outstanding { sent_us: self.now_us, purpose });
+        self.act(Action::Send { donor, request, body });
+        request
+    }
+
+    /// Whether a stamp is one that this client stored.
+    pub(super) fn is_mine(&self, stamp: Stamp) -> bool {
+        let is_client = stamp.client == self.configuration.client || self.is_final && stamp.client == 0;
+        stamp.generation == self.generation && is_client
+    }
+
+    fn replied(&mut self, donor: Donor, request: RequestId, reply: Reply) {
+        let Some(Outstanding { sent_us, purpose }) = self.links[donor].outstanding.remove(&request) else {
+            self.figures.late_replies += 1;
+            return;
+        };
+        match (purpose, reply) {
+            (Purpose::Metadata, Reply::Metadata { area, is_owned }) => {
+                let geometry = self.configuration.geometry;
+                self.links[donor].read(&area, is_owned, &geometry, donor);
+                self.has_changed = true;
+                self.metadata_read(donor);
+            }
+            (Purpose::Ping, Reply::Metadata { area, .. }) => {
+                let stamp = Stamp::of(&area);
+                if self.is_mine(stamp) {
+                    self.prove(donor, sent_us);
+                } else {
+                    // Reading it again on a new connection tells what happened.
+                    self.disconnect(donor);
+                }
+            }
+            (Purpose::Swap(record), Reply::Done) => {
+                let link = &mut self.links[donor];
+                (link.stamp, link.content) = (record.stamp, Content::Record(record));
+                if link.state == LinkState::Claiming {
+                    link.state = LinkState::Claimed;
+                }
+                self.has_changed = true;
+                self.prove(donor, sent_us);
+            }
+            (Purpose::Swap(_), Reply::SwapRefused) => {
+                let link = &mut self.links[donor];
+                if link.state == LinkState::Claimed {
+                    link.down_since_us = self.now_us;
+                }
+                link.state = LinkState::Reading;
+                self.send(donor, Purpose::Metadata, DonorRequest::ReadMetadata);
+            }
+            (Purpose::Part { operation, part }, Reply::Done) => {
+                self.prove(donor, sent_us);
+                self.part_done(operation, part);
+            }
+            (Purpose::Piece { operation, piece }, Reply::Data(data)) => {
+                self.prove(donor, sent_us);
+                self.piece_read(operation, piece, donor, request, data);
+            }
+            (purpose, reply) => {
+                // An error, or an answer that does not belong to the request: the request counts as unanswered.
+                if reply != Reply::NotOwner {
+                    self.links[donor].troubles += 1;
+                }
+                self.links[donor].outstanding.insert(request, Outstanding { sent_us, purpose });
+                self.disconnect(donor);
+            }
+        }
+    }
+
+    /// A donor that answered what was sent at `sent_us` did so for this client.
+    fn prove(&mut self, donor: Donor, sent_us: Moment) {
+        let link = &mut self.links[donor];
+        link.proof_us = link.proof_us.max(Some(sent_us));
+        self.ready.extend(self.held.iter().copied());
+    }
+
+    fn submitted(&mut self, id: u64, request: Request) {
+        let refused = match self.phase {
+            Phase::Open if self.operations.len() >= OPERATIONS_MAX => Some(MirrorError::Busy),
+            Phase::Open => None,
+            _ => Some(MirrorError::NotAttached),
+        };
+        let (offset, bytes, work) = match request {
+            Request::Read { offset, bytes } => (offset, bytes, Work::Read),
+            Request::Write { offset, data, force } => {
+                (offset, data.len() as u64, Work::Write { data, is_forced: force })
+            }
+            Request::WriteZeroes { offset, bytes, force } => (offset, bytes, Work::Zeroes { is_forced: force }),
+            Request::Trim { offset, bytes } => (offset, bytes, Work::Trim),
+            Request::Flush => (0, 0, Work::Flush),
+        };
+        let geometry = &self.configuration.geometry;
+        let block = u64::from(geometry.block_bytes);
+        let is_whole = offset % block == 0 && bytes % block == 0 && bytes > 0 && bytes <= REQUEST_BYTES_MAX;
+        let is_inside = offset.checked_add(bytes).is_some_and(|end| end <= geometry.bytes);
+        let is_good = matches!(work, Work::Flush) || is_whole && is_inside;
+        if let Some(error) = refused.or((!is_good).then_some(MirrorError::Range { offset, bytes })) {
+            self.figures.failed += 1;
+            return self.act(Action::Complete { id, result: Err(error) });
+        }
+        let blocks = offset / block..(offset + bytes) / block;
+        let is_change = work.is_change();
+        let operation = Operation::new(Some(id), work, blocks.clone(), geometry, self.now_us);
+        self.begin(operation, blocks, is_change);
+    }
+
+    /// Starts an operation; it runs when the blocks are free for it.
+    pub(super) fn begin(&mut self, operation: Operation, blocks: std::ops::Range<u64>, is_exclusive: bool) {
+        let number = self.next_operation;
+        self.next_operation += 1;
+        if self.locks.take(number, blocks, is_exclusive) {
+            self.ready.insert(number);
+        } else {
+            self.figures.overlapping += 1;
+        }
+        self.operations.insert(number, operation);
+    }
+
+    /// Ends an operation that was taken out of the list, and lets those go on that waited for it.
+    pub(super) fn finish(&mut self, number: u64, operation: Operation, result: Result<Bytes, MirrorError>) {
+        self.ready.extend(self.locks.release(number));
+        self.held.remove(&number);
+        if operation.is_planned && operation.work.is_change() {
+            for piece in &operation.pieces {
+                self.dirty.end(piece.stripe, self.now_us);
+            }
+        }
+        if let Some(id) = operation.user {
+            match &result {
+                Ok(_) => self.figures.completed += 1,
+                Err(_) => self.figures.failed += 1,
+            }
+            self.act(Action::Complete { id, result });
+        }
+    }
+
+    /// Asks every part of the machine what follows, until nothing does.
+    fn settle(&mut self) {
+        while self.phase != Phase::Ended {
+            self.advance_attach();
+            if self.phase == Phase::Ended {
+                return;
+            }
+            self.advance_membership();
+            self.advance_copies();
+            let has_changed = std::mem::take(&mut self.has_changed);
+            if has_changed {
+                self.ready.extend(self.operations.keys().copied());
+            }
+            while let Some(number) = self.ready.pop_first() {
+                self.drive(number);
+            }
+            self.store_records();
+            if !has_changed && !self.has_changed && self.ready.is_empty() {
+                return;
+            }
+        }
+    }
+
+    fn drive(&mut self, number: u64) {
+        if !self.locks.has(number) {
+            return;
+        }
+        let Some(operation) = self.operations.remove(&number) else { return };
+        match operation.work {
+            Work::Read => self.drive_read(number, operation),
+            Work::Flush => self.drive_flush(number, operation),
+            Work::Copy { to, why } => self.drive_copy(number, operation, to, why),
+            Work::Write { .. } | Work::Zeroes { .. } | Work::Trim => self.drive_change(number, operation),
+        }
+    }
+
+    /// Looks at the deadlines.
+    fn tick(&mut self) {
+        let times = self.configuration.times;
+        let now_us = self.now_us;
+        for donor in 0..self.links.len() {
+            let link = &self.links[donor];
+            let is_idle = link.state == LinkState::Claimed && link.outstanding.is_empty();
+            if is_idle && link.proof_us.is_none_or(|proof_us| proof_us + times.ping_us <= now_us) {
+                self.send(donor, Purpose::Ping, DonorRequest::ReadMetadata);
+            }
+            // A connection on which reading or claiming got no answer is tried again.
+            let is_stuck = matches!(self.links[donor].state, LinkState::Reading | LinkState::Claiming);
+            let first = self.links[donor].outstanding.values().next().map(|first| first.sent_us);
+            if is_stuck && first.is_some_and(|sent_us| sent_us + times.leave_us <= now_us) {
+                self.disconnect(donor);
+            }
+        }
+        let is_late = |operation: &Operation| operation.began_us + times.patience_us <= now_us;
+        let late: Vec<u64> = self.operations.iter().filter(|(_, late)| is_late(late)).map(|(at, _)| *at).collect();
+        for number in late {
+            self.lose_patience(number);
+        }
+        // Reads are asked again of the other copy when the first is late.
+        let is_asking = |operation: &Operation| operation.pieces.iter().any(|piece| !piece.asked.is_empty());
+        let asking = self.operations.iter().filter(|(_, operation)| is_asking(operation)).map(|(at, _)| *at);
+        self.ready.extend(asking);
+        if now_us > times.clean_us {
+            for stripe in self.dirty.clean(now_us - times.clean_us) {
+                self.mark_stale(stripe);
+            }
+        }
+        self.look_at_donors();
+        self.retry_rebuild();
+    }
+
+    /// Tells the user that it failed. A change that a donor may have got goes on until its copies are equal.
+    fn lose_patience(&mut self, number: u64) {
+        let Some(mut operation) = self.operations.remove(&number) else { return };
+        let Some(id) = operation.user.take() else {
+            self.operations.insert(number, operation);
+            return;
+        };
+        self.figures.failed += 1;
+        self.figures.impatient += 1;
+        let error = MirrorError::Patience { block: operation.blocks.start };
+        self.act(Action::Complete { id, result: Err(error.clone()) });
+        if operation.work.is_change() && operation.has_begun {
+            self.operations.insert(number, operation);
+        } else {
+            self.finish(number, operation, Err(error));
+        }
+    }
+}

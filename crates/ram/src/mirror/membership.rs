@@ -1,0 +1,347 @@
+//! Which donors are trusted: leaving one, taking one in again, and telling the others.
+//!
+//! Owns: the view that is to be stored on every donor, each donor's standing, the marks that go with it. Promises:
+//! invariants 2 and 7 of the machine. Leaves to others: when a connection is there, and copying (`copies`).
+//!
+//! Views are stored level by level: each donor that this client owns is sent the present view, with the present marks,
+//! until its record has them. A newer view may replace one that is not stored everywhere yet; what counts is only that
+//! a donor is not done without before the others were told.
+
+use bytes::Bytes;
+
+use super::copies::Rebuild;
+use super::error::MirrorError;
+use super::event::{Action, Donor, DonorRequest};
+use super::layout::Layout;
+use super::link::{LinkState, Purpose};
+use super::machine::{Machine, Phase};
+use super::configuration::TROUBLES_MAX;
+use crate::format::{Geometry, Member, MemberState, Record, Stamp, Stripes, View};
+use crate::planted::{Bug, planted};
+
+/// What a donor is to this client: the table of the module.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Standing {
+    /// Its copies are right.
+    Trusted,
+    /// It is being left.
+    Leaving,
+    /// It is left.
+    Out,
+    /// It is filled.
+    Rebuilding,
+    /// Its memory is gone, and another donor was out already.
+    Lost,
+}
+
+/// What is to be stored on every donor.
+#[derive(Debug)]
+pub(super) struct Membership {
+    pub view: View,
+    pub standing: Vec<Standing>,
+    /// Whether the creation of the device has reached every donor.
+    pub is_ready: bool,
+    /// Whether this client creates the device.
+    pub is_creating: bool,
+    /// The donor that is filled.
+    pub rebuild: Option<Rebuild>,
+    /// Stripes that still have to be made equal after attaching.
+    pub resync: Vec<u64>,
+}
+
+impl Membership {
+    pub fn new(geometry: &Geometry) -> Membership {
+        Membership {
+            view: View { generation: 0, epoch: 0, members: Vec::new() },
+            standing: vec![Standing::Out; usize::from(geometry.members)],
+            is_ready: true,
+            is_creating: false,
+            rebuild: None,
+            resync: Vec::new(),
+        }
+    }
+}
+
+impl Machine {
+    /// What each donor is to this client.
+    pub fn standing(&self) -> &[Standing] {
+        &self.membership.standing
+    }
+
+    /// Whether every donor is trusted, all was told, and nothing is under way.
+    pub fn is_quiet(&self) -> bool {
+        let number = self.membership.view.number();
+        let is_well = |donor: usize| {
+            let link = &self.links[donor];
+            self.membership.standing[donor] == Standing::Trusted
+                && link.state == LinkState::Claimed
+                && link.has_view(number)
+                && link.swap().is_none()
+        };
+        self.phase == Phase::Open && self.operations.is_empty() && (0..self.links.len()).all(is_well)
+    }
+
+    /// Whether a donor has a copy of a stripe that must follow every change.
+    pub fn is_target(&self, donor: Donor, stripe: u64) -> bool {
+        match self.membership.standing[donor] {
+            Standing::Trusted | Standing::Leaving => true,
+            Standing::Rebuilding => self.is_copied(donor, stripe),
+            Standing::Out | Standing::Lost => false,
+        }
+    }
+
+    /// Whether a donor has a copy of a stripe that may be read: its bytes are right.
+    pub fn is_readable(&self, donor: Donor, stripe: u64) -> bool {
+        let standing = self.membership.standing[donor];
+        let is_served = matches!(standing, Standing::Trusted | Standing::Rebuilding);
+        is_served && !self.links[donor].is_empty && self.is_target(donor, stripe)
+    }
+
+    fn is_copied(&self, donor: Donor, stripe: u64) -> bool {
+        let rebuild = self.membership.rebuild.as_ref();
+        rebuild.is_some_and(|rebuild| rebuild.donor == donor && rebuild.copied.has(stripe))
+    }
+
+    /// The marks of a stripe have to be stored on its donors.
+    pub(super) fn mark_stale(&mut self, stripe: u64) {
+        for place in self.ring.places(stripe) {
+            self.links[place.donor].is_stale = true;
+        }
+    }
+
+    fn is_view_stored_beside(&self, except: Donor) -> bool {
+        let number = self.membership.view.number();
+        let standing = self.membership.standing.iter().enumerate();
+        let mut others = standing.filter(|(donor, standing)| *donor != except && **standing == Standing::Trusted);
+        others.all(|(donor, _)| self.links[donor].has_view(number))
+    }
+
+    /// Changes a donor's place in the view, and has every donor told.
+    fn decide(&mut self, donor: Donor, standing: Standing, state: MemberState) {
+        self.membership.standing[donor] = standing;
+        self.membership.view.generation = self.generation;
+        self.membership.view.epoch += 1;
+        self.membership.view.members[donor].state = state;
+        self.links.iter_mut().for_each(|link| link.is_stale = true);
+        self.has_changed = true;
+    }
+
+    /// Leaves a donor, if the policy and the others allow it.
+    fn try_leave(&mut self, donor: Donor) {
+        let standing = &self.membership.standing;
+        let is_fine = |other: Donor| {
+            let link = &self.links[other];
+            let is_late = link.late_us(self.now_us) >= self.configuration.times.suspect_us;
+            standing[other] == Standing::Trusted && link.state == LinkState::Claimed && !link.is_empty && !is_late
+        };
+        let mut others = (0..self.links.len()).filter(|other| *other != donor);
+        if self.membership.is_creating || !others.clone().all(is_fine) {
+            return;
+        }
+        // Of two, one that was told that it is alone is believed when it is alone: it must know better first.
+        let link = &self.links[donor];
+        let thinks_alone = |other: Donor| {
+            link.record().is_some_and(|record| record.view.members[other].state != MemberState::Present)
+        };
+        if self.links.len() == 2 && !link.is_empty && others.any(thinks_alone) {
+            return;
+        }
+        self.figures.left += 1;
+        self.decide(donor, Standing::Leaving, MemberState::Left);
+        self.links[donor].left_us = self.now_us;
+        if !self.links[donor].is_empty {
+            self.disconnect(donor);
+        }
+        if planted(Bug::AcknowledgedBeforeLeft) {
+            self.put_out(donor);
+        }
+    }
+
+    fn put_out(&mut self, donor: Donor) {
+        self.membership.standing[donor] = Standing::Out;
+        self.excuse(donor);
+    }
+
+    /// A donor that is filled fails: nothing was trusted to it alone, so it is out at once.
+    fn abort_rebuild(&mut self, donor: Donor) {
+        self.membership.rebuild = None;
+        self.figures.left += 1;
+        self.decide(donor, Standing::Out, MemberState::Left);
+        self.links[donor].left_us = self.now_us;
+        self.excuse(donor);
+        self.drop_copies_to(donor);
+        self.disconnect(donor);
+    }
+
+    /// A donor whose memory is gone cannot be left, as another one is out: the blocks that only it had are lost.
+    fn lose(&mut self, donor: Donor) {
+        let leaving = self.membership.standing.iter().position(|standing| *standing == Standing::Leaving);
+        match leaving.filter(|_| self.phase == Phase::Open) {
+            // Nothing was done without the other one yet, so it is kept instead.
+            Some(other) => {
+                self.decide(other, Standing::Trusted, MemberState::Present);
+                if self.links[other].state == LinkState::Read {
+                    self.metadata_read(other);
+                }
+            }
+            None => {
+                self.membership.standing[donor] = Standing::Lost;
+                self.excuse(donor);
+            }
+        }
+    }
+
+    /// Once a tick: donors that are late or failing.
+    pub(super) fn look_at_donors(&mut self) {
+        let leave_us = self.configuration.times.leave_us;
+        for donor in 0..self.links.len() {
+            let link = &self.links[donor];
+            let is_bad = link.late_us(self.now_us) >= leave_us || link.troubles >= TROUBLES_MAX;
+            match self.membership.standing[donor] {
+                Standing::Trusted if is_bad && self.is_serving() => self.try_leave(donor),
+                Standing::Rebuilding if is_bad => self.abort_rebuild(donor),
+                _ => {}
+            }
+        }
+    }
+
+    /// Whether the view is this client's.
+    pub(super) fn is_serving(&self) -> bool {
+        !matches!(self.phase, Phase::Survey | Phase::Claim | Phase::Ended)
+    }
+
+    /// Whatever follows from records that were stored and donors that are back.
+    pub(super) fn advance_membership(&mut self) {
+        if !self.is_serving() {
+            return;
+        }
+        for donor in 0..self.links.len() {
+            match self.membership.standing[donor] {
+                Standing::Trusted if self.links[donor].is_empty => {
+                    let is_out = |standing: &Standing| *standing != Standing::Trusted;
+                    match self.membership.standing.iter().any(is_out) {
+                        true => self.lose(donor),
+                        false => self.try_leave(donor),
+                    }
+                }
+                Standing::Leaving if self.is_view_stored_beside(donor) => self.put_out(donor),
+                Standing::Out if self.may_rejoin(donor) => self.rejoin(donor),
+                Standing::Rebuilding if self.is_rebuilt(donor) => {
+                    self.membership.rebuild = None;
+                    self.figures.rebuilt += 1;
+                    self.decide(donor, Standing::Trusted, MemberState::Present);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn may_rejoin(&self, donor: Donor) -> bool {
+        let link = &self.links[donor];
+        let is_there = matches!(link.state, LinkState::Read | LinkState::Claimed);
+        let is_time = self.now_us >= link.left_us + self.configuration.times.rejoin_us;
+        let others = self.membership.standing.iter().enumerate().filter(|(other, _)| *other != donor);
+        let are_trusted = others.clone().all(|(_, standing)| *standing == Standing::Trusted);
+        self.phase == Phase::Open && is_there && is_time && are_trusted && self.is_view_stored_beside(donor)
+    }
+
+    /// Takes in a donor that was left: as an empty one, with a new identity.
+    fn rejoin(&mut self, donor: Donor) {
+        self.figures.rejoined += 1;
+        self.decide(donor, Standing::Rebuilding, MemberState::Rebuilding);
+        let joined = self.membership.view.epoch;
+        let link = &mut self.links[donor];
+        (link.is_empty, link.troubles) = (false, 0);
+        let state = MemberState::Rebuilding;
+        self.membership.view.members[donor] = Member { incarnation: link.incarnation, joined, state };
+        let stripes = self.configuration.geometry.stripes();
+        let mut rebuild = Rebuild { donor, copied: Stripes::none(stripes), next: 0 };
+        if planted(Bug::LeftDonorBelieved) {
+            (0..stripes).for_each(|stripe| _ = rebuild.copied.set(stripe, true));
+            rebuild.next = stripes;
+        }
+        self.membership.rebuild = Some(rebuild);
+        if self.links[donor].state == LinkState::Read {
+            self.claim(donor);
+        }
+    }
+
+    /// The metadata area of a donor was read on a new connection, or again after an exchange was refused.
+    pub(super) fn metadata_read(&mut self, donor: Donor) {
+        if !self.is_serving() {
+            return;
+        }
+        let link = &self.links[donor];
+        let is_mine = self.is_mine(link.stamp);
+        if link.stamp.generation >= self.generation && !is_mine && link.record().is_some() {
+            return self.end(Action::Superseded, MirrorError::Superseded);
+        }
+        let is_same = link.incarnation == self.membership.view.members[donor].incarnation;
+        let is_kept = is_mine && is_same && link.record().is_some() || planted(Bug::RestartUnnoticed);
+        match self.membership.standing[donor] {
+            Standing::Trusted if is_kept => {
+                self.figures.taken_back += 1;
+                self.claim(donor);
+            }
+            Standing::Trusted => self.links[donor].is_empty = true,
+            Standing::Rebuilding if is_same && is_mine && self.links[donor].record().is_some() => self.claim(donor),
+            Standing::Rebuilding => self.abort_rebuild(donor),
+            Standing::Leaving | Standing::Out | Standing::Lost => {}
+        }
+    }
+
+    /// Makes the connection the owner of its donor, with the present view and marks.
+    pub(super) fn claim(&mut self, donor: Donor) {
+        self.links[donor].state = LinkState::Claiming;
+        let record = self.record_for(donor);
+        self.swap(donor, record);
+    }
+
+    /// What is to be stored on a donor.
+    fn record_for(&self, donor: Donor) -> Record {
+        let geometry = self.configuration.geometry;
+        let mut dirty = Stripes::none(geometry.stripes());
+        for stripe in self.dirty.marked().iter().filter(|stripe| self.ring.is_on(*stripe, donor)) {
+            dirty.set(stripe, true);
+        }
+        let client = if self.is_final { 0 } else { self.configuration.client };
+        Record {
+            stamp: Stamp { generation: self.generation, client, revision: 0 },
+            geometry,
+            position: donor as u16,
+            is_ready: self.membership.is_ready,
+            view: self.membership.view.clone(),
+            dirty,
+        }
+    }
+
+    /// Sends a record for the one that the donor has.
+    pub(super) fn swap(&mut self, donor: Donor, mut record: Record) {
+        let link = &mut self.links[donor];
+        let expected = link.stamp;
+        record.stamp.revision = expected.revision + 1;
+        link.is_stale = false;
+        self.figures.records += 1;
+        let encoded = Bytes::from(record.encode());
+        let purpose = Purpose::Swap(Box::new(record));
+        self.send(donor, purpose, DonorRequest::SwapMetadata { expected, record: encoded });
+    }
+
+    /// Sends every donor the record that it lacks; one at a time each.
+    pub(super) fn store_records(&mut self) {
+        if !self.is_serving() {
+            return;
+        }
+        for donor in 0..self.links.len() {
+            let link = &self.links[donor];
+            let is_served = matches!(
+                self.membership.standing[donor],
+                Standing::Trusted | Standing::Rebuilding | Standing::Leaving
+            );
+            if link.is_stale && is_served && link.state == LinkState::Claimed && link.swap().is_none() {
+                let record = self.record_for(donor);
+                self.swap(donor, record);
+            }
+        }
+    }
+}

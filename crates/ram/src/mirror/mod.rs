@@ -1,0 +1,66 @@
+//! The client of a mirrored network RAM disk: each block on two donors, as a state machine without I/O.
+//!
+//! Owns: attaching and fencing, where each block is, the order of overlapping operations, marks of stripes whose copies
+//! may differ, the decision to leave a donor and to take it back, checksums. Promises: the invariants below. Leaves to
+//! others: connections, clocks, random numbers (the driver), the donor's side, the bytes of a record (`format`).
+//!
+//! # Use
+//! A driver hands [`Machine::step`] each [`Event`] with the time, executes every action of [`Machine::actions`] in
+//! order, and calls `step` with [`Event::Time`] at [`Machine::wake_at`]. The simulator drives the same code.
+//!
+//! # Invariants
+//! 1. A write is acknowledged only when each donor that holds a trusted copy of its blocks has it.
+//! 2. A donor stops being trusted only when all other trusted donors have stored a view without it; writes that it
+//!    lacks are acknowledged after that.
+//! 3. A copy is changed only while its stripe is marked on every donor that holds a trusted copy; a mark goes only when
+//!    the copies are equal.
+//! 4. One change at a time is sent for a block, and no read beside it; a change that a donor may have got is repeated
+//!    on each new connection until every trusted copy has it, also after the user was told that it failed.
+//! 5. A new connection becomes the owner of a donor before anything is sent on it, so nothing of an older one lands
+//!    later. A new client does so with every donor that it trusts, with a greater generation.
+//! 6. A read is answered only if no other client can have begun to change the device: two donors (one, if one is left)
+//!    showed so within `lease_us`, and a client that could not fence a donor waits twice as long before it begins.
+//! 7. At most one donor is not trusted; a second one that is lost takes the blocks with it that no other has.
+//!
+//! # What a donor is
+//! | standing | reads | writes | in the view | it ends when |
+//! |---|---|---|---|---|
+//! | trusted | yes | needed | present | it is late, failing or empty: leaving |
+//! | leaving | no | needed | left | the others have stored that: out |
+//! | out | no | no | left | it is back: rebuilding |
+//! | rebuilding | stripes that were copied | the same | rebuilding | all is copied: trusted; it is late: out |
+//! | lost | no | no | present | never: with the donor that is out already, it had the last copy of some blocks |
+//!
+//! *Cost*: a read is one request, a write two; two small ones when a stripe was not marked.
+
+mod attach;
+mod changes;
+mod checksums;
+mod configuration;
+mod copies;
+mod dirty;
+mod error;
+mod event;
+mod layout;
+mod link;
+mod locks;
+mod machine;
+mod membership;
+mod merge;
+mod operation;
+mod reads;
+
+pub use configuration::{
+    CLAIM_ROUNDS_MAX, COPIES_MAX, Configuration, Intent, OPERATIONS_MAX, REPAIRS_MAX, REQUEST_BYTES_MAX, TROUBLES_MAX,
+    Times,
+};
+pub use error::{MirrorError, Refusal};
+pub use event::{Action, Donor, DonorRequest, Event, Moment, Reply, Request, RequestId};
+pub use layout::{Layout, Place, Ring};
+pub use link::LinkState;
+pub use machine::{Figures, Machine, Phase};
+pub use membership::Standing;
+pub use merge::{Found, Merged, merge};
+
+#[cfg(test)]
+mod tests;

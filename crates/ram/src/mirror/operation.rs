@@ -1,0 +1,141 @@
+//! An operation under way: of the user, or a copy that the machine makes.
+//!
+//! Owns: how a range is cut into pieces of stripes, and how far each is. A read has a piece for each stripe, which any
+//! copy can answer; a change has a part for each copy of each piece, and all of them have to be done.
+
+use std::ops::Range;
+
+use bytes::Bytes;
+
+use super::event::{Donor, Moment, RequestId};
+use crate::format::Geometry;
+
+/// Why a stripe is copied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Why {
+    /// It may differ since the client before died.
+    Resync,
+    /// The donor is filled.
+    Rebuild,
+    /// The donor gave wrong bytes.
+    Repair,
+}
+
+/// What an operation does.
+#[derive(Debug, Clone)]
+pub(super) enum Work {
+    Read,
+    Write { data: Bytes, is_forced: bool },
+    Zeroes { is_forced: bool },
+    Trim,
+    Flush,
+    Copy { to: Donor, why: Why },
+}
+
+impl Work {
+    /// Whether it changes blocks for the user.
+    pub fn is_change(&self) -> bool {
+        matches!(self, Work::Write { .. } | Work::Zeroes { .. } | Work::Trim)
+    }
+}
+
+/// A request to a donor for a piece.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Asked {
+    pub donor: Donor,
+    pub request: RequestId,
+    pub sent_us: Moment,
+}
+
+/// Blocks of one stripe.
+#[derive(Debug, Clone)]
+pub(super) struct Piece {
+    pub stripe: u64,
+    pub blocks: Range<u64>,
+    pub asked: Vec<Asked>,
+    /// Donors that gave wrong bytes.
+    pub wrong: Vec<Donor>,
+    pub data: Option<Bytes>,
+}
+
+/// How far a part is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum PartState {
+    Unsent,
+    Sent,
+    Done,
+    /// The donor is left: it need not have it.
+    Excused,
+}
+
+/// A piece on one donor; of a flush, the donor alone.
+#[derive(Debug, Clone)]
+pub(super) struct Part {
+    pub donor: Donor,
+    pub piece: usize,
+    pub state: PartState,
+}
+
+/// An operation under way.
+#[derive(Debug)]
+pub(super) struct Operation {
+    /// The user's number, until the user was answered.
+    pub user: Option<u64>,
+    pub work: Work,
+    pub blocks: Range<u64>,
+    pub began_us: Moment,
+    pub pieces: Vec<Piece>,
+    pub parts: Vec<Part>,
+    /// Whether the parts are known.
+    pub is_planned: bool,
+    /// Whether a donor may have been changed.
+    pub has_begun: bool,
+}
+
+impl Operation {
+    pub fn new(user: Option<u64>, work: Work, blocks: Range<u64>, geometry: &Geometry, began_us: Moment) -> Operation {
+        let pieces = pieces(&blocks, geometry.stripe_blocks());
+        Operation { user, work, blocks, began_us, pieces, parts: Vec::new(), is_planned: false, has_begun: false }
+    }
+
+    /// Whether every part is done or excused.
+    pub fn is_settled(&self) -> bool {
+        self.parts.iter().all(|part| matches!(part.state, PartState::Done | PartState::Excused))
+    }
+
+    /// The bytes of all pieces, if all are there.
+    pub fn data(&self) -> Option<Bytes> {
+        if let [only] = &self.pieces[..] {
+            return only.data.clone();
+        }
+        let mut whole = Vec::new();
+        for piece in &self.pieces {
+            whole.extend_from_slice(piece.data.as_ref()?);
+        }
+        Some(whole.into())
+    }
+}
+
+fn pieces(blocks: &Range<u64>, stripe_blocks: u64) -> Vec<Piece> {
+    let mut pieces = Vec::new();
+    let mut first = blocks.start;
+    while first < blocks.end {
+        let stripe = first / stripe_blocks;
+        let end = blocks.end.min((stripe + 1) * stripe_blocks);
+        pieces.push(Piece { stripe, blocks: first..end, asked: Vec::new(), wrong: Vec::new(), data: None });
+        first = end;
+    }
+    pieces
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_are_cut_at_stripes() {
+        let cut: Vec<_> = pieces(&(3..9), 4).into_iter().map(|piece| (piece.stripe, piece.blocks)).collect();
+        assert_eq!(cut, [(0, 3..4), (1, 4..8), (2, 8..9)]);
+        assert!(pieces(&(3..3), 4).is_empty());
+    }
+}

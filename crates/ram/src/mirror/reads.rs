@@ -1,0 +1,138 @@
+//! Reading: which copy is asked, and when the answer may be given.
+//!
+//! Owns: the choice among the copies, the second request when the first is late, the comparison with the checksum, the
+//! proof that no other client has the device. Promises: bytes that do not fit a known checksum are never given out.
+
+use bytes::Bytes;
+
+use super::error::MirrorError;
+use super::event::{Donor, DonorRequest, Moment, RequestId};
+use super::layout::{Layout, Place};
+use super::link::{LinkState, Purpose};
+use super::machine::Machine;
+use super::membership::Standing;
+use super::operation::{Asked, Operation, Piece};
+
+impl Machine {
+    pub(super) fn drive_read(&mut self, number: u64, mut operation: Operation) {
+        for at in 0..operation.pieces.len() {
+            if let Err(error) = self.ask(number, &mut operation.pieces[at], at, None) {
+                return self.finish(number, operation, Err(error));
+            }
+        }
+        let Some(data) = operation.data() else {
+            self.operations.insert(number, operation);
+            return;
+        };
+        if !self.has_proof() {
+            if self.held.insert(number) {
+                self.figures.held_reads += 1;
+            }
+            self.operations.insert(number, operation);
+            for donor in 0..self.links.len() {
+                if self.links[donor].state == LinkState::Claimed && !self.links[donor].has_ping() {
+                    self.send(donor, Purpose::Ping, DonorRequest::ReadMetadata);
+                }
+            }
+            return;
+        }
+        for piece in &operation.pieces {
+            for donor in &piece.wrong {
+                self.begin_repair(*donor, piece.blocks.clone());
+            }
+        }
+        self.finish(number, operation, Ok(data));
+    }
+
+    /// Whether no other client can have begun to change the device.
+    fn has_proof(&self) -> bool {
+        let is_whole = self.membership.standing.iter().all(|standing| *standing == Standing::Trusted);
+        let is_leaving = self.membership.standing.contains(&Standing::Leaving);
+        let needed = if is_whole || is_leaving { 2 } else { 1 };
+        let lease_us = self.configuration.times.lease_us;
+        let is_proven = |proof_us: Option<Moment>| proof_us.is_some_and(|proof_us| proof_us + lease_us > self.now_us);
+        let is_proof = |donor: &Donor| {
+            self.membership.standing[*donor] == Standing::Trusted && is_proven(self.links[*donor].proof_us)
+        };
+        (0..self.links.len()).filter(is_proof).count() >= needed
+    }
+
+    /// Asks a copy for a piece that has no data yet, or a second one when the first is late.
+    ///
+    /// *Errors*: no copy is left that could have it.
+    pub(super) fn ask(
+        &mut self,
+        number: u64,
+        piece: &mut Piece,
+        at: usize,
+        except: Option<Donor>,
+    ) -> Result<(), MirrorError> {
+        let suspect_us = self.configuration.times.suspect_us;
+        let is_late = |asked: &Asked| asked.sent_us + suspect_us <= self.now_us;
+        if piece.data.is_some() || !piece.asked.iter().all(is_late) {
+            return Ok(());
+        }
+        let places = self.ring.places(piece.stripe);
+        let may_have = |place: &&Place| {
+            Some(place.donor) != except
+                && self.is_readable(place.donor, piece.stripe)
+                && !piece.wrong.contains(&place.donor)
+        };
+        if !places.iter().any(|place| may_have(&place)) {
+            let block = piece.blocks.start;
+            return Err(match piece.wrong.is_empty() {
+                true => MirrorError::Lost { block },
+                false => MirrorError::Corrupt { block },
+            });
+        }
+        let is_free = |place: &&Place| {
+            self.links[place.donor].state == LinkState::Claimed
+                && !piece.asked.iter().any(|asked| asked.donor == place.donor)
+        };
+        let load = |place: &&Place| {
+            let link = &self.links[place.donor];
+            (link.late_us(self.now_us) >= suspect_us, link.outstanding.len())
+        };
+        let Some(place) = places.iter().filter(may_have).filter(is_free).min_by_key(load).copied() else {
+            return Ok(());
+        };
+        let offset = self.offset(place, piece);
+        let bytes = (piece.blocks.end - piece.blocks.start) * u64::from(self.configuration.geometry.block_bytes);
+        if !piece.asked.is_empty() {
+            self.figures.hedged += 1;
+        }
+        let purpose = Purpose::Piece { operation: number, piece: at };
+        let request = self.send(place.donor, purpose, DonorRequest::Read { offset, bytes });
+        piece.asked.push(Asked { donor: place.donor, request, sent_us: self.now_us });
+        Ok(())
+    }
+
+    /// Where a piece begins on a donor.
+    pub(super) fn offset(&self, place: Place, piece: &Piece) -> u64 {
+        let geometry = &self.configuration.geometry;
+        let inside = piece.blocks.start - piece.stripe * geometry.stripe_blocks();
+        place.offset + inside * u64::from(geometry.block_bytes)
+    }
+
+    pub(super) fn piece_read(&mut self, number: u64, at: usize, donor: Donor, request: RequestId, data: Bytes) {
+        let Some(operation) = self.operations.get_mut(&number) else {
+            self.figures.late_replies += 1;
+            return;
+        };
+        let piece = &mut operation.pieces[at];
+        piece.asked.retain(|asked| asked.request != request);
+        if piece.data.is_some() {
+            self.figures.late_replies += 1;
+            return;
+        }
+        let bytes = (piece.blocks.end - piece.blocks.start) * u64::from(self.configuration.geometry.block_bytes);
+        if data.len() as u64 == bytes && self.checksums.fits(piece.blocks.start, &data) {
+            piece.data = Some(data);
+        } else {
+            piece.wrong.push(donor);
+            self.figures.lies += 1;
+            self.links[donor].troubles += 1;
+        }
+        self.ready.insert(number);
+    }
+}

@@ -1,0 +1,109 @@
+//! `ram-simulation`: a mirrored network RAM disk under faults, with its invariants checked after every step.
+//!
+//! Exits with 0 when no invariant is broken, every history can be explained, each scenario was met often enough, and
+//! each planted bug was caught, twice by the same seed. With `--bug NAME --replay SEED` it runs that seed alone with
+//! that bug planted, and exits with 0 when it was caught. `--shard I/K` takes every K-th run, from the I-th on;
+//! `--story SEED` prints what happens in one run.
+
+use std::io::Write;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use nectary_ram::planted::Bug;
+use nectary_sim::arguments::Arguments;
+use nectary_sim::planted::{self, Case};
+use nectary_sim::ram::{FAULTS, Report, Scenario, WRITES, replay_planted, run_many, run_planted, story};
+
+const ARGUMENTS: [&str; 8] = ["seed", "runs", "shard", "planted", "bug", "replay", "story", "log"];
+/// A planted bug must be caught within this many runs.
+const PLANTED_RUNS_MAX: u64 = 20_000;
+
+fn named(name: &str) -> Bug {
+    let bug = Bug::ALL.into_iter().find(|bug| bug.name() == name);
+    bug.expect("names are those of the bugs")
+}
+
+fn shard(arguments: &Arguments) -> Result<(u64, u64), ExitCode> {
+    let Some(word) = arguments.word("shard") else { return Ok((0, 1)) };
+    let parts = word.split_once('/').and_then(|(at, of)| Some((at.parse().ok()?, of.parse().ok()?)));
+    parts.filter(|(at, of)| at < of).ok_or_else(|| {
+        eprintln!("ram-simulation: --shard I/K: I counts from 0 and is below K, as 0/4");
+        ExitCode::from(2)
+    })
+}
+
+fn main() -> ExitCode {
+    let arguments = match Arguments::parse("ram-simulation", &ARGUMENTS) {
+        Ok(arguments) => arguments,
+        Err(code) => return code,
+    };
+    let shard = match shard(&arguments) {
+        Ok(shard) => shard,
+        Err(code) => return code,
+    };
+    if arguments.word("story").is_some() {
+        story(arguments.number("story", 0)).iter().for_each(|line| println!("{line}"));
+        return ExitCode::SUCCESS;
+    }
+    let names = Bug::ALL.map(Bug::name);
+    let replay = |name: &str, case: Case| replay_planted(named(name), case.seed);
+    if let Some((name, case)) = Case::of(&arguments, &names) {
+        let is_caught = planted::print_replay(name, case, replay(name, case).as_ref());
+        return if is_caught { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+    }
+    let (seed, runs) = (arguments.number("seed", 1), arguments.number("runs", 2000).max(1));
+    let begun = Instant::now();
+    let first = seed.wrapping_mul(1_000_000);
+    let mut caught = Vec::new();
+    if arguments.number("planted", 1) == 1 {
+        let find = |name: &str| run_planted(named(name), first, PLANTED_RUNS_MAX);
+        caught = planted::catch_each("ram-simulation", &names, find, replay);
+    }
+    let survived = caught.iter().filter(|(.., is_good)| !is_good).count();
+    let report = run_many(first, runs, shard, |report| {
+        if report.runs.is_multiple_of(500) {
+            let seconds = begun.elapsed().as_secs_f64();
+            eprint!("\r{} of {runs} runs, {} broken, {seconds:.0} s    ", report.runs, report.broken_count);
+            let _ = std::io::stderr().flush();
+        }
+        true
+    });
+    eprintln!();
+    let good = print_runs(&report, first) && survived == 0;
+    let coverage: Vec<(&str, u64)> =
+        Scenario::ALL.iter().map(|scenario| (scenario.name(), report.coverage.count(*scenario))).collect();
+    arguments.log(&serde_json::json!({
+        "check": "ram-simulation", "seed": seed, "runs": report.runs, "lossy": report.lossy,
+        "operations": report.operations, "writes": report.writes, "failed": report.failed, "faults": report.faults,
+        "clients": report.clients, "broken": report.broken_count, "coverage": coverage, "planted": caught,
+        "planted_survived": survived, "seconds": begun.elapsed().as_secs(), "passed": good,
+    }));
+    if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn print_runs(report: &Report, first: u64) -> bool {
+    report.broken.iter().for_each(|broken| println!("BROKEN {broken}"));
+    println!(
+        "seeds from {first}: {} runs, of which {} lost more than the policy survives, {} operations, {} acknowledged \
+         writes (wanted {WRITES} a run), {} faults (wanted {FAULTS} a run), {} runs short of that, {} failed operations, \
+         {} clients, {} virtual seconds, {} broken, trace {:#x}",
+        report.runs,
+        report.lossy,
+        report.operations,
+        report.writes,
+        report.faults,
+        report.short,
+        report.failed,
+        report.clients,
+        report.time_us / 1_000_000,
+        report.broken_count,
+        report.trace
+    );
+    let missing = report.coverage.missing(report.runs);
+    let wanted = (report.runs / nectary_sim::ram::RUNS_PER_SCENARIO).max(1);
+    for scenario in Scenario::ALL {
+        let short = if missing.contains(&scenario.name()) { "  TOO FEW" } else { "" };
+        println!("  {:<50} {:>9} (wanted {wanted}){short}", scenario.name(), report.coverage.count(*scenario));
+    }
+    report.broken_count == 0 && report.is_enough()
+}

@@ -1,0 +1,132 @@
+//! What may be in each block.
+//!
+//! Owns: the contents that a number stands for, and for each block the number that was acknowledged last and those of
+//! changes that are under way or failed. Promises: a number that no later acknowledged change replaced is never
+//! forgotten.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// Bytes of a block.
+pub const BLOCK_BYTES: usize = 16;
+const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// The contents of a block for a number; 0 is zeroes.
+pub fn contents(number: u64, block: u64) -> [u8; BLOCK_BYTES] {
+    let mut bytes = [0; BLOCK_BYTES];
+    if number != 0 {
+        bytes[..8].copy_from_slice(&number.to_le_bytes());
+        bytes[8..].copy_from_slice(&(number.wrapping_mul(MIX) ^ (block + 1)).to_le_bytes());
+    }
+    bytes
+}
+
+/// The number of a block's contents; `None` if nobody ever wrote them there.
+pub fn number_of(bytes: &[u8], block: u64) -> Option<u64> {
+    let number = u64::from_le_bytes(bytes.get(..8)?.try_into().ok()?);
+    (contents(number, block)[..] == *bytes).then_some(number)
+}
+
+/// A change that was not acknowledged.
+#[derive(Debug, Clone, Copy)]
+struct Pending {
+    number: u64,
+    /// The client, and the place among the changes: what a later client did is later.
+    order: (usize, usize),
+}
+
+/// One block.
+#[derive(Debug, Clone, Default)]
+struct Block {
+    acknowledged: u64,
+    order: (usize, usize),
+    was_written: bool,
+    pending: Vec<Pending>,
+}
+
+/// Every block of the device.
+#[derive(Debug)]
+pub struct Blocks {
+    blocks: Vec<Block>,
+    /// Changes under way by the place in the history.
+    under_way: BTreeMap<usize, (Range<u64>, Pending)>,
+}
+
+impl Blocks {
+    /// All zeroes.
+    pub fn new(count: u64) -> Blocks {
+        Blocks { blocks: vec![Block::default(); count as usize], under_way: BTreeMap::new() }
+    }
+
+    /// A change of a client begins.
+    pub fn begin(&mut self, client: usize, place: usize, blocks: Range<u64>, number: u64) {
+        let pending = Pending { number, order: (client, place) };
+        for block in blocks.clone() {
+            self.blocks[block as usize].pending.push(pending);
+        }
+        self.under_way.insert(place, (blocks, pending));
+    }
+
+    /// A change is acknowledged: what began before it is replaced.
+    pub fn acknowledge(&mut self, place: usize) -> Range<u64> {
+        let Some((blocks, pending)) = self.under_way.remove(&place) else { return 0..0 };
+        for block in blocks.clone() {
+            let block = &mut self.blocks[block as usize];
+            block.pending.retain(|other| other.order > pending.order);
+            // The answer to a client of before may come after a later client has overwritten the block.
+            if pending.order >= block.order {
+                (block.acknowledged, block.order) = (pending.number, pending.order);
+                block.was_written |= pending.number != 0;
+            }
+        }
+        blocks
+    }
+
+    /// Whether zeroes are the last that some block got after other bytes.
+    pub fn has_trimmed(&self) -> bool {
+        self.blocks.iter().any(|block| block.was_written && block.acknowledged == 0)
+    }
+
+    /// Whether a change of the block may still happen.
+    pub fn is_pending(&self, block: u64) -> bool {
+        !self.blocks[block as usize].pending.is_empty()
+    }
+
+    /// Whether a block may have these contents.
+    pub fn may_be(&self, block: u64, bytes: &[u8]) -> bool {
+        let entry = &self.blocks[block as usize];
+        number_of(bytes, block).is_some_and(|number| {
+            number == entry.acknowledged || entry.pending.iter().any(|pending| pending.number == number)
+        })
+    }
+
+    /// The possible numbers of a block, in words.
+    pub fn expected(&self, block: u64) -> String {
+        let entry = &self.blocks[block as usize];
+        let pending: Vec<u64> = entry.pending.iter().map(|pending| pending.number).collect();
+        format!("{} or one of {pending:?}", entry.acknowledged)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn acknowledged_change_replaces_earlier_ones_and_not_later_ones() {
+        let mut blocks = Blocks::new(2);
+        blocks.begin(0, 1, 0..2, 11);
+        blocks.begin(0, 2, 1..2, 12);
+        assert!(blocks.may_be(0, &contents(0, 0)) && blocks.may_be(0, &contents(11, 0)));
+        assert!(!blocks.may_be(1, &contents(11, 0)), "the right number in the wrong place");
+        assert_eq!(blocks.acknowledge(1), 0..2);
+        assert!(!blocks.may_be(1, &contents(0, 1)) && blocks.may_be(1, &contents(12, 1)));
+        blocks.acknowledge(2);
+        assert!(!blocks.may_be(1, &contents(11, 1)) && !blocks.is_pending(1));
+        blocks.begin(0, 3, 0..1, 13);
+        blocks.begin(1, 4, 0..1, 14);
+        blocks.acknowledge(4);
+        blocks.acknowledge(3);
+        assert!(blocks.may_be(0, &contents(14, 0)) && !blocks.may_be(0, &contents(13, 0)), "the later client's stays");
+    }
+}

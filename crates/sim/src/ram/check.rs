@@ -1,0 +1,230 @@
+//! What must hold, after every step.
+//!
+//! Owns: the invariants of a mirrored device and the answers that its users may get.
+//!
+//! - What the client in use may read from a donor is what was acknowledged last, or a change that is under way or failed.
+//! - What an attacher would believe, with all donors or without any one of them, is the same; so it holds without the
+//!   client's memory. Of more than two donors, each may be missing.
+//! - No read gives bytes that nobody wrote there; no request fails as lost, unless more was lost than the policy survives.
+//! - Once nothing fails any more, both copies of every stripe are equal.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+use bytes::Bytes;
+use nectary_ram::mirror::{Donor, Found, Layout, MirrorError, OPERATIONS_MAX, Phase, Refusal, Standing, merge};
+
+use super::blocks::{BLOCK_BYTES, number_of};
+use super::client::Pending;
+use super::coverage::Scenario;
+use super::network::ClientId;
+use super::world::{STRIPE_BLOCKS, Stage, World};
+
+/// Copies that a machine makes beside the user's operations, at most.
+const COPIES_BESIDE_MAX: usize = 8;
+
+impl World {
+    /// The bytes of a block on a donor; `None` if it is not placed there.
+    fn copy(&self, donor: Donor, block: u64) -> Option<&[u8]> {
+        let place = self.ring.places(block / STRIPE_BLOCKS).into_iter().find(|place| place.donor == donor)?;
+        let from = place.offset as usize + (block % STRIPE_BLOCKS) as usize * BLOCK_BYTES;
+        self.donors[donor].memory.get(from..from + BLOCK_BYTES)
+    }
+
+    /// Whether a donor's copy of a block, if it has one, may be what it is.
+    fn is_good(&self, donor: Donor, block: u64) -> bool {
+        let copy = self.copy(donor, block);
+        copy.is_none_or(|copy| self.blocks.may_be(block, copy)) || self.lies.contains(&(donor, block))
+    }
+
+    fn describe(&self, donor: Donor, block: u64) -> String {
+        let number = self.copy(donor, block).and_then(|copy| number_of(copy, block));
+        format!("donor {donor}, block {block}: {number:?} where {} belongs", self.blocks.expected(block))
+    }
+
+    fn check_believed(&mut self, donor: Donor, blocks: Range<u64>, what: &str) {
+        if !self.believed[donor] || !self.is_created || self.is_lossy {
+            return;
+        }
+        if let Some(block) = blocks.into_iter().find(|block| !self.is_good(donor, *block)) {
+            let what = format!("{what}: an attacher would believe a wrong copy: {}", self.describe(donor, block));
+            self.break_with(what);
+        }
+    }
+
+    /// Whether a donor has all that was acknowledged, of the blocks that are placed on it.
+    pub fn has_everything(&self, donor: Donor) -> bool {
+        (0..self.geometry.blocks()).all(|block| self.is_good(donor, block))
+    }
+
+    /// A donor's memory was changed.
+    pub fn memory_changed(&mut self, donor: Donor, offset: u64, bytes: u64) {
+        let stripe_bytes = u64::from(self.geometry.stripe_bytes);
+        let (slot, donors) = (offset / stripe_bytes, self.donors.len() as u64);
+        let column = if slot.is_multiple_of(2) { donor as u64 } else { (donor as u64 + donors - 1) % donors };
+        let stripe = slot / 2 * donors + column;
+        let first = stripe * STRIPE_BLOCKS + offset % stripe_bytes / BLOCK_BYTES as u64;
+        let blocks = first..first + bytes / BLOCK_BYTES as u64;
+        self.lies.retain(|(liar, block)| *liar != donor || !blocks.contains(block));
+        self.check_believed(donor, blocks, "after a change");
+    }
+
+    /// A record was stored or lost: which donors would an attacher believe?
+    pub fn records_changed(&mut self) {
+        if !self.is_created || self.is_lossy {
+            return;
+        }
+        let now_us = self.now_us();
+        let found = |donor: Donor| match &self.donors[donor] {
+            at if at.down_until_us > now_us => Found::Missing,
+            at => match &at.record {
+                Some(record) => Found::Record { record, incarnation: at.incarnation },
+                None => Found::Empty,
+            },
+        };
+        let all: Vec<Found<'_>> = (0..self.donors.len()).map(found).collect();
+        let numbers = self.donors.iter().map(|at| at.record.as_ref().map(|record| record.view.number()));
+        let numbers: BTreeSet<Option<(u64, u64)>> = numbers.collect();
+        // While a view is being stored, the donor that has it first may be needed.
+        let is_told = numbers.len() == 1 && !numbers.contains(&None);
+        let mut believed = vec![false; all.len()];
+        let mut broken = None;
+        match merge(&all, false) {
+            Ok(merged) => {
+                let is_whole = merged.trusted.iter().all(|trusted| *trusted) && is_told;
+                believed.clone_from(&merged.trusted);
+                for missing in 0..all.len() {
+                    let mut rest = all.clone();
+                    rest[missing] = Found::Missing;
+                    match merge(&rest, false) {
+                        Ok(merged) => {
+                            believed.iter_mut().zip(merged.trusted).for_each(|(believed, more)| *believed |= more);
+                        }
+                        Err(refusal) if is_whole && all.len() > 2 => {
+                            broken = Some(format!("without donor {missing} nobody could attach: {refusal}"));
+                        }
+                        Err(_) => {}
+                    }
+                }
+            }
+            Err(Refusal::CannotSettle { .. }) if all.len() == 2 => {}
+            Err(refusal) => broken = Some(format!("nobody could attach: {refusal}")),
+        }
+        let new: Vec<Donor> = (0..believed.len()).filter(|donor| believed[*donor] && !self.believed[*donor]).collect();
+        (self.believed, self.is_told) = (believed, is_told);
+        if let Some(broken) = broken {
+            self.break_with(broken);
+        }
+        for donor in new {
+            self.check_believed(donor, 0..self.geometry.blocks(), "after a record");
+        }
+    }
+
+    /// A client's machine took an event in.
+    pub fn check_client(&mut self, client: ClientId) {
+        let machine = &self.clients[client].machine;
+        if machine.operations() > OPERATIONS_MAX + COPIES_BESIDE_MAX {
+            let what = format!("{} operations under way", machine.operations());
+            return self.break_with(what);
+        }
+        let is_serving = matches!(machine.phase(), Phase::Resync | Phase::Open | Phase::Detaching);
+        if client != self.current || !is_serving || !self.is_created {
+            return;
+        }
+        if machine.standing().iter().any(|standing| *standing != Standing::Trusted) {
+            self.heal_lies();
+        }
+        let machine = &self.clients[client].machine;
+        for donor in 0..self.donors.len() {
+            // A donor that restarted is found out by its incarnation before anything is read from it.
+            let is_known = machine.view().members[donor].incarnation == self.donors[donor].incarnation;
+            if !is_known {
+                continue;
+            }
+            let is_bad =
+                |block: &u64| machine.is_readable(donor, block / STRIPE_BLOCKS) && !self.is_good(donor, *block);
+            if let Some(block) = (0..self.geometry.blocks()).find(is_bad) {
+                let what = format!("the client would read a wrong copy: {}", self.describe(donor, block));
+                return self.break_with(what);
+            }
+            if machine.standing()[donor] == Standing::Rebuilding && self.left_at_crash[donor] {
+                self.left_at_crash[donor] = false;
+                self.coverage.met(Scenario::LeftReturnsLater);
+            }
+        }
+        self.hunt(client);
+    }
+
+    /// A user's request is finished.
+    pub fn complete(&mut self, client: ClientId, id: u64, result: Result<Bytes, MirrorError>) {
+        let Some(pending) = self.clients[client].pending.remove(&id) else {
+            return self.break_with(format!("request {id} is completed twice"));
+        };
+        let is_over = matches!(result, Err(MirrorError::Superseded | MirrorError::NotAttached));
+        match (result, pending) {
+            (Ok(data), Pending::Read { blocks, began }) => self.check_read(blocks, began, &data),
+            (Ok(_), Pending::Change { place, is_write, .. }) => {
+                let blocks = self.blocks.acknowledge(place);
+                self.history.end(place);
+                self.writes += u64::from(is_write);
+                for donor in 0..self.donors.len() {
+                    self.check_believed(donor, blocks.clone(), "after an acknowledgement");
+                }
+            }
+            (Ok(_), Pending::Flush) => {}
+            (Err(error), _) => {
+                self.failed += 1;
+                let standing = self.clients[client].machine.standing();
+                let is_degraded = standing.iter().any(|standing| *standing != Standing::Trusted);
+                let is_allowed = match error {
+                    MirrorError::Patience { .. } => self.stage != Stage::Reread,
+                    MirrorError::Superseded | MirrorError::NotAttached => true,
+                    MirrorError::Lost { .. } => self.is_lossy,
+                    MirrorError::Corrupt { .. } => self.is_lossy || self.had_lies && is_degraded,
+                    MirrorError::Busy | MirrorError::Range { .. } => false,
+                };
+                if !is_allowed {
+                    self.break_with(format!("a request failed: {error}"));
+                }
+            }
+        }
+        if self.stage == Stage::Work && !is_over {
+            self.plan_submit(client);
+        }
+    }
+
+    fn check_read(&mut self, blocks: Range<u64>, began: u64, data: &[u8]) {
+        let copies = data.chunks(BLOCK_BYTES);
+        let numbers: Vec<Option<u64>> = blocks.clone().zip(copies).map(|(block, copy)| number_of(copy, block)).collect();
+        let is_whole = numbers.len() as u64 == blocks.end - blocks.start;
+        match numbers.into_iter().collect::<Option<Vec<u64>>>().filter(|_| is_whole) {
+            Some(numbers) => self.note_read(blocks, began, &numbers),
+            None => self.break_with(format!("blocks {blocks:?} were read with bytes that nobody wrote there")),
+        }
+    }
+
+    /// Once everything is whole: both copies of each block are equal.
+    pub fn check_copies(&mut self) {
+        for block in 0..self.geometry.blocks() {
+            let [first, second] = self.ring.places(block / STRIPE_BLOCKS).map(|place| place.donor);
+            let is_lie = self.lies.iter().any(|(_, lied)| *lied == block);
+            if !is_lie && self.copy(first, block) != self.copy(second, block) {
+                let (one, other) = (self.describe(first, block), self.describe(second, block));
+                return self.break_with(format!("the copies differ though nothing is under way: {one}; {other}"));
+            }
+        }
+    }
+
+    /// Wrong copies become right again: what follows may not add a second fault to them.
+    pub fn heal_lies(&mut self) {
+        for (donor, block) in std::mem::take(&mut self.lies) {
+            let other = self.ring.places(block / STRIPE_BLOCKS).into_iter().find(|place| place.donor != donor);
+            let right = other.and_then(|other| self.copy(other.donor, block)).map(<[u8]>::to_vec);
+            let place = self.ring.places(block / STRIPE_BLOCKS).into_iter().find(|place| place.donor == donor);
+            if let (Some(right), Some(place)) = (right, place) {
+                let from = place.offset as usize + (block % STRIPE_BLOCKS) as usize * BLOCK_BYTES;
+                self.donors[donor].memory[from..from + BLOCK_BYTES].copy_from_slice(&right);
+            }
+        }
+    }
+}

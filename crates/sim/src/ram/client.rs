@@ -1,0 +1,123 @@
+//! A client: its machine, its connections, and the threads of its user.
+//!
+//! Owns: what a user does next, and what it waits for. Leaves to others: what its answers have to be (`check`).
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use bytes::Bytes;
+use nectary_ram::format::Geometry;
+use nectary_ram::mirror::{Configuration, Intent, Machine, Phase, Request, Times};
+
+use super::blocks::{BLOCK_BYTES, contents};
+use super::donor::ConnectionId;
+use super::network::MILLISECOND;
+use crate::random::Random;
+
+/// Blocks of an operation, at most.
+const OPERATION_BLOCKS_MAX: u64 = 6;
+
+/// An operation whose end a user waits for.
+#[derive(Debug, Clone)]
+pub enum Pending {
+    Read { blocks: Range<u64>, began: u64 },
+    /// The place in the history.
+    Change { place: usize, blocks: Range<u64>, is_write: bool },
+    Flush,
+}
+
+/// A client.
+#[derive(Debug)]
+pub struct Client {
+    pub machine: Machine,
+    pub id: u64,
+    pub is_alive: bool,
+    pub paused_until_us: u64,
+    pub connections: Vec<Option<ConnectionId>>,
+    /// The incarnations that it met.
+    pub incarnations: Vec<u64>,
+    pub is_attached: bool,
+    pub pending: BTreeMap<u64, Pending>,
+    pub next_id: u64,
+    /// It is killed after so many steps in a phase.
+    pub kill_at: Option<(Phase, u64)>,
+}
+
+/// What a user wants next.
+pub struct Wish {
+    pub request: Request,
+    pub blocks: Range<u64>,
+    pub kind: WishKind,
+}
+
+/// The kinds of wishes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WishKind {
+    Read,
+    Write,
+    Zero,
+    Flush,
+}
+
+/// The times of simulated machines: as by default, about four times as fast.
+pub const TIMES: Times = Times {
+    suspect_us: 60 * MILLISECOND,
+    leave_us: 200 * MILLISECOND,
+    patience_us: 3000 * MILLISECOND,
+    survey_us: 150 * MILLISECOND,
+    lease_us: 700 * MILLISECOND,
+    ping_us: 80 * MILLISECOND,
+    clean_us: 120 * MILLISECOND,
+    rejoin_us: 80 * MILLISECOND,
+    tick_us: 15 * MILLISECOND,
+};
+
+impl Client {
+    /// A client that begins to create or attach the device.
+    pub fn new(geometry: Geometry, id: u64, intent: Intent, now_us: u64) -> Client {
+        let donors = usize::from(geometry.members);
+        let labels = (0..donors).map(|donor| format!("host-{donor}")).collect();
+        let configuration = Configuration { geometry, labels, client: id, intent, times: TIMES };
+        Client {
+            machine: Machine::new(configuration, now_us).expect("the geometry is possible"),
+            id,
+            is_alive: true,
+            paused_until_us: 0,
+            connections: vec![None; donors],
+            incarnations: vec![0; donors],
+            is_attached: false,
+            pending: BTreeMap::new(),
+            next_id: 1,
+            kill_at: None,
+        }
+    }
+
+    /// Whether a change of one of the blocks is under way.
+    pub fn changes(&self, blocks: &Range<u64>) -> bool {
+        self.pending.values().any(|pending| match pending {
+            Pending::Change { blocks: other, .. } => other.start < blocks.end && blocks.start < other.end,
+            _ => false,
+        })
+    }
+}
+
+/// What a user wants next; a write writes `number`.
+pub fn wish(random: &mut Random, blocks: u64, number: u64) -> Wish {
+    // Half of the operations meet in a few blocks.
+    let first = if random.chance(50) { random.below(blocks.min(6)) } else { random.below(blocks) };
+    let count = 1 + random.below(OPERATION_BLOCKS_MAX).min(random.below(OPERATION_BLOCKS_MAX));
+    let range = first..(first + count).min(blocks);
+    let (offset, bytes) = (first * BLOCK_BYTES as u64, (range.end - first) * BLOCK_BYTES as u64);
+    let force = random.chance(20);
+    let (kind, request) = match random.below(100) {
+        0..45 => {
+            let data: Vec<u8> = range.clone().flat_map(|block| contents(number, block)).collect();
+            (WishKind::Write, Request::Write { offset, data: Bytes::from(data), force })
+        }
+        45..51 => (WishKind::Zero, Request::WriteZeroes { offset, bytes, force }),
+        51..59 => (WishKind::Zero, Request::Trim { offset, bytes }),
+        59..93 => (WishKind::Read, Request::Read { offset, bytes }),
+        _ => (WishKind::Flush, Request::Flush),
+    };
+    Wish { request, blocks: range, kind }
+}

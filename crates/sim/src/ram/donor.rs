@@ -1,0 +1,112 @@
+//! A donor as the simulator has it: memory, a metadata area, an incarnation, and one owning connection.
+//!
+//! Owns: what a request does at the moment when it is executed. Promises: the donor's side of
+//! `nectary_ram::mirror`: only the owner reads and writes; a record is exchanged only for the expected one, and the
+//! exchange makes its connection the owner.
+
+use bytes::Bytes;
+use nectary_ram::format::{Record, Stamp};
+use nectary_ram::mirror::{DonorRequest, Reply};
+use nectary_ram::planted::{Bug, is_planted};
+
+/// The number of a connection.
+pub type ConnectionId = usize;
+
+/// A donor.
+#[derive(Debug)]
+pub struct DonorModel {
+    /// What it calls itself; another after each restart.
+    pub incarnation: u64,
+    /// Its memory for the device.
+    pub memory: Vec<u8>,
+    /// Its metadata area.
+    pub area: Vec<u8>,
+    /// The record in it.
+    pub record: Option<Record>,
+    /// The connection that reads and writes.
+    pub owner: Option<ConnectionId>,
+    /// It does nothing until then.
+    pub paused_until_us: u64,
+    /// Requests take longer until then.
+    pub slow_until_us: u64,
+    /// It does not run until then.
+    pub down_until_us: u64,
+    /// Whether it does not fence: a planted bug.
+    pub never_fences: bool,
+}
+
+impl DonorModel {
+    /// An empty donor.
+    pub fn new(incarnation: u64, bytes: u64, position: usize) -> DonorModel {
+        DonorModel {
+            incarnation,
+            memory: vec![0; bytes as usize],
+            area: Vec::new(),
+            record: None,
+            owner: None,
+            paused_until_us: 0,
+            slow_until_us: 0,
+            down_until_us: 0,
+            never_fences: position == 0 && is_planted(Bug::FencingSkipped),
+        }
+    }
+
+    /// Its memory is gone.
+    pub fn restart(&mut self, incarnation: u64, down_until_us: u64) {
+        self.incarnation = incarnation;
+        self.memory.fill(0);
+        self.area.clear();
+        self.record = None;
+        self.owner = None;
+        (self.paused_until_us, self.down_until_us) = (0, down_until_us);
+    }
+
+    /// Executes a request of a connection. `is_alive` tells whether a connection has not ended yet, as far as the donor
+    /// knows.
+    pub fn execute(&mut self, from: ConnectionId, body: &DonorRequest, is_alive: impl Fn(usize) -> bool) -> Reply {
+        let is_owner = self.owner == Some(from) || self.never_fences && self.owner.is_some();
+        match body {
+            DonorRequest::ReadMetadata => {
+                let is_owned = self.owner.is_some_and(|owner| owner != from && is_alive(owner));
+                return Reply::Metadata { area: Bytes::copy_from_slice(&self.area), is_owned };
+            }
+            DonorRequest::SwapMetadata { expected, record } => {
+                if Stamp::of(&self.area) != *expected {
+                    return Reply::SwapRefused;
+                }
+                self.area = record.to_vec();
+                self.record = Record::decode(record).ok();
+                self.owner = Some(from);
+                return Reply::Done;
+            }
+            _ if !is_owner => return Reply::NotOwner,
+            DonorRequest::Flush => return Reply::Done,
+            _ => {}
+        }
+        let (offset, bytes) = range(body).unwrap_or_default();
+        let end = offset.saturating_add(bytes);
+        let Some(memory) = self.memory.get_mut(offset as usize..end as usize) else { return Reply::Failed };
+        match body {
+            DonorRequest::Read { .. } => return Reply::Data(Bytes::copy_from_slice(memory)),
+            DonorRequest::Write { data, .. } => memory.copy_from_slice(data),
+            _ => memory.fill(0),
+        }
+        Reply::Done
+    }
+}
+
+/// The range of a request that changes memory or reads it.
+pub fn range(body: &DonorRequest) -> Option<(u64, u64)> {
+    match body {
+        DonorRequest::Write { offset, data, .. } => Some((*offset, data.len() as u64)),
+        DonorRequest::Read { offset, bytes }
+        | DonorRequest::WriteZeroes { offset, bytes, .. }
+        | DonorRequest::Trim { offset, bytes } => Some((*offset, *bytes)),
+        DonorRequest::Flush | DonorRequest::ReadMetadata | DonorRequest::SwapMetadata { .. } => None,
+    }
+}
+
+/// Whether a request changes blocks.
+pub fn is_change(body: &DonorRequest) -> bool {
+    matches!(body, DonorRequest::Write { .. } | DonorRequest::WriteZeroes { .. } | DonorRequest::Trim { .. })
+}

@@ -1,0 +1,135 @@
+//! A mirrored network RAM disk under a seeded network, clock, crashes and faults.
+//!
+//! Owns: a run and the account of many. `donor`: the donor's side; `network`: messages in virtual time; `client`: the
+//! machine of `nectary_ram::mirror` and its user; `faults`; `check`: what must hold after every step; `coverage`: the
+//! scenarios. A run is repeated exactly by its seed.
+
+mod blocks;
+mod check;
+mod client;
+mod coverage;
+mod donor;
+mod faults;
+mod network;
+mod world;
+
+use nectary_ram::planted::{Bug, plant};
+
+pub use coverage::{Coverage, RUNS_PER_SCENARIO, Scenario};
+use world::World;
+
+use crate::planted::{Case, Caught};
+
+/// Acknowledged writes of a run, at least, if it is not lossy.
+pub const WRITES: u64 = 200;
+/// Faults of a run, at least.
+pub const FAULTS: u64 = 3;
+/// A run that takes longer hangs. *Units*: microseconds of its own time.
+pub const TIME_MAX_US: u64 = 120_000_000;
+/// The number of violations that are kept in words.
+const BROKEN_MAX: usize = 10;
+
+/// The account of many runs.
+#[derive(Debug, Default, Clone)]
+pub struct Report {
+    /// Runs done.
+    pub runs: u64,
+    /// Of these, runs in which more was lost than the policy survives; they end early.
+    pub lossy: u64,
+    /// Users' operations.
+    pub operations: u64,
+    /// Acknowledged writes.
+    pub writes: u64,
+    /// Operations that failed.
+    pub failed: u64,
+    /// Faults.
+    pub faults: u64,
+    /// Clients.
+    pub clients: u64,
+    /// Runs with fewer writes or faults than they must have.
+    pub short: u64,
+    /// Virtual time. *Units*: microseconds.
+    pub time_us: u64,
+    /// Scenarios met.
+    pub coverage: Coverage,
+    /// Violations, counted.
+    pub broken_count: u64,
+    /// The first of them in words.
+    pub broken: Vec<String>,
+    /// A hash of all that happened.
+    pub trace: u64,
+}
+
+impl Report {
+    /// Whether enough happened that finding no error means something.
+    pub fn is_enough(&self) -> bool {
+        self.short == 0 && self.coverage.missing(self.runs).is_empty()
+    }
+}
+
+/// Runs one seed.
+pub fn run(seed: u64, report: &mut Report) {
+    let mut world = World::new(seed);
+    world.run();
+    for client in 0..world.clients.len() {
+        world.close(client);
+    }
+    let mut broken: Vec<String> = world.broken.take().into_iter().collect();
+    broken.extend(world.history.unexplained(world.geometry.blocks() as usize));
+    report.runs += 1;
+    report.lossy += u64::from(world.is_lossy);
+    report.operations += world.operations;
+    report.writes += world.writes;
+    report.failed += world.failed;
+    report.faults += world.faults.done;
+    report.clients += world.clients.len() as u64;
+    report.time_us += world.now_us();
+    let is_short = world.writes < WRITES || world.faults.done < FAULTS;
+    report.short += u64::from(is_short && !world.is_lossy && broken.is_empty());
+    report.coverage.add(&world.coverage);
+    report.broken_count += broken.len() as u64;
+    report.trace = (report.trace ^ world.trace).wrapping_mul(0x0100_0000_01b3);
+    for broken in broken {
+        if report.broken.len() < BROKEN_MAX {
+            report.broken.push(format!("seed {seed}: {broken}"));
+        }
+    }
+}
+
+/// Runs seeds from `seed` on, of which shard `shard.0` of `shard.1` takes its part; `progress` is told the account after
+/// each and says whether to go on.
+pub fn run_many(seed: u64, runs: u64, shard: (u64, u64), mut progress: impl FnMut(&Report) -> bool) -> Report {
+    let mut report = Report::default();
+    for at in (0..runs).filter(|at| at % shard.1 == shard.0) {
+        run(seed + at, &mut report);
+        if !progress(&report) {
+            break;
+        }
+    }
+    report
+}
+
+/// Runs seeds from `seed` on with one bug planted, until one finds it.
+pub fn run_planted(bug: Bug, seed: u64, runs: u64) -> Option<Caught> {
+    (seed..seed + runs).find_map(|seed| replay_planted(bug, seed))
+}
+
+/// Runs one seed, and tells what happened in it.
+pub fn story(seed: u64) -> Vec<String> {
+    let mut world = World::new(seed);
+    world.story = Some(Vec::new());
+    world.run();
+    let mut story = world.story.take().unwrap_or_default();
+    story.extend(world.broken.take());
+    story
+}
+
+/// Runs one seed with one bug planted.
+pub fn replay_planted(bug: Bug, seed: u64) -> Option<Caught> {
+    plant(Some(bug));
+    let mut report = Report::default();
+    run(seed, &mut report);
+    plant(None);
+    let broken = report.broken.first()?.trim_start_matches(&format!("seed {seed}: ")).to_owned();
+    Some(Caught { case: Case::of_seed(seed), broken, account: format!("{report:?}") })
+}

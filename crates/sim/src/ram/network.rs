@@ -1,0 +1,187 @@
+//! Messages between clients and donors, in virtual time.
+//!
+//! Owns: the queue of what will happen, connections and cuts. Promises: messages of one connection arrive in their
+//! order; what a client sent before it gave a connection up may still arrive, late. Leaves to others: what is done with
+//! what arrives (`world`).
+
+use std::collections::BTreeMap;
+
+use nectary_ram::mirror::{DonorRequest, Event, RequestId};
+
+use super::donor::ConnectionId;
+use crate::random::Random;
+
+/// The number of a client.
+pub type ClientId = usize;
+/// A millisecond. *Units*: microseconds.
+pub const MILLISECOND: u64 = 1000;
+
+/// What will happen.
+#[derive(Debug)]
+pub enum Happening {
+    /// A client tries to connect to a donor.
+    Connect { client: ClientId, donor: usize },
+    /// A request arrives.
+    AtDonor { connection: ConnectionId, request: RequestId, body: DonorRequest, is_late: bool },
+    /// A request that has arrived is executed.
+    Execute { connection: ConnectionId, request: RequestId, body: DonorRequest },
+    /// An event arrives at a client.
+    AtClient { connection: ConnectionId, event: Event },
+    /// The donor sees that a connection has ended.
+    DonorSeesEnd { connection: ConnectionId },
+    /// The client sees that a connection has ended.
+    ClientSeesEnd { connection: ConnectionId },
+    /// A client's timer.
+    Wake { client: ClientId },
+    /// A thread of a client's user does its next operation.
+    Submit { client: ClientId },
+    /// The next fault.
+    Fault,
+    /// A client is started.
+    Start { take_over: bool, trust_remaining: bool },
+    /// A client is killed.
+    Kill { client: ClientId },
+    /// A pause of a client that was cut off from all donors meanwhile ends.
+    PauseEnds { client: ClientId },
+}
+
+/// A connection.
+#[derive(Debug)]
+pub struct Connection {
+    pub client: ClientId,
+    pub donor: usize,
+    /// Whether the client still uses it.
+    pub is_client_open: bool,
+    /// Whether the donor still serves it.
+    pub is_donor_open: bool,
+    /// Whether requests that were being executed when the donor saw the end are finished.
+    pub is_finished: bool,
+    /// What was under way when the client gave it up arrives so much later, if at all.
+    pub late_us: Option<u64>,
+    /// When the last message arrives on either side.
+    down_us: u64,
+    up_us: u64,
+}
+
+/// The queue, the connections, the cuts.
+#[derive(Debug)]
+pub struct Network {
+    pub now_us: u64,
+    queue: BTreeMap<(u64, u64), Happening>,
+    next: u64,
+    pub connections: Vec<Connection>,
+    cuts: BTreeMap<(ClientId, usize), u64>,
+}
+
+impl Network {
+    pub fn new() -> Network {
+        Network { now_us: 0, queue: BTreeMap::new(), next: 0, connections: Vec::new(), cuts: BTreeMap::new() }
+    }
+
+    /// It will happen at `at_us`, after what was planned for this moment before.
+    pub fn plan(&mut self, at_us: u64, happening: Happening) {
+        self.next += 1;
+        self.queue.insert((at_us.max(self.now_us), self.next), happening);
+    }
+
+    /// The next happening; time goes on to it.
+    pub fn pop(&mut self) -> Option<Happening> {
+        let ((at_us, _), happening) = self.queue.pop_first()?;
+        self.now_us = at_us;
+        Some(happening)
+    }
+
+    /// A client and a donor hear nothing of each other until then.
+    pub fn cut(&mut self, client: ClientId, donor: usize, until_us: u64) {
+        let until = self.cuts.entry((client, donor)).or_default();
+        *until = (*until).max(until_us);
+    }
+
+    /// Every cut ends.
+    pub fn heal(&mut self) {
+        self.cuts.clear();
+    }
+
+    /// Until when the two hear nothing of each other, if they do not.
+    pub fn cut_until(&self, client: ClientId, donor: usize) -> Option<u64> {
+        self.cuts.get(&(client, donor)).copied().filter(|until_us| *until_us > self.now_us)
+    }
+
+    pub fn connect(&mut self, client: ClientId, donor: usize, random: &mut Random) -> ConnectionId {
+        let late_us = if random.chance(70) { Some(random.below(700) * MILLISECOND * random.below(2)) } else { None };
+        self.connections.push(Connection {
+            client,
+            donor,
+            is_client_open: true,
+            is_donor_open: true,
+            is_finished: random.chance(50),
+            late_us,
+            down_us: 0,
+            up_us: 0,
+        });
+        self.connections.len() - 1
+    }
+
+    /// When a message that a client sends now arrives.
+    pub fn down(&mut self, connection: ConnectionId, random: &mut Random) -> u64 {
+        let connection = &mut self.connections[connection];
+        connection.down_us = connection.down_us.max(self.now_us + delay_us(random));
+        connection.down_us
+    }
+
+    /// When a message that a donor sends now arrives.
+    pub fn up(&mut self, connection: ConnectionId, random: &mut Random) -> u64 {
+        let connection = &mut self.connections[connection];
+        connection.up_us = connection.up_us.max(self.now_us + delay_us(random));
+        connection.up_us
+    }
+
+    /// The client gives a connection up: the donor sees that after what is still under way, or before.
+    pub fn give_up(&mut self, connection: ConnectionId, random: &mut Random) {
+        if !std::mem::replace(&mut self.connections[connection].is_client_open, false) {
+            return;
+        }
+        let late_us = self.connections[connection].late_us.unwrap_or(0);
+        let at_us = self.now_us + late_us + random.below(20) * MILLISECOND;
+        self.plan(at_us, Happening::DonorSeesEnd { connection });
+    }
+
+    /// The donor ends a connection.
+    pub fn end(&mut self, connection: ConnectionId, random: &mut Random) {
+        if std::mem::replace(&mut self.connections[connection].is_donor_open, false)
+            && self.connections[connection].is_client_open
+        {
+            let at_us = self.up(connection, random);
+            self.plan(at_us, Happening::ClientSeesEnd { connection });
+        }
+    }
+
+    /// Connections that a donor serves.
+    pub fn served(&self, donor: usize) -> Vec<ConnectionId> {
+        let is_served = |at: &usize| self.connections[*at].donor == donor && self.connections[*at].is_donor_open;
+        (0..self.connections.len()).filter(is_served).collect()
+    }
+
+    /// Takes away the requests of connections that have arrived and are not executed yet.
+    pub fn take_arrived(&mut self, connections: &[ConnectionId]) -> Vec<(ConnectionId, DonorRequest)> {
+        let is_theirs = |happening: &Happening| {
+            matches!(happening, Happening::Execute { connection, .. } if connections.contains(connection))
+        };
+        let numbers: Vec<_> =
+            self.queue.iter().filter(|(_, happening)| is_theirs(happening)).map(|(number, _)| *number).collect();
+        let taken = numbers.into_iter().filter_map(|number| self.queue.remove(&number));
+        taken
+            .filter_map(|happening| match happening {
+                Happening::Execute { connection, body, .. } => Some((connection, body)),
+                _ => None,
+            })
+            .collect()
+    }
+}
+
+fn delay_us(random: &mut Random) -> u64 {
+    match random.below(100) {
+        0..3 => random.below(8 * MILLISECOND),
+        _ => 20 + random.below(280),
+    }
+}

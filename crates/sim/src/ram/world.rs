@@ -1,0 +1,598 @@
+//! A run: donors, clients, the network between them, in virtual time.
+//!
+//! Owns: what happens next and what it does to donors and clients. Promises: a seed repeats a run exactly. Leaves to
+//! others: faults (`faults`), what must hold (`check`), what a user wants (`client`).
+
+use nectary_ram::format::Geometry;
+use nectary_ram::mirror::{Action, DonorRequest, Event, Intent, Layout, Phase, Refusal, Ring, Standing};
+
+use super::blocks::{BLOCK_BYTES, Blocks};
+use super::client::{Client, Pending, WishKind, wish};
+use super::coverage::{Coverage, Scenario};
+use super::donor::{ConnectionId, DonorModel, is_change, range};
+use super::faults::Faults;
+use super::network::{ClientId, Happening, MILLISECOND, Network};
+use super::{TIME_MAX_US, WRITES};
+use crate::cache::history::{Change, History, Read};
+use crate::random::Random;
+
+/// Blocks of a stripe.
+pub const STRIPE_BLOCKS: u64 = 4;
+
+/// How far a run is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stage {
+    /// Users work, faults happen.
+    Work,
+    /// Nothing fails any more; everything has to become whole.
+    Settle,
+    /// The device is detached, attached again and read.
+    Reread,
+    /// The run is over.
+    Done,
+}
+
+/// A run.
+pub struct World {
+    pub random: Random,
+    pub network: Network,
+    pub geometry: Geometry,
+    pub ring: Ring,
+    pub donors: Vec<DonorModel>,
+    pub clients: Vec<Client>,
+    /// The client that has the device, or is about to.
+    pub current: ClientId,
+    pub is_created: bool,
+    pub stage: Stage,
+    /// The client with which everything became whole.
+    pub settled: ClientId,
+    pub history: History,
+    pub blocks: Blocks,
+    /// Wrong copies that no read has found yet: donor and block.
+    pub lies: Vec<(usize, u64)>,
+    pub had_lies: bool,
+    /// Whether more donors were lost than the policy survives.
+    pub is_lossy: bool,
+    pub faults: Faults,
+    pub coverage: Coverage,
+    pub broken: Option<String>,
+    pub writes: u64,
+    pub operations: u64,
+    pub failed: u64,
+    /// Donors whose data an attacher may believe, as their records say.
+    pub believed: Vec<bool>,
+    /// Whether every donor was told the same.
+    pub is_told: bool,
+    /// Donors that were left when a client was lost.
+    pub left_at_crash: Vec<bool>,
+    /// Clients that were killed before they had attached, one after another.
+    pub killed_unattached: u64,
+    pub numbers: u64,
+    /// A hash of all that happened.
+    pub trace: u64,
+    /// What happened, in words, if anybody wants to know.
+    pub story: Option<Vec<String>>,
+}
+
+impl World {
+    pub fn new(seed: u64) -> World {
+        let mut random = Random::new(seed);
+        let members = [2, 2, 3, 3, 4][random.below(5) as usize];
+        let blocks = 18 + random.below(14);
+        let geometry = Geometry {
+            device: [seed as u8; 16],
+            bytes: blocks * BLOCK_BYTES as u64,
+            block_bytes: BLOCK_BYTES as u32,
+            stripe_bytes: (STRIPE_BLOCKS * BLOCK_BYTES as u64) as u32,
+            members,
+        };
+        let ring = Ring::new(&geometry);
+        let donors: Vec<DonorModel> =
+            (0..usize::from(members)).map(|at| DonorModel::new(random.bits(), ring.donor_bytes(), at)).collect();
+        let faults = Faults::new(&mut random);
+        let mut world = World {
+            network: Network::new(),
+            geometry,
+            ring,
+            clients: Vec::new(),
+            current: 0,
+            is_created: false,
+            stage: Stage::Work,
+            settled: 0,
+            history: History::default(),
+            blocks: Blocks::new(blocks),
+            lies: Vec::new(),
+            had_lies: false,
+            is_lossy: false,
+            faults,
+            coverage: Coverage::default(),
+            broken: None,
+            writes: 0,
+            operations: 0,
+            failed: 0,
+            believed: vec![false; donors.len()],
+            is_told: false,
+            left_at_crash: vec![false; donors.len()],
+            killed_unattached: 0,
+            numbers: 0,
+            trace: seed,
+            story: None,
+            donors,
+            random,
+        };
+        world.start(Intent::Create);
+        world
+    }
+
+    pub fn now_us(&self) -> u64 {
+        self.network.now_us
+    }
+
+    /// Runs to the end.
+    pub fn run(&mut self) {
+        while self.stage != Stage::Done && self.broken.is_none() {
+            let Some(happening) = self.network.pop() else {
+                return self.break_with("nothing happens any more".to_owned());
+            };
+            self.trace = (self.trace ^ self.now_us()).wrapping_mul(0x0100_0000_01b3);
+            if self.now_us() > TIME_MAX_US {
+                let client = &self.clients[self.current];
+                let (phase, standing) = (client.machine.phase(), client.machine.standing());
+                return self.break_with(format!("stuck in {:?}, {phase:?}, donors {standing:?}", self.stage));
+            }
+            self.happen(happening);
+            self.advance_stage();
+        }
+    }
+
+    /// Notes what happened, if anybody wants to know.
+    pub fn tell(&mut self, what: impl FnOnce() -> String) {
+        let now_us = self.network.now_us;
+        if let Some(story) = &mut self.story {
+            story.push(format!("{now_us} us: {}", what()));
+        }
+    }
+
+    /// Something that must hold does not.
+    pub fn break_with(&mut self, what: String) {
+        let at = self.now_us();
+        self.broken.get_or_insert(format!("{what} (at {at} us)"));
+    }
+
+    fn happen(&mut self, happening: Happening) {
+        match happening {
+            Happening::Connect { client, donor } => self.connect(client, donor),
+            Happening::AtDonor { connection, request, body, is_late } => {
+                self.at_donor(connection, request, body, is_late);
+            }
+            Happening::Execute { connection, request, body } => self.execute(connection, request, body),
+            Happening::AtClient { connection, event } => self.at_client(connection, event),
+            Happening::DonorSeesEnd { connection } => self.network.connections[connection].is_donor_open = false,
+            Happening::ClientSeesEnd { connection } => self.client_sees_end(connection),
+            Happening::Wake { client } => self.wake(client),
+            Happening::Submit { client } => self.submit(client),
+            Happening::Fault => self.fault(),
+            Happening::Start { take_over, trust_remaining } => {
+                self.start(Intent::Attach { take_over, trust_remaining });
+            }
+            Happening::Kill { client } => self.kill(client),
+            Happening::PauseEnds { client } => {
+                if self.clients[client].is_alive {
+                    self.coverage.met(Scenario::PausedAndCut);
+                }
+            }
+        }
+    }
+
+    /// Starts a client, which is the current one then.
+    pub fn start(&mut self, intent: Intent) {
+        let id = self.random.bits() | 1;
+        let mut client = Client::new(self.geometry, id, intent, self.now_us());
+        client.kill_at = self.faults.kill_at.take();
+        self.clients.push(client);
+        self.current = self.clients.len() - 1;
+        for donor in 0..self.donors.len() {
+            self.plan_connect(self.current, donor);
+        }
+        self.network.plan(self.now_us(), Happening::Wake { client: self.current });
+    }
+
+    fn plan_connect(&mut self, client: ClientId, donor: usize) {
+        let at_us = self.now_us() + 1000 + self.random.below(15 * MILLISECOND);
+        self.network.plan(at_us, Happening::Connect { client, donor });
+    }
+
+    fn connect(&mut self, client: ClientId, donor: usize) {
+        let (now_us, at) = (self.now_us(), &self.donors[donor]);
+        let state = &self.clients[client];
+        if !state.is_alive || state.machine.phase() == Phase::Ended || state.connections[donor].is_some() {
+            return;
+        }
+        let is_away = at.down_until_us > now_us || at.paused_until_us > now_us || state.paused_until_us > now_us;
+        if is_away || self.network.cut_until(client, donor).is_some() {
+            return self.plan_connect(client, donor);
+        }
+        let connection = self.network.connect(client, donor, &mut self.random);
+        self.clients[client].connections[donor] = Some(connection);
+        let event = Event::Connected { donor, incarnation: self.donors[donor].incarnation };
+        let at_us = self.network.up(connection, &mut self.random);
+        self.network.plan(at_us, Happening::AtClient { connection, event });
+    }
+
+    fn at_donor(&mut self, connection: ConnectionId, request: u64, body: DonorRequest, is_late: bool) {
+        let at = &self.network.connections[connection];
+        let (client, donor, now_us) = (at.client, at.donor, self.now_us());
+        if !at.is_donor_open {
+            return;
+        }
+        if !at.is_client_open && !is_late {
+            if let Some(late_us) = at.late_us {
+                self.network.plan(now_us + late_us, Happening::AtDonor { connection, request, body, is_late: true });
+            }
+            return;
+        }
+        let paused_us = self.donors[donor].paused_until_us;
+        if let Some(until_us) =
+            self.network.cut_until(client, donor).or((paused_us > now_us).then_some(paused_us))
+        {
+            return self.network.plan(until_us, Happening::AtDonor { connection, request, body, is_late });
+        }
+        let service_us = match self.donors[donor].slow_until_us > now_us {
+            true => 10 * MILLISECOND + self.random.below(140 * MILLISECOND),
+            false => 5 + self.random.below(300),
+        };
+        self.network.plan(now_us + service_us, Happening::Execute { connection, request, body });
+    }
+
+    fn execute(&mut self, connection: ConnectionId, request: u64, body: DonorRequest) {
+        let at = &self.network.connections[connection];
+        let (donor, now_us) = (at.donor, self.now_us());
+        let paused_us = self.donors[donor].paused_until_us;
+        if paused_us > now_us {
+            return self.network.plan(paused_us, Happening::Execute { connection, request, body });
+        }
+        if !at.is_donor_open && !(at.is_finished && self.donors[donor].owner == Some(connection)) {
+            return;
+        }
+        if let DonorRequest::SwapMetadata { expected, .. } = &body
+            && nectary_ram::format::Stamp::of(&self.donors[donor].area) == *expected
+        {
+            self.fence(donor, connection);
+        }
+        let reply = self.perform(connection, &body);
+        if self.network.connections[connection].is_donor_open && self.network.connections[connection].is_client_open {
+            let at_us = self.network.up(connection, &mut self.random);
+            let event = Event::Replied { donor, request, reply };
+            self.network.plan(at_us, Happening::AtClient { connection, event });
+        }
+    }
+
+    /// The donor finishes or drops what other connections sent, and ends them.
+    fn fence(&mut self, donor: usize, owner: ConnectionId) {
+        if self.donors[donor].never_fences {
+            return;
+        }
+        let mut others = self.network.served(donor);
+        others.retain(|other| *other != owner);
+        let is_drained = self.random.chance(50);
+        // Also of connections whose end was seen already.
+        let all: Vec<ConnectionId> = (0..self.network.connections.len())
+            .filter(|at| self.network.connections[*at].donor == donor && *at != owner)
+            .collect();
+        for (other, body) in self.network.take_arrived(&all) {
+            if is_drained && self.network.connections[other].is_donor_open {
+                self.perform(other, &body);
+            }
+        }
+        for other in others {
+            self.network.end(other, &mut self.random);
+        }
+    }
+
+    fn perform(&mut self, connection: ConnectionId, body: &DonorRequest) -> nectary_ram::mirror::Reply {
+        let donor = self.network.connections[connection].donor;
+        let connections = &self.network.connections;
+        let reply = self.donors[donor].execute(connection, body, |other| connections[other].is_donor_open);
+        let is_done = reply == nectary_ram::mirror::Reply::Done;
+        if is_done && is_change(body) {
+            if !self.network.connections[connection].is_client_open {
+                self.coverage.met(Scenario::LateWrite);
+            }
+            if let Some((offset, bytes)) = range(body) {
+                self.memory_changed(donor, offset, bytes);
+            }
+        }
+        if is_done && matches!(body, DonorRequest::SwapMetadata { .. }) {
+            self.records_changed();
+        }
+        reply
+    }
+
+    fn at_client(&mut self, connection: ConnectionId, event: Event) {
+        let at = &self.network.connections[connection];
+        let (client, donor, now_us) = (at.client, at.donor, self.now_us());
+        if !at.is_client_open || !self.clients[client].is_alive {
+            return;
+        }
+        let paused_us = self.clients[client].paused_until_us;
+        if let Some(until_us) =
+            self.network.cut_until(client, donor).or((paused_us > now_us).then_some(paused_us))
+        {
+            return self.network.plan(until_us, Happening::AtClient { connection, event });
+        }
+        if let Event::Connected { incarnation, .. } = event {
+            let known = std::mem::replace(&mut self.clients[client].incarnations[donor], incarnation);
+            if known != 0 && known != incarnation {
+                self.coverage.met(Scenario::RestartBetween);
+            }
+        }
+        self.step(client, event);
+    }
+
+    fn client_sees_end(&mut self, connection: ConnectionId) {
+        let at = &self.network.connections[connection];
+        let (client, donor) = (at.client, at.donor);
+        if !at.is_client_open || !self.clients[client].is_alive {
+            return;
+        }
+        let paused_us = self.clients[client].paused_until_us;
+        if paused_us > self.now_us() {
+            return self.network.plan(paused_us, Happening::ClientSeesEnd { connection });
+        }
+        self.network.connections[connection].is_client_open = false;
+        self.clients[client].connections[donor] = None;
+        self.step(client, Event::Disconnected { donor });
+        self.plan_connect(client, donor);
+    }
+
+    fn wake(&mut self, client: ClientId) {
+        let (now_us, state) = (self.now_us(), &self.clients[client]);
+        let Some(wake_us) = state.machine.wake_at().filter(|_| state.is_alive) else { return };
+        if state.paused_until_us > now_us {
+            return self.network.plan(state.paused_until_us, Happening::Wake { client });
+        }
+        if wake_us <= now_us {
+            self.step(client, Event::Time);
+        }
+        let next_us = self.clients[client].machine.wake_at().unwrap_or(now_us).max(now_us + 1);
+        self.network.plan(next_us, Happening::Wake { client });
+    }
+
+    /// A client's machine takes an event in, and what it wants is done.
+    pub fn step(&mut self, client: ClientId, event: Event) {
+        let now_us = self.now_us();
+        let before = self.story.as_ref().map(|_| self.state_of(client));
+        let state = &mut self.clients[client];
+        state.machine.step(now_us, event);
+        let actions: Vec<Action> = state.machine.actions().collect();
+        if let Some(before) = before {
+            let after = self.state_of(client);
+            if before != after {
+                self.tell(|| format!("client {client}: {after}"));
+            }
+        }
+        for action in actions {
+            match action {
+                Action::Send { donor, request, body } => {
+                    if let Some(connection) = self.clients[client].connections[donor] {
+                        let at_us = self.network.down(connection, &mut self.random);
+                        self.network.plan(at_us, Happening::AtDonor { connection, request, body, is_late: false });
+                    }
+                }
+                Action::Disconnect { donor } => {
+                    if let Some(connection) = self.clients[client].connections[donor].take() {
+                        self.network.give_up(connection, &mut self.random);
+                    }
+                    self.plan_connect(client, donor);
+                }
+                Action::Complete { id, result } => self.complete(client, id, result),
+                Action::Attached => self.attached(client),
+                Action::Refused(refusal) => self.refused(client, refusal),
+                Action::Superseded => {
+                    self.coverage.met(Scenario::Superseded);
+                    self.close(client);
+                }
+                Action::Detached => {
+                    self.close(client);
+                    if self.stage == Stage::Reread {
+                        self.start(Intent::Attach { take_over: false, trust_remaining: false });
+                    }
+                }
+            }
+        }
+        self.check_client(client);
+        self.kill_if_due(client);
+    }
+
+    fn attached(&mut self, client: ClientId) {
+        self.clients[client].is_attached = true;
+        self.killed_unattached = 0;
+        if !self.is_created {
+            self.is_created = true;
+            self.records_changed();
+            let at_us = self.now_us() + self.random.below(200 * MILLISECOND);
+            self.network.plan(at_us, Happening::Fault);
+        }
+        match self.stage {
+            Stage::Work => {
+                for _ in 0..3 + self.random.below(4) {
+                    self.plan_submit(client);
+                }
+            }
+            Stage::Reread => {
+                for block in 0..self.geometry.blocks() {
+                    self.submit_read(client, block..block + 1);
+                }
+            }
+            Stage::Settle | Stage::Done => {}
+        }
+    }
+
+    fn refused(&mut self, client: ClientId, refusal: Refusal) {
+        self.close(client);
+        self.tell(|| format!("client {client}: refused: {refusal}"));
+        if client != self.current {
+            return;
+        }
+        let is_possible = match &refusal {
+            Refusal::AttachedElsewhere { .. } | Refusal::Contended => true,
+            Refusal::TooFew { .. } | Refusal::Unreachable => true,
+            Refusal::CannotSettle { .. } => self.donors.len() == 2,
+            _ => false,
+        };
+        if self.is_lossy {
+            self.stage = Stage::Done;
+            return;
+        }
+        if !is_possible {
+            return self.break_with(format!("refused: {refusal}"));
+        }
+        let mut trust_remaining = false;
+        if let Refusal::CannotSettle { present, .. } = refusal {
+            self.coverage.met(Scenario::CannotSettle);
+            // The user makes sure that no other client is left, and knows what was written.
+            let others: Vec<ClientId> = (0..self.clients.len()).filter(|other| *other != client).collect();
+            others.into_iter().for_each(|other| self.close(other));
+            trust_remaining = self.random.chance(50) && self.has_everything(present);
+        }
+        let take_over = self.random.chance(60);
+        let at_us = self.now_us() + 20 * MILLISECOND + self.random.below(200 * MILLISECOND);
+        self.network.plan(at_us, Happening::Start { take_over, trust_remaining });
+    }
+
+    /// A client is no more; what it sent may still arrive.
+    pub fn close(&mut self, client: ClientId) {
+        if !std::mem::replace(&mut self.clients[client].is_alive, false) {
+            return;
+        }
+        for donor in 0..self.donors.len() {
+            if let Some(connection) = self.clients[client].connections[donor].take() {
+                self.network.give_up(connection, &mut self.random);
+            }
+        }
+        let figures = self.clients[client].machine.figures();
+        let mut add = |scenario, count: u64| self.coverage.met_times(scenario, count);
+        add(Scenario::Rebuilt, figures.rebuilt);
+        add(Scenario::LieRepaired, figures.repaired);
+        add(Scenario::LateReply, figures.late_replies);
+        add(Scenario::LeaseWaited, figures.lease_waits);
+        add(Scenario::ReadHeld, figures.held_reads);
+        add(Scenario::Impatient, figures.impatient);
+        add(Scenario::Resynchronised, figures.resynchronised);
+        add(Scenario::ComesAndGoes, figures.taken_back.min(figures.replayed));
+    }
+
+    pub fn plan_submit(&mut self, client: ClientId) {
+        let wait_us = match self.random.below(10) {
+            0..5 => self.random.below(2 * MILLISECOND),
+            _ => self.random.below(40 * MILLISECOND),
+        };
+        self.network.plan(self.now_us() + wait_us, Happening::Submit { client });
+    }
+
+    fn submit(&mut self, client: ClientId) {
+        let state = &self.clients[client];
+        if !state.is_alive || self.stage != Stage::Work {
+            return;
+        }
+        if state.paused_until_us > self.now_us() {
+            return self.network.plan(state.paused_until_us, Happening::Submit { client });
+        }
+        self.numbers += 1;
+        let number = self.numbers;
+        let wish = wish(&mut self.random, self.geometry.blocks(), number);
+        if wish.kind == WishKind::Read {
+            return self.submit_read(client, wish.blocks);
+        }
+        let has_write = state.pending.values().any(|pending| matches!(pending, Pending::Change { .. }));
+        let pending = if wish.kind == WishKind::Flush {
+            if has_write {
+                self.coverage.met(Scenario::FlushBesideWrite);
+            }
+            Pending::Flush
+        } else {
+            if state.changes(&wish.blocks) {
+                self.coverage.met(Scenario::OverlappingWrites);
+            }
+            let is_write = wish.kind == WishKind::Write;
+            let (change, number) = if is_write { (Change::Write(number), number) } else { (Change::Zero, 0) };
+            let cells = wish.blocks.start as usize..wish.blocks.end as usize;
+            let place = self.history.begin(cells, change, false);
+            self.blocks.begin(client, place, wish.blocks.clone(), number);
+            Pending::Change { place, blocks: wish.blocks, is_write }
+        };
+        self.hand_in(client, pending, wish.request);
+    }
+
+    fn submit_read(&mut self, client: ClientId, blocks: std::ops::Range<u64>) {
+        let (offset, bytes) = (blocks.start * BLOCK_BYTES as u64, (blocks.end - blocks.start) * BLOCK_BYTES as u64);
+        let began = self.history.tick();
+        let request = nectary_ram::mirror::Request::Read { offset, bytes };
+        self.hand_in(client, Pending::Read { blocks, began }, request);
+    }
+
+    fn hand_in(&mut self, client: ClientId, pending: Pending, request: nectary_ram::mirror::Request) {
+        self.operations += 1;
+        let state = &mut self.clients[client];
+        let id = state.next_id;
+        state.next_id += 1;
+        state.pending.insert(id, pending);
+        self.step(client, Event::Submitted { id, request });
+    }
+
+    /// Notes a read's result.
+    pub fn note_read(&mut self, blocks: std::ops::Range<u64>, began: u64, numbers: &[u64]) {
+        let ended = self.history.tick();
+        for (block, number) in blocks.zip(numbers) {
+            self.history.reads.push(Read { cell: block as usize, number: *number, began, ended });
+        }
+    }
+
+    fn advance_stage(&mut self) {
+        let now_us = self.now_us();
+        match self.stage {
+            _ if now_us >= self.faults.ends_us => self.stage = Stage::Done,
+            Stage::Work if self.writes >= WRITES && self.faults.are_over(now_us) => {
+                self.stage = Stage::Settle;
+                self.network.heal();
+                for donor in &mut self.donors {
+                    (donor.paused_until_us, donor.slow_until_us) = (0, 0);
+                }
+                let others: Vec<ClientId> = (0..self.clients.len()).filter(|at| *at != self.current).collect();
+                others.into_iter().for_each(|other| self.close(other));
+                if self.is_lossy {
+                    self.stage = Stage::Done;
+                }
+            }
+            Stage::Settle => {
+                let client = &self.clients[self.current];
+                if client.is_alive && client.pending.is_empty() && client.machine.is_quiet() {
+                    self.check_copies();
+                    // Another client does not know the checksums.
+                    self.heal_lies();
+                    (self.stage, self.settled) = (Stage::Reread, self.current);
+                    self.step(self.current, Event::Detach);
+                }
+            }
+            Stage::Reread => {
+                let client = &self.clients[self.current];
+                if self.current != self.settled && client.is_attached && client.pending.is_empty() {
+                    self.stage = Stage::Done;
+                }
+            }
+            Stage::Work | Stage::Done => {}
+        }
+    }
+
+    fn state_of(&self, client: ClientId) -> String {
+        let machine = &self.clients[client].machine;
+        let links: Vec<_> = (0..self.donors.len()).filter_map(|donor| machine.link_state(donor)).collect();
+        format!("{:?}, {:?}, {links:?}, view {:?}", machine.phase(), machine.standing(), machine.view().number())
+    }
+
+    /// Donors that a client has left.
+    pub fn left_by(&self, client: ClientId) -> Vec<bool> {
+        let standing = self.clients[client].machine.standing().iter();
+        standing.map(|standing| matches!(standing, Standing::Out | Standing::Leaving | Standing::Rebuilding)).collect()
+    }
+}

@@ -1,0 +1,33 @@
+//! A sample of mirrored RAM disks under faults; `ram-simulation` runs more. Alone in its process, as planted bugs affect
+//! the whole process.
+
+use std::process::Command;
+
+use nectary_ram::planted::Bug;
+use nectary_sim::ram::{replay_planted, run_many, run_planted};
+
+fn seed() -> u64 {
+    std::env::var("NECTARY_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1_000_000)
+}
+
+#[test]
+fn mirror_survives_the_loss_of_any_one_donor_and_of_the_client_with_it() {
+    let report = run_many(seed(), 2000, (0, 1), |_| true);
+    println!("seed {}: {report:?}", seed());
+    assert!(report.broken.is_empty(), "{}", report.broken.join("\n"));
+    assert!(report.is_enough(), "too few: {:?}; {report:?}", report.coverage.missing(report.runs));
+    let mut last = None;
+    for bug in Bug::ALL {
+        let caught = run_planted(bug, seed(), 5000);
+        println!("planted: {}: {caught:?}", bug.name());
+        let Some(caught) = caught else { panic!("{} survived", bug.name()) };
+        assert_eq!(replay_planted(bug, caught.case.seed).as_ref(), Some(&caught), "a seed repeats its run");
+        last = Some((bug, caught));
+    }
+    let (bug, caught) = last.expect("there are bugs");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ram-simulation"));
+    let output = command.args(["--bug", bug.name(), "--replay", &caught.case.seed.to_string()]).output();
+    let output = output.expect("the program runs");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && text.contains(&caught.broken), "another process: {text}, not {}", caught.broken);
+}
