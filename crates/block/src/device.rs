@@ -18,7 +18,8 @@
 //!    [`ErrorKind::Latched`](crate::ErrorKind::Latched), reads go on. A write that found no room
 //!    ([`ErrorKind::Full`](crate::ErrorKind::Full)) leaves its own range undefined and nothing else in doubt.
 //! 7. *Zeroes*: what was never written, was discarded, or was zeroed: zeroed and never-written ranges read as zeroes;
-//!    discarded ranges read as either their old contents or zeroes.
+//!    discarded ranges read as either their old contents or zeroes. Zeroing quickly zeroes all of a range, or touches
+//!    nothing.
 //! 8. *Deadline*: one that has passed at the call fails with [`ErrorKind::TimedOut`](crate::ErrorKind::TimedOut) and
 //!    touches nothing; one that passes later ends the wait only, and the operation may still happen.
 //!
@@ -32,6 +33,10 @@ use std::time::Instant;
 use crate::buffer::Buffer;
 use crate::error::{Error, ErrorKind, Operation};
 use crate::figures::Figures;
+use crate::request::{Request, ready};
+
+/// Why zeroes are not quick.
+pub(crate) const SLOW_ZEROES: &str = "zeroes may take as long here as data: write them";
 
 /// The result of an operation: a future that may be sent between threads and does not borrow the device.
 pub type IoFuture<T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 'static>>;
@@ -131,6 +136,17 @@ pub trait BlockDevice: Send + Sync + 'static {
 
     /// Makes a range read as zeroes.
     fn write_zeroes(&self, offset: u64, length: u64, context: Context) -> IoFuture<()>;
+
+    /// Makes a range read as zeroes if that takes much less time than writing it, and touches nothing otherwise.
+    ///
+    /// *Errors*: [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported), at once, if the device cannot or does not
+    /// know; the caller writes then.
+    fn zero_quickly(&self, offset: u64, length: u64, context: Context) -> IoFuture<()> {
+        let request = Request::new(Operation::WriteZeroes, offset, length, context);
+        let checked = request.check(|| self.spec(), &self.geometry());
+        let cannot = || request.error(ErrorKind::Unsupported, || self.spec(), SLOW_ZEROES.to_owned());
+        ready(checked.and_then(|()| if length == 0 { Ok(()) } else { Err(cannot()) }))
+    }
 
     /// Lists the mapped parts of a range, in order and without gaps.
     fn allocation(&self, offset: u64, length: u64, context: Context) -> IoFuture<Vec<Extent>>;

@@ -206,6 +206,10 @@ impl BlockDevice for MemoryDevice {
         ready(self.check(Operation::WriteZeroes, offset, length, context).map(|()| self.zero(offset, length)))
     }
 
+    fn zero_quickly(&self, offset: u64, length: u64, context: Context) -> IoFuture<()> {
+        self.write_zeroes(offset, length, context)
+    }
+
     fn allocation(&self, offset: u64, length: u64, context: Context) -> IoFuture<Vec<Extent>> {
         ready(self.check(Operation::Allocation, offset, length, context).map(|()| {
             let mut extents = ExtentList::new(offset, length);

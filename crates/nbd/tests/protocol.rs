@@ -4,7 +4,9 @@ mod support;
 
 use std::sync::Arc;
 
-use nectary_block::{MemoryDevice, SharedDevice};
+use nectary_block::{
+    BlockDevice, Context, Error, ErrorKind, Filter, IoFuture, MemoryDevice, Operation, SharedDevice, read,
+};
 use support::{Served, named, serve};
 use tokio::io::AsyncWriteExt;
 
@@ -131,7 +133,9 @@ async fn wrong_requests_are_errors_and_the_connection_goes_on() {
             (TRIM, 0, SIZE, 1, &[][..], EINVAL),
             (TRIM, 4, 0, 1, &[][..], EINVAL),
             (ZEROES, 0, SIZE - 1, 2, &[][..], ENOSPC),
-            (ZEROES, 16, 0, 4096, &[][..], ENOTSUP),
+            (ZEROES, 16, 0, 4096, &[][..], 0),
+            (ZEROES, 16, 1, 4000, &[][..], ENOTSUP),
+            (ZEROES, 16 | 2, 0, 4096, &[][..], ENOTSUP),
             (CACHE, 0, SIZE, 1, &[][..], EINVAL),
             (FLUSH, 0, 1, 0, &[][..], EINVAL),
             (FLUSH, 0, 0, 1, &[][..], EINVAL),
@@ -163,6 +167,47 @@ async fn wrong_requests_are_errors_and_the_connection_goes_on() {
         assert_eq!(raw.ask(READ, 0, 998, 9, &[]).await.data, b"\0\0h\0\0\0o\0\0");
         served.server.stop().await.unwrap();
         large.server.stop().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn zeroes_that_must_be_fast_are_refused_with_nothing_changed_where_they_are_not() {
+    let quick: SharedDevice = Arc::new(MemoryDevice::new(SIZE));
+    let slow: SharedDevice = Arc::new(Slow(Arc::new(MemoryDevice::new(SIZE))));
+    for (device, error, left) in [(quick, 0, 0), (slow, ENOTSUP, 9)] {
+        let served = serve(device, false);
+        let mut raw = served.transmitting().await;
+        assert_eq!(raw.ask(WRITE, 0, 0, 16384, &[9; 16384]).await.error, 0);
+        assert_eq!(raw.ask(ZEROES, 16, 100, 10000, &[]).await.error, error);
+        let found = raw.ask(READ, 0, 0, 16384, &[]).await.data;
+        assert!(found[100..10100].iter().all(|&byte| byte == left));
+        assert!(found[..100].iter().chain(&found[10100..]).all(|&byte| byte == 9));
+        let (_, exports) = served.server.reader()();
+        assert_eq!(exports[0].figures().failed, 0, "it is no failure");
+        // The same through our client, which asks the server for it.
+        let device = served.device(1).await;
+        let zeroed = device.zero_quickly(8192, 8192, Context::default()).await.map_err(|error| error.kind);
+        assert_eq!(zeroed, if error == 0 { Ok(()) } else { Err(ErrorKind::Unsupported) });
+        assert_eq!(read(&*device, 12288, 4096).await.unwrap()[4000], left);
+        served.server.stop().await.unwrap();
+    }
+}
+
+/// A device that may take as long for zeroes as for data.
+struct Slow(SharedDevice);
+
+impl Filter for Slow {
+    fn inner(&self) -> &SharedDevice {
+        &self.0
+    }
+
+    fn spec(&self) -> String {
+        self.0.spec()
+    }
+
+    fn zero_quickly(&self, _: u64, _: u64, _: Context) -> IoFuture<()> {
+        let error = Error::new(ErrorKind::Unsupported, &self.0.spec(), Operation::WriteZeroes, "it is slow");
+        Box::pin(std::future::ready(Err(error)))
     }
 }
 

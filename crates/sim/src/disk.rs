@@ -278,6 +278,10 @@ impl Filter for Disk {
         self.change(offset, data, false, self.inner.write_zeroes(offset, length, context))
     }
 
+    fn zero_quickly(&self, offset: u64, length: u64, context: Context) -> IoFuture<()> {
+        Filter::write_zeroes(self, offset, length, context)
+    }
+
     fn discard(&self, offset: u64, length: u64, context: Context) -> IoFuture<()> {
         // A hint that is not taken: the old contents stay, in memory and after a crash. Only the request is checked.
         let checked = self.inner.allocation(offset, length, context);

@@ -191,6 +191,21 @@ pub(super) async fn zeroed(device: SharedDevice) -> Verdict {
     Ok(())
 }
 
+pub(super) async fn zeroed_quickly(device: SharedDevice) -> Verdict {
+    let mut model = fill(&device, 0xba).await?;
+    let block = block(&device.geometry());
+    let size = model.len() as u64;
+    for (offset, length) in [(0, block), (3 * block, 40 * block), (size / 2, size / 4), (size - block, block)] {
+        match device.zero_quickly(offset, length, Context::default()).await {
+            Ok(()) => model[offset as usize..(offset + length) as usize].fill(0),
+            Err(error) if error.kind == ErrorKind::Unsupported => {}
+            Err(error) => return Err(format!("zeroing quickly failed: {error}")),
+        }
+        compare(&device, 0, &model, &format!("after zeroing {length} bytes at {offset} quickly")).await?;
+    }
+    Ok(())
+}
+
 pub(super) async fn discarded(device: SharedDevice) -> Verdict {
     let model = fill(&device, 0xcd).await?;
     let block = block(&device.geometry());

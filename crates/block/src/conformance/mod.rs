@@ -65,6 +65,9 @@ const CLAUSES: &[(&str, Clause)] = &[
     ("completed operations are seen by later ones", |device, random| Box::pin(contents::concurrent(device, random))),
     ("dropped futures do no harm", |device, random| Box::pin(contents::dropped(device, random))),
     ("zeroed ranges read as zeroes", |device, _| Box::pin(contents::zeroed(device))),
+    ("quickly zeroed ranges read as zeroes, or nothing happened", |device, _| {
+        Box::pin(contents::zeroed_quickly(device))
+    }),
     ("discarded ranges read as before or as zeroes", |device, _| Box::pin(contents::discarded(device))),
     ("allocation covers the range", |device, _| Box::pin(requests::allocation(device))),
     ("growth keeps and adds", |device, _| Box::pin(contents::growth(device))),

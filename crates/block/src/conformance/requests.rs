@@ -41,6 +41,7 @@ pub(super) async fn empty(device: SharedDevice) -> Verdict {
     succeed(device.write_at(0, Vec::new(), flags, context).await, "a write without buffers")?;
     succeed(device.discard(0, 0, context).await, "a discard of nothing")?;
     succeed(device.write_zeroes(end, 0, context).await, "zeroing nothing")?;
+    succeed(device.zero_quickly(end, 0, context).await, "zeroing nothing quickly")?;
     let extents = succeed(device.allocation(0, 0, context).await, "the allocation of nothing")?;
     ensure(extents.is_empty(), || format!("nothing is mapped as {extents:?}"))
 }
@@ -59,6 +60,7 @@ async fn refused(device: &SharedDevice, offset: u64, length: u64, context: Conte
     }
     look(device, device.discard(offset, length, context).await, Operation::Discard, offset, length, kind)?;
     look(device, device.write_zeroes(offset, length, context).await, Operation::WriteZeroes, offset, length, kind)?;
+    look(device, device.zero_quickly(offset, length, context).await, Operation::WriteZeroes, offset, length, kind)?;
     let result = device.allocation(offset, length, context).await;
     look(device, result.map(drop), Operation::Allocation, offset, length, kind)
 }

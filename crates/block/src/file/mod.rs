@@ -230,6 +230,16 @@ impl BlockDevice for FileDevice {
         }
     }
 
+    fn zero_quickly(&self, offset: u64, length: u64, context: Context) -> IoFuture<()> {
+        let is_disk = self.is_disk;
+        match self.check(Operation::WriteZeroes, offset, length, context) {
+            Ok(request) if length > 0 => {
+                self.rare(request, move |shared| ranges::zero_quickly(shared, is_disk, offset, length))
+            }
+            checked => ready(checked.map(drop)),
+        }
+    }
+
     fn allocation(&self, offset: u64, length: u64, context: Context) -> IoFuture<Vec<Extent>> {
         match self.check(Operation::Allocation, offset, length, context) {
             Ok(request) => self.rare(request, move |shared| ranges::allocation(shared, offset, length)),

@@ -10,7 +10,7 @@ use super::sys;
 use super::transfer::Shared;
 use crate::allocation::ExtentList;
 use crate::buffer::Buffer;
-use crate::device::Extent;
+use crate::device::{Extent, SLOW_ZEROES};
 use crate::error::{Error, ErrorKind, Operation};
 
 /// The unit of zeroes that are written if nothing better is possible, in bytes.
@@ -22,8 +22,7 @@ fn is_unsupported(error: &std::io::Error) -> bool {
 
 /// Unmaps a range if that is possible; a hint.
 pub(super) fn discard(shared: &Shared, offset: u64, length: u64) -> Result<(), Error> {
-    let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-    match sys::fallocate(&shared.file, mode, offset, length) {
+    match sys::fallocate(&shared.file, PUNCH, offset, length) {
         Err(error) if !is_unsupported(&error) => {
             Err(Error::from_os(&error, &shared.spec, Operation::Discard).at(offset, length))
         }
@@ -31,15 +30,41 @@ pub(super) fn discard(shared: &Shared, offset: u64, length: u64) -> Result<(), E
     }
 }
 
-/// Makes a range read as zeroes, by the cheapest way there is.
-pub(super) fn write_zeroes(shared: &Shared, offset: u64, length: u64) -> Result<(), Error> {
-    let keep = libc::FALLOC_FL_KEEP_SIZE;
-    let failed = |error| Error::from_os(&error, &shared.spec, Operation::WriteZeroes).at(offset, length);
-    for mode in [libc::FALLOC_FL_ZERO_RANGE | keep, libc::FALLOC_FL_PUNCH_HOLE | keep] {
+/// Zeroes a range and keeps its room.
+const ZERO: i32 = libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE;
+/// Zeroes a range and gives its room back.
+const PUNCH: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+
+/// Zeroes a range by one of these modes of `fallocate`, the first that there is; false if there is none.
+fn zero_by(shared: &Shared, modes: &[i32], offset: u64, length: u64) -> Result<bool, Error> {
+    for &mode in modes {
         match sys::fallocate(&shared.file, mode, offset, length) {
             Err(error) if is_unsupported(&error) => {}
-            result => return result.map_err(failed),
+            Err(error) => {
+                return Err(Error::from_os(&error, &shared.spec, Operation::WriteZeroes).at(offset, length));
+            }
+            Ok(()) => return Ok(true),
         }
+    }
+    Ok(false)
+}
+
+/// Zeroes a range only if nothing is written for it.
+pub(super) fn zero_quickly(shared: &Shared, is_disk: bool, offset: u64, length: u64) -> Result<(), Error> {
+    // Of a disk the kernel writes the zeroes itself where the disk cannot; it does not where they are a hole.
+    let modes: &[i32] = if is_disk { &[PUNCH] } else { &[ZERO, PUNCH] };
+    if zero_by(shared, modes, offset, length)? {
+        return Ok(());
+    }
+    let slow = Error::new(ErrorKind::Unsupported, &shared.spec, Operation::WriteZeroes, SLOW_ZEROES);
+    Err(slow.at(offset, length))
+}
+
+/// Makes a range read as zeroes, by the cheapest way there is.
+pub(super) fn write_zeroes(shared: &Shared, offset: u64, length: u64) -> Result<(), Error> {
+    let failed = |error| Error::from_os(&error, &shared.spec, Operation::WriteZeroes).at(offset, length);
+    if zero_by(shared, &[ZERO, PUNCH], offset, length)? {
+        return Ok(());
     }
     let mut buffers = [Buffer::zeroed(ZEROES_BYTES.min(length as usize))];
     let mut done = 0;

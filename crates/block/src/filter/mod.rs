@@ -91,6 +91,12 @@ pub trait Filter: Send + Sync + Sized + 'static {
         self.around(request, move |inner| inner.write_zeroes(offset, length, context))
     }
 
+    /// See [`BlockDevice::zero_quickly`].
+    fn zero_quickly(&self, offset: u64, length: u64, context: Context) -> IoFuture<()> {
+        let request = Request::new(Operation::WriteZeroes, offset, length, context);
+        self.around(request, move |inner| inner.zero_quickly(offset, length, context))
+    }
+
     /// See [`BlockDevice::allocation`].
     fn allocation(&self, offset: u64, length: u64, context: Context) -> IoFuture<Vec<Extent>> {
         let request = Request::new(Operation::Allocation, offset, length, context);
@@ -131,6 +137,9 @@ impl<F: Filter> BlockDevice for F {
     }
     fn write_zeroes(&self, offset: u64, length: u64, context: Context) -> IoFuture<()> {
         Filter::write_zeroes(self, offset, length, context)
+    }
+    fn zero_quickly(&self, offset: u64, length: u64, context: Context) -> IoFuture<()> {
+        Filter::zero_quickly(self, offset, length, context)
     }
     fn allocation(&self, offset: u64, length: u64, context: Context) -> IoFuture<Vec<Extent>> {
         Filter::allocation(self, offset, length, context)

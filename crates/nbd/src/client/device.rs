@@ -11,8 +11,8 @@
 //!
 //! # What a server does without
 //! No FLUSH: a flush does nothing, and `flush_survives` is what a write survives. No FUA: a forced write is followed by
-//! a flush. No TRIM: a discard does nothing. No WRITE_ZEROES: zeroes are written. No `base:allocation`: everything
-//! counts as mapped.
+//! a flush. No TRIM: a discard does nothing. No WRITE_ZEROES: zeroes are written. No FAST_ZERO: no zeroes are quick. No
+//! `base:allocation`: everything counts as mapped.
 
 use std::future::Future;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -27,11 +27,11 @@ use super::connect::ConnectOptions;
 use super::connection::Command;
 use super::handshake::Agreed;
 use super::journal::Journal;
-use super::operations::{allocation, flush, long_read, long_write, ranges, zeroes};
+use super::operations::{RANGE_BYTES, allocation, flush, long_read, long_write, ranges, zeroes};
 use super::pool::{Inner, Slot, connect};
 use crate::limits::{CLIENT_CONNECTIONS, PAYLOAD_BYTES_MAX, REQUEST_TIME};
 use crate::url::Url;
-use crate::wire::command_flag::FUA;
+use crate::wire::command_flag::{FAST_ZERO, FUA};
 use crate::wire::{flag, request};
 
 /// Beyond this, longer requests do not help. *Units*: bytes.
@@ -227,6 +227,26 @@ impl BlockDevice for NbdDevice {
         self.range(Operation::WriteZeroes, offset, length, context, flag::SEND_WRITE_ZEROES, request::WRITE_ZEROES)
     }
 
+    fn zero_quickly(&self, offset: u64, length: u64, context: Context) -> IoFuture<()> {
+        let request = Request::new(Operation::WriteZeroes, offset, length, context);
+        if let Err(error) = request.check(|| self.spec(), &self.inner.geometry) {
+            return refused(error);
+        }
+        let quick = flag::SEND_WRITE_ZEROES | flag::SEND_FAST_ZERO;
+        let reason = match self.inner.agreed.flags & quick == quick {
+            _ if length == 0 => None,
+            // In one piece: else some could be zeroed and others not.
+            true if length > RANGE_BYTES => Some("it is more than is zeroed at once"),
+            true => None,
+            false => Some("the server has no fast zeroes"),
+        };
+        if let Some(reason) = reason {
+            return refused(self.inner.error(&request, ErrorKind::Unsupported, reason));
+        }
+        let inner = self.inner.clone();
+        within(&self.inner, request, async move { ranges(&inner, &request, request::WRITE_ZEROES, FAST_ZERO).await })
+    }
+
     fn allocation(&self, offset: u64, length: u64, context: Context) -> IoFuture<Vec<Extent>> {
         let request = Request::new(Operation::Allocation, offset, length, context);
         if let Err(error) = request.check(|| self.spec(), &self.inner.geometry) {
@@ -283,7 +303,7 @@ impl NbdDevice {
         let inner = self.inner.clone();
         let work = async move {
             if inner.has(flag) {
-                return ranges(&inner, &request, command).await;
+                return ranges(&inner, &request, command, 0).await;
             }
             match operation {
                 Operation::WriteZeroes => zeroes(&inner, &request).await,

@@ -16,7 +16,7 @@ use crate::wire::command_flag::FUA;
 use crate::wire::{flag, request};
 
 /// Ranges of zeroes and discards are sent in pieces of this size. *Units*: bytes.
-const RANGE_BYTES: u64 = 1 << 30;
+pub(super) const RANGE_BYTES: u64 = 1 << 30;
 /// Zeroes that have to be written are written in pieces of this size. *Units*: bytes.
 const ZEROES_BYTES: u64 = 1 << 20;
 /// How many pieces of a long operation are in flight at once.
@@ -39,13 +39,12 @@ pub(super) async fn flush(inner: &Arc<Inner>, request: &Request) -> Result<(), E
 }
 
 /// Sends a command without data over a range, piece by piece.
-pub(super) async fn ranges(inner: &Arc<Inner>, request: &Request, command: u16) -> Result<(), Error> {
+pub(super) async fn ranges(inner: &Arc<Inner>, request: &Request, command: u16, flags: u16) -> Result<(), Error> {
     let (mut offset, end) = (request.offset, request.offset + request.length);
     while offset < end {
         let length = (end - offset).min(RANGE_BYTES) as u32;
         inner.check_writable(request)?;
-        let sending =
-            inner.send(Command { flags: 0, command, offset, length, buffers: Vec::new(), write: Some(false) });
+        let sending = inner.send(Command { flags, command, offset, length, buffers: Vec::new(), write: Some(false) });
         inner.outcome(request, sending.end().await)?;
         offset += u64::from(length);
     }

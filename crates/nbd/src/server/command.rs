@@ -11,13 +11,38 @@ use crate::wire::request::{self, Header};
 /// A request that passed all checks. Ranges are inside the export.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Command {
-    Read { offset: u64, length: u32 },
-    Write { offset: u64, length: u32, fua: bool },
+    Read {
+        offset: u64,
+        length: u32,
+    },
+    Write {
+        offset: u64,
+        length: u32,
+        fua: bool,
+    },
     Flush,
-    Trim { offset: u64, length: u32, fua: bool },
-    Zero { offset: u64, length: u32, fua: bool, no_hole: bool },
-    Cache { offset: u64, length: u32 },
-    Status { offset: u64, length: u32, one: bool },
+    Trim {
+        offset: u64,
+        length: u32,
+        fua: bool,
+    },
+    /// With `quick` only if it takes less time than writing.
+    Zero {
+        offset: u64,
+        length: u32,
+        fua: bool,
+        no_hole: bool,
+        quick: bool,
+    },
+    Cache {
+        offset: u64,
+        length: u32,
+    },
+    Status {
+        offset: u64,
+        length: u32,
+        one: bool,
+    },
 }
 
 /// Why a request is refused.
@@ -79,10 +104,13 @@ pub(crate) fn check(header: &Header, agreed: &Agreed) -> Result<Command, Refusal
             Err(Refusal::new(EOVERFLOW, format!("{length} bytes at once, at most {PAYLOAD_BYTES_MAX} are cached")))
         }
         request::CACHE => Ok(Command::Cache { offset, length }),
-        request::WRITE_ZEROES if flags & FAST_ZERO != 0 => {
-            Err(Refusal::new(ENOTSUP, "whether zeroing is faster than writing is not known beforehand"))
+        request::WRITE_ZEROES if flags & FAST_ZERO != 0 && flags & NO_HOLE != 0 => {
+            Err(Refusal::new(ENOTSUP, "zeroes that must not be holes are written as data"))
         }
-        request::WRITE_ZEROES => Ok(Command::Zero { offset, length, fua, no_hole: flags & NO_HOLE != 0 }),
+        request::WRITE_ZEROES => {
+            let (no_hole, quick) = (flags & NO_HOLE != 0, flags & FAST_ZERO != 0);
+            Ok(Command::Zero { offset, length, fua, no_hole, quick })
+        }
         request::BLOCK_STATUS if !agreed.has_allocation => {
             Err(Refusal::new(EINVAL, "no metadata context was chosen for this export"))
         }

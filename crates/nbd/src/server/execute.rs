@@ -6,7 +6,7 @@
 
 use std::sync::atomic::Ordering;
 
-use nectary_block::{Buffer, Context, Error, Extent, WriteFlags};
+use nectary_block::{Buffer, Context, Error, ErrorKind, Extent, Operation, WriteFlags};
 
 use super::command::{Command, Frame, Refusal};
 use super::export::Export;
@@ -63,6 +63,11 @@ impl Payload {
     }
 }
 
+/// Whether an error says that zeroes cannot be had quickly, which is no failure.
+fn is_slow(command: Command, error: &Error) -> bool {
+    matches!(command, Command::Zero { quick: true, .. }) && error.kind == ErrorKind::Unsupported
+}
+
 /// Buffers for whole blocks.
 fn pieces(length: usize) -> Vec<Buffer> {
     let lengths = (0..length).step_by(PIECE_BYTES).map(|start| PIECE_BYTES.min(length - start));
@@ -91,11 +96,15 @@ impl Executor {
                     counters.written_bytes.fetch_add(u64::from(length), Ordering::Relaxed);
                 }
             }
+            Err(error) if is_slow(command, error) => {
+                counters.refused.fetch_add(1, Ordering::Relaxed);
+            }
             Err(_) => {
                 counters.failed.fetch_add(1, Ordering::Relaxed);
             }
         }
-        done.map_err(|error| Refusal::new(errno::of_device(&error), error.to_string()))
+        let value = |error: &Error| if is_slow(command, error) { errno::ENOTSUP } else { errno::of_device(error) };
+        done.map_err(|error| Refusal::new(value(&error), error.to_string()))
     }
 
     async fn try_run(&self, command: Command, payload: Option<Payload>) -> Result<Answer, Error> {
@@ -106,7 +115,10 @@ impl Executor {
             (Command::Write { .. }, None) => Ok(Answer::Done),
             (Command::Flush, _) => self.flush().await,
             (Command::Trim { offset, length, fua }, _) => self.trim(offset, length, fua).await,
-            (Command::Zero { offset, length, fua, no_hole }, _) => self.zero(offset, length, fua, no_hole).await,
+            (Command::Zero { offset, length, fua, no_hole, quick }, _) => {
+                self.zero(offset, length, no_hole, quick).await?;
+                self.flush_if(fua).await
+            }
             (Command::Cache { offset, length }, _) => self.cache(offset, length).await,
             (Command::Status { offset, length, one }, _) => self.status(offset, length, one).await,
         }
@@ -176,7 +188,7 @@ impl Executor {
         self.flush_if(fua).await
     }
 
-    async fn zero(&self, offset: u64, length: u32, fua: bool, no_hole: bool) -> Result<Answer, Error> {
+    async fn zero(&self, offset: u64, length: u32, no_hole: bool, quick: bool) -> Result<(), Error> {
         let block = self.block_bytes();
         let end = offset + u64::from(length);
         let (whole_start, whole_end) = {
@@ -185,13 +197,27 @@ impl Executor {
         };
         if whole_start >= whole_end {
             // Inside one block, or over one border of two.
-            self.zero_bytes(offset, end, block).await?;
-        } else {
-            self.zero_bytes(offset, whole_start, block).await?;
-            self.zero_blocks(whole_start, whole_end, no_hole).await?;
-            self.zero_bytes(whole_end, end, block).await?;
+            if quick && length > 0 {
+                let detail = "part of a block is written as data";
+                let device = self.export.device();
+                let slow = Error::new(ErrorKind::Unsupported, &device.spec(), Operation::WriteZeroes, detail);
+                return Err(slow.at(offset, u64::from(length)));
+            }
+            return self.zero_bytes(offset, end, block).await;
         }
-        self.flush_if(fua).await
+        // The blocks first: if they cannot be zeroed quickly, nothing has changed.
+        match quick {
+            true => self.zero_blocks_quickly(whole_start, whole_end).await?,
+            false => self.zero_blocks(whole_start, whole_end, no_hole).await?,
+        }
+        self.zero_bytes(offset, whole_start, block).await?;
+        self.zero_bytes(whole_end, end, block).await
+    }
+
+    async fn zero_blocks_quickly(&self, start: u64, end: u64) -> Result<(), Error> {
+        let _lock = self.export.ranges.lock(start, end, false).await;
+        self.has_written.store(true, Ordering::Relaxed);
+        self.export.device().zero_quickly(start, end - start, self.context).await
     }
 
     /// Zeroes parts of one or two blocks.

@@ -323,6 +323,16 @@ impl Filter for RecordFilter {
         }
     }
 
+    fn zero_quickly(&self, offset: u64, length: u64, context: Context) -> IoFuture<()> {
+        match self.check(Operation::WriteZeroes, offset, length, context) {
+            Ok(request) => {
+                let event = |id| Event::ZeroesBegun { id, offset, length };
+                self.recorded(request, event, |inner| inner.zero_quickly(offset, length, context))
+            }
+            Err(error) => ready(Err(error)),
+        }
+    }
+
     fn grow(&self, size_bytes: u64) -> IoFuture<()> {
         let request = Request::new(Operation::Grow, 0, size_bytes, Context::default());
         self.recorded(request, |id| Event::GrowBegun { id, size_bytes }, |inner| inner.grow(size_bytes))
