@@ -93,7 +93,8 @@ impl Target {
     pub async fn connect(&self, epoch: u64, size_bytes: Option<u64>, patience: Duration) -> Result<Reached, Unreached> {
         let mut url = self.url(epoch, size_bytes);
         url.request_time.get_or_insert(patience + REQUEST_TIME_SLACK);
-        let options = ConnectOptions { is_single_session: true, ..ConnectOptions::default() };
+        let mut options = ConnectOptions::default();
+        options.is_single_session = true;
         let mut kind = None;
         let connected = async {
             NbdDevice::connect(&url, options).await.map_err(|error| {
