@@ -185,10 +185,15 @@ impl Attachment {
 
     /// Releases the block device, unless somebody uses it; afterwards call [`finish`](Self::finish).
     ///
-    /// *Errors*: [`Error::InUse`]; nothing has changed then. *Durability*: what was written to the block device is
-    /// written back to the device below.
+    /// *Errors*: [`Error::InUse`], [`Error::WriteBack`]; nothing has changed then. *Durability*: what was written to
+    /// the block device is written back to the device below.
     pub fn release(&self) -> Result<(), Error> {
         self.loop_device.release()
+    }
+
+    /// As [`release`](Self::release), also where the device below fails: what could not be written to it is lost.
+    pub fn release_or_lose(&self) -> Result<(), Error> {
+        self.loop_device.release_or_lose()
     }
 
     /// Lets the block device go as soon as its last user has closed it, a mount too.

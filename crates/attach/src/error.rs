@@ -52,6 +52,14 @@ pub enum Error {
         /// The observed problem.
         problem: String,
     },
+    /// What the kernel holds for the block device cannot be written.
+    #[error("{path}: what the kernel holds for it cannot be written: {source}")]
+    WriteBack {
+        /// The block device.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
     /// The operating system refused.
     #[error("{what}: {source}")]
     Os {

@@ -140,8 +140,17 @@ impl LoopDevice {
     /// Writes back what the kernel holds and releases the device, if nobody has it open exclusively. A device that is
     /// gone is released.
     ///
-    /// *Errors*: [`Error::InUse`] if somebody uses it; [`Error::Os`] if writing back fails: then it stays.
+    /// *Errors*: [`Error::InUse`] if somebody uses it; [`Error::WriteBack`] if writing back fails: then it stays.
     pub fn release(&self) -> Result<(), Error> {
+        self.release_if(false)
+    }
+
+    /// As [`release`](Self::release), but what cannot be written back is lost.
+    pub fn release_or_lose(&self) -> Result<(), Error> {
+        self.release_if(true)
+    }
+
+    fn release_if(&self, may_lose: bool) -> Result<(), Error> {
         if !self.is_attached() {
             return Ok(());
         }
@@ -154,7 +163,10 @@ impl LoopDevice {
         if !self.is_own(&device) {
             return Ok(());
         }
-        device.sync_all().map_err(|error| Error::os("writing back the loop device's pages", error))?;
+        match device.sync_all() {
+            Err(source) if !may_lose => return Err(Error::WriteBack { path: self.path.clone(), source }),
+            _ => {}
+        }
         clear(&device).map_err(|error| Error::os("releasing the loop device", error))
     }
 

@@ -58,6 +58,8 @@ pub fn run(arguments: &AttachArguments) -> Result<u8, Failure> {
 
 /// A request to detach.
 struct Request {
+    /// Whether what cannot be written back may be lost.
+    may_lose: bool,
     reply: oneshot::Sender<Result<Value, Fault>>,
     /// Ends when the control socket has taken the answer; it is not to be closed before.
     taken: oneshot::Receiver<()>,
@@ -115,18 +117,17 @@ async fn until_the_end(
             _ = ended.wait_for(|ended| *ended) => return Ok(finish(attachment).await?),
             () = shutdown.requested(), if !*leaving.borrow() => {
                 leaving.send_replace(true);
-                if let Err(error) = release(attachment).await {
+                if let Err(error) = release(attachment, false).await {
                     let wait = "it will be detached as soon as it is not; a second signal ends this process at once";
                     note(format_args!("{error}; {wait}"));
                     attachment.release_when_unused()?;
                 }
             }
-            Some(Request { reply, taken }) = requests.recv() => {
-                let detached = match release(attachment).await {
+            Some(Request { may_lose, reply, taken }) = requests.recv() => {
+                let detached = match release(attachment, may_lose).await {
                     Ok(()) => finish(attachment).await,
                     Err(error) => {
-                        let fault = Fault::new(FaultKind::Busy, error.to_string(), "unmount it, then detach it again");
-                        let _ = reply.send(Err(fault));
+                        let _ = reply.send(Err(not_released(&error)));
                         continue;
                     }
                 };
@@ -139,8 +140,19 @@ async fn until_the_end(
     }
 }
 
-async fn release(attachment: &Arc<Attachment>) -> Result<(), nectary_attach::Error> {
-    blocking(attachment, Attachment::release).await
+async fn release(attachment: &Arc<Attachment>, may_lose: bool) -> Result<(), nectary_attach::Error> {
+    blocking(attachment, if may_lose { Attachment::release_or_lose } else { Attachment::release }).await
+}
+
+/// The answer to a request to detach that was not met; nothing has changed.
+fn not_released(error: &nectary_attach::Error) -> Fault {
+    match error {
+        nectary_attach::Error::WriteBack { .. } => {
+            let remedy = "mend what is below and detach it again; with --force it is detached and loses that";
+            Fault::new(FaultKind::Failed, error.to_string(), remedy)
+        }
+        _ => Fault::new(FaultKind::Busy, error.to_string(), "unmount it, then detach it again"),
+    }
 }
 
 async fn finish(attachment: &Arc<Attachment>) -> Result<(), nectary_attach::Error> {
@@ -170,13 +182,13 @@ fn start_control(
     let mut methods = Methods::new();
     let (given, of_status) = (arguments.device.spec.clone(), attachment.clone());
     methods.status(move || status(&of_status, &given, *leaving.borrow()));
-    methods.register("detach", "releases the block device, unless it is in use", move |_| {
-        let asked = asked.clone();
+    methods.register("detach", "releases the block device, unless it is in use", move |parameters| {
+        let (asked, may_lose) = (asked.clone(), parameters["force"].as_bool().unwrap_or(false));
         async move {
             let (reply, answer) = oneshot::channel();
             let (_taking, taken) = oneshot::channel();
             let gone = || Fault::new(FaultKind::Failed, "it is being detached already", "wait a moment");
-            asked.send(Request { reply, taken }).await.map_err(|_| gone())?;
+            asked.send(Request { may_lose, reply, taken }).await.map_err(|_| gone())?;
             answer.await.map_err(|_| gone())?
         }
     });
@@ -198,6 +210,7 @@ fn status(attachment: &Attachment, given: &str, is_leaving: bool) -> Status {
         let what = format!("it is to be detached, but {}", holders(attachment.path()));
         status = status.with_problem(State::Degraded, what, "unmount it or close it");
     }
+    status = with_donors(status, &attachment.device_figures());
     let size = attachment.geometry().size_bytes;
     let devices: Vec<Value> = attachment.device_figures().iter().map(device_figures).collect();
     status.with_detail(json!({
@@ -208,6 +221,25 @@ fn status(attachment: &Attachment, given: &str, is_leaving: bool) -> Status {
         "requests": figures,
         "devices": devices,
     }))
+}
+
+/// Adds what is wrong with the donors of a network RAM disk in the stack.
+pub fn with_donors(mut status: Status, figures: &[Figures]) -> Status {
+    for ram in figures.iter().filter(|figures| figures.device == "ram") {
+        let count = |name: &str| ram.get(name).unwrap_or_default();
+        let (all, up, lost) = (count("donors"), count("donors_up"), count("donors_lost"));
+        if lost > 0 {
+            let what = format!("{lost} of {all} donors are lost: their blocks and every flush give I/O errors");
+            let remedy = "save what can still be read, then delete the device and make it again (docs/ram.md)";
+            status = status.with_problem(State::Degraded, what, remedy);
+        }
+        let away = all.saturating_sub(up + lost);
+        if away > 0 {
+            let what = format!("{away} of {all} donors do not answer: requests to them wait, then fail");
+            status = status.with_problem(State::Degraded, what, "see whether they run and can be reached");
+        }
+    }
+    status
 }
 
 /// The figures of one device of the stack.
@@ -246,7 +278,7 @@ pub fn detach(arguments: &DetachArguments) -> Result<u8, Failure> {
     let Some((part, _)) = attached.iter().find(|(_, status)| is_meant(status, target)) else {
         return not_attached(target, &attached);
     };
-    match request(&part.path, "detach", Value::Null, DETACH_PATIENCE) {
+    match request(&part.path, "detach", json!({ "force": arguments.force }), DETACH_PATIENCE) {
         Ok(_) => Ok(GOOD),
         Err(Error::Fault { fault, .. }) => {
             let code = if fault.kind == FaultKind::Busy { BUSY } else { FAILED };

@@ -15,7 +15,7 @@ use nectary_nbd::{Export, ExportFigures, Exports, Server, ServerFigures, ServerO
 use serde_json::{Value, json};
 
 use crate::arguments::ExportArguments;
-use crate::attach::device_figures;
+use crate::attach::{device_figures, with_donors};
 use crate::device::{engine, registry_listing};
 use crate::exit::{Failure, GOOD, USAGE};
 use crate::live::cached::Cached;
@@ -91,6 +91,7 @@ fn start_control(server: &Server, caches: Caches) -> Result<ControlServer, Failu
 fn status(name: &str, urls: &[String], server: &ServerFigures, exports: &[Arc<Export>]) -> Status {
     let mut status = Status::healthy("export", name);
     for export in exports {
+        status = with_donors(status, &export.device().figures());
         let ExportFigures { failed, .. } = export.figures();
         if failed > 0 {
             let what = format!("{}: {failed} requests failed", export.device().spec());

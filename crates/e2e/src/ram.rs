@@ -1,7 +1,7 @@
 //! Donors of memory in network namespaces, and a device on them.
 //!
-//! Owns: namespaces with a link to this one, running donors, and an attached device with its mount. Promises that nothing
-//! is left when they are dropped: namespaces, links, mounts, loop devices and processes. Knows the command line, but
+//! Owns: namespaces with a link to this one, running donors, and an attached device with its mount. Promises that
+//! nothing is left when they are dropped: namespaces, links, mounts, loop devices and processes. Knows the command line, but
 //! nothing of the inside.
 
 use std::fs;
@@ -81,7 +81,10 @@ impl Donor {
             }
         };
         let listen = inside.map_or("127.0.0.1:0".to_owned(), |namespace| format!("{}:7070", namespace.address));
-        command.args(["ram", "donate", "--listen", &listen, "--insecure"]).args(arguments);
+        command.args(["ram", "donate", "--listen", &listen]).args(arguments);
+        if inside.is_some() {
+            command.arg("--insecure");
+        }
         command.env("NECTARY_RUNTIME_DIR", run);
         let mut process = Process::spawn(name, command, &scratch.join(&format!("{name}.log")), None)?;
         let address = wait_for_line(&mut process, |line| line.contains(':') && !line.contains(' '))?;
@@ -136,7 +139,10 @@ impl Attached<'_> {
     pub fn new<'a>(scratch: &'a Scratch, spec: &str) -> Result<Attached<'a>> {
         let mut command = Command::new(binary()?);
         command.args(["attach", spec, "--foreground"]).env("NECTARY_RUNTIME_DIR", runtime(scratch)?);
-        let mut process = Process::spawn("nectary attach", command, &scratch.join("attach.log"), None)?;
+        // A log of an earlier attachment has a line that would be mistaken for this one's.
+        let log = scratch.join("attach.log");
+        let _ = fs::remove_file(&log);
+        let mut process = Process::spawn("nectary attach", command, &log, None)?;
         let device = wait_for_line(&mut process, |line| line.starts_with("/dev/loop"))?;
         let place = scratch.join("mnt");
         fs::create_dir_all(&place)?;
@@ -153,9 +159,16 @@ impl Attached<'_> {
         run(self.scratch, "umount", &[&self.place.display().to_string()]).map(drop)
     }
 
-    /// Detaches it, and waits for the end of its process, however that ends; returns its messages.
-    pub fn detach(mut self) -> Result<String> {
+    /// Tries to detach it; returns whether that was done, and what was said.
+    pub fn try_detach(&self) -> Result<(bool, String)> {
         let (status, text) = nectary::run(&["detach", &self.device], self.scratch.path())?;
+        Ok((status.success(), text))
+    }
+
+    /// Detaches it, with what cannot be written back, and waits for the end of its process, however that ends; returns
+    /// its messages.
+    pub fn detach(mut self) -> Result<String> {
+        let (status, text) = nectary::run(&["detach", &self.device, "--force"], self.scratch.path())?;
         self.process.wait(STEP_MAX).context("the attaching process does not end")?;
         let log = self.process.log_text();
         ensure!(!Path::new("/sys/block").join(&self.device[5..]).join("loop/backing_file").exists(), "it is there");

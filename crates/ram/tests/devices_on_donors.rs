@@ -15,7 +15,7 @@ const UNIT: u64 = 64 << 10;
 async fn what_was_written_is_there_for_the_next_client_in_any_order_of_donors() {
     let (one, two) = (Serving::new(4 << 20), Serving::new(8 << 20));
     let sized = spec(&[&one, &two], ",size=6M");
-    assert!(refused(&sized).await.detail.contains("all 2 donors are empty"));
+    assert!(refused(&sized).await.detail.contains("none of the donors (2) holds anything"));
     create(&sized).await.unwrap();
     let again = create(&sized).await.unwrap_err();
     assert!(again.kind == ErrorKind::Busy && again.detail.contains("holds device \"disk\" already"), "{again}");

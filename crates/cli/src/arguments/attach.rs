@@ -30,4 +30,7 @@ pub struct DetachArguments {
     /// The block device, as /dev/loop0, or the SPEC that it was attached by
     #[arg(value_name = "DEVICE")]
     pub device: String,
+    /// Detach it even if the device below fails, and lose what cannot be written to it
+    #[arg(long)]
+    pub force: bool,
 }

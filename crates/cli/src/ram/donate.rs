@@ -51,7 +51,8 @@ pub struct DonateArguments {
     /// Label of this donor, as rack=a; may be given again
     #[arg(long, value_name = "KEY=VALUE", value_parser = parse_label)]
     pub label: Vec<String>,
-    /// Serve addresses beyond this machine without certificates of clients: everybody who reaches them can read and write
+    /// Serve addresses beyond this machine without certificates of clients: everybody who reaches them can read and
+    /// write
     #[arg(long)]
     pub insecure: bool,
     /// Certificate of this donor, a PEM file; with it every connection must be encrypted

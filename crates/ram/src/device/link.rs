@@ -3,7 +3,8 @@
 //! Owns: whether the donor is there, and how long a request waits for it. A request goes to the session that is up. If
 //! the session ends, the request is sent again on the next one, as long as the donor is in the same incarnation: then
 //! every write that it answered is still there. A session is one epoch on the donor, and the first request of a later
-//! one shuts out what is still on the way from earlier ones, so a write that is sent again cannot be overtaken by itself.
+//! one shuts out what is still on the way from earlier ones, so a write that is sent again cannot be overtaken by
+//! itself.
 //!
 //! | state | meaning | a request |
 //! |---|---|---|
@@ -93,7 +94,7 @@ impl Link {
         let patience = Instant::now() + self.patience;
         let limit = deadline.map_or(patience, |deadline| deadline.min(patience));
         let done = loop {
-            let session = match self.session(limit).await {
+            let session = match self.session(limit, limit < patience).await {
                 Ok(session) => session,
                 Err(failed) => break Err(failed),
             };
@@ -108,6 +109,10 @@ impl Link {
             };
             match answer {
                 Ok(Ok(done)) => break Ok(done),
+                // What a donor refuses of a session that was left behind is sent on the next one.
+                Ok(Err(_)) if session.ended.is_requested() => {
+                    self.sent_again.fetch_add(1, Ordering::Relaxed);
+                }
                 Ok(Err(error)) => match session.device.failure() {
                     // The donor's own answer.
                     None => break Err(Failed { kind: error.kind, detail: error.detail }),
@@ -131,8 +136,9 @@ impl Link {
         done
     }
 
-    /// The session that is up; waits for one while the donor is down.
-    async fn session(&self, limit: Instant) -> Result<Arc<Session>, Failed> {
+    /// The session that is up; waits for one while the donor is down, until `limit`, which may be the caller's
+    /// deadline.
+    async fn session(&self, limit: Instant, is_deadline: bool) -> Result<Arc<Session>, Failed> {
         loop {
             let state = self.state.borrow().clone();
             let (since, reason) = match state {
@@ -147,10 +153,10 @@ impl Link {
             let is_over = |state: &State| !matches!(state, State::Down { .. });
             if tokio::time::timeout_at(until.into(), state.wait_for(is_over)).await.is_err() {
                 let away = since.elapsed();
-                if away < self.patience {
+                if is_deadline && away < self.patience {
                     return Err(self.late());
                 }
-                let detail = format!("it has been away for {} s: {reason}", away.as_secs());
+                let detail = format!("it has been away for {:.1} s: {reason}", away.as_secs_f64());
                 return Err(Failed { kind: ErrorKind::Io, detail });
             }
         }

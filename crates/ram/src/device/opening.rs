@@ -2,8 +2,8 @@
 //!
 //! Owns: the judgement on what was found (`assess`, without I/O), with every donor that is missing or wrong in one
 //! message; opening, making and deleting a device. All donors are asked at once. Promises: a device is never made by
-//! opening it, and never over something else; donors are told apart by their labels, so their order in the SPEC does not
-//! matter.
+//! opening it, and never over something else; donors are told apart by their labels, so their order in the SPEC does
+//! not matter.
 
 use nectary_block::{BlockDevice, Context, Error, ErrorKind, Operation, exact_size, format_size};
 use nectary_host::log::{self, Level};
@@ -97,7 +97,7 @@ pub(super) fn assess(
         }
         let nothing = match (empty.len(), found.len()) {
             (0, _) => format!("no donor that answers holds device \"{id}\""),
-            (some, all) if some == all => format!("all {all} donors are empty: there is no device \"{id}\" on them"),
+            (some, all) if some == all => format!("none of the donors ({all}) holds anything of device \"{id}\""),
             _ => format!("no donor that answers holds device \"{id}\"; empty: {}", empty.join(", ")),
         };
         let remedy = "if they were started again, what was on it is gone; `nectary ram create SPEC` makes a new device";
@@ -140,8 +140,8 @@ pub(super) fn assess(
     let missing = places.iter().filter(|place| place.is_none()).count();
     // A donor that is away may be left out; one that is wrong is a mistake in the SPEC.
     let is_away = |finding: &Finding| matches!(finding, Finding::Unreachable(_) | Finding::Holds(Found::Empty));
-    let is_wrong = problems.len() > found.iter().filter(|(_, finding)| is_away(finding)).count();
-    if missing > lost_max || is_wrong {
+    let away = found.iter().filter(|(_, finding)| is_away(finding)).count();
+    if missing > lost_max || away > lost_max || problems.len() > away {
         let all = places.len();
         let kind = match (is_unreachable, is_refused) {
             (true, _) => ErrorKind::Absent,

@@ -49,7 +49,7 @@ fn empty_donors_are_an_error_that_says_so() {
     let empty = || Finding::Holds(Found::Empty);
     let (kind, text) = judge(vec![empty(), empty()], 0).unwrap_err();
     assert_eq!(kind, ErrorKind::Absent);
-    assert!(text.contains("all 2 donors are empty") && text.contains("nectary ram create"), "{text}");
+    assert!(text.contains("none of the donors (2) holds anything") && text.contains("nectary ram create"), "{text}");
     let (_, text) = judge(vec![holds(label(0, 2)), empty()], 0).unwrap_err();
     assert!(text.contains("h2:7070: it is empty") && text.contains("all 2 donors are needed"), "{text}");
 }
@@ -73,6 +73,9 @@ fn every_donor_that_is_missing_or_wrong_is_named_in_one_message() {
     }
     let (_, text) = judge(vec![holds(label(1, 3)), holds(label(0, 3))], 0).unwrap_err();
     assert!(text.contains("the device has 3 donors, 2 are named: number 3 is missing"), "{text}");
+    // One too many.
+    let (_, text) = judge(vec![holds(label(0, 1)), away()], 0).unwrap_err();
+    assert!(text.contains("h2:7070: nothing answers"), "{text}");
     let large = Label { size_bytes: 2 * UNIT_BYTES, shares: vec![2 * UNIT_BYTES], ..label(0, 1) };
     let (kind, text) = judge(vec![holds(large)], 0).unwrap_err();
     assert!(kind == ErrorKind::Invalid && text.contains("the device has 128K, not size=64K"), "{text}");
