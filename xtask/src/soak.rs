@@ -91,6 +91,13 @@ const CAMPAIGNS: &[Campaign] = &[
         extents: &[("{runs}", "20000", "1000"), ("{images}", "10000", "1000")],
     },
     Campaign {
+        name: "ram-simulation",
+        program: Program::Binary("ram-simulation"),
+        arguments: &["--seed", "{seed}", "--runs", "{runs}"],
+        environment: &[],
+        extents: &[("{runs}", "100000", "5000")],
+    },
+    Campaign {
         name: "store-spans",
         program: Program::Binary("store-spans"),
         arguments: &["--seed", "{seed}"],
