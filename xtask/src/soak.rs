@@ -98,6 +98,13 @@ const CAMPAIGNS: &[Campaign] = &[
         extents: &[("{runs}", "2000", "200")],
     },
     Campaign {
+        name: "ram-simulation",
+        program: Program::Binary("ram-simulation"),
+        arguments: &["--seed", "{seed}", "--runs", "{runs}"],
+        environment: &[],
+        extents: &[("{runs}", "100000", "5000")],
+    },
+    Campaign {
         name: "store-spans",
         program: Program::Binary("store-spans"),
         arguments: &["--seed", "{seed}"],

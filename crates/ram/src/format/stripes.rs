@@ -48,7 +48,8 @@ impl Stripes {
     /// The members in order.
     pub fn iter(&self) -> impl Iterator<Item = u64> + '_ {
         let bytes = self.bytes.iter().enumerate().filter(|(_, byte)| **byte != 0);
-        bytes.flat_map(|(at, byte)| (0..8).filter(move |bit| byte & (1 << bit) != 0).map(move |bit| at as u64 * 8 + bit))
+        bytes
+            .flat_map(|(at, byte)| (0..8).filter(move |bit| byte & (1 << bit) != 0).map(move |bit| at as u64 * 8 + bit))
     }
 }
 

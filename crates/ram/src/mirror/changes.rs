@@ -135,9 +135,7 @@ impl Machine {
 
 /// The first block of a piece whose copies are all gone.
 fn lost_block(operation: &Operation) -> Option<u64> {
-    let has_copy = |at: usize| {
-        operation.parts.iter().any(|part| part.piece == at && part.state != PartState::Excused)
-    };
+    let has_copy = |at: usize| operation.parts.iter().any(|part| part.piece == at && part.state != PartState::Excused);
     let lost = (0..operation.pieces.len()).find(|at| !has_copy(*at))?;
     Some(operation.pieces[lost].blocks.start)
 }

@@ -170,7 +170,8 @@ impl Machine {
                 self.dirty.end(stripe, self.now_us);
             }
             Why::Rebuild => {
-                if let Some(rebuild) = self.membership.rebuild.as_mut().filter(|rebuild| rebuild.donor == to && is_done) {
+                if let Some(rebuild) = self.membership.rebuild.as_mut().filter(|rebuild| rebuild.donor == to && is_done)
+                {
                     rebuild.copied.set(stripe, true);
                 }
             }

@@ -104,7 +104,9 @@ pub enum Refusal {
     #[error("{0}")]
     Geometry(#[from] crate::format::FormatError),
     /// Two donors that would hold the same blocks have the same label.
-    #[error("donors {first} and {second} have the label {label:?} and would hold the same blocks: order them otherwise")]
+    #[error(
+        "donors {first} and {second} have the label {label:?} and would hold the same blocks: order them otherwise"
+    )]
     SameLabel {
         /// One.
         first: Donor,

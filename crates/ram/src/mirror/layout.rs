@@ -55,7 +55,8 @@ impl Ring {
 impl Layout for Ring {
     fn places(&self, stripe: u64) -> [Place; 2] {
         let (row, column) = (stripe / self.donors, stripe % self.donors);
-        let place = |donor: u64, slot: u64| Place { donor: donor as Donor, offset: (2 * row + slot) * self.stripe_bytes };
+        let place =
+            |donor: u64, slot: u64| Place { donor: donor as Donor, offset: (2 * row + slot) * self.stripe_bytes };
         [place(column, 0), place((column + 1) % self.donors, 1)]
     }
 

@@ -12,13 +12,17 @@ use super::configuration::{Configuration, OPERATIONS_MAX, REQUEST_BYTES_MAX};
 use super::dirty::Dirty;
 use super::error::{MirrorError, Refusal};
 use super::event::{Action, Donor, DonorRequest, Event, Moment, Reply, Request, RequestId};
+use super::figures::Figures;
 use super::layout::Ring;
 use super::link::{Content, Link, LinkState, Outstanding, Purpose};
 use super::locks::Locks;
-use super::membership::Membership;
+use super::membership::{Membership, Standing};
 use super::operation::{Operation, PartState, Work};
 use crate::format::{Stamp, View};
 use crate::planted::{Bug, planted};
+
+/// A machine that got no event for so many ticks stood still.
+const STANDSTILL_TICKS: u64 = 3;
 
 /// How far the machine is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,45 +41,6 @@ pub enum Phase {
     Detaching,
     /// Nothing happens any more.
     Ended,
-}
-
-/// Counts since the start.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Figures {
-    /// User's requests that succeeded.
-    pub completed: u64,
-    /// User's requests that failed.
-    pub failed: u64,
-    /// Of these, for lack of patience.
-    pub impatient: u64,
-    /// Donors left.
-    pub left: u64,
-    /// Donors that were late and came back before they were left.
-    pub taken_back: u64,
-    /// Writes that such donors had missed and got again.
-    pub replayed: u64,
-    /// Donors that were left and are filled again.
-    pub rejoined: u64,
-    /// Donors that were filled.
-    pub rebuilt: u64,
-    /// Stripes made equal after attaching.
-    pub resynchronised: u64,
-    /// Wrong answers of donors.
-    pub lies: u64,
-    /// Wrong copies that were overwritten with the right bytes.
-    pub repaired: u64,
-    /// Reads that were also sent to the other copy.
-    pub hedged: u64,
-    /// Answers to requests that nobody waited for any more.
-    pub late_replies: u64,
-    /// Reads that waited for a proof that no other client has the device.
-    pub held_reads: u64,
-    /// Attachments that waited for the lease of a client before.
-    pub lease_waits: u64,
-    /// Operations that waited for an overlapping one.
-    pub overlapping: u64,
-    /// Records sent to donors.
-    pub records: u64,
 }
 
 /// A mirrored device as its client sees it.
@@ -107,6 +72,8 @@ pub struct Machine {
     next_request: RequestId,
     next_operation: u64,
     ticked_us: Moment,
+    /// The process stood still before: until then no donor is judged by its answers, which may be waiting to be read.
+    pub(super) lenient_until_us: Moment,
 }
 
 impl Machine {
@@ -139,12 +106,17 @@ impl Machine {
             next_request: 1,
             next_operation: 1,
             ticked_us: now_us,
+            lenient_until_us: now_us,
             configuration,
         })
     }
 
     /// Takes in what happened at `now_us`. The actions that follow are then in [`actions`](Self::actions).
     pub fn step(&mut self, now_us: Moment, event: Event) {
+        let times = self.configuration.times;
+        if now_us >= self.now_us + STANDSTILL_TICKS * times.tick_us {
+            self.lenient_until_us = now_us + times.suspect_us;
+        }
         self.now_us = self.now_us.max(now_us);
         if self.phase == Phase::Ended {
             if let Event::Submitted { id, .. } = event {
@@ -248,7 +220,8 @@ impl Machine {
             match outstanding.purpose {
                 Purpose::Part { operation, part } => {
                     if let Some(operation) = self.operations.get_mut(&operation) {
-                        let skipped = planted(Bug::ReplaySkipped) && operation.work.is_change();
+                        let is_trusted = self.membership.standing[donor] == Standing::Trusted;
+                        let skipped = planted(Bug::ReplaySkipped) && operation.work.is_change() && is_trusted;
                         let state = if skipped { PartState::Done } else { PartState::Unsent };
                         operation.parts[part].state = state;
                         self.figures.replayed += u64::from(operation.work.is_change());

@@ -9,13 +9,13 @@
 
 use bytes::Bytes;
 
+use super::configuration::TROUBLES_MAX;
 use super::copies::Rebuild;
 use super::error::MirrorError;
 use super::event::{Action, Donor, DonorRequest};
 use super::layout::Layout;
 use super::link::{LinkState, Purpose};
 use super::machine::{Machine, Phase};
-use super::configuration::TROUBLES_MAX;
 use crate::format::{Geometry, Member, MemberState, Record, Stamp, Stripes, View};
 use crate::planted::{Bug, planted};
 
@@ -140,9 +140,8 @@ impl Machine {
         }
         // Of two, one that was told that it is alone is believed when it is alone: it must know better first.
         let link = &self.links[donor];
-        let thinks_alone = |other: Donor| {
-            link.record().is_some_and(|record| record.view.members[other].state != MemberState::Present)
-        };
+        let thinks_alone =
+            |other: Donor| link.record().is_some_and(|record| record.view.members[other].state != MemberState::Present);
         if self.links.len() == 2 && !link.is_empty && others.any(thinks_alone) {
             return;
         }
@@ -193,6 +192,9 @@ impl Machine {
 
     /// Once a tick: donors that are late or failing.
     pub(super) fn look_at_donors(&mut self) {
+        if self.now_us < self.lenient_until_us {
+            return;
+        }
         let leave_us = self.configuration.times.leave_us;
         for donor in 0..self.links.len() {
             let link = &self.links[donor];
@@ -334,10 +336,8 @@ impl Machine {
         }
         for donor in 0..self.links.len() {
             let link = &self.links[donor];
-            let is_served = matches!(
-                self.membership.standing[donor],
-                Standing::Trusted | Standing::Rebuilding | Standing::Leaving
-            );
+            let is_served =
+                matches!(self.membership.standing[donor], Standing::Trusted | Standing::Rebuilding | Standing::Leaving);
             if link.is_stale && is_served && link.state == LinkState::Claimed && link.swap().is_none() {
                 let record = self.record_for(donor);
                 self.swap(donor, record);

@@ -84,9 +84,8 @@ pub fn merge(found: &[Found<'_>], trust_remaining: bool) -> Result<Merged, Refus
     {
         return Err(Refusal::CannotSettle { present: 1 - gone, missing: gone });
     }
-    let is_elsewhere = |gone: usize| {
-        matches!(found[gone], Found::Missing) && view.members[gone].state == MemberState::Present
-    };
+    let is_elsewhere =
+        |gone: usize| matches!(found[gone], Found::Missing) && view.members[gone].state == MemberState::Present;
     Ok(Merged { may_be_read_elsewhere: gone.is_some_and(is_elsewhere), view, trusted })
 }
 

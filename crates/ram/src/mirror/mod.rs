@@ -8,6 +8,23 @@
 //! A driver hands [`Machine::step`] each [`Event`] with the time, executes every action of [`Machine::actions`] in
 //! order, and calls `step` with [`Event::Time`] at [`Machine::wake_at`]. The simulator drives the same code.
 //!
+//! ```
+//! use nectary_ram::format::Geometry;
+//! use nectary_ram::mirror::{Action, Configuration, DonorRequest, Event, Intent, Machine, Times};
+//!
+//! let geometry =
+//!     Geometry { device: *b"sixteen of bytes", bytes: 1 << 30, block_bytes: 4096, stripe_bytes: 1 << 20, members: 2 };
+//! let labels = vec!["host-a".to_owned(), "host-b".to_owned()];
+//! let configuration =
+//!     Configuration { geometry, labels, client: 0x5eed, intent: Intent::Create, times: Times::default() };
+//! let mut machine = Machine::new(configuration, 0)?;
+//! // The driver has connected to donor 1, and sends what the machine wants.
+//! machine.step(1000, Event::Connected { donor: 1, incarnation: 77 });
+//! let actions: Vec<Action> = machine.actions().collect();
+//! assert_eq!(actions, [Action::Send { donor: 1, request: 1, body: DonorRequest::ReadMetadata }]);
+//! # Ok::<(), nectary_ram::mirror::Refusal>(())
+//! ```
+//!
 //! # Invariants
 //! 1. A write is acknowledged only when each donor that holds a trusted copy of its blocks has it.
 //! 2. A donor stops being trusted only when all other trusted donors have stored a view without it; writes that it
@@ -41,6 +58,7 @@ mod copies;
 mod dirty;
 mod error;
 mod event;
+mod figures;
 mod layout;
 mod link;
 mod locks;
@@ -56,9 +74,10 @@ pub use configuration::{
 };
 pub use error::{MirrorError, Refusal};
 pub use event::{Action, Donor, DonorRequest, Event, Moment, Reply, Request, RequestId};
+pub use figures::Figures;
 pub use layout::{Layout, Place, Ring};
 pub use link::LinkState;
-pub use machine::{Figures, Machine, Phase};
+pub use machine::{Machine, Phase};
 pub use membership::Standing;
 pub use merge::{Found, Merged, merge};
 

@@ -48,7 +48,7 @@ pub(super) struct Asked {
 }
 
 /// Blocks of one stripe.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Piece {
     pub stripe: u64,
     pub blocks: Range<u64>,
@@ -103,13 +103,28 @@ impl Operation {
         self.parts.iter().all(|part| matches!(part.state, PartState::Done | PartState::Excused))
     }
 
+    /// Makes a piece for each block of a piece; returns whether there is more than one.
+    pub fn split(&mut self, at: usize) -> bool {
+        let Range { start, end } = self.pieces[at].blocks;
+        if end - start < 2 {
+            return false;
+        }
+        let stripe = self.pieces[at].stripe;
+        let piece = |block| Piece { stripe, blocks: block..block + 1, ..Piece::default() };
+        self.pieces[at] = piece(start);
+        self.pieces.extend((start + 1..end).map(piece));
+        true
+    }
+
     /// The bytes of all pieces, if all are there.
     pub fn data(&self) -> Option<Bytes> {
         if let [only] = &self.pieces[..] {
             return only.data.clone();
         }
+        let mut pieces: Vec<&Piece> = self.pieces.iter().collect();
+        pieces.sort_by_key(|piece| piece.blocks.start);
         let mut whole = Vec::new();
-        for piece in &self.pieces {
+        for piece in pieces {
             whole.extend_from_slice(piece.data.as_ref()?);
         }
         Some(whole.into())
@@ -122,7 +137,7 @@ fn pieces(blocks: &Range<u64>, stripe_blocks: u64) -> Vec<Piece> {
     while first < blocks.end {
         let stripe = first / stripe_blocks;
         let end = blocks.end.min((stripe + 1) * stripe_blocks);
-        pieces.push(Piece { stripe, blocks: first..end, asked: Vec::new(), wrong: Vec::new(), data: None });
+        pieces.push(Piece { stripe, blocks: first..end, ..Piece::default() });
         first = end;
     }
     pieces
@@ -137,5 +152,17 @@ mod tests {
         let cut: Vec<_> = pieces(&(3..9), 4).into_iter().map(|piece| (piece.stripe, piece.blocks)).collect();
         assert_eq!(cut, [(0, 3..4), (1, 4..8), (2, 8..9)]);
         assert!(pieces(&(3..3), 4).is_empty());
+    }
+
+    #[test]
+    fn split_pieces_give_their_bytes_in_order() {
+        let geometry = Geometry { device: [0; 16], bytes: 160, block_bytes: 16, stripe_bytes: 64, members: 2 };
+        let mut operation = Operation::new(None, Work::Read, 2..6, &geometry, 0);
+        assert!(operation.split(0) && !operation.split(0) && operation.pieces.len() == 3);
+        assert_eq!(operation.data(), None);
+        for piece in &mut operation.pieces {
+            piece.data = Some(piece.blocks.clone().map(|block| block as u8).collect::<Vec<_>>().into());
+        }
+        assert_eq!(operation.data().unwrap()[..], [2, 3, 4, 5]);
     }
 }

@@ -15,9 +15,13 @@ use super::operation::{Asked, Operation, Piece};
 
 impl Machine {
     pub(super) fn drive_read(&mut self, number: u64, mut operation: Operation) {
-        for at in 0..operation.pieces.len() {
-            if let Err(error) = self.ask(number, &mut operation.pieces[at], at, None) {
-                return self.finish(number, operation, Err(error));
+        let mut at = 0;
+        while at < operation.pieces.len() {
+            match self.ask(number, &mut operation.pieces[at], at, None) {
+                Ok(()) => at += 1,
+                // Each copy may have another wrong block: then it is asked for again, block by block.
+                Err(MirrorError::Corrupt { .. }) if operation.split(at) => {}
+                Err(error) => return self.finish(number, operation, Err(error)),
             }
         }
         let Some(data) = operation.data() else {
@@ -120,8 +124,9 @@ impl Machine {
             return;
         };
         let piece = &mut operation.pieces[at];
+        let is_awaited = piece.asked.iter().any(|asked| asked.request == request);
         piece.asked.retain(|asked| asked.request != request);
-        if piece.data.is_some() {
+        if piece.data.is_some() || !is_awaited {
             self.figures.late_replies += 1;
             return;
         }

@@ -5,6 +5,7 @@
 //! - What the client in use may read from a donor is what was acknowledged last, or a change that is under way or failed.
 //! - What an attacher would believe, with all donors or without any one of them, is the same; so it holds without the
 //!   client's memory. Of more than two donors, each may be missing.
+//! - Two copies that an attacher would believe differ only in a stripe that one of their donors has marked.
 //! - No read gives bytes that nobody wrote there; no request fails as lost, unless more was lost than the policy survives.
 //! - Once nothing fails any more, both copies of every stripe are equal.
 
@@ -66,7 +67,31 @@ impl World {
         let first = stripe * STRIPE_BLOCKS + offset % stripe_bytes / BLOCK_BYTES as u64;
         let blocks = first..first + bytes / BLOCK_BYTES as u64;
         self.lies.retain(|(liar, block)| *liar != donor || !blocks.contains(block));
-        self.check_believed(donor, blocks, "after a change");
+        self.check_believed(donor, blocks.clone(), "after a change");
+        self.check_marks(blocks, "after a change");
+    }
+
+    /// Copies that would both be believed are equal, or marked.
+    fn check_marks(&mut self, blocks: Range<u64>, what: &str) {
+        if !self.is_created || self.is_lossy {
+            return;
+        }
+        let is_marked = |donor: Donor, stripe: u64| {
+            self.donors[donor].record.as_ref().is_some_and(|record| record.dirty.has(stripe))
+        };
+        let is_unmarked = |block: &u64| {
+            let stripe = block / STRIPE_BLOCKS;
+            let [first, second] = self.ring.places(stripe).map(|place| place.donor);
+            self.believed[first]
+                && self.believed[second]
+                && !is_marked(first, stripe)
+                && !is_marked(second, stripe)
+                && self.copy(first, *block) != self.copy(second, *block)
+                && !self.lies.iter().any(|(_, lied)| lied == block)
+        };
+        if let Some(block) = blocks.into_iter().find(is_unmarked) {
+            self.break_with(format!("{what}: the copies of block {block} differ and nobody has marked that"));
+        }
     }
 
     /// A record was stored or lost: which donors would an attacher believe?
@@ -118,6 +143,7 @@ impl World {
         for donor in new {
             self.check_believed(donor, 0..self.geometry.blocks(), "after a record");
         }
+        self.check_marks(0..self.geometry.blocks(), "after a record");
     }
 
     /// A client's machine took an event in.
@@ -195,7 +221,8 @@ impl World {
 
     fn check_read(&mut self, blocks: Range<u64>, began: u64, data: &[u8]) {
         let copies = data.chunks(BLOCK_BYTES);
-        let numbers: Vec<Option<u64>> = blocks.clone().zip(copies).map(|(block, copy)| number_of(copy, block)).collect();
+        let numbers: Vec<Option<u64>> =
+            blocks.clone().zip(copies).map(|(block, copy)| number_of(copy, block)).collect();
         let is_whole = numbers.len() as u64 == blocks.end - blocks.start;
         match numbers.into_iter().collect::<Option<Vec<u64>>>().filter(|_| is_whole) {
             Some(numbers) => self.note_read(blocks, began, &numbers),

@@ -20,9 +20,16 @@ const OPERATION_BLOCKS_MAX: u64 = 6;
 /// An operation whose end a user waits for.
 #[derive(Debug, Clone)]
 pub enum Pending {
-    Read { blocks: Range<u64>, began: u64 },
+    Read {
+        blocks: Range<u64>,
+        began: u64,
+    },
     /// The place in the history.
-    Change { place: usize, blocks: Range<u64>, is_write: bool },
+    Change {
+        place: usize,
+        blocks: Range<u64>,
+        is_write: bool,
+    },
     Flush,
 }
 

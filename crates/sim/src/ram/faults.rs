@@ -3,7 +3,7 @@
 //! Owns: the choice by the seed. Promises: no fault adds to others more than the policy survives, unless the run is
 //! marked as lossy first. Memory of a donor is lost only while every other donor has everything.
 
-use nectary_ram::mirror::{Event, LinkState, Phase, Standing};
+use nectary_ram::mirror::{Event, Layout, LinkState, Phase, Standing};
 
 use super::coverage::Scenario;
 use super::network::{ClientId, Happening, MILLISECOND};
@@ -13,6 +13,9 @@ use crate::random::Random;
 
 /// A run goes on for so long after more was lost than the policy survives. *Units*: microseconds.
 const LOSSY_US: u64 = 1500 * MILLISECOND;
+
+/// Operations that users begin on a client that is cut off while another takes the device over.
+const MORE_OPERATIONS: u64 = 40;
 
 /// A fault that waits for a rebuild.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,7 +40,7 @@ pub struct Faults {
     may_lose: bool,
     /// When the next client is killed.
     pub kill_at: Option<(Phase, u64)>,
-    kills_left: u64,
+    pub kills_left: u64,
 }
 
 impl Faults {
@@ -61,7 +64,7 @@ impl Faults {
 }
 
 /// A phase in which the next client is killed, and after how many steps.
-fn kill_at(random: &mut Random) -> (Phase, u64) {
+pub fn kill_at(random: &mut Random) -> (Phase, u64) {
     match random.below(4) {
         0 => (Phase::Survey, 1 + random.below(6)),
         1 => (Phase::Claim, 1 + random.below(4)),
@@ -110,7 +113,7 @@ impl World {
             20..27 => self.donors[donor].paused_until_us = now_us + any_us,
             27..33 => self.donors[donor].slow_until_us = now_us + any_us,
             33..46 => {
-                if !self.may_lose_memory(donor) {
+                if !self.may_lose_memory() {
                     return None;
                 }
                 let down_us = short_us * self.random.below(2) + 100;
@@ -206,7 +209,7 @@ impl World {
     }
 
     /// Whether everything is on other donors too, and known to be.
-    fn may_lose_memory(&self, donor: usize) -> bool {
+    fn may_lose_memory(&self) -> bool {
         let (client, now_us) = (&self.clients[self.current], self.now_us());
         let is_whole = client.machine.standing().iter().all(|standing| *standing == Standing::Trusted);
         let is_alone = self.clients.iter().filter(|client| client.is_alive).count() == 1;
@@ -214,10 +217,12 @@ impl World {
             let model = &self.donors[at];
             client.machine.link_state(at) == Some(LinkState::Claimed)
                 && model.paused_until_us <= now_us
+                && model.slow_until_us <= now_us
+                && self.believed[at]
                 && self.network.cut_until(self.current, at).is_none()
         };
         let is_open = client.is_alive && client.machine.phase() == Phase::Open;
-        is_open && is_whole && is_alone && (0..self.donors.len()).all(is_well) && self.is_told && self.believed[donor]
+        is_open && is_whole && is_alone && (0..self.donors.len()).all(is_well) && self.is_told
     }
 
     fn lose_memory(&mut self, donor: usize, down_us: u64) {
@@ -244,6 +249,11 @@ impl World {
                 self.network.cut(new, donor, until_us);
                 let others = (0..self.donors.len()).filter(|other| *other != donor);
                 others.for_each(|other| self.network.cut(old, other, until_us));
+                // Its users go on asking, though most of what they asked for waits.
+                for more in 0..MORE_OPERATIONS {
+                    let at_us = now_us + (more + 1) * TIMES.lease_us / MORE_OPERATIONS;
+                    self.network.plan(at_us, Happening::Submit { client: old });
+                }
             }
         }
         self.network.plan(now_us, Happening::Start { take_over: true, trust_remaining: false });
@@ -254,7 +264,6 @@ impl World {
         let block = self.random.below(self.geometry.blocks());
         let client = &self.clients[self.current];
         let stripe = block / STRIPE_BLOCKS;
-        use nectary_ram::mirror::Layout;
         let places = self.ring.places(stripe);
         let is_whole = client.machine.standing().iter().all(|standing| *standing == Standing::Trusted);
         let is_lied = self.lies.iter().any(|(_, lied)| *lied == block);
@@ -271,70 +280,5 @@ impl World {
         self.lies.push((place.donor, block));
         self.had_lies = true;
         true
-    }
-
-    /// A client that was to be killed in its present phase is.
-    pub fn kill_if_due(&mut self, client: ClientId) {
-        let state = &mut self.clients[client];
-        let phase = state.machine.phase();
-        if let Some((wanted, steps)) = &mut state.kill_at
-            && *wanted == phase
-        {
-            *steps = steps.saturating_sub(1);
-            if *steps == 0 {
-                state.kill_at = None;
-                self.network.plan(self.now_us(), Happening::Kill { client });
-            }
-        }
-    }
-
-    /// A client is gone at once, and another is started.
-    pub fn kill(&mut self, client: ClientId) {
-        if !self.clients[client].is_alive || self.stage != Stage::Work {
-            return;
-        }
-        self.tell(|| format!("client {client} is killed"));
-        self.heal_lies();
-        let state = &self.clients[client];
-        let (machine, id) = (&state.machine, state.id);
-        let phase = machine.phase();
-        let is_fenced = |donor: &&super::donor::DonorModel| {
-            donor.record.as_ref().is_some_and(|record| record.stamp.client == id)
-        };
-        let fenced = self.donors.iter().filter(is_fenced).count();
-        let is_attached = state.is_attached;
-        let is_rebuilding = machine.standing().contains(&Standing::Rebuilding);
-        if is_attached {
-            self.left_at_crash = self.left_by(client);
-        }
-        match phase {
-            Phase::Survey => self.coverage.met(Scenario::KilledInSurvey),
-            Phase::Claim => self.coverage.met(Scenario::KilledInClaim),
-            Phase::Opening => self.coverage.met(Scenario::KilledInOpening),
-            Phase::Resync => self.coverage.met(Scenario::KilledInResync),
-            Phase::Open if is_rebuilding => self.coverage.met(Scenario::KilledInRebuild),
-            _ => {}
-        }
-        if !is_attached && fenced > 0 && fenced < self.donors.len() {
-            self.coverage.met(Scenario::HalfFenced);
-        }
-        self.killed_unattached += u64::from(!is_attached);
-        if self.killed_unattached == 2 {
-            self.coverage.met(Scenario::KilledTwice);
-        }
-        if self.blocks.has_trimmed() {
-            self.coverage.met(Scenario::TrimThenCrash);
-        }
-        self.close(client);
-        if client != self.current {
-            return;
-        }
-        if self.faults.kills_left > 0 && self.faults.kill_at.is_none() {
-            self.faults.kills_left -= 1;
-            self.faults.kill_at = Some(kill_at(&mut self.random));
-        }
-        let at_us = self.now_us() + self.random.below(80 * MILLISECOND);
-        let take_over = self.random.chance(50);
-        self.network.plan(at_us, Happening::Start { take_over, trust_remaining: false });
     }
 }

@@ -1,7 +1,7 @@
 //! A mirrored network RAM disk under a seeded network, clock, crashes and faults.
 //!
 //! Owns: a run and the account of many. `donor`: the donor's side; `network`: messages in virtual time; `client`: the
-//! machine of `nectary_ram::mirror` and its user; `faults`; `check`: what must hold after every step; `coverage`: the
+//! machine of `nectary_ram::mirror` and what its user wants; `life`, `user`; `faults`; `check`: what must hold after every step; `coverage`: the
 //! scenarios. A run is repeated exactly by its seed.
 
 mod blocks;
@@ -10,7 +10,9 @@ mod client;
 mod coverage;
 mod donor;
 mod faults;
+mod life;
 mod network;
+mod user;
 mod world;
 
 use nectary_ram::planted::{Bug, plant};

@@ -164,9 +164,7 @@ impl Network {
 
     /// Takes away the requests of connections that have arrived and are not executed yet.
     pub fn take_arrived(&mut self, connections: &[ConnectionId]) -> Vec<(ConnectionId, DonorRequest)> {
-        let is_theirs = |happening: &Happening| {
-            matches!(happening, Happening::Execute { connection, .. } if connections.contains(connection))
-        };
+        let is_theirs = |happening: &Happening| matches!(happening, Happening::Execute { connection, .. } if connections.contains(connection));
         let numbers: Vec<_> =
             self.queue.iter().filter(|(_, happening)| is_theirs(happening)).map(|(number, _)| *number).collect();
         let taken = numbers.into_iter().filter_map(|number| self.queue.remove(&number));

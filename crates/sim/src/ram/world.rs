@@ -3,17 +3,17 @@
 //! Owns: what happens next and what it does to donors and clients. Promises: a seed repeats a run exactly. Leaves to
 //! others: faults (`faults`), what must hold (`check`), what a user wants (`client`).
 
-use nectary_ram::format::Geometry;
-use nectary_ram::mirror::{Action, DonorRequest, Event, Intent, Layout, Phase, Refusal, Ring, Standing};
+use nectary_ram::format::{Geometry, Stamp};
+use nectary_ram::mirror::{Action, DonorRequest, Event, Intent, Layout, Phase, Reply, Ring, Standing};
 
 use super::blocks::{BLOCK_BYTES, Blocks};
-use super::client::{Client, Pending, WishKind, wish};
+use super::client::Client;
 use super::coverage::{Coverage, Scenario};
 use super::donor::{ConnectionId, DonorModel, is_change, range};
 use super::faults::Faults;
 use super::network::{ClientId, Happening, MILLISECOND, Network};
 use super::{TIME_MAX_US, WRITES};
-use crate::cache::history::{Change, History, Read};
+use crate::cache::history::History;
 use crate::random::Random;
 
 /// Blocks of a stripe.
@@ -184,20 +184,7 @@ impl World {
         }
     }
 
-    /// Starts a client, which is the current one then.
-    pub fn start(&mut self, intent: Intent) {
-        let id = self.random.bits() | 1;
-        let mut client = Client::new(self.geometry, id, intent, self.now_us());
-        client.kill_at = self.faults.kill_at.take();
-        self.clients.push(client);
-        self.current = self.clients.len() - 1;
-        for donor in 0..self.donors.len() {
-            self.plan_connect(self.current, donor);
-        }
-        self.network.plan(self.now_us(), Happening::Wake { client: self.current });
-    }
-
-    fn plan_connect(&mut self, client: ClientId, donor: usize) {
+    pub fn plan_connect(&mut self, client: ClientId, donor: usize) {
         let at_us = self.now_us() + 1000 + self.random.below(15 * MILLISECOND);
         self.network.plan(at_us, Happening::Connect { client, donor });
     }
@@ -232,9 +219,7 @@ impl World {
             return;
         }
         let paused_us = self.donors[donor].paused_until_us;
-        if let Some(until_us) =
-            self.network.cut_until(client, donor).or((paused_us > now_us).then_some(paused_us))
-        {
+        if let Some(until_us) = self.network.cut_until(client, donor).or((paused_us > now_us).then_some(paused_us)) {
             return self.network.plan(until_us, Happening::AtDonor { connection, request, body, is_late });
         }
         let service_us = match self.donors[donor].slow_until_us > now_us {
@@ -255,7 +240,7 @@ impl World {
             return;
         }
         if let DonorRequest::SwapMetadata { expected, .. } = &body
-            && nectary_ram::format::Stamp::of(&self.donors[donor].area) == *expected
+            && Stamp::of(&self.donors[donor].area) == *expected
         {
             self.fence(donor, connection);
         }
@@ -289,11 +274,11 @@ impl World {
         }
     }
 
-    fn perform(&mut self, connection: ConnectionId, body: &DonorRequest) -> nectary_ram::mirror::Reply {
+    fn perform(&mut self, connection: ConnectionId, body: &DonorRequest) -> Reply {
         let donor = self.network.connections[connection].donor;
         let connections = &self.network.connections;
         let reply = self.donors[donor].execute(connection, body, |other| connections[other].is_donor_open);
-        let is_done = reply == nectary_ram::mirror::Reply::Done;
+        let is_done = reply == Reply::Done;
         if is_done && is_change(body) {
             if !self.network.connections[connection].is_client_open {
                 self.coverage.met(Scenario::LateWrite);
@@ -315,9 +300,7 @@ impl World {
             return;
         }
         let paused_us = self.clients[client].paused_until_us;
-        if let Some(until_us) =
-            self.network.cut_until(client, donor).or((paused_us > now_us).then_some(paused_us))
-        {
+        if let Some(until_us) = self.network.cut_until(client, donor).or((paused_us > now_us).then_some(paused_us)) {
             return self.network.plan(until_us, Happening::AtClient { connection, event });
         }
         if let Event::Connected { incarnation, .. } = event {
@@ -402,150 +385,6 @@ impl World {
         }
         self.check_client(client);
         self.kill_if_due(client);
-    }
-
-    fn attached(&mut self, client: ClientId) {
-        self.clients[client].is_attached = true;
-        self.killed_unattached = 0;
-        if !self.is_created {
-            self.is_created = true;
-            self.records_changed();
-            let at_us = self.now_us() + self.random.below(200 * MILLISECOND);
-            self.network.plan(at_us, Happening::Fault);
-        }
-        match self.stage {
-            Stage::Work => {
-                for _ in 0..3 + self.random.below(4) {
-                    self.plan_submit(client);
-                }
-            }
-            Stage::Reread => {
-                for block in 0..self.geometry.blocks() {
-                    self.submit_read(client, block..block + 1);
-                }
-            }
-            Stage::Settle | Stage::Done => {}
-        }
-    }
-
-    fn refused(&mut self, client: ClientId, refusal: Refusal) {
-        self.close(client);
-        self.tell(|| format!("client {client}: refused: {refusal}"));
-        if client != self.current {
-            return;
-        }
-        let is_possible = match &refusal {
-            Refusal::AttachedElsewhere { .. } | Refusal::Contended => true,
-            Refusal::TooFew { .. } | Refusal::Unreachable => true,
-            Refusal::CannotSettle { .. } => self.donors.len() == 2,
-            _ => false,
-        };
-        if self.is_lossy {
-            self.stage = Stage::Done;
-            return;
-        }
-        if !is_possible {
-            return self.break_with(format!("refused: {refusal}"));
-        }
-        let mut trust_remaining = false;
-        if let Refusal::CannotSettle { present, .. } = refusal {
-            self.coverage.met(Scenario::CannotSettle);
-            // The user makes sure that no other client is left, and knows what was written.
-            let others: Vec<ClientId> = (0..self.clients.len()).filter(|other| *other != client).collect();
-            others.into_iter().for_each(|other| self.close(other));
-            trust_remaining = self.random.chance(50) && self.has_everything(present);
-        }
-        let take_over = self.random.chance(60);
-        let at_us = self.now_us() + 20 * MILLISECOND + self.random.below(200 * MILLISECOND);
-        self.network.plan(at_us, Happening::Start { take_over, trust_remaining });
-    }
-
-    /// A client is no more; what it sent may still arrive.
-    pub fn close(&mut self, client: ClientId) {
-        if !std::mem::replace(&mut self.clients[client].is_alive, false) {
-            return;
-        }
-        for donor in 0..self.donors.len() {
-            if let Some(connection) = self.clients[client].connections[donor].take() {
-                self.network.give_up(connection, &mut self.random);
-            }
-        }
-        let figures = self.clients[client].machine.figures();
-        let mut add = |scenario, count: u64| self.coverage.met_times(scenario, count);
-        add(Scenario::Rebuilt, figures.rebuilt);
-        add(Scenario::LieRepaired, figures.repaired);
-        add(Scenario::LateReply, figures.late_replies);
-        add(Scenario::LeaseWaited, figures.lease_waits);
-        add(Scenario::ReadHeld, figures.held_reads);
-        add(Scenario::Impatient, figures.impatient);
-        add(Scenario::Resynchronised, figures.resynchronised);
-        add(Scenario::ComesAndGoes, figures.taken_back.min(figures.replayed));
-    }
-
-    pub fn plan_submit(&mut self, client: ClientId) {
-        let wait_us = match self.random.below(10) {
-            0..5 => self.random.below(2 * MILLISECOND),
-            _ => self.random.below(40 * MILLISECOND),
-        };
-        self.network.plan(self.now_us() + wait_us, Happening::Submit { client });
-    }
-
-    fn submit(&mut self, client: ClientId) {
-        let state = &self.clients[client];
-        if !state.is_alive || self.stage != Stage::Work {
-            return;
-        }
-        if state.paused_until_us > self.now_us() {
-            return self.network.plan(state.paused_until_us, Happening::Submit { client });
-        }
-        self.numbers += 1;
-        let number = self.numbers;
-        let wish = wish(&mut self.random, self.geometry.blocks(), number);
-        if wish.kind == WishKind::Read {
-            return self.submit_read(client, wish.blocks);
-        }
-        let has_write = state.pending.values().any(|pending| matches!(pending, Pending::Change { .. }));
-        let pending = if wish.kind == WishKind::Flush {
-            if has_write {
-                self.coverage.met(Scenario::FlushBesideWrite);
-            }
-            Pending::Flush
-        } else {
-            if state.changes(&wish.blocks) {
-                self.coverage.met(Scenario::OverlappingWrites);
-            }
-            let is_write = wish.kind == WishKind::Write;
-            let (change, number) = if is_write { (Change::Write(number), number) } else { (Change::Zero, 0) };
-            let cells = wish.blocks.start as usize..wish.blocks.end as usize;
-            let place = self.history.begin(cells, change, false);
-            self.blocks.begin(client, place, wish.blocks.clone(), number);
-            Pending::Change { place, blocks: wish.blocks, is_write }
-        };
-        self.hand_in(client, pending, wish.request);
-    }
-
-    fn submit_read(&mut self, client: ClientId, blocks: std::ops::Range<u64>) {
-        let (offset, bytes) = (blocks.start * BLOCK_BYTES as u64, (blocks.end - blocks.start) * BLOCK_BYTES as u64);
-        let began = self.history.tick();
-        let request = nectary_ram::mirror::Request::Read { offset, bytes };
-        self.hand_in(client, Pending::Read { blocks, began }, request);
-    }
-
-    fn hand_in(&mut self, client: ClientId, pending: Pending, request: nectary_ram::mirror::Request) {
-        self.operations += 1;
-        let state = &mut self.clients[client];
-        let id = state.next_id;
-        state.next_id += 1;
-        state.pending.insert(id, pending);
-        self.step(client, Event::Submitted { id, request });
-    }
-
-    /// Notes a read's result.
-    pub fn note_read(&mut self, blocks: std::ops::Range<u64>, began: u64, numbers: &[u64]) {
-        let ended = self.history.tick();
-        for (block, number) in blocks.zip(numbers) {
-            self.history.reads.push(Read { cell: block as usize, number: *number, began, ended });
-        }
     }
 
     fn advance_stage(&mut self) {

@@ -69,7 +69,9 @@ fn every_single_changed_byte_is_noticed() {
 
 #[test]
 fn empty_area_is_absent_and_newer_ones_are_refused_by_name() {
-    assert!(Record::is_absent(&[]) && Record::is_absent(&[0; METADATA_BYTES]) && !Record::is_absent(&record().encode()));
+    assert!(
+        Record::is_absent(&[]) && Record::is_absent(&[0; METADATA_BYTES]) && !Record::is_absent(&record().encode())
+    );
     assert_eq!(Record::decode(&[0; METADATA_BYTES]), Err(FormatError::Magic));
     assert_eq!(Stamp::of(&[0; METADATA_BYTES]), Stamp::default());
     for (at, what) in [(8, "version"), (12, "feature set"), (80, "policy")] {

@@ -1,0 +1,169 @@
+//! The lives of clients: started, attached, refused, killed.
+//!
+//! Owns: which client has the device, what follows when one cannot attach or is killed, and what its user confirms.
+//! Promises: exactly one client is the current one; when it ends before the run does, another is started.
+
+use nectary_ram::mirror::{Intent, Phase, Refusal, Standing};
+
+use super::client::Client;
+use super::coverage::Scenario;
+use super::faults::kill_at;
+use super::network::{ClientId, Happening, MILLISECOND};
+use super::world::{Stage, World};
+
+impl World {
+    /// Starts a client, which is the current one then.
+    pub fn start(&mut self, intent: Intent) {
+        let id = self.random.bits() | 1;
+        let mut client = Client::new(self.geometry, id, intent, self.now_us());
+        client.kill_at = self.faults.kill_at.take();
+        self.clients.push(client);
+        self.current = self.clients.len() - 1;
+        for donor in 0..self.donors.len() {
+            self.plan_connect(self.current, donor);
+        }
+        self.network.plan(self.now_us(), Happening::Wake { client: self.current });
+    }
+
+    pub fn attached(&mut self, client: ClientId) {
+        self.clients[client].is_attached = true;
+        self.killed_unattached = 0;
+        if !self.is_created {
+            self.is_created = true;
+            self.records_changed();
+            let at_us = self.now_us() + self.random.below(200 * MILLISECOND);
+            self.network.plan(at_us, Happening::Fault);
+        }
+        match self.stage {
+            Stage::Work => {
+                for _ in 0..3 + self.random.below(4) {
+                    self.plan_submit(client);
+                }
+            }
+            Stage::Reread => {
+                for block in 0..self.geometry.blocks() {
+                    self.submit_read(client, block..block + 1);
+                }
+            }
+            Stage::Settle | Stage::Done => {}
+        }
+    }
+
+    pub fn refused(&mut self, client: ClientId, refusal: Refusal) {
+        self.close(client);
+        self.tell(|| format!("client {client}: refused: {refusal}"));
+        if client != self.current {
+            return;
+        }
+        let is_possible = match &refusal {
+            Refusal::AttachedElsewhere { .. } | Refusal::Contended => true,
+            Refusal::TooFew { .. } | Refusal::Unreachable => true,
+            Refusal::CannotSettle { .. } => self.donors.len() == 2,
+            _ => false,
+        };
+        if self.is_lossy {
+            self.stage = Stage::Done;
+            return;
+        }
+        if !is_possible {
+            return self.break_with(format!("refused: {refusal}"));
+        }
+        let mut trust_remaining = false;
+        if let Refusal::CannotSettle { present, .. } = refusal {
+            self.coverage.met(Scenario::CannotSettle);
+            // The user makes sure that no other client is left, and knows what was written.
+            let others: Vec<ClientId> = (0..self.clients.len()).filter(|other| *other != client).collect();
+            others.into_iter().for_each(|other| self.close(other));
+            trust_remaining = self.random.chance(50) && self.has_everything(present);
+        }
+        let take_over = self.random.chance(60);
+        let at_us = self.now_us() + 20 * MILLISECOND + self.random.below(200 * MILLISECOND);
+        self.network.plan(at_us, Happening::Start { take_over, trust_remaining });
+    }
+
+    /// A client is no more; what it sent may still arrive.
+    pub fn close(&mut self, client: ClientId) {
+        if !std::mem::replace(&mut self.clients[client].is_alive, false) {
+            return;
+        }
+        for donor in 0..self.donors.len() {
+            if let Some(connection) = self.clients[client].connections[donor].take() {
+                self.network.give_up(connection, &mut self.random);
+            }
+        }
+        let figures = self.clients[client].machine.figures();
+        let mut add = |scenario, count: u64| self.coverage.met_times(scenario, count);
+        add(Scenario::Rebuilt, figures.rebuilt);
+        add(Scenario::LieRepaired, figures.repaired);
+        add(Scenario::LateReply, figures.late_replies);
+        add(Scenario::LeaseWaited, figures.lease_waits);
+        add(Scenario::ReadHeld, figures.held_reads);
+        add(Scenario::Impatient, figures.impatient);
+        add(Scenario::Resynchronised, figures.resynchronised);
+        add(Scenario::ComesAndGoes, figures.taken_back.min(figures.replayed));
+    }
+
+    /// A client that was to be killed in its present phase is.
+    pub fn kill_if_due(&mut self, client: ClientId) {
+        let state = &mut self.clients[client];
+        let phase = state.machine.phase();
+        if let Some((wanted, steps)) = &mut state.kill_at
+            && *wanted == phase
+        {
+            *steps = steps.saturating_sub(1);
+            if *steps == 0 {
+                state.kill_at = None;
+                self.network.plan(self.now_us(), Happening::Kill { client });
+            }
+        }
+    }
+
+    /// A client is gone at once, and another is started.
+    pub fn kill(&mut self, client: ClientId) {
+        if !self.clients[client].is_alive || self.stage != Stage::Work {
+            return;
+        }
+        self.tell(|| format!("client {client} is killed"));
+        self.heal_lies();
+        let state = &self.clients[client];
+        let (machine, id) = (&state.machine, state.id);
+        let phase = machine.phase();
+        let is_fenced =
+            |donor: &&super::donor::DonorModel| donor.record.as_ref().is_some_and(|record| record.stamp.client == id);
+        let fenced = self.donors.iter().filter(is_fenced).count();
+        let is_attached = state.is_attached;
+        let is_rebuilding = machine.standing().contains(&Standing::Rebuilding);
+        if is_attached {
+            self.left_at_crash = self.left_by(client);
+        }
+        match phase {
+            Phase::Survey => self.coverage.met(Scenario::KilledInSurvey),
+            Phase::Claim => self.coverage.met(Scenario::KilledInClaim),
+            Phase::Opening => self.coverage.met(Scenario::KilledInOpening),
+            Phase::Resync => self.coverage.met(Scenario::KilledInResync),
+            Phase::Open if is_rebuilding => self.coverage.met(Scenario::KilledInRebuild),
+            _ => {}
+        }
+        if !is_attached && fenced > 0 && fenced < self.donors.len() {
+            self.coverage.met(Scenario::HalfFenced);
+        }
+        self.killed_unattached += u64::from(!is_attached);
+        if self.killed_unattached == 2 {
+            self.coverage.met(Scenario::KilledTwice);
+        }
+        if self.blocks.has_trimmed() {
+            self.coverage.met(Scenario::TrimThenCrash);
+        }
+        self.close(client);
+        if client != self.current {
+            return;
+        }
+        if self.faults.kills_left > 0 && self.faults.kill_at.is_none() {
+            self.faults.kills_left -= 1;
+            self.faults.kill_at = Some(kill_at(&mut self.random));
+        }
+        let at_us = self.now_us() + self.random.below(80 * MILLISECOND);
+        let take_over = self.random.chance(50);
+        self.network.plan(at_us, Happening::Start { take_over, trust_remaining: false });
+    }
+}

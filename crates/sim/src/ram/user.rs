@@ -1,0 +1,81 @@
+//! The users of clients: what they submit, and how it is noted.
+//!
+//! Owns: handing operations in, and the history. Leaves to others: what is wished for (`client`), what the answer has to
+//! be (`check`).
+
+use nectary_ram::mirror::{Event, Request};
+
+use super::blocks::BLOCK_BYTES;
+use super::client::{Pending, WishKind, wish};
+use super::coverage::Scenario;
+use super::network::{ClientId, Happening, MILLISECOND};
+use super::world::{Stage, World};
+use crate::cache::history::{Change, Read};
+
+impl World {
+    pub fn plan_submit(&mut self, client: ClientId) {
+        let wait_us = match self.random.below(10) {
+            0..5 => self.random.below(2 * MILLISECOND),
+            _ => self.random.below(40 * MILLISECOND),
+        };
+        self.network.plan(self.now_us() + wait_us, Happening::Submit { client });
+    }
+
+    pub fn submit(&mut self, client: ClientId) {
+        let state = &self.clients[client];
+        if !state.is_alive || self.stage != Stage::Work {
+            return;
+        }
+        if state.paused_until_us > self.now_us() {
+            return self.network.plan(state.paused_until_us, Happening::Submit { client });
+        }
+        self.numbers += 1;
+        let number = self.numbers;
+        let wish = wish(&mut self.random, self.geometry.blocks(), number);
+        if wish.kind == WishKind::Read {
+            return self.submit_read(client, wish.blocks);
+        }
+        let has_write = state.pending.values().any(|pending| matches!(pending, Pending::Change { .. }));
+        let pending = if wish.kind == WishKind::Flush {
+            if has_write {
+                self.coverage.met(Scenario::FlushBesideWrite);
+            }
+            Pending::Flush
+        } else {
+            if state.changes(&wish.blocks) {
+                self.coverage.met(Scenario::OverlappingWrites);
+            }
+            let is_write = wish.kind == WishKind::Write;
+            let (change, number) = if is_write { (Change::Write(number), number) } else { (Change::Zero, 0) };
+            let cells = wish.blocks.start as usize..wish.blocks.end as usize;
+            let place = self.history.begin(cells, change, false);
+            self.blocks.begin(client, place, wish.blocks.clone(), number);
+            Pending::Change { place, blocks: wish.blocks, is_write }
+        };
+        self.hand_in(client, pending, wish.request);
+    }
+
+    pub fn submit_read(&mut self, client: ClientId, blocks: std::ops::Range<u64>) {
+        let (offset, bytes) = (blocks.start * BLOCK_BYTES as u64, (blocks.end - blocks.start) * BLOCK_BYTES as u64);
+        let began = self.history.tick();
+        let request = Request::Read { offset, bytes };
+        self.hand_in(client, Pending::Read { blocks, began }, request);
+    }
+
+    pub fn hand_in(&mut self, client: ClientId, pending: Pending, request: Request) {
+        self.operations += 1;
+        let state = &mut self.clients[client];
+        let id = state.next_id;
+        state.next_id += 1;
+        state.pending.insert(id, pending);
+        self.step(client, Event::Submitted { id, request });
+    }
+
+    /// Notes a read's result.
+    pub fn note_read(&mut self, blocks: std::ops::Range<u64>, began: u64, numbers: &[u64]) {
+        let ended = self.history.tick();
+        for (block, number) in blocks.zip(numbers) {
+            self.history.reads.push(Read { cell: block as usize, number: *number, began, ended });
+        }
+    }
+}
