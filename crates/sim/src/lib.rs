@@ -8,6 +8,7 @@ pub mod cache;
 pub mod crash;
 pub mod disk;
 pub mod flushed;
+pub mod held;
 pub mod late;
 pub mod planted;
 pub mod random;

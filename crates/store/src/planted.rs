@@ -74,6 +74,8 @@ pub enum Bug {
     WrittenTooEarly = 53,
     /// A new cycle of the purge log counts as durable without a flush.
     CompactionUnflushed = 54,
+    /// It is looked where an object lies before it is compared with purges, which may be forgotten in between.
+    PlaceBeforePurge = 55,
 }
 
 impl Bug {
@@ -106,12 +108,13 @@ impl Bug {
     pub const ADMISSION: [Bug; 2] = [Bug::UnadmittedLeavesOlder, Bug::WriteBudgetNotDebited];
 
     /// Bugs that only overlapping operations reveal.
-    pub const CONCURRENT: [Bug; 5] = [
+    pub const CONCURRENT: [Bug; 6] = [
         Bug::ReadUnchecked,
         Bug::PurgeOfManyUnlogged,
         Bug::ShortPurgeLogBelieved,
         Bug::WrittenTooEarly,
         Bug::CompactionUnflushed,
+        Bug::PlaceBeforePurge,
     ];
 
     /// What the loss and the return of spans bring to light.
@@ -158,6 +161,7 @@ impl Bug {
             Bug::ShortPurgeLogBelieved => "shortened purge log believed",
             Bug::WrittenTooEarly => "written before the write ended",
             Bug::CompactionUnflushed => "compaction of the purge log not flushed",
+            Bug::PlaceBeforePurge => "place looked at before purges are compared",
         }
     }
 }

@@ -23,6 +23,8 @@ const OVERLAPPING_PERCENT_MIN: u64 = 4;
 /// … and of the gets this many hit, and this many have to, at least.
 const HITS_PERCENT_MIN: u64 = 30;
 const DEMANDED_PERCENT_MIN: u64 = 10;
+/// Gets during which the ring overwrites each segment, in a hundred runs, at least.
+const LAPPED_MIN: u64 = 10;
 
 fn main() -> ExitCode {
     let arguments = match Arguments::parse("store-concurrent", &ARGUMENTS) {
@@ -76,7 +78,7 @@ fn main() -> ExitCode {
         "check": "store-concurrent", "seed": seed, "runs": report.runs, "operations": report.operations,
         "overlapping": report.overlapping, "gets": report.gets, "hits": report.hits, "demanded": report.demanded,
         "faults": report.faults(), "broken": report.broken_count, "images": states.distinct, "images_broken": states.broken_count,
-        "planted": caught, "planted_survived": survived, "seconds": begun.elapsed().as_secs(), "passed": good,
+        "reads_held": report.reads_held, "gets_lapped": report.gets_lapped, "planted": caught, "planted_survived": survived, "seconds": begun.elapsed().as_secs(), "passed": good,
     }));
     if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
@@ -84,6 +86,11 @@ fn main() -> ExitCode {
 fn tell(text: &str) {
     eprint!("\r{text}    ");
     let _ = std::io::stderr().flush();
+}
+
+/// How many gets the ring overtakes in so many runs, at least.
+fn lapped_min(runs: u64) -> u64 {
+    runs * LAPPED_MIN / 100
 }
 
 fn print_runs(report: &Report, first: u64, runs: u64) -> bool {
@@ -94,13 +101,17 @@ fn print_runs(report: &Report, first: u64, runs: u64) -> bool {
         "seeds from {first}: {} runs, {} operations (wanted {OPERATIONS} a run), {overlapping} % of them while another of the same key \
          was under way (wanted {OVERLAPPING_PERCENT_MIN}), {} gets, {hits} % of them hits (wanted {HITS_PERCENT_MIN}), {demanded} % \
          demanded (wanted {DEMANDED_PERCENT_MIN}), {} faults (wanted one a run), lives ended by kills, stops, losses of power and cut \
-         logs: {:?}, {} segments overwritten, {} reads shared, {} purges, {} histories that cannot be explained, trace {:#x}",
+         logs: {:?}, {} segments overwritten, {} reads held at the device, {} gets during which the ring overwrote each segment (wanted {}), \
+         {} reads shared, {} purges, {} histories that cannot be explained, trace {:#x}",
         report.runs,
         report.operations,
         report.gets,
         report.faults(),
         report.ends,
         report.reclaimed,
+        report.reads_held,
+        report.gets_lapped,
+        lapped_min(runs),
         report.reads_shared,
         report.purges,
         report.broken_count,
@@ -113,6 +124,7 @@ fn print_runs(report: &Report, first: u64, runs: u64) -> bool {
         && hits >= HITS_PERCENT_MIN
         && demanded >= DEMANDED_PERCENT_MIN
         && report.faults() >= runs
+        && report.gets_lapped >= lapped_min(runs)
         && report.reads_shared > 0
         && report.reclaimed > 0
 }
