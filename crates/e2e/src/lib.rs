@@ -1,8 +1,8 @@
 //! Whole-system tests: the `nectary` binary, run as users run it, with real programs around it.
 //!
 //! Owns the harness that the tests and the `sigkill`, `attach-filesystems`, `bench-memory`, `bench-pressure`,
-//! `cache-tests` and `package-clients` programs share: a deterministic origin, an HTTP client that trusts nothing,
-//! process guards, models of what a cache may answer, and the peers. It links no other crate of the workspace, so none
+//! `cache-tests`, `package-clients` and `nbd-kernel` programs share: a deterministic origin, an HTTP client that trusts
+//! nothing, process guards, models of what a cache may answer, and the peers. It links no other crate of the workspace, so none
 //! of its expectations comes from the code that it judges.
 //!
 //! Everything listens on loopback, lives in scratch directories, prints its counts and its seed, and dies with its
@@ -14,6 +14,7 @@ pub mod bench;
 pub mod cache_tests;
 pub mod clients;
 pub mod content;
+pub mod emulated;
 pub mod filled;
 pub mod guard;
 pub mod http;
