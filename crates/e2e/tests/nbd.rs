@@ -247,6 +247,8 @@ fn fio(folder: &Path, url: &str) -> anyhow::Result<String> {
             "--verify=crc32c",
             "--do_verify=1",
             "--verify_fatal=1",
+            // Else it leaves a file in the current directory.
+            "--verify_state_save=0",
             "--randseed=7",
             "--thread",
         ],
