@@ -140,6 +140,13 @@ const CAMPAIGNS: &[Campaign] = &[
         extents: &[("{operations}", "1000000", "100000")],
     },
     Campaign {
+        name: "nbd-kernel",
+        program: Program::Binary("nbd-kernel"),
+        arguments: &["--sessions", "{sessions}", "--seed", "{seed}"],
+        environment: &[],
+        extents: &[("{sessions}", "12", "3")],
+    },
+    Campaign {
         name: "package-clients",
         program: Program::Binary("package-clients"),
         arguments: &[],

@@ -1,10 +1,12 @@
 //! NBD with real programs: other clients on our server, our client on other servers, and TLS.
 
+use std::io::{Read, Seek, Write};
 use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
-use nectary_e2e::guard::find_program;
-use nectary_e2e::nbd::{Server, make_certificates, run, try_run, write_image};
+use nectary_e2e::guard::{Process, find_program};
+use nectary_e2e::nbd::{PATIENCE, Server, make_certificates, run, try_run, write_image};
 use nectary_e2e::report::not_run;
 use nectary_e2e::scratch::{Scratch, free_address};
 use serde_json::Value;
@@ -107,6 +109,126 @@ fn qemu_reads_writes_discards_and_zeroes_on_our_server() {
     server.terminate().unwrap();
 }
 
+/// The Python that Debian's modules belong to.
+const PYTHON: &str = "/usr/bin/python3";
+
+/// What nbdsh does: zeroes that must be fast, of half of what was written. Prints the error, if there is one, and a
+/// byte of each half.
+const FAST_ZEROES: &str = "
+assert h.can_fast_zero()
+h.pwrite(b'x' * 131072, 0, nbd.CMD_FLAG_FUA)
+try:
+    h.zero(65536, 0, nbd.CMD_FLAG_FAST_ZERO)
+    print('zeroed')
+except nbd.Error as error:
+    print('refused' if error.errno in ('ENOTSUP', 'EOPNOTSUPP') else error)
+print(h.pread(1, 4097, 0), h.pread(1, 65536, 0))
+";
+
+#[test]
+fn zeroes_that_must_be_fast_are_zeroed_or_refused_by_our_server_and_by_those_behind_it() {
+    if lacks("fast zeroes", &["nbdkit", "qemu-io"]) {
+        return;
+    }
+    let scratch = Scratch::new("nbd-fast-zero").unwrap();
+    let folder = scratch.path();
+    // nbdsh is a script for whichever Python comes first; the module is the system's.
+    if !try_run(folder, PYTHON, &["-c", "import nbd"]).is_ok_and(|(status, _)| status.success()) {
+        return not_run("fast zeroes: there is no nbdsh (python3-libnbd)");
+    }
+    let zeroed = "zeroed\nbytearray(b'\\x00') bytearray(b'x')";
+    let refused = "refused\nbytearray(b'x') bytearray(b'x')";
+    let file = text(&scratch.join("disk"));
+    let devices = ["memory=memory:1M", &format!("file={file}"), "slow=cache(memory:1M,memory=8M)", "--size", "1M"];
+    let server = Server::nectary(folder, "export", &devices).unwrap();
+    let nbdkit = |name: &str, arguments: &[&str]| {
+        let socket = scratch.join(&format!("{name}.sock"));
+        let mut command = Command::new("nbdkit");
+        command.arg("-f").arg("-U").arg(&socket).args(arguments);
+        Server::start(folder, name, command, socket).unwrap()
+    };
+    let quick = nbdkit("quick", &["memory", "1M"]);
+    let slow = nbdkit("slow", &["--filter=nozero", "memory", "1M", "fastzeromode=slow"]);
+    let without = nbdkit("without", &["--filter=nozero", "memory", "1M", "fastzeromode=none"]);
+    let behind = [&quick, &slow, &without].map(|server| server.url(""));
+    let devices: Vec<String> =
+        ["quick", "slow", "without"].iter().zip(&behind).map(|(name, url)| format!("{name}={url}")).collect();
+    let devices: Vec<&str> = devices.iter().map(String::as_str).collect();
+    let chained = Server::nectary(folder, "chained", &devices).unwrap();
+    for (url, wanted) in [
+        (server.url("memory"), zeroed),
+        (server.url("file"), zeroed),
+        (server.url("slow"), refused),
+        (chained.url("quick"), zeroed),
+        (chained.url("slow"), refused),
+        (chained.url("without"), refused),
+    ] {
+        let printed = run(folder, PYTHON, &["-m", "nbd", "-u", &url, "-c", FAST_ZEROES]).unwrap();
+        assert_eq!(printed.trim(), wanted, "{url}");
+    }
+    let qemu = |export: &str| {
+        let url = server.url(export);
+        try_run(folder, "qemu-io", &["-f", "raw", "-c", "write -z -u -n 0 64k", "-c", "read -P 0x78 64k 4k", &url])
+            .unwrap()
+            .1
+    };
+    assert!(!qemu("memory").contains("not supported"), "{}", qemu("memory"));
+    assert!(qemu("slow").contains("not supported"), "{}", qemu("slow"));
+    for server in [chained, server] {
+        let (status, printed) = server.terminate().unwrap();
+        assert!(status.success(), "{printed}");
+    }
+}
+
+/// A mount of nbdfuse, which is undone when this is dropped.
+struct Mounted(std::path::PathBuf);
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn nbdfuse_shows_an_export_as_a_file_that_is_written_and_read() {
+    if lacks("nbdfuse", &["nbdfuse", "umount", "nbdcopy"]) {
+        return;
+    }
+    if !Path::new("/dev/fuse").exists() {
+        return not_run("nbdfuse: there is no /dev/fuse");
+    }
+    let scratch = Scratch::new("nbd-nbdfuse").unwrap();
+    let (folder, image, copy) = (scratch.path(), scratch.join("image"), scratch.join("copy"));
+    write_image(&image, IMAGE_BYTES, 5).unwrap();
+    let server = Server::nectary(folder, "export", &[&format!("memory:{IMAGE_BYTES}")]).unwrap();
+    let (mount, file) = (scratch.join("mount"), scratch.join("mount/disk"));
+    std::fs::create_dir(&mount).unwrap();
+    let mut command = Command::new("nbdfuse");
+    command.arg(&file).arg(server.url(""));
+    let mut fuse = Process::spawn("nbdfuse", command, &scratch.join("nbdfuse.log"), None).unwrap();
+    let mounted = Mounted(mount);
+    let deadline = Instant::now() + PATIENCE;
+    while std::fs::metadata(&file).map_or(0, |file| file.len()) != IMAGE_BYTES as u64 {
+        assert!(fuse.try_status().is_none() && Instant::now() < deadline, "{}", fuse.log_tail());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let data = std::fs::read(&image).unwrap();
+    let mut opened = std::fs::File::options().read(true).write(true).open(&file).unwrap();
+    opened.write_all(&data).unwrap();
+    opened.sync_all().unwrap();
+    let mut found = Vec::new();
+    opened.rewind().unwrap();
+    opened.read_to_end(&mut found).unwrap();
+    assert!(found == data);
+    drop(opened);
+    drop(mounted);
+    assert!(fuse.wait(PATIENCE).unwrap().success(), "{}", fuse.log_tail());
+    run(folder, "nbdcopy", &[&server.url(""), &text(&copy)]).unwrap();
+    assert!(is_same(&image, &copy), "what nbdfuse wrote is on the server");
+    let (status, printed) = server.terminate().unwrap();
+    assert!(status.success(), "{printed}");
+}
+
 /// Random writes of 4 KiB, many at a time over several connections, and everything verified.
 fn fio(folder: &Path, url: &str) -> anyhow::Result<String> {
     let uri = format!("--uri={url}");
@@ -125,6 +247,7 @@ fn fio(folder: &Path, url: &str) -> anyhow::Result<String> {
             "--verify=crc32c",
             "--do_verify=1",
             "--verify_fatal=1",
+            // Else it leaves a file in the current directory.
             "--verify_state_save=0",
             "--randseed=7",
             "--thread",

@@ -24,18 +24,27 @@ pub fn in_virtual_time<F: Future>(future: F) -> F::Output {
 
 /// Draws how long operations take.
 #[derive(Clone)]
-pub struct Delays(Arc<Mutex<Random>>);
+pub struct Delays {
+    random: Arc<Mutex<Random>>,
+    is_short: bool,
+}
 
 impl Delays {
-    /// By a seed.
+    /// Mostly a few milliseconds, seldom some hundred, by a seed.
     pub fn new(seed: u64) -> Delays {
-        Delays(Arc::new(Mutex::new(Random::new(seed))))
+        Delays { random: Arc::new(Mutex::new(Random::new(seed))), is_short: false }
     }
 
-    /// Mostly a few milliseconds, seldom some hundred.
+    /// Never more than a few milliseconds.
+    pub fn short(seed: u64) -> Delays {
+        Delays { is_short: true, ..Delays::new(seed) }
+    }
+
+    /// How long the next operation takes.
     pub fn draw(&self) -> Duration {
-        let mut random = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut random = self.random.lock().unwrap_or_else(PoisonError::into_inner);
         let most = match random.below(100) {
+            _ if self.is_short => 3,
             0..=4 => 200,
             5..=24 => 20,
             _ => 3,
@@ -54,7 +63,12 @@ pub struct Late {
 impl Late {
     /// Delays the operations on a device, until `under_way` is settled.
     pub fn new(inner: SharedDevice, seed: u64, under_way: &UnderWay) -> Late {
-        Late { inner, delays: Delays::new(seed), under_way: under_way.clone() }
+        Late::by(inner, Delays::new(seed), under_way)
+    }
+
+    /// The same, by other delays.
+    pub fn by(inner: SharedDevice, delays: Delays, under_way: &UnderWay) -> Late {
+        Late { inner, delays, under_way: under_way.clone() }
     }
 }
 

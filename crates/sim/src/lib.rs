@@ -9,6 +9,7 @@ pub mod campaign;
 pub mod crash;
 pub mod disk;
 pub mod flushed;
+pub mod held;
 pub mod late;
 pub mod planted;
 pub mod ram;

@@ -19,6 +19,7 @@ fn many_clients_at_once_see_what_a_store_could_have_said_that_does_one_thing_at_
             && report.overlapping * 100 >= report.operations * 4
             && report.hits * 100 >= report.gets * 30
             && report.demanded * 100 >= report.gets * 10
+            && report.gets_lapped * 10 >= report.runs
             && report.faults() >= report.runs,
         "{report:?}"
     );

@@ -72,6 +72,8 @@ nectary_block::planted_bugs! {
     WrittenTooEarly = 53 => "written before the write ended",
     /// A new cycle of the purge log counts as durable without a flush.
     CompactionUnflushed = 54 => "compaction of the purge log not flushed",
+    /// It is looked where an object lies before it is compared with purges, which may be forgotten in between.
+    PlaceBeforePurge = 55 => "place looked at before purges are compared",
 }
 
 /// What brings which to light.
@@ -106,12 +108,13 @@ impl Bug {
     pub const ADMISSION: [Bug; 2] = [Bug::UnadmittedLeavesOlder, Bug::WriteBudgetNotDebited];
 
     /// Bugs that only overlapping operations reveal.
-    pub const CONCURRENT: [Bug; 5] = [
+    pub const CONCURRENT: [Bug; 6] = [
         Bug::ReadUnchecked,
         Bug::PurgeOfManyUnlogged,
         Bug::ShortPurgeLogBelieved,
         Bug::WrittenTooEarly,
         Bug::CompactionUnflushed,
+        Bug::PlaceBeforePurge,
     ];
 
     /// What the loss and the return of spans bring to light.

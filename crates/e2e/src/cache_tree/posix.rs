@@ -46,7 +46,7 @@ pub struct Comparison {
 /// Runs the suite beside the mount and in it. `None` if the tool is missing.
 pub fn compare(live: &Live) -> Result<Option<Comparison>> {
     let Some(tool) = tool(TOOL) else {
-        not_run(format!("{TOOL} is not installed: run `ci/setup cache-mount`"));
+        not_run(format!("{TOOL} is not installed: run `ci/setup soak`"));
         return Ok(None);
     };
     let settings = live.scratch.join("posix.toml");

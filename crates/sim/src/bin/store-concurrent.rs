@@ -14,6 +14,13 @@ const OVERLAPPING_PERCENT_MIN: u64 = 4;
 /// … and of the gets this many hit, and this many have to, at least.
 const HITS_PERCENT_MIN: u64 = 30;
 const DEMANDED_PERCENT_MIN: u64 = 10;
+/// Gets during which the ring overwrites each segment, in a hundred runs, at least.
+const LAPPED_MIN: u64 = 10;
+
+/// How many gets the ring overtakes in so many runs, at least.
+fn lapped_min(runs: u64) -> u64 {
+    runs * LAPPED_MIN / 100
+}
 
 fn main() -> ExitCode {
     campaign::main::<StoreConcurrent>()
@@ -57,13 +64,17 @@ impl Campaign for StoreConcurrent {
             "seeds from {first}: {} runs, {} operations (wanted {OPERATIONS} a run), {overlapping} % of them while another of the same key \
              was under way (wanted {OVERLAPPING_PERCENT_MIN}), {} gets, {hits} % of them hits (wanted {HITS_PERCENT_MIN}), {demanded} % \
              demanded (wanted {DEMANDED_PERCENT_MIN}), {} faults (wanted one a run), lives ended by kills, stops, losses of power and cut \
-             logs: {:?}, {} segments overwritten, {} reads shared, {} purges, {} histories that cannot be explained, trace {:#x}",
+             logs: {:?}, {} segments overwritten, {} reads held at the device, {} gets during which the ring overwrote each segment (wanted \
+             {}), {} reads shared, {} purges, {} histories that cannot be explained, trace {:#x}",
             report.runs,
             report.operations,
             report.gets,
             report.faults(),
             report.ends,
             report.reclaimed,
+            report.reads_held,
+            report.gets_lapped,
+            lapped_min(report.runs),
             report.reads_shared,
             report.purges,
             report.broken_count,
@@ -74,6 +85,7 @@ impl Campaign for StoreConcurrent {
             && hits >= HITS_PERCENT_MIN
             && demanded >= DEMANDED_PERCENT_MIN
             && report.faults() >= report.runs
+            && report.gets_lapped >= lapped_min(report.runs)
             && report.reads_shared > 0
             && report.reclaimed > 0
     }
@@ -97,6 +109,7 @@ impl Campaign for StoreConcurrent {
         json!({
             "operations": report.operations, "overlapping": report.overlapping, "gets": report.gets,
             "hits": report.hits, "demanded": report.demanded, "faults": report.faults(),
+            "reads_held": report.reads_held, "gets_lapped": report.gets_lapped,
         })
     }
 }

@@ -64,7 +64,8 @@ impl Lookup {
             let Some(entry) = self.state.memory.get(hash, key) else { return Resident::Absent };
             let verdict = self.state.verdict(&entry);
             // Where it left memory for a segment that was opened in between, the purge that killed it may be forgotten.
-            if self.span.head() == head || self.state.memory.holds(&entry) {
+            let is_there = self.span.head() == head || self.state.memory.holds(&entry);
+            if is_there || planted(Bug::PlaceBeforePurge) {
                 break (entry, verdict);
             }
         };
@@ -171,7 +172,7 @@ impl Lookup {
                     let verdict = if fragment { Verdict::Live } else { self.state.verdict(&entry) };
                     let epoch = self.span.epoch_at(location, head);
                     // The purge that killed it may be forgotten (`state`, rule 5).
-                    if !fragment && self.span.is_overtaken(epoch) {
+                    if !fragment && self.span.is_overtaken(epoch) && !planted(Bug::PlaceBeforePurge) {
                         Counters::add(&self.span.counters.reads_wasted, 1);
                         continue;
                     }

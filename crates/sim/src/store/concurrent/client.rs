@@ -6,7 +6,7 @@
 use futures_util::future::join_all;
 use nectary_store::{ErrorKind, FillHead, FillRole, Object};
 
-use super::history::{Get, Outcome, Purge, Scope, Seen, Version, name_of};
+use super::history::{Get, Outcome, Purge, Scope, Seen, Time, Version, name_of};
 use super::world::{KEYS, TAGS, World, body_of, key_name, key_ref, key_variant, metadata, numbers};
 use crate::store::{primary, tag};
 
@@ -14,6 +14,9 @@ use crate::store::{primary, tag};
 const STORM: u64 = 14;
 /// Gets of one key at once.
 const STAMPEDE: u64 = 6;
+/// The shortest body of a client that moves the ring on, and how much longer the longest is, in bytes: each is several
+/// records, so that its put waits for the disk and is not refused.
+const PUSHED_BYTES: (u64, u64) = (12 << 10, 8 << 10);
 
 /// Notes that an operation of a key is under way.
 struct Busy<'a>(&'a World, u32);
@@ -46,7 +49,27 @@ pub async fn run(world: &World) {
     }
 }
 
+/// Puts one object after another, so that the ring goes round, and leaves half of the keys to others.
+pub async fn push(world: &World) {
+    loop {
+        world.pause(8).await;
+        let key = KEYS / 2 + world.below(u64::from(KEYS / 2)) as u32;
+        put(world, key, (PUSHED_BYTES.0 + world.below(PUSHED_BYTES.1)) as usize).await;
+    }
+}
+
+/// Purges a key and looks whether it is gone: the second get finds nothing in memory.
+async fn purge_and_get(world: &World, key: u32) {
+    purge(world, Scope::Name(name_of(key))).await;
+    for _ in 0..2 {
+        get(world, key).await;
+    }
+}
+
 async fn operate(world: &World) {
+    if world.is_lapping && world.chance(20) {
+        return purge_and_get(world, world.below(u64::from(KEYS / 2)) as u32).await;
+    }
     // Few keys are requested often, so that operations meet.
     let key = if world.chance(50) { world.below(4) } else { world.below(KEYS.into()) } as u32;
     match world.below(100) {
@@ -129,12 +152,23 @@ pub async fn put(world: &World, key: u32, length: usize) {
     world.end_version(number, put.map(|sequence| sequence.0).map_err(|error| is_refusal(&error)));
 }
 
-fn begin_get(world: &World) -> (u64, usize) {
-    let mut history = world.history.borrow_mut();
-    (history.tick(), history.lives.len() - 1)
+/// A get that is under way.
+struct Begun {
+    began: Time,
+    life: usize,
+    /// The segment epoch that was being written.
+    head: u64,
 }
 
-fn end_get(world: &World, key: u32, (began, life): (u64, usize), seen: Option<Seen>, follows: bool, may_miss: bool) {
+fn begin_get(world: &World) -> Begun {
+    let head = world.head();
+    let mut history = world.history.borrow_mut();
+    Begun { began: history.tick(), life: history.lives.len() - 1, head }
+}
+
+fn end_get(world: &World, key: u32, begun: Begun, seen: Option<Seen>, follows: bool, may_miss: bool) {
+    let Begun { began, life, head } = begun;
+    world.note_lap(head);
     let head = world.head();
     let mut history = world.history.borrow_mut();
     let ended = history.tick();

@@ -41,6 +41,7 @@ impl World {
     }
 
     async fn settle(&self) {
+        self.hold.borrow().release();
         // A call in a recording has to have happened, or not, from then on: here all of it does.
         let loses = self.recorder.borrow().is_none().then(|| self.below(u64::MAX));
         let under_way = self.under_way.borrow().clone();

@@ -13,7 +13,7 @@ mod world;
 use std::pin::pin;
 use std::time::Duration;
 
-use futures_util::future::{Either, join_all, select};
+use futures_util::future::{Either, join, join_all, select};
 use nectary_store::planted::{Bug, plant};
 
 use crate::campaign::Account;
@@ -27,6 +27,8 @@ use world::World;
 pub const OPERATIONS: u64 = 200;
 /// Clients of a run.
 pub const CLIENTS: (u64, u64) = (4, 8);
+/// Clients that move the ring on, in a run that holds reads.
+const PUSHERS: u64 = 2;
 /// The number of violations that are kept in words.
 const BROKEN_MAX: usize = 10;
 
@@ -49,6 +51,10 @@ pub struct Report {
     pub ends: [u64; 4],
     /// Segments that the ring overwrote.
     pub reclaimed: u64,
+    /// Reads that the device held while others wrote.
+    pub reads_held: u64,
+    /// Gets during which the ring overwrote each segment.
+    pub gets_lapped: u64,
     /// Gets that another's read answered.
     pub reads_shared: u64,
     /// Purges that returned.
@@ -105,6 +111,7 @@ pub fn run(seed: u64, report: &mut Report) {
     report.runs += 1;
     report.operations += world.operations.get();
     report.overlapping += world.overlapping.get();
+    report.gets_lapped += world.lapped.get();
     report.gets += history.gets.iter().filter(|get| !get.follows).count() as u64;
     report.hits += checked.hits;
     report.demanded += checked.demanded;
@@ -120,8 +127,13 @@ pub fn run(seed: u64, report: &mut Report) {
 /// Clients work for a while; tells how their life is to end.
 async fn live(world: &World, report: &mut Report) -> Way {
     let clients = CLIENTS.0 + world.below(CLIENTS.1 - CLIENTS.0 + 1);
-    let clients = pin!(join_all((0..clients).map(|_| client::run(world))));
-    let end = pin!(tokio::time::sleep(Duration::from_millis(20 + world.below(400))));
+    let pushers = if world.is_lapping { PUSHERS } else { 0 };
+    let pushers = join_all((0..pushers).map(|_| client::push(world)));
+    let clients = pin!(join(join_all((0..clients).map(|_| client::run(world))), pushers));
+    // A lap takes a while.
+    let most_ms = if world.is_lapping { 1500 } else { 400 };
+    let end = pin!(tokio::time::sleep(Duration::from_millis(20 + world.below(most_ms))));
+    world.hold.borrow().begin();
     let Either::Right(((), clients)) = select(clients, end).await else { unreachable!("clients go on for ever") };
     let way = match world.below(20) {
         0..=9 => Way::Killed,
@@ -134,6 +146,7 @@ async fn live(world: &World, report: &mut Report) -> Way {
         let closed = pin!(async move { store.close().await });
         let _ = select(clients, closed).await;
     }
+    report.reads_held += world.hold.borrow().count();
     count(world, report);
     way
 }

@@ -2,6 +2,9 @@
 //!
 //! Owns: one open store at a time, on a device whose operations take time and end in any order. Everything runs on the
 //! caller's thread in virtual time, so a seed repeats a run exactly. Leaves to others: how its lives end (`ending`).
+//!
+//! In one of [`LAPPING`] runs reads are held at the device while the ring goes round: it is small, and some clients do
+//! nothing but put.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -14,13 +17,28 @@ use nectary_store::{
 
 use super::history::{End, History, Life, Outcome, Told};
 use crate::disk::{Disk, DiskOptions};
-use crate::late::{Late, Owned, UnderWay};
+use crate::held::{Held, Hold, Which};
+use crate::late::{Delays, Late, Owned, UnderWay};
 use crate::random::Random;
 use crate::store::{body, primary};
 
 /// Size of the store in bytes: some ten segments.
 pub const STORE_BYTES: u64 = 512 << 10;
 const SEGMENT_BYTES: u64 = 32 << 10;
+/// A segment of a store that has as few of them as there may be, in bytes.
+const LONG_SEGMENT_BYTES: u64 = 64 << 10;
+/// One in this many runs holds reads.
+const LAPPING: u64 = 8;
+/// How long its objects wait to be written: so little that the ring goes round while few operations are done.
+const LAPPING_WRITE_DELAY: Duration = Duration::from_millis(2);
+/// Its memory for objects, in bytes: room for a few, so that most gets read.
+const LAPPING_OBJECTS_BYTES: u64 = 48 << 10;
+/// Which reads are held in it: those of objects. The ring does not go round while the index or a segment is read.
+const HELD: Which = Which { offset_min: STORE_BYTES / 2, bytes_max: 12 << 10 };
+/// The share of them that are held, in percent.
+const HELD_PERCENT: u64 = 20;
+/// A held read ends after fewer than this many bytes have been written: more than a cycle of the ring.
+const HELD_BYTES_MAX: u64 = STORE_BYTES;
 /// Keys of a run.
 pub const KEYS: u32 = 24;
 /// Tags of a run.
@@ -38,6 +56,11 @@ pub struct World {
     pub overlapping: Cell<u64>,
     /// Puts that the open store did not admit so far.
     unadmitted: Cell<u64>,
+    /// Gets during which the ring overwrote each segment.
+    pub lapped: Cell<u64>,
+    /// Whether reads are held while the ring goes round.
+    pub is_lapping: bool,
+    pub(super) hold: RefCell<Hold>,
     next_version: Cell<u32>,
     pub(super) disk: RefCell<Arc<Disk>>,
     pub(super) under_way: RefCell<UnderWay>,
@@ -52,12 +75,22 @@ impl World {
     pub async fn new(seed: u64) -> World {
         let mut random = Random::new(seed);
         let options = open_options(&mut random, seed);
-        let disk =
-            Disk::new(STORE_BYTES, DiskOptions { seed, late_percent: 0, delays: true, ..DiskOptions::default() });
-        let world = World::of(disk, History::default(), options, 0, seed);
+        let is_lapping = seed % LAPPING == 3;
+        let disk = DiskOptions { seed, late_percent: 0, delays: !is_lapping, ..DiskOptions::default() };
+        let disk = Disk::new(STORE_BYTES, disk);
+        let options = match is_lapping {
+            true => OpenOptions {
+                objects_bytes_max: Some(LAPPING_OBJECTS_BYTES),
+                write_delay: LAPPING_WRITE_DELAY,
+                ..options
+            },
+            false => options,
+        };
+        let world = World { is_lapping, ..World::of(disk, History::default(), options, 0, seed) };
+        let is_short = world.is_lapping && seed % (2 * LAPPING) >= LAPPING;
         let create = CreateOptions {
             size_bytes: STORE_BYTES,
-            segment_bytes: Some(SEGMENT_BYTES),
+            segment_bytes: Some(if is_short { LONG_SEGMENT_BYTES } else { SEGMENT_BYTES }),
             force: true,
             seed: Some(seed),
         };
@@ -81,6 +114,9 @@ impl World {
             operations: Cell::new(0),
             overlapping: Cell::new(0),
             unadmitted: Cell::new(0),
+            lapped: Cell::new(0),
+            is_lapping: false,
+            hold: RefCell::new(Hold::new(seed, HELD, 0, 0)),
             next_version: Cell::new(next_version),
             disk: RefCell::new(disk),
             under_way: RefCell::default(),
@@ -101,8 +137,12 @@ impl World {
         let seed = self.seed ^ self.history.borrow().lives.len() as u64;
         let under_way = UnderWay::default();
         self.under_way.replace(under_way.clone());
-        let late: SharedDevice =
-            Arc::new(Late::new(self.disk.borrow().clone() as Arc<dyn BlockDevice>, seed, &under_way));
+        let percent = if self.is_lapping { HELD_PERCENT } else { 0 };
+        self.hold.replace(Hold::new(seed, HELD, percent, HELD_BYTES_MAX));
+        let disk = self.disk.borrow().clone() as Arc<dyn BlockDevice>;
+        let held = Arc::new(Held::new(disk, &self.hold.borrow()));
+        let delays = if self.is_lapping { Delays::short(seed) } else { Delays::new(seed) };
+        let late: SharedDevice = Arc::new(Late::by(held, delays, &under_way));
         let recorded = match &*self.recorder.borrow() {
             Some(recorder) => recorder.wrap(late),
             None => late,
@@ -193,6 +233,12 @@ impl World {
     /// The segment epoch that is being written.
     pub fn head(&self) -> u64 {
         self.store().stat().head_epoch
+    }
+
+    /// Notes that a get began when the ring was at `head`, and ends now.
+    pub fn note_lap(&self, head: u64) {
+        let segment_count = self.history.borrow().lives.last().map_or(0, |life| life.segment_count);
+        self.lapped.set(self.lapped.get() + u64::from(self.head() >= head + segment_count));
     }
 
     /// Waits for up to some milliseconds.

@@ -1,0 +1,131 @@
+//! The first file system of an emulated machine: programs of this host with their libraries, and modules of its kernel.
+//!
+//! Promises: modules are listed in `/modules/order` so that each comes after those it needs. Everything else is
+//! busybox.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+
+use super::{Kernel, program};
+use crate::guard;
+
+/// How long a program of this host may take.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A file system that is being put together in a directory.
+pub struct Root {
+    folder: PathBuf,
+}
+
+impl Root {
+    /// An almost empty one, in a new directory, with busybox and the directories that a system has.
+    pub fn new(folder: &Path) -> Result<Root> {
+        for name in ["bin", "dev", "etc", "mnt", "modules", "proc", "sys", "tmp"] {
+            std::fs::create_dir_all(folder.join(name))?;
+        }
+        // Some programs of this host look here for the mounted file systems.
+        std::os::unix::fs::symlink("/proc/mounts", folder.join("etc/mtab"))?;
+        let root = Root { folder: folder.to_owned() };
+        std::fs::copy(program("busybox")?, folder.join("bin/busybox"))?;
+        Ok(root)
+    }
+
+    /// Adds a program of this host, in `/bin`, with the libraries that it is linked with.
+    pub fn add_program(&self, name: &str) -> Result<()> {
+        let path = program(name)?;
+        std::fs::copy(&path, self.folder.join("bin").join(name))?;
+        let mut command = Command::new("ldd");
+        command.arg(&path);
+        let (status, text) = guard::run("ldd", command, &self.beside("ldd.log"), PATIENCE)?;
+        let _ = std::fs::remove_file(self.beside("ldd.log"));
+        if !status.success() {
+            bail!("ldd {}: {text}", path.display());
+        }
+        for library in text.split_whitespace().filter(|word| word.starts_with('/')) {
+            let target = self.folder.join(library.trim_start_matches('/'));
+            std::fs::create_dir_all(target.parent().context("a library is in a directory")?)?;
+            std::fs::copy(library, target).with_context(|| format!("cannot copy {library}"))?;
+        }
+        Ok(())
+    }
+
+    /// Adds modules of a kernel, with those that they need.
+    pub fn add_modules(&self, kernel: &Kernel, names: &[&str]) -> Result<()> {
+        let mut order = String::new();
+        for file in module_files(&kernel.modules, names)? {
+            let name = file.file_name().and_then(|name| name.to_str()).context("a module has a name")?;
+            std::fs::copy(&file, self.folder.join("modules").join(name))?;
+            order += &format!("{name}\n");
+        }
+        Ok(std::fs::write(self.folder.join("modules/order"), order)?)
+    }
+
+    /// Adds a script as `/NAME`; the machine runs `/init`.
+    pub fn add_script(&self, name: &str, text: &str) -> Result<()> {
+        let path = self.folder.join(name);
+        std::fs::write(&path, text)?;
+        Ok(std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755))?)
+    }
+
+    /// Packs it as the kernel wants it; returns the file.
+    pub fn pack(&self) -> Result<PathBuf> {
+        let packed = self.beside("packed.cpio");
+        let mut command = Command::new("sh");
+        command.current_dir(&self.folder).arg("-c").arg("find . | busybox cpio -o -H newc > \"$0\"").arg(&packed);
+        let (status, text) = guard::run("busybox cpio", command, &self.beside("pack.log"), PATIENCE)?;
+        if !status.success() {
+            bail!("busybox cpio: {}\n{text}", guard::describe(status));
+        }
+        Ok(packed)
+    }
+
+    fn beside(&self, name: &str) -> PathBuf {
+        self.folder.with_file_name(name)
+    }
+}
+
+/// The files of these modules (`nbd.ko`) and of those they need, in the order in which they are loaded.
+///
+/// *Errors*: the kernel has no such module, or its modules are packed.
+pub fn module_files(modules: &Path, names: &[&str]) -> Result<Vec<PathBuf>> {
+    let index = modules.join("modules.dep");
+    let text = std::fs::read_to_string(&index).with_context(|| format!("cannot read {}", index.display()))?;
+    let (mut files, mut known) = (Vec::new(), BTreeSet::new());
+    for name in names {
+        let line = text.lines().find(|line| {
+            let path = line.split(':').next().unwrap_or_default();
+            path.rsplit('/').next() == Some(name)
+        });
+        let line = line.with_context(|| format!("{} has no {name}", index.display()))?;
+        let (own, needed) = line.split_once(':').context("a line of modules.dep has a colon")?;
+        // What a module needs is listed with the first to load last.
+        for path in needed.split_whitespace().rev().chain([own]) {
+            if known.insert(path.to_owned()) {
+                files.push(modules.join(path));
+            }
+        }
+    }
+    Ok(files)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scratch::Scratch;
+
+    #[test]
+    fn modules_come_after_those_they_need() {
+        let scratch = Scratch::new("modules").unwrap();
+        let lines =
+            "kernel/a.ko:\nkernel/b.ko: kernel/a.ko\nkernel/c.ko: kernel/b.ko kernel/a.ko\nkernel/d.ko: kernel/a.ko\n";
+        std::fs::write(scratch.join("modules.dep"), lines).unwrap();
+        let files = module_files(scratch.path(), &["c.ko", "d.ko"]).unwrap();
+        let names: Vec<&str> = files.iter().filter_map(|file| file.file_name()?.to_str()).collect();
+        assert_eq!(names, ["a.ko", "b.ko", "c.ko", "d.ko"]);
+        assert!(module_files(scratch.path(), &["e.ko"]).is_err());
+    }
+}

@@ -1,0 +1,191 @@
+//! Reads whose answers come very late: after the device has read, and after much else was written.
+//!
+//! Owns: a filter that holds back the answer of some reads. A held read has the bytes that were there when it reached
+//! the device, and ends after a number of bytes that the seed decides have been written since: so a store whose ring is
+//! small overwrites what was read before the caller sees it. Promises: a read is held for [`HELD_MAX`] at most, and not
+//! after [`Hold::release`]. Leaves to others: operations that come late to the device (`late`).
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use nectary_block::{Buffer, Context, Filter, IoFuture, SharedDevice, WriteFlags};
+use tokio::sync::watch;
+
+use crate::random::Random;
+
+/// The longest time that a read is held, in the time of the runtime.
+pub const HELD_MAX: Duration = Duration::from_secs(3);
+
+/// Which reads of a device are held, and for how long.
+#[derive(Clone)]
+pub struct Hold(Arc<Rule>);
+
+/// Which reads may be held.
+#[derive(Debug, Clone, Copy)]
+pub struct Which {
+    /// Those that begin here or later, in bytes, …
+    pub offset_min: u64,
+    /// … and have at most this many bytes.
+    pub bytes_max: u64,
+}
+
+impl Which {
+    /// All reads.
+    pub const ALL: Which = Which { offset_min: 0, bytes_max: u64::MAX };
+}
+
+struct Rule {
+    random: Mutex<Random>,
+    which: Which,
+    /// The share of those that are held, in percent.
+    percent: u64,
+    /// A held read ends after fewer than this many bytes have been written.
+    written_bytes_max: u64,
+    state: watch::Sender<State>,
+    count: AtomicU64,
+}
+
+#[derive(Clone, Copy, Default)]
+struct State {
+    written_bytes: u64,
+    /// Whether reads are held at all.
+    is_on: bool,
+}
+
+impl Hold {
+    /// Holds `percent` of the reads that `which` allows, each for fewer than `written_bytes_max` bytes written, and
+    /// nothing before [`begin`](Self::begin).
+    pub fn new(seed: u64, which: Which, percent: u64, written_bytes_max: u64) -> Hold {
+        let random = Mutex::new(Random::new(seed));
+        let (state, count) = (watch::Sender::new(State::default()), AtomicU64::new(0));
+        Hold(Arc::new(Rule { random, which, percent, written_bytes_max, state, count }))
+    }
+
+    /// Holds some of the reads that begin from now on.
+    pub fn begin(&self) {
+        self.0.state.send_modify(|state| state.is_on = true);
+    }
+
+    /// Lets go of all held reads, and holds no more.
+    pub fn release(&self) {
+        self.0.state.send_modify(|state| state.is_on = false);
+    }
+
+    /// How many reads were held so far.
+    pub fn count(&self) -> u64 {
+        self.0.count.load(Ordering::Relaxed)
+    }
+
+    /// How many bytes are to be written before the answer of a read that begins now; `None` if it is not held.
+    fn draw(&self, offset: u64, bytes: u64) -> Option<u64> {
+        let Which { offset_min, bytes_max } = self.0.which;
+        if !self.0.state.borrow().is_on || offset < offset_min || bytes > bytes_max {
+            return None;
+        }
+        let mut random = self.0.random.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_held = random.chance(self.0.percent);
+        let bytes = random.below(self.0.written_bytes_max);
+        is_held.then_some(bytes)
+    }
+
+    /// Waits until this many bytes were written since the call.
+    async fn wait(&self, bytes: u64) {
+        self.0.count.fetch_add(1, Ordering::Relaxed);
+        let mut state = self.0.state.subscribe();
+        let end = state.borrow().written_bytes + bytes;
+        // After `HELD_MAX` it ends in any case.
+        let _ =
+            tokio::time::timeout(HELD_MAX, state.wait_for(|state| !state.is_on || state.written_bytes >= end)).await;
+    }
+}
+
+/// A filter that holds the answers of reads.
+pub struct Held {
+    inner: SharedDevice,
+    hold: Hold,
+}
+
+impl Held {
+    /// Holds reads of a device as `hold` says.
+    pub fn new(inner: SharedDevice, hold: &Hold) -> Held {
+        Held { inner, hold: hold.clone() }
+    }
+}
+
+impl Filter for Held {
+    fn inner(&self) -> &SharedDevice {
+        &self.inner
+    }
+
+    fn spec(&self) -> String {
+        self.inner.spec()
+    }
+
+    fn read_at(&self, offset: u64, buffers: Vec<Buffer>, context: Context) -> IoFuture<Vec<Buffer>> {
+        let length = buffers.iter().map(|buffer| buffer.len() as u64).sum();
+        let (hold, bytes) = (self.hold.clone(), self.hold.draw(offset, length));
+        let read = self.inner.read_at(offset, buffers, context);
+        Box::pin(async move {
+            let buffers = read.await?;
+            if let Some(bytes) = bytes {
+                hold.wait(bytes).await;
+            }
+            Ok(buffers)
+        })
+    }
+
+    fn write_at(
+        &self,
+        offset: u64,
+        buffers: Vec<Buffer>,
+        flags: WriteFlags,
+        context: Context,
+    ) -> IoFuture<Vec<Buffer>> {
+        let bytes: u64 = buffers.iter().map(|buffer| buffer.len() as u64).sum();
+        self.hold.0.state.send_modify(|state| state.written_bytes += bytes);
+        self.inner.write_at(offset, buffers, flags, context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nectary_block::{MemoryDevice, read, write};
+    use tokio::time::Instant;
+
+    fn device(hold: &Hold) -> SharedDevice {
+        Arc::new(Held::new(Arc::new(MemoryDevice::new(1 << 20)), hold))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn held_read_answers_with_what_was_there_before_the_writes_that_it_waits_for() {
+        let hold = Hold::new(1, Which::ALL, 100, 1 << 20);
+        let device = device(&hold);
+        hold.begin();
+        let held = read(&*device, 0, 4096);
+        let writes = async {
+            for _ in 0..256 {
+                write(&*device, 0, Buffer::copy_of(&[7; 4096])).await.unwrap();
+            }
+        };
+        let (held, ()) = tokio::join!(held, writes);
+        assert_eq!((held.unwrap()[0], hold.count()), (0, 1));
+        assert_eq!(Instant::now().elapsed(), Duration::ZERO);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn held_read_ends_without_writes_when_it_is_released_or_after_a_time() {
+        let hold = Hold::new(1, Which::ALL, 100, 1 << 20);
+        let device = device(&hold);
+        let began = Instant::now();
+        read(&*device, 0, 4096).await.unwrap();
+        assert_eq!((hold.count(), began.elapsed()), (0, Duration::ZERO), "it has not begun");
+        hold.begin();
+        read(&*device, 0, 4096).await.unwrap();
+        assert_eq!((hold.count(), began.elapsed()), (1, HELD_MAX));
+        let (held, ()) = tokio::join!(read(&*device, 0, 4096), async { hold.release() });
+        held.unwrap();
+        assert_eq!((hold.count(), began.elapsed()), (2, HELD_MAX));
+    }
+}
