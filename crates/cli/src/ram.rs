@@ -1,21 +1,11 @@
 //! `nectary ram`: the network RAM disk.
 //!
-//! Owns: the list of its commands. Leaves to others: each command, a file in `ram/`.
+//! Leaves to others: each command, a file in `ram/`.
 
 mod simulate;
 
-use clap::Subcommand;
-
-use crate::arguments::TEMPLATE;
-use crate::exit::{self, Failure};
-
-/// The commands on network RAM disks.
-#[derive(Debug, Subcommand)]
-pub enum RamCommand {
-    /// Count the transfers of each redundancy policy for each written block, beside theory
-    #[command(help_template = TEMPLATE, before_help = simulate::EXAMPLES, after_help = exit::HELP)]
-    Simulate(simulate::RamSimulateArguments),
-}
+use crate::arguments::RamCommand;
+use crate::exit::Failure;
 
 /// Runs a command.
 pub fn run(command: &RamCommand) -> Result<u8, Failure> {
