@@ -11,6 +11,7 @@ mod cache;
 mod cache_live;
 mod cache_mount;
 mod nbd;
+mod ram;
 mod trace;
 mod trace_record;
 
@@ -27,7 +28,6 @@ use nectary_proxy::{AccessLog, ClientNet, OriginUrl};
 use nectary_store::{ClusterRead, OpenOptions, REINSERT_PERCENT_MAX, REWRITE_PERCENT_MAX};
 
 use crate::exit;
-use crate::ram::RamCommand;
 
 pub use admin::AdminArguments;
 pub use admission::AdmissionArguments;
@@ -40,11 +40,12 @@ pub use cache::{CacheCommand, SimulateArguments};
 pub use cache_live::{CacheAdviseArguments, CacheFlushArguments, CachePathArguments, CacheSetArguments, TopArguments};
 pub use cache_mount::{CacheMountArguments, CacheStatArguments, CacheUmountArguments};
 pub use nbd::{ExportArguments, InfoArguments, ListArguments, NbdCommand, ServerArguments};
+pub use ram::{RamCommand, RamSimulateArguments};
 pub use trace::{ConvertArguments, StatArguments as TraceStatArguments, TraceCommand};
 pub use trace_record::RecordArguments;
 
 /// Examples stand where the eye falls first: before usage and options.
-pub const TEMPLATE: &str = "{about-with-newline}\n{before-help}{usage-heading} {usage}\n\n{all-args}{after-help}";
+const TEMPLATE: &str = "{about-with-newline}\n{before-help}{usage-heading} {usage}\n\n{all-args}{after-help}";
 
 /// Storage for caches.
 #[derive(Debug, Parser)]
