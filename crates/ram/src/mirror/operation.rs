@@ -110,8 +110,8 @@ impl Operation {
             return false;
         }
         let stripe = self.pieces[at].stripe;
+        self.pieces[at] = Piece { stripe, blocks: start..start + 1, ..Piece::default() };
         let piece = |block| Piece { stripe, blocks: block..block + 1, ..Piece::default() };
-        self.pieces[at] = piece(start);
         self.pieces.extend((start + 1..end).map(piece));
         true
     }
