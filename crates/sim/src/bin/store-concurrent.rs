@@ -78,7 +78,8 @@ fn main() -> ExitCode {
         "check": "store-concurrent", "seed": seed, "runs": report.runs, "operations": report.operations,
         "overlapping": report.overlapping, "gets": report.gets, "hits": report.hits, "demanded": report.demanded,
         "faults": report.faults(), "broken": report.broken_count, "images": states.distinct, "images_broken": states.broken_count,
-        "reads_held": report.reads_held, "gets_lapped": report.gets_lapped, "planted": caught, "planted_survived": survived, "seconds": begun.elapsed().as_secs(), "passed": good,
+        "reads_held": report.reads_held, "gets_lapped": report.gets_lapped,
+        "planted": caught, "planted_survived": survived, "seconds": begun.elapsed().as_secs(), "passed": good,
     }));
     if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
@@ -101,8 +102,8 @@ fn print_runs(report: &Report, first: u64, runs: u64) -> bool {
         "seeds from {first}: {} runs, {} operations (wanted {OPERATIONS} a run), {overlapping} % of them while another of the same key \
          was under way (wanted {OVERLAPPING_PERCENT_MIN}), {} gets, {hits} % of them hits (wanted {HITS_PERCENT_MIN}), {demanded} % \
          demanded (wanted {DEMANDED_PERCENT_MIN}), {} faults (wanted one a run), lives ended by kills, stops, losses of power and cut \
-         logs: {:?}, {} segments overwritten, {} reads held at the device, {} gets during which the ring overwrote each segment (wanted {}), \
-         {} reads shared, {} purges, {} histories that cannot be explained, trace {:#x}",
+         logs: {:?}, {} segments overwritten, {} reads held at the device, {} gets during which the ring overwrote each \
+         segment (wanted {}), {} reads shared, {} purges, {} histories that cannot be explained, trace {:#x}",
         report.runs,
         report.operations,
         report.gets,
