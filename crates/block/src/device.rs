@@ -24,6 +24,8 @@
 //!    touches nothing; one that passes later ends the wait only, and the operation may still happen.
 //!
 //! One conformance test (`nectary_block::conformance`) checks all of this on every device and filter.
+//!
+//! *Circle*: a request is made of this file's types, and a device that cannot zero quickly checks it before it says so.
 
 use std::future::Future;
 use std::pin::Pin;

@@ -50,8 +50,8 @@ fn main() -> Result<ExitCode> {
     let counts = check(&kernel, &device, sessions, files, seed)?;
     let [reads, writes, flushes, trims, zeroes] = counts.requests;
     println!(
-        "nbd-kernel: {} sessions, {} files of {} bytes written, {} compared after a new connection; requests: {reads} reads, \
-         {writes} writes, {flushes} flushes, {trims} trims, {zeroes} zeroes; {:.0} s",
+        "nbd-kernel: {} sessions, {} files of {} bytes written, {} compared after a new connection; requests: \
+         {reads} reads, {writes} writes, {flushes} flushes, {trims} trims, {zeroes} zeroes; {:.0} s",
         counts.sessions,
         counts.files,
         counts.bytes,

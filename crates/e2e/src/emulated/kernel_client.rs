@@ -40,7 +40,7 @@ pub struct Counts {
     pub requests: [u64; 5],
 }
 
-/// Runs `sessions` sessions with `files` files each, whose lengths the seed decides, on a device, in whose SPEC `{file}`
+/// Runs `sessions` sessions with `files` files each, whose lengths the seed decides, on a device: in its SPEC `{file}`
 /// stands for the file of its contents.
 pub fn check(kernel: &Kernel, device: &str, sessions: u64, files: u64, seed: u64) -> Result<Counts> {
     let scratch = Scratch::new("nbd-kernel")?;

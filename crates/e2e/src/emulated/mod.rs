@@ -1,8 +1,8 @@
 //! A stock kernel in an emulated machine, for clients that this machine's kernel does not have.
 //!
-//! Owns: which programs and packages that needs, and one run of the machine: its kernel, its first file system, and what
-//! it printed. The machine has no disk; it reaches 127.0.0.1 of this host as [`HOST`]. Leaves to others: what is in the
-//! file system (`root`), and what the machine does there (`kernel_client`).
+//! Owns: which programs that needs, and one run of the machine: its kernel, its first file system, and what it printed.
+//! The machine has no disk; it reaches 127.0.0.1 of this host as [`HOST`]. Leaves to others: what is in the file system
+//! (`root`), and what the machine does there (`kernel_client`).
 
 pub mod kernel_client;
 pub mod root;
