@@ -1,16 +1,9 @@
 //! Whole-system tests: the `nectary` binary, run as users run it, with real programs around it.
 //!
-<<<<<<< HEAD
 //! Owns the harness that the tests and the `sigkill`, `attach-filesystems`, `cache-tree`, `bench-memory`,
 //! `bench-pressure`, `cache-tests`, `package-clients` and `nbd-kernel` programs share: a deterministic origin, an HTTP
 //! client that trusts nothing, process guards, models of what a cache may answer, and the peers. It links no other
 //! crate of the workspace, so none of its expectations comes from the code that it judges.
-=======
-//! Owns the harness that the tests and the `sigkill`, `attach-filesystems`, `bench-memory`, `bench-pressure`,
-//! `cache-tests`, `package-clients` and `nbd-kernel` programs share: a deterministic origin, an HTTP client that trusts
-//! nothing, process guards, models of what a cache may answer, and the peers. It links no other crate of the workspace,
-//! so none of its expectations comes from the code that it judges.
->>>>>>> nets
 //!
 //! Everything listens on loopback, lives in scratch directories, prints its counts and its seed, and dies with its
 //! parent.

@@ -101,7 +101,8 @@ pub async fn run(arguments: &DonateArguments) -> Result<u8, Failure> {
         on_demand: arguments.on_demand,
         labels: arguments.label.clone(),
     })?;
-    let options = ServerOptions { tls, insecure: arguments.insecure, ..ServerOptions::default() };
+    let mut options = ServerOptions::default();
+    (options.tls, options.insecure) = (tls, arguments.insecure);
     let server = Server::start(&arguments.listen, Exports::of(donor.source()), options)?;
     let control = start_control(&server, &donor)?;
     let addresses = server.addresses().iter().map(|address| match address {

@@ -17,116 +17,13 @@ const DEMANDED_PERCENT_MIN: u64 = 10;
 /// Gets during which the ring overwrites each segment, in a hundred runs, at least.
 const LAPPED_MIN: u64 = 10;
 
-<<<<<<< HEAD
-=======
-fn main() -> ExitCode {
-    let arguments = match Arguments::parse("store-concurrent", &ARGUMENTS) {
-        Ok(arguments) => arguments,
-        Err(code) => return code,
-    };
-    let names = Bug::CONCURRENT.map(Bug::name);
-    let replay = |name: &str, case: Case| replay_planted(planted::named(&Bug::CONCURRENT, name), case.seed);
-    if let Some((name, case)) = Case::of(&arguments, &names) {
-        let is_caught = planted::print_replay(name, case, replay(name, case).as_ref());
-        return if is_caught { ExitCode::SUCCESS } else { ExitCode::FAILURE };
-    }
-    let (seed, runs) = (arguments.number("seed", 1), arguments.number("runs", 100_000).max(1));
-    let images = arguments.number("images", 10_000);
-    let begun = Instant::now();
-    let first = seed.wrapping_mul(1_000_000);
-    let mut caught = Vec::new();
-    if arguments.number("planted", 1) == 1 {
-        let find = |name: &str| run_planted(planted::named(&Bug::CONCURRENT, name), first, PLANTED_RUNS_MAX);
-        caught = planted::catch_each("store-concurrent", &names, find, replay);
-    }
-    let survived = caught.iter().filter(|(.., is_good)| !is_good).count();
-    let mut told = 0;
-    let report = run_many(first, runs, |report| {
-        for broken in &report.broken[told..] {
-            println!("BROKEN {broken}");
-        }
-        told = report.broken.len();
-        if report.runs.is_multiple_of(500) {
-            tell(&format!(
-                "{} of {runs} runs, {} broken, {:.0} s",
-                report.runs,
-                report.broken_count,
-                begun.elapsed().as_secs_f64()
-            ));
-        }
-        true
-    });
-    let states = crash::run(first, images, STATES_PER_WORKLOAD, |report| {
-        tell(&format!(
-            "{} of {images} images, {} broken, {:.0} s",
-            report.distinct,
-            report.broken_count,
-            begun.elapsed().as_secs_f64()
-        ));
-        true
-    });
-    eprintln!();
-    let good = print_runs(&report, first, runs) & print_states(&states, images) && survived == 0;
-    arguments.log(&serde_json::json!({
-        "check": "store-concurrent", "seed": seed, "runs": report.runs, "operations": report.operations,
-        "overlapping": report.overlapping, "gets": report.gets, "hits": report.hits, "demanded": report.demanded,
-        "faults": report.faults(), "broken": report.broken_count, "images": states.distinct, "images_broken": states.broken_count,
-        "reads_held": report.reads_held, "gets_lapped": report.gets_lapped,
-        "planted": caught, "planted_survived": survived, "seconds": begun.elapsed().as_secs(), "passed": good,
-    }));
-    if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
-}
-
-fn tell(text: &str) {
-    eprint!("\r{text}    ");
-    let _ = std::io::stderr().flush();
-}
-
->>>>>>> nets
 /// How many gets the ring overtakes in so many runs, at least.
 fn lapped_min(runs: u64) -> u64 {
     runs * LAPPED_MIN / 100
 }
 
-<<<<<<< HEAD
 fn main() -> ExitCode {
     campaign::main::<StoreConcurrent>()
-=======
-fn print_runs(report: &Report, first: u64, runs: u64) -> bool {
-    let percent = |part: u64, of: u64| part * 100 / of.max(1);
-    let overlapping = percent(report.overlapping, report.operations);
-    let (hits, demanded) = (percent(report.hits, report.gets), percent(report.demanded, report.gets));
-    println!(
-        "seeds from {first}: {} runs, {} operations (wanted {OPERATIONS} a run), {overlapping} % of them while another of the same key \
-         was under way (wanted {OVERLAPPING_PERCENT_MIN}), {} gets, {hits} % of them hits (wanted {HITS_PERCENT_MIN}), {demanded} % \
-         demanded (wanted {DEMANDED_PERCENT_MIN}), {} faults (wanted one a run), lives ended by kills, stops, losses of power and cut \
-         logs: {:?}, {} segments overwritten, {} reads held at the device, {} gets during which the ring overwrote each \
-         segment (wanted {}), {} reads shared, {} purges, {} histories that cannot be explained, trace {:#x}",
-        report.runs,
-        report.operations,
-        report.gets,
-        report.faults(),
-        report.ends,
-        report.reclaimed,
-        report.reads_held,
-        report.gets_lapped,
-        lapped_min(runs),
-        report.reads_shared,
-        report.purges,
-        report.broken_count,
-        report.trace
-    );
-    report.broken_count == 0
-        && report.runs == runs
-        && report.operations >= OPERATIONS * runs
-        && overlapping >= OVERLAPPING_PERCENT_MIN
-        && hits >= HITS_PERCENT_MIN
-        && demanded >= DEMANDED_PERCENT_MIN
-        && report.faults() >= runs
-        && report.gets_lapped >= lapped_min(runs)
-        && report.reads_shared > 0
-        && report.reclaimed > 0
->>>>>>> nets
 }
 
 struct StoreConcurrent;
