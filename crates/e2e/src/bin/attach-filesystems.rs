@@ -14,8 +14,10 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 /// The devices that take turns; each keeps its contents in a file, so that it outlives its process.
-const DEVICES: [&str; 4] = [
+const DEVICES: [&str; 6] = [
     "{file}",
+    "cache({file},memory=16M,mode=writeback)",
+    "cache({file},memory=8M,policy=dear)",
     "model({file},disk=ssd-sata)",
     "model({file},disk=hdd-7200,speed=20)",
     "delay(stats({file}),write=1ms,flush=2ms)",
