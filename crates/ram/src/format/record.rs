@@ -100,10 +100,11 @@ impl Geometry {
         if !block.is_power_of_two() || block < BLOCK_BYTES.0 || block > BLOCK_BYTES.1 {
             return range("block bytes", u64::from(block));
         }
-        if self.stripe_bytes < block || self.stripe_bytes > STRIPE_BYTES_MAX || self.stripe_bytes % block != 0 {
+        if self.stripe_bytes < block || self.stripe_bytes > STRIPE_BYTES_MAX || !self.stripe_bytes.is_multiple_of(block)
+        {
             return range("stripe bytes", u64::from(self.stripe_bytes));
         }
-        if self.bytes == 0 || self.bytes % u64::from(block) != 0 || self.stripes() > STRIPES_MAX {
+        if self.bytes == 0 || !self.bytes.is_multiple_of(u64::from(block)) || self.stripes() > STRIPES_MAX {
             return range("device bytes", self.bytes);
         }
         if self.members < 2 || usize::from(self.members) > MEMBERS_MAX {
