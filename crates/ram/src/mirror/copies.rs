@@ -65,9 +65,12 @@ impl Machine {
         }
         let stripes = self.configuration.geometry.stripes();
         let number = self.membership.view.number();
+        // The others are told first: an attacher then waits for the lease of a client that reads from this donor.
+        let filled = self.membership.rebuild.as_ref().map(|rebuild| rebuild.donor);
+        let are_told = filled.is_some_and(|donor| self.is_view_stored_beside(donor));
         while let Some(rebuild) = &mut self.membership.rebuild {
             let (donor, link) = (rebuild.donor, &self.links[rebuild.donor]);
-            let is_ready = link.state == LinkState::Claimed && link.has_view(number);
+            let is_ready = link.state == LinkState::Claimed && link.has_view(number) && are_told;
             if self.phase != Phase::Open || !is_ready || rebuild.next >= stripes {
                 return;
             }

@@ -109,7 +109,7 @@ impl Machine {
         }
     }
 
-    fn is_view_stored_beside(&self, except: Donor) -> bool {
+    pub(super) fn is_view_stored_beside(&self, except: Donor) -> bool {
         let number = self.membership.view.number();
         let standing = self.membership.standing.iter().enumerate();
         let mut others = standing.filter(|(donor, standing)| *donor != except && **standing == Standing::Trusted);

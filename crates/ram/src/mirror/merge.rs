@@ -34,7 +34,8 @@ pub struct Merged {
     pub view: View,
     /// Which donors' data are believed, by position.
     pub trusted: Vec<bool>,
-    /// Whether a client of before may still get answers from a donor that is not there.
+    /// Whether a client of before may still get answers from a donor that is not there: a present one, or one that is
+    /// being filled.
     pub may_be_read_elsewhere: bool,
 }
 
@@ -85,7 +86,7 @@ pub fn merge(found: &[Found<'_>], trust_remaining: bool) -> Result<Merged, Refus
         return Err(Refusal::CannotSettle { present: 1 - gone, missing: gone });
     }
     let is_elsewhere =
-        |gone: usize| matches!(found[gone], Found::Missing) && view.members[gone].state == MemberState::Present;
+        |gone: usize| matches!(found[gone], Found::Missing) && view.members[gone].state != MemberState::Left;
     Ok(Merged { may_be_read_elsewhere: gone.is_some_and(is_elsewhere), view, trusted })
 }
 

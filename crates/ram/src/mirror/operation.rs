@@ -110,9 +110,9 @@ impl Operation {
             return false;
         }
         let stripe = self.pieces[at].stripe;
+        let rest = (start + 1..end).map(|block| Piece { stripe, blocks: block..block + 1, ..Piece::default() });
         self.pieces[at] = Piece { stripe, blocks: start..start + 1, ..Piece::default() };
-        let piece = |block| Piece { stripe, blocks: block..block + 1, ..Piece::default() };
-        self.pieces.extend((start + 1..end).map(piece));
+        self.pieces.extend(rest);
         true
     }
 

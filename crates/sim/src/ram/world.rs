@@ -236,8 +236,8 @@ impl World {
         if paused_us > now_us {
             return self.network.plan(paused_us, Happening::Execute { connection, request, body });
         }
-        let is_owner = self.donors[donor].owner == Some(connection);
-        if !(at.is_donor_open || at.is_finished && is_owner) {
+        let finishes = at.is_finished && self.donors[donor].owner == Some(connection);
+        if !at.is_donor_open && !finishes {
             return;
         }
         if let DonorRequest::SwapMetadata { expected, .. } = &body
