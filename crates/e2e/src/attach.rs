@@ -174,8 +174,9 @@ pub fn run(system: FileSystem, spec: &str, seed: u64, files: u64, kills: u32, lo
         stop.store(true, Ordering::Relaxed);
         record = writer.join().map_err(|_| anyhow::anyhow!("the writer panicked"))?;
         drop(dirtier);
-        disk.limit(GROUP_BYTES as i64)?;
         outcome.released += disk.attach()?;
+        // Pages that were dirty for the dead device are gone only now that its mount is.
+        disk.limit(GROUP_BYTES as i64)?;
         outcome.kills = kill + 1;
         disk.mount()?;
         outcome.problems.extend(record.problems(&disk.place));
