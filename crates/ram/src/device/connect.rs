@@ -12,7 +12,6 @@ use nectary_nbd::{ConnectOptions, ErrorKind, NbdDevice, Url, info};
 
 use super::address::Address;
 use super::label::{self, Found, LABEL_AREA_BYTES, LABEL_BYTES, Label};
-use super::link::Away;
 use crate::donor::name::{ExportName, PAGE_NAME, Session};
 use crate::donor::page::Page;
 
@@ -43,6 +42,14 @@ pub(super) enum Answers {
 pub(super) struct Reached {
     pub device: NbdDevice,
     pub found: Found,
+}
+
+/// Why a donor could not be reached.
+#[derive(Debug, Clone)]
+pub(super) struct Away {
+    pub reason: String,
+    /// Trying again is of no use.
+    pub is_lost: bool,
 }
 
 /// Why there is no session.

@@ -23,7 +23,7 @@ use nectary_host::Shutdown;
 use nectary_nbd::NbdDevice;
 use tokio::sync::watch;
 
-use super::connect::{Reached, Target};
+use super::connect::{Away, Reached, Target};
 use super::label::Label;
 
 /// The pauses between attempts to connect again: the first, and the longest.
@@ -241,14 +241,6 @@ impl Link {
         ];
         Figures { device: "donor", values }
     }
-}
-
-/// Why a donor could not be reached.
-#[derive(Debug, Clone)]
-pub(super) struct Away {
-    pub reason: String,
-    /// Trying again is of no use.
-    pub is_lost: bool,
 }
 
 /// A request that failed on one donor.

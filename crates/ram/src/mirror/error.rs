@@ -4,8 +4,6 @@
 
 use thiserror::Error;
 
-use super::event::Donor;
-
 /// Why a user's request failed.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum MirrorError {
@@ -63,7 +61,7 @@ pub enum Refusal {
         /// Donors that can be used.
         found: usize,
         /// The positions of the others.
-        missing: Vec<Donor>,
+        missing: Vec<usize>,
     },
     /// One of two donors is missing, and the one that is there was not told that the other was left.
     #[error(
@@ -72,15 +70,15 @@ pub enum Refusal {
     )]
     CannotSettle {
         /// The one that is there.
-        present: Donor,
+        present: usize,
         /// The other.
-        missing: Donor,
+        missing: usize,
     },
     /// A donor has another device, or the same with other donors or another shape.
     #[error("donor {donor} has another device, or this one in another shape or order: check the donors and the id")]
     OtherDevice {
         /// Which.
-        donor: Donor,
+        donor: usize,
     },
     /// The device is attached elsewhere.
     #[error("the device is attached by client {client:#018x}: detach it there, or take it over")]
@@ -95,7 +93,7 @@ pub enum Refusal {
     #[error("donor {donor} is in use already: give the device another donor")]
     InUse {
         /// Which.
-        donor: Donor,
+        donor: usize,
     },
     /// Other clients keep attaching the device at the same time.
     #[error("other clients are attaching the device at the same time: stop them and attach it again")]
@@ -109,9 +107,9 @@ pub enum Refusal {
     )]
     SameLabel {
         /// One.
-        first: Donor,
+        first: usize,
         /// The other.
-        second: Donor,
+        second: usize,
         /// The label of both.
         label: String,
     },

@@ -2,6 +2,8 @@
 //!
 //! Owns: the connections' events, requests and replies, deadlines, and the order in which the parts of the machine are
 //! asked what follows. Promises: every event ends with all that follows from it among the actions.
+//!
+//! *Circle*: its parts are methods of one [`Machine`], whose fields they share, in a file for each of its duties.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 

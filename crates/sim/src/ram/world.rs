@@ -2,6 +2,8 @@
 //!
 //! Owns: what happens next and what it does to donors and clients. Promises: a seed repeats a run exactly. Leaves to
 //! others: faults (`faults`), what must hold (`check`), what a user wants (`client`).
+//!
+//! *Circle*: faults are methods of this one [`World`], in a file of their own.
 
 use nectary_ram::format::{Geometry, Stamp};
 use nectary_ram::mirror::{Action, DonorRequest, Event, Intent, Layout, Phase, Reply, Ring, Standing};
