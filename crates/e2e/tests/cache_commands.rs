@@ -374,7 +374,7 @@ fn top_draws_itself_again_each_second_on_terminals_of_80_and_140_columns() {
         let frame = frames.last().expect("two frames");
         let lines: Vec<&str> = frame.lines().collect();
         assert!(lines.len() < rows && lines.iter().all(|line| line.chars().count() <= columns), "{frame}");
-        for part in ["nectary top: 1 cache", "; now ", "to MIN  +", "VERDICT", "index.db"] {
+        for part in ["nectary top: 1 cache", "; now ", "to MIN  +", "VERDICT", "archive.tar"] {
             assert!(frame.contains(part), "no {part} in\n{frame}");
         }
         assert!(!frame.contains('\u{1b}'), "{frame:?}");
