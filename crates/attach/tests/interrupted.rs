@@ -145,8 +145,14 @@ impl Drop for Shown {
 
 /// A program that reads the file, past any cache of the kernel.
 fn reader(path: &Path) -> Child {
-    let mut command = Command::new("dd");
-    command.arg(format!("if={}", path.display())).args(["of=/dev/null", "bs=4k", "count=1", "status=none"]);
+    // A script's background processes ignore SIGINT, and so would a program that this test starts below one.
+    let mut command = Command::new("env");
+    command.args(["--default-signal=INT", "dd"]).arg(format!("if={}", path.display())).args([
+        "of=/dev/null",
+        "bs=4k",
+        "count=1",
+        "status=none",
+    ]);
     command.stdin(Stdio::null()).spawn().expect("dd starts")
 }
 
