@@ -30,7 +30,7 @@ const SECONDS: &[(&str, u64)] = &[
     ("nectary-foyer", 20),
     ("nectary", 20),
     ("nectary-capi", 5),
-    ("nectary-e2e", 300),
+    ("nectary-e2e", 400),
     ("xtask", 10),
     (DOCTESTS, 25),
 ];
