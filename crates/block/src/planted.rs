@@ -1,8 +1,8 @@
-//! Deliberate defects, one at a time, by which tests show that their checks catch them: what the crates that have some share.
+//! Deliberate defects, one at a time, by which tests show that their checks catch them: the part that crates share.
 //!
-//! Owns: planting one in a process, and asking for it. Promises: without the feature `planted` of a crate every question of
-//! it is answered `false` at compile time, so that no user's build has its defects. Leaves to others: which defects there
-//! are, each in the `planted` module of its crate.
+//! Owns: planting one in a process, and the question whether it is. Promises: without the feature `planted` of a crate
+//! every question of it is answered `false` at compile time, so that no user's build has its defects. Leaves to others:
+//! which defects there are, each in the `planted` module of its crate.
 
 /// Makes the `Bug` of a crate, each as `Name = number => "the name that is printed"`, and `plant` and `planted` for them.
 ///

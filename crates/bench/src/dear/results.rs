@@ -1,6 +1,6 @@
 //! What came of a run, and what follows from it alone.
 //!
-//! Owns: executions by workload and lane, their means, and the figures with their targets. Percentages are taken for
+//! Owns: executions by workload and lane, their means, and the figures with their targets. Percentages are computed for
 //! each program and then averaged, as in the paper. Leaves to others: how it comes about (`run`), and how it is shown
 //! (`text`, `plot`).
 

@@ -11,7 +11,7 @@ use crate::cache_tree::run;
 use crate::live::Live;
 use crate::rng::Rng;
 
-/// Files of C, each a unit of its own.
+/// Files of C, each a separate unit.
 const UNITS: u64 = 40;
 /// Files of the repository.
 const FILES: u64 = 300;

@@ -18,7 +18,7 @@ use crate::scratch::{Scratch, free_address};
 
 /// The programs that go into the machine, and the one that checks the file system afterwards.
 pub const PROGRAMS: [&str; 4] = ["nbd-client", "mkfs.ext4", "e2fsck", "ldd"];
-/// The modules that the machine loads; `crc32c_generic` is asked for by name when ext4 is mounted.
+/// The modules that the machine loads; `crc32c_generic` is loaded by name when ext4 is mounted.
 pub const MODULES: [&str; 5] = ["virtio_pci.ko", "virtio_net.ko", "crc32c_generic.ko", "ext4.ko", "nbd.ko"];
 /// How long the machine may take: it is emulated, on a processor that others use.
 const LIMIT: Duration = Duration::from_secs(600);

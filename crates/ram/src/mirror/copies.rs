@@ -103,7 +103,7 @@ impl Machine {
         let Some(rebuild) = &self.membership.rebuild else { return false };
         let stripes = self.configuration.geometry.stripes();
         let has = |stripe: u64| !self.ring.is_on(stripe, donor) || rebuild.copied.has(stripe);
-        // A rebuild that was not told yet would be taken for the membership before it.
+        // A rebuild that was not reported yet would look like the membership before it.
         let is_told = self.links[donor].has_view(self.membership.view.number());
         rebuild.donor == donor && rebuild.next >= stripes && is_told && (0..stripes).all(has)
     }

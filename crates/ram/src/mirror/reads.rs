@@ -19,7 +19,7 @@ impl Machine {
         while at < operation.pieces.len() {
             match self.ask(number, &mut operation.pieces[at], at, None) {
                 Ok(()) => at += 1,
-                // Each copy may have another wrong block: then it is asked for again, block by block.
+                // Each copy may have another wrong block: then it is read again, block by block.
                 Err(MirrorError::Corrupt { .. }) if operation.split(at) => {}
                 Err(error) => return self.finish(number, operation, Err(error)),
             }

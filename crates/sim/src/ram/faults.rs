@@ -249,7 +249,7 @@ impl World {
                 self.network.cut(new, donor, until_us);
                 let others = (0..self.donors.len()).filter(|other| *other != donor);
                 others.for_each(|other| self.network.cut(old, other, until_us));
-                // Its users go on asking, though most of what they asked for waits.
+                // Its users continue, though most of their requests wait.
                 for more in 0..MORE_OPERATIONS {
                     let at_us = now_us + (more + 1) * TIMES.lease_us / MORE_OPERATIONS;
                     self.network.plan(at_us, Happening::Submit { client: old });

@@ -26,7 +26,7 @@ use crate::planted::{Case, Caught};
 pub const WRITES: u64 = 200;
 /// Faults of a run, at least.
 pub const FAULTS: u64 = 3;
-/// A run that takes longer hangs. *Units*: microseconds of its own time.
+/// A run that takes longer hangs. *Units*: microseconds of virtual time.
 pub const TIME_MAX_US: u64 = 120_000_000;
 /// The number of violations that are kept in words.
 const BROKEN_MAX: usize = 10;
