@@ -1,8 +1,8 @@
 //! A mirrored network RAM disk under a seeded network, clock, crashes and faults.
 //!
 //! Owns: a run and the account of many. `donor`: the donor's side; `network`: messages in virtual time; `client`: the
-//! machine of `nectary_ram::mirror` and what its user wants; `life`, `user`; `faults`; `check`: what must hold after every step; `coverage`: the
-//! scenarios. A run is repeated exactly by its seed.
+//! machine of `nectary_ram::mirror` and what its user wants; `life`, `user`; `faults`; `check`: what must hold after
+//! every step; `coverage`: the scenarios. A run is repeated exactly by its seed.
 
 mod blocks;
 mod check;
