@@ -1,10 +1,11 @@
-//! What the cache costs where nothing is read: a hit in the library, and detection beside LRU.
+//! What the cache costs where nothing is read: a hit in the library and through FUSE, and detection beside LRU.
 //!
 //! Owns: the references, and the order of batches. Caches take turns (A B B A …) batch by batch within one thread, and time is that
 //! of the thread on the processor, so neighbours on the machine add to nothing but misses of the processor's caches.
 //! Two sets of references: *hits*, of blocks that all fit, and *half misses*, uniform over twice as many blocks as fit,
 //! which every policy hits alike. What detection costs is the difference to LRU within a round.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use nectary_buffer::{BufferCache, DeviceSource, FileId};
 use serde::Serialize;
 
 use super::mounted;
+use super::through_fuse::{ThroughFuse, WHOLE, through_fuse};
 use crate::random::Random;
 use crate::statistics::{Estimate, estimate, order};
 use crate::{Error, sys};
@@ -38,6 +40,8 @@ pub struct Cost {
     pub above_misses_us: Vec<(&'static str, Estimate)>,
     /// Pairs of each.
     pub pairs: usize,
+    /// A hit through FUSE, beside a file that answers from a buffer.
+    pub through_fuse: Vec<ThroughFuse>,
 }
 
 struct Contender {
@@ -46,8 +50,9 @@ struct Contender {
     random: Random,
 }
 
-/// Takes the times.
-pub fn cost() -> Result<Cost, Error> {
+/// Takes the times; files and mounts go into `folder`.
+pub fn cost(folder: &Path) -> Result<Cost, Error> {
+    let through_fuse = through_fuse(folder, &WHOLE)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Error::failed("a runtime", error))?;
     runtime.block_on(async {
@@ -63,6 +68,7 @@ pub fn cost() -> Result<Cost, Error> {
             above_hits_us: (1..POLICIES.len()).map(|index| above(&hits, index)).collect(),
             above_misses_us: (1..POLICIES.len()).map(|index| above(&misses, index)).collect(),
             pairs: ROUNDS,
+            through_fuse,
         })
     })
 }

@@ -10,7 +10,7 @@
 //! | `programs`, `inputs` | what runs, and what it reads |
 //! | `image`, `execute`, `mounted` | the file system, one execution, and the process with the cache |
 //! | `replay` | the recorded references: sensitivity, the limit, what a policy takes |
-//! | `cost` | what a hit and detection cost in the library |
+//! | `cost`, `through_fuse` | what a hit and detection cost in the library, and a hit through FUSE |
 //! | `run`, `results` | the order of a run, and what came of it |
 //! | `report`, `text`, `plot` | figures, tables, pictures |
 
@@ -28,6 +28,7 @@ mod run;
 #[cfg(test)]
 mod tests;
 mod text;
+mod through_fuse;
 
 use crate::{Error, ErrorKind};
 
@@ -36,6 +37,7 @@ pub use mounted::serve;
 pub use programs::{MIXES, PROGRAMS, Program};
 pub use report::Report;
 pub use run::run;
+pub use through_fuse::ThroughFuse;
 
 /// The policy's share of the cache: the paper's 6 MB. *Units*: blocks.
 pub const BLOCKS: u64 = 768;

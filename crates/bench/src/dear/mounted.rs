@@ -90,7 +90,8 @@ pub fn memory_for(policy: &str, blocks: u64) -> Result<u64, Error> {
     }
 }
 
-fn options(policy: &str, memory_bytes: u64) -> Options {
+/// A cache without readahead.
+pub fn options(policy: &str, memory_bytes: u64) -> Options {
     Options { memory_bytes, policy: policy.to_owned(), readahead_bytes: 0, ..Options::default() }
 }
 

@@ -96,6 +96,14 @@ pub fn figures(workloads: &[Workload], cost: Option<&Cost>, is_judged: bool) -> 
                 figures.push(figure(format!("above_lru_us.{kind}.{policy}"), "us", value, target, true));
             }
         }
+        for found in &cost.through_fuse {
+            for (what, unit, of) in
+                [("us", "us", found.median_us), ("p99_us", "us", found.p99_us), ("of_fixed", "times", found.ratio)]
+            {
+                let name = format!("fuse_hit_{what}.{}", found.name);
+                figures.push(figure(name, unit, (of.value, of.low, of.high), None, true));
+            }
+        }
     }
     figures.sort_by_key(|figure| (!figure.name.ends_with(AGAIN), !figure.is_short()));
     figures

@@ -70,8 +70,9 @@ fn run_all(
     for programs in &plan.workloads {
         workloads.push(run_workload(plan, programs, &mut place, &mut step)?);
     }
-    step("the library".to_owned());
-    Ok((workloads, cost::cost()?))
+    step("what a hit costs".to_owned());
+    let cost = cost::cost(&place.folder)?;
+    Ok((workloads, cost))
 }
 
 fn run_workload(

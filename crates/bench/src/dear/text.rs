@@ -37,7 +37,7 @@ pub(super) fn text(plan: &Plan, workloads: &[Workload], cost: &Cost, figures: &[
     );
     let _ = writeln!(
         text,
-        "programs alone on a virtual clock, which neighbours on the machine do not change; mixes and the library's costs in real\n\
+        "programs alone on a virtual clock, which neighbours on the machine do not change; mixes and the costs of a hit in real\n\
          time (the disk {} times faster), which they do: compare within this run, and see the load above",
         plan.speed
     );
@@ -218,6 +218,7 @@ mod tests {
             above_hits_us: vec![("dear", estimate(&[0.1]))],
             above_misses_us: vec![("dear", estimate(&[0.2]))],
             pairs: 10,
+            through_fuse: Vec::new(),
         };
         let sort = PROGRAMS.iter().find(|program| program.name == "sort").unwrap();
         let share = |lane: &str| match lane {

@@ -1,0 +1,253 @@
+//! What a hit costs a program: a read through FUSE, beside a file of FUSE whose answer is always ready.
+//!
+//! Owns: the file that answers from a fixed buffer, and the order of rounds. All are served by this process, with the
+//! same loop of requests, past the kernel's page cache, so what differs is the cache. The contenders take turns
+//! (A B B A …); each round gives each its own median and 99th percentile, in real time.
+
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use nectary_attach::{Tree, TreeOptions};
+use nectary_block::Buffer;
+use nectary_fuse::protocol::open_flags;
+use nectary_fuse::{
+    Attributes, Call, Channel, Connection, Crew, Entry, FileSystem, Limits, Mount, MountOptions, Reply, Request,
+};
+use serde::Serialize;
+
+use super::mounted;
+use crate::random::Random;
+use crate::statistics::{Estimate, estimate, order, paired_ratio};
+use crate::{Error, ErrorKind};
+
+/// The size of a block. *Units*: bytes.
+const BLOCK_BYTES: usize = 8192;
+/// What every byte of the files is.
+const FILL: u8 = 7;
+/// The policies of the caches.
+const POLICIES: [&str; 3] = ["lru", "dear", "adaptive"];
+/// The name of the file of FUSE that answers from a buffer.
+const FIXED: &str = "fixed";
+const FIXED_NODE: u64 = 2;
+const VALID: Duration = Duration::from_secs(3600);
+
+/// How much is read.
+pub struct Extent {
+    /// Blocks of the file, all of which fit into a cache.
+    pub blocks: u64,
+    /// Reads of each contender in a round.
+    pub batch: usize,
+    /// Rounds, each of which gives a pair.
+    pub rounds: usize,
+}
+
+/// What a run of the experiment reads.
+pub const WHOLE: Extent = Extent { blocks: 4096, batch: 1000, rounds: 21 };
+
+/// What one contender takes. *Units*: microseconds a read of a block.
+#[derive(Debug, Clone, Serialize)]
+pub struct ThroughFuse {
+    /// A policy, or `fixed`.
+    pub name: &'static str,
+    /// The median over the rounds of their medians.
+    pub median_us: Estimate,
+    /// The same of their 99th percentiles.
+    pub p99_us: Estimate,
+    /// The medians over those of the fixed buffer, in pairs.
+    pub ratio: Estimate,
+}
+
+/// A read through FUSE under each policy, the fixed buffer first. Files and mounts go into `folder`.
+///
+/// *Errors*: [`ErrorKind::Void`] where a read had other bytes.
+pub fn through_fuse(folder: &Path, extent: &Extent) -> Result<Vec<ThroughFuse>, Error> {
+    let source = made(folder.join("cost-source"))?;
+    let bytes = vec![FILL; extent.blocks as usize * BLOCK_BYTES];
+    std::fs::write(source.join("file"), bytes).map_err(|error| Error::failed(source.display(), error))?;
+    let fixed = Fixed::start(extent.blocks * BLOCK_BYTES as u64)?;
+    let mut trees = Vec::new();
+    for policy in POLICIES {
+        let directory = made(folder.join(format!("cost-{policy}")))?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let memory_bytes = {
+            let runtime = runtime.map_err(|error| Error::failed("a runtime", error))?;
+            let _inside = runtime.enter();
+            mounted::memory_for(policy, extent.blocks)?
+        };
+        let cache = mounted::options(policy, memory_bytes);
+        trees.push(Tree::start(TreeOptions { source: source.clone(), directory, cache })?);
+    }
+    let times = measure(&fixed, &trees, extent);
+    for tree in &trees {
+        if tree.unmount(false).is_err() {
+            tree.unmount(true)?;
+        }
+        tree.finish()?;
+    }
+    fixed.finish()?;
+    let times = times?;
+    let names = std::iter::once(FIXED).chain(POLICIES);
+    Ok(names.zip(&times).map(|(name, own)| own.against(name, &times[0])).collect())
+}
+
+fn made(folder: PathBuf) -> Result<PathBuf, Error> {
+    std::fs::create_dir(&folder).map_err(|error| Error::failed(folder.display(), error))?;
+    Ok(folder)
+}
+
+/// What the rounds of one contender came to, in microseconds.
+#[derive(Default)]
+struct Times {
+    medians: Vec<f64>,
+    p99s: Vec<f64>,
+}
+
+impl Times {
+    fn against(&self, name: &'static str, fixed: &Times) -> ThroughFuse {
+        ThroughFuse {
+            name,
+            median_us: estimate(&self.medians),
+            p99_us: estimate(&self.p99s),
+            ratio: paired_ratio(&self.medians, &fixed.medians),
+        }
+    }
+}
+
+fn measure(fixed: &Fixed, trees: &[Tree], extent: &Extent) -> Result<Vec<Times>, Error> {
+    let &Extent { blocks, batch, rounds } = extent;
+    let mut files = vec![open(Path::new(&fixed.mount.path(FIXED)))?];
+    for tree in trees {
+        files.push(open(&tree.options().directory.join("file"))?);
+    }
+    let mut buffer = Buffer::zeroed(BLOCK_BYTES);
+    // All blocks once, so that they are in memory.
+    for file in &files {
+        for block in 0..blocks {
+            read(file, block, &mut buffer)?;
+        }
+    }
+    let mut random = Random::new(blocks);
+    let mut times: Vec<Times> = files.iter().map(|_| Times::default()).collect();
+    for round in 0..rounds {
+        for index in order(files.len(), round) {
+            let mut took = Vec::with_capacity(batch);
+            for _ in 0..batch {
+                let block = random.below(blocks);
+                let began = Instant::now();
+                read(&files[index], block, &mut buffer)?;
+                took.push(began.elapsed().as_secs_f64() * 1e6);
+            }
+            took.sort_by(f64::total_cmp);
+            times[index].medians.push(took[batch / 2]);
+            times[index].p99s.push(took[batch * 99 / 100]);
+        }
+    }
+    for tree in trees {
+        let stats = tree.figures().cache;
+        if stats.misses > blocks {
+            let misses = format!("{} of {blocks} blocks were read, so not all reads were hits", stats.misses);
+            return Err(Error::new(ErrorKind::Void, misses));
+        }
+    }
+    Ok(times)
+}
+
+fn open(path: &Path) -> Result<File, Error> {
+    let opened = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(path);
+    opened.map_err(|error| Error::failed(path.display(), error))
+}
+
+fn read(file: &File, block: u64, buffer: &mut Buffer) -> Result<(), Error> {
+    file.read_exact_at(buffer, block * BLOCK_BYTES as u64).map_err(|error| Error::failed("a read", error))?;
+    match buffer[0] == FILL && buffer[BLOCK_BYTES - 1] == FILL {
+        true => Ok(()),
+        false => Err(Error::new(ErrorKind::Void, format!("block {block} has other bytes"))),
+    }
+}
+
+/// A mount with one file, each read of which is answered from a buffer.
+struct Fixed {
+    mount: Mount,
+    crew: Crew,
+}
+
+impl Fixed {
+    fn start(file_bytes: u64) -> Result<Fixed, Error> {
+        let failed = |error: nectary_fuse::Error| Error::failed("a file system that answers from a buffer", error);
+        let options =
+            MountOptions { source: FIXED.to_owned(), root_mode: libc::S_IFDIR | 0o500, ..MountOptions::default() };
+        let channel = Channel::open(true).map_err(failed)?;
+        let mount = Mount::new(&channel, &options).map_err(failed)?;
+        let file_system = Arc::new(Buffered { bytes: vec![FILL; 1 << 20], file_bytes });
+        let connection = Connection::new(file_system, Limits::default());
+        let crew = Crew::start(connection, channel, FIXED)
+            .map_err(|error| Error::failed("a file system that answers from a buffer", error))?;
+        Ok(Fixed { mount, crew })
+    }
+
+    fn finish(self) -> Result<(), Error> {
+        drop(self.mount);
+        self.crew.wait().map_err(|error| Error::failed("a file system that answers from a buffer", error))
+    }
+}
+
+struct Buffered {
+    bytes: Vec<u8>,
+    file_bytes: u64,
+}
+
+impl Buffered {
+    fn attributes(&self, node: u64) -> Attributes {
+        let (mode, size) = match node {
+            FIXED_NODE => (libc::S_IFREG | 0o400, self.file_bytes),
+            _ => (libc::S_IFDIR | 0o500, 0),
+        };
+        Attributes { number: node, mode, size, links: 1, ..Attributes::default() }
+    }
+}
+
+impl FileSystem for Buffered {
+    fn serve(&self, request: Request<'_>, reply: Reply) {
+        match request.call {
+            Call::Read(read) => reply.bytes(&self.bytes[..(read.size as usize).min(self.bytes.len())]),
+            Call::LookUp { .. } => reply.entry(&Entry {
+                node: FIXED_NODE,
+                generation: 0,
+                attributes: self.attributes(FIXED_NODE),
+                entry_valid: VALID,
+                attributes_valid: VALID,
+            }),
+            Call::GetAttributes { .. } => reply.attributes(&self.attributes(request.node), VALID),
+            Call::Open { .. } => reply.opened(0, open_flags::DIRECT_IO | open_flags::NO_FLUSH),
+            Call::Release { .. } => reply.ok(),
+            _ => reply.errno(libc::ENOSYS),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hit_through_fuse_stands_beside_a_fixed_buffer() {
+        let folder = std::env::temp_dir().join(format!("nectary-through-fuse-{}", std::process::id()));
+        std::fs::create_dir(&folder).unwrap();
+        let found = through_fuse(&folder, &Extent { blocks: 512, batch: 50, rounds: 3 });
+        std::fs::remove_dir_all(&folder).unwrap();
+        let found = match found {
+            Ok(found) => found,
+            Err(error) if !Path::new("/dev/fuse").exists() => return println!("NOT RUN: {error}"),
+            Err(error) => panic!("{error}"),
+        };
+        let names: Vec<&str> = found.iter().map(|one| one.name).collect();
+        assert_eq!(names, ["fixed", "lru", "dear", "adaptive"]);
+        assert_eq!(found[0].ratio.value, 1.0);
+        for one in &found {
+            assert!(one.median_us.value > 0.0 && one.p99_us.value >= one.median_us.value, "{one:?}");
+        }
+    }
+}
