@@ -358,3 +358,108 @@ fn a_tree_in_use_stays_and_one_that_is_not_goes() {
     shown.tree.finish().unwrap();
     assert!(*shown.tree.ended().borrow());
 }
+
+/// An entry of a list: what it is about, its permissions, and whose it is.
+type ListEntry = (u16, u16, u32);
+const OWNER: u16 = 0x01;
+const USER: u16 = 0x02;
+const GROUP: u16 = 0x04;
+const MASK: u16 = 0x10;
+const OTHER: u16 = 0x20;
+const NOBODY: u32 = u32::MAX;
+
+/// Sets an access control list as the kernel has it.
+fn set_list(path: &Path, name: &std::ffi::CStr, entries: &[ListEntry]) -> io::Result<()> {
+    let mut value = 2u32.to_le_bytes().to_vec();
+    for (tag, permissions, id) in entries {
+        value.extend(tag.to_le_bytes().iter().chain(&permissions.to_le_bytes()).chain(&id.to_le_bytes()));
+    }
+    let path = std::ffi::CString::new(path.as_os_str().as_bytes()).unwrap();
+    // SAFETY: both are strings that end with a zero byte; the value has the length given to the call.
+    let set = unsafe { libc::setxattr(path.as_ptr(), name.as_ptr(), value.as_ptr().cast(), value.len(), 0) };
+    if set == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+fn list(path: &Path, name: &std::ffi::CStr) -> Option<Vec<u8>> {
+    let path = std::ffi::CString::new(path.as_os_str().as_bytes()).unwrap();
+    let mut value = vec![0u8; 4096];
+    // SAFETY: both are strings that end with a zero byte; the buffer has the length given to the call.
+    let count = unsafe { libc::getxattr(path.as_ptr(), name.as_ptr(), value.as_mut_ptr().cast(), value.len()) };
+    value.truncate(usize::try_from(count).ok()?);
+    Some(value)
+}
+
+/// Does something as a user without privileges, in a thread whose identity alone changes.
+fn as_user<T: Send>(user: u32, work: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            // SAFETY: the calls take numbers, and an empty list without a pointer; they change this thread alone.
+            unsafe {
+                assert_eq!(libc::syscall(libc::SYS_setgroups, 0, 0), 0);
+                assert_eq!(libc::syscall(libc::SYS_setresgid, user, user, user), 0);
+                assert_eq!(libc::syscall(libc::SYS_setresuid, user, user, user), 0);
+            }
+            work()
+        });
+        thread.join().expect("it does not panic")
+    })
+}
+
+/// What programs see of lists below a directory.
+fn seen_of_lists(root: &Path) -> Vec<String> {
+    const ACCESS: &std::ffi::CStr = c"system.posix_acl_access";
+    const DEFAULT: &std::ffi::CStr = c"system.posix_acl_default";
+    let mut seen = Vec::new();
+    let mode = |path: &Path| format!("{:o}", fs::metadata(path).unwrap().mode());
+    let file = root.join("file");
+    fs::write(&file, b"for one").unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).unwrap();
+    let one_reads = [(OWNER, 6, NOBODY), (USER, 4, 4242), (GROUP, 0, NOBODY), (MASK, 4, NOBODY), (OTHER, 0, NOBODY)];
+    set_list(&file, ACCESS, &one_reads).unwrap();
+    let reads = |user| as_user(user, || fs::read(&file).map_err(|error| error.kind()));
+    let writes = |user| as_user(user, || OpenOptions::new().write(true).open(&file).map(drop).is_ok());
+    seen.push(format!("{:?} {:?} {}", reads(4242), reads(4243), writes(4242)));
+    seen.push(format!("{} {:?}", mode(&file), list(&file, ACCESS)));
+    // The group's part of the mode is the mask.
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+    seen.push(format!("{:?} {:?}", reads(4242), list(&file, ACCESS)));
+    let refused = as_user(4243, || set_list(&file, ACCESS, &one_reads).map_err(|error| error.kind()));
+    seen.push(format!("{refused:?} {:?}", list(&file, DEFAULT)));
+    for (name, has_default) in [("plain", false), ("default", true)] {
+        let directory = root.join(name);
+        fs::create_dir(&directory).unwrap();
+        fs::set_permissions(&directory, fs::Permissions::from_mode(0o777)).unwrap();
+        if has_default {
+            let of_new =
+                [(OWNER, 7, NOBODY), (USER, 6, 4242), (GROUP, 5, NOBODY), (MASK, 7, NOBODY), (OTHER, 0, NOBODY)];
+            set_list(&directory, DEFAULT, &of_new).unwrap();
+        }
+        let script = "umask 027; echo x > new; mkdir below; mkfifo pipe; umask 0; echo x > open; chmod u+s open";
+        run(Command::new("sh").args(["-ec", script]).current_dir(&directory)).unwrap();
+        for made in ["new", "below", "pipe", "open"] {
+            let made = directory.join(made);
+            let lists = (list(&made, ACCESS), list(&made, DEFAULT));
+            seen.push(format!("{} {} {lists:?}", made.file_name().unwrap().display(), mode(&made)));
+        }
+        seen.push(format!("{:?}", as_user(4242, || fs::read(directory.join("new")).map_err(|error| error.kind()))));
+    }
+    // Who sets a list without being of the file's group takes the set-group-id bit away.
+    let shared = root.join("shared");
+    fs::write(&shared, b"").unwrap();
+    std::os::unix::fs::chown(&shared, Some(4242), Some(4300)).unwrap();
+    fs::set_permissions(&shared, fs::Permissions::from_mode(0o2755)).unwrap();
+    as_user(4242, || set_list(&shared, ACCESS, &one_reads)).unwrap();
+    seen.push(mode(&shared));
+    seen
+}
+
+#[test]
+fn access_control_lists_mean_the_same_below_and_through_the_cache() {
+    let Some(shown) = Shown::new("access control lists", Mode::WriteThrough) else { return };
+    for directory in [shown.below("direct"), shown.at("through")] {
+        fs::create_dir(&directory).unwrap();
+    }
+    let (direct, through) = (seen_of_lists(&shown.below("direct")), seen_of_lists(&shown.at("through")));
+    assert!(direct[0].starts_with("Ok([102") && direct[0].contains("Err(PermissionDenied)"), "{direct:?}");
+    assert_eq!(through, direct);
+}

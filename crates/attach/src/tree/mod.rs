@@ -11,8 +11,10 @@
 //! | `data`, `source` | bytes: to the cache, and from the cache to the file |
 //! | `processes`, `names` | whose thread reads, and what streams are called |
 //! | `commands` | what users do with a tree that is shown |
+//! | `access_lists` | what lists of access ask of a file system |
 //! | `sys` | system calls |
 
+mod access_lists;
 mod commands;
 mod data;
 mod handles;

@@ -1,7 +1,8 @@
 //! The meaning of each request for the directory below.
 //!
 //! Owns: the file system: names and attributes are those of the source, each read when the kernel asks; bytes go through
-//! the cache. Leaves to the kernel: permissions, by mode and owner; locks, which hold between programs in the mount.
+//! the cache. Leaves to the kernel: permissions, by mode, owner and access control list; locks, which hold between
+//! programs in the mount.
 
 use std::ffi::CStr;
 use std::os::fd::OwnedFd;
@@ -14,6 +15,7 @@ use nectary_fuse::{Call, Caller, Entry, Errno, FileSystem, Listing, Reply, Reque
 use tokio::runtime::Handle as Runtime;
 use tokio::task::JoinSet;
 
+use super::access_lists;
 use super::data::Bytes;
 use super::handles::Handles;
 use super::nodes::{Node, Nodes, VALID};
@@ -92,32 +94,39 @@ impl TreeFileSystem {
         let parent = sys::stat(&parent.descriptor)?;
         let group = (parent.st_mode & libc::S_ISGID == 0).then_some(caller.group);
         sys::set_owner(descriptor, Some(caller.user), group)?;
-        // A new owner takes these bits away.
-        let has_bits = mode & 0o6000 != 0 && mode & libc::S_IFMT == libc::S_IFREG;
-        if has_bits { sys::set_mode(descriptor, mode) } else { Ok(()) }
+        // A new owner takes these bits away. The others may be those of the directory's default list.
+        let bits = if mode & libc::S_IFMT == libc::S_IFREG { mode & 0o6000 } else { 0 };
+        if bits == 0 { Ok(()) } else { sys::set_mode(descriptor, sys::stat(descriptor)?.st_mode & 0o777 | bits) }
     }
 
-    /// Makes a name by `make`, and knows it.
+    /// Makes a name by `make`, which receives the mode; `mode` is that of the request and its umask.
     fn make(
         &self,
         request: &Request<'_>,
         name: &CStr,
-        mode: u32,
-        make: impl FnOnce(&OwnedFd) -> Result<()>,
+        mode: (u32, u32),
+        make: impl FnOnce(&OwnedFd, u32) -> Result<()>,
     ) -> Result<Entry> {
         self.changes()?;
         let parent = self.nodes.get(request.node)?;
-        make(&parent.descriptor)?;
+        let mode = access_lists::mode_of_new(&parent.descriptor, mode);
+        make(&parent.descriptor, mode)?;
         let descriptor = sys::look_up(&parent.descriptor, name)?;
         self.give(&parent, &descriptor, request.caller, mode)?;
         Ok(self.nodes.know(descriptor)?.1)
     }
 
     /// Makes a file, with a name or without, and opens it.
-    fn create(&self, request: &Request<'_>, name: Option<&CStr>, mode: u32, flags: i32) -> Result<(Entry, u64)> {
+    fn create(
+        &self,
+        request: &Request<'_>,
+        name: Option<&CStr>,
+        mode: (u32, u32),
+        flags: i32,
+    ) -> Result<(Entry, u64)> {
         self.changes()?;
         let parent = self.nodes.get(request.node)?;
-        let mode = mode & 0o7777;
+        let mode = access_lists::mode_of_new(&parent.descriptor, mode) & 0o7777;
         let descriptor = match name {
             Some(name) => match sys::create(&parent.descriptor, name, mode) {
                 Ok(_) => {
@@ -302,7 +311,9 @@ impl FileSystem for TreeFileSystem {
             | features::AUTO_INVALIDATE
             | features::EXPIRE_ONLY
             | features::READ_DIRECTORY_PLUS
-            | features::READ_DIRECTORY_PLUS_AUTO;
+            | features::READ_DIRECTORY_PLUS_AUTO
+            | features::POSIX_ACL
+            | features::DO_NOT_MASK;
         Wishes { features, ..Wishes::default() }
     }
 
@@ -326,14 +337,16 @@ impl FileSystem for TreeFileSystem {
                 Err(error) => reply.error(error),
             },
             Call::SymbolicLink { name, target } => {
-                entry(reply, self.make(&request, name, 0, |parent| sys::make_link(parent, name, target)));
+                entry(reply, self.make(&request, name, (0, 0), |parent, _| sys::make_link(parent, name, target)));
             }
-            Call::MakeNode { name, mode, device, .. } => {
+            Call::MakeNode { name, mode, device, umask } => {
                 let device = decode_device(device);
-                entry(reply, self.make(&request, name, mode, |parent| sys::make_node(parent, name, mode, device)));
+                let make = |parent: &OwnedFd, mode| sys::make_node(parent, name, mode, device);
+                entry(reply, self.make(&request, name, (mode, umask), make));
             }
-            Call::MakeDirectory { name, mode, .. } => {
-                entry(reply, self.make(&request, name, 0, |parent| sys::make_directory(parent, name, mode)));
+            Call::MakeDirectory { name, mode, umask } => {
+                let make = |parent: &OwnedFd, mode| sys::make_directory(parent, name, mode);
+                entry(reply, self.make(&request, name, (mode & 0o7777, umask), make));
             }
             Call::Unlink { name } => reply.done(self.unlink(number, name, false)),
             Call::RemoveDirectory { name } => reply.done(self.unlink(number, name, true)),
@@ -345,10 +358,12 @@ impl FileSystem for TreeFileSystem {
                 Ok(handle) => reply.opened(handle, open_flags::DIRECT_IO | open_flags::NO_FLUSH),
                 Err(error) => reply.error(error),
             },
-            Call::Create { name, mode, flags, .. } => {
-                self.created(self.create(&request, Some(name), mode, flags), reply)
+            Call::Create { name, mode, umask, flags, .. } => {
+                self.created(self.create(&request, Some(name), (mode, umask), flags), reply)
             }
-            Call::TemporaryFile { mode, flags, .. } => self.created(self.create(&request, None, mode, flags), reply),
+            Call::TemporaryFile { mode, umask, flags, .. } => {
+                self.created(self.create(&request, None, (mode, umask), flags), reply)
+            }
             Call::Read(read) => match self.handles.file(read.handle) {
                 Ok(file) => {
                     // Reading ahead begins tasks.
@@ -393,12 +408,15 @@ impl FileSystem for TreeFileSystem {
             Call::SyncFileSystem => {
                 reply.done(self.nodes.get(super::nodes::ROOT).and_then(|root| sys::sync_file_system(&root.descriptor)));
             }
-            Call::SetXattr { name, value, flags, .. } => {
-                let set = self.changes().and_then(|()| node());
-                reply.done(set.and_then(|node| sys::set_xattr(&node.descriptor, name, value, flags)));
+            Call::SetXattr { name, value, flags, kill_group_id } => {
+                let set = self.changes().and_then(|()| node()).and_then(|node| {
+                    sys::set_xattr(&node.descriptor, name, value, flags)?;
+                    if kill_group_id { access_lists::clear_group_bit(&node.descriptor) } else { Ok(()) }
+                });
+                reply.done(set);
             }
             Call::GetXattr { name, size } => {
-                match node().and_then(|node| sys::xattr(&node.descriptor, name, size as usize)) {
+                match node().and_then(|node| access_lists::xattr(&node.descriptor, name, size as usize)) {
                     Ok(value) => reply.xattr(&value),
                     Err(error) => reply.error(error),
                 }
