@@ -26,6 +26,10 @@ struct Shown {
 
 impl Shown {
     fn new(test: &str, mode: Mode) -> Option<Shown> {
+        Shown::with(test, mode, false)
+    }
+
+    fn with(test: &str, mode: Mode, is_exclusive: bool) -> Option<Shown> {
         if is_missing(test) {
             return None;
         }
@@ -37,7 +41,7 @@ impl Shown {
         fs::create_dir_all(&source).unwrap();
         fs::create_dir_all(&directory).unwrap();
         let cache = Options { memory_bytes: 16 << 20, policy: "lru".to_owned(), mode, ..Options::default() };
-        let tree = Tree::start(TreeOptions { source, directory, cache }).expect("it is shown");
+        let tree = Tree::start(TreeOptions { source, directory, cache, is_exclusive }).expect("it is shown");
         Some(Shown { tree, scratch })
     }
 
@@ -216,6 +220,30 @@ fn a_file_that_changed_underneath_is_read_again_when_it_is_opened() {
         assert!(began.elapsed() < Duration::from_secs(10), "names are believed for a second");
         std::thread::yield_now();
     }
+}
+
+#[test]
+fn an_exclusive_source_is_not_looked_at_again_and_changes_through_the_mount_are_seen() {
+    let Some(shown) = Shown::with("exclusive source", Mode::WriteThrough, true) else { return };
+    fs::write(shown.below("file"), bytes(20_000, 1)).unwrap();
+    assert!(fs::read(shown.at("file")).unwrap() == bytes(20_000, 1));
+    assert_eq!(fs::metadata(shown.at("absent")).unwrap_err().kind(), io::ErrorKind::NotFound);
+    // Nobody should do this: it is not noticed.
+    fs::write(shown.below("file"), bytes(20_000, 2)).unwrap();
+    fs::write(shown.below("absent"), b"there").unwrap();
+    assert!(fs::read(shown.at("file")).unwrap() == bytes(20_000, 1));
+    assert_eq!(fs::metadata(shown.at("absent")).unwrap_err().kind(), io::ErrorKind::NotFound);
+    // What is done through the mount is seen at once, by every name.
+    fs::write(shown.at("file"), bytes(30_000, 3)).unwrap();
+    fs::hard_link(shown.at("file"), shown.at("other")).unwrap();
+    assert!(fs::read(shown.at("other")).unwrap() == bytes(30_000, 3));
+    assert_eq!(fs::metadata(shown.at("file")).unwrap().nlink(), 2);
+    fs::remove_file(shown.at("file")).unwrap();
+    assert_eq!(fs::metadata(shown.at("other")).unwrap().nlink(), 1);
+    fs::rename(shown.at("other"), shown.at("file")).unwrap();
+    OpenOptions::new().append(true).open(shown.at("file")).unwrap().write_all(b"end").unwrap();
+    assert_eq!(fs::metadata(shown.at("file")).unwrap().len(), 30_003);
+    assert_eq!(fs::metadata(shown.at("other")).unwrap_err().kind(), io::ErrorKind::NotFound);
 }
 
 #[test]

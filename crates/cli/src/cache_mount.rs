@@ -88,7 +88,8 @@ async fn stay(arguments: &CacheMountArguments) -> Result<u8, Failure> {
         mode,
         ..Options::default()
     };
-    let tree = Arc::new(Tree::start(TreeOptions { source, directory, cache })?);
+    let is_exclusive = arguments.exclusive;
+    let tree = Arc::new(Tree::start(TreeOptions { source, directory, cache, is_exclusive })?);
     let (asked, mut requests) = mpsc::channel(4);
     let control = match start_control(&tree, asked) {
         Ok(control) => control,

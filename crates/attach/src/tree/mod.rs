@@ -39,6 +39,7 @@ use crate::error::Error;
 pub use commands::{HeldFile, PathError};
 use data::Bytes;
 pub use names::StreamName;
+use nodes::Nodes;
 use serve::TreeFileSystem;
 
 /// Memory for reads of more blocks than the cache pins at once. *Units*: bytes.
@@ -57,6 +58,9 @@ pub struct TreeOptions {
     pub directory: PathBuf,
     /// The cache; with [`Mode::ReadOnly`] nothing can be changed.
     pub cache: Options,
+    /// Whether nobody else changes the source: then names and attributes are believed for an hour and not for a second,
+    /// and an open file is not looked at again. What others change all the same may not be seen.
+    pub is_exclusive: bool,
 }
 
 /// A directory that is shown through a cache.
@@ -123,9 +127,11 @@ impl Tree {
         };
         let read_only = options.cache.mode == Mode::ReadOnly;
         let bytes = Arc::new(Bytes::new(cache, Pool::new(READ_BYTES / READ_UNIT_BYTES, READ_UNIT_BYTES)));
-        let file_system = TreeFileSystem::new(root, bytes, read_only, runtime).map_err(|error| {
-            Error::os("looking at the directory", std::io::Error::from_raw_os_error(error.number()))
-        })?;
+        let file_system = Nodes::new(root, options.is_exclusive)
+            .and_then(|nodes| TreeFileSystem::new(nodes, bytes, read_only, runtime))
+            .map_err(|error| {
+                Error::os("looking at the directory", std::io::Error::from_raw_os_error(error.number()))
+            })?;
         let file_system = Arc::new(file_system);
         let mount_options = MountOptions {
             source: options.source.display().to_string(),

@@ -17,8 +17,11 @@ use super::sys;
 /// The number of the root.
 pub const ROOT: u64 = 1;
 
-/// For how long the kernel may believe names and attributes: what changes underneath is seen so late at most.
-pub const VALID: Duration = Duration::from_secs(1);
+/// For how long the kernel may believe names and attributes of a source that others change: so late at most it sees what
+/// they did.
+const SHARED_VALID: Duration = Duration::from_secs(1);
+/// The same if nobody else changes the source: whatever changes passes the kernel.
+const EXCLUSIVE_VALID: Duration = Duration::from_secs(3600);
 
 /// A node.
 pub struct Node {
@@ -45,6 +48,8 @@ impl Node {
 /// All nodes that the kernel knows.
 pub struct Nodes {
     state: Mutex<State>,
+    /// Whether nobody else changes the source.
+    pub is_exclusive: bool,
 }
 
 type Key = (u64, u64);
@@ -57,16 +62,22 @@ struct State {
 
 impl Nodes {
     /// Knows the root alone.
-    pub fn new(root: OwnedFd) -> Result<Nodes, Errno> {
+    pub fn new(root: OwnedFd, is_exclusive: bool) -> Result<Nodes, Errno> {
         let stat = sys::stat(&root)?;
         let key = (stat.st_dev, stat.st_ino);
         let node = Arc::new(Node { number: ROOT, descriptor: root, file: Mutex::new(None) });
         let nodes = HashMap::from([(ROOT, (node, key, 1))]);
-        Ok(Nodes { state: Mutex::new(State { nodes, numbers: HashMap::from([(key, ROOT)]), next: ROOT + 1 }) })
+        let state = State { nodes, numbers: HashMap::from([(key, ROOT)]), next: ROOT + 1 };
+        Ok(Nodes { state: Mutex::new(state), is_exclusive })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// For how long the kernel may believe names and attributes.
+    pub fn valid(&self) -> Duration {
+        if self.is_exclusive { EXCLUSIVE_VALID } else { SHARED_VALID }
     }
 
     /// How many there are.
@@ -114,8 +125,8 @@ impl Nodes {
             node: number,
             generation: 0,
             attributes: Attributes::from(&stat),
-            entry_valid: VALID,
-            attributes_valid: VALID,
+            entry_valid: self.valid(),
+            attributes_valid: self.valid(),
         };
         Ok((node.clone(), entry))
     }

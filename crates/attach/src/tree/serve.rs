@@ -18,7 +18,7 @@ use tokio::task::JoinSet;
 use super::access_lists;
 use super::data::Bytes;
 use super::handles::Handles;
-use super::nodes::{Node, Nodes, VALID};
+use super::nodes::{Node, Nodes};
 use super::source::{CachedFile, FileSource, Shared, errno};
 use super::sys::{self, SetTime};
 
@@ -41,10 +41,9 @@ pub struct TreeFileSystem {
 }
 
 impl TreeFileSystem {
-    /// Shows `root` through `bytes`; what waits runs in `runtime`.
-    pub fn new(root: OwnedFd, bytes: Arc<Bytes>, read_only: bool, runtime: Runtime) -> Result<TreeFileSystem> {
-        let (nodes, handles) = (Nodes::new(root)?, Handles::default());
-        let read_only = AtomicBool::new(read_only);
+    /// Shows the source of `nodes` through `bytes`; what waits runs in `runtime`.
+    pub fn new(nodes: Nodes, bytes: Arc<Bytes>, read_only: bool, runtime: Runtime) -> Result<TreeFileSystem> {
+        let (handles, read_only) = (Handles::default(), AtomicBool::new(read_only));
         Ok(TreeFileSystem { nodes, handles, bytes, read_only, runtime, tasks: Mutex::new(JoinSet::new()) })
     }
 
@@ -69,7 +68,7 @@ impl TreeFileSystem {
     pub(super) fn open(&self, node: &Arc<Node>) -> Result<Arc<CachedFile>> {
         let mut file = node.file.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(file) = &*file {
-            if file.source.look()? {
+            if !self.nodes.is_exclusive && file.source.look()? {
                 self.bytes.cache.invalidate(file.id, 0, u64::MAX);
             }
             return Ok(file.clone());
@@ -322,14 +321,21 @@ impl FileSystem for TreeFileSystem {
         let node = || self.nodes.get(number);
         match request.call {
             Call::LookUp { name } => {
-                entry(reply, node().and_then(|parent| Ok(self.nodes.look_up(&parent, name)?.1)));
+                let found = node().and_then(|parent| Ok(self.nodes.look_up(&parent, name)?.1));
+                match found {
+                    // The kernel may believe that, too, as long as nobody makes the name elsewhere.
+                    Err(error) if self.nodes.is_exclusive && error.number() == libc::ENOENT => {
+                        reply.entry(&Entry { entry_valid: self.nodes.valid(), ..Entry::default() });
+                    }
+                    found => entry(reply, found),
+                }
             }
             Call::GetAttributes { .. } => match node().and_then(|node| node.attributes()) {
-                Ok(attributes) => reply.attributes(&attributes, VALID),
+                Ok(attributes) => reply.attributes(&attributes, self.nodes.valid()),
                 Err(error) => reply.error(error),
             },
             Call::SetAttributes(change) => match self.set(number, change) {
-                Ok(attributes) => reply.attributes(&attributes, VALID),
+                Ok(attributes) => reply.attributes(&attributes, self.nodes.valid()),
                 Err(error) => reply.error(error),
             },
             Call::ReadLink => match node().and_then(|node| sys::read_link(&node.descriptor)) {

@@ -26,6 +26,9 @@ pub struct CacheMountArguments {
     /// writethrough: a write returns when SOURCE has it; readonly: nothing is changed
     #[arg(long, value_name = "MODE", default_value = "writethrough", value_parser = ["writethrough", "readonly"])]
     pub mode: String,
+    /// Nobody else changes SOURCE: names and attributes are believed for an hour, not for a second
+    #[arg(long)]
+    pub exclusive: bool,
     /// Return once it is mounted, and go on in the background
     #[arg(long)]
     pub background: bool,
