@@ -12,6 +12,7 @@ use anyhow::{Context, Result, bail};
 use crate::guard::{self, Process, describe};
 use crate::nectary::binary;
 use crate::rng::Rng;
+use crate::scratch::free_address;
 
 /// How long a server may take to listen, and a client to end.
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -65,6 +66,55 @@ impl Server {
         self.process.signal(libc::SIGTERM);
         let status = self.process.wait(PATIENCE)?;
         Ok((status, self.process.log_text()))
+    }
+}
+
+/// nbd-server, which goes into the background: it ends when this is dropped.
+pub struct Daemon(PathBuf);
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let number = std::fs::read_to_string(&self.0).unwrap_or_default();
+        if !number.trim().is_empty() {
+            let _ = Command::new("kill").arg(number.trim()).status();
+        }
+    }
+}
+
+impl Server {
+    /// nbdkit with these arguments.
+    pub fn nbdkit(folder: &Path, name: &str, arguments: &[&str]) -> Result<Server> {
+        let socket = folder.join(format!("{name}.sock"));
+        let mut command = Command::new("nbdkit");
+        command.arg("-f").arg("-U").arg(&socket).args(arguments);
+        Server::start(folder, name, command, socket)
+    }
+
+    /// qemu-nbd with an image as the export `disk`, for eight clients at once.
+    pub fn qemu(folder: &Path, image: &Path) -> Result<Server> {
+        let socket = folder.join("qemu.sock");
+        let mut command = Command::new("qemu-nbd");
+        command.args(["-t", "-e", "8", "-f", "raw", "-x", "disk", "-k"]).arg(&socket).arg(image);
+        Server::start(folder, "qemu-nbd", command, socket)
+    }
+
+    /// nbd-server with an image as the export `disk`.
+    pub fn reference(folder: &Path, image: &Path) -> Result<(Server, Daemon)> {
+        let (socket, config) = (folder.join("reference.sock"), folder.join("nbd.conf"));
+        let lines = format!(
+            "[generic]\nunixsock = {}\nallowlist = true\nlistenaddr = 127.0.0.1\nport = {}\n[disk]\nexportname = {}\n\
+             flush = true\nfua = true\n",
+            socket.display(),
+            free_address()?.port(),
+            image.display()
+        );
+        std::fs::write(&config, lines)?;
+        let daemon = Daemon(folder.join("reference.pid"));
+        let (config, number) = (config.display().to_string(), daemon.0.display().to_string());
+        run(folder, "nbd-server", &["-C", &config, "-p", &number])?;
+        let mut sleep = Command::new("sleep");
+        sleep.arg("100");
+        Ok((Server::start(folder, "nbd-server-waits", sleep, socket)?, daemon))
     }
 }
 

@@ -141,12 +141,7 @@ fn zeroes_that_must_be_fast_are_zeroed_or_refused_by_our_server_and_by_those_beh
     let file = text(&scratch.join("disk"));
     let devices = ["memory=memory:1M", &format!("file={file}"), "slow=cache(memory:1M,memory=8M)", "--size", "1M"];
     let server = Server::nectary(folder, "export", &devices).unwrap();
-    let nbdkit = |name: &str, arguments: &[&str]| {
-        let socket = scratch.join(&format!("{name}.sock"));
-        let mut command = Command::new("nbdkit");
-        command.arg("-f").arg("-U").arg(&socket).args(arguments);
-        Server::start(folder, name, command, socket).unwrap()
-    };
+    let nbdkit = |name: &str, arguments: &[&str]| Server::nbdkit(folder, name, arguments).unwrap();
     let quick = nbdkit("quick", &["memory", "1M"]);
     let slow = nbdkit("slow", &["--filter=nozero", "memory", "1M", "fastzeromode=slow"]);
     let without = nbdkit("without", &["--filter=nozero", "memory", "1M", "fastzeromode=none"]);
@@ -304,33 +299,15 @@ fn our_client_uses_nbdkit_in_all_its_moods() {
         ),
         ("bare", &["--filter=nozero", "--filter=noextents", "memory", "8M"][..]),
     ] {
-        let socket = scratch.join(&format!("{test}.sock"));
-        let mut command = Command::new("nbdkit");
-        command.arg("-f").arg("-U").arg(&socket).args(arguments);
-        let server = Server::start(folder, test, command, socket).unwrap();
+        let server = Server::nbdkit(folder, test, arguments).unwrap();
         chain(test, folder, &server, "");
     }
-    let socket = scratch.join("readonly.sock");
-    let mut command = Command::new("nbdkit");
-    command.arg("-f").arg("-r").arg("-U").arg(&socket).args(["memory", "8M"]);
-    let server = Server::start(folder, "readonly", command, socket).unwrap();
+    let server = Server::nbdkit(folder, "readonly", &["-r", "memory", "8M"]).unwrap();
     let code = |arguments: &[&str]| try_run(folder, "nectary", arguments).unwrap().0.code();
     assert_eq!(code(&["nbd", "info", &server.url(""), "--can", "write"]), Some(2));
     assert_eq!(code(&["nbd", "info", &server.url(""), "--can", "multi-conn"]), Some(0));
     assert_eq!(code(&["nbd", "info", &server.url("a"), "--json"]), Some(0));
     assert_eq!(code(&["nbd", "info", "nbd+unix:///?socket=/nowhere"]), Some(4));
-}
-
-/// A process in the background, by the file with its number; it ends when this is dropped.
-struct Daemon(std::path::PathBuf);
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        let number = std::fs::read_to_string(&self.0).unwrap_or_default();
-        if !number.trim().is_empty() {
-            let _ = Command::new("kill").arg(number.trim()).status();
-        }
-    }
 }
 
 #[test]
@@ -343,33 +320,14 @@ fn our_client_uses_nbd_server_and_qemu_nbd() {
     for name in ["reference.img", "qemu.img"] {
         std::fs::File::create(scratch.join(name)).unwrap().set_len(8 << 20).unwrap();
     }
-    let (socket, config) = (scratch.join("reference.sock"), scratch.join("nbd.conf"));
-    let export = scratch.join("reference.img");
-    let lines = format!(
-        "[generic]\nunixsock = {}\nallowlist = true\nlistenaddr = 127.0.0.1\nport = {}\n[disk]\nexportname = {}\n\
-         flush = true\nfua = true\n",
-        socket.display(),
-        free_address().unwrap().port(),
-        export.display()
-    );
-    std::fs::write(&config, lines).unwrap();
-    // It goes into the background.
-    let daemon = Daemon(scratch.join("reference.pid"));
-    let start = ["-C", &text(&config), "-p", &text(&daemon.0)];
-    run(folder, "nbd-server", &start).unwrap();
-    let mut sleep = Command::new("sleep");
-    sleep.arg("100");
-    let server = Server::start(folder, "nbd-server-waits", sleep, socket).unwrap();
+    let (server, daemon) = Server::reference(folder, &scratch.join("reference.img")).unwrap();
     chain("reference", folder, &server, "disk");
     let list = run(folder, "nectary", &["nbd", "list", &server.url(""), "--json"]).unwrap();
     assert!(list.contains("\"disk\""), "{list}");
 
     drop(daemon);
 
-    let socket = scratch.join("qemu.sock");
-    let mut command = Command::new("qemu-nbd");
-    command.args(["-t", "-e", "8", "-f", "raw", "-x", "disk", "-k"]).arg(&socket).arg(scratch.join("qemu.img"));
-    let server = Server::start(folder, "qemu-nbd", command, socket).unwrap();
+    let server = Server::qemu(folder, &scratch.join("qemu.img")).unwrap();
     chain("qemu", folder, &server, "disk");
 }
 
