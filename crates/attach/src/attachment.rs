@@ -204,8 +204,8 @@ impl Attachment {
     /// Waits until the serving has ended, and gives how it ended; once. It blocks the calling thread.
     ///
     /// *Errors*: [`Error::Ended`] if the kernel ended the connection under the block device, which is released then;
-    /// [`Error::Device`] if the last flush failed. *Durability*: `Ok` means that all that was written survives what
-    /// the device's flush makes it survive.
+    /// [`Error::Device`] if the last flush failed. *Durability*: `Ok` means that everything written is as
+    /// durable as after a flush of the device.
     pub fn finish(&self) -> Result<(), Error> {
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(thread) = thread else { return Ok(()) };

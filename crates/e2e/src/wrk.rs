@@ -104,7 +104,7 @@ pub fn start(load: &Load, folder: &Path) -> Result<Running> {
     let program = guard::find_program("wrk").context("wrk is not installed (Debian package wrk)")?;
     let script = folder.join("wrk.lua");
     let targets = std::fs::read_to_string(&load.targets)?;
-    // A script that draws costs wrk some time for each request; one target needs none.
+    // Drawing a target costs wrk some time for each request, so a single target is set without drawing.
     let draw = match targets.strip_suffix('\n').unwrap_or(&targets) {
         one if !one.contains('\n') => format!("wrk.path = \"{one}\"\n"),
         _ => DRAW.to_owned(),

@@ -241,7 +241,7 @@ fn ext4_on_donors_outlives_one_that_stands_still_and_ends_with_errors_where_one_
     assert!(text.contains("\"donors_up\": 1") && text.contains("1 of 2 donors do not answer"), "{text}");
     let began = Instant::now();
     let _ = disk.unmount();
-    // Nothing is lost unasked.
+    // Data are not given up unless the user says so.
     let (is_detached, text) = disk.try_detach().unwrap();
     assert!(!is_detached && text.contains("--force"), "{text}");
     disk.detach().unwrap();

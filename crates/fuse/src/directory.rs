@@ -19,7 +19,7 @@ pub struct Listing {
 }
 
 impl Listing {
-    /// No entries yet, of at most `size` bytes; each will have its attributes where `plus` is true.
+    /// An empty listing that takes at most `size` bytes of entries, with attributes if `plus` is true.
     pub fn new(size: u32, plus: bool) -> Listing {
         Listing { bytes: Vec::with_capacity((size as usize).min(64 << 10)), bytes_max: size as usize, plus }
     }

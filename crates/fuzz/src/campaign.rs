@@ -101,7 +101,7 @@ pub fn soak(
         }
     }
     while started.elapsed() < time {
-        // The newest inputs are mutated as often as all others: least is known about their reach.
+        // Half of the time one of the newest inputs is mutated, as least is known about them.
         let newest = pool.len().saturating_sub(16);
         let recent = if random.chance(50) { &pool[newest..] } else { &pool[..] };
         let mut input = mutant(&mut random, recent, target);

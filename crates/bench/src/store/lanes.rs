@@ -11,13 +11,13 @@ pub(super) const MEMORY_MB: u64 = 256;
 const SPLITS_MB: [(u64, u64); 2] = [(50, 206), (128, 128)];
 /// The smallest disk, where more file systems contend, in GB.
 const SMALLEST_GB: u64 = 4;
-/// The largest disk that the seeds' EFS supports, in GB.
+/// The largest disk that the paper's EFS supports, in GB.
 const EFS_GB_MAX: u64 = 8;
 
 /// One contender on one disk size.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Lane {
-    /// Its name in figures; unique in its group.
+    /// Its name in the names of figures; unique in its group.
     pub name: String,
     /// The contender of the papers' table that it replaces.
     pub seed_name: &'static str,

@@ -134,7 +134,7 @@ impl Timeline {
         self.ids[(position as usize).wrapping_sub(distance) & (self.ids.len().wrapping_sub(1))]
     }
 
-    /// Puts another id in the place of one that counts, with its weight.
+    /// Puts another id in the place of a counted one; the place keeps its weight.
     pub(crate) fn replace(&mut self, position: u32, id: u64) {
         self.ids[position as usize] = id;
     }

@@ -35,8 +35,8 @@ pub struct NaiveDetector {
     pub parameters: Parameters,
     pub planted: Planted,
     pub references: Vec<Reference>,
-    /// For each block the positions from which its references are counted again, and its frequency there: it was
-    /// forgotten, or came from another stream.
+    /// For each block that was forgotten, or that came from another stream: the positions from which its references
+    /// are counted again, and its frequency at each.
     pub restarts: HashMap<u64, Vec<(usize, u64)>>,
     pub start: usize,
     pub number: u64,

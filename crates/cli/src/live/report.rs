@@ -134,7 +134,7 @@ fn region(cached: &Cached, stream: &StreamStats) -> Option<u64> {
     }
 }
 
-/// Why a stream has the memory that it has: what its references were found to be, and what replaces its blocks.
+/// Why a stream has this much memory: the pattern found in its references, and the policy that replaces its blocks.
 fn why(verdict: Option<&str>, replacement: &str, policy: &str) -> String {
     let found = match verdict {
         Some("sequential") => "reads each block once",

@@ -30,7 +30,7 @@ pub fn mounted(arguments: &[&str], in_memory: bool) -> Result<Live> {
     let live =
         if in_memory { Live::mounted_in_memory(&arguments, |_| {})? } else { Live::mounted(&arguments, |_| {})? };
     for folder in [live.scratch.path().to_owned(), live.scratch.join("source")] {
-        // Other users run some of the tests.
+        // Some of the tests run as other Unix users.
         fs::set_permissions(folder, std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
     }
     Ok(live)

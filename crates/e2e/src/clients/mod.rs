@@ -57,7 +57,7 @@ pub struct Report {
     pub urls: usize,
     /// The ones that were hits the second time.
     pub hits: usize,
-    /// The others: the end of the URL, and what the cache did both times.
+    /// The URLs that were misses the second time: the end of each, and its two `Cache-Status` values.
     pub misses: Vec<String>,
 }
 

@@ -1,7 +1,7 @@
 //! The answers that one key may give, by what its owner has seen: the oracle of the SIGKILL rounds.
 //!
-//! A key is used by one client at a time, so its history is a sequence; each of its requests has a version, which is
-//! also that of the answer if the origin gives it. So a version tells which request fetched it. The rules:
+//! A key is used by one client at a time, so its history is a sequence. Each request has a version; the origin puts the
+//! request's version into its answer. So the version of an answer tells which request fetched it. The rules:
 //! 1. An object counts as stored once a later request was answered as a hit with it.
 //! 2. A poll that *began* after that hit and showed `last = L` proves that the object's sequence is at most L.
 //! 3. A poll that *ended* before the object was requested and showed `head = H` proves that it is in no epoch below H:
@@ -177,7 +177,7 @@ impl KeyModel {
         self.bytes > whole_bytes_max
     }
 
-    /// True if something is surely stored, as far as the ring has not reached it.
+    /// True if something is known to have been stored; the ring may have overwritten it since.
     pub fn is_stored(&self) -> bool {
         !self.stored.is_empty()
     }

@@ -23,7 +23,7 @@ use super::methods::Methods;
 use crate::log::{Level, Throttle};
 use crate::{Error, RuntimeDirectory, Shutdown};
 
-/// How long a queue of clients may wait to be accepted.
+/// How many clients may wait to be accepted.
 const BACKLOG: i32 = 16;
 /// How long accepting pauses after it failed, as it does without file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);

@@ -75,7 +75,7 @@ pub enum Verdict {
         /// How long it stays fresh, in seconds; negative when stale.
         ttl_s: i64,
     },
-    /// Serve it, and ask the origin for the next request.
+    /// Serve it, and validate it with the origin, so that the next request finds a fresh one.
     ServeAndValidate {
         /// Its age, in seconds.
         age_s: u64,

@@ -76,7 +76,7 @@ impl ClientRequest {
 
     /// The destination of this request, and its head for there.
     pub(super) fn upstream(&self) -> (Option<Destination>, RequestHead) {
-        // Only a reverse proxy speaks for its origin; no other server needs to know who asks.
+        // Only the origin behind a reverse proxy is told who asks; servers that a forward proxy asks are not.
         let is_reverse = matches!(self.worker.mode, Mode::Reverse { .. });
         let forwarding = Forwarding {
             peer: self.client.address.ip(),

@@ -1,8 +1,8 @@
 //! `PURGE`: a URL and all its variants out of the store, or all that has a tag.
 //!
-//! Owns: the meaning of a purge request. With `Surrogate-Key`, `Cache-Tag` or `Cache-Groups` it is about these tags,
-//! and its URL only says whose groups they are; without, about its URL. Leaves to others: which clients may request it
-//! (`admin`).
+//! Owns: the meaning of a purge request. With `Surrogate-Key`, `Cache-Tag` or `Cache-Groups` it purges these tags; its
+//! URL then only names the origin of the groups. Without these headers it purges its URL. Leaves to others: which
+//! clients may request it (`admin`).
 
 use futures_util::future::join_all;
 use http::header::{ACCEPT, HOST};

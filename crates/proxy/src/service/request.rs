@@ -137,7 +137,7 @@ impl Features {
         }
     }
 
-    /// The directives of the headers in which these were found, as far as the operator lets them count.
+    /// The directives of `headers`, without those that the operator ignores.
     pub fn directives(&self, worker: &Worker, headers: &HeaderMap) -> RequestDirectives {
         if !self.has_directives {
             return RequestDirectives::default();

@@ -1,8 +1,8 @@
 //! From a donor's address to a session with it.
 //!
 //! Owns: telling a Nectary donor from another NBD server, the names of sessions, and reading and writing labels.
-//! Promises: every step ends by a deadline; a session is only given out when the donor was seen to be in the
-//! incarnation that the caller knows and to hold the label that it wrote.
+//! Promises: every step ends by a deadline. The caller gets a session only if the donor has the incarnation that the
+//! caller knows, and holds the label that the caller wrote.
 
 use std::future::Future;
 use std::time::Duration;

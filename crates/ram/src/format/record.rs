@@ -119,7 +119,7 @@ impl Geometry {
 pub enum MemberState {
     /// It has every stripe that is placed on it.
     Present = 1,
-    /// It was left: whatever it has may be old.
+    /// It was taken out of use: what it holds may be old.
     Left = 2,
     /// It is filled from the others: as if left, until that is done.
     Rebuilding = 3,

@@ -327,7 +327,8 @@ fn number_in(bytes: &[u8]) -> Option<u64> {
     bytes.chunks_exact(8).all(|eight| eight == number.to_le_bytes()).then_some(number)
 }
 
-/// What a crash left in an image that it may not, in words. Sectors are looked at one by one: a write may be torn.
+/// Describes each sector of an image that no allowed crash can have left. Sectors are compared one by one: a write may
+/// be torn.
 pub fn lost(history: &History, image: &[u8]) -> impl Iterator<Item = String> {
     let sectors = image.chunks(SECTOR_BYTES).enumerate().filter_map(|(index, sector)| {
         let cell = index * SECTOR_BYTES / CELL_BYTES;

@@ -74,7 +74,7 @@ pub(super) fn plans(
     for point in focus {
         single_faults(&in_doubt(history, model, point), random, |choice| plans.push(Plan { point, choice }));
     }
-    // The random tail: more than can be used, as many will repeat images that were made before.
+    // The random rest: more plans than are needed, since many repeat images that were made before.
     for _ in 0..max {
         let point = points[random.below(points.len() as u64) as usize];
         plans.push(Plan { point, choice: Choice::Random(random.bits()) });

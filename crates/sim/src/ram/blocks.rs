@@ -1,8 +1,8 @@
 //! What may be in each block.
 //!
-//! Owns: the contents that a number stands for, and for each block the number that was acknowledged last and those of
-//! changes that are under way or failed. Promises: a number that no later acknowledged change replaced is never
-//! forgotten.
+//! Each change has a number, from which its contents follow. Owns: for each block the number of the change that was
+//! acknowledged last, and the numbers of changes that are under way or failed. Promises: a number stays until an
+//! acknowledged later change replaces it.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

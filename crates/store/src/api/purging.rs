@@ -1,6 +1,6 @@
 //! Purges as callers want them: of a key, by prefix, by tag, of everything.
 //!
-//! Owns: the four calls, and that they wait for room among the rules. Leaves to others: their place in the order of
+//! Owns: the four calls; each waits until there is room for another rule. Leaves to others: their place in the order of
 //! puts (`purge_commit`), the rules (`purges`), and making them durable and room among them (`writer`).
 
 use std::sync::Arc;

@@ -51,7 +51,7 @@ pub struct Stat {
     pub index_evictions: u64,
     /// The replacement policy of the memory tier.
     pub memory_policy: String,
-    /// Capacity of the memory tier in bytes, what is not yet written included.
+    /// Capacity of the memory tier, for written entries and those not yet written. *Units*: bytes.
     pub memory_capacity_bytes: u64,
     /// Bytes of written entries in memory.
     pub memory_used_bytes: u64,
@@ -61,7 +61,7 @@ pub struct Stat {
     pub memory_entries: u64,
     /// The memory of tags, a part of that of entries and fills.
     pub memory_tags_bytes: u64,
-    /// Bytes that fills under way hold.
+    /// Memory of the fills that are under way. *Units*: bytes.
     pub fill_bytes: u64,
     /// Whether objects that were in memory before the store was opened are still being read into it.
     pub warming: bool,

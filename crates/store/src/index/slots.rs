@@ -12,7 +12,8 @@ use zerocopy::FromBytes;
 
 use super::SLOT_BYTES;
 
-/// Tables from this size on are side by side, in bytes: smaller ones are gone before they are a burden.
+/// Tables that are at least this large together share one allocation, on huge pages. Smaller ones are soon replaced by
+/// larger ones. *Units*: bytes.
 const TOGETHER_BYTES_MIN: usize = 4 << 20;
 
 /// Slots of a table; whole, and aligned as such.

@@ -179,7 +179,7 @@ impl Queue {
         }
     }
 
-    /// Does something in the order of sequences that adds nothing; not if no more is taken.
+    /// Runs `act` in the order of sequences, without adding an entry. Fails if the queue is closed.
     pub fn in_order<T, E: From<Refused>>(&self, act: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
         let waiting = self.lock();
         if waiting.closed {

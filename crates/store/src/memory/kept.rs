@@ -25,7 +25,7 @@ impl MemoryTier {
             return false;
         }
         self.unwritten_bytes.fetch_add(entry.weight(), Ordering::Relaxed);
-        // An eviction that has just looked at it may still remove it: an entry put after that look stays.
+        // Inserted once more: an eviction that looked at it before removes what it saw, and not this insertion.
         pinned.insert(entry);
         true
     }

@@ -38,7 +38,7 @@ pub struct PurgeOrder {
 }
 
 impl PurgeOrder {
-    /// What both know together.
+    /// The later one of each field.
     pub fn max(self, other: PurgeOrder) -> PurgeOrder {
         PurgeOrder { number: self.number.max(other.number), held: self.held.max(other.held) }
     }

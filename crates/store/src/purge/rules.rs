@@ -9,9 +9,9 @@
 //! exact table. An object older than the latest purge by prefix pays for a hash of its key's beginning for each live
 //! length of prefix; one older than the latest by tag, for a look at each of its tags.
 //!
-//! A purge that removes a version by its key removes all that it replaced. A purge by tag need not: they may have other
-//! tags. So [`Verdict`] tells the two apart, and a reader that meets a version that died by its tags must find nothing
-//! older in its place.
+//! A purge that removes a version by its key removes all that it replaced. A purge by tag may leave some of them, since
+//! older versions may have other tags. So [`Verdict`] tells the two apart, and a reader that meets a version that died
+//! by its tags must find nothing older in its place.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};

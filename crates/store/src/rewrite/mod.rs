@@ -49,7 +49,7 @@ pub(crate) struct Rewriting {
 /// Why an object is not rewritten.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Refusal {
-    /// It has been purged or replaced, or already waits although not everything is admitted.
+    /// It has been purged or replaced; or it waits to be written already, in a store that does not admit everything.
     Outdated,
     /// Its place has been overwritten.
     Overtaken,

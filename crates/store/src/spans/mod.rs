@@ -420,8 +420,8 @@ impl From<Store> for Spans {
     }
 }
 
-/// Whether an object may be believed: one that stands in for an absent span only if it was put since a span last came
-/// back.
+/// Whether an object may be believed. One that another span holds in place of an absent one is believed only if it was
+/// put after the last return of any span.
 fn is_current(store: &Store, stands_in: bool, object: &Object) -> bool {
     !stands_in || object.generation() > store.since() || planted(Bug::StandInTrusted)
 }

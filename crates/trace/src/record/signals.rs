@@ -117,7 +117,7 @@ pub(super) fn send(child: u32, signal: i32) {
     unsafe { libc::kill(child as i32, signal) };
 }
 
-/// Makes descendants whose parents end children of this process.
+/// Lets this process become the parent of descendants whose own parents have ended.
 pub(super) fn adopt_orphans(is_wanted: bool) -> io::Result<()> {
     // SAFETY: takes numbers only.
     match unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, libc::c_ulong::from(is_wanted), 0, 0, 0) } {

@@ -190,7 +190,7 @@ impl Dear {
         self.current
     }
 
-    /// Founds an application, or takes one over if there are enough.
+    /// Makes an application for a stream; at the most of them it takes over an old one.
     fn begin(&mut self, stream: Stream) -> u16 {
         self.count_hits();
         if self.applications.len() < self.parameters.streams_max { self.found(stream) } else { self.take_over(stream) }

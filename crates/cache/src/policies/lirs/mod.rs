@@ -17,7 +17,7 @@
 //! | reference | newest of the stack | becomes LIR, newest of the stack | newest of stack and queue | becomes LIR, newest of the stack | HIR, newest of stack and queue; LIR while the LIR share is not filled for the first time |
 //! | oldest of the queue when room is needed | | out, stays in the stack as ghost | out, forgotten | | |
 //! | oldest of the stack while LIR outweighs its share | becomes HIR, newest of the queue | forgotten in the stack | | forgotten | |
-//! | victim refused | | newest of the queue again, and the oldest of the stack joins the queue before it | as before | | |
+//! | victim refused | | newest of the queue again; the oldest of the stack has joined the queue just before | as before | | |
 //!
 //! A reference to the id that was referenced just before changes nothing: it says nothing about distances, but would
 //! turn every newcomer that is read in two pieces into LIR. The authors' program does the same. The queue is first in,

@@ -6,7 +6,7 @@
 //!
 //! | why the index does not lead there | what is remembered |
 //! |---|---|
-//! | a purge took it out that is not durable yet | how many purges are not: while there is one, everything is admitted |
+//! | a purge that is not durable yet took it out | how many such purges there are: while there is one, everything is admitted |
 //! | it waits to be rewritten, and its old place was reclaimed in the meantime | its hash, until it is written |
 //! | a newer version of it was found damaged, and nothing older may be believed | its hash, for a cycle of the ring |
 //! | the index gave it up at its bound | that: for a cycle of the ring everything is admitted |
