@@ -46,7 +46,7 @@ fn source(name: &str, text: &str, problems: &mut Vec<String>) {
     if !text.lines().take(3).any(|line| line.starts_with("//!")) {
         problems.push(format!("{name}: does not open with //!, what it owns and promises"));
     }
-    // Put together here, so that this file does not find itself.
+    // Joined from pieces, so that the check does not report this file.
     for unfinished in
         [concat!("todo", "!("), concat!("unimplemented", "!("), concat!("FIX", "ME"), concat!("TO", "DO:")]
     {

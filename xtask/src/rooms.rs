@@ -11,7 +11,7 @@ use std::path::Path;
 const FILES_MAX: usize = 20;
 /// Folders that have more, and how many they may have: never raise one, and take it out when it is no longer needed.
 const CROWDED: &[(&str, usize)] = &[];
-/// The crates whose rooms are ordered.
+/// The crates in which rooms may import in one direction only.
 const ORDERED: &[&str] = &["crates/store"];
 /// How deep folders are looked into.
 const DEPTH_MAX: usize = 8;

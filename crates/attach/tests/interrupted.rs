@@ -52,7 +52,7 @@ impl Slow {
         assert!(!waited.1.timed_out(), "no read came");
     }
 
-    /// Answers what is held, and all that comes.
+    /// Answers the requests that are held back, and from now on every request at once.
     fn open(&self) {
         let mut gate = self.gate.lock().unwrap();
         gate.is_open = true;

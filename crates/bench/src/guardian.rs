@@ -41,8 +41,8 @@ impl Guardian {
         writeln!(pipe, "path {}", path.display()).map_err(|error| Error::failed("the guardian", error))
     }
 
-    /// Makes a directory in one that the user named, and guards it. *Errors*: [`ErrorKind::Usage`] if there is none, as
-    /// another disk than the intended one would be measured.
+    /// Makes a directory in one that the user named, and guards it. *Errors*: [`ErrorKind::Usage`] if there is no such
+    /// directory; otherwise the wrong disk would be measured.
     pub fn make_folder(&mut self, path: &Path) -> Result<(), Error> {
         let parent = path.parent().unwrap_or(path);
         if !parent.is_dir() {

@@ -195,7 +195,7 @@ fn policy_bytes(policy: &str) -> u64 {
     }
 }
 
-/// The memory that a policy takes at any size, in bytes: for streams and for evicted ids.
+/// The memory that a policy takes whatever the size of the cache, in bytes: for streams and for evicted ids.
 fn policy_fixed_bytes(policy: &str) -> u64 {
     match policy {
         "adaptive" => 16 << 20,

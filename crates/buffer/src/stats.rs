@@ -34,9 +34,9 @@ impl Counts {
 
 /// The numbers of a cache at one moment.
 ///
-/// A reference is one block of one read or write; a hit or miss is what the policy found, as in a simulation of the
-/// same references; a pinned block is a hit where it is in memory, and the policy does not hear of it. A miss need not
-/// read: the block may have been read ahead, or wait to be written back.
+/// A reference is one block of one read or write. Hits and misses are those of the policy, so a simulation of the same
+/// references has the same numbers. A pinned block in memory counts as a hit, and the policy is not told. A miss need
+/// not read: the block may have been read ahead, or wait to be written back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Stats {
     /// References that the policy hit.

@@ -10,7 +10,7 @@
 //! | a write-through finds | it |
 //! |---|---|
 //! | a read, write-back, zeroing of a block under way | waits for it, by the range lock |
-//! | a write into memory, during its own I/O | comes after it: both were under way, and the source has it last |
+//! | a write into memory, during its own I/O | is ordered after it: both were under way, and its bytes reach the source last |
 //! | a dirty block that it covers | leaves it clean: the source has all of it |
 //! | a dirty block that it covers in part | leaves it dirty, with the written bytes in it |
 

@@ -206,7 +206,7 @@ pub enum StoreCommand {
     #[command(help_template = TEMPLATE, before_help = "Examples:
   nectary store delete ./cache greeting", after_help = exit::HELP)]
     Delete(KeyArguments),
-    /// Delete everything in a store, all keys that begin alike, or all that has a tag, durably and at once
+    /// Delete everything in a store, all keys with a prefix, or all objects with a tag; durable when it returns
     #[command(help_template = TEMPLATE, before_help = "Examples:
   nectary store purge ./cache --prefix http://example.org/images/
   nectary store purge ./cache --tag front-page --tag news

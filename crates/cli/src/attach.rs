@@ -160,7 +160,7 @@ async fn finish(attachment: &Arc<Attachment>) -> Result<(), nectary_attach::Erro
     blocking(attachment, Attachment::finish).await
 }
 
-/// Runs the tasks that wait for the kernel beside the control socket.
+/// Runs a step that waits for the kernel on another thread, so that the control socket is still served.
 async fn blocking(
     attachment: &Arc<Attachment>,
     step: impl FnOnce(&Attachment) -> Result<(), nectary_attach::Error> + Send + 'static,

@@ -20,7 +20,7 @@ type Failure = Box<dyn std::error::Error>;
 const BODY_BYTES: usize = 200;
 /// The size of an object on foyer's disk, in bytes.
 const PAGE_BYTES: usize = 4096;
-/// How many objects are put before it is waited for their writes: less than its buffer holds.
+/// How many objects are put before waiting until they are written: fewer than foyer's buffer holds.
 const OBJECTS_AT_ONCE: usize = 1000;
 /// The size of its memory, in bytes: next to nothing.
 const MEMORY_BYTES: usize = 64 << 10;

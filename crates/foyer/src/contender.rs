@@ -21,7 +21,7 @@ use tokio::runtime::{Builder, Runtime};
 
 /// The unit in which foyer places objects on its disk, in bytes.
 const PAGE_BYTES: u64 = 4096;
-/// The bytes of an object there beside key and value: a header, and the lengths of both.
+/// What foyer stores with each object in addition to key and value, in bytes: a header, and the lengths of both.
 const RECORD_BYTES: u64 = 48;
 
 /// Opens foyer on the first device of a place.

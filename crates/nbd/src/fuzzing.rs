@@ -13,7 +13,7 @@ use crate::server::{Export, Exports, check};
 use crate::wire::request::{self, Header};
 use crate::wire::{CHUNK_MAGIC, SIMPLE_REPLY_MAGIC, reply};
 
-/// The most that one step of a machine may want, in bytes: more than any bound on a length.
+/// The most that one step of the protocol may read at once, in bytes; above every limit on a length.
 const STEP_BYTES_MAX: usize = 16 << 20;
 
 /// Bytes of the other side, one step after another.

@@ -33,7 +33,8 @@ async fn parts_of_a_block() -> Result<(), String> {
                 return Err(format!("round {round}: part {part} of a block has {}", bytes[0]));
             }
         }
-        // A whole block while a part of it is read, changed and written: one came before the other.
+        // A whole block is written while a part of it is read, changed and written: the result is that of one after the
+        // other.
         clients[0].request(WRITE, 0, 1, block + 512, 512, &[0x55; 512]).await;
         clients[1].request(WRITE, 0, 2, block, 4096, &[0x77; 4096]).await;
         assert_eq!((clients[0].reply(0).await.error, clients[1].reply(0).await.error), (0, 0));

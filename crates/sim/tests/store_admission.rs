@@ -18,7 +18,7 @@ const OBJECTS: u64 = 36_000;
 /// The number of objects put again after the restart, spread over all, and again of new ones.
 const AGAIN: u64 = 400;
 
-/// Holds the reads of all threads but the test's, which are those of the store's writer, until it is opened.
+/// Until it is opened, it holds back the reads of every thread except the test's own: those of the store's writer.
 struct Gate {
     device: SharedDevice,
     passes: ThreadId,

@@ -94,7 +94,7 @@ async fn what_was_not_asked_for_before_is_served_from_memory_and_never_on_the_di
     let once = store.get(key("once 7")).await.unwrap();
     assert_eq!(once.whole(), Some(&body(7, 1000)));
     drop(once);
-    // It is the second request for that one, and for no other.
+    // Only "once 7" has now been requested twice.
     let store = crash(&device, store).await;
     assert_eq!(read_all(&store, key("once 7")).await, Some(body(7, 1000).to_vec()));
     for number in (0..100).filter(|&number| number != 7) {

@@ -30,7 +30,7 @@ fn each_block_of_a_file_is_read_and_written_in_order() {
     // dd requests what it reads, and writes what it got.
     assert_eq!(trace.blocks("out", true), blocks(11));
     assert_eq!(trace.file("in").size_bytes, 10 * BLOCK + 1);
-    // cat may read, or have the kernel copy.
+    // `cat` may read the file, or ask the kernel to copy it.
     for words in [&["cat", "in"][..], &["sh", "-c", "cat in > copy"]] {
         assert_eq!(folder.record(words).distinct("in", false), blocks(11));
     }

@@ -125,8 +125,8 @@ pub struct Plan {
 impl Plan {
     /// Makes the plan of a run.
     ///
-    /// *Errors*: [`ErrorKind::Usage`] for numbers out of bounds and names that there are not; [`ErrorKind::Missing`] where
-    /// no program is installed.
+    /// *Errors*: [`ErrorKind::Usage`] for numbers out of bounds and unknown names; [`ErrorKind::Missing`] where no
+    /// program is installed.
     pub fn new(options: Options) -> Result<Plan, Error> {
         let usage = |message: String| Error::new(ErrorKind::Usage, message);
         let executions = options.executions.unwrap_or(if options.quick { 1 } else { EXECUTIONS });

@@ -1,7 +1,7 @@
 //! Pictures of a report: figure 7 as block reads, figure 8 as the parts of the response time.
 //!
-//! One SVG file, readable on light and dark ground. A group of bars a program, a bar a lane; each is relative to LRU, so
-//! that programs of any size stand side by side.
+//! One SVG file, readable on light and dark ground. Each program has a group of bars, each lane a bar. Bars are
+//! relative to LRU, so programs of any size can be compared.
 
 use std::fmt::Write;
 

@@ -29,7 +29,7 @@ const BLOCK_BYTES: usize = 8192;
 const FILL: u8 = 7;
 /// The policies of the caches.
 const POLICIES: [&str; 3] = ["lru", "dear", "adaptive"];
-/// The name of the file of FUSE that answers from a buffer.
+/// The name of the file whose reads are answered from a buffer.
 const FIXED: &str = "fixed";
 const FIXED_NODE: u64 = 2;
 const VALID: Duration = Duration::from_secs(3600);

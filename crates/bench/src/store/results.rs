@@ -18,7 +18,7 @@ use crate::workload::{Demand, Locality, Totals};
 pub struct LaneResult {
     /// Its name.
     pub name: String,
-    /// The contender of the papers' table that it replaces.
+    /// Which contender of the paper's table this one stands for.
     pub seed_name: String,
     /// The seeds' memory and its split, in MB.
     pub memory: String,

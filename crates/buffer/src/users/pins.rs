@@ -118,8 +118,8 @@ impl BufferCache {
     /// were not pinned before, in whole blocks. What the file gets behind the range later is not pinned.
     ///
     /// *Errors*: [`ErrorKind::Full`] where more than [`PIN_PERCENT_MAX`] of memory would be pinned;
-    /// [`ErrorKind::Invalid`] for a range that leaves the file; what reading it reports. Nothing more is pinned
-    /// then than before.
+    /// [`ErrorKind::Invalid`] for a range that leaves the file; what reading it reports. After an error no more is
+    /// pinned than before.
     pub async fn pin(&self, file: FileId, offset: u64, length: u64) -> Result<u64, Error> {
         let shared = self.shared.clone();
         let (span, fresh) = {

@@ -188,7 +188,7 @@ fn kendall_tau(averages: &[u64]) -> f64 {
     if pairs == 0 { 0.0 } else { f64::from(balance) / f64::from(pairs) }
 }
 
-/// The median over samples by backward distance of backward plus forward distance; `scratch` is at least as long.
+/// The median of backward plus forward distance over `samples`; `None` if `scratch` is shorter than they are.
 pub(super) fn loop_length(samples: &[u64], scratch: &mut [u64]) -> Option<u64> {
     let sums = scratch.get_mut(..samples.len())?;
     for (sum, &word) in sums.iter_mut().zip(samples) {

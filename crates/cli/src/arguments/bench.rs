@@ -70,7 +70,7 @@ pub enum BenchDisk {
 /// The seeds' tables.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub enum SeedTable {
-    /// one thread, one disk of 4, 9 and 18 GB, 256 MB divided in two ways; EFS and XFS
+    /// one thread; one disk, of 4, 9 or 18 GB; 256 MB of memory, split in two ways; beside EFS and XFS
     Table4,
     /// four threads, two disks of 4 and 8 GB together; UFS in three forms
     Table5,

@@ -165,7 +165,7 @@ fn start_control(server: &Server, donor: &Donor) -> Result<ControlServer, Failur
     let mut methods = Methods::new();
     methods.status(move || status(&name, &figures().0, &donor.figures()));
     let directory = RuntimeDirectory::open()?;
-    // The path of a socket is short; that of another file may not be.
+    // A path of a socket has few bytes at most: use the number of the process if the name is too long.
     let part = match directory.socket(&format!("donor-{first}")) {
         Ok(_) => format!("donor-{first}"),
         Err(_) => format!("donor-{}", std::process::id()),

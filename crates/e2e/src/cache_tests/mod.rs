@@ -36,8 +36,8 @@ impl Layout {
         match (self, kind) {
             (Layout::Repository, "required") => 2,
             (Layout::Repository, _) => 10,
-            // Sixteen that the repository has mended or made checks since, each explained, and the two of the
-            // repository.
+            // Sixteen tests that the repository has since corrected or turned into checks, each explained, and the same
+            // two as for the repository.
             (Layout::Package, "required") => 18,
             (Layout::Package, _) => 10,
         }

@@ -25,7 +25,7 @@ use crate::{Error, RuntimeDirectory, Shutdown};
 
 /// How many clients may wait to be accepted.
 const BACKLOG: i32 = 16;
-/// How long accepting pauses after it failed, as it does without file descriptors.
+/// How long the server waits after it could not accept a connection, for example without free descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// The bounds of a server.

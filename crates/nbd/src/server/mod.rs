@@ -44,7 +44,7 @@ use crate::transport::Transport;
 pub use export::{Export, ExportFigures, ExportSource, Exports, Missing};
 pub use listen::Listen;
 
-/// How long accepting pauses after it failed, as it does without file descriptors.
+/// How long the server waits after it could not accept a connection, for example without free descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// How a server serves; callers change what they want of the default.

@@ -99,7 +99,7 @@ pub(crate) async fn serve(worker: Rc<Worker>, watch: Rc<Watch>, stream: TcpStrea
     drop(parts.io);
     let Some(stream) = stream.into_inner() else { return };
     if ended == Ended::InAnAnswer {
-        // Without a length, the end of the connection is the end of the body: it must not look like a good one.
+        // A body without a length ends with its connection, so one that was cut off must not look complete: reset it.
         abort(stream.into_inner());
         return;
     }

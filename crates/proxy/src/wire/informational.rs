@@ -1,7 +1,7 @@
 //! Informational responses (`1xx`) on their way from an origin to a client.
 //!
-//! Owns: the kept part of one, its bounds, and its output. hyper reads them and does not give their headers to anybody,
-//! so the framing keeps their lines. *Source*: RFC 9110, 15.2; RFC 8297.
+//! Owns: which part of such a response is kept, its bounds, and how it is written. hyper reads these responses and
+//! shows their headers to nobody, so the framing keeps the lines. *Source*: RFC 9110, 15.2; RFC 8297.
 
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 

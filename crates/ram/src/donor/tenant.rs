@@ -79,7 +79,7 @@ impl Tenant {
         *self.gate.write().unwrap_or_else(PoisonError::into_inner) = holder;
     }
 
-    /// Leave to make one request, for as long as the guard lives; nothing for a session that was left behind.
+    /// Permission to make one request, as long as the guard lives; `None` if a later session has taken over.
     pub fn pass(&self, holder: Holder) -> Option<RwLockReadGuard<'_, Holder>> {
         loop {
             let gate = self.gate.read().unwrap_or_else(PoisonError::into_inner);

@@ -33,7 +33,8 @@ const HEAD_BYTES: usize = 104;
 const MEMBER_BYTES: usize = 24;
 const CHECKSUM_BYTES: usize = 8;
 
-/// Who stored a record, and as which of its records. The donor exchanges a record only for one that it expects.
+/// Who stored a record, and as which of its records. The donor replaces its record only if it has the stamp that the
+/// client expects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Stamp {
     /// Counts the attachments of the device.

@@ -272,7 +272,7 @@ impl World {
         self.leave(&cells);
     }
 
-    /// Waits for a change, or goes away before it ends.
+    /// Waits for a change to end, or gives up waiting before that.
     async fn end<T>(&self, place: usize, change: IoFuture<T>) {
         let ended = if self.chance(4) {
             tokio::time::timeout(Duration::from_millis(self.below(3)), change).await.ok()

@@ -21,7 +21,7 @@ use super::coverage::Scenario;
 use super::network::ClientId;
 use super::world::{STRIPE_BLOCKS, Stage, World};
 
-/// Copies that a machine makes beside the user's operations, at most.
+/// The most copies that a machine makes at once, besides the user's operations.
 const COPIES_BESIDE_MAX: usize = 8;
 
 impl World {

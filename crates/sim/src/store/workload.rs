@@ -1,8 +1,8 @@
 //! Short seeded workloads on a small store, recorded on their way to the device.
 //!
 //! Owns: what is done and in which order, and telling every promise as an event and a mark in the recording. A workload
-//! may start on the ruins of another store, on a store that has been filled for several cycles, and crashes and reopens
-//! itself now and then.
+//! may start on the remains of another store, or on a store that has been filled for several cycles. Now and then it
+//! crashes the store and opens it again.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -99,8 +99,8 @@ impl<'a> RollForward<'a> {
         SegmentReader::ahead(self.device, self.layout, epoch).find_epoch().await
     }
 
-    /// Takes what a segment says happened; `is_next` if it is the one that is overwritten next. Gives back the
-    /// memory that it took; `None` if it takes more of the checkpoint to know, and that is damaged.
+    /// Applies what a segment records; `is_next` says that this segment is the next to be overwritten. Returns the
+    /// buffers for reuse; `None` if it needs more of the checkpoint, and that is damaged.
     pub async fn segment(&mut self, ahead: Ahead, is_next: bool) -> Option<Spare> {
         let last_sequence = self.scanned.last_sequence;
         let mut ahead = if ahead.holds_after(last_sequence) {

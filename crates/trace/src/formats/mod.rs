@@ -140,7 +140,7 @@ impl Format {
         FORMATS.iter().find(|entry| entry.format == self).map_or("", |entry| entry.names[0])
     }
 
-    /// The format whose files have names that end like `path`, before `.gz` or `.zst`.
+    /// The format by the ending of `path`, without a final `.gz` or `.zst`.
     pub fn by_ending(path: &Path) -> Option<Format> {
         let name = path.file_name()?.to_string_lossy().to_ascii_lowercase();
         let name = [".gz", ".zst", ".zstd"].iter().find_map(|end| name.strip_suffix(end)).unwrap_or(&name);

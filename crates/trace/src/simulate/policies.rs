@@ -16,7 +16,7 @@ const ORDER: [&str; 14] =
 /// The offline optimum.
 pub const MIN: &str = "min";
 
-/// The names of the policies that there are, in the order of tables; variants that the order does not have stand last.
+/// The names of all policies, in the order of tables; variants that are not in that order come last.
 pub fn names() -> Vec<&'static str> {
     let variants = nectary_cache::NAMES.iter().copied().filter(|name| !ORDER.contains(name));
     all().into_iter().chain(variants).collect()

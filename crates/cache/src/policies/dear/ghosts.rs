@@ -54,7 +54,7 @@ impl Ghosts {
         self.count += 1;
     }
 
-    /// Makes a ghost an absent block.
+    /// Turns a ghost into an absent block.
     pub(super) fn recall(&mut self, blocks: &mut Blocks, at: usize) {
         let block = blocks.get_mut(at);
         block.set_state(State::Absent);

@@ -2,8 +2,8 @@
 //!
 //! A key is a register: puts and purges change it, gets read it, and a cache may lose it. Each version is written once,
 //! and the store gives each accepted version a sequence, so the order of the versions of a key is known; a get is
-//! explained by a possible position in that order. Operations have a beginning and an end, in one count of all of them;
-//! one that a crash broke off has no end.
+//! explained by a possible position in that order. Each operation has a beginning and an end, numbered by one counter;
+//! one that a crash cut off has no end.
 //!
 //! | rule | a get of version `v` is refused where |
 //! |---|---|
@@ -196,7 +196,7 @@ impl History {
         self.check_from(0)
     }
 
-    /// The same for all events after a moment.
+    /// The same, for the events after a given time only.
     pub fn check_from(&self, moment: Time) -> Checked {
         let mut checked = Checked::default();
         for (number, life) in self.lives.iter().enumerate().skip(1).filter(|(_, life)| life.began > moment) {

@@ -73,8 +73,8 @@ impl Doubt {
         lock(&self.moving).contains(&hash)
     }
 
-    /// Notes a key with a damaged record, while `head` is written in a ring of `segment_count` segments. Call it before
-    /// entries of the key leave the index.
+    /// Remembers that a record of a key is damaged; `head` is the epoch that is being written, in a ring of
+    /// `segment_count` segments. Call it before entries of the key leave the index.
     pub fn is_damaged(&self, hash: KeyHash, head: u64, segment_count: u64) {
         let mut damaged = lock(&self.damaged);
         damaged.retain(|_, until| *until > head);
