@@ -1,14 +1,15 @@
 //! Requests as a caching proxy sees them, by stated laws: same seed, same requests.
 //!
-//! # The laws Clients view pages. A view requests the page's HTML and then its embedded objects; several clients are
-//! under way at once, so views interleave. A view is of a page never seen before with a probability that is chosen such
-//! that the share of first requests is the configured one. Otherwise it repeats an earlier view. With probability
-//! `recent` the age of that view is drawn log-uniformly, between the number of clients and all views, so recent views
-//! are repeated more often; otherwise every earlier view is equally likely. Repeating earlier views is Simon's model
-//! [1], in which popularity follows Zipf's law; the exponent is 1 minus the share of new pages. Embedded objects are
-//! the page's own, or taken from an earlier page of the same site. Sizes are log-normal. A few views are of one large
-//! object each, by a Pareto law, hardly ever requested again: they make the mean of distinct objects larger than the
-//! mean of requests, as in real traces.
+//! # The laws
+//! Clients view pages. A view requests the page's HTML and then its embedded objects; several clients are under way at
+//! once, so views interleave. A view is of a page never seen before with a probability that is chosen such that the
+//! share of first requests is the configured one. Otherwise it repeats an earlier view. With probability `recent` the
+//! age of that view is drawn log-uniformly, between the number of clients and all views, so recent views are repeated
+//! more often; otherwise every earlier view is equally likely. Repeating earlier views is Simon's model [1], in which
+//! popularity follows Zipf's law; the exponent is 1 minus the share of new pages. Embedded objects are the page's own,
+//! or taken from an earlier page of the same site. Sizes are log-normal. A few views are of one large object each, by a
+//! Pareto law, hardly ever requested again: they make the mean of distinct objects larger than the mean of requests, as
+//! in real traces.
 //!
 //! Hints are made only from the requests, as wg-Hummingbird made them: a request that is not HTML belongs to the last
 //! HTML of its client.
