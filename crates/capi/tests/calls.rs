@@ -1,4 +1,4 @@
-//! The calls, as a C program makes them: their promises and refusals.
+//! The promises and refusals of the calls, made as a C program makes them.
 
 use std::ffi::{CStr, CString, c_int, c_void};
 use std::path::PathBuf;
@@ -161,7 +161,7 @@ fn null_pointers_stale_handles_and_lengths_out_of_bounds_are_refused() {
     };
     assert_eq!(codes, [NECTARY_INVALID; 23]);
     assert!(store.is_null() && data.is_null());
-    // At the bounds it is accepted.
+    // Values at the bounds are accepted.
     let name = "n".repeat(NECTARY_NAME_BYTES_MAX);
     assert_eq!(disk.write(&name, &[]), OK, "{}", last());
     assert_eq!(disk.done(disk.read(&name).unwrap()), OK);
