@@ -1,9 +1,9 @@
 /*
  * libnectary: a store of objects for caches, on a file or a raw disk.
  *
- * All calls may be made from any thread, also at the same time. Every call except nectary_last_error returns NECTARY_OK (0)
- * or one of the codes below; then nectary_last_error says what went wrong, for the calling thread. Names are texts of 1 to
- * NECTARY_NAME_BYTES_MAX bytes. After fork, the child must not use a store that its parent opened.
+ * All calls may be made from any thread, also at the same time. Every call except nectary_last_error returns NECTARY_OK
+ * (0) or one of the codes below; then nectary_last_error says what went wrong, for the calling thread. Names are texts
+ * of 1 to NECTARY_NAME_BYTES_MAX bytes. After fork, the child must not use a store that its parent opened.
  *
  * A cache may forget: a file that was written may be absent later, because its room was needed. It never lies: a read
  * returns the bytes of one complete write.
@@ -44,22 +44,22 @@ typedef struct nectary_store nectary_store;
 
 /*
  * Opens the store on the device that a SPEC names, such as a file's path. If the device is absent or blank, a store of
- * create_bytes is created; with 0 none is. memory_bytes bounds everything that the store keeps in memory, at least 8 MiB;
- * 0 means 256 MiB. Only one process can have a store open.
+ * create_bytes is created; with 0 none is. memory_bytes bounds everything that the store keeps in memory, at least 8
+ * MiB; 0 means 256 MiB. Only one process can have a store open.
  */
 int nectary_open(const char *spec, uint64_t create_bytes, uint64_t memory_bytes, nectary_store **store);
 
 /*
  * Writes all pending data, flushes, and closes. NECTARY_BUSY if pointers of nectary_read_file have not been given back:
- * then the store stays open. After any other failure the store is closed anyway. No other call on the store may be under
- * way.
+ * then the store stays open. After any other failure the store is closed anyway. No other call on the store may be
+ * under way.
  */
 int nectary_close(nectary_store *store);
 
 /*
  * Stores a file under a name, and replaces an earlier one. The bytes are copied. When the call returns, reads find the
- * file; it is written to the device within half a second. It survives the end of the process once it is written, and loss
- * of power once the store has been closed.
+ * file; it is written to the device within half a second. It survives the end of the process once it is written, and
+ * loss of power once the store has been closed.
  */
 int nectary_write_file(nectary_store *store, const char *name, const void *data, size_t length);
 
@@ -70,10 +70,10 @@ int nectary_write_file(nectary_store *store, const char *name, const void *data,
 int nectary_write_nomem_file(nectary_store *store, const char *name, const void *data, size_t length);
 
 /*
- * Reads a file. NECTARY_ABSENT is an ordinary answer of a cache. On success *data points to *length bytes, which must not
- * be changed. They stay the same until nectary_done_read_file, even if the file is deleted or replaced. Files that the
- * store keeps in one piece are not copied; larger ones are assembled. A program can hold at most 65536 pointers of a store
- * at the same time. After a failure *data is null.
+ * Reads a file. NECTARY_ABSENT is an ordinary answer of a cache. On success *data points to *length bytes, which must
+ * not be changed. They stay the same until nectary_done_read_file, even if the file is deleted or replaced. Files that
+ * the store keeps in one piece are not copied; larger ones are assembled. A program can hold at most 65536 pointers of
+ * a store at the same time. After a failure *data is null.
  */
 int nectary_read_file(nectary_store *store, const char *name, const void **data, size_t *length);
 
@@ -81,15 +81,15 @@ int nectary_read_file(nectary_store *store, const char *name, const void **data,
 int nectary_done_read_file(nectary_store *store, const void *data);
 
 /*
- * Deletes a file; it is no failure if the file is absent. When the call returns, no read finds what was written before, not
- * even after loss of power.
+ * Deletes a file; it is no failure if the file is absent. When the call returns, no read finds what was written before,
+ * not even after loss of power.
  */
 int nectary_delete_file(nectary_store *store, const char *name);
 
 /*
- * Says that other will be wanted together with name, like an image with its page, so that both are written side by side and
- * may be read at once. A hint: the files need not exist, and none changes. It affects files that are written after it, or
- * at most half a second before it.
+ * Says that other will be wanted together with name, like an image with its page, so that both are written side by side
+ * and may be read at once. A hint: the files need not exist, and none changes. It affects files that are written after
+ * it, or at most half a second before it.
  */
 int nectary_collocate_files(nectary_store *store, const char *name, const char *other);
 

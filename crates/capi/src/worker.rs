@@ -71,8 +71,7 @@ impl Worker {
                 match open(opening).await {
                     Ok(store) => {
                         let _ = ready.send(Ok(store.clone()));
-                        // Dropped before serving, so that [`Worker::start`] sees an error instead of waiting if the
-                        // thread dies.
+                        // `start` receives only one message.
                         drop(ready);
                         serve(store, received).await;
                     }
