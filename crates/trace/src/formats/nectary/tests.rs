@@ -1,4 +1,4 @@
-//! The format against a model of the written records, cut short, and damaged.
+//! The format against a model of the written records: complete, cut short, and damaged.
 
 use std::path::Path;
 
@@ -137,7 +137,7 @@ proptest! {
         writer.flush().unwrap();
         let bytes = writer.finish(Outcome::Stopped).unwrap();
         let mut reader = Nectary::new(Path::new("t"), bytes.as_slice()).unwrap();
-        // An item may stand for millions of references: not all of them are wanted here.
+        // An item may hold millions of references; the test does not need all.
         for _ in 0..10_000 {
             match reader.next_reference() {
                 Ok(Some(reference)) => prop_assert!(reference.block < BLOCKS_MAX),
