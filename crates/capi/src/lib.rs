@@ -195,7 +195,7 @@ unsafe fn write(
     let data: &[u8] = match (data.is_null(), length) {
         (_, 0) => &[],
         (true, _) => return Err(Failure::invalid("data: the pointer is null")),
-        // SAFETY: it is not null, and the caller promises that it has as many bytes.
+        // SAFETY: it is not null, and the caller promises that it has `length` bytes.
         (false, _) => unsafe { std::slice::from_raw_parts(data.cast(), length) },
     };
     handle::find(store.addr())?.write(name, data)

@@ -38,7 +38,7 @@ fn compile(arguments: &[&OsStr]) -> std::io::Result<Output> {
     Command::new("cc").args(flags).args(arguments).output()
 }
 
-/// Why C programs cannot be built, or not run under AddressSanitizer, on this machine.
+/// Why C programs cannot be built here, or cannot run under AddressSanitizer.
 fn missing(scratch: &Path) -> Option<String> {
     let (source, program) = (scratch.join("empty.c"), scratch.join("empty"));
     std::fs::write(&source, "int main(void) { return 0; }\n").expect("it is written");

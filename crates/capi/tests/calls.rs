@@ -60,7 +60,7 @@ impl Disk {
         let (mut data, mut length) = (null::<c_void>(), 7);
         // SAFETY: as above.
         match unsafe { nectary_read_file(self.store, text(name).as_ptr(), &raw mut data, &raw mut length) } {
-            // SAFETY: the call gave as many bytes, which stay until they are given back.
+            // SAFETY: the call returned this many bytes, which stay until they are given back.
             OK => Ok(unsafe { std::slice::from_raw_parts(data.cast(), length) }),
             code => {
                 assert!(data.is_null() && length == 0);

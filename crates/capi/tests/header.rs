@@ -144,7 +144,7 @@ fn the_page_names_every_call_code_and_the_example() {
     for name in declared(HEADER).keys() {
         assert!(page.contains(&format!("| `{name}` | ")), "{name}");
     }
-    // Each code is explained under the number that it has.
+    // Each code is listed with its number.
     for (name, value) in numbers(ERRORS, "pub const ") {
         assert!(page.contains(&format!("| `{name}` {value} |")), "{name}");
     }

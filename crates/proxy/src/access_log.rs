@@ -101,7 +101,7 @@ pub(crate) struct Line<'a> {
     pub object_bytes: Option<u64>,
 }
 
-/// Counts the requests of a worker, and logs them where there is a log.
+/// Counts the requests of a worker, and logs them if there is a log.
 #[derive(Debug)]
 pub(crate) struct RequestLog {
     pub stats: Arc<WorkerStats>,
@@ -249,7 +249,7 @@ impl LogWriter {
     }
 }
 
-/// Writes until the senders are gone. After a failed write it stops taking lines: workers count them as lost.
+/// Writes until the senders are gone. After a failed write it stops, and workers count further lines as lost.
 fn write_all(out: &mut dyn Write, receiver: &Receiver<Vec<u8>>) -> io::Result<()> {
     for lines in receiver {
         if let Err(error) = out.write_all(&lines).and_then(|()| out.flush()) {

@@ -38,7 +38,7 @@ pub struct ProxyOptions {
     pub connect_ports: Vec<u16>,
     /// Whether `Surrogate-Key` and `Cache-Tag` are removed from responses to clients.
     pub strip_tags: bool,
-    /// Whether to ignore requests for a fresher response than the origin's lifetime demands.
+    /// Whether to ignore request directives that demand a fresher response than the origin's lifetime.
     pub ignore_request_cache_control: bool,
     /// Whether responses with `Set-Cookie` are stored as if they had none.
     pub store_set_cookie: bool,
@@ -126,9 +126,9 @@ pub struct Limits {
     pub request_head_bytes_max: usize,
     /// A URL; longer ones get `414`.
     pub url_bytes_max: usize,
-    /// A request's body; larger ones get `413`. A body without a length is cut off, together with its connection.
+    /// A request's body; larger ones get `413`, and their connection ends.
     pub request_body_bytes_max: u64,
-    /// An origin's response head; larger ones give `502`.
+    /// An origin's response head; larger ones result in `502`.
     pub response_head_bytes_max: usize,
     /// Concurrent fetches for the store, per worker; responses to further requests are passed on and not stored.
     pub fills_max: usize,
@@ -139,15 +139,15 @@ pub struct Limits {
     pub head_timeout: Duration,
     /// Between two requests of a connection.
     pub keep_alive_timeout: Duration,
-    /// Without a byte of a body from a client or an origin.
+    /// While no byte of an expected body arrives from a client or an origin.
     pub body_timeout: Duration,
-    /// Without a byte of a response or request that the peer accepts.
+    /// While the peer accepts no byte of a response or request.
     pub write_timeout: Duration,
     /// To connect to an origin, all its addresses and TLS included.
     pub connect_timeout: Duration,
     /// From a request to the end of the response's head.
     pub response_timeout: Duration,
-    /// Without a byte either way in a tunnel.
+    /// While a tunnel carries no byte either way.
     pub tunnel_timeout: Duration,
     /// How long an unused connection to an origin is kept.
     pub origin_idle_timeout: Duration,

@@ -155,7 +155,7 @@ impl StatsReader {
         StatsReader { workers: workers.into(), origin }
     }
 
-    /// The origin of a reverse proxy, if it accepts no connections: the last [`FAILURES_MIN`] or more failed.
+    /// The origin of a reverse proxy, if it accepts no connections: the last few all failed.
     pub fn origin_down(&self) -> Option<OriginDown> {
         let failures = self.origin.failures.load(Ordering::Relaxed);
         let last = || self.origin.last.lock().unwrap_or_else(PoisonError::into_inner).clone();

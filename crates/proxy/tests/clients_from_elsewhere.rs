@@ -7,7 +7,7 @@ use nectary_proxy::ProxyOptions;
 
 use crate::common::*;
 
-/// An address of this machine that is not a loopback address; connections to it come from it.
+/// An address of this machine that is not a loopback address. Local connections to it also have it as their source.
 fn own_address() -> Option<IpAddr> {
     let socket = UdpSocket::bind("0.0.0.0:0").ok()?;
     // This sends nothing.

@@ -23,7 +23,7 @@ use http::header::CDN_CACHE_CONTROL;
 use super::cache_control::{DELTA_SECONDS_MAX, Name, ResponseDirectives, is_about_cookies};
 use super::structured::{Value, dictionary, field};
 
-/// Reads the field; `None` if `Cache-Control` and `Expires` count.
+/// Reads the field; `None` if it is absent, empty or does not parse: then `Cache-Control` and `Expires` count.
 pub fn directives(headers: &HeaderMap) -> Option<ResponseDirectives> {
     let field = field(headers, &CDN_CACHE_CONTROL)?;
     let members = dictionary(&field).filter(|members| !members.is_empty())?;

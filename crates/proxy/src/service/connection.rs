@@ -1,7 +1,7 @@
 //! One client's connection, from the first byte to the last.
 //!
-//! Owns: hyper on the watched stream, ending it when the watch says so, tunnels after a `CONNECT`, and reading the rest
-//! of what a refused client sends for a short time: closing earlier could lose the refusal.
+//! Owns: hyper on the watched stream, ending it when the watch says so, tunnels after a `CONNECT`, and reading what a
+//! refused client still sends, for a short time: closing earlier could lose the refusal.
 
 use std::future::poll_fn;
 use std::net::SocketAddr;

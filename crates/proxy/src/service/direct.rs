@@ -2,7 +2,7 @@
 //!
 //! Owns: which requests are plain, and the bytes of their responses. A plain request is one complete head that the
 //! framing has accepted, with only headers of a short list, none of which changes the answer. All others go to hyper
-//! unchanged. It copies no body and allocates nothing once its buffer has grown.
+//! unchanged. Answering copies no body and allocates nothing once the buffer has grown.
 
 use std::rc::Rc;
 

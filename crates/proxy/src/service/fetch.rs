@@ -143,7 +143,7 @@ impl Plan {
     }
 }
 
-/// Fetches. The fill ends with this task, however the task ends.
+/// Makes the planned fetch. The fill ends with this task, however the task ends.
 pub(super) async fn run(plan: Plan, mut fill: Fill, tell: oneshot::Sender<Told>) {
     let worker = plan.worker.clone();
     let _counted = Counted::new(&worker);

@@ -1,7 +1,7 @@
 //! The fast way: a fresh response that is whole in memory.
 //!
-//! Owns: answering without waiting. It allocates only for the headers, copies no body, and reads the clock twice. Every
-//! other request goes to `route`, which looks it up again.
+//! Owns: answering without waiting. Answering allocates only for the headers, copies no body, and reads the clock
+//! twice. Every other request goes to `route`, which looks it up again.
 
 use std::rc::Rc;
 use std::time::Instant;

@@ -22,7 +22,7 @@ use crate::rules::invalidate::{invalidated, is_unsafe, origin_of};
 use crate::rules::tags::{invalidated_groups_of, strip};
 use crate::upstream::{FetchError, Lease, RequestBody, exchange, pieces};
 
-/// Reports a failed purge: the object is out of memory, but perhaps still on the device.
+/// Limits how often a failed purge is logged; the object is out of memory, but perhaps still on the device.
 pub(super) static PURGE_FAILED: Throttle = Throttle::every(Duration::from_secs(60));
 
 /// Passes a request on, and its response back.

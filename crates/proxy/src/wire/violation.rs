@@ -22,7 +22,7 @@ pub enum Violation {
     UnknownCoding,
     /// A space between a framing header's name and its colon.
     SpaceBeforeColon,
-    /// A request's target alone is longer than a head may be.
+    /// A request's target is longer than a whole head may be.
     TargetTooLong,
     /// The head, a chunk's extensions or the trailers are too long.
     TooLong,

@@ -1,6 +1,6 @@
 //! The file that a descriptor is open on, and the blocks that a transfer refers to.
 //!
-//! Owns: the table of files, the sum of distinct blocks. Promises: files are identified by device, inode and time of
+//! Owns: the table of files, the count of distinct blocks. Promises: files are identified by device, inode and time of
 //! birth, so a reused inode is another file; files that are not on a disk (`/proc`, pipes, sockets) are not counted.
 #![forbid(unsafe_code)]
 

@@ -1,7 +1,7 @@
 //! Sizes of caches in text form: blocks, bytes, percent of distinct blocks; lists and ranges of sizes.
 //!
-//! Owns: the grammar `SIZE[,SIZE…]` with `A..B:STEP` for ranges (both ends included). Promises: a size of less than one
-//! block is refused with a message.
+//! Owns: the grammar `SIZE[,SIZE…]` with `A..B:STEP` for ranges (both ends included). Promises: a size of no blocks,
+//! and bytes that are less than one block, are refused with a message.
 
 /// The most sizes in one list.
 pub const SIZES_MAX: usize = 10_000;

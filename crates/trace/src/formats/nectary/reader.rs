@@ -195,7 +195,7 @@ impl<R: Read> Nectary<R> {
         Ok(Some(reference))
     }
 
-    /// Takes the next item; `false` at the end of the file.
+    /// Reads the next item; `false` at the end of the file.
     fn next_item(&mut self) -> Result<bool> {
         if self.is_at_end {
             return Ok(false);

@@ -127,7 +127,7 @@ proptest! {
 
     #[test]
     fn any_payload_is_read_or_refused(payload in prop::collection::vec(prop_oneof![0_u8..8, 0x80_u8..0x90, any::<u8>()], 1..200)) {
-        // A chunk with right checksums, whatever it contains.
+        // A chunk with correct checksums and any contents.
         let mut writer = Writer::new(Vec::new(), [9; 16], &HEADER).unwrap();
         writer.process(&Process { pid: 1, parent: None, name: String::new() }).unwrap();
         let file = FileEntry { kind: FileKind::Regular, device: 1, inode: 1, size_bytes: 1, name: String::new() };

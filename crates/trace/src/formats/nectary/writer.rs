@@ -216,7 +216,7 @@ impl<W: Write> Writer<W> {
         !self.payload.is_empty()
     }
 
-    /// Writes the waiting records as a chunk and flushes the output.
+    /// Writes the pending records as a chunk and flushes the output.
     pub fn flush(&mut self) -> io::Result<()> {
         if self.payload.is_empty() {
             return Ok(());
