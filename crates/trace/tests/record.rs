@@ -27,7 +27,7 @@ fn each_block_of_a_file_is_read_and_written_in_order() {
     folder.file("in", 10 * BLOCK + 1);
     let trace = folder.record(&["dd", "if=in", "of=out", "bs=8k", "status=none"]);
     assert_eq!(trace.blocks("in", false), blocks(11));
-    // dd reads whole blocks, and writes as many bytes as it got.
+    // dd requests whole blocks, and writes as many bytes as it got.
     assert_eq!(trace.blocks("out", true), blocks(11));
     assert_eq!(trace.file("in").size_bytes, 10 * BLOCK + 1);
     // `cat` may read the file, or ask the kernel to copy it.
