@@ -14,13 +14,13 @@ static int failed(const char *what)
     return 1;
 }
 
-/* Fetches what the cache does not have; a real one would ask the origin. */
+/* Fetches a file that the cache does not have; a real program would request it from the origin. */
 static const char *fetch(const char *name)
 {
     return strstr(name, ".html") ? "<img src=flower.png>" : "the picture";
 }
 
-/* Prints a file, out of the store where it is there. */
+/* Prints a file, from the store if it is there. */
 static int show(nectary_store *store, const char *name)
 {
     const void *data;

@@ -1,6 +1,6 @@
-//! How a C program learns of failures: a code, and a text for each thread.
+//! How a C program learns about failures: a code, and a text per thread.
 //!
-//! Owns: the codes, the text of the thread's last failed call, and the wall that no panic passes.
+//! Owns: the codes, the text of the thread's last failed call, and turning a panic into a code.
 
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_int};
@@ -8,21 +8,21 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use nectary_store::ErrorKind;
 
-/// It was done.
+/// The call succeeded.
 pub const NECTARY_OK: c_int = 0;
 /// There is no such file, or no store if one was expected.
 pub const NECTARY_ABSENT: c_int = 1;
-/// The device holds no store, one of another version, or one with damage that a store cannot do without.
+/// The device holds something other than a store, a store of another version, or a store that is too damaged to open.
 pub const NECTARY_CORRUPT: c_int = 2;
-/// It cannot be done now: budgets are used up, another process owns the store, or pointers have not been given back.
+/// Not possible now: budgets are used up, another process owns the store, or pointers have not been given back.
 pub const NECTARY_BUSY: c_int = 3;
-/// The call is outside the bounds of what it takes: a null pointer, an unknown handle, a name or length out of bounds.
+/// A bad argument: a null pointer, an unknown handle, or a name or length out of bounds.
 pub const NECTARY_INVALID: c_int = 4;
 /// The device failed.
 pub const NECTARY_IO: c_int = 5;
-/// The store takes no more writes after an earlier failure, or is closed.
+/// The store accepts no more writes after an earlier failure, or is closed.
 pub const NECTARY_STOPPED: c_int = 6;
-/// A bug in the library; the store may be used on, what the call was to do is undefined.
+/// A bug in the library; the store can still be used, but the effect of the call is undefined.
 pub const NECTARY_INTERNAL: c_int = 7;
 
 /// A failed call.
@@ -40,7 +40,7 @@ impl Failure {
         Failure { code, message: message.into() }
     }
 
-    /// A call that is out of bounds.
+    /// The failure of a call with a bad argument.
     pub fn invalid(message: impl Into<String>) -> Failure {
         Failure::new(NECTARY_INVALID, message)
     }
@@ -75,10 +75,9 @@ thread_local! {
     static LAST: RefCell<CString> = RefCell::default();
 }
 
-/// Runs what a call is to do; returns its code, and keeps the text of a failure for this thread. Nothing unwinds out of
-/// it.
+/// Runs the work of a call; returns its code, and keeps the text of a failure for this thread. It never unwinds.
 pub fn call(step: impl FnOnce() -> Result<(), Failure>) -> c_int {
-    // A half-done operation is in the store, whose own promises hold at every step.
+    // Unwind safe: only the store can hold a half-done operation, and the store's promises hold at every step.
     let result = catch_unwind(AssertUnwindSafe(step)).unwrap_or_else(|panic| {
         let words = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
         let message = format!("a bug in libnectary: {}", words.unwrap_or("it panicked"));
@@ -88,7 +87,7 @@ pub fn call(step: impl FnOnce() -> Result<(), Failure>) -> c_int {
     });
     let Err(Failure { code, message }) = result else { return NECTARY_OK };
     let text = CString::new(message.replace('\0', "?")).unwrap_or_default();
-    // A thread that is ending keeps no text any more.
+    // A thread that is ending cannot keep the text.
     let _ = LAST.try_with(|last| last.replace(text));
     code
 }

@@ -1,8 +1,8 @@
 //! Open stores by handle, and the bodies that a C program holds pointers into.
 //!
-//! Owns: the table of handles and, for each store, of the pointers that were given out. A handle is a number that is
-//! given only once and never used as a pointer, so a stale or invented one is refused. Promises: a body that was given
-//! out stays until it has been given back as often as it was taken; a store is not closed before.
+//! Owns: the table of handles and, for each store, the table of the pointers that C programs hold. A handle is a number
+//! that is used only once and never as a pointer, so a stale or invented handle is refused. Promises: a body stays
+//! until its pointer has been given back as often as it was read; the store is not closed before that.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,7 +14,7 @@ use nectary_store::{KeyRef, Store};
 use crate::error::{Failure, NECTARY_BUSY};
 use crate::worker::{Ask, Opening, Worker};
 
-/// How many pointers a program may hold at the same time, of all sizes.
+/// How many pointers of one store a program may hold at the same time.
 const READS_MAX: usize = 1 << 16;
 /// How many stores may be open.
 const STORES_MAX: usize = 1024;
@@ -26,7 +26,7 @@ static STORES: RwLock<Option<HashMap<usize, Arc<Open>>>> = RwLock::new(None);
 
 /// An open store.
 pub struct Open {
-    /// Dropped before the worker, which waits only for itself.
+    /// Dropped before the worker, whose drop waits for its thread.
     store: Store,
     span_bytes: u64,
     reads: Mutex<Reads>,
@@ -93,7 +93,7 @@ pub fn close(handle: usize) -> Result<(), Failure> {
 impl Open {
     /// Stores a body.
     pub fn write(&self, name: &[u8], data: &[u8]) -> Result<(), Failure> {
-        // It is copied, so an object that cannot fit is refused before.
+        // The body will be copied, so an object that cannot fit is refused first.
         if data.len() as u64 > self.span_bytes {
             let message = format!("{} bytes do not fit into a store of {}", data.len(), self.span_bytes);
             return Err(Failure::invalid(message));
@@ -105,7 +105,7 @@ impl Open {
         self.worker.ask(Ask::Write(name.to_vec(), body.into())).map(drop)
     }
 
-    /// Reads a body; returns where it is and how long, until [`give_back`](Self::give_back).
+    /// Reads a body; returns its address and length, valid until [`give_back`](Self::give_back).
     pub fn read(&self, name: &[u8]) -> Result<(*const u8, usize), Failure> {
         let resident = self.store.get_resident(KeyRef::new(name, b"")).and_then(|object| object.whole().cloned());
         let body = match resident {
@@ -134,12 +134,12 @@ impl Open {
         let last = if held.count == 0 { reads.held.remove(&address) } else { None };
         reads.count -= 1;
         drop(reads);
-        // Freeing takes time; no caller waits for it.
+        // Freed outside the lock, because freeing takes time.
         drop(last);
         Ok(())
     }
 
-    /// Says that two names belong together: the second with the first.
+    /// Says that `other` will be wanted together with `name`.
     pub fn collocate(&self, name: &[u8], other: &[u8]) {
         self.store.collocate(other, name);
     }

@@ -1,14 +1,14 @@
-//! libnectary: the store for C programs, with Hummingbird's six calls.
+//! libnectary: the store for C programs, with the six calls of Hummingbird.
 //!
-//! Owns: the values passed between C and Rust. Every pointer is checked for null and every length for its bounds before
-//! it is used, nothing unwinds into C, and every call can be made from any thread. `include/nectary.h` is what C
-//! programs see; a test compares it with this file. Leaves to others: the store (`nectary-store`).
+//! Owns: the values passed between C and Rust. Pointers are checked for null and lengths for their bounds before use,
+//! no panic unwinds into C, and every call can be made from any thread. C programs include `include/nectary.h`; a test
+//! compares it with this file. Leaves to others: the store (`nectary-store`).
 //!
-//! | file | what is in it |
+//! | file | contents |
 //! |---|---|
 //! | `lib` | the calls, and all `unsafe` |
 //! | `handle` | open stores, and the bodies that are held |
-//! | `worker` | the thread that a store lives in |
+//! | `worker` | the thread of a store |
 //! | `error` | codes and texts |
 
 mod error;
@@ -30,16 +30,16 @@ pub const NECTARY_NAME_BYTES_MAX: usize = ::nectary_store::PRIMARY_BYTES_MAX;
 /// The longest SPEC of a device. *Units*: bytes, without the zero byte at its end.
 pub const NECTARY_SPEC_BYTES_MAX: usize = 64 << 10;
 
-/// Memory of a store whose user leaves it open. *Units*: bytes.
+/// Memory of a store if the program passes 0. *Units*: bytes.
 const MEMORY_BYTES: u64 = 256 << 20;
 
-/// An open store, to C an incomplete type: only its address is passed, and never followed.
+/// An open store. In C it is an incomplete type: its pointer is passed around and never dereferenced.
 #[allow(non_camel_case_types)]
 pub struct nectary_store {
     _private: [u8; 0],
 }
 
-/// Opens a store, made if the device is absent or blank and `create_bytes` is not 0.
+/// Opens a store; creates it if the device is absent or blank and `create_bytes` is not 0.
 ///
 /// # Safety
 /// `spec` is null or a text that ends with a zero byte; `store` is null or has room for a pointer.
@@ -67,7 +67,7 @@ pub unsafe extern "C" fn nectary_open(
     })
 }
 
-/// Writes everything that waits and closes the store.
+/// Writes all pending data and closes the store.
 #[unsafe(no_mangle)]
 pub extern "C" fn nectary_close(store: *mut nectary_store) -> c_int {
     call(|| handle::close(store.addr()))
@@ -103,7 +103,7 @@ pub unsafe extern "C" fn nectary_write_nomem_file(
     call(|| unsafe { write(store, name, data, length) })
 }
 
-/// Finds a file; its bytes stay until `nectary_done_read_file`.
+/// Reads a file; its bytes stay valid until `nectary_done_read_file`.
 ///
 /// # Safety
 /// `name` is null or a text that ends with a zero byte; `data` and `length` are null or have room for a value each.
@@ -135,7 +135,7 @@ pub unsafe extern "C" fn nectary_read_file(
     })
 }
 
-/// Takes back a pointer of `nectary_read_file`.
+/// Gives back a pointer of `nectary_read_file`.
 #[unsafe(no_mangle)]
 pub extern "C" fn nectary_done_read_file(store: *mut nectary_store, data: *const c_void) -> c_int {
     call(|| handle::find(store.addr())?.give_back(data.addr()))
@@ -173,7 +173,7 @@ pub unsafe extern "C" fn nectary_collocate_files(
     })
 }
 
-/// The error of this thread's last failed call.
+/// The error text of this thread's last failed call.
 #[unsafe(no_mangle)]
 pub extern "C" fn nectary_last_error() -> *const c_char {
     error::last()
@@ -195,21 +195,21 @@ unsafe fn write(
     let data: &[u8] = match (data.is_null(), length) {
         (_, 0) => &[],
         (true, _) => return Err(Failure::invalid("data: the pointer is null")),
-        // SAFETY: it is not null, and the caller promises that it has as many bytes.
+        // SAFETY: it is not null, and the caller promises that it has `length` bytes.
         (false, _) => unsafe { std::slice::from_raw_parts(data.cast(), length) },
     };
     handle::find(store.addr())?.write(name, data)
 }
 
-/// A text of C, of 1 to `bytes_max` bytes; no more than those and the one after them are looked at.
+/// Reads a C string of 1 to `bytes_max` bytes. At most `bytes_max + 1` bytes are read.
 ///
 /// # Safety
-/// `text` is null, or a text that ends with a zero byte, which stays as it is for `'a`.
+/// `text` is null, or a text that ends with a zero byte and does not change during `'a`.
 unsafe fn text<'a>(what: &str, text: *const c_char, bytes_max: usize) -> Result<&'a [u8], Failure> {
     if text.is_null() {
         return Err(Failure::invalid(format!("{what}: the pointer is null")));
     }
-    // SAFETY: no byte behind the zero byte is read.
+    // SAFETY: no byte after the zero byte is read.
     let length = (0..=bytes_max).find(|&index| unsafe { text.add(index).read() } == 0);
     match length {
         Some(0) => Err(Failure::invalid(format!("{what}: it is empty"))),

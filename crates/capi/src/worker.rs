@@ -1,7 +1,7 @@
-//! The thread that a store lives in: it has its own runtime, to which the calls of all threads are handed over.
+//! The thread of a store: it has its own runtime, which serves the calls of all threads.
 //!
 //! Owns: the thread, the queue of requests, opening and closing. Leaves to others: the interface for C. Promises:
-//! requests are served side by side, at most [`REQUESTS_MAX`] at a time; every caller gets an answer, also when the
+//! requests are served concurrently, at most [`REQUESTS_MAX`] at a time; every caller gets an answer, even if the
 //! thread ends.
 
 use std::sync::mpsc as answers;
@@ -15,7 +15,7 @@ use tokio::task::JoinSet;
 
 use crate::error::{Failure, NECTARY_ABSENT, NECTARY_BUSY, NECTARY_INTERNAL};
 
-/// How many requests are served at the same time, and how many more wait; callers beyond wait for a place.
+/// How many requests are served at the same time, and how many more can wait in the queue; further callers block.
 const REQUESTS_MAX: usize = 1024;
 
 /// The answer to a request: the body that was read, or nothing.
@@ -29,7 +29,7 @@ pub enum Ask {
     Read(Vec<u8>),
     /// Delete a name.
     Delete(Vec<u8>),
-    /// Write everything that waits, and end.
+    /// Write all pending data, and end.
     Close,
 }
 
@@ -42,9 +42,9 @@ struct Request {
 pub struct Opening {
     /// The device's SPEC.
     pub spec: String,
-    /// Size of a store that is made if there is none; 0: none is made.
+    /// Size of the store that is created if there is none; 0: none is created.
     pub create_bytes: u64,
-    /// Memory for everything.
+    /// Memory of the store for everything.
     pub memory_bytes: u64,
 }
 
@@ -55,7 +55,7 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Opens a store in its own thread; also gives the store, for calls that need no runtime.
+    /// Opens a store in its own thread; also returns the store, for calls that need no runtime.
     pub fn start(opening: Opening) -> Result<(Worker, Store), Failure> {
         let (requests, received) = mpsc::channel(REQUESTS_MAX);
         let (ready, is_ready) = answers::sync_channel(1);
@@ -71,7 +71,7 @@ impl Worker {
                 match open(opening).await {
                     Ok(store) => {
                         let _ = ready.send(Ok(store.clone()));
-                        // The sender is dropped before the store is, so its waiters wait for the store's end.
+                        // `start` receives only one message.
                         drop(ready);
                         serve(store, received).await;
                     }
@@ -93,7 +93,7 @@ impl Worker {
         }
     }
 
-    /// Hands a request over and waits for its answer.
+    /// Sends a request to the thread and waits for its answer.
     pub fn ask(&self, ask: Ask) -> Answer {
         let (reply, answer) = answers::sync_channel(1);
         self.requests.blocking_send(Request { ask, reply }).map_err(|_| Failure::closed())?;
@@ -103,7 +103,7 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        // It ends when no caller is left.
+        // The thread ends when all senders are dropped.
         self.requests = mpsc::channel(1).0;
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -136,7 +136,7 @@ async fn serve(store: Store, mut requests: mpsc::Receiver<Request>) {
     let mut under_way = JoinSet::new();
     while let Some(Request { ask, reply }) = requests.recv().await {
         if let Ask::Close = ask {
-            // No more requests can come; earlier ones are answered first.
+            // Earlier requests are answered first.
             while under_way.join_next().await.is_some() {}
             let closed = store.close().await;
             drop((store, requests));
@@ -169,7 +169,7 @@ async fn answer(store: &Store, ask: Ask) -> Answer {
     }
 }
 
-/// Reads a body: uncopied if the store has it in one piece, else assembled.
+/// Reads a body: without a copy if the store has it in one piece, else assembled from its pieces.
 async fn read(store: &Store, key: KeyRef<'_>) -> Answer {
     let absent =
         || Failure::new(NECTARY_ABSENT, format!("there is no file {:?}", String::from_utf8_lossy(key.primary)));
@@ -185,7 +185,7 @@ async fn read(store: &Store, key: KeyRef<'_>) -> Answer {
     }
     let mut reader = object.reader(0..object.body_bytes());
     while let Some(piece) = reader.next().await {
-        // A piece that is gone since makes the file absent, as it would have been a moment later.
+        // If a piece has been overwritten since, the file is absent, as it would have been a moment later.
         body.extend_from_slice(&piece?);
     }
     Ok(body.into())

@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 
 const PACKAGE: &str = env!("CARGO_MANIFEST_DIR");
 
-/// A directory that goes away with the test.
+/// A directory that is removed at the end of the test.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -38,7 +38,7 @@ fn compile(arguments: &[&OsStr]) -> std::io::Result<Output> {
     Command::new("cc").args(flags).args(arguments).output()
 }
 
-/// Why no C program can be built or watched here.
+/// Why C programs cannot be built here, or cannot run under AddressSanitizer.
 fn missing(scratch: &Path) -> Option<String> {
     let (source, program) = (scratch.join("empty.c"), scratch.join("empty"));
     std::fs::write(&source, "int main(void) { return 0; }\n").expect("it is written");

@@ -1,4 +1,4 @@
-//! The calls, as a C program makes them: their promises and refusals.
+//! The promises and refusals of the calls, made as a C program makes them.
 
 use std::ffi::{CStr, CString, c_int, c_void};
 use std::path::PathBuf;
@@ -60,7 +60,7 @@ impl Disk {
         let (mut data, mut length) = (null::<c_void>(), 7);
         // SAFETY: as above.
         match unsafe { nectary_read_file(self.store, text(name).as_ptr(), &raw mut data, &raw mut length) } {
-            // SAFETY: the call gave as many bytes, which stay until they are given back.
+            // SAFETY: the call returned this many bytes, which stay until they are given back.
             OK => Ok(unsafe { std::slice::from_raw_parts(data.cast(), length) }),
             code => {
                 assert!(data.is_null() && length == 0);
@@ -161,7 +161,7 @@ fn null_pointers_stale_handles_and_lengths_out_of_bounds_are_refused() {
     };
     assert_eq!(codes, [NECTARY_INVALID; 23]);
     assert!(store.is_null() && data.is_null());
-    // At the bounds it is accepted.
+    // Values at the bounds are accepted.
     let name = "n".repeat(NECTARY_NAME_BYTES_MAX);
     assert_eq!(disk.write(&name, &[]), OK, "{}", last());
     assert_eq!(disk.done(disk.read(&name).unwrap()), OK);

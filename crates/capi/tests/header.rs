@@ -1,4 +1,4 @@
-//! The header for C says what the Rust side does: the same calls, with the same arguments, and the same numbers.
+//! The C header matches the Rust code: the same calls, with the same arguments, and the same numbers.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ const HEADER: &str = include_str!("../include/nectary.h");
 const RUST: &str = include_str!("../src/lib.rs");
 const ERRORS: &str = include_str!("../src/error.rs");
 
-/// Name of each call, with the types of its result and its arguments in C.
+/// Name of each call, with the C types of its result and its arguments.
 type Calls = BTreeMap<String, Vec<String>>;
 
 fn squeeze(text: &str) -> String {
@@ -50,7 +50,7 @@ fn exported(source: &str) -> Calls {
     calls.collect()
 }
 
-/// A type of Rust as C writes it.
+/// The C type for a Rust type.
 fn in_c(rust: &str) -> String {
     let rust = rust.trim();
     if let Some(inner) = rust.strip_prefix("*mut ") {
@@ -93,8 +93,8 @@ fn the_header_declares_what_the_library_exports() {
     assert_eq!(declared.len(), six.len() + others.len());
 }
 
-/// What C programs are compiled against: calls with their types, and numbers. A change is deliberate: `NECTARY_FREEZE=1`
-/// writes the list again, and `CHANGELOG.md` has a line for whatever is taken away.
+/// The interface that C programs are compiled against, calls with their types and numbers, changes only on purpose:
+/// `NECTARY_FREEZE=1` rewrites the list, and `CHANGELOG.md` has a line for everything that is removed.
 #[test]
 fn calls_and_numbers_of_the_header_stay() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/interface.txt");
@@ -144,7 +144,7 @@ fn the_page_names_every_call_code_and_the_example() {
     for name in declared(HEADER).keys() {
         assert!(page.contains(&format!("| `{name}` | ")), "{name}");
     }
-    // Each code is explained under the number that it has.
+    // Each code is listed with its number.
     for (name, value) in numbers(ERRORS, "pub const ") {
         assert!(page.contains(&format!("| `{name}` {value} |")), "{name}");
     }

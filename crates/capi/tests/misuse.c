@@ -1,4 +1,4 @@
-/* Reads a file's bytes after they were given back: AddressSanitizer has to end this program. misuse FILE */
+/* Reads a file's bytes after they were given back: AddressSanitizer must end this program. misuse FILE */
 #include <nectary.h>
 
 #include <stdio.h>
@@ -7,7 +7,7 @@
 
 int main(int count, char **arguments)
 {
-    /* Longer than what the store keeps in one piece, so that the bytes are the read's own. */
+    /* Longer than the store keeps in one piece, so the read allocates its own bytes. */
     size_t length = 9 << 20;
     char *body = malloc(length);
     nectary_store *store;
@@ -21,7 +21,7 @@ int main(int count, char **arguments)
         fprintf(stderr, "%s\n", nectary_last_error());
         return 2;
     }
-    /* A slow disk may need some time. */
+    /* A slow disk may need several attempts. */
     for (int attempt = 0; attempt < 100 && code == NECTARY_BUSY; attempt++)
         code = nectary_write_file(store, "film", body, length);
     if (code || nectary_read_file(store, "film", &data, &length)) {

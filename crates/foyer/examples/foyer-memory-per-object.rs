@@ -1,10 +1,12 @@
-//! What an object costs foyer in memory beside its own bytes: counted at the allocator, at several numbers of objects.
+//! How much memory foyer uses per object, in addition to the object's bytes; counted in the allocator, for several
+//! numbers of objects.
 //!
 //! `cargo run --release -p nectary-foyer --example foyer-memory-per-object -- [N ...]`
 //!
-//! Owns: a count like that of the store's example of the same name. Objects are inserted into a hybrid cache with next
-//! to no memory, on foyer's own device that discards everything, so that millions need no disk. The live memory then,
-//! less that of the same cache without objects, is the cost of the index. Leaves to others: the judgement of it.
+//! Owns: the same count as the store's example of the same name. Objects are inserted into a hybrid cache with almost
+//! no memory, on foyer's own device that discards everything, so millions of objects need no disk. The live memory
+//! afterwards, minus that of the same cache without objects, is the cost of the index. Leaves to others: the
+//! conclusions.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -20,14 +22,14 @@ type Failure = Box<dyn std::error::Error>;
 const BODY_BYTES: usize = 200;
 /// The size of an object on foyer's disk, in bytes.
 const PAGE_BYTES: usize = 4096;
-/// How many objects are put before waiting until they are written: fewer than foyer's buffer holds.
+/// How many objects are inserted before waiting until they are written; foyer's buffer holds more.
 const OBJECTS_AT_ONCE: usize = 1000;
-/// The size of its memory, in bytes: next to nothing.
+/// The size of its memory, in bytes: almost nothing.
 const MEMORY_BYTES: usize = 64 << 10;
 
 static LIVE: AtomicUsize = AtomicUsize::new(0);
 
-/// The system's allocator, counted.
+/// The system's allocator, with a count of live bytes.
 struct Counting;
 
 #[global_allocator]
@@ -59,7 +61,7 @@ fn main() -> Result<(), Failure> {
     let counts = if words.is_empty() { vec![1_000_000, 10_000_000] } else { words };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     for objects in counts {
-        // Its disk is the same with and without objects, and large enough for all of them.
+        // The disk has the same size with and without objects, and is large enough for all of them.
         let (empty, _) = runtime.block_on(taken(objects, 0))?;
         let (live, found) = runtime.block_on(taken(objects, objects))?;
         let each = live.saturating_sub(empty) as f64 / found.max(1) as f64;
@@ -70,7 +72,7 @@ fn main() -> Result<(), Failure> {
     Ok(())
 }
 
-/// The live bytes of a cache with room for `room` objects and this many in it, and how many its index has.
+/// The live bytes of a cache that has room for `room` objects and holds `objects`, and how many are in its index.
 async fn taken(room: usize, objects: usize) -> Result<(usize, usize), Failure> {
     let before = LIVE.load(Ordering::Relaxed);
     let device = NoopDeviceBuilder::new((room * PAGE_BYTES * 5 / 4).next_multiple_of(64 << 20)).build()?;

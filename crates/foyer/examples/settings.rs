@@ -1,10 +1,10 @@
-//! foyer beside itself: its chosen settings twice, and each setting that they were chosen from.
+//! Compares foyer with itself: the chosen settings twice, and every alternative to them.
 //!
 //! `cargo run --release -p nectary-foyer --example settings -- FOLDER [--pairs N] [--trace F] [--seed N] [--embedded N]
 //! [--only NAME]... [--json FILE]`, after `cargo build --release -p nectary-foyer`
 //!
-//! Owns: a run of `bench store --disk bare` with other contenders. By default its requests differ from those that foyer
-//! is judged on: another seed, and pages with another number of objects. Leaves to others: everything that is measured
+//! Owns: a run of `bench store --disk bare` with other contenders. By default its requests differ from those of the
+//! comparison with Nectary: another seed, and pages with another number of objects. Leaves to others: the measurement
 //! (`nectary_bench`).
 
 use std::error::Error;
@@ -18,12 +18,12 @@ use nectary_bench::store::{Lane, Options, Plan, Preset, Programs, run};
 const USAGE: &str = "settings FOLDER [--pairs N] [--trace F] [--seed N] [--embedded N] [--only NAME]... [--json FILE]";
 const SEED: u64 = 2;
 const EMBEDDED: u64 = 3;
-/// Just fills the disk of 4 GB.
+/// Enough requests to just fill the disk of 4 GB.
 const TRACE_SHARE: f64 = 0.3333;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
-    // The built examples are in a directory beside the program.
+    // Examples are built into a subdirectory of the program's directory.
     let program = std::env::current_exe()?.with_file_name("../nectary-foyer");
     let mut options = Options {
         folder: Some(PathBuf::from(arguments.next().ok_or(USAGE)?)),

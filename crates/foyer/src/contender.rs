@@ -1,10 +1,9 @@
-//! foyer's hybrid cache on one block device, as its documentation recommends and as far as the memory of all contenders
-//! goes.
+//! foyer's hybrid cache on one block device, configured as its documentation recommends, within the memory that every
+//! contender has.
 //!
-//! Owns: its settings, each with its reason, and the wait that keeps it from dropping objects. Promises: none beyond
-//! the trait's; the worker compares its objects like those of any contender. All other settings are foyer's defaults:
-//! every object is admitted, nothing is re-inserted, no compression, blocks leave first in, first out or when most of
-//! one is void.
+//! Owns: its settings, and the wait that keeps it from dropping objects. Promises: only those of the trait; the worker
+//! checks its objects like those of any contender. All other settings are foyer's defaults: every object is admitted,
+//! nothing is re-inserted, no compression, blocks are evicted first in, first out, or when most of a block is invalid.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -21,7 +20,7 @@ use tokio::runtime::{Builder, Runtime};
 
 /// The unit in which foyer places objects on its disk, in bytes.
 const PAGE_BYTES: u64 = 4096;
-/// What foyer stores with each object in addition to key and value, in bytes: a header, and the lengths of both.
+/// What foyer stores with each object in addition to key and value, in bytes: a header, and the two lengths.
 const RECORD_BYTES: u64 = 48;
 
 /// Opens foyer on the first device of a place.
@@ -32,14 +31,14 @@ pub fn open(kind: &Kind, place: &Place) -> Result<Box<dyn Storage>, Error> {
     Ok(Box::new(Contender::open(place, *memory_bytes, settings)?))
 }
 
-/// foyer at work.
+/// A running foyer.
 pub struct Contender {
     runtime: Runtime,
     cache: HybridCache<String, Bytes>,
     disk_bytes: u64,
     buffer_bytes: u64,
     block_bytes: u64,
-    /// The bytes put since it last had written everything, as they are on its disk.
+    /// The bytes put since everything was last written to disk, in their size on disk.
     waiting_bytes: AtomicU64,
 }
 
@@ -108,7 +107,8 @@ impl Storage for Contender {
     fn put(&self, request: &Request, body: Bytes) -> Result<(), Error> {
         let key = request.key();
         let bytes = (RECORD_BYTES + (key.len() + body.len()) as u64).next_multiple_of(PAGE_BYTES);
-        // It drops objects that find no room in its buffer; a proxy's puts come here as fast as memory is.
+        // foyer drops objects for which its buffer has no room, and puts come faster here than it writes. So wait
+        // first.
         if self.waiting_bytes.load(Ordering::Relaxed) + bytes > self.buffer_bytes {
             self.settle()?;
         }
@@ -138,7 +138,7 @@ impl Storage for Contender {
             "disk_writes": disk.disk_write_ios(),
             "disk_read_bytes": disk.disk_read_bytes(),
             "disk_reads": disk.disk_read_ios(),
-            // The shape of its disk, for the simulation.
+            // The layout of its disk, for the simulation.
             "segment_bytes": self.block_bytes,
             "segments": self.disk_bytes / self.block_bytes,
             "whole_bytes_max": self.block_bytes,

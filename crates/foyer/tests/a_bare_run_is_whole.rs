@@ -1,8 +1,8 @@
 //! A small run of `bench store --disk bare`: Nectary, XFS and foyer on loop devices, in real time.
 //!
-//! Owns: the proof that the whole works: contenders are stopped between their turns, a run is void if a contender's
-//! bytes are wrong or its process is in a wrong state, and nothing is left of it. Leaves to others: figures, of which
-//! so small a run has none.
+//! Owns: the proof that a whole run works: contenders are stopped between their turns, a run fails if a contender's
+//! program is wrong, and nothing remains afterwards. Leaves to others: figures; so small a run has none that mean
+//! anything.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -33,7 +33,7 @@ fn run_small(folder: &Path, foyer: &str) -> Result<Report, Error> {
     let programs = Programs { worker: again("worker"), guardian: again("guardian") };
     let mut beside_others = 0;
     let report = run(&plan, &programs, &mut |_| {
-        // Between two steps no contender has a turn.
+        // Between two steps no contender runs.
         let states = workers();
         assert!(states.iter().all(|state| *state == 'T'), "{states:?}");
         beside_others = beside_others.max(states.len());
@@ -42,7 +42,7 @@ fn run_small(folder: &Path, foyer: &str) -> Result<Report, Error> {
     Ok(report)
 }
 
-/// The state of the contenders' processes of this run, as the kernel gives it.
+/// The state of each contender's process of this run, as the kernel reports it.
 fn workers() -> Vec<char> {
     let threads = std::fs::read_dir("/proc/self/task").unwrap().flatten();
     let lists = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("children")).ok());

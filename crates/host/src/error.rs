@@ -35,7 +35,7 @@ pub enum Error {
     Fault {
         /// The socket.
         path: PathBuf,
-        /// What the part said.
+        /// The part's fault.
         fault: Fault,
     },
     /// The other side does not speak the protocol, or its message is longer than the limit.

@@ -1,12 +1,12 @@
-//! What all running parts of Nectary share: the place of their socket, its requests, stopping, and logging.
+//! What all running parts of Nectary share: the control socket and its directory, stopping, and logging.
 //!
-//! Owns: the runtime directory, the control socket (server and client), [`Status`], [`Shutdown`], messages to the
-//! standard error stream, TLS, and what the allocator keeps. Leaves to others: what a part answers, and how its answers
-//! look on a terminal.
+//! Owns: the runtime directory, the control socket (server and client), [`Status`], [`Shutdown`], messages on standard
+//! error, TLS, and the settings of the allocator. Leaves to others: what a part answers, and how its answers look on a
+//! terminal.
 //!
-//! The pieces: a part opens the [`RuntimeDirectory`], registers its [`Methods`] and starts a [`ControlServer`];
-//! `nectary status` lists the sockets of that directory with [`control::parts`] and asks each of them with
-//! [`control::request`].
+//! A part opens the [`RuntimeDirectory`], registers its [`Methods`] and starts a [`ControlServer`]. `nectary status`
+//! requests the status of each socket in that directory with [`control::parts`]; [`control::request`] calls any method
+//! of one part.
 #![deny(unsafe_code)]
 
 pub mod allocator;

@@ -1,8 +1,8 @@
-//! Messages to the user who runs the program: one line each on the standard error stream, and never a flood.
+//! Messages to the user who runs the program: one line each on standard error, limited in rate.
 //!
-//! Owns: the form of the line, `nectary: LEVEL: COMPONENT: MESSAGE`, and [`Throttle`], which lets one message of a kind
-//! through per interval and counts the rest. Leaves to others: access logs and figures. A failure to write is ignored:
-//! there is nowhere left to report it.
+//! Owns: the form of the line, `nectary: LEVEL: COMPONENT: MESSAGE`, and [`Throttle`], which writes one message of a
+//! kind per interval and counts the rest. Leaves to others: access logs and figures. A failure to write is ignored:
+//! there is no other place to report it.
 
 use std::fmt;
 use std::io::Write;
@@ -10,7 +10,7 @@ use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// How much a message matters.
+/// How important a message is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Level {
     /// Something failed and needs action.
@@ -51,7 +51,7 @@ impl fmt::Display for OneLine<'_> {
 
 static START: LazyLock<Instant> = LazyLock::new(Instant::now);
 
-/// Lets one message of a kind through per interval, and counts those that it held back.
+/// Writes one message of a kind per interval, and counts the others.
 ///
 /// ```
 /// use nectary_host::log::{Level, Throttle};
@@ -65,7 +65,7 @@ static START: LazyLock<Instant> = LazyLock::new(Instant::now);
 #[derive(Debug)]
 pub struct Throttle {
     interval: Duration,
-    /// When the next may pass, in nanoseconds since the start; 0 before the first.
+    /// When the next message may be written, in nanoseconds since the start; 0 before the first.
     next: AtomicU64,
     held_back: AtomicU64,
 }
@@ -81,9 +81,9 @@ impl Throttle {
         Throttle::every(Duration::MAX)
     }
 
-    /// Writes the message, or counts it where one of its kind was written within the interval.
+    /// Writes the message, or counts it if one of its kind was written within the interval.
     ///
-    /// *Cost*: a held back message is one load and one addition; it is not formatted.
+    /// *Cost*: one load and one addition for a message that is held back; it is not formatted.
     pub fn write(&self, level: Level, component: &str, message: fmt::Arguments<'_>) {
         let Some(held_back) = self.pass(START.elapsed()) else { return };
         match held_back {
@@ -92,7 +92,7 @@ impl Throttle {
         }
     }
 
-    /// How many messages are held back and not yet mentioned.
+    /// How many messages were held back since the last one that was written.
     pub fn held_back(&self) -> u64 {
         self.held_back.load(Ordering::Relaxed)
     }

@@ -1,8 +1,8 @@
-//! The directory in which running parts leave their control sockets.
+//! The directory of the control sockets of running parts.
 //!
 //! Owns: where it is (`$NECTARY_RUNTIME_DIR`, else `$XDG_RUNTIME_DIR/nectary`, else `/run/nectary` for root, else
-//! `/tmp/nectary-UID`), that it belongs to this user and no other user can write to it: in `/tmp` another user may have
-//! made it first. Leaves to others: its contents.
+//! `/tmp/nectary-UID`), and the check that it belongs to this user and no other user can write to it: in `/tmp` another
+//! user may have created it first. Leaves to others: its contents.
 
 use std::fs::{self, DirBuilder, File};
 use std::io;
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use crate::Error;
 
-/// The longest path of a Unix socket, its terminating zero not counted. *Units*: bytes.
+/// The longest path of a Unix socket, without its terminating zero. *Units*: bytes.
 const SOCKET_PATH_BYTES_MAX: usize = 107;
 
 /// A runtime directory that was found safe to use.
@@ -21,15 +21,15 @@ pub struct RuntimeDirectory {
 }
 
 impl RuntimeDirectory {
-    /// Finds this user's runtime directory and makes it, with mode 0700, if it is absent.
+    /// Finds this user's runtime directory; creates it with mode 0700 if it is absent.
     ///
-    /// *Errors*: [`Error::Directory`] if it cannot be made, is not a directory of this user's, or others can write
-    /// to it.
+    /// *Errors*: [`Error::Directory`] if it cannot be created, is not a directory of this user, or others can write to
+    /// it.
     pub fn open() -> Result<RuntimeDirectory, Error> {
         RuntimeDirectory::at(choose(|name| std::env::var_os(name).map(PathBuf::from), user_id()))
     }
 
-    /// Uses `path`, and makes it, with mode 0700, if it is absent.
+    /// Uses `path`; creates it with mode 0700 if it is absent.
     ///
     /// *Errors*: as [`RuntimeDirectory::open`].
     pub fn at(path: impl Into<PathBuf>) -> Result<RuntimeDirectory, Error> {
@@ -39,7 +39,7 @@ impl RuntimeDirectory {
         if let Err(error) = builder.recursive(true).mode(0o700).create(&path) {
             return Err(refuse(format!("cannot be made: {error}")));
         }
-        // Not followed: a link in /tmp could lead anywhere.
+        // Does not follow a link: in /tmp it could lead anywhere.
         let metadata = fs::symlink_metadata(&path).map_err(|error| refuse(error.to_string()))?;
         if !metadata.is_dir() {
             return Err(refuse("it is not a directory".to_owned()));
@@ -61,7 +61,7 @@ impl RuntimeDirectory {
 
     /// The path of the socket of the part called `part`, such as `proxy-127.0.0.1:8080`.
     ///
-    /// *Errors*: [`Error::Directory`] if the path would be longer than a socket's may be.
+    /// *Errors*: [`Error::Directory`] if the path is too long for a socket.
     pub fn socket(&self, part: &str) -> Result<PathBuf, Error> {
         let safe = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '.' | '-') { c } else { '_' };
         let name: String = part.chars().map(safe).collect();
@@ -90,7 +90,7 @@ impl RuntimeDirectory {
         Ok(sockets)
     }
 
-    /// Excludes other processes from making and removing sockets here until the returned file is dropped.
+    /// Keeps other processes from creating and removing sockets here until the returned file is dropped.
     pub(crate) fn lock(&self) -> Result<File, Error> {
         let failed = |source: io::Error| Error::Io { path: self.path.clone(), source };
         let directory = File::open(&self.path).map_err(failed)?;
@@ -115,7 +115,7 @@ fn choose(variable: impl Fn(&str) -> Option<PathBuf>, user: u32) -> PathBuf {
 
 /// This process's user.
 fn user_id() -> u32 {
-    // The owner of /proc/self is the effective user; without /proc nobody's id matches and the directory is refused.
+    // The owner of /proc/self is the effective user. Without /proc no id matches, so the directory is refused.
     fs::metadata("/proc/self").map_or(u32::MAX, |metadata| metadata.uid())
 }
 

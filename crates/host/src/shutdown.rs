@@ -1,4 +1,4 @@
-//! Stopping: one request to stop that every task of a process can wait for, and the signals that make it.
+//! Stopping: a request to stop, which every task of a process can wait for, and the signals that trigger it.
 //!
 //! Owns: [`Shutdown`] and the task that listens for SIGTERM and SIGINT. Leaves to others: how each part stops, and how
 //! long it may take. A second signal ends the process at once with 128 plus the signal's number: a cache may be killed
@@ -10,19 +10,19 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-/// A request to stop; clones share it, also across threads and runtimes.
+/// A request to stop. Clones share it, also across threads and runtimes.
 #[derive(Debug, Clone, Default)]
 pub struct Shutdown {
     token: CancellationToken,
 }
 
 impl Shutdown {
-    /// Nothing was requested yet.
+    /// A shutdown that is not requested yet.
     pub fn new() -> Shutdown {
         Shutdown::default()
     }
 
-    /// Requests all its holders to stop.
+    /// Requests every holder of a clone to stop.
     pub fn request(&self) {
         self.token.cancel();
     }
@@ -37,15 +37,15 @@ impl Shutdown {
         self.token.cancelled().await;
     }
 
-    /// The token beneath, for code that takes one; cancelling it is [`Shutdown::request`].
+    /// The underlying token, for code that needs one; cancelling it is the same as [`Shutdown::request`].
     pub fn token(&self) -> CancellationToken {
         self.token.clone()
     }
 
-    /// Makes SIGTERM and SIGINT request this shutdown for as long as the returned watch lives.
+    /// Makes SIGTERM and SIGINT request this shutdown as long as the returned watch lives.
     ///
-    /// Must be called in a tokio runtime with I/O enabled. *Errors*: the operating system's, where handlers cannot be
-    /// set.
+    /// Must be called in a tokio runtime with I/O enabled. *Errors*: those of the operating system, if handlers cannot
+    /// be set.
     pub fn on_signals(&self) -> io::Result<SignalWatch> {
         let terminate = signal(SignalKind::terminate())?;
         let interrupt = signal(SignalKind::interrupt())?;

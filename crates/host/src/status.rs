@@ -1,6 +1,6 @@
 //! The state that a running part reports.
 //!
-//! Owns: [`Status`], the answer to the `status` method of every part, and the exit code that it means. Leaves to
+//! Owns: [`Status`], the answer to the `status` method of every part, and the exit code for each state. Leaves to
 //! others: the part's own figures, which travel as JSON in `detail`.
 
 use serde::{Deserialize, Serialize};
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 pub enum State {
     /// It does everything it should.
     Healthy,
-    /// It serves, but something is lost or slower until the operator acts.
+    /// It works, but something is missing or slower until the operator acts.
     Degraded,
     /// It does not do its job.
     Broken,
@@ -52,11 +52,11 @@ pub struct Problem {
 pub struct Status {
     /// The kind of part: `proxy`.
     pub component: String,
-    /// Its name among its kind: a listen address, a store's SPEC.
+    /// Its name among the parts of its kind: a listen address, or a store's SPEC.
     pub name: String,
     /// Its state, the worst of its problems.
     pub state: State,
-    /// Its process.
+    /// Its process id.
     pub pid: u32,
     /// The problems; empty if the part is healthy.
     #[serde(default)]
@@ -79,7 +79,7 @@ impl Status {
         }
     }
 
-    /// Adds a problem; the state becomes `state` if that is worse.
+    /// Adds a problem; the state becomes `state` if that is worse than the current one.
     pub fn with_problem(mut self, state: State, what: impl Into<String>, remedy: impl Into<String>) -> Status {
         self.problems.push(Problem { what: what.into(), remedy: remedy.into() });
         self.state = self.state.max(state);

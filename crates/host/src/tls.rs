@@ -1,8 +1,8 @@
-//! TLS: certificates and keys from files, and what makes an encrypted stream of a plain one.
+//! TLS: certificates and keys from files, and the handshakes that turn a plain stream into an encrypted one.
 //!
-//! Owns: how files of certificates are read, which of them are trusted, and errors that name the file. Promises: the
-//! other side's certificate is always verified if one is wanted; nothing below TLS 1.2. Leaves to others: when a stream
-//! becomes encrypted, and what a client may do.
+//! Owns: how files of certificates are read, which certificates are trusted, and errors that name the file. Promises: a
+//! client always verifies the server's certificate, and a server verifies the clients' if it requires them; nothing
+//! below TLS 1.2. Leaves to others: when a stream becomes encrypted, and what a client may do.
 
 use std::io;
 use std::path::Path;
@@ -22,24 +22,24 @@ use crate::Error;
 /// The most certificates that one file may have.
 const CERTIFICATES_MAX: usize = 4096;
 
-/// The serving side; clones share it.
+/// The server side; clones share it.
 #[derive(Clone)]
 pub struct ServerTls {
     acceptor: TlsAcceptor,
     wants_certificates: bool,
 }
 
-/// The side that connects; clones share it.
+/// The client side; clones share it.
 #[derive(Clone)]
 pub struct ClientTls {
     connector: TlsConnector,
 }
 
 impl ServerTls {
-    /// Reads the server's chain of certificates and its key, all PEM. With `client_ca`, clients must show a certificate
-    /// that one of its certificates has signed.
+    /// Reads the server's chain of certificates and its key, both PEM. With `client_ca`, clients must present a
+    /// certificate that a certificate in that file has signed.
     ///
-    /// *Errors*: [`Error::Tls`] with the file and its fault.
+    /// *Errors*: [`Error::Tls`] with the file and what is wrong with it.
     pub fn load(certificates: &Path, key: &Path, client_ca: Option<&Path>) -> Result<ServerTls, Error> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = ServerConfig::builder_with_provider(provider.clone())
@@ -58,20 +58,20 @@ impl ServerTls {
         Ok(ServerTls { acceptor: TlsAcceptor::from(Arc::new(config)), wants_certificates: client_ca.is_some() })
     }
 
-    /// Whether clients must show a certificate.
+    /// Whether clients must present a certificate.
     pub fn wants_certificates(&self) -> bool {
         self.wants_certificates
     }
 
-    /// Serves the handshake on a plain stream. *Errors*: the other side's, or the stream's.
+    /// Makes the server's part of the handshake on a plain stream. *Errors*: those of the client or of the stream.
     pub async fn accept<S: AsyncRead + AsyncWrite + Unpin>(&self, stream: S) -> io::Result<TlsStream<S>> {
         Ok(TlsStream::from(self.acceptor.accept(stream).await?))
     }
 }
 
 impl ClientTls {
-    /// Trusts the certificates of `ca`, else those of the system; shows the certificate and key of `identity` if the
-    /// server wants some. All files are PEM.
+    /// Trusts the certificates in `ca`, else those of the system. Presents the certificate of `identity` (a certificate
+    /// and its key) if the server requires one. All files are PEM.
     ///
     /// *Errors*: [`Error::Tls`] with the file and what is wrong with it.
     pub fn load(ca: Option<&Path>, identity: Option<(&Path, &Path)>) -> Result<ClientTls, Error> {
@@ -92,9 +92,9 @@ impl ClientTls {
         Ok(ClientTls { connector: TlsConnector::from(Arc::new(config)) })
     }
 
-    /// Makes the handshake on a plain stream with the server called `name`, a host name or an IP address.
+    /// Makes the client's part of the handshake on a plain stream; `name` is the server's host name or IP address.
     ///
-    /// *Errors*: of the stream, or that the server's certificate is not the one of that name.
+    /// *Errors*: those of the stream, or that the server's certificate is not trusted or not for `name`.
     pub async fn connect<S: AsyncRead + AsyncWrite + Unpin>(&self, name: &str, stream: S) -> io::Result<TlsStream<S>> {
         let name = ServerName::try_from(name.to_owned())
             .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, format!("\"{name}\" is no name of a server")))?;

@@ -1,4 +1,4 @@
-//! The promises of the control socket, each by a client that keeps or breaks the rules.
+//! The promises of the control socket, tested by clients that follow or break the protocol.
 
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -140,7 +140,7 @@ async fn one_client_more_than_the_limit_is_told_to_come_back() {
     assert_eq!(fault.kind, FaultKind::Busy);
     drop(crowd);
     loop {
-        // The server learns that they left when it next reads from them.
+        // The server notices that they have disconnected when it next reads from them.
         match ask(&path, "status", Value::Null).await {
             Ok(_) => break,
             Err(Error::Fault { fault, .. }) if fault.kind == FaultKind::Busy => {}
@@ -172,8 +172,7 @@ async fn stop_ends_calls_under_way_and_removes_the_socket() {
         let path = path.clone();
         async move { ask(&path, "hang", Value::Null).await }
     });
-    // Answers come in the order of connections: once this one is served, the hanging one was accepted or will be
-    // refused.
+    // Connections are accepted in order: once this one is served, the hanging one was accepted or will be refused.
     assert!(ask(&path, "status", Value::Null).await.is_ok());
     server.stop().await;
     assert!(hanging.await.expect("no panic").is_err());

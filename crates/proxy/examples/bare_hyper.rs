@@ -1,7 +1,7 @@
 //! The best case: hyper alone, answering every request from memory with a cache's headers, on one thread.
 //!
-//! `bare_hyper 127.0.0.1:8080`. What `bench-memory --floor` shows beside the proxy: the difference is what is lost on
-//! the way from the parser to the store and back.
+//! `bare_hyper 127.0.0.1:8080`. `bench-memory --floor` measures it next to the proxy: the difference is the cost of
+//! everything between the parser and the store.
 
 use std::convert::Infallible;
 use std::error::Error;
@@ -14,7 +14,7 @@ use hyper::{Request, Response, body::Incoming, server::conn::http1};
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpListener;
 
-/// Bytes of the one body.
+/// Length of the body of every response.
 const BODY_BYTES: usize = 1024;
 
 fn main() -> Result<(), Box<dyn Error>> {

@@ -1,7 +1,7 @@
-//! A worker at work: it accepts, sweeps, and ends.
+//! The main loop of a worker: it accepts, sweeps, and ends.
 //!
-//! Owns: accepting, and sweeping: on every tick of [`TICK`] it ends what is overdue, hands the access log over and looks
-//! after kept connections. Promises: once a stop is requested, what is under way has the drain timeout to finish.
+//! Owns: accepting, and sweeping: on every [`TICK`] it ends overdue connections, hands over the access log and closes
+//! idle origin connections. Promises: once a stop is requested, requests under way have the drain timeout to finish.
 
 use std::net::{SocketAddr, TcpListener as StdListener};
 use std::rc::Rc;
@@ -20,13 +20,13 @@ use crate::worker::Worker;
 const TOO_MANY: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\nretry-after: 1\r\n\
     cache-status: nectary; detail=too-many-connections\r\ncontent-length: 0\r\n\r\n";
 
-/// How long what was cut off may take to end.
+/// How long tasks may take to end after they were cut off.
 const CUT_OFF: Duration = Duration::from_secs(1);
 
-/// Says that connections cannot be accepted, most likely for want of descriptors.
+/// Limits how often a failed accept is logged; most likely there are no free descriptors.
 static ACCEPT_FAILED: Throttle = Throttle::every(Duration::from_secs(60));
 
-/// Serves until a stop is requested, then finishes what is under way, within the drain timeout.
+/// Serves until a stop is requested, then finishes requests under way, within the drain timeout.
 pub(crate) async fn run(
     worker: Rc<Worker>,
     listeners: Vec<(StdListener, Door)>,
@@ -54,7 +54,7 @@ pub(crate) async fn run(
         }
     };
     if tokio::time::timeout(worker.options.limits.drain_timeout, drained).await.is_err() {
-        // What is still under way is cut off: fills fail, clients see their connection abort.
+        // Requests still under way are cut off: fills fail, clients see their connection abort.
         worker.connections.kill();
         _ = tokio::time::timeout(CUT_OFF, tasks.wait()).await;
     }
@@ -68,7 +68,7 @@ async fn accept(worker: Rc<Worker>, listener: TcpListener, door: Door) {
         match listener.accept().await {
             Ok((stream, client)) => admit(&worker, stream, client, door),
             Err(error) => {
-                // Out of descriptors, most likely: those that are open must end first.
+                // Most likely there are no free descriptors: open connections must end first.
                 ACCEPT_FAILED.write(Level::Warning, "proxy", format_args!("cannot accept a connection: {error}"));
                 tokio::time::sleep(TICK).await;
             }
@@ -79,7 +79,7 @@ async fn accept(worker: Rc<Worker>, listener: TcpListener, door: Door) {
 fn admit(worker: &Rc<Worker>, stream: TcpStream, client: SocketAddr, door: Door) {
     if worker.stats.connections_open() >= worker.connections.clients_max as u64 {
         worker.stats.excess_connections.add(1);
-        // A new connection has room for this; where it has not, closing says enough.
+        // A new connection has room for this in its send buffer; if it has not, closing it is answer enough.
         _ = stream.try_write(TOO_MANY);
         return;
     }

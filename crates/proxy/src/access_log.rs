@@ -1,7 +1,7 @@
 //! The access log.
 //!
-//! Owns: the line of `docs/formats/access-log.md`, the buffer in which a worker gathers lines, and the thread that writes them,
-//! so that no worker waits for a disk or a pipe.
+//! Owns: the line of `docs/formats/access-log.md`, the buffer in which a worker gathers lines, and the thread that
+//! writes them, so that no worker waits for a disk or a pipe.
 
 use std::cell::RefCell;
 use std::fs::OpenOptions;
@@ -20,9 +20,9 @@ use crate::options::AccessLog;
 use crate::rules::key::push_decimal;
 use crate::stats::WorkerStats;
 
-/// How much a worker keeps while the writer does not take it.
+/// How much a worker keeps while the writer is behind.
 const KEPT_BYTES_MAX: usize = 4 << 20;
-/// When a worker hands over what it has without waiting for the next tick.
+/// With this many bytes a worker hands over its lines without waiting for the next tick.
 const HAND_OVER_BYTES: usize = 64 << 10;
 /// Buffers on their way to the writer.
 const BUFFERS_UNDER_WAY_MAX: usize = 16;
@@ -101,7 +101,7 @@ pub(crate) struct Line<'a> {
     pub object_bytes: Option<u64>,
 }
 
-/// Counts the requests of a worker, and logs them where there is a log.
+/// Counts the requests of a worker, and logs them if there is a log.
 #[derive(Debug)]
 pub(crate) struct RequestLog {
     pub stats: Arc<WorkerStats>,
@@ -109,7 +109,7 @@ pub(crate) struct RequestLog {
 }
 
 impl RequestLog {
-    /// Of a worker, with the buffer of its lines where there is a log.
+    /// The log of one worker; `lines` is its buffer, if there is a log.
     pub fn new(stats: Arc<WorkerStats>, lines: Option<LogBuffer>) -> Rc<RequestLog> {
         Rc::new(RequestLog { stats, lines: RefCell::new(lines) })
     }
@@ -148,7 +148,7 @@ pub(crate) struct LogBuffer {
 }
 
 impl LogBuffer {
-    /// A worker's buffer before a writer.
+    /// An empty buffer whose lines go to `writer`.
     pub fn new(writer: SyncSender<Vec<u8>>, stats: Arc<WorkerStats>) -> LogBuffer {
         LogBuffer { lines: Vec::new(), count: 0, second: u64::MAX, date: Vec::new(), writer, stats }
     }
@@ -249,7 +249,7 @@ impl LogWriter {
     }
 }
 
-/// Writes until the senders are gone. After a failed write it stops taking lines: workers count them as lost.
+/// Writes until the senders are gone. After a failed write it stops, and workers count further lines as lost.
 fn write_all(out: &mut dyn Write, receiver: &Receiver<Vec<u8>>) -> io::Result<()> {
     for lines in receiver {
         if let Err(error) = out.write_all(&lines).and_then(|()| out.flush()) {

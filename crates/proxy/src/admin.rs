@@ -1,9 +1,8 @@
 //! Who may purge over HTTP.
 //!
-//! Owns: the options of administration, the token and how it is read and compared. Nobody may by default: whatever runs
-//! in front of the proxy on the same machine (a TLS terminator, a tunnel) makes every client look like one of this
-//! machine. Leaves to others: the effect of a purge (`service/purge`), which requests are refused how
-//! (`service/admin`).
+//! Owns: the options of administration, the token and how it is read and compared. By default nobody may: behind a TLS
+//! terminator or a tunnel on the same machine, every client looks like a local one. Leaves to others: the effect of a
+//! purge (`service/purge`), and how requests are refused (`service/admin`).
 
 use std::fmt;
 use std::fs::File;
@@ -27,12 +26,12 @@ pub struct AdminOptions {
     pub listen: Vec<SocketAddr>,
     /// What a request must show; with one, `PURGE` is served on every address.
     pub token: Option<AdminToken>,
-    /// Whether a purge may have come through another proxy.
+    /// Whether purges that came through another proxy are allowed.
     pub relayed: bool,
 }
 
 impl AdminOptions {
-    /// Checks all that can be checked before anything is opened.
+    /// Checks the options, before anything is opened.
     ///
     /// *Errors*: [`Error::AdminWithoutToken`] if other machines could purge.
     pub fn check(&self) -> Result<(), Error> {
@@ -55,12 +54,12 @@ pub struct AdminToken(Box<[u8]>);
 impl AdminToken {
     /// Reads a file that holds one token, with or without a line end after it.
     ///
-    /// *Errors*: [`Error::AdminToken`] if the file cannot be read, or what it holds is no token:
+    /// *Errors*: [`Error::AdminToken`] if the file cannot be read, or does not hold a token, which is
     /// [`TOKEN_BYTES_MIN`] to [`TOKEN_BYTES_MAX`] visible ASCII characters.
     pub fn read(path: &Path) -> Result<AdminToken, Error> {
         let failed = |what: String| Error::AdminToken { path: path.to_owned(), what };
         let mut bytes = Vec::new();
-        // One byte more than a token and its line end tells that it is too long.
+        // One byte beyond the longest token with its line end is enough to see that the token is too long.
         let limit = TOKEN_BYTES_MAX as u64 + 3;
         let read = File::open(path).and_then(|file| file.take(limit).read_to_end(&mut bytes));
         read.map_err(|error| failed(error.to_string()))?;
@@ -79,7 +78,8 @@ impl AdminToken {
         Ok(AdminToken(token.into()))
     }
 
-    /// Whether the value of an `Authorization` header shows this token. How long that takes tells its length at most.
+    /// Whether the value of an `Authorization` header shows this token. The time of the comparison reveals at most the
+    /// token's length.
     pub(crate) fn is_shown_by(&self, authorization: &[u8]) -> bool {
         let Some((scheme, rest)) = authorization.split_at_checked(7) else { return false };
         scheme.eq_ignore_ascii_case(b"bearer ") && bool::from(rest.trim_ascii().ct_eq(&self.0))

@@ -1,8 +1,8 @@
 //! Bodies on their way to a client.
 //!
-//! Owns: the source of a response's bytes for hyper, and the end, when the last was handed over or the client is gone:
-//! the exchange ends for the connection's watch, and the request is logged. A body that cannot be completed is an
-//! error, which makes hyper abort the connection: nothing partial ever looks whole.
+//! Owns: the source of a response's bytes for hyper, and what happens once the last byte was handed over or the client
+//! is gone: the exchange ends for the connection's watch, and the request is logged. A body that cannot be completed is
+//! an error, which makes hyper abort the connection: a partial body never looks complete.
 
 use std::pin::Pin;
 use std::rc::Rc;
@@ -20,7 +20,7 @@ use crate::access_log::{Line, Outcome, RequestLog};
 use crate::rules::multipart::{Multipart, Section};
 use crate::wire::deadlines::Watch;
 
-/// Why a body ended before its end.
+/// Why a body was cut short.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct BodyError(pub String);
@@ -79,7 +79,7 @@ impl Content {
         Content::Pieces(Box::pin(pieces), Some(length))
     }
 
-    /// The bytes that a fill brings, as far as `length` says, from the reader's position.
+    /// The bytes of a fill from the reader's position, `length` of them if that is known.
     pub fn of_fill(reader: FillReader, length: Option<u64>) -> Content {
         if length == Some(0) {
             return Content::Empty;
@@ -100,7 +100,7 @@ pub(crate) struct ReplyBody {
 }
 
 impl ReplyBody {
-    /// A body of the exchange that `watch` has begun; it ends when the body is dropped.
+    /// The body of an exchange that `watch` has begun; the exchange ends when the body is dropped.
     pub fn new(content: Content, watch: Rc<Watch>, ticket: Option<Box<Ticket>>) -> ReplyBody {
         ReplyBody { content, watch, ticket }
     }
@@ -167,7 +167,7 @@ impl Body for ReplyBody {
     }
 }
 
-/// A request that is logged and counted when its body is done with.
+/// A request that is logged and counted when its response's body is dropped.
 pub(crate) struct Ticket {
     pub log: Rc<RequestLog>,
     pub client: std::net::IpAddr,

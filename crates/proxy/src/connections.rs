@@ -1,7 +1,7 @@
 //! The open connections of one worker.
 //!
-//! Owns: a watch for each, the clock of the watches, and ending what is overdue, to be drained or to be cut off. Leaves
-//! to others: when that is (`accept`), what is said on a connection (`service`, `upstream`).
+//! Owns: a watch for each, the clock of the watches, and ending connections that are overdue, drained or cut off.
+//! Leaves to others: when to drain and to cut off (`accept`), the requests on a connection (`service`, `upstream`).
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -14,12 +14,12 @@ use crate::options::ProxyOptions;
 use crate::stats::WorkerStats;
 use crate::wire::deadlines::{Clock, Deadlines, Side, Watch, until_killed};
 
-/// What an address that the proxy listens on is for.
+/// Who an address that the proxy listens on is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Door {
     /// Clients.
     Clients,
-    /// Administration alone.
+    /// Administration only.
     Admin,
 }
 
@@ -32,7 +32,7 @@ struct Allowed {
 
 /// The connections of a worker that are open, to clients and to origins.
 pub(crate) struct Connections {
-    /// What runs for them; a worker ends when these have.
+    /// Their tasks; a worker ends when all of these have ended.
     pub tasks: TaskTracker,
     /// The most connections of clients that this worker takes.
     pub clients_max: usize,
@@ -78,7 +78,7 @@ impl Connections {
         Watch::new(side, self.clock.clone(), allowed.deadlines, allowed.head_bytes_max)
     }
 
-    /// Puts a connection under the sweeper's eye until the returned value is dropped.
+    /// Lets the sweeper check a connection until the returned value is dropped.
     pub fn enlist(self: &Rc<Self>, watch: Rc<Watch>) -> Enlisted {
         let number = self.next.get();
         self.next.set(number + 1);
@@ -95,7 +95,7 @@ impl Connections {
         });
     }
 
-    /// Goes on by one tick and ends what is overdue.
+    /// Advances the clock by one tick and ends overdue connections.
     pub fn sweep(&self, stats: &WorkerStats) {
         self.clock.advance();
         for watch in self.open.borrow().values() {
@@ -106,7 +106,7 @@ impl Connections {
         }
     }
 
-    /// Lets every connection end with the exchange that is under way on it.
+    /// Lets every connection end after the exchange that is under way on it.
     pub fn drain(&self) {
         self.open.borrow().values().for_each(|watch| watch.drain());
     }
@@ -117,7 +117,7 @@ impl Connections {
     }
 }
 
-/// A connection under the sweeper's eye.
+/// A connection that the sweeper checks.
 pub(crate) struct Enlisted {
     connections: Rc<Connections>,
     number: u64,

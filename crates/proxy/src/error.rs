@@ -4,7 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-/// Why a proxy did not start, or did not run on.
+/// Why a proxy did not start, or ended.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -27,10 +27,10 @@ pub enum Error {
         /// The operating system's message.
         source: io::Error,
     },
-    /// The certificates to trust cannot be read.
+    /// The file of trusted certificates cannot be read.
     #[error("cannot read the certificates in {path}: {what}")]
     OriginCa {
-        /// Their path.
+        /// Its path.
         path: PathBuf,
         /// What is wrong.
         what: String,

@@ -1,12 +1,12 @@
 //! For fuzz targets: the readers of bytes from clients, origins and the store.
 //!
-//! Owns: nothing. It is no part of the public interface, and changes without notice.
+//! Owns: nothing. Not part of the public interface: it changes without notice.
 
 pub use crate::stored::metadata::{Entries, Metadata, ResponseHead, decode, encode_marker, encode_response};
 pub use crate::stored::response::{Found, StoredResponse, to_metadata};
 pub use crate::wire::framing::{Framing, Phase, Violation};
 
-/// The path of one complete head, if the shortest way would answer it.
+/// The path that a request head names, if the head is complete and plain enough for the direct way.
 pub fn plain_path(request: &[u8]) -> Option<&[u8]> {
     crate::service::plain_path(request)
 }

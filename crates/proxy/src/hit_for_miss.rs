@@ -1,14 +1,13 @@
-//! Keys whose response was not storable a moment ago.
+//! Keys whose responses could not be stored recently.
 //!
-//! Owns: a bounded memory of keys whose responses could not be stored, so that the next requests for them go to the
-//! origin side by side instead of waiting for each other. Forgetting one, or taking one key for another of the same
-//! hash, costs a little speed and nothing else.
+//! Owns: a bounded memory of these keys. Later requests for them go to the origin in parallel instead of waiting for
+//! each other. Forgetting a key, or mistaking it for another with the same hash, costs only a little speed.
 
 use std::hash::{BuildHasher, RandomState};
 
-/// Keys that are remembered at a time.
+/// How many keys are remembered at a time.
 const SLOTS: usize = 4096;
-/// How long one is remembered, in milliseconds.
+/// How long a key is remembered, in milliseconds.
 const REMEMBERED_MS: u64 = 30_000;
 
 /// The memory of one worker.

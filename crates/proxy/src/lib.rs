@@ -3,13 +3,14 @@
 //! Owns: how HTTP is cached (the pure rules in [`rules`]), what a stored response looks like (`stored`), the server,
 //! the client to origins, tunnels, purges and the access log.
 //!
-//! Promises: nothing partial is stored or passed on as whole; framing that could be read in two ways is refused on both
-//! sides; every queue, wait, head and memo has a limit; a hit in memory copies no body and waits for nothing.
+//! Promises: a partial response is never stored or passed on as a complete one; framing that could be read in two ways
+//! is refused on both sides; every queue, wait, head and memory has a limit; a hit in memory copies no body and waits
+//! for nothing.
 //!
 //! Leaves to others: keeping objects and collapsing fetches (`nectary-store`), arguments and signals (`nectary`).
 //!
 //! A caller opens a store, starts a [`Proxy`] with [`ProxyOptions`], requests the [`Shutdown`](nectary_host::Shutdown)
-//! when it is to end, waits for it, and closes the store.
+//! to end it, waits until it has ended, and closes the store.
 #![forbid(unsafe_code)]
 
 mod accept;

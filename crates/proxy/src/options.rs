@@ -17,36 +17,36 @@ use crate::rules::key::Origin;
 /// How a proxy runs.
 #[derive(Debug, Clone)]
 pub struct ProxyOptions {
-    /// The address to listen on; port 0 picks one.
+    /// The addresses to listen on; port 0 picks one.
     pub listen: Vec<SocketAddr>,
     /// The origin of a reverse proxy; without one it is a forward proxy.
     pub origin: Option<OriginUrl>,
-    /// Threads that serve; 0 for one a processor.
+    /// Threads that serve; 0 for one per processor.
     pub workers: usize,
     /// Lifetimes for responses that have none, first match first; none by default.
     pub default_ttl: Vec<Rule>,
-    /// How long beyond its lifetime a response is served while its origin cannot be reached, if the response does
-    /// not say itself (`stale-if-error`) or forbid it (`must-revalidate`); zero for not at all.
+    /// How long beyond its lifetime a response is served while its origin cannot be reached; zero for not at all. A
+    /// response can override this (`stale-if-error`) or forbid it (`must-revalidate`).
     pub stale_unreachable: Duration,
     /// Where requests are logged.
     pub access_log: AccessLog,
-    /// Who may use a forward proxy, beside the loopback addresses.
+    /// Who may use a forward proxy, in addition to the loopback addresses.
     pub clients: Vec<ClientNet>,
-    /// Certificates, in PEM, that are trusted for origins beside the system's.
+    /// Certificates, in PEM, that are trusted for origins in addition to the system's.
     pub origin_ca: Option<PathBuf>,
     /// The ports to which `CONNECT` may tunnel.
     pub connect_ports: Vec<u16>,
-    /// Whether clients do not see `Surrogate-Key` and `Cache-Tag` of responses.
+    /// Whether `Surrogate-Key` and `Cache-Tag` are removed from responses to clients.
     pub strip_tags: bool,
-    /// Whether requests cannot demand a fresher response than its lifetime gives.
+    /// Whether to ignore request directives that demand a fresher response than the origin's lifetime.
     pub ignore_request_cache_control: bool,
     /// Whether responses with `Set-Cookie` are stored as if they had none.
     pub store_set_cookie: bool,
-    /// Which headers about earlier hops are believed, and which are sent on.
+    /// Whose headers about earlier hops are trusted, and whether such headers are sent to the origin.
     pub forwarded: ForwardedOptions,
     /// Who may purge over HTTP; nobody by default.
     pub admin: AdminOptions,
-    /// Bounds on everything that peers decide.
+    /// Bounds on everything that clients and origins decide.
     pub limits: Limits,
 }
 
@@ -87,17 +87,18 @@ impl ProxyOptions {
     }
 }
 
-/// What is believed, and told to origins, of how requests came here: `Forwarded` and `X-Forwarded-*`.
+/// Headers about the hops before this proxy, `Forwarded` and `X-Forwarded-*`: whose are trusted, and whether origins
+/// get them.
 #[derive(Debug, Clone, Default)]
 pub struct ForwardedOptions {
-    /// The proxies in front of this one, which are believed; from anybody else such headers are removed.
+    /// The proxies in front of this one, whose headers are trusted; such headers from all others are removed.
     pub trusted: Vec<ClientNet>,
     /// Whether a reverse proxy tells its origin nothing about its clients.
     pub is_silent: bool,
 }
 
 impl ForwardedOptions {
-    /// Whether a peer is believed. No address is without being named, not even this machine's own.
+    /// Whether a peer is trusted. Only listed addresses are; even loopback must be listed.
     pub fn trusts(&self, peer: IpAddr) -> bool {
         self.trusted.iter().any(|net| net.contains(peer))
     }
@@ -115,43 +116,44 @@ pub enum AccessLog {
     Stdout,
 }
 
-/// Bounds on everything that peers decide. Sizes in bytes.
+/// Bounds on everything that clients and origins decide. Sizes in bytes.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Limits {
-    /// Client connections of all workers together; more are answered by `503` and closed.
+    /// Client connections of all workers together; further ones are answered by `503` and closed.
     pub connections_max: usize,
-    /// A request's head; larger ones get `431`. At most 100 headers are taken, of any size.
+    /// A request's head; larger ones get `431`. So do heads with more than 100 headers.
     pub request_head_bytes_max: usize,
     /// A URL; longer ones get `414`.
     pub url_bytes_max: usize,
-    /// A request's body; larger ones get `413`, or are cut off with the connection if they have no length.
+    /// A request's body; larger ones get `413`, and their connection ends.
     pub request_body_bytes_max: u64,
-    /// An origin's response head; larger ones give `502`.
+    /// An origin's response head; larger ones result in `502`.
     pub response_head_bytes_max: usize,
-    /// Fetches for the store under way, a worker; beyond, requests are passed on without being stored.
+    /// Concurrent fetches for the store, per worker; responses to further requests are passed on and not stored.
     pub fills_max: usize,
-    /// A range that starts beyond this is fetched as such and not stored, lest its client wait for all before it.
+    /// A range that starts beyond this is fetched alone and not stored; otherwise its client would wait for all bytes
+    /// before it.
     pub range_fill_start_bytes_max: u64,
     /// From the first to the last byte of a request's head.
     pub head_timeout: Duration,
     /// Between two requests of a connection.
     pub keep_alive_timeout: Duration,
-    /// Without a byte of a body that is waited for, from client or origin.
+    /// While no byte of an expected body arrives from a client or an origin.
     pub body_timeout: Duration,
-    /// Without a byte of a response being taken.
+    /// While the peer accepts no byte of a response or request.
     pub write_timeout: Duration,
     /// To connect to an origin, all its addresses and TLS included.
     pub connect_timeout: Duration,
     /// From a request to the end of the response's head.
     pub response_timeout: Duration,
-    /// Without a byte either way in a tunnel.
+    /// While a tunnel carries no byte either way.
     pub tunnel_timeout: Duration,
     /// How long an unused connection to an origin is kept.
     pub origin_idle_timeout: Duration,
     /// Unused connections that a worker keeps to one origin.
     pub origin_idle_connections_max: usize,
-    /// How long stopping waits for requests under way.
+    /// How long a stopping proxy waits for requests under way.
     pub drain_timeout: Duration,
 }
 
@@ -213,7 +215,7 @@ pub struct ClientNet {
 }
 
 impl ClientNet {
-    /// Whether an address is among them.
+    /// Whether it contains an address.
     pub fn contains(&self, client: IpAddr) -> bool {
         match (self.address, client.to_canonical()) {
             (IpAddr::V4(net), IpAddr::V4(client)) => {

@@ -1,6 +1,6 @@
 //! Header values that recur: ages and remaining lifetimes.
 //!
-//! Owns: a small direct-mapped memory of rendered values, so that a hit seldom formats and allocates one.
+//! Owns: a small direct-mapped cache of rendered values, so that a hit seldom formats and allocates one.
 
 use bytes::Bytes;
 use http::HeaderValue;

@@ -1,7 +1,7 @@
-//! A running proxy: its listeners, its workers, its end.
+//! A running proxy: its listeners, its workers, and how it ends.
 //!
-//! Owns: binding, one thread a worker, and waiting for them. Leaves to others: signals (the caller requests the
-//! [`Shutdown`]), the store's closing (the caller closes it when the proxy has ended).
+//! Owns: binding, one thread per worker, and waiting for the threads. Leaves to others: signals (the caller requests
+//! the [`Shutdown`]), closing the store (the caller does so when the proxy has ended).
 
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
@@ -19,10 +19,10 @@ use crate::options::ProxyOptions;
 use crate::stats::{OriginState, StatsReader, WorkerStats};
 use crate::worker::Worker;
 
-/// Connections that may wait to be accepted, a listener.
+/// Connections that may wait to be accepted, per listener.
 const BACKLOG: i32 = 1024;
 
-/// Names of origins that a worker looks up at a time.
+/// How many names of origins a worker looks up at a time.
 const NAME_LOOKUPS_MAX: usize = 16;
 
 /// A running proxy.
@@ -42,10 +42,10 @@ impl Proxy {
         Proxy::bind(options)?.serve(store, shutdown)
     }
 
-    /// Takes the addresses, and checks all that needs no store. Nobody can connect yet.
+    /// Binds the addresses, and makes every check that needs no store. Nobody can connect yet.
     ///
-    /// *Errors*: [`Error::Listen`] and [`Error::OriginCa`] name what is not available, [`Error::AdminWithoutToken`]
-    /// what is not allowed.
+    /// *Errors*: [`Error::NoAddress`] without an address; [`Error::Listen`] and [`Error::OriginCa`] for an address or
+    /// file that is not available; [`Error::AdminWithoutToken`] for an address that needs a token.
     pub fn bind(options: ProxyOptions) -> Result<Bound, Error> {
         if options.listen.is_empty() {
             return Err(Error::NoAddress);
@@ -64,7 +64,8 @@ impl Proxy {
         let clients = options.listen.iter().map(|address| (*address, Door::Clients));
         let admin = options.admin.listen.iter().map(|address| (*address, Door::Admin));
         for (mut address, door) in clients.chain(admin) {
-            // The workers share an address with each other; with anybody else it would be a mistake that nobody sees.
+            // The workers share an address with each other. Sharing it with another process would be an unnoticed
+            // mistake, so it is first bound exclusively.
             bind(address, false).map_err(|source| Error::Listen { address, source })?;
             for of_worker in &mut sockets {
                 let socket = bind(address, true).map_err(|source| Error::Listen { address, source })?;
@@ -85,7 +86,7 @@ impl Proxy {
         &self.addresses
     }
 
-    /// The addresses for administration, in the same way.
+    /// The addresses for administration, also with the ports that were picked.
     pub fn admin_addresses(&self) -> &[SocketAddr] {
         &self.admin_addresses
     }
@@ -102,7 +103,7 @@ impl Proxy {
 
     /// Waits until it has ended; blocks the thread. If one worker fails, the others are stopped.
     ///
-    /// *Errors*: the first worker's that failed.
+    /// *Errors*: that of the first worker that failed.
     pub fn wait(self) -> Result<(), Error> {
         let mut result = Ok(());
         for (worker, thread) in self.workers.into_iter().enumerate() {
@@ -119,23 +120,24 @@ impl Proxy {
     }
 }
 
-/// A proxy that has its addresses, but serves nobody yet.
+/// A proxy that has bound its addresses, but serves nobody yet.
 #[derive(Debug)]
 pub struct Bound {
     options: Arc<ProxyOptions>,
     addresses: Vec<SocketAddr>,
     admin_addresses: Vec<SocketAddr>,
-    /// Those of each worker.
+    /// The sockets of each worker.
     sockets: Vec<Vec<(Socket, Door)>>,
 }
 
 impl Bound {
     /// Listens, starts the workers and returns; requests are accepted from then on.
     ///
-    /// The proxy serves until `shutdown` is requested; then it stops accepting, finishes what is under way within the
+    /// The proxy serves until `shutdown` is requested; then it stops accepting, finishes requests under way within the
     /// drain timeout and ends. The store must stay open until [`Proxy::wait`] returns.
     ///
-    /// *Errors*: [`Error::Listen`] and [`Error::AccessLog`] name what cannot be opened; nothing is left running then.
+    /// *Errors*: [`Error::Listen`], [`Error::AccessLog`] and [`Error::Worker`] for what cannot be opened or started;
+    /// nothing keeps running then.
     pub fn serve(self, store: impl Into<Spans>, shutdown: Shutdown) -> Result<Proxy, Error> {
         let Bound { options, addresses, admin_addresses, sockets } = self;
         let store: Spans = store.into();
@@ -190,7 +192,7 @@ fn serve(
     shutdown: Shutdown,
 ) -> Result<(), Error> {
     let failed = |error: std::io::Error| Error::Worker { worker: index, what: format!("failed: {error}") };
-    // Should this worker end in any way, the others are to end too.
+    // However this worker ends, the others are to end too.
     let stop_others = StopOnDrop(shutdown.clone());
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -234,7 +236,7 @@ fn bind(address: SocketAddr, is_shared: bool) -> std::io::Result<Socket> {
     Ok(socket)
 }
 
-/// A number that other proxies will hardly have.
+/// A number that other proxies are unlikely to have.
 fn random() -> u32 {
     use std::hash::{BuildHasher, RandomState};
     RandomState::new().hash_one(std::process::id()) as u32

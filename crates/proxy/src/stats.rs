@@ -1,7 +1,7 @@
-//! What the proxy counts.
+//! The counters of the proxy.
 //!
 //! Owns: each counter's definition. Every worker has its own counters, which only it writes, so counting costs no
-//! shared cache line; a snapshot adds them up. Counters only grow; gauges say so.
+//! shared cache line; a snapshot adds them up. Counters only grow; a gauge is marked as one.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -31,21 +31,21 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Requests whose head was read and not refused.
+    /// Requests whose head was read and accepted.
     requests,
-    /// Of these: answered from the store without asking an origin.
+    /// Of these: answered from the store without a request to an origin.
     hits,
-    /// Of these: fetched for the store, whether it then admits them to its disk or not.
+    /// Of these: fetched for the store, whether or not it admits them to its disk.
     misses,
     /// Of these: waited for another request's fetch and got its response.
     collapsed,
-    /// Of these: the origin said that the stored response still holds.
+    /// Of these: the origin said that the stored response is still valid.
     revalidated,
     /// Of these: answered with a stored response that is stale, because the origin failed.
     stale,
     /// Of these: passed on from the origin and not stored.
     passed,
-    /// Of these, passed on and not stored because their body is longer than the store takes; part of `passed`.
+    /// Of these: passed on and not stored because the body is longer than the store accepts; part of `passed`.
     too_large,
     /// Of these: refused or answered by the proxy itself.
     own_responses,
@@ -55,9 +55,9 @@ counters! {
     tunnels,
     /// Of these: purges that were done.
     purges,
-    /// Of these: purges that were refused because of who asked, or how; part of `own_responses`.
+    /// Of these: purges that were refused because of their sender or their form; part of `own_responses`.
     purges_refused,
-    /// Keys purged because an unsafe request may have changed what they name.
+    /// Keys purged because an unsafe request may have changed their resource.
     invalidations,
     /// Connections whose bytes were refused before they formed a request.
     refused_connections,
@@ -75,11 +75,11 @@ counters! {
     origin_requests,
     /// Informational responses (1xx) that came from origins before final ones.
     informational,
-    /// Responses whose fetch or storing failed after it had begun, so that nothing was kept.
+    /// Responses whose fetch or storing failed after it had begun; nothing of them is kept.
     failed_fills,
     /// Body bytes sent to clients.
     body_bytes_sent,
-    /// Access log lines lost because their file or pipe did not take them.
+    /// Access log lines lost because the file or pipe failed or was too slow.
     log_lines_lost,
 }
 
@@ -110,13 +110,13 @@ impl Counter {
     }
 }
 
-/// How many connections must fail in a row before an origin counts as down: one may be chance.
+/// How many connections must fail in a row before an origin counts as down: a single failure may be chance.
 const FAILURES_MIN: u64 = 3;
 
-/// Whether the origin of a reverse proxy takes connections. All workers note it, but only when they open one.
+/// Whether the origin of a reverse proxy accepts connections. Workers update it only when they open a connection.
 #[derive(Debug, Default)]
 pub(crate) struct OriginState {
-    /// Connections that failed since the last that did not.
+    /// Connections that failed since the last success.
     failures: AtomicU64,
     last: Mutex<String>,
 }
@@ -134,12 +134,12 @@ impl OriginState {
     }
 }
 
-/// An origin that takes no connections.
+/// An origin that accepts no connections.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OriginDown {
     /// How many connections failed in a row.
     pub failures: u64,
-    /// Why the last one did.
+    /// Why the last one failed.
     pub last: String,
 }
 
@@ -155,7 +155,7 @@ impl StatsReader {
         StatsReader { workers: workers.into(), origin }
     }
 
-    /// The origin of a reverse proxy, if it takes no connections: several in a row failed, and none since did not.
+    /// The origin of a reverse proxy, if it accepts no connections: the last few all failed.
     pub fn origin_down(&self) -> Option<OriginDown> {
         let failures = self.origin.failures.load(Ordering::Relaxed);
         let last = || self.origin.last.lock().unwrap_or_else(PoisonError::into_inner).clone();

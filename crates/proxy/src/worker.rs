@@ -1,8 +1,8 @@
-//! One worker: what the requests of one thread share.
+//! One worker: the state that the requests of one thread share.
 //!
-//! Owns: putting its parts together, and the time. Each part has its file, and what needs only a part is given only
-//! that: origins and bodies know no worker. Nothing here is shared with other workers but the store and the counters'
-//! readers. Leaves to others: connections (`accept`), requests (`service`).
+//! Owns: putting its parts together, and the time. Each part has its own file. Code that needs only one part gets only
+//! that part: origins and bodies do not know the worker. Workers share only the store and the readers of the counters.
+//! Leaves to others: connections (`accept`), requests (`service`).
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -24,7 +24,7 @@ use crate::rules::policy::Policy;
 use crate::stats::{OriginState, WorkerStats};
 use crate::upstream::Upstream;
 
-/// The longest head of a request that can be answered at once.
+/// The longest request head that can be answered without hyper.
 const ROOM_BYTES: usize = 8 * 1024;
 
 /// Whose responses the proxy stores.
@@ -54,21 +54,21 @@ pub(crate) struct Worker {
     pub upstream: Rc<Upstream>,
     pub hit_for_miss: RefCell<HitForMiss>,
     pub rendered: RefCell<RenderedValues>,
-    /// Room for the two parts of a key while a request is looked up.
+    /// Buffers for the two parts of a key while a request is looked up.
     pub scratch: RefCell<(Vec<u8>, Vec<u8>)>,
-    /// The buffer for requests until it is known which part answers them.
+    /// The buffer for a request's head until it is known who answers it.
     pub room: RefCell<Box<[u8]>>,
     /// The name that this proxy appends to `Via`, and by which it recognises itself there.
     pub via: HeaderValue,
     pub pseudonym: String,
     /// Fetches for the store under way.
     pub fills: Cell<usize>,
-    /// A moment on both clocks.
+    /// The same moment on the monotonic clock and in Unix milliseconds.
     epoch: Cell<(Instant, u64)>,
 }
 
 impl Worker {
-    /// A worker that has not begun to listen.
+    /// A worker that does not listen yet.
     pub fn new(
         options: Arc<ProxyOptions>,
         store: Spans,
@@ -114,19 +114,19 @@ impl Worker {
         })
     }
 
-    /// This moment, and its Unix milliseconds.
+    /// The current time, on the monotonic clock and in Unix milliseconds.
     pub fn now(&self) -> (Instant, u64) {
         let now = Instant::now();
         let (then, then_ms) = self.epoch.get();
         (now, then_ms + now.saturating_duration_since(then).as_millis() as u64)
     }
 
-    /// Unix milliseconds of now.
+    /// The current time in Unix milliseconds.
     pub fn now_ms(&self) -> u64 {
         self.now().1
     }
 
-    /// Takes a moment on both clocks, lest they drift apart.
+    /// Reads both clocks again, so that they do not drift apart.
     pub fn look_at_clocks(&self) {
         self.epoch.set((Instant::now(), unix_ms()));
     }

@@ -1,11 +1,11 @@
-//! A client's mistake is answered as the client's error, says so, and counts as no other's.
+//! A client's mistake is answered and counted as the client's error, and the answer says so.
 
 use nectary_proxy::ProxyOptions;
 use tokio::io::AsyncWriteExt;
 
 use crate::common::*;
 
-/// Sends bytes as they are, ends its side, and reads the one answer and the end of the connection.
+/// Sends raw bytes, shuts down sending, and reads the one answer and the end of the connection.
 async fn answer(proxy: &TestProxy, bytes: &[u8], piece: usize) -> Reply {
     let mut client = Client::connect(proxy.address).await;
     for chunk in bytes.chunks(piece) {

@@ -1,5 +1,5 @@
-//! What a client gets that is not on this machine: from a forward proxy nothing, unless it is allowed, and then nothing
-//! of this machine's own.
+//! Clients on other machines: a forward proxy serves them only if they are allowed, and never connects them to this
+//! machine's own services.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 
@@ -7,10 +7,10 @@ use nectary_proxy::ProxyOptions;
 
 use crate::common::*;
 
-/// An address of this machine that is not a loopback address; connections to it come from it.
+/// An address of this machine that is not a loopback address. Local connections to it also have it as their source.
 fn own_address() -> Option<IpAddr> {
     let socket = UdpSocket::bind("0.0.0.0:0").ok()?;
-    // Nothing is sent by this.
+    // This sends nothing.
     socket.connect("192.0.2.1:9").ok()?;
     socket.local_addr().ok().map(|address| address.ip()).filter(|address| !address.is_loopback())
 }

@@ -69,7 +69,7 @@ async fn a_head_is_answered_from_a_stored_get() {
     let reply = client.ask(&[&format!("HEAD {url} HTTP/1.1")]).await;
     assert_eq!((reply.status, reply.header("content-length").as_str()), (200, "10"));
     assert!(reply.is_hit());
-    // The connection is in step: no bytes of a body came.
+    // The next answer is read correctly, so the HEAD got no body.
     assert_eq!(client.ask(&[&format!("GET {url} HTTP/1.1")]).await.text(), "0123456789");
     assert_eq!(origin.count(), 1);
 }
@@ -128,7 +128,7 @@ async fn bodies_longer_than_one_piece_come_whole_and_in_parts() {
     assert_eq!(origin.count(), 1);
 }
 
-/// Takes a `multipart/byteranges` apart: the headers of each part, and its bytes.
+/// Splits a `multipart/byteranges`: the headers of each part, and its bytes.
 fn parts_of(reply: &Reply) -> Vec<(String, Vec<u8>)> {
     let content_type = reply.header("content-type");
     let boundary = content_type.strip_prefix("multipart/byteranges; boundary=").expect("several parts");

@@ -1,4 +1,4 @@
-//! Nobody gets another's cookie from the store unless the origin or the operator says so.
+//! No client gets another client's cookie from the store unless the origin or the operator allows it.
 
 use nectary_proxy::ProxyOptions;
 

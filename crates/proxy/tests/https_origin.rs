@@ -1,5 +1,5 @@
-//! An origin with TLS is spoken to with TLS, and only if its certificate is trusted. The key in `common/tls` is for
-//! these tests and known to everybody.
+//! The proxy speaks TLS to an `https` origin, and only if its certificate is trusted. The key in `common/tls` is public
+//! and only for these tests.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ fn fixture(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/common/tls").join(name)
 }
 
-/// A TLS origin that sends the same to everybody; its port.
+/// Starts a TLS origin that sends the same response to every request; returns its port and its task.
 async fn origin(response: &'static [u8]) -> (u16, JoinHandle<()>) {
     let certificate = CertificateDer::from_pem_file(fixture("cert.pem")).expect("a certificate");
     let key = PrivateKeyDer::from_pem_file(fixture("key.pem")).expect("a key");
@@ -36,7 +36,7 @@ async fn origin(response: &'static [u8]) -> (u16, JoinHandle<()>) {
             let mut got = Vec::new();
             while !got.ends_with(b"\r\n\r\n") && stream.read_buf(&mut got).await.is_ok_and(|count| count > 0) {}
             let _ = stream.write_all(response).await;
-            // No farewell: the end of the connection is as an attacker would make it.
+            // Closes without TLS's closing message, as an attacker who cuts the connection would.
             let _ = stream.flush().await;
         }
     });
@@ -72,7 +72,7 @@ async fn an_origin_that_is_not_trusted_is_502() {
     let untrusting = TestProxy::start(ProxyOptions { origin, ..options() }).await;
     let reply = get(untrusting.address, "/a", &[]).await;
     assert_eq!(reply.status, 502);
-    // The certificate is for other names than this.
+    // The certificate is not for this name.
     let proxy = TestProxy::start(ProxyOptions { origin_ca: Some(fixture("ca.pem")), ..options() }).await;
     let reply = get(proxy.address, &format!("https://127.0.0.2:{port}/a"), &[]).await;
     assert_eq!(reply.status, 502);

@@ -1,4 +1,4 @@
-//! `1xx` responses of an origin: for the client that waits, bounded, and never given as the answer.
+//! `1xx` responses of an origin: passed to the client that waits, bounded, and never the final answer.
 
 use nectary_proxy::ProxyOptions;
 
@@ -7,7 +7,7 @@ use crate::common::*;
 const HINT: &[u8] = b"HTTP/1.1 103 Early Hints\r\nlink: </x>\r\nconnection: y\r\ny: z\r\n\r\n";
 const FRESH: &[u8] = b"HTTP/1.1 200 OK\r\ncache-control: max-age=60\r\ncontent-length: 2\r\n\r\nok";
 
-/// Reads what comes before the answer, and the answer.
+/// Reads the responses before the answer, and the answer.
 async fn replies(client: &mut Client) -> (Vec<Reply>, Reply) {
     let mut early = Vec::new();
     loop {
@@ -39,7 +39,7 @@ async fn informational_responses_are_passed_to_the_client_that_waits_and_are_not
     {
         let mut client = Client::connect(proxy.address).await;
         client.send(request(&[&line, "content-length: 0"]).as_bytes()).await;
-        // It arrives while the origin is still at work, without any header of the connection to the origin.
+        // It arrives while the origin is still working, without the hop-by-hop headers of the origin's connection.
         let hint = client.head().await;
         assert_eq!((hint.status, hint.header("link").as_str(), hint.header("y").as_str()), (103, "</x>", ""));
         assert!(hint.header("via").contains("nectary") && hint.header("connection").is_empty());
@@ -47,7 +47,7 @@ async fn informational_responses_are_passed_to_the_client_that_waits_and_are_not
         let (early, reply) = replies(&mut client).await;
         assert_eq!(early.iter().map(|reply| reply.status).collect::<Vec<_>>(), [102, 100]);
         assert_eq!((reply.status, reply.text().as_str()), (200, "ok"));
-        // The connection goes on, and only the answer is stored.
+        // The connection stays open, and only the answer is stored.
         client.send(request(&[&format!("GET {} HTTP/1.1", origin.url("/stored"))]).as_bytes()).await;
         let (early, reply) = replies(&mut client).await;
         assert!(early.is_empty() && reply.is_hit() && reply.text() == "ok", "{reply:?}");
@@ -84,7 +84,7 @@ async fn as_many_as_may_come_do_and_one_more_is_502_and_not_fetched_again() {
         origin.on("/kept", Script::ok(&["cache-control: no-store"], b"x"));
         origin.on("/a", Script::raw(&[HINT.repeat(count), FRESH.to_vec()].concat()));
         let proxy = TestProxy::forward().await;
-        // On a kept connection, on which a request is repeated that got no answer.
+        // On a kept connection, because there a request without an answer is repeated.
         get(proxy.address, &origin.url("/kept"), &[]).await;
         let (early, reply) = ask(&proxy, &[&format!("GET {} HTTP/1.1", origin.url("/a"))]).await;
         assert_eq!((early.len(), reply.status), (16, status), "{}", reply.text());
@@ -106,7 +106,7 @@ async fn a_flood_of_them_ends_and_keeps_nobody_waiting() {
     assert!(get(proxy.address, "/a", &[]).await.is_hit());
     let (_, reply) = replies(&mut flooded).await;
     assert_eq!((reply.status, reply.text().contains("too many informational")), (502, true), "{}", reply.text());
-    // The origin is not read any further.
+    // The proxy reads no more from the origin.
     origin.wait_for_ends(1).await;
     assert_eq!((origin.count(), proxy.stats().origin_failures), (2, 1));
 }

@@ -1,4 +1,4 @@
-//! A page's embedded objects are kept beside the page.
+//! A page's embedded objects are stored next to the page.
 
 use crate::common::*;
 
@@ -16,7 +16,7 @@ async fn what_is_fetched_for_a_page_is_hinted_to_the_store_and_pages_are_not() {
     get(proxy.address, &origin.url("/a.png"), &[&referer, "accept: image/*"]).await;
     get(proxy.address, &origin.url("/b.css"), &[&referer]).await;
     assert_eq!(hints(), 2);
-    // The page before is no page that this one belongs to, and hits are told nothing.
+    // A page does not belong to the previous page, and hits make no hint.
     get(proxy.address, &origin.url("/next"), &[&referer, "accept: application/xml,Text/HTML;q=0.9"]).await;
     assert!(get(proxy.address, &origin.url("/a.png"), &[&referer]).await.is_hit());
     assert_eq!(hints(), 2);

@@ -1,4 +1,4 @@
-//! The promises of the proxy, one file each, in one binary.
+//! The promises of the proxy, one file per promise, in one binary.
 
 mod administration;
 mod admission;

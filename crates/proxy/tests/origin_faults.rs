@@ -1,11 +1,11 @@
-//! An origin that dies, lies, stalls or sends nonsense: clients see an error or an aborted connection, and nothing of
-//! it is in the store.
+//! An origin that dies, lies, stalls or sends nonsense: clients see an error or an aborted connection, and nothing is
+//! stored.
 
 use std::time::Duration;
 
 use crate::common::*;
 
-/// Asks twice and demands that the second request went to the origin again.
+/// Requests twice, and asserts that the second request went to the origin too.
 async fn ask_twice(origin: &Origin, proxy: &TestProxy, path: &str) -> Option<Reply> {
     let line = format!("GET {} HTTP/1.1", origin.url(path));
     let mut first = None;
@@ -62,7 +62,7 @@ async fn more_than_was_announced_is_not_taken() {
     if let Some(reply) = client.reply_or_end().await {
         assert!(reply.status == 502 || !reply.is_complete || reply.text() == "01234", "{reply:?}");
     }
-    // The rest is nobody's response.
+    // The extra bytes answer no other request.
     assert_eq!(get(proxy.address, &origin.url("/b"), &[]).await.text(), "other");
 }
 

@@ -19,7 +19,7 @@ async fn what_is_under_way_is_finished_and_nothing_new_is_taken() {
     assert_eq!(client.head().await.status, 200);
     let address = proxy.address;
     proxy.shutdown.request();
-    // Once it listens no more, it drains.
+    // Once it no longer listens, it drains.
     while TcpStream::connect(address).await.is_ok() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }

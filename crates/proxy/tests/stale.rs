@@ -6,7 +6,7 @@ use nectary_proxy::ProxyOptions;
 
 use crate::common::*;
 
-/// A response that is stale when it comes: ten seconds fresh, twenty old.
+/// A response that is stale when it arrives: fresh for 10 seconds, 20 seconds old.
 fn stale(cache_control: &str, body: &[u8]) -> Script {
     let cache_control = format!("cache-control: max-age=10{cache_control}");
     Script::ok(&[&cache_control, "age: 20", "etag: \"x\""], body)
@@ -16,7 +16,7 @@ fn unavailable() -> Script {
     Script::response("503 Service Unavailable", &["cache-control: no-store"], b"down")
 }
 
-/// Asks until the body is another one.
+/// Requests until the body is `body`.
 async fn get_until(proxy: &TestProxy, url: &str, body: &str) -> Reply {
     loop {
         let reply = get(proxy.address, url, &[]).await;
@@ -97,12 +97,12 @@ async fn an_origin_that_cannot_be_reached_is_stood_in_for_unless_it_forbids_that
     assert_eq!(reply.cache_status(), "nectary; fwd=stale; ttl=-10; detail=stale");
     assert!(reply.header("age").parse::<u64>().expect("an age") >= 20);
     assert_eq!(proxy.stats().stale, 1);
-    // A client that does not want it does not get it.
+    // A client that refuses a stale response does not get one.
     assert_eq!(get(proxy.address, &origin.url("/a"), &["cache-control: no-cache"]).await.status, 502);
     for path in ["/b", "/c", "/d"] {
         assert_eq!(get(proxy.address, &origin.url(path), &[]).await.status, 502, "{path}");
     }
-    // Nor if the operator does not want it.
+    // Nor does a client of an operator who does not allow it.
     let never = TestProxy::start(ProxyOptions { stale_unreachable: Duration::ZERO, ..options() }).await;
     origin.now("/a", stale("", b"old"));
     get(never.address, &origin.url("/a"), &[]).await;
@@ -184,7 +184,7 @@ async fn status_codes_of_no_meaning_are_passed_on_and_never_stored() {
             assert_eq!(origin.count() - before, count, "{}", reply.cache_status());
         }
     }
-    // It is an error of the origin: the stored response stays.
+    // Such a status counts as an error of the origin: the stored response stays.
     origin.on("/a", stale("", b"hello")).on("/a", Script::response("999 Odd", &[], b"odd"));
     origin.on("/a", Script::raw(b"HTTP/1.1 304 Not Modified\r\n\r\n"));
     let proxy = TestProxy::reverse(origin.address).await;

@@ -1,4 +1,4 @@
-//! A proxy that cannot start names the error and leaves nothing running.
+//! A proxy that cannot start reports the cause and leaves nothing running.
 
 use nectary_host::Shutdown;
 use nectary_proxy::{AccessLog, Error, Proxy, ProxyOptions};

@@ -1,4 +1,4 @@
-//! Tags of responses: a purge by one removes all responses that have it from the store, and no others.
+//! Tags of responses: purging a tag removes all responses that have it from the store, and no others.
 
 use nectary_proxy::ProxyOptions;
 use nectary_store::TAGS_MAX;

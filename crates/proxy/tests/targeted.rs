@@ -1,11 +1,11 @@
-//! `CDN-Cache-Control` is for a reverse proxy, which works for its origin, and says nothing to a forward proxy.
+//! A reverse proxy obeys `CDN-Cache-Control`, because it works for the origin; a forward proxy ignores it.
 
 use crate::common::*;
 
 #[tokio::test]
 async fn a_reverse_proxy_takes_what_is_targeted_at_it_and_passes_it_on() {
     let origin = Origin::start().await;
-    // What a reverse proxy stores, and what a forward proxy stores.
+    // Path, headers, whether a reverse proxy stores it, whether a forward proxy does.
     let table: &[(&str, &[&str], bool, bool)] = &[
         ("/long", &["cdn-cache-control: max-age=60", "cache-control: no-store"], true, false),
         ("/past", &["cdn-cache-control: max-age=60", "expires: 0"], true, false),

@@ -1,4 +1,4 @@
-//! `CONNECT` opens a tunnel to admitted ports, both ways, also for bytes that follow the head.
+//! `CONNECT` opens a tunnel to allowed ports, in both directions, also for bytes that directly follow the head.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! A response that varies is served to requests with the same headers only.
+//! A response that varies is served only to requests with the same headers.
 
 use crate::common::*;
 

@@ -1,4 +1,5 @@
-//! A plain request takes a shorter way to what is in memory; the answer is the same, in any order of the ways.
+//! A plain request for an object in memory is answered without hyper. The answer is the same as hyper's, in any order
+//! of requests.
 
 use crate::common::*;
 
@@ -25,7 +26,7 @@ async fn a_plain_request_and_any_other_get_the_same_answer_on_one_connection() {
         let reply = client.ask(lines).await;
         assert!(reply.is_hit(), "{reply:?}");
         let mut found = sorted(&reply);
-        // The time that is left may have moved on by a second.
+        // The remaining lifetime may be a second less.
         let mut wanted = expected.clone();
         for (_, headers, _) in [&mut found, &mut wanted] {
             headers.iter_mut().filter(|(name, _)| name == "cache-status").for_each(|(_, value)| {
@@ -37,7 +38,7 @@ async fn a_plain_request_and_any_other_get_the_same_answer_on_one_connection() {
     for _ in 0..20 {
         let reply = client.ask(&["GET /big HTTP/1.1", "Host: h"]).await;
         assert!(reply.is_hit() && reply.body == [7; 60_000]);
-        // Several at once, the ways mixed: answers come in the order of the requests.
+        // Plain and other requests pipelined: answers come in the order of the requests.
         let both = [request(&plain), request(&["GET /big HTTP/1.1", "Host: h"]), request(&other), request(&plain)];
         client.send(both.concat().as_bytes()).await;
         let lengths = [5, 60_000, 5, 5];
@@ -57,7 +58,7 @@ async fn answers_to_a_client_that_reads_slowly_come_whole_and_in_order() {
     get(proxy.address, "/big", &[]).await;
     get(proxy.address, "/small", &[]).await;
     let mut client = Client::connect(proxy.address).await;
-    // More than the sockets hold, requested one by one before anything is read.
+    // The answers are more than the sockets' buffers hold; all are requested before any is read.
     let ask = request(&["GET /big HTTP/1.1", "Host: h"]);
     for _ in 0..200 {
         client.send(ask.as_bytes()).await;

@@ -1,10 +1,10 @@
-//! How much slower programs run while they are recorded: paired runs, alone and recorded, and their ratios.
+//! How much slower programs run while they are recorded: paired runs, without and with recording, and their ratios.
 //!
-//! `cargo run --release -p nectary-trace --example record-slowdown [FOLDER] [ROUNDS]`. FOLDER (default: the target
-//! folder) should be on the disk that is to be measured. As root the page cache is dropped before each run, and the
-//! rows say `cold`; otherwise they say `warm`, and only `dd` with O_DIRECT reads the disk. The last rows are the
-//! recorder's worst case: programs that do nothing but calls on cached files. `least` is the ratio of the shortest
-//! runs, as on a machine without other work; `median` is the median of the pairs' ratios.
+//! `cargo run --release -p nectary-trace --example record-slowdown [FOLDER] [ROUNDS]`. FOLDER (default: the temporary
+//! directory) should be on the disk to measure. As root the page cache is dropped before each run, and the rows say
+//! `cold`; otherwise they say `warm`, and only `dd` with O_DIRECT reads the disk. The last rows are the recorder's
+//! worst case: programs that only make calls on cached files. `least` is the ratio of the shortest runs, which other
+//! work on the machine disturbs least; `median` is the median of the pairs' ratios.
 
 use std::error::Error;
 use std::fs::{self, File};
@@ -18,7 +18,7 @@ use nectary_trace::record::{Options, record};
 const FILE_BYTES: usize = 64 << 20;
 const TREE_FILES: usize = 3000;
 
-/// A program to be measured.
+/// A program to measure.
 struct Workload {
     name: &'static str,
     words: Vec<String>,
@@ -51,7 +51,7 @@ fn measure(folder: &Path, rounds: usize) -> Result<(), Box<dyn Error>> {
         let (mut alone, mut recorded, mut ratios, mut references) = (Vec::new(), Vec::new(), Vec::new(), 0);
         for round in 0..rounds {
             let mut times = [0.0; 2];
-            // Each kind goes first in half of the rounds.
+            // Each of the two goes first in half of the rounds.
             for turn in 0..2 {
                 let is_recorded = (round + turn) % 2 == 1;
                 if is_cold {
@@ -98,7 +98,7 @@ fn workloads(folder: &Path) -> Vec<Workload> {
     list
 }
 
-/// Every command's output is taken and left unread.
+/// A command whose output goes to a file that nobody reads.
 fn command(folder: &Path, words: &[String]) -> Result<Command, Box<dyn Error>> {
     let mut command = Command::new(&words[0]);
     command.args(&words[1..]).current_dir(folder).stdin(Stdio::null());

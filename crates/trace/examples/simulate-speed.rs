@@ -1,9 +1,8 @@
 //! How fast simulations are: `cargo run --release -p nectary-trace --example simulate-speed -- [SIZE] [POLICIES]`.
 //!
 //! Two traces of 8 Mi references: a skewed one (Zipf's law) over four times SIZE blocks, and a uniform one over twice
-//! SIZE blocks, where nearly every reference misses the processor's caches too. On one core, processor time (as
-//! `/proc/thread-self/schedstat` has it), median of five runs, interleaved. The figure to reach: 10 M references/s for
-//! LRU.
+//! SIZE blocks, where nearly every reference misses the processor's caches too. Measured is processor time on one core
+//! (from `/proc/thread-self/schedstat`), the median of five interleaved runs. The goal: 10 M references/s for LRU.
 
 use nectary_cache::{Lru, Policy, Stream};
 use nectary_trace::simulate::{Workload, misses, policies};
@@ -27,7 +26,7 @@ fn random(state: &mut u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// A block number that does not say its rank.
+/// A block number from which the rank cannot be seen.
 fn scattered(rank: u64) -> u64 {
     rank.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20
 }

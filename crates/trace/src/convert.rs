@@ -1,7 +1,7 @@
 //! Converting a trace into another format.
 //!
 //! Owns: the writers of text and oracleGeneral, and how streams and blocks of any trace become processes and files of
-//! Nectary's format. Promises: losses are reported; a conversion that fails leaves no file of the output's name.
+//! Nectary's format. Promises: losses are reported; a failed conversion does not touch the output file.
 //!
 //! | into | kept | left out |
 //! |---|---|---|
@@ -24,10 +24,10 @@ use crate::formats::{Format, Reader, Reference};
 /// The formats that can be written.
 pub const WRITTEN: [Format; 3] = [Format::Nectary, Format::Text, Format::OracleGeneral];
 
-/// How many distinct blocks oracleGeneral is written for: it needs their last places.
+/// How many distinct blocks a trace may have to be written as oracleGeneral: their last places are in memory.
 const DISTINCT_MAX: usize = 1 << 27;
 
-/// How many streams Nectary's format is written for.
+/// How many streams a trace may have to be written in Nectary's format.
 const STREAMS_MAX: usize = 1 << 16;
 
 /// What a conversion did.
@@ -41,8 +41,8 @@ pub struct Converted {
     pub writes_are_lost: bool,
 }
 
-/// Reads `reader` to its end and writes it to the file `to`, which is replaced if it exists. `identity` should be
-/// random; Nectary's format has it.
+/// Reads `reader` to its end and writes its references to the file `to`, which is replaced if it exists. `identity`
+/// should be random; it is used only in Nectary's format.
 ///
 /// *Errors*: those of the reader; the file cannot be written; the format cannot hold the trace.
 pub fn convert(
@@ -58,13 +58,13 @@ pub fn convert(
     let result = write(reader, from, file, &part, format, identity, progress)
         .and_then(|converted| fs::rename(&part, to).map(|()| converted).map_err(|error| Error::io(to, error)));
     if result.is_err() {
-        // Only the first failure matters; a part that stays is overwritten by the next attempt.
+        // Only the first failure matters; if the partial file remains, the next attempt overwrites it.
         let _ = fs::remove_file(&part);
     }
     result
 }
 
-/// A name beside the output for the unfinished file.
+/// The name of the unfinished file, next to the output.
 fn part_of(to: &Path) -> Result<PathBuf> {
     let name = to.file_name().ok_or_else(|| Error::Usage(format!("{}: this names no file", to.display())))?;
     if fs::metadata(to).is_ok_and(|found| !found.is_file()) {
@@ -148,9 +148,10 @@ impl Target {
     }
 }
 
-/// oracleGeneral: each record holds the place of the next reference, so records are mended when it comes.
+/// oracleGeneral: each record holds the place of the next reference to its object, so it is corrected when that
+/// reference comes.
 ///
-/// Records of a window are kept in memory; those that left it are corrected in the file.
+/// The latest records are kept in memory; older ones are corrected in the file.
 struct Oracle {
     output: File,
     window: Vec<u8>,
@@ -213,7 +214,7 @@ impl Oracle {
 
 /// Nectary's format: a stream becomes a process, and each 2^40 blocks become a file.
 struct Recorded {
-    /// Taken until the first reference says how large blocks are.
+    /// The output, until the first reference tells the block size and the writer can start.
     start: Option<(File, [u8; 16])>,
     writer: Option<nectary::Writer<BufWriter<File>>>,
     name: String,

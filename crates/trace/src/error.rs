@@ -60,7 +60,7 @@ pub enum Error {
         /// What is there.
         found: String,
     },
-    /// It is well formed and more than a bound of this crate.
+    /// It is well formed, but exceeds a bound of this crate.
     #[error("{}: {place}{what}", path.display())]
     TooLarge {
         /// The file.
@@ -85,13 +85,13 @@ impl Error {
         if source.kind() == io::ErrorKind::NotFound { Error::Absent { path } } else { Error::Io { path, source } }
     }
 
-    /// Not what the format says.
+    /// A violation of the format.
     pub fn malformed(path: &Arc<Path>, place: Place, expected: impl Into<String>, found: impl Into<String>) -> Error {
         Error::Malformed { path: path.to_path_buf(), place, expected: expected.into(), found: found.into() }
     }
 }
 
-/// Bytes from a file as a message shows them: quoted, printable, cut if they are long.
+/// Bytes from a file in the form for messages: quoted, printable, cut if they are long.
 pub fn quote(bytes: &[u8]) -> String {
     if bytes.len() <= QUOTED_BYTES_MAX {
         format!("\"{}\"", bytes.escape_ascii())

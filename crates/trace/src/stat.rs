@@ -1,7 +1,7 @@
 //! The contents of a trace: counts of references, blocks, streams, reads and writes, and the distances of reuses.
 //!
-//! Owns: the figures and their definitions. Promises: one pass; memory for each distinct block (32 bytes) and nothing
-//! for references, so a trace may be longer than a simulation takes; the number of distinct blocks is bounded.
+//! Owns: the figures and their definitions. Promises: one pass; memory only for each distinct block (32 bytes), so a
+//! trace may be longer than a simulation accepts; the number of distinct blocks is bounded.
 
 use std::path::Path;
 
@@ -11,13 +11,13 @@ use nectary_cache::Stream;
 use crate::error::{Error, Place, Result};
 use crate::formats::{Reader, Reference};
 
-/// How many distinct blocks are counted: 4 GiB of memory at most.
+/// The most distinct blocks that are counted: 4 GiB of memory.
 pub const DISTINCT_MAX: usize = 1 << 27;
 
 /// The contents of a trace.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Stat {
-    /// References to blocks; a request for several blocks is several.
+    /// References to blocks; a request for several blocks counts as several.
     pub references: u64,
     /// Blocks referenced at least once.
     pub distinct: u64,
@@ -29,10 +29,10 @@ pub struct Stat {
     pub once: u64,
     /// References to the block that was referenced just before: a cache of one block hits them.
     pub repeats: u64,
-    /// Half of all reuses come at most this many references after the use before, rounded up to a power of two; 0 if
-    /// there are none.
+    /// Half of all reuses are at most this many references after the block's previous use, rounded up to a power of
+    /// two; 0 if there are no reuses.
     pub reuse_median: u64,
-    /// The sum of the sizes of distinct blocks, as far as the trace says. *Units*: bytes.
+    /// The sum of the sizes of distinct blocks that the trace gives. *Units*: bytes.
     pub distinct_bytes: u64,
     /// The least and the greatest block number.
     pub range: (u64, u64),
@@ -44,8 +44,8 @@ impl Stat {
         self.references - self.distinct
     }
 
-    /// Counts all references of a trace; `path` stands in messages, `progress` hears the number of references now and
-    /// then.
+    /// Counts all references of a trace. `path` is used in messages; `progress` is called with the number of references
+    /// so far.
     ///
     /// *Errors*: those of the reader; a trace without a reference; more than [`DISTINCT_MAX`] blocks.
     pub fn count(path: &Path, reader: &mut dyn Reader, progress: &dyn Fn(u64)) -> Result<Stat> {

@@ -1,6 +1,7 @@
-//! DEAR on the traces of its time: the misses, the verdicts, and the failure of a short period that its paper reports.
+//! DEAR on the traces that its paper used: the misses, the verdicts, and the failure of a short period that the paper
+//! reports.
 //!
-//! The traces are not part of the project; where `../shared/traces` is absent each test prints `NOT RUN` and why.
+//! The traces are not part of the project; if `../shared/traces` is absent, each test prints `NOT RUN` and the reason.
 
 mod common;
 
@@ -15,7 +16,7 @@ use common::{load, traces};
 /// The paper's cache: 6 MB of blocks of 8 KB.
 const BLOCKS: u64 = 768;
 
-/// A trace and a size, and the most misses that are allowed there.
+/// A trace, a size, and the most misses that are allowed.
 const MISSES_MAX: [(&str, u64, u64); 6] = [
     ("cs", 512, 4730),
     ("cs", 768, 3717),

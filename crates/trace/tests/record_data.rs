@@ -1,7 +1,7 @@
-//! The recorded traces in `data`: their contents, and the misses of LRU and MIN on them.
+//! The recorded traces in `data`: their contents, and the misses of LRU and MIN.
 //!
-//! The counts of misses are from a program in another language, written only for them; `data/README.md` says how the
-//! traces were made.
+//! The counts of misses are from a program in another language that was written only for this purpose; `data/README.md`
+//! says how the traces were made.
 
 use std::path::PathBuf;
 
@@ -63,7 +63,7 @@ const RECORDED: [Recorded; 6] = [
     },
 ];
 
-/// No trace here is larger. *Units*: bytes.
+/// The largest size of a trace here. *Units*: bytes.
 const FILE_BYTES_MAX: u64 = 60 << 10;
 
 fn path(name: &str) -> PathBuf {
@@ -83,7 +83,7 @@ fn recorded_traces_hold_what_their_table_says() {
         streams.dedup();
         let found = (workload.references(), workload.distinct(), streams.len());
         assert_eq!(found, (recorded.references, recorded.distinct, recorded.streams), "{}", recorded.name);
-        // Each is whole: a truncated one would be warned of.
+        // Each is complete: a truncated trace would have a warning.
         assert_eq!(workload.warning(), None, "{}", recorded.name);
         assert!(std::fs::metadata(path(recorded.name)).unwrap().len() <= FILE_BYTES_MAX);
     }

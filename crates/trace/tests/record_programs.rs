@@ -1,4 +1,4 @@
-//! Recording programs of unusual ways: threads, vfork, static ones, with filters of their own, 32-bit calls, rings.
+//! Recording unusual programs: with threads, vfork, static linking, their own filters, 32-bit calls, io_uring.
 
 #[path = "record/support.rs"]
 #[allow(dead_code)]
@@ -14,14 +14,14 @@ use support::{Folder, Trace};
 
 const BLOCK: u64 = 8192;
 
-/// A folder with a file of 40 blocks and the program of unusual ways.
+/// A folder with a file of 40 blocks and the unusual program.
 struct Unusual {
     folder: Folder,
     program: PathBuf,
 }
 
 impl Unusual {
-    /// Builds it, statically if `is_static`; says why not if there is no compiler.
+    /// Builds the program, statically if `is_static`; prints the reason if it cannot.
     fn new(name: &str, is_static: bool) -> Option<Unusual> {
         let folder = Folder::new(name);
         folder.file("in", 40 * BLOCK);
@@ -83,7 +83,7 @@ fn a_static_program_is_recorded() {
     let Some(unusual) = Unusual::new("static", true) else { return };
     let (trace, summary) = unusual.record("plain");
     assert_eq!(trace.blocks("in", false), [0, 1, 2, 3, 4]);
-    // Nothing but itself is mapped.
+    // Only the program itself is mapped.
     let size = fs::metadata(&unusual.program).unwrap().len();
     let names: Vec<_> = summary.maps.iter().map(|map| (map.name.as_str(), map.maps, map.pages)).collect();
     assert_eq!(names, [("unusual", 1, size.div_ceil(summary.page_bytes))]);
@@ -118,7 +118,7 @@ fn what_is_not_seen_is_named() {
     assert_eq!(trace.blocks("in", false), []);
     let (trace, summary) = unusual.record("hidden");
     assert_eq!(summary.outcome, Outcome::Exited(0));
-    // Root may inspect a process that hides; for other users the recorder reports it.
+    // Root may inspect a process that hides from others; a recorder of another user reports its calls as unseen.
     match summary.unseen.as_slice() {
         [] => assert_eq!(trace.blocks("in", false), [0, 1, 2, 3, 4]),
         unseen => assert_eq!(unseen, [(Unseen::NotPermitted, 5)]),

@@ -1,7 +1,7 @@
-//! The asking side of a control socket; blocking, since the caller has nothing else to do.
+//! The client side of a control socket; blocking, because the caller has nothing else to do.
 //!
-//! Owns: one request and its answer, and the list of parts that run. Promises: it waits no longer than its timeout and
-//! accepts no more than the protocol's bounds, whatever the other end does.
+//! Owns: one request and its answer, and the list of running parts. Promises: each read or write waits no longer than
+//! the timeout, and an answer is no longer than the protocol's bound, whatever the server does.
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -14,10 +14,11 @@ use serde_json::Value;
 use super::message::{RESPONSE_BYTES_MAX, Request, Response};
 use crate::{Error, RuntimeDirectory, Status};
 
-/// Sends a request to the part whose socket is at `path` and waits for its answer for at most `timeout`.
+/// Sends a request to the part whose socket is at `path` and waits for its answer; no single wait is longer than
+/// `timeout`.
 ///
-/// *Errors*: [`Error::Absent`] if nothing listens, [`Error::Fault`] if the part refuses, [`Error::Protocol`]
-/// where its answer is not one, [`Error::Io`] if it takes too long.
+/// *Errors*: [`Error::Absent`] if nothing listens, [`Error::Fault`] if the part refuses, [`Error::Protocol`] if its
+/// answer is malformed, [`Error::Io`] if it takes too long.
 pub fn request(path: &Path, method: &str, params: Value, timeout: Duration) -> Result<Value, Error> {
     let failed = |source: io::Error| Error::Io { path: path.to_owned(), source };
     let mut stream = UnixStream::connect(path).map_err(|error| match error.kind() {
@@ -30,7 +31,8 @@ pub fn request(path: &Path, method: &str, params: Value, timeout: Duration) -> R
     let mut line = serde_json::to_vec(&Request { method: method.to_owned(), params })
         .map_err(|error| malformed(format!("the request cannot be written as JSON: {error}")))?;
     line.push(b'\n');
-    // A server that is full answers before it has read; the answer says more than the broken pipe does.
+    // A server with too many clients answers before it reads. Its answer says more than the error of the write, so read
+    // it first.
     let sent = stream.write_all(&line);
     line.clear();
     let mut answer = BufReader::new((&stream).take(RESPONSE_BYTES_MAX as u64));
@@ -60,8 +62,8 @@ pub struct Part {
     pub status: Result<Status, Error>,
 }
 
-/// Asks every part of `directory` for its state, at most `timeout` each; sockets that nobody serves any more are
-/// removed.
+/// Requests the state of every part of `directory`, at most `timeout` each; removes sockets that no process serves any
+/// more.
 ///
 /// *Errors*: [`Error::Io`] if the directory cannot be read.
 pub fn parts(directory: &RuntimeDirectory, timeout: Duration) -> Result<Vec<Part>, Error> {
@@ -81,7 +83,7 @@ pub fn parts(directory: &RuntimeDirectory, timeout: Duration) -> Result<Vec<Part
     Ok(parts)
 }
 
-/// Removes a socket if nobody listens on it; the lock keeps that from changing.
+/// Removes a socket if nobody listens on it; the lock keeps a new server from appearing in between.
 fn remove_stale(directory: &RuntimeDirectory, path: &Path) -> Result<(), Error> {
     let _lock = directory.lock()?;
     match UnixStream::connect(path) {

@@ -7,13 +7,13 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// The longest request line, its newline included. *Units*: bytes.
+/// The longest request line, including its newline. *Units*: bytes.
 pub const REQUEST_BYTES_MAX: usize = 64 * 1024;
 
-/// The longest answer line that a client takes, its newline included. *Units*: bytes.
+/// The longest answer line that a client accepts, including its newline. *Units*: bytes.
 pub const RESPONSE_BYTES_MAX: usize = 4 * 1024 * 1024;
 
-/// A question.
+/// A request.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Request {
     pub(crate) method: String,
@@ -77,7 +77,7 @@ impl fmt::Display for Fault {
     }
 }
 
-/// One line for `response`, its newline included.
+/// `response` as one line, including its newline.
 pub(crate) fn encode(response: &Response) -> Vec<u8> {
     let mut line = serde_json::to_vec(response).unwrap_or_default();
     if line.is_empty() || line.len() >= RESPONSE_BYTES_MAX {

@@ -1,6 +1,6 @@
 //! The methods of a part, by name.
 //!
-//! Owns: the table of methods and the dispatch of one request line. Leaves to others: connections.
+//! Owns: the table of methods, and answering one request line. Leaves to others: connections.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -34,14 +34,14 @@ pub struct Methods {
 }
 
 impl Methods {
-    /// No methods but the built-in `methods`.
+    /// Only the built-in method `methods`.
     pub fn new() -> Methods {
         Methods::default()
     }
 
-    /// Adds a method; one of the same name is replaced. `call` is given the request's parameters (null without any).
+    /// Adds a method, or replaces one of the same name. `call` gets the request's parameters, null if there are none.
     ///
-    /// Calls run at the same time if several clients ask; a call under way is dropped when the server stops.
+    /// Calls of several clients run concurrently; a call under way is dropped when the server stops.
     pub fn register<F>(
         &mut self,
         name: &'static str,

@@ -1,8 +1,9 @@
-//! The serving side of a control socket.
+//! The server side of a control socket.
 //!
-//! Owns: the socket file (made with mode 0600, a stale one replaced, removed at the end), the connections and their
-//! limits. Promises: a running part's socket is never taken over; a client that is slow, silent or talks without end
-//! costs one bounded buffer for a bounded time; everything it started has ended when [`ControlServer::stop`] returns.
+//! Owns: the socket file (mode 0600; a stale file is replaced; removed at the end), the connections and their limits.
+//! Promises: the socket of a running part is never taken over; a client that is slow, silent or sends without end costs
+//! one bounded buffer for a bounded time; when [`ControlServer::stop`] returns, everything the server started has
+//! ended.
 
 use std::fs;
 use std::io;
@@ -25,17 +26,17 @@ use crate::{Error, RuntimeDirectory, Shutdown};
 
 /// How many clients may wait to be accepted.
 const BACKLOG: i32 = 16;
-/// How long the server waits after it could not accept a connection, for example without free descriptors.
+/// How long the server waits after a failed accept, for example if there are no free descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// The bounds of a server.
 #[derive(Debug, Clone)]
 pub struct Limits {
-    /// How many clients are served at once; a further one gets the answer to try again.
+    /// How many clients are served at once; a further one is told to try again.
     pub connections_max: usize,
-    /// The longest request line, its newline included, in bytes.
+    /// The longest request line, including its newline, in bytes.
     pub request_bytes_max: usize,
-    /// How long a client may take to send a request or to take an answer.
+    /// How long a client may take to send a request or to read an answer.
     pub idle: Duration,
 }
 
@@ -55,10 +56,10 @@ pub struct ControlServer {
 }
 
 impl ControlServer {
-    /// Makes the socket of the part called `part` and serves `methods` on it.
+    /// Creates the socket of the part called `part` and serves `methods` on it.
     ///
-    /// Must be called in a tokio runtime with I/O and time enabled, in which it then runs. *Errors*: [`Error::Busy`]
-    /// where a live process serves that part; [`Error::Io`] if the socket cannot be made.
+    /// Must be called in a tokio runtime with I/O and time enabled; the server runs there. *Errors*: [`Error::Busy`] if
+    /// another process serves that part; [`Error::Io`] if the socket cannot be created.
     pub fn start(
         directory: &RuntimeDirectory,
         part: &str,
@@ -77,15 +78,15 @@ impl ControlServer {
         &self.path
     }
 
-    /// Removes the socket, drops all connections and waits until the last of them is gone.
+    /// Removes the socket, drops all connections and waits until they have ended.
     pub async fn stop(mut self) {
         self.unlink();
         self.shutdown.request();
-        // It fails only if the task panicked; there is nothing left to stop then.
+        // Waiting fails only if the task panicked; then there is nothing to stop.
         let _ = (&mut self.task).await;
     }
 
-    /// Removes the socket file while the socket still listens: later, it could be another process's.
+    /// Removes the socket file while the socket still listens: later the file could belong to another process.
     fn unlink(&mut self) {
         if std::mem::take(&mut self.linked) {
             let _ = fs::remove_file(&self.path);
@@ -100,7 +101,7 @@ impl Drop for ControlServer {
     }
 }
 
-/// Makes the socket; the lock keeps two processes from both finding the same socket stale.
+/// Creates the socket. The lock keeps two processes from both treating the same socket as stale.
 fn bind(directory: &RuntimeDirectory, path: &Path) -> Result<UnixListener, Error> {
     let _lock = directory.lock()?;
     match BlockingStream::connect(path) {
@@ -112,7 +113,7 @@ fn bind(directory: &RuntimeDirectory, path: &Path) -> Result<UnixListener, Error
     listen(path).map_err(|source| Error::Io { path: path.to_owned(), source })
 }
 
-/// Binds, restricts, and only then listens: until then a connection is refused.
+/// Binds, restricts the mode, and only then listens, so nobody can connect before the mode is set.
 fn listen(path: &Path) -> io::Result<UnixListener> {
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
     socket.bind(&SockAddr::unix(path)?)?;
@@ -145,14 +146,14 @@ async fn serve(listener: UnixListener, methods: Arc<Methods>, limits: Limits, sh
     connections.shutdown().await;
 }
 
-/// Tells a client that there are too many; what does not fit into the socket at once is dropped.
+/// Tells a client that there are too many clients; bytes that the socket does not accept at once are dropped.
 fn refuse(stream: &UnixStream, connections_max: usize) {
     let message = format!("{connections_max} clients are being served, which is the limit");
     let fault = Fault::new(FaultKind::Busy, message, "try again in a moment");
     let _ = stream.try_write(&encode(&Response::Error(fault)));
 }
 
-/// Answers the requests of one client until it leaves, errs or takes too long.
+/// Answers the requests of one client until it disconnects, fails or takes too long.
 async fn converse(stream: UnixStream, methods: &Methods, limits: &Limits) {
     let mut stream = BufReader::with_capacity(4096, stream);
     let mut line = Vec::new();
@@ -180,7 +181,7 @@ enum Line {
     End,
 }
 
-/// Reads one line of at most `bytes_max` bytes; a line that the end cuts off is no line.
+/// Reads one line of at most `bytes_max` bytes. A line without a newline at the end of the stream does not count.
 async fn read_line(stream: &mut BufReader<UnixStream>, line: &mut Vec<u8>, bytes_max: usize) -> io::Result<Line> {
     loop {
         let available = stream.fill_buf().await?;

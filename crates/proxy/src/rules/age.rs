@@ -1,7 +1,7 @@
 //! How old a response is.
 //!
-//! Owns: the calculation of RFC 9111, 4.2.3, from the `Age` and `Date` that came with a response and from when it was
-//! requested and received.
+//! Owns: the calculation of RFC 9111, 4.2.3, from a response's `Age` and `Date` and the times at which it was requested
+//! and received.
 
 use http::HeaderMap;
 use http::header::{AGE, DATE};
@@ -15,14 +15,14 @@ use super::parse_date_s;
 pub struct Times {
     /// When the request was sent.
     pub request_ms: u64,
-    /// When the response's head was there.
+    /// When the response's head had arrived.
     pub response_ms: u64,
 }
 
 /// The age that a response had when it was received, in milliseconds.
 ///
-/// `Date` has whole seconds, so the apparent age is counted in whole seconds, lest a second's fraction count as age.
-/// Of several `Age` values the first counts; one that is no number is ignored.
+/// `Date` has whole seconds, so the apparent age is counted in whole seconds: the fraction of a second is not age. Of
+/// several `Age` values the first counts; it is ignored if it is not a number.
 pub fn corrected_initial_age_ms(headers: &HeaderMap, times: Times) -> u64 {
     let response_s = times.response_ms / 1000;
     let apparent_s = headers.get(DATE).and_then(parse_date_s).map_or(0, |date_s| response_s.saturating_sub(date_s));

@@ -1,11 +1,11 @@
-//! `Cache-Control` in requests and responses, and `Pragma` if a request has nothing better.
+//! `Cache-Control` in requests and responses, and `Pragma` in requests without `Cache-Control`.
 //!
-//! Owns: the meaning of each directive once duplicates and damage are settled. *Source*: RFC 9111, 4.2.1 and 5.2; RFC
-//! 5861. Its replacement in a reverse proxy is read in [`targeted`](super::targeted).
+//! Owns: the meaning of each directive, and of duplicate and malformed ones. *Source*: RFC 9111, 4.2.1 and 5.2; RFC
+//! 5861. [`targeted`](super::targeted) reads the header that replaces it in a reverse proxy.
 //! - Names compare without regard to case; arguments may be tokens or quoted strings.
 //! - Of duplicates the first counts. A freshness directive whose argument is no number counts as 0: stale.
-//! - `no-cache` and `private` with field names count as the plain directive, which is the stricter reading; but
-//!   `no-cache="set-cookie"` is about the cookie alone.
+//! - `no-cache` and `private` with field names count as the plain directive, which is stricter. The exception is
+//!   `no-cache="set-cookie"`, which applies to the cookie only.
 //! - Unknown directives are ignored.
 
 use http::HeaderMap;
@@ -13,7 +13,7 @@ use http::header::{CACHE_CONTROL, PRAGMA};
 
 use super::list::{directive, members_of};
 
-/// The longest duration that a directive can name, in seconds; longer ones mean this.
+/// The longest duration of a directive, in seconds; longer ones are cut to it.
 pub const DELTA_SECONDS_MAX: u64 = 1 << 31;
 
 /// The directives of a response's `Cache-Control`. Durations in seconds.
@@ -23,7 +23,7 @@ pub struct ResponseDirectives {
     pub no_store: bool,
     /// Not to be used without validation.
     pub no_cache: bool,
-    /// `Set-Cookie` is not to be used without validation, the rest may be.
+    /// `Set-Cookie` is not to be used without validation; the rest of the response may be.
     pub no_cache_cookie: bool,
     /// For one user's cache only.
     pub private: bool,
@@ -39,30 +39,30 @@ pub struct ResponseDirectives {
     pub max_age: Option<u64>,
     /// How long it is fresh in a shared cache.
     pub s_maxage: Option<u64>,
-    /// How long after that it may be used while it is validated.
+    /// How long after its lifetime it may be used while it is validated.
     pub stale_while_revalidate: Option<u64>,
-    /// How long after that it may be used if the origin fails.
+    /// How long after its lifetime it may be used if the origin fails.
     pub stale_if_error: Option<u64>,
-    /// These are of a field that stands for `Expires`, too.
+    /// These directives come from a header that replaces `Expires`, too.
     pub replaces_expires: bool,
 }
 
 /// The directives of a request's `Cache-Control` (or `Pragma`). Durations in seconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RequestDirectives {
-    /// Nothing stored without validation.
+    /// Stored responses must be validated.
     pub no_cache: bool,
     /// The response is not to be stored.
     pub no_store: bool,
-    /// A stored response or none.
+    /// Only a stored response is wanted.
     pub only_if_cached: bool,
     /// The greatest age that is accepted.
     pub max_age: Option<u64>,
-    /// How long it must stay fresh.
+    /// How long the response must stay fresh.
     pub min_fresh: Option<u64>,
-    /// How stale it may be; `u64::MAX` for any.
+    /// How stale the response may be; `u64::MAX` for any.
     pub max_stale: Option<u64>,
-    /// How stale it may be if the origin fails.
+    /// How stale the response may be if the origin fails.
     pub stale_if_error: Option<u64>,
 }
 
@@ -101,8 +101,8 @@ impl ResponseDirectives {
 }
 
 impl RequestDirectives {
-    /// Without what only demands a fresher response than the origin's lifetime gives: `no-cache`, `max-age`,
-    /// `min-fresh` and `Pragma`. A directive that nothing is to be stored, or fetched, holds.
+    /// Without the directives that demand a fresher response than the origin's lifetime: `no-cache`, `max-age`,
+    /// `min-fresh` and `Pragma`. `no-store` and `only-if-cached` stay.
     pub fn without_demands(self) -> RequestDirectives {
         RequestDirectives { no_cache: false, max_age: None, min_fresh: None, ..self }
     }
@@ -134,7 +134,7 @@ impl RequestDirectives {
     }
 }
 
-/// The directives that are known here.
+/// The known directives.
 pub(super) enum Name {
     NoStore,
     NoCache,

@@ -6,19 +6,19 @@ use std::io::Write;
 
 use http::HeaderValue;
 
-/// The name by which this cache calls itself.
+/// The name of this cache.
 pub const CACHE_NAME: &str = "nectary";
 
-/// Why a request went towards the origin.
+/// Why a request was forwarded to the origin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Forward {
     /// The cache does not handle this request.
     Bypass,
-    /// The method is not one that is answered from a store.
+    /// The method is never answered from the store.
     Method,
     /// Nothing is stored for the URL.
     UriMiss,
-    /// Something is stored for the URL, for other request headers.
+    /// Responses are stored for the URL, but for other request headers.
     VaryMiss,
     /// The request's directives demand it.
     Request,
@@ -48,27 +48,27 @@ pub enum CacheStatus {
         /// Remaining lifetime in seconds.
         ttl_s: i64,
     },
-    /// Went towards the origin.
+    /// Forwarded to the origin.
     Forwarded {
         /// Why.
         why: Forward,
         /// The origin's status, if it answered.
         status: Option<u16>,
-        /// Whether the response is being stored for good: not if it was not admitted to the disk.
+        /// Whether the response is being stored on the disk: not if admission refused it.
         stored: bool,
-        /// Whether the request waited for another's fetch.
+        /// Whether the request waited for another request's fetch.
         collapsed: bool,
     },
-    /// Went towards the origin and is not stored, for its body is longer than the store takes.
+    /// Forwarded to the origin, and not stored because the body is longer than the store accepts.
     TooLarge {
-        /// Why it went there.
+        /// Why it was forwarded.
         why: Forward,
-        /// What the origin said.
+        /// The origin's status.
         status: u16,
     },
-    /// Answered from the store with a stale response, as the origin failed.
+    /// Answered from the store with a stale response because the origin failed.
     Stale {
-        /// Why it went there.
+        /// Why it was forwarded.
         why: Forward,
         /// The origin's status, if it answered.
         status: Option<u16>,

@@ -20,12 +20,12 @@ pub fn is_for_origin_only(request: &HeaderMap) -> bool {
     request.contains_key(IF_MATCH) || request.contains_key(IF_UNMODIFIED_SINCE)
 }
 
-/// Whether two entity tags match, weakly: their opaque parts are the same.
+/// Whether two entity tags match weakly: their opaque parts are the same.
 pub fn weakly_match(left: &[u8], right: &[u8]) -> bool {
     opaque(left) == opaque(right)
 }
 
-/// Whether two entity tags match, strongly: both strong and the same.
+/// Whether two entity tags match strongly: both are strong, and they are the same.
 pub fn strongly_match(left: &[u8], right: &[u8]) -> bool {
     left == right && left.starts_with(b"\"")
 }
@@ -37,8 +37,8 @@ fn opaque(tag: &[u8]) -> &[u8] {
 /// Whether a conditional GET or HEAD is answered by `304` from the stored response `headers`, received at
 /// `response_ms`.
 ///
-/// If `If-None-Match` is present, it decides alone. Without `Last-Modified`, `If-Modified-Since` is compared with
-/// `Date` and at last with the time of reception.
+/// If `If-None-Match` is present, only it decides. `If-Modified-Since` is compared with `Last-Modified`, else with
+/// `Date`, else with the time of reception.
 pub fn is_not_modified(
     method: &Method,
     request: &HeaderMap,
@@ -92,7 +92,8 @@ pub fn set_validation(request: &mut HeaderMap, stored: &HeaderMap) -> bool {
     tag.is_some() || modified.is_some()
 }
 
-/// Whether a `304` with `headers` is about the stored response: it names no other by a strong entity tag.
+/// Whether a `304` with `headers` is about the stored response: it does not name another response by a strong entity
+/// tag.
 pub fn validates(headers: &HeaderMap, stored: &HeaderMap) -> bool {
     match (headers.get(ETAG), stored.get(ETAG)) {
         (Some(fresh), Some(stored)) if fresh.as_bytes().starts_with(b"\"") => {

@@ -1,8 +1,8 @@
 //! `Set-Cookie` and the store.
 //!
-//! Owns: the fate of a response that sets a cookie. RFC 9111, 7.3 leaves that to the origin's `Cache-Control`; many
-//! origins send session cookies with responses that are fresh for a while, and a client that gets such a cookie from a
-//! store is another one. So it is stored only if the origin, or the operator, allows it:
+//! Owns: the decision about a response that sets a cookie. RFC 9111, 7.3 leaves it to the origin's `Cache-Control`. But
+//! many origins send session cookies with responses that are fresh for a while, and a stored copy would hand one
+//! client's cookie to another. So such a response is stored only if the origin or the operator allows it:
 //!
 //! | the response has | it is stored | hits have the cookie |
 //! |---|---|---|
@@ -16,18 +16,18 @@ use http::header::{HeaderValue, SET_COOKIE};
 
 use super::cache_control::ResponseDirectives;
 
-/// The fate of a response's cookies.
+/// What happens to a response's cookies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cookies {
     /// There are none, or they are stored with the other headers.
     Kept,
-    /// They are for the client that asked, and not stored; other headers may be.
+    /// They go to the requesting client and are not stored; other headers may be stored.
     Apart,
     /// Nothing of the response is stored.
     Forbidding,
 }
 
-/// Decides about a response; `stores_cookies` is the operator's word.
+/// Decides about a response; `stores_cookies` is the operator's setting.
 pub fn cookies(headers: &HeaderMap, directives: &ResponseDirectives, stores_cookies: bool) -> Cookies {
     if !headers.contains_key(SET_COOKIE) || directives.public || stores_cookies {
         Cookies::Kept

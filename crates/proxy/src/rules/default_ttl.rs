@@ -1,8 +1,8 @@
-//! Lifetimes that the operator gives to responses which have none.
+//! The operator's lifetimes for responses that have none.
 //!
 //! Owns: the rules `[HOST][/PATH]=TTL` or `TTL` alone. HOST is exact, `*.suffix` or `*`; PATH is a prefix, or a pattern
-//! of the whole path and query if it has a `*`. The first rule that matches counts. Off without rules. Which
-//! responses take it is decided in [`freshness`](super::freshness).
+//! of the whole path and query if it has a `*`. The first rule that matches counts. Without rules there is no default.
+//! [`freshness`](super::freshness) decides to which responses it applies.
 
 use std::time::Duration;
 
@@ -92,7 +92,8 @@ fn parse_duration_s(text: &str) -> Option<u64> {
     Some(digits.parse::<u64>().ok()?.checked_mul(unit_s)?.min(DELTA_SECONDS_MAX))
 }
 
-/// Whether the whole of `text` matches `pattern`, whose `*` stand for any bytes. Linear in both.
+/// Whether the whole of `text` matches `pattern`, in which each `*` stands for any bytes. *Cost*: at most the product
+/// of the two lengths.
 fn glob(pattern: &[u8], text: &[u8]) -> bool {
     let (mut at_pattern, mut at_text) = (0, 0);
     let mut star: Option<(usize, usize)> = None;

@@ -21,16 +21,16 @@ pub enum Source {
     DefaultTtl,
     /// A tenth of the time since the last modification.
     Heuristic,
-    /// Nothing says; the lifetime is 0.
+    /// None of these; the lifetime is 0.
     None,
 }
 
 /// A freshness lifetime.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Freshness {
-    /// How long from its generation the response is fresh, in milliseconds.
+    /// How long the response is fresh, counted from its generation, in milliseconds.
     pub lifetime_ms: u64,
-    /// Where that comes from.
+    /// The source of the lifetime.
     pub source: Source,
 }
 
@@ -39,20 +39,21 @@ pub fn is_heuristically_cacheable(status: StatusCode) -> bool {
     matches!(status.as_u16(), 200 | 203 | 204 | 300 | 301 | 308 | 404 | 405 | 410 | 414 | 501)
 }
 
-/// Whether the operator's default lifetime applies to a status: answers that say what a thing is, not that it is
-/// absent.
+/// Whether the operator's default lifetime applies to a status: not to those that say that something is absent or
+/// failed.
 pub fn takes_default_ttl(status: StatusCode) -> bool {
     matches!(status.as_u16(), 200 | 203 | 300 | 301 | 308 | 410)
 }
 
-/// Whether a response says itself how long it is fresh.
+/// Whether a response has an explicit lifetime.
 pub fn is_explicit(headers: &HeaderMap, directives: &ResponseDirectives) -> bool {
     directives.s_maxage.is_some() || directives.max_age.is_some() || expires(headers, directives).is_some()
 }
 
-/// The freshness lifetime of a response received at `response_ms`, with the operator's default for its URL if any.
+/// The freshness lifetime of a response received at `response_ms`; `default_ttl_s` is the operator's default for its
+/// URL.
 ///
-/// An `Expires` that is no date means stale. The default never applies to a response that asks for validation.
+/// An `Expires` that is not a date means stale. The default does not apply to `no-cache`, `no-store` and `private`.
 pub fn lifetime(
     status: StatusCode,
     headers: &HeaderMap,
@@ -83,7 +84,7 @@ pub fn lifetime(
     Freshness { lifetime_ms: 0, source: Source::None }
 }
 
-/// `Expires`, if it counts.
+/// `Expires`, unless another header replaces it.
 fn expires<'a>(headers: &'a HeaderMap, directives: &ResponseDirectives) -> Option<&'a HeaderValue> {
     headers.get(EXPIRES).filter(|_| !directives.replaces_expires)
 }

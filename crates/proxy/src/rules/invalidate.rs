@@ -1,7 +1,7 @@
 //! The responses that an unsafe request makes invalid.
 //!
-//! Owns: which keys to purge after a non-error response to an unsafe method: the target, and what `Location` and
-//! `Content-Location` name of the same origin. *Source*: RFC 9111, 4.4.
+//! Owns: which keys to purge after a non-error response to an unsafe method: the target, and the URLs in `Location` and
+//! `Content-Location` if they have the same origin. *Source*: RFC 9111, 4.4.
 
 use http::header::{CONTENT_LOCATION, LOCATION};
 use http::{HeaderMap, Method, StatusCode, Uri};
@@ -33,7 +33,7 @@ pub fn invalidated(method: &Method, target: &[u8], status: StatusCode, headers: 
     keys
 }
 
-/// Resolves a reference against a key and gives its key (RFC 3986, 5.2).
+/// The key of a reference that is relative to the URL of key `target` (RFC 3986, 5.2).
 fn resolve(target: &[u8], reference: &str) -> Option<Vec<u8>> {
     let target = std::str::from_utf8(target).ok()?;
     let (scheme, rest) = target.split_once("://")?;

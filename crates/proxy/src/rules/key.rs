@@ -1,7 +1,7 @@
 //! The primary part of a cache key: the URL, whatever the method.
 //!
 //! Owns: `scheme://authority/path?query` with a lower-case host, no default port, no user information and no fragment;
-//! path and query byte for byte. Authority and path of one origin never run into another's.
+//! path and query byte for byte. So different URLs never have the same key.
 
 use http::Uri;
 use http::uri::{Authority, Scheme};
@@ -9,7 +9,7 @@ use http::uri::{Authority, Scheme};
 /// The part of a URL before its path.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Origin {
-    /// Whether the origin is spoken to with TLS.
+    /// Whether requests to the origin use TLS.
     pub https: bool,
     /// Lower-case host, in brackets if it is an IPv6 address.
     pub host: String,
@@ -18,7 +18,7 @@ pub struct Origin {
 }
 
 impl Origin {
-    /// Takes an absolute URI apart; `None` if it is not `http` or `https`, has user information, or a bad port.
+    /// The origin of an absolute URI; `None` if it is not `http` or `https`, has user information, or a bad port.
     pub fn of(uri: &Uri) -> Option<Origin> {
         let scheme = uri.scheme()?;
         let https = *scheme == Scheme::HTTPS;
@@ -76,7 +76,7 @@ impl Origin {
     }
 }
 
-/// Appends the key of an absolute URI to `out` without allocating; false (and nothing appended) if it has none.
+/// Appends the key of an absolute URI to `out`; false if it has none, and then nothing is appended.
 pub fn push_key(out: &mut Vec<u8>, uri: &Uri) -> bool {
     let Some(authority) = uri.authority() else { return false };
     let default_port = match uri.scheme_str() {
@@ -135,7 +135,7 @@ pub fn push_decimal(out: &mut Vec<u8>, mut value: u64) {
     out.extend_from_slice(&digits[start..]);
 }
 
-/// Splits a key into its host and its path with query; empty parts if it is no key.
+/// Splits a key into its host and its path with query; both are empty if `key` is not a key.
 pub fn host_and_path(key: &[u8]) -> (&[u8], &[u8]) {
     let Some(start) = key.windows(3).take(8).position(|window| window == b"://").map(|at| at + 3) else {
         return (b"", b"");

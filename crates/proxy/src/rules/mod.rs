@@ -1,7 +1,7 @@
 //! The rules of HTTP caching as pure functions: requests, responses and time in, decisions out.
 //!
 //! No I/O, no clock, no randomness. Times are Unix milliseconds and durations are milliseconds unless a name says
-//! otherwise; `Age`, `max-age` and their kin are seconds on the wire. *Source*: RFC 5861, 9110, 9111, 9112, 9211,
+//! otherwise; `Age`, `max-age` and similar values are seconds on the wire. *Source*: RFC 5861, 9110, 9111, 9112, 9211,
 //! 9213, 9651, 9875.
 
 pub mod age;

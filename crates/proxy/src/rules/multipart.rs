@@ -27,9 +27,9 @@ pub struct Multipart {
 }
 
 impl Multipart {
-    /// Puts parts of an object of `size_bytes` together.
+    /// The body of `parts` of an object of `size_bytes`.
     pub fn new(parts: &[Range<u64>], content_type: Option<&HeaderValue>, size_bytes: u64) -> Multipart {
-        // A writer of an object cannot know it before.
+        // Random, so that no object can contain the boundary on purpose.
         let boundary = format!("nectary-{:016x}{:016x}", random(), random());
         let mut sections = Vec::with_capacity(2 * parts.len() + 1);
         for part in parts {

@@ -1,7 +1,7 @@
-//! The decisions of the operator and of the kind of proxy about every response.
+//! Whether a response is stored and for how long, by all rules together.
 //!
-//! Owns: which field a response's directives are read from, and the decision whether it is stored, from all rules
-//! together.
+//! Owns: the settings of the operator and the kind of proxy (forward or reverse), and which header a response's
+//! directives are read from.
 
 use http::{HeaderMap, Method, StatusCode};
 
@@ -17,13 +17,12 @@ use super::targeted;
 pub struct Policy {
     /// Lifetimes for responses that have none.
     pub default_ttl: DefaultTtl,
-    /// Whether this cache works for the origin, so that `CDN-Cache-Control` is for it: a reverse proxy. To a forward
-    /// proxy it says nothing.
+    /// Whether this is a reverse proxy, which obeys `CDN-Cache-Control`. A forward proxy ignores that header.
     pub is_for_origin: bool,
     /// Whether responses with `Set-Cookie` are stored as if they had none.
     pub stores_cookies: bool,
-    /// How long beyond its lifetime a response is served while the origin cannot be reached and does not say itself
-    /// (`stale-if-error`), in seconds; 0 for not at all.
+    /// How long beyond its lifetime a response without `stale-if-error` is served while the origin cannot be reached,
+    /// in seconds; 0 for not at all.
     pub stale_unreachable_s: u64,
 }
 
@@ -34,7 +33,7 @@ impl Policy {
         targeted.unwrap_or_else(|| ResponseDirectives::parse(headers))
     }
 
-    /// The lifetime of a response received at `response_ms`; `key` is the primary one.
+    /// The lifetime of a response received at `response_ms`; `key` is the primary key.
     pub fn lifetime(
         &self,
         key: &[u8],
@@ -46,12 +45,12 @@ impl Policy {
         lifetime(status, headers, directives, self.default_ttl.for_key(key), response_ms)
     }
 
-    /// The fate of a response's cookies.
+    /// What happens to a response's cookies.
     pub fn cookies(&self, headers: &HeaderMap) -> Cookies {
         cookies(headers, &self.directives(headers), self.stores_cookies)
     }
 
-    /// Whether the response that was received at `response_ms` to a request may be stored.
+    /// Whether a response may be stored, given its request.
     pub fn storability(
         &self,
         (method, key, request_headers, request): (&Method, &[u8], &HeaderMap, &RequestDirectives),

@@ -1,8 +1,8 @@
 //! Whether a stored response may answer a request as it is.
 //!
-//! Owns: RFC 9111, 4, 4.2.4 and 5.2.1, and RFC 5861: fresh, allowed stale, allowed stale while it is validated, or to
-//! be validated first; and what is allowed if that fails. `only-if-cached`, and the case that nothing is stored, are
-//! the caller's.
+//! Owns: RFC 9111, 4, 4.2.4 and 5.2.1, and RFC 5861: the response is fresh, may be used stale, may be used stale while
+//! it is validated, or must be validated first; and whether it may be used if validation fails. The caller handles
+//! `only-if-cached`, and the case that nothing is stored.
 //!
 //! | the stored response is stale, and | it is served |
 //! |---|---|
@@ -19,7 +19,7 @@ use super::age::current_age_ms;
 use super::cache_control::{RequestDirectives, ResponseDirectives};
 use super::cache_status::Forward;
 
-/// The parts of a stored response that matter for the decision.
+/// The facts about a stored response that the decision depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Stored {
     /// When it was received, Unix milliseconds.
@@ -28,9 +28,10 @@ pub struct Stored {
     pub initial_age_ms: u64,
     /// Its freshness lifetime, in milliseconds.
     pub lifetime_ms: u64,
-    /// How long after that it may be served while it is validated, in seconds.
+    /// How long after its lifetime it may be served while it is validated, in seconds.
     pub while_revalidate_s: u32,
-    /// The same if the origin fails; `None` if the origin does not say.
+    /// How long after its lifetime it may be served if the origin fails, in seconds; `None` if the response does not
+    /// say.
     pub if_error_s: Option<u32>,
     /// Never without validation.
     pub no_cache: bool,
@@ -82,7 +83,7 @@ pub enum Verdict {
         /// How long it stays fresh, in seconds; not positive.
         ttl_s: i64,
     },
-    /// Ask the origin first, for this reason.
+    /// Validate it with the origin first, for this reason.
     Validate(Forward),
 }
 
@@ -91,12 +92,12 @@ pub enum Verdict {
 pub enum Failure {
     /// It could not be reached, or did not answer.
     Unreachable,
-    /// It answered with an error or with nonsense.
+    /// It answered with an error or with an invalid response.
     Error,
 }
 
 impl Failure {
-    /// The failure that a status tells, for `stale-if-error` (RFC 5861, 4).
+    /// The failure that a status stands for, for `stale-if-error` (RFC 5861, 4).
     pub fn of(status: StatusCode) -> Option<Failure> {
         matches!(status.as_u16(), 500 | 502 | 503 | 504).then_some(Failure::Error)
     }
@@ -125,10 +126,10 @@ pub fn decide(stored: &Stored, request: &RequestDirectives, now_ms: u64) -> Verd
     Verdict::Validate(Forward::Stale)
 }
 
-/// Decides about a stored response that was to be validated at `now_ms` when the origin failed: its age and its
-/// remaining lifetime in seconds, as for [`Verdict::Serve`], if it may be served all the same.
+/// Decides about a stored response that could not be validated because the origin failed. If it may be served anyway,
+/// returns its age and its remaining lifetime in seconds, as in [`Verdict::Serve`].
 ///
-/// `unreachable_s` is how stale it may be if the origin cannot be reached and says nothing about it.
+/// `unreachable_s` is how stale a response without `stale-if-error` may be if the origin cannot be reached.
 pub fn decide_on_failure(
     stored: &Stored,
     request: &RequestDirectives,
@@ -149,7 +150,7 @@ pub fn decide_on_failure(
     (seconds > 0 && is_stale_within(stored, request, ttl_ms, seconds)).then_some((age_ms / 1000, ttl_ms / 1000))
 }
 
-/// Whether a request demands something fresher than this, be it fresh or not.
+/// Whether a request demands a fresher response than this one, even if this one is fresh.
 fn is_demanding(request: &RequestDirectives, age_ms: u64, ttl_ms: i64) -> bool {
     let min_fresh_ms = request.min_fresh.unwrap_or(0).saturating_mul(1000).min(i64::MAX as u64) as i64;
     request.no_cache
@@ -158,7 +159,7 @@ fn is_demanding(request: &RequestDirectives, age_ms: u64, ttl_ms: i64) -> bool {
         || (ttl_ms > 0 && ttl_ms < min_fresh_ms)
 }
 
-/// Whether a stale response may be served for this long beyond its lifetime.
+/// Whether a stale response may be served: nobody forbids it, and it is at most `seconds` beyond its lifetime.
 fn is_stale_within(stored: &Stored, request: &RequestDirectives, ttl_ms: i64, seconds: u64) -> bool {
     !stored.forbids_stale
         && request.min_fresh.unwrap_or(0) == 0

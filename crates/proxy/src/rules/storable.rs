@@ -1,7 +1,7 @@
 //! Whether a response may be stored.
 //!
-//! Owns: RFC 9111, 3 and 3.5, for a shared cache that understands GET, keeps whole responses only, and has no use for
-//! what it could never serve.
+//! Owns: RFC 9111, 3 and 3.5, for a shared cache that stores only whole responses to GET, and none that it could never
+//! serve.
 
 use http::header::{AUTHORIZATION, ETAG, LAST_MODIFIED};
 use http::{HeaderMap, Method, StatusCode};
@@ -10,15 +10,15 @@ use super::cache_control::{RequestDirectives, ResponseDirectives};
 use super::freshness::{Freshness, is_explicit, is_heuristically_cacheable};
 use super::vary::Vary;
 
-/// Whether to store, and why not.
+/// Whether a response is stored, or why not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Storability {
     /// It may be stored.
     Storable,
     /// The method is not GET.
     Method,
-    /// The status is interim, partial, a validation's, not understood if it must be, or none of HTTP (600 and above,
-    /// which RFC 9110, 15 has treated as errors of a server).
+    /// The status is 1xx, 206 or 304; or unknown here with `must-understand`; or 600 and above, which RFC 9110, 15
+    /// treats as server errors.
     Status,
     /// `no-store` in the request or the response.
     NoStore,
@@ -28,7 +28,7 @@ pub enum Storability {
     Authorization,
     /// `Set-Cookie`, and nothing permits storing it (`cookies`).
     SetCookie,
-    /// Nothing allows it: no lifetime, not `public`, and a status that says nothing about caching.
+    /// Nothing allows it: no lifetime, not `public`, and no status that is cacheable by default.
     NotAllowed,
     /// `Vary: *`, or more names than are kept.
     Vary,
@@ -42,15 +42,15 @@ impl Storability {
         self == Storability::Storable
     }
 
-    /// Whether the stored response for the URL must go because of it: the origin has another one now, which must not be
-    /// stored. A refusal because of the request alone, or of an origin in trouble, says nothing about that.
+    /// Whether the stored response for the URL must be purged: the origin now has another one, which must not be
+    /// stored. Not if only the request forbids storing, or if the origin is in trouble.
     pub fn supersedes(self, status: StatusCode) -> bool {
         let is_about_the_request = matches!(self, Storability::Method | Storability::Authorization);
         !(self.is_storable() || is_about_the_request || status.is_server_error() || status.as_u16() >= 600)
     }
 }
 
-/// The final status codes whose meaning for caches is known here.
+/// The final status codes whose meaning for caches this cache knows.
 fn is_understood(status: StatusCode) -> bool {
     matches!(status.as_u16(),
         200..=205 | 300..=303 | 307 | 308 | 400..=417 | 421 | 422 | 426 | 428 | 429 | 431 | 451 | 500..=505 | 511)

@@ -4,18 +4,18 @@
 //! `Expires`; otherwise it is ignored. It is passed on, for further caches of the same kind. *Source*: RFC 9213; RFC
 //! 9651, 3.2.
 //!
-//! It is a dictionary and not a `Cache-Control` list: keys are in lower case, the last of several counts, parameters
-//! mean nothing, and values have types:
+//! It is a dictionary and not a `Cache-Control` list: keys are in lower case, the last of duplicate keys counts,
+//! parameters are ignored, and values have types:
 //!
-//! | directive | type | of another type |
+//! | directive | type | with another type |
 //! |---|---|---|
 //! | `max-age`, `s-maxage` | integer | counts as 0: stale |
-//! | `stale-while-revalidate`, `stale-if-error` | integer | is not there |
-//! | `public`, `must-understand` | true | is not there |
-//! | `no-cache`, `private` | true, or a text that names fields | is there, without names; `?0` is not |
-//! | `no-store`, `must-revalidate`, `proxy-revalidate` | true | is there; `?0` is not |
+//! | `stale-while-revalidate`, `stale-if-error` | integer | ignored |
+//! | `public`, `must-understand` | true | ignored |
+//! | `no-cache`, `private` | true, or a string of field names | set, without names; but `?0` is ignored |
+//! | `no-store`, `must-revalidate`, `proxy-revalidate` | true | set; but `?0` is ignored |
 //!
-//! So a mistake never makes a response fresher or more widely shared than it is without the directive.
+//! So a mistake never makes a response fresher or more widely shared than without the directive.
 
 use http::HeaderMap;
 use http::header::CDN_CACHE_CONTROL;
@@ -23,7 +23,7 @@ use http::header::CDN_CACHE_CONTROL;
 use super::cache_control::{DELTA_SECONDS_MAX, Name, ResponseDirectives, is_about_cookies};
 use super::structured::{Value, dictionary, field};
 
-/// Reads the field; `None` if `Cache-Control` and `Expires` count.
+/// Reads the field; `None` if it is absent, empty or does not parse: then `Cache-Control` and `Expires` count.
 pub fn directives(headers: &HeaderMap) -> Option<ResponseDirectives> {
     let field = field(headers, &CDN_CACHE_CONTROL)?;
     let members = dictionary(&field).filter(|members| !members.is_empty())?;

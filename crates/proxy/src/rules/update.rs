@@ -1,17 +1,17 @@
 //! New headers for a stored response, from the `304` that validated it.
 //!
-//! Owns: which headers are replaced. The body stays, so what describes its bytes stays. *Source*: RFC 9111, 3.2 and
-//! 4.3.4.
+//! Owns: which headers are replaced. The body stays, so the headers that describe its bytes stay. *Source*: RFC 9111,
+//! 3.2 and 4.3.4.
 
 use http::HeaderMap;
 use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, HeaderName};
 
 const ABOUT_THE_BODY: [HeaderName; 3] = [CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE];
 
-/// Puts the headers of a `304` (without hop-by-hop ones) over those of the stored response.
+/// Updates the headers of the stored response with those of a `304`, which has no hop-by-hop headers here.
 ///
-/// Every header that the `304` has replaces all lines of that name; the others stay. The old `Age` and `Date` go even
-/// if the `304` has none: they would make the response look as old as it was.
+/// Every header of the `304` replaces all lines of that name; the others stay. The old `Age` and `Date` are removed
+/// even if the `304` has none: they would make the response look as old as before.
 pub fn merged(stored: &HeaderMap, fresh: &HeaderMap) -> HeaderMap {
     let mut result = stored.clone();
     result.remove(http::header::AGE);

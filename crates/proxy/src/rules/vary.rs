@@ -1,10 +1,10 @@
 //! Responses that depend on request headers.
 //!
 //! Owns: the names in `Vary`, and the variant part of a key: for each name, in order, `name:value\n`, or `name\n` if
-//! the request lacks it. Values compare exactly but for whitespace: several lines are joined by commas, whitespace
-//! around commas goes, other runs of it become one space; and but for the case of languages, codings and character
-//! sets, which have none. Their order may mean something to an origin, so it stays. The names are in the variant, so a
-//! reader of one can tell whether a request matches it. *Source*: RFC 9111, 4.1.
+//! the request lacks it. Values are normalised before they are compared: several lines are joined by commas, whitespace
+//! around commas is removed, other runs of whitespace become one space, and languages, codings and character sets
+//! become lower case. Their order stays, because it may matter to an origin. The variant contains the names, so it
+//! alone is enough to tell whether a request matches. *Source*: RFC 9111, 4.1.
 
 use http::header::VARY;
 use http::{HeaderMap, HeaderName};
@@ -14,7 +14,7 @@ use super::list::members_of;
 /// The most names by which stored responses of one URL may vary.
 pub const VARY_NAMES_MAX: usize = 16;
 
-/// Headers whose values mean the same in any case (RFC 9110, 8.3.2, 8.4.1 and 8.5.1).
+/// Headers whose values are case-insensitive (RFC 9110, 8.3.2, 8.4.1 and 8.5.1).
 const WITHOUT_CASE: [&str; 3] = ["accept-charset", "accept-encoding", "accept-language"];
 
 /// The headers that a response varies by.
@@ -24,12 +24,12 @@ pub enum Vary {
     Nothing,
     /// These headers; sorted, each once.
     Names(Vec<HeaderName>),
-    /// Anything: it can never be reused.
+    /// Anything: the response can never be reused.
     Any,
 }
 
 impl Vary {
-    /// Reads a response's `Vary`. More than [`VARY_NAMES_MAX`] names, or one that is no name, count as `*`.
+    /// Reads a response's `Vary`. More than [`VARY_NAMES_MAX`] names, or an invalid name, count as `*`.
     pub fn parse(headers: &HeaderMap) -> Vary {
         if !headers.contains_key(VARY) {
             return Vary::Nothing;

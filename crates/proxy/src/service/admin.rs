@@ -1,6 +1,6 @@
 //! Who may purge over HTTP, request by request.
 //!
-//! Owns: the refusals. Each says what the operator can do about it; none reveals whether a token was nearly right.
+//! Owns: the refusals. Each says what the operator can do; none reveals whether a token was nearly right.
 
 use http::header::{ALLOW, AUTHORIZATION, WWW_AUTHENTICATE};
 use http::{HeaderValue, Response, StatusCode};
@@ -13,10 +13,10 @@ use crate::body::ReplyBody;
 const RELAYED: [&str; 6] =
     ["forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip"];
 
-/// The requests served on addresses that are not for administration.
+/// The methods that are served on addresses that are not for administration.
 const SERVED: HeaderValue = HeaderValue::from_static("GET, HEAD, OPTIONS, POST, PUT, PATCH, DELETE");
 
-/// Refuses a purge that this client may not request, or not in this way.
+/// Refuses a purge that this client may not request, or may not request in this way.
 pub(super) fn refuse_purge(request: &ClientRequest) -> Option<Response<ReplyBody>> {
     let refusal = refusal_of_purge(request);
     if refusal.is_some() {
@@ -53,7 +53,7 @@ fn refusal_of_purge(request: &ClientRequest) -> Option<Response<ReplyBody>> {
     }
 }
 
-/// Refuses all but purges on an address for administration.
+/// Refuses everything except purges on an address for administration.
 pub(super) fn refuse_other(request: &ClientRequest) -> Response<ReplyBody> {
     let text = "This address is for administration: it serves PURGE alone. Send all else to an address of --listen.";
     let response = own(request, StatusCode::METHOD_NOT_ALLOWED, "admin-only", text, true);

@@ -1,8 +1,9 @@
-//! GET and HEAD by way of the store.
+//! GET and HEAD through the store.
 //!
-//! Owns: the choice among the stored response, another's fetch, a fetch that others may join, and going alone; and
-//! going back to the stored response if the origin fails. Another round (a marker was found, another fetch ended, a
-//! variant was learned) is bounded; then a request goes alone.
+//! Owns: the choice whether a request is answered from the store, joins another request's fetch, begins a fetch that
+//! others may join, or goes to the origin alone; and falling back to the stored response if the origin fails. A request
+//! looks again if it found a marker, another fetch ended, or it learned its variant. The number of rounds is bounded;
+//! then the request goes alone.
 
 use http::header::SET_COOKIE;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
@@ -24,10 +25,10 @@ use crate::rules::vary::{matches_variant, names_in, push_variant};
 use crate::stored::response::Found;
 use crate::upstream::FetchError;
 
-/// How often a request may look again before it goes without the store.
+/// How often a request looks into the store before it goes alone.
 const ROUNDS_MAX: usize = 5;
 
-/// The variant part of a request's key, as far as it is known.
+/// The variant part of a request's key; empty until it is known.
 #[derive(Default)]
 struct Variant {
     names: Vec<HeaderName>,
@@ -108,8 +109,8 @@ pub(super) async fn serve(mut request: ClientRequest) -> Response<ReplyBody> {
     pass::pass(request, None, why).await
 }
 
-/// Lets the origin validate a response that has just been served stale. If that cannot be now, the next request tries
-/// again.
+/// Lets the origin validate a response that has just been served stale. If that is not possible now, the next request
+/// tries again.
 fn validate_for_later(request: &ClientRequest, key: KeyRef<'_>, names: &[HeaderName], object: &Object) {
     let worker = &request.worker;
     if request.directives.no_store || worker.fills.get() >= worker.options.limits.fills_max {
@@ -121,7 +122,8 @@ fn validate_for_later(request: &ClientRequest, key: KeyRef<'_>, names: &[HeaderN
     }
 }
 
-/// Goes only to the origin, and back to the stored response if that fails.
+/// Sends the request to the origin without filling the store, and falls back to the stored response if the origin
+/// fails.
 async fn alone(request: ClientRequest, why: Forward, stale: Option<Object>) -> Response<ReplyBody> {
     if stale.is_none() {
         return pass::pass(request, None, why).await;
@@ -165,7 +167,7 @@ fn answer(
     from_stored(&question, headers, stored, Source::Object(object.clone()), age_s, status.value(), outcome)
 }
 
-/// What may be served although the origin failed, with its age and its remaining lifetime in seconds.
+/// The object that may be served although the origin failed, with its age and its remaining lifetime in seconds.
 fn stale_on(request: &ClientRequest, stale: Option<Object>, failure: Failure) -> Option<(Object, u64, i64)> {
     let (object, policy) = (stale?, &request.worker.policy);
     let Found::Response(stored) = object.decoded(|bytes| Found::read(bytes, &request.key, policy)) else { return None };
@@ -174,7 +176,7 @@ fn stale_on(request: &ClientRequest, stale: Option<Object>, failure: Failure) ->
     Some((object.clone(), age_s, ttl_s))
 }
 
-/// Answers with that.
+/// Answers with an object that [`stale_on`] found.
 fn answer_stale(
     request: ClientRequest,
     why: Forward,
@@ -185,7 +187,7 @@ fn answer_stale(
     answer(request, object, age_s, cache_status, Outcome::Stale)
 }
 
-/// What happens to a request whose fetch failed.
+/// Answers a request whose fetch failed.
 fn fail(
     request: ClientRequest,
     why: Forward,
@@ -237,7 +239,7 @@ async fn lead(
     }
 }
 
-/// Adds the cookies for the client that asked, which are not stored.
+/// Adds the cookies that are only for the requesting client, and are not stored.
 fn with_cookies(mut response: Response<ReplyBody>, cookies: Vec<HeaderValue>) -> Response<ReplyBody> {
     cookies.into_iter().for_each(|cookie| _ = response.headers_mut().append(SET_COOKIE, cookie));
     response
@@ -248,7 +250,7 @@ enum Followed {
     Answered(Response<ReplyBody>),
     /// The URL varies by these headers, and this request is for another variant.
     Varies(ClientRequest, Vec<HeaderName>),
-    /// The response is not for this request.
+    /// The response cannot answer this request.
     Alone(ClientRequest),
 }
 
@@ -260,7 +262,7 @@ async fn follow(request: ClientRequest, why: Forward, mut reader: FillReader, st
             if !matches_variant(&variant, &request.headers) {
                 return Followed::Varies(request, names_in(&variant));
             }
-            // A response that must be validated for each request was validated for the other's alone.
+            // A response that must be validated for each request has only been validated for the other one.
             let found = Found::read(&metadata, &request.key, &request.worker.policy);
             let Found::Response(stored) = found else { return Followed::Alone(request) };
             if let Verdict::Validate(_) = decide(&stored.stored, &request.directives, request.worker.now_ms()) {
@@ -291,7 +293,7 @@ async fn follow(request: ClientRequest, why: Forward, mut reader: FillReader, st
     }
 }
 
-/// Answers from a fetch under way; returns the request back if that has failed already.
+/// Answers from a fetch under way; returns the request if the fetch has failed already.
 async fn stream(
     mut request: ClientRequest,
     mut reader: FillReader,

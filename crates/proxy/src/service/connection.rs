@@ -1,7 +1,7 @@
-//! One client's connection from its first byte to its last.
+//! One client's connection, from the first byte to the last.
 //!
-//! Owns: hyper on the watched stream, ending it when the watch says so, tunnels after a `CONNECT`, and a short wait for
-//! the rest of what a refused client sends, lest the refusal be lost with the connection.
+//! Owns: hyper on the watched stream, ending it when the watch says so, tunnels after a `CONNECT`, and reading what a
+//! refused client still sends, for a short time: closing earlier could lose the refusal.
 
 use std::future::poll_fn;
 use std::net::SocketAddr;
@@ -28,7 +28,7 @@ use crate::wire::framing::Violation;
 use crate::wire::stream::{SharedStream, WatchedStream};
 use crate::worker::{Mode, Worker};
 
-/// How long a client may take to read a refusal while it goes on sending.
+/// How long a client may take to read a refusal while it keeps sending.
 const LINGER: Duration = Duration::from_secs(1);
 
 /// The most that hyper buffers of one connection, each way.
@@ -73,20 +73,20 @@ pub(crate) async fn serve(worker: Rc<Worker>, watch: Rc<Watch>, stream: TcpStrea
             is_draining = true;
             Pin::new(&mut connection).graceful_shutdown();
         }
-        // A body that could not be completed is the proxy's doing; all other errors are the client's and it knows.
+        // Only a body that could not be completed is the proxy's fault; the client knows about all other errors.
         let polled = connection.poll_without_shutdown(context);
         if polled.is_pending() && watch.has_announced() {
             stream.announce(context);
         }
         if polled.is_pending() && watch.is_draining() && !is_draining && watch.is_written() {
-            // The rest of an answer has just been written: now it can end.
+            // The rest of an answer has just been written: now the connection can end.
             context.waker().wake_by_ref();
         }
         if polled.is_pending() && watch.violation().is_some() && stream.is_refused() {
             return Poll::Ready(Ended::Refused);
         }
         if polled.is_pending() && is_draining && watch.is_settled() {
-            // Half a request is nothing under way.
+            // An incomplete request does not count as under way.
             return Poll::Ready(Ended::Well);
         }
         polled.map(|result| match result {
@@ -99,7 +99,8 @@ pub(crate) async fn serve(worker: Rc<Worker>, watch: Rc<Watch>, stream: TcpStrea
     drop(parts.io);
     let Some(stream) = stream.into_inner() else { return };
     if ended == Ended::InAnAnswer {
-        // A body without a length ends with its connection, so one that was cut off must not look complete: reset it.
+        // A body without a length ends when its connection closes. Reset the connection, or a cut body would look
+        // complete.
         abort(stream.into_inner());
         return;
     }
@@ -121,11 +122,11 @@ pub(crate) async fn serve(worker: Rc<Worker>, watch: Rc<Watch>, stream: TcpStrea
 /// How hyper's part of a connection ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ended {
-    /// Nothing is left to be sent.
+    /// Nothing remains to be sent.
     Well,
-    /// With a request that hyper has not seen the end of, and that is still to be refused.
+    /// With a request that hyper has not read to its end, and that must still be refused.
     Refused,
-    /// Before an answer was whole.
+    /// Before an answer was complete.
     InAnAnswer,
 }
 
@@ -134,8 +135,8 @@ fn abort(stream: TcpStream) {
     _ = socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO));
 }
 
-/// Ends a stream: refuses unanswered requests, tells the client that it ends, and takes the bytes that still come,
-/// until the client ends too or its time is over.
+/// Ends a stream: refuses the unanswered request, shuts down writing, and discards incoming bytes until the client
+/// closes or [`LINGER`] has passed.
 async fn end(client: &Client, stream: WatchedStream<TcpStream>, unanswered: Option<Violation>) {
     let watch = &client.watch;
     let mut stream = stream.into_inner();
@@ -159,7 +160,7 @@ async fn end(client: &Client, stream: WatchedStream<TcpStream>, unanswered: Opti
     _ = tokio::time::timeout(LINGER, until_killed(watch, drain)).await;
 }
 
-/// What hyper calls for every request of a connection.
+/// The service that hyper calls for every request of a connection.
 struct Front {
     worker: Rc<Worker>,
     client: Rc<Client>,
@@ -188,7 +189,7 @@ impl Service<Request<Incoming>> for Front {
     }
 }
 
-/// A response that is there, or is being worked on. Reading what is there costs no allocation.
+/// A response that is ready, or is being worked on. A ready one costs no allocation.
 enum Answer {
     Ready(Option<Response<ReplyBody>>),
     Pending(Pin<Box<dyn Future<Output = Response<ReplyBody>>>>),

@@ -1,8 +1,8 @@
-//! The shortest way: a plain `GET` of what is fresh and whole in memory, answered before hyper sees it.
+//! The fastest way: a plain `GET` of an object that is fresh and whole in memory, answered before hyper sees it.
 //!
-//! Owns: which requests are that plain, and the bytes of their responses. It takes one complete head that the framing
-//! has accepted, whose headers are all of a short list that changes nothing in the answer; all others go to hyper
-//! unchanged. It copies no body and allocates nothing once its buffer has grown.
+//! Owns: which requests are plain, and the bytes of their responses. A plain request is one complete head that the
+//! framing has accepted, with only headers of a short list, none of which changes the answer. All others go to hyper
+//! unchanged. Answering copies no body and allocates nothing once the buffer has grown.
 
 use std::rc::Rc;
 
@@ -19,7 +19,7 @@ use crate::rules::key::push_decimal;
 use crate::wire::stream::Shortcut;
 use crate::worker::{Mode, Worker};
 
-/// Longer bodies may not be sent at once; they go the long way, which waits and counts them.
+/// Longer bodies may not fit into the send buffer; hyper sends them, and they are counted as they are sent.
 const BODY_BYTES_MAX: usize = 64 * 1024;
 
 /// Answers for one client.
@@ -96,7 +96,7 @@ pub(crate) fn plain_path(request: &[u8]) -> Option<&[u8]> {
     plain(request).map(|plain| plain.path)
 }
 
-/// Reads one complete head, nothing before it and nothing after it; `None` if it is not plain.
+/// Reads a buffer that must hold exactly one complete head; `None` if it is not plain.
 fn plain(request: &[u8]) -> Option<Plain<'_>> {
     let head = request.strip_suffix(b"\r\n\r\n")?;
     let mut lines = Lines { rest: head };
@@ -128,7 +128,7 @@ fn plain(request: &[u8]) -> Option<Plain<'_>> {
         {
             return None;
         }
-        // Untrimmed: a line feed is trimmed too, and ends a line for some.
+        // Checks the untrimmed value: trimming also removes line feeds, which some parsers treat as the end of a line.
         if !line[colon + 1..].iter().all(|byte| matches!(byte, b' '..=b'~')) {
             return None;
         }
@@ -141,7 +141,7 @@ fn is_plain(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"-._~/?&=+%:@!$,;*()".contains(&byte)
 }
 
-/// Lines between `\r\n`; a head with an empty line inside is two heads and has no plain line there.
+/// Lines between `\r\n`. An empty line (after it a second head follows) and a lone `\r` give a line that is not plain.
 struct Lines<'a> {
     rest: &'a [u8],
 }

@@ -1,9 +1,9 @@
 //! The fetch that fills the store.
 //!
-//! Owns: one request to the origin on behalf of all who wait for a key, in its own task: the client that asked first
-//! may leave, and the fetch goes on. It decides the kind of response (confirmation, storable, not storable), reports it
-//! to the request that began the fetch, and writes the body into the fill, which everybody reads. A body that is not
-//! complete fails the fill.
+//! Owns: one request to the origin for all requests that wait for a key. It runs in its own task, so it continues if
+//! the first client disconnects. It decides the kind of response (confirmation, storable, not storable), reports it to
+//! the request that began the fetch, and writes the body into the fill, which all waiting requests read. An incomplete
+//! body fails the fill.
 
 use std::rc::Rc;
 
@@ -40,7 +40,7 @@ use crate::worker::{Mode, Worker};
 pub(super) struct Plan {
     worker: Rc<Worker>,
     key: Vec<u8>,
-    /// The client's headers: `Vary` is about them.
+    /// The client's headers, which `Vary` refers to.
     headers: HeaderMap,
     directives: RequestDirectives,
     /// The names by which the URL is known to vary.
@@ -51,32 +51,33 @@ pub(super) struct Plan {
     herald: Herald,
 }
 
-/// The information for the request that began the fetch.
+/// The result, for the request that began the fetch.
 pub(super) enum Told {
-    /// The response with this status is being stored: read along. The cookies are only for the client that asked.
+    /// The response with this status is being stored: read it from the fill. The cookies are only for the requesting
+    /// client.
     Streaming(u16, Vec<HeaderValue>),
-    /// The stored response still holds; the cookies likewise.
+    /// The stored response is still valid. The cookies are only for the requesting client.
     Refreshed(Object, Vec<HeaderValue>),
-    /// The response is not stored: it is only for the client that asked.
+    /// The response is not stored: it is only for the requesting client.
     Direct(Response<Incoming>, Lease),
-    /// The response could be stored, but is too long for the store: for the asker alone.
+    /// The response could be stored, but is too long for the store: it is only for the requesting client.
     TooLarge(Response<Incoming>, Lease),
-    /// The origin answered with this error, and what is stored may be served instead.
+    /// The origin answered with this error, and the stored response may be served instead.
     Stale(StatusCode),
     /// There is no response.
     Failed(FetchError),
 }
 
 impl ClientRequest {
-    /// How far this request may go.
+    /// Which addresses this request may reach.
     pub(super) fn reach(&self) -> Reach {
         let is_from_here = self.client.is_loopback || matches!(self.worker.mode, Mode::Reverse { .. });
         if is_from_here { Reach::Everywhere } else { Reach::Beyond }
     }
 
-    /// The destination of this request, and its head for there.
+    /// The destination of this request, and the head to send there.
     pub(super) fn upstream(&self) -> (Option<Destination>, RequestHead) {
-        // Only the origin behind a reverse proxy is told who asks; servers that a forward proxy asks are not.
+        // Only the origin of a reverse proxy is told the client's address; the origins of a forward proxy are not.
         let is_reverse = matches!(self.worker.mode, Mode::Reverse { .. });
         let forwarding = Forwarding {
             peer: self.client.address.ip(),
@@ -102,7 +103,7 @@ impl Plan {
     /// Plans to fetch the whole of the requested response.
     pub fn new(request: &ClientRequest, names: Vec<HeaderName>, stale: Option<Object>) -> Plan {
         let (to, mut head) = request.upstream();
-        // Also for a HEAD that found something to be validated.
+        // Also for a HEAD that found a stored response to validate.
         head.method = Method::GET;
         head.ask_for_all();
         Plan {
@@ -142,7 +143,7 @@ impl Plan {
     }
 }
 
-/// Fetches. The fill ends with this task, whatever happens to it.
+/// Makes the planned fetch. The fill ends with this task, however the task ends.
 pub(super) async fn run(plan: Plan, mut fill: Fill, tell: oneshot::Sender<Told>) {
     let worker = plan.worker.clone();
     let _counted = Counted::new(&worker);
@@ -166,7 +167,7 @@ pub(super) async fn run(plan: Plan, mut fill: Fill, tell: oneshot::Sender<Told>)
             }
         };
         if Failure::of(response.status()).is_some_and(|failure| plan.allows_stale_on(failure)) {
-            // Its waiters have the same response to go back to.
+            // The waiting requests have the same stored response to fall back to.
             drop(fill);
             _ = tell.send(Told::Stale(response.status()));
             return;
@@ -179,7 +180,7 @@ pub(super) async fn run(plan: Plan, mut fill: Fill, tell: oneshot::Sender<Told>)
             lease.finish();
             let stored = stale.as_ref().filter(|stored| validates(&parts.headers, stored));
             if let (Some(stored), Some(object)) = (stored, &plan.stale) {
-                // It gets the tags of the 304, and keeps its own.
+                // The object gets the tags of the 304, and keeps its own.
                 let is_tagged = tag(&plan, &mut fill, &parts.headers);
                 let mut fresh = parts.headers.clone();
                 let own_cookies = if keeps_cookies(&worker, &merged(stored, &fresh)) {
@@ -191,13 +192,13 @@ pub(super) async fn run(plan: Plan, mut fill: Fill, tell: oneshot::Sender<Told>)
                 if worker.options.strip_tags {
                     strip(&mut headers);
                 }
-                // Its place in the store is the one of these names.
+                // Its key in the store depends on these names, so they must be the same.
                 if is_tagged && Vary::parse(&headers).union(&plan.names) == Vary::of(plan.names.clone()) {
                     refresh(&plan, fill, object, &headers, times, (tell, own_cookies)).await;
                     return;
                 }
             }
-            // It confirms another response than the request named, or one of another variant: request all of it.
+            // It confirms another response than the stored one, or one of another variant: request the whole response.
             validates_stale = false;
             head = plan.head.clone();
             continue;
@@ -208,7 +209,7 @@ pub(super) async fn run(plan: Plan, mut fill: Fill, tell: oneshot::Sender<Told>)
     }
 }
 
-/// One of the fetches that are under way at a time.
+/// Counts a fetch as under way.
 struct Counted(Rc<Worker>);
 
 impl Counted {
@@ -224,7 +225,7 @@ impl Drop for Counted {
     }
 }
 
-/// Whether a body ends only with its connection: then a whole one looks like one that was cut off.
+/// Whether a body ends only when the connection closes. Then a complete body cannot be told from one that was cut off.
 pub(super) fn is_close_delimited(headers: &HeaderMap, body: &Incoming) -> bool {
     body.size_hint().exact().is_none() && !headers.contains_key(TRANSFER_ENCODING)
 }
@@ -250,15 +251,15 @@ async fn refresh(
         Ok(object) => Told::Refreshed(object, cookies),
         Err(()) => {
             plan.worker.stats.failed_fills.add(1);
-            // The origin has just confirmed it, so the stored response may be served although the store cannot note
-            // that.
+            // The origin has just confirmed the stored response, so it may be served although the store could not
+            // update it.
             Told::Refreshed(object.clone(), cookies)
         }
     };
     _ = tell.send(told);
 }
 
-/// Stores a response if it may be stored, else hands it to the one who asked.
+/// Stores a response if it may be stored, else hands it to the request that began the fetch.
 async fn fetch_body(
     plan: &Plan,
     mut fill: Fill,
@@ -289,7 +290,7 @@ async fn fetch_body(
         .then(|| to_metadata(status, &headers, times))
         .flatten();
     let Some(metadata) = metadata else {
-        // An origin in trouble may answer the next request again.
+        // An origin in trouble may answer the next request with a storable response.
         if !is_trouble(status) && plan.stale.is_none() {
             worker.hit_for_miss.borrow_mut().insert(&plan.key, times.response_ms);
         }
@@ -301,7 +302,7 @@ async fn fetch_body(
         return;
     };
     let body_bytes = response.body().size_hint().exact();
-    // So that clients get the truth about it.
+    // Wait, so that `is_promised` is right when clients are told whether the response is stored.
     fill.wait_for_room(&variant, &metadata, body_bytes).await;
     let is_too_large = body_bytes.is_some_and(|bytes| bytes > fill.object_bytes_max());
     if !fill.start(&variant, metadata, body_bytes) {
@@ -310,7 +311,7 @@ async fn fetch_body(
         _ = tell.send(told);
         return;
     }
-    // It makes no difference whether somebody still waits for it.
+    // The fetch continues even if nobody waits for it any more.
     _ = tell.send(Told::Streaming(status.as_u16(), own_cookies));
     let mut pieces = pieces(response.into_body(), lease);
     while let Some(piece) = pieces.next().await {
@@ -331,12 +332,12 @@ async fn fetch_body(
         && names != plan.names
         && let Some(marker) = encode_marker(&names)
     {
-        // Without its marker the variant is not found again: a miss, nothing worse.
+        // If the marker cannot be stored, the variant is not found again. That only costs a miss.
         _ = worker.store.put(KeyRef::new(&plan.key, b""), marker, bytes::Bytes::new()).await;
     }
 }
 
-/// Gives the fetched object the tags that headers name; false if they are out of bounds.
+/// Gives the fetched object the tags that headers name; false if there are too many or too long ones.
 fn tag(plan: &Plan, fill: &mut Fill, headers: &HeaderMap) -> bool {
     let tags = tags_of(headers, origin_of(&plan.key));
     fill.tag(tags.iter().map(Vec::as_slice)).is_ok()
@@ -347,7 +348,7 @@ fn keeps_cookies(worker: &Worker, headers: &HeaderMap) -> bool {
     worker.policy.cookies(headers) == Cookies::Kept
 }
 
-/// Whether a status says nothing of the resource: the origin is in trouble, or speaks no HTTP (RFC 9110, 15).
+/// Whether a status says nothing about the resource: a server error, or not a status of HTTP (RFC 9110, 15).
 fn is_trouble(status: StatusCode) -> bool {
     status.as_u16() >= 500
 }

@@ -1,8 +1,8 @@
 //! Informational responses for the client whose request an origin is working on.
 //!
-//! Owns: the receiver: the one client whose request was sent to the origin, unless it speaks HTTP/1.0. A client that
-//! joins another's fetch, or gets what is stored, gets none. A `100` is passed on too: `Expect` is not sent to origins,
-//! so the proxy has not requested it. *Source*: RFC 9110, 15.2.
+//! Owns: who receives them: the client whose request was sent to the origin, unless it speaks HTTP/1.0. A client that
+//! joins another client's fetch, or is answered from the store, receives none. A `100` is passed on too: `Expect` is
+//! not sent to origins, so the proxy has not requested it. *Source*: RFC 9110, 15.2.
 
 use std::rc::Rc;
 
@@ -35,7 +35,7 @@ impl Herald {
         Herald { worker: worker.clone(), client: None }
     }
 
-    /// Passes one on. A line that is no header is not passed on; the parser will refuse it.
+    /// Passes one on, unless a line of it is not a header; hyper will refuse such a response.
     pub fn announce(&self, response: &Informational) {
         self.worker.stats.informational.add(1);
         let (Some(client), Some(mut headers)) = (&self.client, response.headers()) else { return };

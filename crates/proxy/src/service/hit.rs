@@ -1,7 +1,7 @@
-//! The short way: a fresh response that is whole in memory.
+//! The fast way: a fresh response that is whole in memory.
 //!
-//! Owns: answering without waiting. It allocates only for the headers, copies no body, and reads the clock twice. Any
-//! request that is not plain goes the long way, which looks again.
+//! Owns: answering without waiting. Answering allocates only for the headers, copies no body, and reads the clock
+//! twice. Every other request goes to `route`, which looks it up again.
 
 use std::rc::Rc;
 use std::time::Instant;
@@ -18,7 +18,8 @@ use crate::body::ReplyBody;
 use crate::rules::vary::push_variant;
 use crate::worker::{Mode, Worker};
 
-/// Answers from memory, and takes the request's headers for it; `None`, and the request as it was, if it cannot.
+/// Answers from memory, and reuses the map of the request's headers. If it cannot, returns `None` and leaves the
+/// request unchanged.
 pub(super) fn resident(
     worker: &Rc<Worker>,
     client: &Rc<Client>,
@@ -57,7 +58,7 @@ pub(super) fn resident(
     }
     let object = object;
     let Lookup::Serve(stored, age_s, ttl_s) = look_at(worker, key, &object, &directives, at_ms) else { return None };
-    // A body in fragments may have lost some; the long way checks that.
+    // A body in fragments may have lost some of them; `route` handles that.
     object.whole()?;
     let cache_status = worker.rendered.borrow_mut().hit(ttl_s);
     let version = request.version();

@@ -1,16 +1,16 @@
-//! Hints of locality for the store: what a page embeds belongs to the page.
+//! Hints for the store: the objects that a page embeds belong to the page.
 //!
-//! Owns: which object belongs to which page, as `Referer` says. A hint is made whenever something has to be read or
-//! fetched: new objects are stored beside their page, and an object stored elsewhere moves there when it is read for
-//! that page. Hits in memory pay nothing for it. Requests for pages themselves name the previous page in `Referer`;
-//! they are recognised by their `Accept` header.
+//! Owns: which object belongs to which page, according to `Referer`. A hint is made whenever an object must be read or
+//! fetched: new objects are stored next to their page, and an object stored elsewhere moves there when it is read for
+//! that page. Hits in memory make no hint. Requests for pages get no hint either, because their `Referer` is the
+//! previous page; they are recognised by `text/html` in `Accept`.
 
 use http::Uri;
 use http::header::{ACCEPT, REFERER};
 
 use super::request::{ClientRequest, push_request_key};
 
-/// Gives the store the page to which the object of a request belongs, if the request names it.
+/// Tells the store the page to which the requested object belongs, if the request names a page.
 pub(super) fn hint(request: &ClientRequest) {
     let accepts = request.headers.get(ACCEPT).map_or(&[][..], |value| value.as_bytes());
     if accepts.windows(9).any(|window| window.eq_ignore_ascii_case(b"text/html")) {

@@ -1,8 +1,7 @@
-//! What an object of the store is to a request: the one decision of all ways to a hit.
+//! Whether an object of the store answers a request: one decision for all code that serves hits.
 //!
-//! Owns: that decision. The ways differ in what they can wait for and in how they write the answer: `direct` writes
-//! bytes, `hit` and `cached` give responses by way of `reply`. It decodes an object's metadata once and waits for
-//! nothing.
+//! Owns: that decision. Its callers differ in what they can wait for and in how they write the answer: `direct` writes
+//! bytes, `hit` and `cached` make responses with `reply`. It decodes an object's metadata once and waits for nothing.
 
 use http::HeaderName;
 use nectary_store::Object;
@@ -17,11 +16,11 @@ use crate::worker::Worker;
 pub(super) enum Lookup<'a> {
     /// It is the answer, with its age and its remaining lifetime in seconds.
     Serve(&'a StoredResponse, u64, i64),
-    /// The same, and it is to be validated for the next request.
+    /// The same, and it must be validated for the next request.
     ServeAndValidate(u64, i64),
-    /// It is to be validated first, for this reason.
+    /// It must be validated first, for this reason.
     Validate(Forward),
-    /// The URL varies by these headers: the answer is under their values.
+    /// The URL varies by these headers: look up the variant for the request's values.
     Varies(&'a [HeaderName]),
     /// It cannot be read.
     Damaged,

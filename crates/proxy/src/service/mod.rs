@@ -1,10 +1,10 @@
 //! From a request to its response.
 //!
-//! Owns: the way of a request through the proxy. `connection` puts hyper on a client's stream; `direct` and `hit`
-//! answer at once what is fresh in memory, as `lookup` decides; `route` sends everything else where it belongs:
+//! Owns: the path of a request through the proxy. `connection` runs hyper on a client's stream. `direct` and `hit`
+//! answer at once from memory if `lookup` finds a fresh response. `route` chooses the path of all other requests:
 //! `cached` (look up, join or begin a fetch), `fetch` (the task that fills the store), `pass` (straight to the origin),
-//! `tunnel`, `purge` (which `admin` admits); `reply` makes responses, `refusal` those to no request, `herald` passes
-//! `1xx` on, `locality` hints.
+//! `tunnel`, `purge` (if `admin` allows it). `reply` makes responses, `refusal` answers bytes that are not a request,
+//! `herald` passes `1xx` on, `locality` hints.
 
 mod admin;
 mod cached;

@@ -1,7 +1,7 @@
-//! Requests that go to the origin without sharing the answer.
+//! Requests that go to the origin and whose answer is not shared.
 //!
-//! Owns: passing on requests that may not be answered from a store or kept in it, and purging the responses that an
-//! unsafe request may have changed before its response is passed on.
+//! Owns: passing on requests that may not be answered from the store or stored. After an unsafe request it purges the
+//! stored responses that the request may have changed, before it passes on the response.
 
 use std::time::Duration;
 
@@ -22,10 +22,10 @@ use crate::rules::invalidate::{invalidated, is_unsafe, origin_of};
 use crate::rules::tags::{invalidated_groups_of, strip};
 use crate::upstream::{FetchError, Lease, RequestBody, exchange, pieces};
 
-/// Reports that an object changed by an unsafe request is out of memory, but perhaps still on the device.
+/// Limits how often a failed purge is logged; the object is out of memory, but perhaps still on the device.
 pub(super) static PURGE_FAILED: Throttle = Throttle::every(Duration::from_secs(60));
 
-/// Passes a request on and its response back.
+/// Passes a request on, and its response back.
 pub(super) async fn pass(request: ClientRequest, body: Option<Incoming>, why: Forward) -> Response<ReplyBody> {
     match ask(&request, body).await {
         Ok((response, lease)) => forward(request, response, lease, why, Size::Any),
@@ -57,12 +57,12 @@ pub(super) async fn ask(
     Ok((response, lease))
 }
 
-/// Whether its size is why a response is not stored.
+/// Whether a response is not stored because of its size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Size {
-    /// It is not.
+    /// For another reason.
     Any,
-    /// It is longer than the store takes.
+    /// It is longer than the store accepts.
     TooLarge,
 }
 
@@ -115,7 +115,7 @@ fn forget_if_storable(request: &ClientRequest, response: &Response<Incoming>) {
     }
 }
 
-/// Purges what the response to an unsafe request makes invalid.
+/// Purges the keys and groups that the response to an unsafe request makes invalid.
 async fn invalidate(request: &ClientRequest, response: &Response<Incoming>) {
     if !is_unsafe(&request.method) {
         return;

@@ -1,7 +1,7 @@
-//! `PURGE`: a URL and all its variants out of the store, or all that has a tag.
+//! `PURGE`: removes a URL with all its variants, or all objects with a tag, from the store.
 //!
-//! Owns: the meaning of a purge request. With `Surrogate-Key`, `Cache-Tag` or `Cache-Groups` it purges these tags; its
-//! URL then only names the origin of the groups. Without these headers it purges its URL. Leaves to others: which
+//! Owns: the meaning of a purge request. With `Surrogate-Key`, `Cache-Tag` or `Cache-Groups` it purges these tags, and
+//! its URL only names the origin of the groups. Without these headers it purges its URL. Leaves to others: which
 //! clients may request it (`admin`).
 
 use futures_util::future::join_all;
@@ -19,7 +19,7 @@ use crate::rules::invalidate::origin_of;
 use crate::rules::key::push_key;
 use crate::rules::tags::{are_about_tags, tags_of};
 
-/// Purges the request's URL. When the response is sent, the purge is durable.
+/// Purges the request's URL or tags. *Durability*: the purge is durable before the response is sent.
 pub(super) async fn purge(mut request: ClientRequest, has_key: bool) -> Response<ReplyBody> {
     let key = if has_key { None } else { key_of_host(&request) };
     let has_key = has_key || key.is_some();
@@ -50,7 +50,7 @@ async fn purge_tags(request: &ClientRequest, tags: &[Vec<u8>]) -> Response<Reply
         let text = format!("A purge by tag names 1 to {TAGS_MAX} tags of at most {TAG_BYTES_MAX} bytes each.");
         return own(request, StatusCode::BAD_REQUEST, "tags-out-of-bounds", &text, false);
     }
-    // Together, so that they share a block of the log and a flush.
+    // All at once, so that they share a block of the log and a flush.
     let purges = join_all(tags.iter().map(|tag| request.worker.store.purge_tag(tag))).await;
     if let Some(error) = purges.into_iter().find_map(Result::err) {
         let text = format!("What has the tags is out of this process, but the purge is not on the device: {error}");
@@ -61,12 +61,12 @@ async fn purge_tags(request: &ClientRequest, tags: &[Vec<u8>]) -> Response<Reply
     purged(request, serde_json::json!({ "purged_tags": names }), &text)
 }
 
-/// A tag as the request named it: of a group, its name.
+/// A tag as the request named it; for a group its name.
 fn name(tag: &[u8]) -> &[u8] {
     tag.rsplit(|byte| *byte == 0).next().unwrap_or(tag)
 }
 
-/// Names the purged objects, in the requested form.
+/// The response that says what was purged, as text or JSON.
 fn purged(request: &ClientRequest, json: serde_json::Value, text: &str) -> Response<ReplyBody> {
     let accept = request.headers.get(ACCEPT).map_or(&[][..], |value| value.as_bytes());
     let status = CacheStatus::Own { detail: "purged" };

@@ -1,7 +1,7 @@
 //! Responses to clients.
 //!
-//! Owns: how a stored response, a stream that is being stored, and the proxy's own words become a response: whole, in
-//! parts, `304` or `416`; `Age`, `Cache-Status`, and what is logged.
+//! Owns: making a response from a stored response, from a stream that is being stored, or from the proxy's own text:
+//! whole, in parts, `304` or `416`; `Age`, `Cache-Status`, and what is logged.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -25,7 +25,7 @@ use crate::worker::Worker;
 
 /// The header's name.
 pub(crate) const CACHE_STATUS: HeaderName = http::header::CACHE_STATUS;
-/// A body up to this length counts as sent when its response is made.
+/// A body up to this length is logged as sent when its response is made.
 const LOGGED_AT_ONCE_BYTES_MAX: u64 = 64 * 1024;
 
 /// The source of a stored response's body.
@@ -85,7 +85,7 @@ impl ClientRequest {
     }
 }
 
-/// Answers from a stored response. `headers` are the request's; their map is used again for the response's.
+/// Answers from a stored response. `headers` are the request's; their map is reused for the response's.
 pub(crate) fn from_stored(
     question: &Question<'_>,
     mut headers: HeaderMap,
@@ -115,7 +115,7 @@ pub(crate) fn from_stored(
                 status = StatusCode::PARTIAL_CONTENT;
                 range = Some(part);
             }
-            // A fetch under way is read from the front, and only once.
+            // A fetch under way can only be read once, from the front.
             Wanted::Parts(several) if matches!(source, Source::Object(_)) => {
                 status = StatusCode::PARTIAL_CONTENT;
                 parts = Some(multipart(&several, stored, size));
@@ -166,13 +166,13 @@ pub(crate) fn from_stored(
     finish(question.client, status, headers, content, ticket)
 }
 
-/// Several parts of a stored response; rare, and out of the way of all others.
+/// Several parts of a stored response; rare, so kept out of the common path.
 #[cold]
 fn multipart(parts: &[Range<u64>], stored: &StoredResponse, size_bytes: u64) -> Box<Multipart> {
     Box::new(Multipart::new(parts, stored.headers().get(CONTENT_TYPE), size_bytes))
 }
 
-/// Logs a response that is as good as sent, or makes the ticket that will.
+/// Logs a short response at once; for a longer one makes the ticket that logs it later.
 fn log(
     question: &Question<'_>,
     headers: &HeaderMap,
@@ -239,7 +239,7 @@ pub(crate) fn finish(
     response
 }
 
-/// The proxy's own words, and the end of the connection where `close` says so.
+/// A response with the proxy's own text; `close` says that the connection ends after it.
 pub(crate) fn own(
     request: &ClientRequest,
     status: StatusCode,
@@ -250,7 +250,7 @@ pub(crate) fn own(
     own_with(request, status, CacheStatus::Own { detail }, Outcome::Own, "text/plain; charset=utf-8", text, close)
 }
 
-/// As [`own`], with all variable parts.
+/// Like [`own`], with all parts as arguments.
 pub(crate) fn own_with(
     request: &ClientRequest,
     status: StatusCode,
@@ -279,7 +279,7 @@ pub(crate) fn own_with(
     finish(&request.client, status, headers, content, None)
 }
 
-/// The answer to a client if there is no response: the origin failed, or the client did.
+/// The answer to a client if there is no response, because the origin or the client failed.
 pub(crate) fn failed(request: &ClientRequest, error: &FetchError, cache_status: CacheStatus) -> Response<ReplyBody> {
     let status = match error {
         FetchError::Client(fault) => return at_fault(request, *fault),
@@ -289,7 +289,7 @@ pub(crate) fn failed(request: &ClientRequest, error: &FetchError, cache_status: 
     own_with(request, status, cache_status, Outcome::Failed, "text/plain; charset=utf-8", &error.to_string(), false)
 }
 
-/// What a client gets for a bad body of its request, and the end of the connection.
+/// The answer to a request with a bad body; the connection ends after it.
 fn at_fault(request: &ClientRequest, fault: BodyFault) -> Response<ReplyBody> {
     request.client.is_at_fault.set(true);
     let (status, detail) = match fault {

@@ -26,12 +26,12 @@ pub(crate) struct Client {
     /// Whether it may use a forward proxy.
     pub is_admitted: bool,
     pub is_loopback: bool,
-    /// Whether its headers about earlier hops are believed.
+    /// Whether its headers about earlier hops are trusted.
     pub is_trusted: bool,
-    /// Whether it arrived at an address for administration.
+    /// Whether it connected to an address for administration.
     pub is_admin: bool,
     pub watch: Rc<Watch>,
-    /// Whether the body of its last request was wrong, so that it may still be sending.
+    /// Whether the body of its last request was refused; then the client may still be sending.
     pub is_at_fault: Cell<bool>,
     /// The other end of a tunnel that a request has opened.
     pub tunnel: RefCell<Option<(TcpStream, Ticket)>>,
@@ -54,7 +54,7 @@ pub(crate) struct ClientRequest {
 }
 
 impl ClientRequest {
-    /// The log line and counters of a response, written when it is done with.
+    /// The log line and counters of a response, written when the ticket is dropped.
     pub fn ticket(&self, status: u16, outcome: Outcome, object_bytes: Option<u64>) -> Ticket {
         Ticket {
             log: self.worker.log.clone(),
@@ -76,7 +76,7 @@ impl ClientRequest {
 
 /// Appends the primary key of a request to `out`; false if its target has none in the worker's mode.
 ///
-/// In a reverse proxy the one origin counts, whatever authority the client names.
+/// A reverse proxy has one origin, whatever authority the client names.
 pub(crate) fn push_request_key(worker: &Worker, uri: &Uri, out: &mut Vec<u8>) -> bool {
     match &worker.mode {
         Mode::Forward => push_key(out, uri),
@@ -91,10 +91,10 @@ pub(crate) fn push_request_key(worker: &Worker, uri: &Uri, out: &mut Vec<u8>) ->
     }
 }
 
-/// The demands of a request's headers, found in one pass.
+/// Facts about a request's headers, found in one pass.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Features {
-    /// `Host` lines, and whether the last is a host.
+    /// How many `Host` lines there are; the next field says whether the last one is valid.
     pub host_count: u8,
     pub is_host_good: bool,
     /// `Cache-Control` or `Pragma`.
@@ -108,7 +108,7 @@ pub(crate) struct Features {
 }
 
 impl Features {
-    /// Looks through the headers.
+    /// Reads the headers.
     pub fn of(headers: &HeaderMap) -> Features {
         let mut found = Features::default();
         for (name, value) in headers {

@@ -1,7 +1,7 @@
-//! The destination of a request that is not answered at once.
+//! The path of a request that is not answered at once.
 //!
-//! Owns: what is refused before anything is asked of store or origin (no or several `Host`s, targets that make no sense
-//! here, clients that are not admitted, loops, sizes), and the choice among cache, pass, tunnel and purge.
+//! Owns: what is refused before the store or an origin is involved (no or several `Host`s, unsuitable targets, clients
+//! that are not admitted, loops, sizes), and the choice between cache, pass, tunnel and purge.
 
 use std::rc::Rc;
 use std::time::Instant;

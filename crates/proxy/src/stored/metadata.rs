@@ -1,7 +1,7 @@
 //! The metadata of stored responses, as bytes.
 //!
-//! Owns: the layout of `docs/formats/http-metadata.md`, writing it and reading it back. Reading is total: every
-//! deviation from that page is `None`, and a miss. Nothing is copied: values are slices of the metadata.
+//! Owns: the layout of `docs/formats/http-metadata.md`, writing it and reading it back. Reading never panics: any
+//! deviation from that page is `None`, which is a miss. Nothing is copied: values are slices of the metadata.
 
 use bytes::Bytes;
 use http::header::{self, HeaderName, HeaderValue};
@@ -73,7 +73,7 @@ static NAMES: [HeaderName; 53] = [
     header::X_XSS_PROTECTION,
 ];
 
-/// The part of a response that is kept beside its headers.
+/// The fixed part of a stored response, before its headers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ResponseHead {
     /// Its status.
@@ -93,7 +93,7 @@ pub enum Metadata {
     Marker(Vec<HeaderName>),
 }
 
-/// The headers of a stored response, checked, not yet taken apart.
+/// The headers of a stored response, checked but still encoded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entries {
     bytes: Bytes,
@@ -107,7 +107,7 @@ impl Entries {
             .map_while(|entry| entry.and_then(|entry| entry.header(&self.bytes)))
     }
 
-    /// The headers as text, in their order. *Cost*: nothing is allocated or counted.
+    /// The headers as text, in their order. *Cost*: no allocation and no reference count.
     pub fn lines(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         Walk { bytes: &self.bytes, at: HEAD_BYTES, left: self.count }
             .map_while(|entry| entry.and_then(|entry| entry.line(&self.bytes)))
@@ -179,7 +179,7 @@ fn finish(mut out: Vec<u8>, kind: u16, status: u16, count: u16, numbers: [u64; 3
     Some(Bytes::from(out))
 }
 
-/// Reads metadata; `None` if it is not as the format says.
+/// Reads metadata; `None` if it does not follow the format.
 pub fn decode(bytes: &Bytes) -> Option<Metadata> {
     let u16_at = |at: usize| bytes.get(at..at + 2).map(|field| u16::from_le_bytes([field[0], field[1]]));
     let u64_at = |at: usize| bytes.get(at..at + 8).and_then(|field| field.try_into().ok()).map(u64::from_le_bytes);
@@ -220,7 +220,7 @@ pub fn decode(bytes: &Bytes) -> Option<Metadata> {
     }
 }
 
-/// Walks entries; an item that is `None` is damage, and the last.
+/// Walks entries. An item that is `None` means damage, and is the last item.
 struct Walk<'a> {
     bytes: &'a Bytes,
     at: usize,
@@ -344,7 +344,7 @@ mod tests {
             for bit in 0..8 {
                 let mut damaged = bytes.to_vec();
                 damaged[at] ^= 1 << bit;
-                // Whether it is noticed is the store's task; here it must only be survived.
+                // Detecting the damage is the store's task; reading must only not panic.
                 if let Some(Metadata::Response(_, entries)) = decode(&damaged.into()) {
                     assert!(entries.iter().count() <= 4);
                 }

@@ -1,4 +1,4 @@
-//! Stored responses: their bytes, and what a request finds.
+//! Stored responses: their bytes, and their decoded form.
 
 pub mod metadata;
 pub mod response;

@@ -1,8 +1,8 @@
-//! A stored response as requests meet it.
+//! A stored response in the form that requests use.
 //!
-//! Owns: what is worked out once when an object comes into memory (lifetime, age, directives), and headers for the
-//! three ways a stored response is sent: whole, as a part, as `304`. Small, for every object in memory may have one;
-//! headers are built for each response from the metadata, into a map that the connection reuses.
+//! Owns: the facts that are computed once per object in memory (lifetime, age, directives), and the headers for the
+//! three ways to send a stored response: whole, a part, `304`. It is small, because every object in memory may have
+//! one: for each response the headers are built from the metadata, into a map that the connection reuses.
 
 use bytes::Bytes;
 use http::header::{
@@ -63,7 +63,7 @@ impl StoredResponse {
         self.entries.to_map()
     }
 
-    /// Puts its headers into `out`, which is empty and may have room from an earlier use.
+    /// Puts its headers into `out`, which is empty and may have capacity from an earlier use.
     pub fn write_headers(&self, out: &mut HeaderMap) {
         out.reserve(self.entries.count() + 3);
         self.entries.iter().for_each(|(name, value)| _ = out.append(name, value));
@@ -89,8 +89,8 @@ impl StoredResponse {
 
 /// Prepares a response's headers for the store and writes its metadata; `None` if it exceeds the format.
 ///
-/// Expects hop-by-hop headers gone. The age moves into the head, the length goes, a missing `Date` is set to the time
-/// of reception, as RFC 9110, 6.6.1 wants of recipients that store.
+/// `headers` must have no hop-by-hop headers. `Age` moves into the head and `Content-Length` is removed. A missing
+/// `Date` is set to the time of reception, as RFC 9110, 6.6.1 requires of caches.
 pub fn to_metadata(status: StatusCode, headers: &HeaderMap, times: Times) -> Option<Bytes> {
     let initial_age_ms = corrected_initial_age_ms(headers, times);
     let mut kept = headers.clone();

@@ -1,4 +1,4 @@
-//! Why an exchange with an origin gave no response, and what that means for what is stored.
+//! Why an exchange with an origin gave no response, and whether that allows a stale response.
 
 use super::BodyFault;
 use crate::rules::serve::Failure;
@@ -13,19 +13,19 @@ pub(crate) enum FetchError {
     /// It took too long.
     #[error("the origin took too long: {0}")]
     TimedOut(&'static str),
-    /// The client's request has no good body, so the origin could not answer it.
+    /// The body of the client's request is bad, so the origin could not answer it.
     #[error("{0}")]
     Client(BodyFault),
-    /// What the origin sent is ambiguous or none of HTTP.
+    /// The origin's response is ambiguous or not HTTP.
     #[error("the origin's response is refused: {0}")]
     Refused(Violation),
-    /// The connection broke, or what came is no response.
+    /// The connection broke, or the received bytes are not a response.
     #[error("the origin broke the exchange: {0}")]
     Broken(String),
 }
 
 impl FetchError {
-    /// What it means for what is stored.
+    /// The kind of failure, for the rules about stale responses.
     pub fn failure(&self) -> Failure {
         match self {
             FetchError::Connect(_) | FetchError::TimedOut(_) | FetchError::Broken(_) => Failure::Unreachable,

@@ -18,17 +18,17 @@ use crate::wire::informational::Informational;
 
 /// A connection in use for one exchange.
 ///
-/// Given back by [`Lease::finish`] once the response is read to its end; dropped otherwise, which ends the connection.
+/// [`Lease::finish`] returns the connection once the response is read to its end; dropping the lease closes it.
 pub(crate) struct Lease {
     upstream: Rc<Upstream>,
     to: Destination,
     connection: Option<Idle>,
-    /// Whether nothing of the request can still be under way when the response has ended.
+    /// Whether the whole request is certainly sent when the response has ended.
     is_reusable: bool,
 }
 
 impl Lease {
-    /// Gives the connection back for the next exchange.
+    /// Returns the connection for the next exchange.
     pub fn finish(mut self) {
         if let Some(connection) = self.connection.take() {
             connection.watch.end();
@@ -38,7 +38,7 @@ impl Lease {
         }
     }
 
-    /// The error, as far as the connection's watch knows it better than hyper.
+    /// The error; the connection's watch may know its cause better than hyper.
     fn explain(&self, error: &hyper::Error) -> FetchError {
         let Some(connection) = &self.connection else { return FetchError::Broken(error.to_string()) };
         if let Some(violation) = connection.watch.violation() {
@@ -81,8 +81,8 @@ pub(crate) async fn exchange(
                 continue;
             }
             match send(upstream, to, kept, head.clone(), RequestBody::Empty, hear).await {
-                // A kept connection that broke had probably ended before the request was sent; bytes that came before it
-                // are no response to it.
+                // A kept connection that broke was probably closed before the request was sent. Bytes that came before
+                // the request are not its response.
                 Err(FetchError::Broken(_) | FetchError::Refused(Violation::Unexpected)) => break,
                 result => return result,
             }
@@ -126,20 +126,20 @@ async fn send(
     }
 }
 
-/// The pieces of a response's body. The connection is given back at its end.
+/// The pieces of a response's body. At its end the connection is returned for the next exchange.
 pub(crate) fn pieces(body: Incoming, lease: Lease) -> Pieces {
     Box::pin(unfold(Some((body, lease)), async |state| {
         let (mut body, lease) = state?;
         loop {
             match body.frame().await {
                 Some(Ok(frame)) => {
-                    // Trailers go no further.
+                    // Trailers are not forwarded.
                     let Ok(data) = frame.into_data() else { continue };
                     if data.is_empty() {
                         continue;
                     }
                     if body.is_end_stream() {
-                        // A reader that knows the length asks for nothing behind the last byte.
+                        // A reader that knows the length does not poll after the last byte, so finish now.
                         lease.finish();
                         return Some((Ok(data), None));
                     }

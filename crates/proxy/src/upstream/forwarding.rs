@@ -1,8 +1,8 @@
-//! The headers by which an origin learns how a request came: `Forwarded` and `X-Forwarded-*`.
+//! The headers that tell an origin about earlier hops of a request: `Forwarded` and `X-Forwarded-*`.
 //!
-//! Owns: one rule for all methods. Headers of a client are removed, unless the client is a proxy that the operator
-//! trusts. The proxy's own elements are added after those that stay: `for` and `proto`. It tells no host: the client's
-//! `Host` is in no key of a reverse proxy, so an origin that made links of it would let one client decide what others
+//! Owns: one rule for all methods. Such headers from a client are removed, unless the client is a proxy that the
+//! operator trusts. Then the proxy adds its own elements, `for` and `proto`. It does not forward the client's `Host`,
+//! which is not part of a reverse proxy's keys: if an origin made links with it, one client could decide what others
 //! get. *Source*: RFC 7239.
 
 use std::fmt::Write;
@@ -21,9 +21,9 @@ const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto
 pub(crate) struct Forwarding {
     /// Who sent it.
     pub peer: IpAddr,
-    /// Whether the peer's account of earlier hops is believed.
+    /// Whether the peer's headers about earlier hops are trusted.
     pub is_trusted: bool,
-    /// Whether the proxy names the client.
+    /// Whether the proxy tells the origin the client's address.
     pub is_told: bool,
 }
 
@@ -38,7 +38,8 @@ impl Forwarding {
             return;
         }
         let peer = self.peer.to_canonical();
-        // The list that a trusted peer sent is extended; another one, without the peer's part, would contradict it.
+        // Extends the list that a trusted peer sent. A second list, without the peer's entries, would contradict the
+        // first.
         let (has_one, has_other) = (headers.contains_key(FORWARDED), headers.contains_key(X_FORWARDED_FOR));
         if has_one || !has_other {
             let mut own = match peer {
@@ -57,7 +58,7 @@ impl Forwarding {
     }
 }
 
-/// Makes a header one line that ends with `last`.
+/// Joins all lines of a header into one and appends `last`.
 fn extend(headers: &mut HeaderMap, name: HeaderName, last: &str) {
     let mut list: Vec<u8> = Vec::new();
     for value in headers.get_all(&name) {

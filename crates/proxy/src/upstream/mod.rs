@@ -1,7 +1,7 @@
 //! The proxy as a client of origins.
 //!
-//! Owns: connections to origins, kept for reuse by each worker on its own, and one exchange on one of them. A request
-//! that may be repeated is repeated once on a new connection if a kept one turns out to be dead; any other request
+//! Owns: connections to origins, which each worker keeps for reuse, and one exchange on one connection. A request that
+//! may be repeated is sent on a kept connection, and once more on a new one if the kept one is dead. Any other request
 //! gets a new connection.
 
 mod connect;
@@ -45,7 +45,7 @@ pub(crate) struct Destination {
 pub(crate) enum Reach {
     /// All.
     Everywhere,
-    /// All but this machine's own and those of its link: clients from elsewhere must not reach services there.
+    /// All except loopback and link-local addresses: clients from other machines must not reach services there.
     Beyond,
 }
 
@@ -70,7 +70,8 @@ struct Idle {
 }
 
 impl Idle {
-    /// Whether another request may be sent: not if the origin has sent more than one response.
+    /// Whether another request may be sent: not if the connection has ended, or the origin has sent bytes that were
+    /// refused.
     fn is_usable(&self) -> bool {
         !self.sender.is_closed() && !self.watch.is_killed() && self.watch.violation().is_none()
     }
@@ -81,7 +82,7 @@ pub(crate) struct Upstream {
     options: Arc<ProxyOptions>,
     stats: Arc<WorkerStats>,
     connections: Rc<Connections>,
-    /// Where it is noted whether the origin takes connections; in a reverse proxy alone.
+    /// Records whether the origin accepts connections; only in a reverse proxy.
     origin: Option<Arc<OriginState>>,
     idle: RefCell<HashMap<Destination, Vec<Idle>>>,
     tls: OnceCell<TlsConnector>,
@@ -108,7 +109,7 @@ impl Upstream {
         });
     }
 
-    /// Ends every connection that waits, and keeps none from here on.
+    /// Closes all idle connections, and keeps none from now on.
     pub fn close(&self) {
         self.is_closed.set(true);
         self.idle.borrow_mut().clear();

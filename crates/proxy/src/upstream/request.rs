@@ -19,9 +19,9 @@ use crate::rules::hop::remove_hop_by_hop;
 use crate::wire::deadlines::Watch;
 use crate::wire::framing::Violation;
 
-/// Headers that make origins answer another request than the one sent, although no key and no `Vary` has them: a client
-/// that may set them decides what others get from the store. They are not sent with requests that could be stored. The
-/// headers about earlier hops are for [`Forwarding`].
+/// Headers that make some origins answer another request than the one sent, but are part of no key and no `Vary`. A
+/// client that sets them could decide what others get from the store, so they are removed from requests whose responses
+/// could be stored. [`Forwarding`] handles the headers about earlier hops.
 const UNKEYED: [&str; 4] = ["x-host", "x-http-method-override", "x-original-url", "x-rewrite-url"];
 
 /// A request's head as an origin gets it.
@@ -33,7 +33,7 @@ pub(crate) struct RequestHead {
 }
 
 impl RequestHead {
-    /// Prepares a client's request: hop-by-hop headers go, `Host` is the origin's, `Via` is appended.
+    /// Prepares a client's request: removes hop-by-hop headers, sets `Host` to the origin's, appends to `Via`.
     pub fn new(
         method: Method,
         uri: &Uri,
@@ -59,7 +59,7 @@ impl RequestHead {
         RequestHead { method, target: origin_form(uri), headers }
     }
 
-    /// Makes it a request for the whole response, whatever the client has or wants of it.
+    /// Makes it an unconditional request for the whole response.
     pub fn ask_for_all(&mut self) {
         self.headers.remove(RANGE);
         CONDITIONAL_HEADERS.iter().for_each(|name| _ = self.headers.remove(name));
@@ -75,7 +75,7 @@ impl RequestHead {
     }
 }
 
-/// The path and query of a URI; `/` if it has none, `*` if it is that.
+/// The path and query of a URI; `/` if it has none; `*` stays.
 fn origin_form(uri: &Uri) -> PathAndQuery {
     match uri.path_and_query() {
         Some(path) if path.as_str().starts_with('/') || path.as_str() == "*" => path.clone(),
@@ -107,10 +107,10 @@ pub(crate) enum BodyFault {
     /// Its framing is wrong.
     #[error("the framing of its body is wrong: {0}")]
     Framing(Violation),
-    /// The connection ended before it did.
+    /// The connection ended before the body.
     #[error("its body ended early")]
     EndedEarly,
-    /// It is longer than the bound of bodies.
+    /// It is longer than the bound on bodies.
     #[error("its body is too large")]
     TooLarge,
 }
@@ -151,7 +151,7 @@ impl Body for RequestBody {
                 Some(Err(_)) => break body.watch.violation().map_or(BodyFault::EndedEarly, BodyFault::Framing),
                 None => return Poll::Ready(None),
             };
-            // Trailers go no further.
+            // Trailers are not forwarded.
             let Ok(data) = frame.into_data() else { continue };
             let Some(left) = body.left.checked_sub(data.len() as u64) else { break BodyFault::TooLarge };
             body.left = left;

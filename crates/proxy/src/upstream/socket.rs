@@ -1,8 +1,7 @@
-//! A connection to an origin of which two know: hyper reads and writes it, the pool looks whether something waits in
-//! it.
+//! A connection to an origin with two users: hyper reads and writes it, and the pool checks whether bytes wait in it.
 //!
-//! Owns: that look. Bytes that an origin sends before a request are no answer to it, and the runtime may not have
-//! noticed them yet when that request is about to be sent.
+//! Owns: that check. Bytes that an origin sends before a request are not the answer to it, but the runtime may not have
+//! noticed them yet when the request is about to be sent.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -24,7 +23,7 @@ impl Socket {
         Socket(Rc::new(stream))
     }
 
-    /// Whether no bytes of the other end wait to be read, not even its end. *Cost*: one system call.
+    /// Whether nothing waits to be read, neither bytes nor the end of the stream. *Cost*: one system call.
     pub fn is_quiet(&self) -> bool {
         let peeked = SockRef::from(&*self.0).peek(&mut [MaybeUninit::uninit()]);
         peeked.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
@@ -97,7 +96,7 @@ mod tests {
         let (mut far, _) = listener.accept().expect("a connection");
         let mut socket = Socket::new(stream);
         assert!(socket.is_quiet());
-        // On loopback what was written is there; nothing is awaited, so the runtime does not look.
+        // On loopback, written bytes arrive at once. The test awaits nothing, so the runtime does not notice them.
         io::Write::write_all(&mut far, b"early").expect("room");
         assert!(!socket.is_quiet());
         let mut read = [0; 5];

@@ -1,9 +1,9 @@
-//! One connection as the worker's sweeper sees it.
+//! The state of one connection that the worker's sweeper checks.
 //!
-//! Owns: idle and head times without a timer per request, refusals by [`Framing`], and the requests to stop or to
-//! finish. Every connection, of a client or to an origin, has one [`Watch`]; its stream tells it what is read and
-//! written, the service tells it when an exchange begins and ends, and the sweeper asks it on every tick whether it is
-//! overdue.
+//! Owns: time limits without a timer per request, refusals by [`Framing`], and whether the connection is to end now or
+//! after its exchange. Every connection, from a client or to an origin, has one [`Watch`]. Its stream reports what is
+//! read and written, the service reports when an exchange begins and ends, and the sweeper checks on every tick whether
+//! it is overdue.
 //!
 //! Times are ticks of [`TICK`], so a limit may be exceeded by up to two ticks, and nothing on the data path reads a
 //! clock.
@@ -21,19 +21,19 @@ use super::informational::Informational;
 /// The unit of the sweeper's clock.
 pub const TICK: Duration = Duration::from_millis(250);
 
-/// The worker's clock, moved by its sweeper.
+/// The worker's clock, which its sweeper advances.
 #[derive(Debug, Default)]
 pub struct Clock {
     tick: Cell<u32>,
 }
 
 impl Clock {
-    /// The tick of now.
+    /// The current tick.
     pub fn tick(&self) -> u32 {
         self.tick.get()
     }
 
-    /// Goes on by one tick.
+    /// Advances by one tick.
     pub fn advance(&self) {
         self.tick.set(self.tick.get().wrapping_add(1));
     }
@@ -46,13 +46,13 @@ pub struct Deadlines {
     pub idle: u32,
     /// From the first byte of a head to its last; for an origin also from the request to the first byte.
     pub head: u32,
-    /// Without a byte of an expected body.
+    /// While no byte of an expected body arrives.
     pub body: u32,
-    /// Without taking a byte that is to be written.
+    /// While the peer accepts no byte that is to be written.
     pub write: u32,
-    /// Without a byte either way in a tunnel.
+    /// While a tunnel carries no byte either way.
     pub tunnel: u32,
-    /// From a refusal to the end.
+    /// From a refusal to the end of the connection.
     pub linger: u32,
 }
 
@@ -82,20 +82,20 @@ pub struct Watch {
     framing: RefCell<Framing>,
     /// Exchanges under way.
     busy: Cell<u32>,
-    /// Whether a response may still be on its way out of the writer's own buffer.
+    /// Whether a response may still be in the writer's own buffer.
     unflushed: Cell<bool>,
-    /// Since when a head is being read, a read waits, a write waits.
+    /// Since when a head is being read, a read waits, or a write waits.
     head_since: Cell<Option<u32>>,
     read_since: Cell<Option<u32>>,
     write_since: Cell<Option<u32>>,
     active: Cell<u32>,
-    /// To an origin: whether nothing of the request under way has been sent, so that nothing can answer it.
+    /// To an origin: whether no byte of the request under way has been sent, so no byte can be its answer.
     unsent: Cell<bool>,
     /// To an origin: since when a final response's head is awaited, and who waits for informational ones.
     answer_since: Cell<Option<u32>>,
     listener: RefCell<Option<Waker>>,
-    /// Of a client: informational responses to be written, and whether they can be: the parser's earlier output is
-    /// written, so its next bytes begin a response.
+    /// From a client: informational responses to be written, and whether they can be written now. They can if the
+    /// parser's earlier output is written, so its next bytes begin a response.
     announced: RefCell<Vec<u8>>,
     has_announced: Cell<bool>,
     is_at_start: Cell<bool>,
@@ -137,7 +137,8 @@ impl Watch {
         })
     }
 
-    /// An exchange begins. To an origin: a request is sent, a HEAD or not, and one response may come.
+    /// An exchange begins. To an origin: a request is about to be sent, and one response may come; `to_head` says that
+    /// the request is a HEAD.
     pub fn begin(&self, to_head: bool) {
         self.busy.set(self.busy.get() + 1);
         self.unflushed.set(true);
@@ -159,7 +160,7 @@ impl Watch {
         }
     }
 
-    /// To an origin: the informational responses that have come. The caller is woken when more have.
+    /// To an origin: takes the informational responses that have arrived. The caller is woken when more arrive.
     pub fn poll_informational(&self, context: &Context<'_>) -> Vec<Informational> {
         let mut listener = self.listener.borrow_mut();
         if !listener.as_ref().is_some_and(|waker| waker.will_wake(context.waker())) {
@@ -168,38 +169,38 @@ impl Watch {
         self.framing.borrow_mut().take_informational()
     }
 
-    /// To a client: an informational response that goes out before the answer under way.
+    /// To a client: adds an informational response, to be sent before the answer under way.
     pub fn announce(&self, response: &[u8]) {
         self.announced.borrow_mut().extend_from_slice(response);
         self.has_announced.set(true);
         self.wake();
     }
 
-    /// The answer under way is there and is about to be written. Informational responses that cannot go out before they
-    /// are dropped: the client has not taken the answer before.
+    /// The answer under way is ready and about to be written. If the client has not yet read the previous answer,
+    /// informational responses cannot be sent before this one, so they are dropped.
     pub fn answered(&self) {
         if !self.is_at_start.get() {
             self.announced.borrow_mut().clear();
         }
     }
 
-    /// To a client: whether something that was announced may still have to be written.
+    /// To a client: whether an announced response may still have to be written.
     pub fn has_announced(&self) -> bool {
         self.has_announced.get()
     }
 
-    /// All bytes that were taken are written.
+    /// All bytes from [`Watch::take_announced`] are written.
     pub(super) fn on_announced(&self) {
         self.has_announced.set(!self.announced.borrow().is_empty());
     }
 
-    /// Takes what was announced, if it can be written now.
+    /// Takes the announced responses, if they can be written now.
     pub(super) fn take_announced(&self) -> Option<Vec<u8>> {
         let mut announced = self.announced.borrow_mut();
         (self.is_at_start.get() && !announced.is_empty()).then(|| std::mem::take(&mut *announced))
     }
 
-    /// The parser writes.
+    /// The parser has begun to write.
     pub(super) fn on_parser_writes(&self) {
         self.is_at_start.set(false);
     }
@@ -209,7 +210,7 @@ impl Watch {
         self.busy.get() > 0
     }
 
-    /// Whether no exchange is under way and no write waits; true in the middle of a request's head, too.
+    /// Whether no exchange is under way and no write waits; also true in the middle of a request's head.
     pub fn is_settled(&self) -> bool {
         !self.is_busy() && self.write_since.get().is_none()
     }
@@ -219,7 +220,7 @@ impl Watch {
         self.write_since.get().is_none()
     }
 
-    /// Whether the next byte begins a request, with nothing before it still to be answered.
+    /// Whether the next byte begins a request, and all earlier requests are answered.
     pub(super) fn is_fresh(&self) -> bool {
         self.side == Side::Client
             && self.is_settled()
@@ -229,7 +230,7 @@ impl Watch {
             && self.framing.borrow().phase() == Phase::Between
     }
 
-    /// Whether a request's head was refused, and nothing before it is still to be answered or sent.
+    /// Whether a request's head was refused, and all earlier answers are sent.
     pub(super) fn is_refused(&self) -> bool {
         self.is_refused_in_head() && self.is_settled() && !self.unflushed.get()
     }
@@ -249,7 +250,7 @@ impl Watch {
         self.violation.get()
     }
 
-    /// Whether the connection is to end now, for it is overdue or the worker stops.
+    /// Whether the connection is to end now, because it is overdue or the worker stops.
     pub fn is_killed(&self) -> bool {
         self.killed.get()
     }
@@ -259,7 +260,7 @@ impl Watch {
         self.draining.get()
     }
 
-    /// Remembers whom to wake when [`Watch::kill`] or [`Watch::drain`] is called.
+    /// Remembers the task to wake when [`Watch::kill`], [`Watch::drain`] or [`Watch::announce`] is called.
     pub fn register(&self, context: &Context<'_>) {
         let mut waker = self.waker.borrow_mut();
         if !waker.as_ref().is_some_and(|waker| waker.will_wake(context.waker())) {
@@ -295,14 +296,14 @@ impl Watch {
         if phase != Phase::Opaque && past(&self.write_since, limits.write) {
             return true;
         }
-        // Informational responses do not extend this limit, however many come.
+        // Informational responses do not extend this limit.
         if past(&self.answer_since, limits.head) {
             return true;
         }
         match (self.side, phase) {
             (_, Phase::Head) => past(&self.head_since, limits.head),
             (_, Phase::Body) => past(&self.read_since, limits.body),
-            // Requests before it are still to be answered.
+            // While busy, earlier requests still have to be answered.
             (Side::Client, Phase::Refused) => !self.is_busy() && quiet(limits.linger),
             (Side::Origin, Phase::Refused) => quiet(limits.linger),
             (Side::Client, Phase::Opaque) => quiet(limits.tunnel),
@@ -319,13 +320,13 @@ impl Watch {
         }
     }
 
-    /// Notes bytes that came, and makes later minor versions in them 1.1. *Errors*: as [`Framing::accept`].
+    /// Records received bytes, and changes later minor versions in them to 1.1. *Errors*: as [`Framing::accept`].
     pub(super) fn on_read(&self, bytes: &mut [u8]) -> Result<(), (usize, Violation)> {
         let tick = self.clock.tick();
         self.read_since.set(None);
         self.active.set(tick);
         let mut framing = self.framing.borrow_mut();
-        // A response before its request is that to another one, or nobody's.
+        // A response that arrives before its request was sent does not belong to that request.
         let result = if self.unsent.get() { Err((0, Violation::Unexpected)) } else { framing.accept(bytes) };
         framing.later_minors().iter().for_each(|at| bytes[*at] = b'1');
         if !framing.is_head_awaited() {
@@ -375,7 +376,7 @@ impl Watch {
     }
 }
 
-/// Runs something until it is done or the watch ends the connection.
+/// Runs `work` until it is done or the watch ends the connection.
 pub async fn until_killed(watch: &Watch, work: impl Future) {
     let mut work = pin!(work);
     poll_fn(|context| {

@@ -1,4 +1,4 @@
-//! Which phase is overdue when.
+//! When each phase is overdue.
 
 use super::*;
 
@@ -9,7 +9,7 @@ fn watch(side: Side) -> (Rc<Watch>, Rc<Clock>) {
     (Watch::new(side, clock.clone(), DEADLINES, 1024), clock)
 }
 
-/// Reads bytes that are correct.
+/// Reads correct bytes.
 fn read(watch: &Watch, bytes: &[u8]) {
     watch.on_read(&mut bytes.to_vec()).expect("fine");
 }

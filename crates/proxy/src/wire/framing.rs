@@ -1,20 +1,20 @@
 //! A strict reader of HTTP/1 framing that runs ahead of the parser.
 //!
 //! Owns: where heads and bodies begin and end on one connection, and the refusal of everything that two readers could
-//! see in two ways. It parses nothing else: hyper does, and refuses names with spaces, bare CR, control characters and
-//! bad numbers itself. Bytes that hyper would let pass and this does not:
-//! - `Content-Length` together with `Transfer-Encoding`; differing `Content-Length`s; one that is a list;
+//! interpret differently. It parses nothing else. hyper parses the rest, and itself refuses names with spaces, bare CR,
+//! control characters and bad numbers. This reader also refuses bytes that hyper would accept:
+//! - `Content-Length` together with `Transfer-Encoding`; different `Content-Length`s; a `Content-Length` that is a
+//!   list;
 //! - transfer codings other than exactly `chunked`, once, in HTTP/1.1;
-//! - in requests: lines that end in a bare LF, folded lines, spaces in chunk sizes, more than one empty line ahead of
-//!   one;
-//! - unrequested bytes after a response, and a `101` (nothing here asks for an upgrade);
-//! - versions other than 1.x; a later minor version is noted, as its message is read as one of 1.1.
+//! - in requests: lines that end in a bare LF, spaces in chunk sizes, more than one empty line before a request;
+//! - folded lines; unrequested bytes after a response; a `101` (the proxy never requests an upgrade);
+//! - versions other than 1.x. A message with a later minor version is read as HTTP/1.1.
 //!
-//! Invariants: (1) a violation is reported at an offset before the end of the head it is in, so that the parser never
-//! gets a whole head that was refused; (2) after a violation everything is refused; (3) memory is bounded by the head's
-//! limit.
+//! Invariants: (1) a violation in a head is reported at an offset before the end of that head, so the parser never gets
+//! the whole of a refused head; (2) after a violation everything is refused; (3) memory is bounded by the limit on
+//! heads.
 //!
-//! Cost: one search for line ends in heads, a few comparisons a line; bodies of known length are skipped.
+//! Cost: one search for line ends in heads, a few comparisons per line; bodies of known length are skipped.
 
 use super::informational::{INFORMATIONAL_MAX, Informational};
 pub use super::violation::Violation;
@@ -33,7 +33,7 @@ pub enum Phase {
     Head,
     /// In a body.
     Body,
-    /// In what has no framing: a tunnel, or a body that ends with the connection.
+    /// In bytes without framing: a tunnel, or a body that ends with the connection.
     Opaque,
     /// Refused.
     Refused,
@@ -56,7 +56,7 @@ enum State {
     Refused(Violation),
 }
 
-/// A chunk size as far as it was read.
+/// The part of a chunk size that was read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct Size {
     value: u64,
@@ -82,19 +82,20 @@ pub struct Framing {
     /// Bytes of the head or the trailers so far.
     head_bytes: usize,
     head_bytes_max: usize,
-    /// A line without its end so far.
+    /// The part of the current line that was read.
     partial: Vec<u8>,
     empty_lines: u8,
     is_response: bool,
     /// For responses: whether one is awaited, and whether it answers a HEAD.
     awaited: bool,
     bodiless: bool,
-    /// Informational responses to the current request, and those that nobody has taken yet.
+    /// Informational responses to the current request: how many, the one being read, and those that nobody has taken
+    /// yet.
     informational_count: u32,
     informational_now: Option<Informational>,
     informational: Vec<Informational>,
     refused_in_head: bool,
-    /// The positions in the bytes accepted last where a `1` is to be read for a later minor version.
+    /// The positions, in the bytes accepted last, of later minor versions, which are to be read as `1`.
     later_minors: Vec<usize>,
     /// The position in these bytes where the step under way began.
     step_start: usize,
@@ -134,7 +135,7 @@ impl Framing {
         self.informational_count = 0;
     }
 
-    /// Whether the head of a final response is still to come, or the rest of it.
+    /// Whether the head of a final response, or the rest of that head, is still to come.
     pub fn is_head_awaited(&self) -> bool {
         self.is_response && self.awaited && matches!(self.state, State::Between | State::Headers)
     }
@@ -144,7 +145,7 @@ impl Framing {
         !self.informational.is_empty()
     }
 
-    /// Takes the informational responses that have come.
+    /// Takes the informational responses that have arrived.
     pub fn take_informational(&mut self) -> Vec<Informational> {
         std::mem::take(&mut self.informational)
     }
@@ -165,13 +166,13 @@ impl Framing {
         self.refused_in_head
     }
 
-    /// The positions in the bytes accepted last where a `1` is to be read: the last digits of versions later than 1.1,
-    /// which are read as that. *Source*: RFC 9110, 2.5.
+    /// The positions, in the bytes accepted last, of minor versions later than 1, which are to be read as `1`.
+    /// *Source*: RFC 9110, 2.5.
     pub fn later_minors(&self) -> &[usize] {
         &self.later_minors
     }
 
-    /// Reads what came. *Errors*: why, and how many of the bytes may still be passed on.
+    /// Reads received bytes. *Errors*: how many of the bytes may still be passed on, and the violation.
     pub fn accept(&mut self, bytes: &[u8]) -> Result<(), (usize, Violation)> {
         self.later_minors.clear();
         let mut at = 0;
@@ -190,7 +191,7 @@ impl Framing {
         Ok(())
     }
 
-    /// Reads at least one byte of `bytes`, which has one.
+    /// Reads at least one byte of `bytes`, which is not empty.
     fn step(&mut self, bytes: &[u8]) -> Result<usize, (usize, Violation)> {
         let refuse = |violation| Err((0, violation));
         match self.state {
@@ -263,7 +264,7 @@ impl Framing {
         }
     }
 
-    /// Reads up to and including one line end, or keeps what there is of a line.
+    /// Reads to the end of one line; keeps an incomplete line.
     fn step_line(&mut self, bytes: &[u8]) -> Result<usize, (usize, Violation)> {
         let limit = if self.state == State::Trailers { TRAILER_BYTES_MAX } else { self.head_bytes_max };
         let end = memchr::memchr(b'\n', bytes);
@@ -279,7 +280,7 @@ impl Framing {
             self.note_later_minor(&line, taken);
             let is_other = self.state == State::Between && self.is_other_version(&line);
             self.partial = line;
-            // At once: a parser would refuse it for another reason.
+            // Refuse it at once: the parser would refuse it for another reason.
             return if is_other { Err((0, Violation::Version)) } else { Ok(taken) };
         };
         let result = if self.partial.is_empty() {
@@ -299,19 +300,19 @@ impl Framing {
                 self.state = state;
                 Ok(taken)
             }
-            // The parser gets no byte of a refused line, as far as those have not come before.
+            // The parser gets no more bytes of a refused line; earlier pieces it may already have.
             Err(violation) => Err((0, violation)),
         }
     }
 
-    /// The error for a line of `accepted` bytes or more that has no room.
+    /// The error for a line that exceeds the limit; `accepted` are its last bytes within the limit.
     fn too_long(&self, accepted: &[u8]) -> Violation {
         let is_target = self.state == State::Between && !self.is_response;
         let has_target = self.partial.contains(&b' ') || accepted.contains(&b' ');
         if is_target && has_target { Violation::TargetTooLong } else { Violation::TooLong }
     }
 
-    /// Notes a later minor version in an incomplete start line, of which the last `came` bytes are new.
+    /// Records a later minor version in a start line that may be incomplete; its last `came` bytes are new.
     fn note_later_minor(&mut self, line: &[u8], came: usize) {
         if self.state != State::Between {
             return;
@@ -375,7 +376,7 @@ impl Framing {
         Ok(State::Headers)
     }
 
-    /// Whether a start line has another major version than 1, as far as it has come.
+    /// Whether a start line, which may be incomplete, has another major version than 1.
     fn is_other_version(&self, line: &[u8]) -> bool {
         let word = if self.is_response { Some(line) } else { line.split(|byte| *byte == b' ').nth(2) };
         let major = word.and_then(|word| word.strip_prefix(b"HTTP/")).and_then(|version| version.first());
@@ -443,8 +444,8 @@ impl Framing {
     }
 }
 
-/// The position of the minor version in a request's start line, if the version is later than 1.1, as far as the line
-/// has come.
+/// The position of the minor version in a request's start line, which may be incomplete, if the version is later than
+/// 1.1.
 fn later_minor_of_request(line: &[u8]) -> Option<usize> {
     match line.strip_suffix(b"\r").unwrap_or(line) {
         [start @ .., b' ', b'H', b'T', b'T', b'P', b'/', b'1', b'.', b'2'..=b'9'] => Some(start.len() + 8),
@@ -452,12 +453,12 @@ fn later_minor_of_request(line: &[u8]) -> Option<usize> {
     }
 }
 
-/// The same of a response's.
+/// The same for a response's start line.
 fn later_minor_of_response(line: &[u8]) -> Option<usize> {
     matches!(line, [b'H', b'T', b'T', b'P', b'/', b'1', b'.', b'2'..=b'9', ..]).then_some(7)
 }
 
-/// The error in transfer codings other than exactly `chunked`.
+/// The violation of a `Transfer-Encoding` other than exactly `chunked`.
 fn wrong_coding(value: &[u8]) -> Violation {
     let mut codings = value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
     let last = codings.next_back().unwrap_or_default();
@@ -465,7 +466,7 @@ fn wrong_coding(value: &[u8]) -> Violation {
     if last.is_empty() || codings.any(is_chunked) { Violation::TransferCoding } else { Violation::UnknownCoding }
 }
 
-/// The trimmed value of a header line if it has the (lower-case) name.
+/// The trimmed value of a header line, if it has this name, which is in lower case.
 fn value_of<'a>(text: &'a [u8], name: &[u8]) -> Result<Option<&'a [u8]>, Violation> {
     let Some((found, rest)) = text.split_at_checked(name.len()) else { return Ok(None) };
     if !found.eq_ignore_ascii_case(name) {

@@ -1,10 +1,10 @@
-//! Tables of streams: which are refused, why, and that it does not depend on how the bytes arrive.
+//! Tables of streams: which are refused and why, however the bytes are split.
 
 use super::*;
 
 const MAX: usize = 1024;
 
-/// Feeds `text` in pieces of `piece` bytes; the end state, or the violation and how much was accepted before it.
+/// Feeds `text` in pieces of `piece` bytes. Returns the last phase, or the violation and how many bytes were accepted.
 fn run(mut framing: Framing, text: &[u8], piece: usize) -> Result<Phase, (usize, Violation)> {
     let mut at = 0;
     for chunk in text.chunks(piece) {
@@ -249,7 +249,7 @@ fn responses_are_read_as_strictly_where_it_matters() {
     check(|| Framing::of_responses(MAX), b"HTTP/1.1 200 OK\r\n", Err(Unexpected));
 }
 
-/// Parts from which streams are put together that come close to HTTP.
+/// Parts of random streams that are similar to HTTP.
 const PARTS: [&str; 34] = [
     "GET / HTTP/1.1\r\n",
     "POST / HTTP/1.0\r\n",

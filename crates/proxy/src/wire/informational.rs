@@ -1,11 +1,12 @@
 //! Informational responses (`1xx`) on their way from an origin to a client.
 //!
-//! Owns: which part of such a response is kept, its bounds, and how it is written. hyper reads these responses and
-//! shows their headers to nobody, so the framing keeps the lines. *Source*: RFC 9110, 15.2; RFC 8297.
+//! Owns: which part of such a response is kept, its bounds, and how it is written. hyper reads these responses but
+//! hides their headers, so the framing keeps the lines. *Source*: RFC 9110, 15.2; RFC 8297.
 
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
-/// The most informational responses before a final one. All of them together are no longer than the bound of a head.
+/// The most informational responses before a final one. Together with the final head they are no longer than the limit
+/// on heads.
 pub const INFORMATIONAL_MAX: u32 = 16;
 
 /// One informational response as received.
@@ -18,7 +19,7 @@ pub struct Informational {
 }
 
 impl Informational {
-    /// Its headers; `None` if a line is none.
+    /// Its headers; `None` if a line is not a header.
     pub fn headers(&self) -> Option<HeaderMap> {
         let mut headers = HeaderMap::with_capacity(self.lines.len());
         for line in &self.lines {

@@ -1,4 +1,4 @@
-//! The layer between the sockets and hyper: strict framing, idle times, and the connections of a worker.
+//! The layer between the sockets and hyper: strict framing, informational responses and time limits.
 
 pub mod deadlines;
 pub mod framing;

@@ -1,9 +1,9 @@
-//! The stream that keeps a [`Watch`] informed, and the way past hyper for requests that are answered at once.
+//! The stream that reports to a [`Watch`], and the shortcut past hyper for requests that are answered at once.
 //!
-//! Owns: the bytes read and written on one connection, and that nothing after refused framing is read: the parser of
-//! requests waits for more that never comes, until the connection ends it; the [`Shortcut`] and its responses. A
-//! client's stream is shared by hyper, which reads and writes it as usual, and by the connection, which asks
-//! [`SharedStream::poll_shortcut`] first and polls hyper only where something is left for it.
+//! Owns: the bytes read and written on one connection; the [`Shortcut`] and its responses. Nothing after refused
+//! framing is read: the parser of requests waits for bytes that never come, until the connection ends. A client's
+//! stream has two users: hyper, which reads and writes it as usual, and the connection, which calls
+//! [`SharedStream::poll_shortcut`] first and polls hyper only if hyper has something to do.
 
 use std::cell::RefCell;
 use std::io;
@@ -18,24 +18,24 @@ use super::deadlines::{Side, Watch};
 
 /// A part that can answer a request before hyper sees it.
 pub trait Shortcut {
-    /// Answers one complete head of a request without a body: appends the response's head and returns its body. `None`,
-    /// and nothing appended, if the request is to go the usual way.
+    /// Answers one complete head of a request without a body: appends the response's head and returns the response's
+    /// body. `None`, and nothing appended, if hyper must answer the request.
     fn answer(&self, request: &[u8], head: &mut Vec<u8>) -> Option<Bytes>;
 }
 
-/// A stream whose bytes pass a [`Watch`].
+/// A stream whose bytes are reported to a [`Watch`].
 pub struct WatchedStream<S> {
     stream: S,
     watch: Rc<Watch>,
 }
 
 impl<S> WatchedStream<S> {
-    /// Puts a watch before a stream.
+    /// Puts a watch on a stream.
     pub fn new(stream: S, watch: Rc<Watch>) -> WatchedStream<S> {
         WatchedStream { stream, watch }
     }
 
-    /// The stream alone.
+    /// The stream without its watch.
     pub fn into_inner(self) -> S {
         self.stream
     }
@@ -59,8 +59,8 @@ impl<S: AsyncRead + Unpin> AsyncRead for WatchedStream<S> {
         let this = &mut *self;
         if let Some(violation) = this.watch.violation() {
             if this.watch.side() == Side::Client && this.watch.is_refused_in_head() {
-                // Earlier requests are still to be answered. Nobody is woken: the connection asks `is_refused` when it
-                // has polled the parser.
+                // Earlier requests must still be answered. No wake-up is needed: the connection checks `is_refused`
+                // after it has polled the parser.
                 return Poll::Pending;
             }
             return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, violation)));
@@ -117,24 +117,24 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for WatchedStream<S> {
     }
 }
 
-/// A client's stream, in the hands of hyper and of the connection that asks the shortcut first.
+/// A client's stream, shared by hyper and by the connection, which tries the shortcut first.
 pub struct SharedStream<S>(Rc<RefCell<Front<S>>>);
 
 /// The state that both share.
 struct Front<S> {
     stream: WatchedStream<S>,
-    /// Whether hyper waits for bytes: it may have requests in its buffer until then.
+    /// Whether hyper waits for bytes; if not, it may have requests in its buffer.
     is_awaited: bool,
     /// Bytes that were read and not answered by the shortcut: hyper's next bytes.
     came: Vec<u8>,
-    /// Informational responses on their way out, and how much of them has gone.
+    /// Informational responses that are being written, and how many of their bytes are written.
     announced: Vec<u8>,
     announced_sent: usize,
-    /// A response of the shortcut on its way out.
+    /// A response of the shortcut that is being written.
     head: Vec<u8>,
     body: Bytes,
     sent: usize,
-    /// Why it did not get out: hyper's next error.
+    /// Why it could not be written: hyper's next error.
     failed: Option<io::Error>,
 }
 
@@ -160,22 +160,22 @@ impl<S> SharedStream<S> {
         })))
     }
 
-    /// The stream, without its other owner; `None` while there is one.
+    /// The stream; `None` while there is another owner.
     pub fn into_inner(self) -> Option<WatchedStream<S>> {
         Rc::into_inner(self.0).map(|front| front.into_inner().stream)
     }
 }
 
 impl<S: AsyncWrite + Unpin> SharedStream<S> {
-    /// Writes the informational responses that are there, as far as they can go out now. The error is returned again
-    /// after the answers before it are written.
+    /// Writes the informational responses that can be written now. An error is dropped: hyper's next write meets it
+    /// again.
     pub fn announce(&self, context: &mut Context<'_>) {
         _ = self.0.borrow_mut().poll_announced(context);
     }
 }
 
 impl<S> SharedStream<S> {
-    /// Whether a request's head was refused and nothing before it is left to do: hyper waits for the rest of it.
+    /// Whether a request's head was refused and everything before it is answered: hyper waits for the rest of the head.
     pub fn is_refused(&self) -> bool {
         let front = self.0.borrow();
         front.is_awaited && front.came.is_empty() && front.head.is_empty() && front.stream.watch.is_refused()
@@ -183,8 +183,8 @@ impl<S> SharedStream<S> {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> SharedStream<S> {
-    /// Reads requests and answers them by the shortcut as long as that can be done. Pending if nothing is left to do
-    /// before more bytes come or go; ready if hyper has to be polled. `room` is the buffer for requests.
+    /// Reads requests and answers them by the shortcut as long as possible. Pending if it waits for the client to send
+    /// or to read; ready if hyper must be polled. `room` is the buffer for requests.
     pub fn poll_shortcut(&self, context: &mut Context<'_>, shortcut: &impl Shortcut, room: &mut [u8]) -> Poll<()> {
         let front = &mut *self.0.borrow_mut();
         loop {
@@ -222,7 +222,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> SharedStream<S> {
 }
 
 impl<S: AsyncWrite + Unpin> Front<S> {
-    /// Writes the informational responses if the next byte begins a response; pending while the client does not take
+    /// Writes the informational responses if the next byte begins a response; pending while the client does not read
     /// them.
     fn poll_announced(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.stream.watch.has_announced() {
@@ -246,7 +246,7 @@ impl<S: AsyncWrite + Unpin> Front<S> {
         Poll::Ready(Ok(()))
     }
 
-    /// Writes what the shortcut has answered; nothing else is read or written before it is out.
+    /// Writes the shortcut's answer; nothing else is read or written before it is complete.
     fn poll_unsent(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         while !self.head.is_empty() {
             let head = &self.head[self.head.len().min(self.sent)..];

@@ -1,4 +1,4 @@
-//! The bytes of a refused request that reach a parser, and the requests that reach it at all.
+//! Which bytes of a refused request reach the parser, and which requests reach it.
 
 use std::future::poll_fn;
 

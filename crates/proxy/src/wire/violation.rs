@@ -1,6 +1,6 @@
 //! Why bytes of a peer are refused.
 //!
-//! Owns: the reasons and their words. Leaves to others: finding them (`framing`), and the answer to the client
+//! Owns: the reasons and their texts. Leaves to others: detecting them (`framing`), and the answer to the client
 //! (`service/refusal`).
 
 use std::fmt;
@@ -14,15 +14,15 @@ pub enum Violation {
     FoldedLine,
     /// Both `Content-Length` and `Transfer-Encoding`.
     BothLengths,
-    /// A `Content-Length` that is no number, or several that differ.
+    /// A `Content-Length` that is not a number, or several that differ.
     ContentLength,
-    /// `chunked` twice or not last, no coding at all, or one in HTTP/1.0.
+    /// `chunked` twice or not last, an empty value, or any transfer coding in HTTP/1.0.
     TransferCoding,
     /// A transfer coding other than `chunked`.
     UnknownCoding,
     /// A space between a framing header's name and its colon.
     SpaceBeforeColon,
-    /// A request's target alone is longer than a head may be.
+    /// A request's target is longer than a whole head may be.
     TargetTooLong,
     /// The head, a chunk's extensions or the trailers are too long.
     TooLong,
@@ -32,7 +32,7 @@ pub enum Violation {
     Chunk,
     /// A status line that cannot be read.
     StatusLine,
-    /// A `101`: nothing here asks for another protocol.
+    /// A `101`: the proxy never requests another protocol.
     Switching,
     /// More informational responses than may come before a final one.
     TooManyInformational,

@@ -32,7 +32,7 @@ impl Reply {
         String::from_utf8_lossy(&self.body).into_owned()
     }
 
-    /// The cache's report in `Cache-Status`.
+    /// The value of `Cache-Status`.
     pub fn cache_status(&self) -> String {
         self.header("cache-status")
     }
@@ -83,7 +83,7 @@ impl Client {
     pub async fn rest(&mut self) -> Vec<u8> {
         let mut rest = std::mem::take(&mut self.buffer);
         let read = self.stream.read_to_end(&mut rest);
-        // A reset ends it as well.
+        // A reset ends the connection as well.
         let _ = tokio::time::timeout(LIMIT, read).await.expect("in time");
         rest
     }

@@ -1,5 +1,4 @@
-//! The common parts of the tests of promises: a proxy in this process, an origin that does what a test says, a client
-//! on a raw socket.
+//! Shared by the tests: a proxy in this process, a scripted origin, a client on a raw socket.
 #![allow(dead_code, unused_imports)]
 
 pub mod client;

@@ -19,16 +19,16 @@ pub struct Script {
 #[derive(Clone, Debug)]
 enum Step {
     Send(Vec<u8>),
-    /// The same bytes again and again, as long as they are taken.
+    /// The same bytes again and again, as long as the peer reads them.
     Repeat(Vec<u8>),
     /// Waits until the test releases a gate.
     Wait(&'static str),
-    /// Never goes on.
+    /// Waits for ever.
     Hang,
 }
 
 impl Script {
-    /// A response with headers (lines without their ends) and a body of announced length.
+    /// A response with headers (lines without line ends) and a body with `Content-Length`.
     pub fn response(status: &str, headers: &[&str], body: &[u8]) -> Script {
         let mut head = format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\n", body.len());
         headers.iter().for_each(|line| head.push_str(&format!("{line}\r\n")));
@@ -100,7 +100,7 @@ impl Got {
 
 #[derive(Default)]
 struct State {
-    /// Scripts by path; the last stays.
+    /// Scripts by path; the last one is repeated.
     scripts: HashMap<String, Vec<Script>>,
     got: Vec<Got>,
     gates: HashMap<&'static str, Arc<Semaphore>>,
@@ -137,24 +137,24 @@ impl Origin {
         Origin { address, state, task }
     }
 
-    /// Adds what to do with the next request for a path; the last script of a path is repeated.
+    /// Adds the script for the next request for a path; the last script of a path is repeated.
     pub fn on(&self, path: &str, script: Script) -> &Origin {
         self.state.lock().expect("state").scripts.entry(path.into()).or_default().push(script);
         self
     }
 
-    /// Forgets what was to be done for a path and does this.
+    /// Replaces all scripts of a path by this one.
     pub fn now(&self, path: &str, script: Script) -> &Origin {
         self.state.lock().expect("state").scripts.insert(path.into(), vec![script]);
         self
     }
 
-    /// Lets everybody through a gate, now and later.
+    /// Opens a gate for all requests, now and later.
     pub fn open(&self, gate: &'static str) {
         self.state.lock().expect("state").gate(gate).add_permits(1000);
     }
 
-    /// A URL here.
+    /// A URL at this origin.
     pub fn url(&self, path: &str) -> String {
         format!("http://{}{path}", self.address)
     }
@@ -181,7 +181,7 @@ impl Origin {
         }
     }
 
-    /// Waits until this many requests have come.
+    /// Waits until this many requests have arrived.
     pub async fn wait_for(&self, count: usize) {
         while self.count() < count {
             tokio::time::sleep(std::time::Duration::from_millis(2)).await;
@@ -239,7 +239,7 @@ async fn serve(mut stream: TcpStream, state: Arc<Mutex<State>>) {
     }
 }
 
-/// Reads a request with a body of announced length or in chunks (which are kept as they came).
+/// Reads a request with a body that has a length or is chunked; chunks are kept as received.
 async fn read_request(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> Option<Got> {
     let end = loop {
         if let Some(end) = buffer.windows(4).position(|window| window == b"\r\n\r\n") {

@@ -68,14 +68,14 @@ impl TestProxy {
         self.proxy.as_ref().expect("running").stats().snapshot()
     }
 
-    /// Waits until a counter is as it should be; the test's own time limit ends the wait otherwise.
+    /// Waits until the counters meet a condition; if they never do, the test's own time limit ends the wait.
     pub async fn wait_for(&self, is_so: impl Fn(&ProxyStats) -> bool) {
         while !is_so(&self.stats()) {
             tokio::time::sleep(std::time::Duration::from_millis(5)).await;
         }
     }
 
-    /// Stops it and waits for its end, while the test's own tasks go on.
+    /// Stops it and waits until it has ended, while the test's own tasks continue.
     pub async fn stop(&mut self) {
         self.shutdown.request();
         let proxy = self.proxy.take().expect("running");

@@ -1,7 +1,7 @@
-//! The traces of the ARC paper (`.lis`): four numbers a line, the first block of a request, its count of blocks, a
-//! number that is ignored, the number of the request. Blocks are of 512 bytes.
+//! The traces of the ARC paper (`.lis`): four numbers per line, which are the first block of a request, its count of
+//! blocks, a number that is ignored, and the number of the request. Blocks have 512 bytes.
 //!
-//! Owns: the expansion of a request into its blocks. Everything counts as a read, of one stream.
+//! Owns: the expansion of a request into its blocks. All references are reads of one stream.
 
 use nectary_cache::Stream;
 

@@ -1,10 +1,10 @@
 //! Lines of values between separators; some columns name the accessed blocks.
 //!
 //! Owns: [`Columns`] and its text form, the preset for the MSR Cambridge traces, the expansion of a request (offset and
-//! size in bytes) into blocks. Volumes have blocks of their own: the number of a block has its volume's number above
-//! its lower 48 bits, so that equal offsets on two disks are two blocks.
+//! size in bytes) into blocks. Equal offsets on two volumes are two blocks: a block number has the volume's number
+//! above its lower 48 bits.
 //!
-//! Bounds: [`STREAMS_MAX`] volumes and streams, each of a name of at most [`NAME_BYTES_MAX`].
+//! Bounds: [`STREAMS_MAX`] volumes and as many streams, each with a name of at most [`NAME_BYTES_MAX`].
 
 use hashbrown::HashMap;
 use nectary_cache::Stream;
@@ -13,10 +13,10 @@ use super::input::Input;
 use super::{BLOCKS_PER_RECORD_MAX, ReadOptions, Reader, Reference, STREAMS_MAX, blocks_of, digits};
 use crate::error::{Error, Place, Result, quote};
 
-/// How long the name of a volume or stream may be.
+/// The longest name of a volume or stream.
 pub const NAME_BYTES_MAX: usize = 256;
 
-/// Where a volume's number begins in the number of a block.
+/// The lowest bit of the volume's number in a block number.
 const VOLUME_SHIFT: u32 = 48;
 
 /// The meaning of the columns; they are counted from 1.
@@ -24,15 +24,15 @@ const VOLUME_SHIFT: u32 = 48;
 pub struct Columns {
     /// The text between two values.
     pub separator: u8,
-    /// What was referred to: an offset in bytes, or a block.
+    /// The start of the request: an offset in bytes, or a block.
     pub target: Target,
-    /// How many bytes; one block if the columns have none.
+    /// The column of the size in bytes; if there is none, a request is one block.
     pub size: Option<usize>,
-    /// `read` or `write`, or their first letters, in any case; everything is read if there is none.
+    /// The column of `read` or `write`, or their first letters, in any case; if there is none, every request is a read.
     pub operation: Option<usize>,
-    /// The stream of the reference; the volume if there are no streams.
+    /// The columns that name the stream; if there are none, the volume is the stream.
     pub stream: Vec<usize>,
-    /// The address space; one for all if the columns have none.
+    /// The columns that name the volume; if there are none, all blocks are on one volume.
     pub volume: Vec<usize>,
 }
 

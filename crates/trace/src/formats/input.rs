@@ -1,10 +1,11 @@
-//! Where the bytes of a trace come from: a file or the standard input, plain, gzip or zstd.
+//! The bytes of a trace: from a file or standard input, plain, gzip or zstd.
 //!
-//! Owns: telling compression by its magic, lines and fixed-size records with their places for messages, and the bounds
-//! on both. Promises: memory does not grow with the input; what is cut short or fails to decompress is an error that
-//! says where. Leaves to others: the meaning of lines and records.
+//! Owns: recognising compression by its magic, reading lines and fixed-size records with their places for messages, and
+//! the bounds on both. Promises: memory does not grow with the input; input that is cut short or fails to decompress is
+//! an error that names the place. Leaves to others: the meaning of lines and records.
 //!
-//! Cost: a buffer of 64 KiB a side; zstd keeps a window of at most 128 MiB as its frames ask for.
+//! Cost: a buffer of 64 KiB each for compressed and plain bytes; for zstd also the window that the frames require, at
+//! most 128 MiB.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Cursor, Read};
@@ -16,10 +17,10 @@ use flate2::bufread::MultiGzDecoder;
 use super::zstd::ZstdDecoder;
 use crate::error::{Error, Place, Result, quote};
 
-/// No line of any format here comes near it: longer ones are no text.
+/// The longest line. Lines of all text formats are far shorter; a longer one is not text.
 pub const LINE_BYTES_MAX: usize = 64 << 10;
 
-/// How much of the beginning is looked at to guess a format.
+/// How many bytes at the beginning are used to guess a format.
 pub const HEAD_BYTES: usize = 4096;
 
 const BUFFER_BYTES: usize = 64 << 10;
@@ -28,7 +29,7 @@ const ZSTD_MAGIC: &[u8] = &[0x28, 0xb5, 0x2f, 0xfd];
 
 type Bytes = Box<dyn BufRead + Send>;
 
-/// The decompressed bytes of a trace, with the place reached.
+/// The decompressed bytes of a trace, with the current place.
 pub struct Input {
     path: Arc<Path>,
     bytes: Bytes,
@@ -39,7 +40,7 @@ pub struct Input {
 }
 
 impl Input {
-    /// Opens a file; `-` is the standard input.
+    /// Opens a file; `-` is standard input.
     pub fn open(path: &Path) -> Result<Input> {
         let source: Box<dyn Read + Send> = if path == Path::new("-") {
             Box::new(io::stdin())
@@ -49,7 +50,7 @@ impl Input {
         Input::from_reader(path, source)
     }
 
-    /// Reads from `source`; `path` stands in messages.
+    /// Reads from `source`; `path` is used in messages.
     pub fn from_reader(path: &Path, source: Box<dyn Read + Send>) -> Result<Input> {
         let io_error = |error| Error::io(path, error);
         let mut plain: Bytes = Box::new(BufReader::with_capacity(BUFFER_BYTES, source));
@@ -75,7 +76,7 @@ impl Input {
         &self.path
     }
 
-    /// The first [`HEAD_BYTES`] bytes, or all if there are fewer; they are still to be read.
+    /// The first [`HEAD_BYTES`] bytes, or all if there are fewer. They are not consumed.
     pub fn head(&self) -> &[u8] {
         &self.head
     }
@@ -128,22 +129,22 @@ impl Input {
         Ok(true)
     }
 
-    /// The number of the line that [`Input::line`] gave last.
+    /// The number of the line that [`Input::line`] returned last.
     pub fn line_number(&self) -> u64 {
         self.line
     }
 
-    /// How many bytes [`Input::record`] has given.
+    /// How many bytes [`Input::record`] has returned.
     pub fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// An error about the line that [`Input::line`] gave last.
+    /// An error about the line that [`Input::line`] returned last.
     pub fn bad_line(&self, expected: impl Into<String>, found: impl Into<String>) -> Error {
         Error::malformed(&self.path, Place::Line(self.line), expected, found)
     }
 
-    /// An error about the record that ends at the offset reached and is `bytes` long.
+    /// An error about the record of `bytes` bytes that ends at the current offset.
     pub fn bad_record(&self, bytes: usize, expected: impl Into<String>, found: impl Into<String>) -> Error {
         Error::malformed(&self.path, Place::Offset(self.offset - bytes as u64), expected, found)
     }
@@ -159,14 +160,15 @@ impl Read for Input {
 
 const QUOTED_OF_LONG: usize = 32;
 
-/// Reads up to `count` bytes; returns them, and a reader that gives them again.
+/// Reads up to `count` bytes; returns them, and a reader that returns them again.
 fn peek(bytes: &mut Bytes, count: usize) -> io::Result<(Vec<u8>, Cursor<Vec<u8>>)> {
     let mut head = Vec::new();
     bytes.by_ref().take(count as u64).read_to_end(&mut head)?;
     Ok((head.clone(), Cursor::new(head)))
 }
 
-/// Decoders report damage as I/O errors without an error of the system in them.
+/// Turns an error of a decoder into an error about the trace. Decoders report damage as I/O errors without a system
+/// error code.
 fn decode_error(path: &Path, place: Place, error: io::Error) -> Error {
     if error.raw_os_error().is_some() {
         return Error::io(path, error);

@@ -1,10 +1,10 @@
-//! What every trace format is read into: a sequence of references to blocks.
+//! Trace formats; each is read as a sequence of references to blocks.
 //!
-//! Owns: [`Reference`], the [`Reader`] that each format implements, the list of formats, and the guess which one a file
-//! has. Leaves to others: each format's own file; the bytes (`input`).
+//! Owns: [`Reference`], the [`Reader`] that each format implements, the list of formats, and guessing the format of a
+//! file. Leaves to others: the formats (one file each); the bytes (`input`).
 //!
 //! Bounds: a line, a record, and the blocks of one request each have a limit, so reading takes a fixed amount of memory
-//! for any file; the reader of the result bounds its own memory.
+//! for any file. Callers bound their own memory.
 
 pub mod arc;
 pub mod csv;
@@ -37,7 +37,7 @@ pub struct Reference {
     pub block: u64,
     /// Its size. *Units*: bytes; 0 if the trace does not say.
     pub bytes: u32,
-    /// Whether it was written and not read.
+    /// Whether it is a write; otherwise it is a read.
     pub is_write: bool,
 }
 
@@ -45,7 +45,7 @@ pub struct Reference {
 pub trait Reader: Send {
     /// Appends the references of the next record, which may be none; `false` at the end of the trace.
     ///
-    /// *Errors*: which file, where in it, what was expected and what was found; nothing was appended then.
+    /// *Errors*: which file, where in it, what was expected and what was found. After an error nothing was appended.
     fn read(&mut self, to: &mut Vec<Reference>) -> Result<bool>;
 
     /// A description of a stream read so far; `None` if the format has none.
@@ -53,7 +53,7 @@ pub trait Reader: Send {
         None
     }
 
-    /// What the user should know of a trace that was read to its end and is none the less no error, as a sentence.
+    /// A sentence for the user about a trace that was read to its end without an error, but not without a problem.
     fn warning(&self) -> Option<String> {
         None
     }
@@ -62,11 +62,11 @@ pub trait Reader: Send {
 /// A trace format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
-    /// One block number a line.
+    /// One block number per line.
     Text,
     /// Requests of the ARC authors' traces.
     Arc,
-    /// Lines of values, columns by option.
+    /// Lines of values; an option says what the columns mean.
     Csv,
     /// VSCSI records, version 1 or 2.
     Vscsi,
@@ -82,7 +82,7 @@ pub struct FormatEntry {
     pub format: Format,
     /// Its names for `--format`, the usual one first.
     pub names: &'static [&'static str],
-    /// How names of its files end, before `.gz` or `.zst`.
+    /// The endings of its files' names, before `.gz` or `.zst`.
     pub endings: &'static [&'static str],
     /// A description in one line.
     pub about: &'static str,
@@ -129,7 +129,7 @@ pub const FORMATS: &[FormatEntry] = &[
 ];
 
 impl Format {
-    /// The format called `name`, in any case of letters.
+    /// The format called `name`, in upper or lower case.
     pub fn by_name(name: &str) -> Option<Format> {
         let entry = FORMATS.iter().find(|entry| entry.names.iter().any(|known| known.eq_ignore_ascii_case(name)))?;
         Some(entry.format)
@@ -148,7 +148,8 @@ impl Format {
         Some(entry.format)
     }
 
-    /// Guesses the format of a file: names of binary formats decide, then the first bytes, then other names.
+    /// Guesses the format of a file: first by the ending of a binary format, then by the first bytes, then by any
+    /// ending.
     fn guess(path: &Path, head: &[u8]) -> Option<Format> {
         let by_name = Format::by_ending(path);
         if matches!(by_name, Some(Format::Vscsi | Format::OracleGeneral | Format::Nectary)) {
@@ -187,13 +188,13 @@ impl Default for ReadOptions {
     }
 }
 
-/// Opens a trace; `-` is the standard input.
+/// Opens a trace; `-` is standard input.
 pub fn open(path: &Path, options: &ReadOptions) -> Result<Box<dyn Reader>> {
     let input = Input::open(path)?;
     from_input(input, options)
 }
 
-/// Reads a trace from bytes that are open already.
+/// Reads a trace from an open input.
 pub fn from_input(input: Input, options: &ReadOptions) -> Result<Box<dyn Reader>> {
     if options.block_bytes == 0 {
         return Err(Error::Usage("a block size of 0: give at least 1 byte".to_owned()));
@@ -225,8 +226,8 @@ pub(crate) fn digits(text: &[u8]) -> Option<u64> {
     std::str::from_utf8(text).ok()?.parse().ok()
 }
 
-/// The whole lines of a file's head that are neither blank nor marked, trimmed; the last one may be cut and is left out
-/// unless it is the only one.
+/// The complete lines of a file's head, trimmed, without blank lines and comments. The last line may be cut; it is left
+/// out unless it is the only one.
 pub(crate) fn lines_of_head(head: &[u8]) -> impl Iterator<Item = &[u8]> {
     let is_cut = head.len() >= input::HEAD_BYTES;
     let whole = match head.iter().rposition(|&byte| byte == b'\n') {
@@ -236,7 +237,7 @@ pub(crate) fn lines_of_head(head: &[u8]) -> impl Iterator<Item = &[u8]> {
     whole.split(|&byte| byte == b'\n').map(<[u8]>::trim_ascii).filter(|line| !line.is_empty() && line[0] != b'*')
 }
 
-/// The blocks that `length` bytes at `offset` touch, and how many; at least one.
+/// The first block that `length` bytes at `offset` touch, and how many blocks; at least one.
 pub(crate) fn blocks_of(offset: u64, length: u64, block_bytes: u64) -> Option<(u64, u64)> {
     let last = offset.checked_add(length.max(1) - 1)?;
     let first = offset / block_bytes;

@@ -7,9 +7,9 @@
 //! | 12 | 4 | size, in bytes |
 //! | 16 | 8 | place of the object's next reference in the trace, signed; -1 or the largest number if there is none |
 //!
-//! Owns: that layout, little-endian. Objects count as blocks; everything is a read, of one stream. The format has
-//! no magic, so it is known by the file's name or by `--format` alone; next references below -1, or not after their own
-//! place, show a file of another format.
+//! Owns: that layout, little-endian. Objects count as blocks; all references are reads of one stream. The format has no
+//! magic, so only the file's name or `--format` selects it; a next reference below -1 shows that the file has another
+//! format.
 
 use nectary_cache::Stream;
 

@@ -1,7 +1,7 @@
-//! Plain text, as the LIRS authors' programs read it: one block number a line; blank lines and lines that begin with
-//! `*` are skipped.
+//! Plain text, as the programs of the LIRS authors read it: one block number per line; blank lines and lines that begin
+//! with `*` are skipped.
 //!
-//! Owns: the reading of one number. Sizes and operations are unknown: 0 bytes, reads.
+//! Owns: reading one number. Sizes and operations are unknown: every reference is a read of 0 bytes.
 
 use nectary_cache::Stream;
 

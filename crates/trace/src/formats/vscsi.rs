@@ -1,4 +1,4 @@
-//! VSCSI traces, as VMware's vscsiStats and libCacheSim have them: binary records without a head, in two versions.
+//! VSCSI traces, as VMware's vscsiStats and libCacheSim write them: binary records without a head, in two versions.
 //!
 //! | version 1 | version 2 | bytes | field |
 //! |---|---|---|---|
@@ -12,7 +12,7 @@
 //! | | 32 | 8 | response time (version 2 only) |
 //!
 //! Owns: that layout, little-endian, and the expansion of a request into blocks. Operations that neither read nor write
-//! are skipped. One stream: the format does not name the origin of a request.
+//! are skipped. There is one stream: the format does not record the origin of a request.
 
 use nectary_cache::Stream;
 
@@ -33,9 +33,9 @@ pub struct Vscsi {
 }
 
 impl Vscsi {
-    /// Reads `input` from its present position, in the version that its first records show.
+    /// Reads `input` from its present position; its first records tell the version.
     ///
-    /// *Errors*: they show none.
+    /// *Errors*: they have neither version.
     pub fn new(input: Input, options: &ReadOptions) -> Result<Vscsi> {
         let layout = match layout(input.head()) {
             Some(layout) => layout,
@@ -54,7 +54,7 @@ impl Vscsi {
     }
 }
 
-/// The version that the first two records show; one is enough if there is no second.
+/// The version of the first two records, or of the first if there is no second.
 fn layout(head: &[u8]) -> Option<usize> {
     (0..2).find(|&layout| {
         let mut records = head.chunks_exact(RECORD_BYTES[layout]).take(2).peekable();

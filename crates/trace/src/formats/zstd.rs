@@ -1,6 +1,6 @@
-//! Decompression of zstd: any number of frames, one after another, skippable ones among them.
+//! Decompression of zstd: any number of frames in sequence, including skippable ones.
 //!
-//! Owns: the walk over frames, the bound on their windows, the comparison of their checksums. Leaves to others: the
+//! Owns: reading frame after frame, the bound on their windows, the check of their checksums. Leaves to others: the
 //! blocks within a frame (`ruzstd`).
 //!
 //! Source: RFC 8878.
@@ -9,10 +9,10 @@ use std::io::{self, BufRead, Cursor, Read};
 
 use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 
-/// Frames that want more memory are refused; `zstd` itself wants at most this much by default.
+/// The largest window; frames that need more are refused. `zstd` itself has the same default limit.
 pub const WINDOW_BYTES_MAX: u64 = 128 << 20;
 
-/// How much is decoded ahead of the reader.
+/// How many bytes are decoded ahead of the reader.
 const AHEAD_BYTES: usize = 128 << 10;
 
 const MAGIC: u32 = 0xfd2f_b528;

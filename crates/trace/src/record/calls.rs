@@ -1,25 +1,25 @@
-//! Which system calls refer to blocks, and how: the one table behind the filter and the decoder.
+//! Which system calls refer to blocks, and how: the one table for the filter and the decoder.
 //!
 //! Owns: the calls' numbers and the meaning of their arguments. Promises: [`decode`] is a pure function. Leaves to
-//! others: looking into the process (descriptors, addresses).
+//! others: reading the process's descriptors and memory.
 #![forbid(unsafe_code)]
 
-/// How many bytes one call moves at most; Linux cuts longer ones.
+/// The most bytes that one call moves; Linux cuts longer calls.
 pub(super) const CALL_BYTES_MAX: u64 = 0x7fff_f000;
 
-/// What the kernel calls this machine in a filter's data.
+/// The kernel's number for this architecture in a filter's data.
 #[cfg(target_arch = "x86_64")]
 pub(super) const MACHINE: Option<u32> = Some(0xc000_003e);
-/// What the kernel calls this machine in a filter's data.
+/// The kernel's number for this architecture in a filter's data.
 #[cfg(target_arch = "aarch64")]
 pub(super) const MACHINE: Option<u32> = Some(0xc000_00b7);
-/// What the kernel calls this machine in a filter's data.
+/// The kernel's number for this architecture in a filter's data.
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 pub(super) const MACHINE: Option<u32> = None;
 
-/// The 32-bit interface of the same machine, and those of its calls that refer to blocks: read, write, readv, writev,
-/// pread64, pwrite64, sendfile, mmap, mmap2, sendfile64, splice, preadv, pwritev, io_submit, copy_file_range, preadv2,
-/// pwritev2.
+/// The number of the machine's 32-bit interface, and those of its calls that refer to blocks: read, write, readv,
+/// writev, pread64, pwrite64, sendfile, mmap, mmap2, sendfile64, splice, preadv, pwritev, io_submit, copy_file_range,
+/// preadv2, pwritev2.
 #[cfg(target_arch = "x86_64")]
 pub(super) const MACHINE_32: (u32, &[u32]) =
     (0x4000_0003, &[3, 4, 145, 146, 180, 181, 187, 90, 192, 239, 313, 333, 334, 248, 377, 378, 379]);
@@ -28,7 +28,7 @@ pub(super) const MACHINE_32: (u32, &[u32]) =
 pub(super) const MACHINE_32: (u32, &[u32]) =
     (0x4000_0028, &[3, 4, 145, 146, 180, 181, 187, 192, 239, 340, 361, 362, 246, 391, 392, 393]);
 
-/// Calls of the x32 interface carry this bit; all that are named here by the same number count as 32-bit ones.
+/// Calls of the x32 interface have this bit set; those with a number in this file count as 32-bit calls.
 pub(super) const X32_BIT: u32 = 0x4000_0000;
 
 /// Where a transfer begins.
@@ -36,20 +36,20 @@ pub(super) const X32_BIT: u32 = 0x4000_0000;
 pub(super) enum Offset {
     /// At the descriptor's position.
     Position,
-    /// Here.
+    /// At this offset.
     At(u64),
-    /// At the number that this address holds; at the descriptor's position where the address is 0.
+    /// At the offset that is stored at this address; at the descriptor's position if the address is 0.
     Pointer(u64),
 }
 
-/// How many bytes the call wants.
+/// How many bytes the call requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Length {
-    /// A number of them.
+    /// This many.
     Bytes(u64),
     /// The sum of a vector's lengths.
     Vector {
-        /// Where it is.
+        /// Its address.
         address: u64,
         /// How many entries it has.
         count: u64,
@@ -64,7 +64,7 @@ pub(super) struct Side {
     pub(super) is_write: bool,
 }
 
-/// What a call is.
+/// The kinds of calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Call {
     /// Bytes from or to a descriptor.
@@ -73,11 +73,11 @@ pub(super) enum Call {
     Copy(Side, Side, u64),
     /// A file is mapped.
     Map { fd: i32, bytes: u64, offset: u64, is_executable: bool, is_written: bool },
-    /// A program is about to take the process over.
+    /// The process is about to execute another program.
     Exec,
-    /// A ring is made.
+    /// An io_uring is created.
     IoUring,
-    /// Requests are handed over; their ends are seen elsewhere.
+    /// Requests are submitted; they complete elsewhere.
     IoSubmit,
     /// A call of the 32-bit interface.
     Call32,
@@ -91,7 +91,7 @@ pub(super) const READS: &[i64] =
 pub(super) const WRITES: &[i64] =
     &[libc::SYS_write, libc::SYS_pwrite64, libc::SYS_writev, libc::SYS_pwritev, libc::SYS_pwritev2];
 
-/// Calls that read from one descriptor and write to another, and the other ones that are asked about.
+/// Calls that read from one descriptor and write to another, and all other calls that the recorder is asked about.
 pub(super) const OTHERS: &[i64] = &[
     libc::SYS_copy_file_range,
     libc::SYS_sendfile,
@@ -112,7 +112,8 @@ pub(super) fn decode(machine: u32, number: i32, arguments: &[u64; 6]) -> Option<
     let side = |index: usize, offset: Offset, is_write: bool| Side { fd: fd(index), offset, is_write };
     let bytes = |index: usize| Length::Bytes(a[index].min(CALL_BYTES_MAX));
     let vector = Length::Vector { address: a[1], count: a[2] };
-    // The second half of a 64-bit offset is for 32-bit machines; -1 is the position for the calls with flags.
+    // The argument with the second half of the offset is used only on 32-bit machines. For preadv2 and pwritev2, -1
+    // means the descriptor's position.
     let at_or_position = |offset: u64| if offset == u64::MAX { Offset::Position } else { Offset::At(offset) };
     Some(match i64::from(number) {
         libc::SYS_read => Call::Transfer(side(0, Offset::Position, false), bytes(2)),

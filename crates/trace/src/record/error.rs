@@ -1,6 +1,7 @@
-//! The errors that keep a recording from beginning, or from being whole.
+//! The errors that prevent a recording, or cut it short.
 //!
-//! Owns: the error type of the recorder. Kinds differ because their remedies differ; [`Error::remedy`] gives them.
+//! Owns: the error type of the recorder. Kinds differ because their remedies differ; [`Error::remedy`] returns the
+//! remedy.
 
 use std::io;
 use std::path::PathBuf;
@@ -11,13 +12,13 @@ pub enum Error {
     /// The options make no sense together.
     #[error("{0}")]
     Usage(String),
-    /// The trace's file is there already.
+    /// The trace's file exists already.
     #[error("{}: there is such a file already", path.display())]
     Exists {
         /// The file.
         path: PathBuf,
     },
-    /// The trace cannot be written. The command was not begun, or ran on to its end unrecorded from there.
+    /// The trace cannot be written. Either the command was not started, or it ran to its end without further recording.
     #[error("{}: {source}", path.display())]
     Write {
         /// The file.
@@ -25,7 +26,7 @@ pub enum Error {
         /// Why.
         source: io::Error,
     },
-    /// The command cannot be begun.
+    /// The command cannot be started.
     #[error("{}: {source}", program.display())]
     Command {
         /// The program.
@@ -36,18 +37,18 @@ pub enum Error {
     /// The kernel refuses something that the recorder needs.
     #[error("{what}: {source}")]
     Refused {
-        /// The requested size or count.
+        /// What was requested.
         what: &'static str,
         /// Why.
         source: io::Error,
     },
-    /// Another program listens to the calls of this process and its children already.
+    /// Another program already watches the system calls of this process and its children.
     #[error("another program watches the system calls of this one already (seccomp allows one at a time)")]
     Watched,
-    /// This kind of machine is not known to the recorder.
+    /// The recorder does not support this architecture.
     #[error("recording works on Linux on x86-64 and on 64-bit ARM alone")]
     Machine,
-    /// Something failed underneath.
+    /// An operation of the system failed.
     #[error("{what}: {source}")]
     Io {
         /// What was attempted.

@@ -1,8 +1,7 @@
 //! The file that a descriptor is open on, and the blocks that a transfer refers to.
 //!
-//! Owns: the table of files, the sum of distinct blocks. Promises: files are distinguished by device, inode and time of
-//! birth, so that an inode that is used again is another file; what is not on a disk (`/proc`, pipes, sockets) is not
-//! counted.
+//! Owns: the table of files, the count of distinct blocks. Promises: files are identified by device, inode and time of
+//! birth, so a reused inode is another file; files that are not on a disk (`/proc`, pipes, sockets) are not counted.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -14,8 +13,8 @@ use std::path::{Path, PathBuf};
 use super::sys::{self, Status};
 use crate::formats::nectary::{FILES_MAX, FileEntry, FileKind};
 
-/// File systems whose files are made when they are read: proc, sysfs, cgroup, cgroup2, debugfs, tracefs, securityfs,
-/// bpf, binfmt_misc, configfs, devpts, nsfs.
+/// File systems whose files are generated when they are read: proc, sysfs, cgroup, cgroup2, debugfs, tracefs,
+/// securityfs, bpf, binfmt_misc, configfs, devpts, nsfs.
 const MADE_UP: [i64; 12] = [
     0x9fa0,
     0x6265_6572,
@@ -48,7 +47,7 @@ enum Known {
     BeyondBounds,
 }
 
-/// An open file, as one call finds it.
+/// An open file at the time of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Found {
     /// Its number in the trace; `None` beyond the bounds.
@@ -71,7 +70,7 @@ impl Files {
         Files { known: HashMap::new(), folder }
     }
 
-    /// The file that `fd` is open on, by its number, which `add` gives to new ones; `None` if it is not counted.
+    /// The file that `fd` is open on; `add` assigns numbers to new files. `None` if the file is not counted.
     pub(super) fn find(
         &mut self,
         fd: BorrowedFd<'_>,
@@ -106,12 +105,12 @@ impl Files {
         })
     }
 
-    /// The path of an open file, as it is shown.
+    /// The path of an open file, in the form that is recorded.
     pub(super) fn name(&self, fd: BorrowedFd<'_>) -> String {
         let path = fs::read_link(format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd())).unwrap_or_default();
         let shown = path.strip_prefix(&self.folder).ok().filter(|rest| *rest != Path::new("")).unwrap_or(&path);
         let shown = shown.to_string_lossy();
-        // The kernel marks the names of files that are deleted.
+        // The kernel adds this mark to the names of deleted files.
         shown.strip_suffix(" (deleted)").filter(|_| !path.exists()).unwrap_or(&shown).to_owned()
     }
 }
@@ -126,9 +125,10 @@ pub(super) fn blocks(offset: u64, bytes: u64, block_bytes: u32) -> (u64, u64) {
     (first, offset.saturating_add(bytes - 1) / block_bytes - first + 1)
 }
 
-/// Blocks that one entry of [`Distinct`] counts for.
+/// How many blocks one entry of [`Distinct`] covers.
 const GROUP_BLOCKS: u64 = 512;
-/// Entries that are kept: so about 200 MB at most, for a terabyte of blocks of 8 KiB in one file, or a million files.
+/// The most entries, in about 200 MB. That is enough for 4 TiB of blocks of 8 KiB in one file, or for a million small
+/// files.
 const GROUPS_MAX: usize = 1 << 20;
 
 /// How many distinct blocks were referred to.
@@ -155,7 +155,7 @@ impl Distinct {
         }
     }
 
-    /// How many there were, and whether that is a lower bound only.
+    /// How many there were, and whether that is only a lower bound.
     pub(super) fn count(&self) -> (u64, bool) {
         (self.count, self.is_full)
     }

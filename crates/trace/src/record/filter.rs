@@ -1,7 +1,7 @@
-//! The seccomp filter: which calls the recorder is asked about before they go on.
+//! The seccomp filter: which calls wait for the recorder's answer before they continue.
 //!
-//! Owns: the BPF program. Promises: it never refuses a call; every call but those of [`super::calls`] continues at
-//! once, and the kernel's own table of answers (5.11 and later) makes that free.
+//! Owns: the BPF program. Promises: it never refuses a call; all calls except those of [`super::calls`] continue at
+//! once, which costs nothing with the kernel's cache of answers (5.11 and later).
 #![forbid(unsafe_code)]
 
 use libc::sock_filter;
@@ -19,7 +19,7 @@ const EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
 const ANY_BIT: u16 = (libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K) as u16;
 const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
 
-/// Builds the filter for this machine; without the calls that only write where `is_reads_only`.
+/// Builds the filter for this machine; with `is_reads_only`, without the calls that only write.
 pub(super) fn build(machine: u32, is_reads_only: bool) -> Vec<sock_filter> {
     let mut asked: Vec<u32> = Vec::new();
     for calls in [READS, if is_reads_only { &[] } else { WRITES }, OTHERS] {
@@ -28,8 +28,8 @@ pub(super) fn build(machine: u32, is_reads_only: bool) -> Vec<sock_filter> {
     let instruction = |code, jt, jf, k| sock_filter { code, jt, jf, k };
     let (ask, allow) =
         (instruction(RETURN, 0, 0, libc::SECCOMP_RET_USER_NOTIF), instruction(RETURN, 0, 0, libc::SECCOMP_RET_ALLOW));
-    // If the accumulator equals `k`, ask the recorder; each check has its own answer, so that no jump is longer than
-    // one.
+    // Asks the recorder if the accumulator matches `k`. Each check is followed by its own answer, so jumps skip only
+    // one instruction.
     let ask_if = |program: &mut Vec<sock_filter>, code: u16, k: u32| {
         program.extend([instruction(code, 0, 1, k), ask]);
     };

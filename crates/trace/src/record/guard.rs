@@ -1,12 +1,12 @@
-//! The guard: a small process that lets recorded programs continue if the recorder is gone.
+//! The guard: a small process that lets recorded programs continue if the recorder has ended.
 //!
-//! Why: once nobody listens, every filtered call fails with "function not implemented", for good, and a program whose
-//! writes fail may lose data. So a child holds the listener too. It sleeps until the recorder ends; where programs
-//! still run then (the recorder was killed, or stopped by its user) it answers their calls, unrecorded, until the last
-//! has ended.
+//! Why: once nobody listens, every filtered call fails permanently with "function not implemented", and a program whose
+//! writes fail may lose data. So a child process also holds the listener. It sleeps until the recorder ends. If
+//! programs still run then (the recorder was killed, or stopped by its user), it answers their calls, without recording
+//! them, until the last program has ended.
 //!
-//! Promises: a call that the recorder took and did not answer is answered. The numbers of calls follow one another and
-//! the recorder takes one at a time, so the number of the last one, kept in a page that both see, is enough to find it.
+//! Promises: a call that the recorder received and did not answer is answered. Calls are numbered consecutively and the
+//! recorder receives one at a time, so the number of the last one, kept in a shared page, is enough to find it.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -15,10 +15,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::sys;
 
-/// How many numbers after the last known one are tried. Calls that ended before they were taken have used some up.
+/// How many numbers from the last known one on are tried. Calls that ended before they were received have used up some.
 const TRIED: u64 = 4096;
 
-/// The guard, as the recorder sees it.
+/// The recorder's handle of the guard.
 #[derive(Debug)]
 pub(super) struct Guard {
     pid: i32,
@@ -47,7 +47,7 @@ impl Page {
     }
 
     fn number(&self) -> &AtomicU64 {
-        // SAFETY: the mapping is of zeroes at first, aligned, and lives as long as `self`.
+        // SAFETY: the mapping starts as zeroes, is aligned, and lives as long as `self`.
         unsafe { &*self.0 }
     }
 }
@@ -60,7 +60,7 @@ impl Drop for Page {
 }
 
 impl Guard {
-    /// Begins the guard of a listener; to be called by a thread without the filter.
+    /// Starts the guard of a listener; must be called by a thread without the filter.
     pub(super) fn begin(listener: BorrowedFd<'_>) -> io::Result<Guard> {
         let page = Page::new()?;
         let (reader, writer) = io::pipe()?;
@@ -72,17 +72,17 @@ impl Guard {
         }
     }
 
-    /// Notes the number of a call that was taken.
+    /// Records the number of a call that was received.
     pub(super) fn note(&self, id: u64) {
         self.page.number().store(id, Ordering::Release);
     }
 
-    /// Lets the guard take over; waits for its end if nothing is left to guard.
+    /// Lets the guard take over; waits until it has ended if no program is left to guard.
     pub(super) fn end(mut self, is_nothing_left: bool) {
         drop(self.wire.take());
         if is_nothing_left {
             let mut status = 0;
-            // SAFETY: the number lives through the call; the guard ends at once, as its listener has hung up.
+            // SAFETY: `status` outlives the call. The guard ends at once, because its listener has hung up.
             while unsafe { libc::waitpid(self.pid, &raw mut status, 0) } < 0
                 && io::Error::last_os_error().kind() == io::ErrorKind::Interrupted
             {}
@@ -90,9 +90,10 @@ impl Guard {
     }
 }
 
-/// The guard's life. No allocation, no lock, no panic: this is a fork of a process with threads.
+/// The guard's main function. It must not allocate, lock or panic, because it runs in a fork of a process with threads.
 fn watch(listener: RawFd, wire: RawFd, page: &Page) -> ! {
-    // SAFETY: numbers, and memory of this function; every call is safe in a signal handler, and so after this fork.
+    // SAFETY: the arguments are numbers and memory of this function; every call is safe in a signal handler, so also
+    // after this fork.
     unsafe {
         let mut all: libc::sigset_t = std::mem::zeroed();
         libc::sigfillset(&raw mut all);
@@ -100,7 +101,7 @@ fn watch(listener: RawFd, wire: RawFd, page: &Page) -> ! {
         libc::setsid();
         libc::chdir(c"/".as_ptr());
         libc::prctl(libc::PR_SET_NAME, c"nectary-guard".as_ptr());
-        // Whatever else was open is not held open: pipes end, disks can be unmounted.
+        // Close all other descriptors, so that pipes end and disks can be unmounted.
         let listener = libc::fcntl(listener, libc::F_DUPFD_CLOEXEC, 10);
         let wire = libc::fcntl(wire, libc::F_DUPFD_CLOEXEC, 10);
         if listener < 0 || wire < 0 {
@@ -120,12 +121,12 @@ fn watch(listener: RawFd, wire: RawFd, page: &Page) -> ! {
 
 fn close_all(first: i32, last: i32) {
     if first <= last {
-        // SAFETY: takes numbers only; the descriptors belong to nobody in this process.
+        // SAFETY: the arguments are numbers; no code in this process owns the descriptors.
         unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
     }
 }
 
-/// Answers the call that was left, and then every call until the last process has ended.
+/// Answers the call that the recorder left unanswered, then every call until the last process has ended.
 fn answer(listener: BorrowedFd<'_>, taken: u64) {
     for distance in 0..TRIED {
         let _ = sys::proceed(listener, taken.wrapping_add(distance));

@@ -1,23 +1,24 @@
-//! Recording the block references of a real program and its children, from outside.
+//! Recording the block references of a real program and its children, without changing the program.
 //!
-//! Owns: [`record`]. Each call of the command that reads, writes or maps a file waits until the recorder has seen what
-//! it is about to do, and then goes on unchanged (seccomp user notification); why so, what it costs and what it does
-//! not see is in `docs/decisions/0014-trace-record.md`. Leaves to others: the file (`crate::formats::nectary`), what
-//! users see.
+//! Owns: [`record`]. Each system call of the command that reads, writes or maps a file waits until the recorder has
+//! seen its arguments, and then continues unchanged (seccomp user notification). `docs/decisions/0014-trace-record.md`
+//! says why, what it costs and what it cannot see. Leaves to others: the file (`crate::formats::nectary`), the output
+//! for users.
 //!
-//! Promises: the command runs as it would without the recorder, but for time and for privileges: if the recorder is
-//! not root, setuid programs run without theirs. It goes on, unrecorded, if the trace cannot be written any more or
-//! the recorder is killed. Neither its death nor anything it does ends the recorder. Tables are bounded.
+//! Promises: the command runs as it would without the recorder, except that it is slower and that setuid programs run
+//! without their privileges if the recorder is not root. If the trace can no longer be written or the recorder is
+//! killed, the command continues without being recorded. Nothing that the command does, not even its death, ends the
+//! recorder. Tables are bounded.
 //!
-//! | file | holds |
+//! | file | contents |
 //! |---|---|
 //! | `calls` | which calls refer to blocks, and how |
 //! | `filter` | the seccomp filter of those calls |
-//! | `watch` | beginning the command, taking and answering calls |
+//! | `watch` | starting the command, receiving and answering calls |
 //! | `session` | from calls to references |
-//! | `processes`, `files` | who, and what |
-//! | `guard` | what lets the command go on without the recorder |
-//! | `signals`, `sys` | the system calls |
+//! | `processes`, `files` | which process refers to which file |
+//! | `guard` | the process that lets the command continue without the recorder |
+//! | `signals`, `sys` | signals, and other system calls |
 //! | `output` | plain files and gzip |
 
 mod calls;
@@ -43,7 +44,7 @@ use crate::formats::nectary::{BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, Outcome, Totals,
 /// The default size of a block: that of the traces in the literature. *Units*: bytes.
 pub const BLOCK_BYTES: u32 = 8192;
 
-/// The recorded command, and the file.
+/// How a command is recorded, and into which file.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// The file to write; gzip if its name ends in `.gz`.
@@ -52,19 +53,22 @@ pub struct Options {
     pub is_overwriting: bool,
     /// *Units*: bytes; a power of two from 512 to 2^24.
     pub block_bytes: u32,
-    /// Leaves out what is only written; the command's writes then cost nothing.
+    /// Whether calls that only write are left out; they then cost nothing.
     pub is_reads_only: bool,
-    /// Leaves out a reference to the block to which its stream referred just before, in the same way.
+    /// Whether a reference is left out if it repeats its stream's previous one: the same block, again read or again
+    /// written.
     pub is_collapsed: bool,
     /// Paths below it are shown relative to it.
     pub folder: PathBuf,
-    /// Whether the caller is a separate program around the command: it has no other children and no other threads
-    /// yet. Signals are then passed on, and orphans of the command adopted, so that they can be looked into everywhere.
+    /// Whether the caller's process exists only for the recording, with no other children and no other threads yet.
+    /// Then signals are passed on to the command, and its orphans are adopted, so that the recorder may inspect them on
+    /// every system.
     pub is_whole_program: bool,
 }
 
 impl Options {
-    /// Everything into `output`, in blocks of [`BLOCK_BYTES`], by a caller that has other threads and children.
+    /// Records everything into `output`, in blocks of [`BLOCK_BYTES`], for a caller that may have other threads and
+    /// children.
     pub fn new(output: impl Into<PathBuf>) -> Options {
         Options {
             output: output.into(),
@@ -78,20 +82,20 @@ impl Options {
     }
 }
 
-/// How far a recording is.
+/// The progress of a recording.
 #[derive(Debug, Clone, Copy)]
 pub struct Progress {
     /// References so far.
     pub references: u64,
     /// Distinct blocks so far.
     pub blocks: u64,
-    /// Since it began.
+    /// Time since the start.
     pub elapsed: Duration,
-    /// The command has ended, and some of its children have not.
+    /// Whether the command has ended, while some of its children still run.
     pub is_command_over: bool,
 }
 
-/// A file that was mapped; accesses to its pages are unseen.
+/// A file that was mapped; the recorder cannot see accesses to its pages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MapSummary {
     /// Its path.
@@ -100,11 +104,11 @@ pub struct MapSummary {
     pub maps: u64,
     /// How many pages all maps have together.
     pub pages: u64,
-    /// Whether any was for execution.
+    /// Whether any map was executable.
     pub is_executable: bool,
 }
 
-/// What a recording contains, and what it does not.
+/// What a recording contains, and what is missing from it.
 #[derive(Debug, Clone)]
 pub struct Summary {
     /// How the command ended.
@@ -125,14 +129,14 @@ pub struct Summary {
     pub maps_unnamed: u64,
     /// The size of a page. *Units*: bytes.
     pub page_bytes: u64,
-    /// How long it took.
+    /// How long the recording took.
     pub seconds: f64,
     /// The size of the file. *Units*: bytes.
     pub file_bytes: u64,
 }
 
 impl Summary {
-    /// The exit code that represents the command's end: its own, or 128 and the signal that killed it.
+    /// The exit code for the command's end: its own, or 128 plus the signal that killed it.
     pub fn exit_code(&self) -> u8 {
         match self.outcome {
             Outcome::Exited(code) => code,
@@ -142,15 +146,15 @@ impl Summary {
     }
 }
 
-/// Runs `command` and records what it and its children refer to, until the last of them has ended.
+/// Runs `command` and records the references of it and its children, until the last of them has ended.
 ///
-/// `progress` is called a few times a second. If the caller is a whole program, SIGINT, SIGTERM, SIGHUP and SIGQUIT
-/// after the command's own end stop the recording, and what still runs goes on unrecorded.
+/// `progress` is called a few times a second. With `is_whole_program`, SIGINT, SIGTERM, SIGHUP and SIGQUIT stop the
+/// recording once the command itself has ended; children that still run continue without being recorded.
 ///
-/// *Errors*: nothing was run, save for [`Error::Write`], which also tells that the trace broke off while the command
-/// ran.
+/// *Errors*: the command was not run. The exception is [`Error::Write`], which can also mean that the trace broke off
+/// while the command ran.
 ///
-/// *Cost*: two switches between threads and about seven short calls for each call recorded; nothing for others.
+/// *Cost*: two context switches and about seven short system calls per recorded call; nothing for other calls.
 ///
 /// ```
 /// use nectary_trace::record::{Options, record};

@@ -1,7 +1,7 @@
-//! The file that a recording goes to: plain or gzip, by its name.
+//! The file of a recording: plain or gzip, depending on its name.
 //!
-//! Promises: flushed records can be read from the file, also if it is compressed. An existing file is kept unless the
-//! caller says otherwise.
+//! Promises: flushed records can be read from the file, even if it is compressed. An existing file is kept unless the
+//! caller asks to overwrite it.
 #![forbid(unsafe_code)]
 
 use std::fs::{File, OpenOptions};
@@ -14,14 +14,14 @@ use flate2::write::GzEncoder;
 /// A file being written.
 #[derive(Debug)]
 pub(super) enum Output {
-    /// As it is.
+    /// Uncompressed.
     Plain(File),
     /// As one gzip stream.
     Gzip(GzEncoder<File>),
 }
 
 impl Output {
-    /// Makes the file.
+    /// Creates the file.
     pub(super) fn create(path: &Path, is_overwriting: bool) -> io::Result<Output> {
         if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty() && !folder.exists()) {
             let what = format!("there is no folder {}; make it first", folder.display());
@@ -63,7 +63,7 @@ impl Write for Output {
     }
 }
 
-/// Draws the identity of a new file.
+/// A random identity for a new file.
 pub(super) fn random_identity() -> io::Result<[u8; 16]> {
     let mut identity = [0; 16];
     File::open("/dev/urandom")?.read_exact(&mut identity)?;

@@ -1,10 +1,9 @@
-//! Which program of which process a thread belongs to, and a handle to look into it.
+//! The process and the program of a thread, and a handle to inspect it.
 //!
-//! Owns: the tables of threads and processes. Promises: an id that the kernel gave out again is a new process: handles
-//! on ended threads fail and are renewed, and a process is known by its id and its start. An exec makes a new program.
+//! Owns: the tables of threads and processes. Promises: a reused process id is a new process: handles of ended threads
+//! fail and are opened again, and a process is identified by its id and its start time. An exec makes a new program.
 //!
-//! Cost: nothing but a table look-up for a thread that is known; a few files of `/proc` for a new one, and after an
-//! exec.
+//! Cost: a table look-up for a known thread; a few files of `/proc` for a new one, and after an exec.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -15,21 +14,21 @@ use std::rc::Rc;
 
 use super::sys;
 
-/// How many handles are open at once; programs may have few descriptors, and so may the recorder.
+/// How many handles are open at once; the limit on descriptors may be low.
 const HANDLES_MAX: usize = 256;
 
-/// A thread that called.
+/// A thread that makes calls.
 #[derive(Debug, Clone)]
 pub(super) struct Thread {
     /// Its process.
     pub(super) pid: u32,
     handle: Rc<OwnedFd>,
-    /// Whether the handle fails once the thread's id is free; otherwise it is not kept.
+    /// Whether the handle fails once the thread has ended; otherwise it is not kept.
     is_exact: bool,
 }
 
 impl Thread {
-    /// The handle to borrow its descriptors by.
+    /// The handle through which its descriptors are borrowed.
     pub(super) fn handle(&self) -> BorrowedFd<'_> {
         self.handle.as_fd()
     }
@@ -40,13 +39,13 @@ impl Thread {
 struct Process {
     /// When it began, in clock ticks since boot.
     start: u64,
-    /// The number of its program in the trace, once it had to be named.
+    /// The number of its program in the trace, if the trace names it already.
     number: Option<u32>,
-    /// The number of its nearest ancestor, or of its program before an exec.
+    /// The number of its nearest ancestor in the trace, or of its own program before an exec.
     ancestor: Option<u32>,
-    /// Whether it started its program by exec while it was recorded.
+    /// Whether its program was started by an exec during the recording.
     is_fresh: bool,
-    /// It called exec, which may have failed; the value is the start of its stack before.
+    /// Set if it called exec, which may have failed: the start of its stack before the call.
     exec_from: Option<u64>,
 }
 
@@ -55,7 +54,7 @@ struct Process {
 pub(super) struct Unnamed {
     pub(super) parent: Option<u32>,
     pub(super) name: String,
-    /// Whether it was started by an exec, so that the kernel mapped its file.
+    /// Whether it was started by an exec, in which case the kernel mapped its file.
     pub(super) is_fresh: bool,
 }
 
@@ -67,7 +66,7 @@ pub(super) struct Processes {
 }
 
 impl Processes {
-    /// The thread, from the table if it is there.
+    /// The thread, from the table if it is known.
     pub(super) fn thread(&mut self, thread: u32) -> io::Result<Thread> {
         match self.threads.get(&thread) {
             Some(known) => Ok(known.clone()),
@@ -104,10 +103,10 @@ impl Processes {
         Ok(found)
     }
 
-    /// Notes that a process asks for an exec.
+    /// Records that a process is about to call exec.
     pub(super) fn exec_begins(&mut self, thread: u32) -> io::Result<()> {
         let pid = self.look_up(thread)?.pid;
-        // The exec ends all threads but one, whose id becomes the process's.
+        // The exec ends all threads except one, which gets the id of the process.
         self.threads.retain(|_, known| known.pid != pid);
         if let Some(process) = self.processes.get_mut(&pid)
             && process.exec_from.is_none()
@@ -117,7 +116,7 @@ impl Processes {
         Ok(())
     }
 
-    /// The number of a process's program, or what is to be named.
+    /// The number of a process's program, or the program if the trace does not name it yet.
     pub(super) fn program(&mut self, pid: u32) -> io::Result<std::result::Result<u32, Unnamed>> {
         let Some(process) = self.processes.get_mut(&pid) else {
             return Err(io::Error::other("a process that was not looked up"));
@@ -135,7 +134,7 @@ impl Processes {
         })
     }
 
-    /// Keeps the number under which a process's program was named.
+    /// Remembers the number of a process's program in the trace.
     pub(super) fn named(&mut self, pid: u32, number: u32) {
         if let Some(process) = self.processes.get_mut(&pid) {
             process.number = Some(number);
@@ -143,12 +142,12 @@ impl Processes {
     }
 }
 
-/// What `/proc/PID/stat` says.
+/// The contents of `/proc/PID/stat`.
 #[derive(Debug, PartialEq, Eq)]
 struct Stat {
     parent: u32,
     start: u64,
-    /// The address where the stack begins, which is drawn at each exec; 0 if it may not be known.
+    /// The start address of the stack, which is random for each exec; 0 if the recorder may not see it.
     stack: u64,
 }
 
@@ -159,7 +158,7 @@ impl Stat {
     }
 
     fn parse(text: &[u8]) -> Option<Stat> {
-        // The name, in parentheses, may hold anything; fields are counted after its end, from the third.
+        // The name, in parentheses, may contain anything; the first field after it is the third.
         let end = text.iter().rposition(|&byte| byte == b')')?;
         let fields = std::str::from_utf8(&text[end + 1..]).ok()?;
         let fields: Vec<&str> = fields.split_ascii_whitespace().collect();
@@ -175,7 +174,7 @@ fn process_of(thread: u32) -> io::Result<u32> {
     found.ok_or_else(|| io::Error::other("/proc/PID/status: no Tgid"))
 }
 
-/// The name of a process's program: of a script its own and not its interpreter's.
+/// The name of a process's program; for a script, its own name and not the interpreter's.
 fn name(pid: u32) -> String {
     let name = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
     String::from_utf8_lossy(name.trim_ascii_end()).into_owned()

@@ -1,8 +1,8 @@
-//! From calls to references: the intention of each waiting call, and its trace.
+//! From calls to references: which blocks a waiting call will refer to, and writing them to the trace.
 //!
-//! Owns: the tables of a recording and its writer. Promises: whatever a process does or is, a call of it can be
-//! described or counted as unseen; a trace that cannot be written any more stops being written and nothing else. Leaves
-//! to others: taking and answering calls.
+//! Owns: the tables of a recording and its writer. Promises: every call of every process is either described or counted
+//! as unseen; if the trace can no longer be written, only the writing stops. Leaves to others: receiving and answering
+//! calls.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -18,11 +18,11 @@ use super::sys::{self, Notification};
 use super::{MapSummary, Options, Summary};
 use crate::formats::nectary::{Map, Outcome, Process, Unseen, Writer};
 
-/// How long a reference may wait in memory before it is written.
+/// How long a reference stays in memory before it is written.
 const FLUSH_EVERY: Duration = Duration::from_secs(1);
 /// How many mapped files a summary lists by name.
 const MAPPED_FILES_MAX: usize = 1 << 16;
-/// How many entries the vector of one call has at most (`UIO_MAXIOV`).
+/// The most entries in the vector of one call (`UIO_MAXIOV`).
 const VECTOR_MAX: u64 = 1024;
 
 /// The tables of a recording.
@@ -37,12 +37,12 @@ pub(super) struct Session<W: Write> {
     last: Vec<Option<(u64, bool)>>,
     distinct: Distinct,
     maps: HashMap<u32, MapSummary>,
-    /// Names of files, while they are wanted for maps.
+    /// Maps of files that the summary does not list by name, because of [`MAPPED_FILES_MAX`].
     maps_unnamed: u64,
     unseen: [u64; Unseen::ALL.len()],
-    /// Counts of unseen accesses that are still to be written, by process and kind.
+    /// Counts of unseen calls that are not written yet, by process and kind.
     unseen_since: HashMap<(u32, Unseen), u64>,
-    /// The process that counts as the origin of accesses whose process is not known.
+    /// The process that stands for calls whose process is unknown.
     unknown: Option<u32>,
     page_bytes: u64,
     flushed: Instant,
@@ -53,7 +53,7 @@ pub(super) struct Session<W: Write> {
 pub(super) struct Prepared {
     transfers: [Option<Transfer>; 2],
     map: Option<Map>,
-    /// The process's number and why nothing more is known.
+    /// The process's number, and why the call could not be described.
     unseen: Option<(Option<u32>, Unseen)>,
 }
 
@@ -69,9 +69,9 @@ struct Transfer {
 
 /// Why a call could not be described.
 enum Obstacle {
-    /// It will fail, or its process is gone: it accesses nothing.
+    /// The call will fail, or its process has ended: it refers to nothing.
     Nothing,
-    /// It may refer to something.
+    /// The call may refer to blocks.
     Unseen(Unseen),
     /// The trace cannot be written.
     Write(io::Error),
@@ -79,7 +79,7 @@ enum Obstacle {
 
 type Described<T> = std::result::Result<T, Obstacle>;
 
-/// An error while looking into a process.
+/// Classifies an error of inspecting a process.
 fn looking(error: io::Error) -> Obstacle {
     match error.raw_os_error() {
         Some(libc::EBADF | libc::ESRCH | libc::ENOENT | libc::EFAULT | libc::ESPIPE | libc::EIO) => Obstacle::Nothing,
@@ -108,7 +108,7 @@ impl<W: Write> Session<W> {
         }
     }
 
-    /// Finds out what a call will refer to. It must be waiting.
+    /// Finds out what a call will refer to. The call must be waiting.
     ///
     /// *Errors*: the trace cannot be written.
     pub(super) fn prepare(&mut self, notification: &Notification) -> io::Result<Prepared> {
@@ -155,8 +155,8 @@ impl<W: Write> Session<W> {
                     prepared.transfers[0] = self.transfer(thread, &from, source.as_fd(), &found, &input, bytes)?;
                     bytes = prepared.transfers[0].map_or(0, |transfer| transfer.bytes);
                 } else {
-                    // The number of bytes is not known if nothing waits; at least a byte, or the call refers to
-                    // nothing.
+                    // If nothing waits in the source yet, the number of bytes is unknown. Count at least one byte, or
+                    // the call would refer to nothing.
                     bytes = bytes.min(sys::waiting_bytes(source.as_fd()).max(1));
                 }
                 if !self.options.is_reads_only
@@ -246,7 +246,7 @@ impl<W: Write> Session<W> {
         Ok(Some(Transfer { process, file: found.number, offset, bytes, is_write: side.is_write }))
     }
 
-    /// The number of a process's program; a new one gets a name.
+    /// The number of a process's program; a new program is added to the trace.
     fn program(&mut self, pid: u32) -> Described<u32> {
         let unnamed = match self.processes.program(pid).map_err(looking)? {
             Ok(number) => return Ok(number),
@@ -262,9 +262,9 @@ impl<W: Write> Session<W> {
         Ok(number)
     }
 
-    /// The kernel maps a program's own file at its exec, without a call.
+    /// Adds the map of the program's own file, which the kernel makes during exec without a call.
     fn map_program(&mut self, pid: u32, process: u32) -> Described<()> {
-        // Opened without permission to read: only its kind and size are wanted.
+        // Opened without permission to read: only the file's kind and size are needed.
         let Ok(program) = open_path(&format!("/proc/{pid}/exe")) else { return Ok(()) };
         let Some(Found { number: Some(file), size_bytes: bytes }) = self.find(program.as_fd())? else { return Ok(()) };
         self.note_name(file, program.as_fd());
@@ -272,7 +272,7 @@ impl<W: Write> Session<W> {
         self.add_map(&map).map_err(Obstacle::Write)
     }
 
-    /// Writes the references of a call, now that it went on.
+    /// Writes the references of a call that has continued.
     ///
     /// *Errors*: the trace cannot be written.
     pub(super) fn commit(&mut self, prepared: Prepared) -> io::Result<()> {
@@ -336,7 +336,7 @@ impl<W: Write> Session<W> {
         self.writer.map(map)
     }
 
-    /// Keeps the name of a file that is mapped, for the summary.
+    /// Remembers the name of a mapped file, for the summary.
     fn note_name(&mut self, file: u32, fd: BorrowedFd<'_>) {
         if !self.maps.contains_key(&file) && self.maps.len() < MAPPED_FILES_MAX {
             let name = self.files.name(fd);
@@ -362,7 +362,7 @@ impl<W: Write> Session<W> {
         Ok(())
     }
 
-    /// Writes what has waited long enough; to be called now and then.
+    /// Writes records that are older than [`FLUSH_EVERY`]; must be called regularly.
     pub(super) fn tick(&mut self, now: Instant) -> io::Result<()> {
         if now.duration_since(self.flushed) < FLUSH_EVERY {
             return Ok(());
@@ -386,7 +386,7 @@ impl<W: Write> Session<W> {
         (self.writer.totals().references, self.distinct.count().0)
     }
 
-    /// Writes the end; returns the output and the summary, which still lacks the file's size.
+    /// Writes the end; returns the output, and the summary without the file's size.
     pub(super) fn finish(mut self, outcome: Outcome, is_stopped: bool, seconds: f64) -> io::Result<(W, Summary)> {
         self.write_unseen()?;
         let mut maps: Vec<MapSummary> = self.maps.into_values().filter(|map| map.maps > 0).collect();
@@ -429,7 +429,7 @@ fn vector_bytes(thread: u32, address: u64, count: u64) -> Described<u64> {
     Ok(sum)
 }
 
-/// Opens a path without a right to its contents.
+/// Opens a path without access to its contents.
 fn open_path(path: &str) -> io::Result<File> {
     use std::os::unix::fs::OpenOptionsExt;
     std::fs::OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(path)

@@ -1,6 +1,6 @@
-//! Signals while a command is recorded, and the processes that it leaves over.
+//! Signals while a command is recorded, and the command's orphans.
 //!
-//! Owns: taking signals as events, passing them on, adopting orphans. Promises: a keystroke (Ctrl-C, Ctrl-\) reaches
+//! Owns: receiving signals as events, passing them on, adopting orphans. Promises: a keystroke (Ctrl-C, Ctrl-\) reaches
 //! the command once, from the terminal; a signal sent only to the recorder is passed on.
 #![allow(unsafe_code)]
 
@@ -9,19 +9,19 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-/// The signals: all that usually end a program, and the end of children.
+/// The signals that usually end a program, and the one for ended children.
 const TAKEN: [i32; 7] =
     [libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGHUP, libc::SIGUSR1, libc::SIGUSR2, libc::SIGCHLD];
 
-/// A signal that came.
+/// A signal that was received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Signal {
     pub(super) number: i32,
-    /// The terminal or the kernel sent it, to all of the foreground.
+    /// Whether the terminal or the kernel sent it, to all processes in the foreground.
     pub(super) is_for_all: bool,
 }
 
-/// Signals taken as events, from the calling thread on; the former mask comes back when this is dropped.
+/// Receives signals as events, in the calling thread and its later threads. Dropping it restores the former mask.
 #[derive(Debug)]
 pub(super) struct Signals {
     fd: OwnedFd,
@@ -39,9 +39,9 @@ impl std::fmt::Debug for Mask {
 }
 
 impl Mask {
-    /// Gives the command this mask, since a mask passes through an exec.
+    /// Sets this mask in the command, because a mask survives an exec.
     pub(super) fn give(self, command: &mut Command) {
-        // SAFETY: after the fork only one call is made, which is safe there, on memory that was copied.
+        // SAFETY: after the fork only one call is made, which is safe there and uses only copied memory.
         unsafe { command.pre_exec(move || change(libc::SIG_SETMASK, Some(&self)).map(drop)) };
     }
 }
@@ -51,7 +51,7 @@ fn change(how: i32, mask: Option<&Mask>) -> io::Result<Mask> {
     // SAFETY: all zeroes is a value of this struct of bits.
     let mut former: libc::sigset_t = unsafe { std::mem::zeroed() };
     let new = mask.map_or(std::ptr::null(), |mask| &raw const mask.0);
-    // SAFETY: `new` is null or a mask that lives through the call, and so is `former`.
+    // SAFETY: `new` is null or a mask that outlives the call, and `former` outlives it too.
     match unsafe { libc::pthread_sigmask(how, new, &raw mut former) } {
         0 => Ok(Mask(former)),
         code => Err(io::Error::from_raw_os_error(code)),
@@ -59,7 +59,7 @@ fn change(how: i32, mask: Option<&Mask>) -> io::Result<Mask> {
 }
 
 impl Signals {
-    /// Takes signals from now on; to be called before there are other threads.
+    /// Receives signals from now on; must be called before there are other threads.
     pub(super) fn take() -> io::Result<Signals> {
         // SAFETY: all zeroes is a value of this struct of bits, and each function only changes it.
         let mask = unsafe {
@@ -71,16 +71,16 @@ impl Signals {
             Mask(set)
         };
         let former = change(libc::SIG_BLOCK, Some(&mask))?;
-        // SAFETY: the mask lives through the call.
+        // SAFETY: the mask outlives the call.
         let fd = unsafe { libc::signalfd(-1, &raw const mask.0, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) };
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the kernel gave this descriptor to nobody else.
+        // SAFETY: the descriptor is new, so nothing else owns it.
         Ok(Signals { fd: unsafe { OwnedFd::from_raw_fd(fd) }, former })
     }
 
-    /// The signals that were blocked before.
+    /// The mask before [`Signals::take`].
     pub(super) fn former(&self) -> Mask {
         self.former
     }
@@ -90,7 +90,7 @@ impl Signals {
         // SAFETY: all zeroes is a value of this struct of numbers.
         let mut raw: libc::signalfd_siginfo = unsafe { std::mem::zeroed() };
         let size = size_of::<libc::signalfd_siginfo>();
-        // SAFETY: the kernel writes at most `size` bytes to the struct, which lives through the call.
+        // SAFETY: the kernel writes at most `size` bytes to the struct, which outlives the call.
         let count = unsafe { libc::read(self.fd.as_raw_fd(), (&raw mut raw).cast(), size) };
         let is_for_all = raw.ssi_code > 0;
         (count == size as isize).then_some(Signal { number: raw.ssi_signo as i32, is_for_all })
@@ -105,32 +105,33 @@ impl AsRawFd for Signals {
 
 impl Drop for Signals {
     fn drop(&mut self) {
-        // A signal that arrived while waiting was meant for the recording.
+        // Signals that arrived during the recording were meant for it, so they are discarded.
         while self.next().is_some() {}
         let _ = change(libc::SIG_SETMASK, Some(&self.former));
     }
 }
 
-/// Sends a signal to a child that was not waited for yet.
+/// Sends a signal to a child that has not been reaped.
 pub(super) fn send(child: u32, signal: i32) {
-    // SAFETY: takes numbers only.
+    // SAFETY: the arguments are numbers.
     unsafe { libc::kill(child as i32, signal) };
 }
 
-/// Lets this process become the parent of descendants whose own parents have ended.
+/// Sets whether this process becomes the parent of descendants whose own parents have ended.
 pub(super) fn adopt_orphans(is_wanted: bool) -> io::Result<()> {
-    // SAFETY: takes numbers only.
+    // SAFETY: the arguments are numbers.
     match unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, libc::c_ulong::from(is_wanted), 0, 0, 0) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
-/// Lets an ended child go: `child`, or any if that is 0. Gives its process id and how it ended, as `wait` says.
+/// Reaps an ended child: `child`, or any child if that is 0. Returns its process id and its status as `wait` reports
+/// it.
 pub(super) fn reap(child: u32) -> Option<(u32, i32)> {
     let mut status = 0;
     let which = if child == 0 { -1 } else { child as i32 };
-    // SAFETY: the number lives through the call.
+    // SAFETY: `status` outlives the call.
     let pid = unsafe { libc::waitpid(which, &raw mut status, libc::WNOHANG) };
     (pid > 0).then_some((pid as u32, status))
 }

@@ -1,7 +1,7 @@
 //! The system calls of the recorder, each as one safe function.
 //!
-//! Owns: the `unsafe` of this folder outside the guard. Every function that can be interrupted by a signal says so or
-//! restarts.
+//! Owns: the `unsafe` of this folder, except that of the guard and of signals. A function that a signal can interrupt
+//! says so, or restarts its call.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -11,7 +11,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Notification {
     pub(super) id: u64,
-    /// The thread that calls.
+    /// The calling thread.
     pub(super) thread: u32,
     pub(super) machine: u32,
     pub(super) number: i32,
@@ -25,7 +25,7 @@ pub(super) struct Status {
     pub(super) is_block_device: bool,
     pub(super) device: u64,
     pub(super) inode: u64,
-    /// When it was made, in nanoseconds; tells files apart that had one inode after another. 0 if it is not known.
+    /// When the file was created, in nanoseconds; it distinguishes files that reuse an inode. 0 if unknown.
     pub(super) born_ns: u64,
     pub(super) size_bytes: u64,
 }
@@ -36,20 +36,20 @@ fn check(result: i64) -> io::Result<i64> {
 
 fn owned(result: i64) -> io::Result<OwnedFd> {
     let fd = check(result)? as RawFd;
-    // SAFETY: the kernel gave this descriptor to nobody else.
+    // SAFETY: the descriptor is new, so nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Puts a filter on this thread and whatever it will make, for good; returns the descriptor that listens.
+/// Puts a permanent filter on this thread and all its later threads and children; returns the listening descriptor.
 ///
-/// If that is not permitted, the thread gives up gaining privileges by exec, as the kernel then asks.
+/// If that is not permitted, the thread first gives up gaining privileges by exec, which the kernel requires.
 pub(super) fn install_filter(program: &[libc::sock_filter]) -> io::Result<OwnedFd> {
     let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_ptr().cast_mut() };
     let install = |flags: libc::c_ulong| {
         // SAFETY: the kernel only reads the program, which is borrowed for the call.
         owned(unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, &raw const filter) })
     };
-    // Signals do not restart calls that are being looked at; before 5.19 the kernel cannot promise that.
+    // With this flag, signals do not restart calls that wait for the recorder; kernels before 5.19 do not have it.
     let listen = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER;
     let either = || match install(listen | libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV) {
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => install(listen),
@@ -57,7 +57,7 @@ pub(super) fn install_filter(program: &[libc::sock_filter]) -> io::Result<OwnedF
     };
     match either() {
         Err(error) if error.raw_os_error() == Some(libc::EACCES) => {
-            // SAFETY: takes numbers only.
+            // SAFETY: the arguments are numbers.
             check(i64::from(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) }))?;
             either()
         }
@@ -65,18 +65,19 @@ pub(super) fn install_filter(program: &[libc::sock_filter]) -> io::Result<OwnedF
     }
 }
 
-/// Has the kernel switch to and fro on one processor, which is faster; it is only a hint and needs 6.6.
+/// Asks the kernel to switch between the recorder and the recorded thread on one processor, which is faster. A hint
+/// only; needs Linux 6.6.
 pub(super) fn prefer_same_processor(listener: BorrowedFd<'_>) {
     const SYNC_WAKE_UP: libc::c_ulong = 1;
-    // SAFETY: takes numbers only.
+    // SAFETY: the arguments are numbers.
     unsafe { libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_SET_FLAGS, SYNC_WAKE_UP) };
 }
 
-/// Waits for the next call and takes it; `None` if it is gone, or a signal came.
+/// Waits for the next call and receives it; `None` if the call is gone, or a signal interrupted the wait.
 pub(super) fn receive(listener: BorrowedFd<'_>) -> io::Result<Option<Notification>> {
-    // SAFETY: all zeroes is a value of this struct of numbers, and the kernel asks for it.
+    // SAFETY: all zeroes is a value of this struct of numbers, and the kernel requires zeroes.
     let mut raw: libc::seccomp_notif = unsafe { std::mem::zeroed() };
-    // SAFETY: the struct is as long as the request says, and lives through the call.
+    // SAFETY: the struct is as long as the request says, and outlives the call.
     let result = unsafe { libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_RECV, &raw mut raw) };
     match check(i64::from(result)) {
         Ok(_) => Ok(Some(Notification {
@@ -96,7 +97,7 @@ pub(super) fn proceed(listener: BorrowedFd<'_>, id: u64) -> io::Result<bool> {
     let flags = libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32;
     let mut response = libc::seccomp_notif_resp { id, val: 0, error: 0, flags };
     loop {
-        // SAFETY: the struct is as long as the request says, and lives through the call.
+        // SAFETY: the struct is as long as the request says, and outlives the call.
         let result = unsafe { libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_SEND, &raw mut response) };
         match check(i64::from(result)) {
             Ok(_) => return Ok(true),
@@ -111,20 +112,20 @@ pub(super) fn proceed(listener: BorrowedFd<'_>, id: u64) -> io::Result<bool> {
 
 /// A handle on a process.
 pub(super) fn open_process(pid: u32) -> io::Result<OwnedFd> {
-    // SAFETY: takes numbers only.
+    // SAFETY: the arguments are numbers.
     owned(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) })
 }
 
-/// A handle on a thread; needs 6.9.
+/// A handle on a thread; needs Linux 6.9.
 pub(super) fn open_thread(thread: u32) -> io::Result<OwnedFd> {
     const PIDFD_THREAD: i32 = libc::O_EXCL;
-    // SAFETY: takes numbers only.
+    // SAFETY: the arguments are numbers.
     owned(unsafe { libc::syscall(libc::SYS_pidfd_open, thread, PIDFD_THREAD) })
 }
 
-/// A descriptor of ours on the open file that is `fd` over there. Its position is shared.
+/// Duplicates the descriptor `fd` of another process into this one. The file position is shared.
 pub(super) fn borrow_descriptor(process: BorrowedFd<'_>, fd: i32) -> io::Result<OwnedFd> {
-    // SAFETY: takes numbers only.
+    // SAFETY: the arguments are numbers.
     owned(unsafe { libc::syscall(libc::SYS_pidfd_getfd, process.as_raw_fd(), fd, 0) })
 }
 
@@ -133,7 +134,7 @@ pub(super) fn status(fd: BorrowedFd<'_>) -> io::Result<Status> {
     let mask = libc::STATX_TYPE | libc::STATX_INO | libc::STATX_SIZE | libc::STATX_BTIME;
     // SAFETY: all zeroes is a value of this struct of numbers.
     let mut raw: libc::statx = unsafe { std::mem::zeroed() };
-    // SAFETY: the path is a constant with its end, and the struct lives through the call.
+    // SAFETY: the path is a constant with its end, and the struct outlives the call.
     let result = unsafe {
         let how = libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC;
         libc::statx(fd.as_raw_fd(), c"".as_ptr(), how, mask, &raw mut raw)
@@ -161,28 +162,28 @@ pub(super) fn status(fd: BorrowedFd<'_>) -> io::Result<Status> {
 pub(super) fn device_bytes(fd: BorrowedFd<'_>) -> io::Result<u64> {
     const BLKGETSIZE64: libc::c_ulong = 0x8008_1272;
     let mut bytes = 0_u64;
-    // SAFETY: the kernel writes 8 bytes to a number that lives through the call.
+    // SAFETY: the kernel writes 8 bytes to a number that outlives the call.
     check(i64::from(unsafe { libc::ioctl(fd.as_raw_fd(), BLKGETSIZE64, &raw mut bytes) }))?;
     Ok(bytes)
 }
 
 /// Where the next read or write of an open file begins.
 pub(super) fn position(fd: BorrowedFd<'_>) -> io::Result<u64> {
-    // SAFETY: takes numbers only; a distance of 0 moves nothing.
+    // SAFETY: the arguments are numbers; a distance of 0 moves nothing.
     Ok(check(unsafe { libc::lseek(fd.as_raw_fd(), 0, libc::SEEK_CUR) })? as u64)
 }
 
-/// Whether an open file is written at its end only.
+/// Whether an open file is only written at its end.
 pub(super) fn is_append(fd: BorrowedFd<'_>) -> bool {
-    // SAFETY: takes numbers only.
+    // SAFETY: the arguments are numbers.
     let flags = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFL) };
     flags >= 0 && flags & libc::O_APPEND != 0
 }
 
-/// The bytes that a pipe holds, or that a socket in non-blocking mode takes at once; `None` for files without such a
+/// The most bytes that a pipe holds, or that a non-blocking socket accepts at once; `None` for files without such a
 /// limit.
 pub(super) fn room_bytes(fd: BorrowedFd<'_>) -> Option<u64> {
-    // SAFETY: takes numbers only.
+    // SAFETY: the arguments are numbers.
     let (pipe, flags) =
         unsafe { (libc::fcntl(fd.as_raw_fd(), libc::F_GETPIPE_SZ), libc::fcntl(fd.as_raw_fd(), libc::F_GETFL)) };
     if pipe >= 0 {
@@ -190,24 +191,24 @@ pub(super) fn room_bytes(fd: BorrowedFd<'_>) -> Option<u64> {
     }
     let (mut bytes, mut length) = (0_i32, size_of::<i32>() as libc::socklen_t);
     let (level, name) = (libc::SOL_SOCKET, libc::SO_SNDBUF);
-    // SAFETY: the kernel writes at most `length` bytes to a number that lives through the call.
+    // SAFETY: the kernel writes at most `length` bytes to a number that outlives the call.
     let result = unsafe {
         libc::getsockopt(fd.as_raw_fd(), level, name, (&raw mut bytes).cast::<libc::c_void>(), &raw mut length)
     };
     (result == 0 && flags >= 0 && flags & libc::O_NONBLOCK != 0).then_some(bytes as u64)
 }
 
-/// How many bytes wait in a pipe or socket.
+/// How many bytes are waiting in a pipe or socket.
 pub(super) fn waiting_bytes(fd: BorrowedFd<'_>) -> u64 {
     let mut bytes = 0_i32;
-    // SAFETY: the kernel writes to a number that lives through the call.
+    // SAFETY: the kernel writes to a number that outlives the call.
     let result = unsafe { libc::ioctl(fd.as_raw_fd(), libc::FIONREAD, &raw mut bytes) };
     if result < 0 { 0 } else { bytes as u64 }
 }
 
 /// The size of a page of memory.
 pub(super) fn page_bytes() -> u64 {
-    // SAFETY: takes numbers only.
+    // SAFETY: the arguments are numbers.
     u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096).max(1)
 }
 
@@ -215,7 +216,7 @@ pub(super) fn page_bytes() -> u64 {
 pub(super) fn file_system(fd: BorrowedFd<'_>) -> io::Result<i64> {
     // SAFETY: all zeroes is a value of this struct of numbers.
     let mut raw: libc::statfs = unsafe { std::mem::zeroed() };
-    // SAFETY: the struct lives through the call.
+    // SAFETY: the struct outlives the call.
     check(i64::from(unsafe { libc::fstatfs(fd.as_raw_fd(), &raw mut raw) }))?;
     Ok(raw.f_type as i64)
 }
@@ -224,17 +225,17 @@ pub(super) fn file_system(fd: BorrowedFd<'_>) -> io::Result<i64> {
 pub(super) fn read_memory(thread: u32, address: u64, bytes: &mut [u8]) -> io::Result<usize> {
     let local = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
     let remote = libc::iovec { iov_base: address as usize as *mut libc::c_void, iov_len: bytes.len() };
-    // SAFETY: the kernel writes only to `bytes`, which is borrowed exclusively; the other address is not of this
+    // SAFETY: the kernel writes only to `bytes`, which is borrowed exclusively; the other address belongs to another
     // process.
     let count = unsafe { libc::process_vm_readv(thread as i32, &raw const local, 1, &raw const remote, 1, 0) };
     Ok(check(count as i64)? as usize)
 }
 
-/// Waits until one of `descriptors` can be read or has hung up, or for `milliseconds`; a signal ends it too. A negative
-/// descriptor is passed over.
+/// Waits at most `milliseconds` until one of `descriptors` can be read or has hung up. A signal also ends the wait.
+/// Negative descriptors are ignored.
 pub(super) fn wait_for<const N: usize>(descriptors: [RawFd; N], milliseconds: i32) -> io::Result<[i16; N]> {
     let mut polled = descriptors.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
-    // SAFETY: the array lives through the call and is as long as said.
+    // SAFETY: the array outlives the call and is as long as said.
     match check(i64::from(unsafe { libc::poll(polled.as_mut_ptr(), N as libc::nfds_t, milliseconds) })) {
         Ok(_) => Ok(polled.map(|descriptor| descriptor.revents)),
         Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok([0; N]),

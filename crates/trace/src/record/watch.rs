@@ -1,11 +1,11 @@
-//! Running a command under the filter: beginning it, taking each of its calls and letting it go on.
+//! Running a command under the filter: starting it, receiving each of its calls and letting the call continue.
 //!
-//! Owns: the order of the beginning and of the end, and the loop between. Promises: no call waits longer than it takes
-//! to describe it; the loop ends when the last process under the filter has ended, however it ended.
+//! Owns: the steps of the start and of the end, and the loop between. Promises: no call waits longer than it takes to
+//! describe it; the loop ends when the last process under the filter has ended in any way.
 //!
-//! How it begins: a separate thread, the gate, puts the filter on itself, and so on every child it makes; it is the
-//! only thread of this process under the filter and ends once the command runs. So the listener needs no passing
-//! between processes, and no code of ours runs between fork and exec.
+//! The start: a separate thread, the gate, puts the filter on itself, and thereby on every child it creates. It is the
+//! only thread of this process under the filter, and ends once the command runs. So the listener need not be passed
+//! between processes, and none of our code runs between fork and exec.
 #![forbid(unsafe_code)]
 
 use std::fs;
@@ -24,17 +24,17 @@ use super::signals::{self, Signals};
 use super::{Error, Options, Progress, Result, Summary, calls, filter, sys};
 use crate::formats::nectary::{Header, Outcome, Writer};
 
-/// How often the caller receives progress, and waiting records are written.
+/// How often progress is reported and pending records are checked.
 const TICK: Duration = Duration::from_millis(200);
 const TICK_MS: i32 = 200;
 
-/// A command that is being begun.
+/// A command that is being started.
 struct Gate {
     listener: OwnedFd,
-    /// Tells the gate to begin the command.
+    /// Tells the gate to start the command.
     go: mpsc::Sender<()>,
     thread: JoinHandle<io::Result<u32>>,
-    /// Hangs up when the command was begun, or was not.
+    /// Hangs up when the command was started or could not be started.
     begun: io::PipeReader,
 }
 
@@ -56,7 +56,7 @@ pub(super) fn run(command: Command, options: &Options, progress: &mut dyn FnMut(
         let writer = Writer::new(output, identity, &header).map_err(write_error)?;
         Watch::begin(command, machine, options, writer)
     };
-    // A file without a recording is of no use to anybody.
+    // A file without a recording is useless, so remove it.
     let remove = |error| {
         let _ = fs::remove_file(&options.output);
         error
@@ -74,15 +74,15 @@ struct Watch {
     listener: OwnedFd,
     guard: Guard,
     signals: Option<Signals>,
-    /// The gate, until it has begun the command.
+    /// The gate, until it has started the command.
     gate: Option<(JoinHandle<io::Result<u32>>, io::PipeReader)>,
     /// The command's process, and a handle on it until it has ended.
     child: Option<u32>,
     child_handle: Option<OwnedFd>,
     outcome: Option<Outcome>,
-    /// Why the command did not begin.
+    /// Why the command could not be started.
     failure: Option<Error>,
-    /// The trace, until it cannot be written any more.
+    /// The trace, or the error that ended its writing.
     session: std::result::Result<Session<Output>, io::Error>,
     began: Instant,
     ticked: Instant,
@@ -103,7 +103,7 @@ impl Watch {
         let gate = gate(command, filter::build(machine, options.is_reads_only))?;
         sys::prefer_same_processor(gate.listener.as_fd());
         let guard = Guard::begin(gate.listener.as_fd()).map_err(io_error("beginning the guard"))?;
-        // The gate waits for this; if the gate is gone, joining it gives the reason.
+        // The gate waits for this message. If the gate has ended, joining it returns the reason.
         let _ = gate.go.send(());
         let now = Instant::now();
         Ok(Watch {
@@ -124,7 +124,7 @@ impl Watch {
         })
     }
 
-    /// Takes calls until no process is left that could make one.
+    /// Receives calls until no process that could make one is left.
     fn watch(mut self, progress: &mut dyn FnMut(&Progress)) -> Result<Summary> {
         let is_nothing_left = loop {
             let descriptors = [
@@ -164,7 +164,7 @@ impl Watch {
             Ok(session) => session.prepare(&notification),
             Err(_) => Ok(Prepared::default()),
         };
-        // The call goes on first: the rest can be done in parallel.
+        // Let the call continue first: the rest can be done in parallel.
         let went_on = sys::proceed(self.listener.as_fd(), notification.id).map_err(listening)?;
         let written = match (prepared, &mut self.session) {
             (Ok(prepared), Ok(session)) if went_on => session.commit(prepared),
@@ -177,7 +177,7 @@ impl Watch {
         Ok(())
     }
 
-    /// The gate has begun the command, or could not.
+    /// The gate has started the command, or could not.
     fn gate_ends(&mut self) -> Result<()> {
         let Some((thread, _)) = self.gate.take() else { return Ok(()) };
         let ended = thread.join().unwrap_or_else(|_| Err(io::Error::other("the thread that begins it failed")));
@@ -189,14 +189,14 @@ impl Watch {
                 return Ok(());
             }
         };
-        // Nobody else waits for it, so its id is not reused, even if it has ended.
+        // Nobody else reaps the command, so its id is not reused, even if it has ended.
         let handle = sys::open_process(child).map_err(|source| Error::Io { what: "watching the command", source })?;
         self.child = Some(child);
         self.child_handle = Some(handle);
         Ok(())
     }
 
-    /// Lets ended children go, and keeps how the command ended.
+    /// Reaps ended children, and remembers how the command ended.
     fn reap(&mut self) {
         let Some(child) = self.child else { return };
         while let Some((pid, status)) = signals::reap(if self.is_adopting { 0 } else { child }) {
@@ -254,7 +254,7 @@ impl Watch {
         drop(self.listener);
         self.guard.end(is_nothing_left);
         if self.is_adopting {
-            // An adopted process stays a child until this program ends; no new one is adopted.
+            // Adopted processes stay children until this program ends, but no more are adopted.
             let _ = signals::adopt_orphans(false);
         }
         match self.failure {
@@ -264,7 +264,7 @@ impl Watch {
     }
 }
 
-/// Makes the thread that begins the command; it has the filter and waits for leave.
+/// Creates the thread that starts the command; it has the filter and waits for permission.
 fn gate(mut command: Command, program: Vec<libc::sock_filter>) -> Result<Gate> {
     let (listener_sender, listener) = mpsc::channel();
     let (go, wait) = mpsc::channel();
@@ -273,7 +273,7 @@ fn gate(mut command: Command, program: Vec<libc::sock_filter>) -> Result<Gate> {
     let body = move || -> io::Result<u32> {
         let installed = sys::install_filter(&program);
         let is_installed = installed.is_ok();
-        // If the receiver is gone, the call must not continue either.
+        // If the receiver is gone, `wait.recv` fails below and the command is not started.
         let _ = listener_sender.send(installed);
         let child = match is_installed && wait.recv().is_ok() {
             true => command.spawn().map(|child| child.id()),

@@ -1,7 +1,7 @@
 //! The policies that a simulation knows, in the order in which every table has them.
 //!
-//! Owns: that order; MIN, which needs the future and so is no policy of the registry. Leaves to others: all other names
-//! (`nectary_cache::by_name`).
+//! Owns: that order; MIN, which needs to know the future and so is not in the registry of policies. Leaves to others:
+//! all other names (`nectary_cache::by_name`).
 
 use nectary_cache::detect::PeriodEvent;
 use nectary_cache::{Adaptive, Dear, Event, Min, Policy};
@@ -9,7 +9,7 @@ use nectary_cache::{Adaptive, Dear, Event, Min, Policy};
 use super::said::{Period, Said};
 use super::workload::Workload;
 
-/// Every policy of the house in the order of tables.
+/// All policies in the order of tables.
 const ORDER: [&str; 14] =
     ["fifo", "lru", "mru", "lfu", "clock", "2q", "arc", "lirs", "s3fifo", "sieve", "wtinylfu", MIN, "dear", "adaptive"];
 
@@ -22,7 +22,7 @@ pub fn names() -> Vec<&'static str> {
     all().into_iter().chain(variants).collect()
 }
 
-/// The meaning of `all`: the policies of the order, without variants.
+/// The policies that `all` stands for: those in the order of tables, without variants.
 pub fn all() -> Vec<&'static str> {
     ORDER.into_iter().filter(|name| *name == MIN || nectary_cache::NAMES.contains(name)).collect()
 }
@@ -32,7 +32,7 @@ pub fn order(name: &str) -> usize {
     ORDER.iter().position(|known| *known == name).unwrap_or(ORDER.len())
 }
 
-/// Makes the policy called `name` for a run over `workload`; `None` if there is none of that name.
+/// Makes the policy called `name` for a run over `workload`; `None` if there is no such policy.
 pub fn make(name: &str, capacity: u64, workload: &Workload) -> Option<Box<dyn Policy>> {
     if name == MIN {
         return Some(Box::new(Min::new(capacity, workload.future()?)));
@@ -40,12 +40,12 @@ pub fn make(name: &str, capacity: u64, workload: &Workload) -> Option<Box<dyn Po
     nectary_cache::by_name(name, capacity)
 }
 
-/// Whether a policy reports its findings in the course of a run.
+/// Whether a policy reports its findings during a run.
 pub fn explains(name: &str) -> bool {
     matches!(name, "dear" | "adaptive")
 }
 
-/// Makes a policy that gives all its reports to `sink`; `None` if no policy of that name has any.
+/// Makes a policy that calls `sink` with each report; `None` if no policy of that name makes reports.
 pub fn make_explaining(name: &str, capacity: u64, mut sink: Box<dyn FnMut(Said) + Send>) -> Option<Box<dyn Policy>> {
     match name {
         "dear" => {

@@ -1,16 +1,16 @@
 //! One run: a policy over a workload, counting misses.
 //!
-//! Owns: the loop. Promises: nothing is allocated in it; if the caller knows the policy's type there is one copy of the
-//! loop for it.
+//! Owns: the loop. Promises: nothing is allocated in it; if the caller knows the policy's type, the loop is compiled
+//! for that type.
 
 use nectary_cache::{Access, Policy, Stream};
 
 use super::workload::Workload;
 
-/// The number of references by which a block is announced to the policy ahead.
+/// How many references in advance a block is announced to the policy.
 const AHEAD: usize = 16;
 
-/// Refers to every block of `workload` in turn and gives the number of misses.
+/// Refers to every block of `workload` in turn; returns the number of misses.
 pub fn misses<P: Policy + ?Sized>(policy: &mut P, workload: &Workload) -> u64 {
     let blocks = workload.blocks();
     let mut ahead = blocks.iter().skip(AHEAD);

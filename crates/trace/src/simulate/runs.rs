@@ -1,7 +1,7 @@
-//! Many runs, on all cores: each a policy, a size and a workload.
+//! Many runs on all cores; a run is a policy, a size and a workload.
 //!
-//! Owns: the threads, which live no longer than the call, and the order of the results, which is that of the runs. A run
-//! is single threaded and deterministic, so the results do not depend on how many threads there are.
+//! Owns: the threads, which end before the call returns, and the order of the results, which is that of the runs. Each
+//! run has one thread and is deterministic, so the results do not depend on the number of threads.
 
 use std::mem;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,10 +15,10 @@ use super::said::Said;
 use super::{Workload, misses, policies};
 use crate::error::{Error, Result};
 
-/// One run to be made.
+/// One run to make.
 #[derive(Debug, Clone, Copy)]
 pub struct Run<'a> {
-    /// What is referred to.
+    /// The references.
     pub workload: &'a Workload,
     /// The name of the policy.
     pub policy: &'static str,
@@ -28,7 +28,7 @@ pub struct Run<'a> {
     pub is_explained: bool,
 }
 
-/// What a run gave.
+/// The result of a run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Row {
     /// The workload's name.
@@ -43,20 +43,20 @@ pub struct Row {
     pub misses: u64,
     /// How long the run took.
     pub elapsed: Duration,
-    /// The policy's verdicts, if they were requested and it detects patterns.
+    /// The policy's reports, if they were requested and the policy makes any.
     pub said: Vec<Said>,
 }
 
 impl Row {
-    /// The share of references that were no hits, from 0 to 1.
+    /// The share of references that were misses, from 0 to 1.
     pub fn miss_ratio(&self) -> f64 {
         self.misses as f64 / self.references as f64
     }
 }
 
-/// Makes all `runs`, on `threads` threads or one for each core, and tells `progress` how many are done.
+/// Makes all `runs`, on `threads` threads or one per core; calls `progress` with how many are done.
 ///
-/// *Errors*: an unknown policy; nothing is run then.
+/// *Errors*: an unknown policy; then no run is made.
 pub fn run_all(runs: &[Run<'_>], threads: Option<usize>, progress: &(dyn Fn(usize) + Sync)) -> Result<Vec<Row>> {
     let known = policies::names();
     if let Some(run) = runs.iter().find(|run| !known.contains(&run.policy)) {

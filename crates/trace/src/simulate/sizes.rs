@@ -1,9 +1,9 @@
-//! Sizes of caches as people write them: blocks, bytes, percent of distinct blocks; lists and ranges of them.
+//! Sizes of caches in text form: blocks, bytes, percent of distinct blocks; lists and ranges of sizes.
 //!
-//! Owns: the grammar `SIZE[,SIZE…]` with `A..B:STEP` for ranges (both ends included). Promises: a size that comes to no
-//! block at all is refused with words.
+//! Owns: the grammar `SIZE[,SIZE…]` with `A..B:STEP` for ranges (both ends included). Promises: a size of no blocks,
+//! and bytes that are less than one block, are refused with a message.
 
-/// How many sizes one run takes.
+/// The most sizes in one list.
 pub const SIZES_MAX: usize = 10_000;
 
 /// One size of a cache, before the trace is known.
@@ -87,7 +87,7 @@ impl Size {
 
 /// Reads a list of sizes and ranges, as `512,768,1024`, `10%..60%:10%` or `1M..8M:1M`.
 ///
-/// *Errors*: the mistake in words, also if there are more than [`SIZES_MAX`].
+/// *Errors*: a sentence about the mistake, also if there are more than [`SIZES_MAX`] sizes.
 pub fn parse_list(text: &str) -> Result<Vec<Size>, String> {
     let mut sizes = Vec::new();
     for part in text.split(',').map(str::trim) {
@@ -97,7 +97,7 @@ pub fn parse_list(text: &str) -> Result<Vec<Size>, String> {
                 let (last, step) = rest.split_once(':').ok_or_else(|| {
                     format!("\"{part}\": a range is written FIRST..LAST:STEP, as 100..1000:100 or 10%..60%:10%")
                 })?;
-                // A step of zero is no size either, but it is a different mistake.
+                // A step of zero is not a size either, but needs a different message.
                 let is_zero = number(step.trim_end_matches(|c: char| c == '%' || c.is_ascii_alphabetic()))
                     .and_then(|step| step.parse::<f64>().ok())
                     .is_some_and(|step| step == 0.0);
@@ -119,7 +119,7 @@ fn range(text: &str, first: Size, last: Size, step: Size, to: &mut Vec<Size>) ->
     if unit != std::mem::discriminant(&last) || unit != std::mem::discriminant(&step) {
         return Err(format!("\"{text}\": first, last and step are of one unit"));
     }
-    // A little over the last one, so that steps of a tenth of a percent reach it.
+    // The margin lets steps of a tenth of a percent reach the last size in spite of rounding.
     let count = (last.value() - first.value()) / step.value() + 1e-6;
     if count < 0.0 {
         return Err(format!("\"{text}\": the last size is below the first"));

@@ -1,7 +1,7 @@
-//! Runs as curves: misses against size, one panel for each trace, in one SVG file without scripts or embedded fonts.
+//! Draws runs as curves: misses against size, one panel per trace, in one SVG file without scripts or embedded fonts.
 //!
-//! Owns: the drawing. Curves are distinguished by colour, by dashes and by a label at their right end, so that neither
-//! colour sight nor a legend is needed; labels are moved apart where ends are close. Names are escaped.
+//! Owns: the drawing. Curves differ in colour and dashes and have a label at their right end, so readers need neither
+//! colour vision nor a legend. Labels are moved apart where ends are close. Names are escaped.
 
 use std::fmt::Write as _;
 
@@ -15,18 +15,18 @@ const RIGHT: f64 = 110.0;
 const TOP: f64 = 60.0;
 const BOTTOM: f64 = 70.0;
 const LABEL_HEIGHT: f64 = 15.0;
-/// Ends of curves as close as this meet.
+/// Ends of curves that are this close count as meeting.
 const MEETING: f64 = 4.0;
 
-/// First the colours of Okabe and Ito, which people with any colour sight can tell apart; yellow is left out on white.
-/// Then others, so that each policy of a table has a colour that no other has.
+/// First the colours of Okabe and Ito, which people with any colour vision can distinguish, without yellow, which is
+/// hard to see on white. Then more colours, so that each policy of a table has its own.
 const COLOURS: [&str; 17] = [
     "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#882255", "#999933", "#332288",
     "#ff0000", "#00cc00", "#8b4513", "#808080", "#00bfbf", "#ff00ff", "#6a7fdb",
 ];
-/// The number of colours drawn with the same dashes; more would be hard to distinguish.
+/// How many colours are drawn with the same dashes; more would be hard to distinguish.
 const COLOURS_PER_DASHES: usize = 7;
-/// The dashes of one round of colours after the other.
+/// The dashes of each group of colours.
 const DASHES: [&str; 3] = ["", "7 3", "2 3"];
 
 /// How the curves are drawn.
@@ -38,7 +38,7 @@ pub struct SvgOptions {
     pub is_ratio: bool,
 }
 
-/// A picture of `rows`, a panel for each of `workloads`.
+/// A picture of `rows`, with a panel for each of `workloads`.
 pub fn svg(workloads: &[Workload], rows: &[Row], options: SvgOptions) -> String {
     let height = PANEL * workloads.len() as f64;
     let mut text = format!(
@@ -61,7 +61,7 @@ pub fn svg(workloads: &[Workload], rows: &[Row], options: SvgOptions) -> String 
 /// The axes of one panel.
 struct Panel {
     options: SvgOptions,
-    /// The least and the greatest size, as they are on the axis.
+    /// The positions of the least and the greatest size on the axis.
     first: f64,
     last: f64,
     /// The top of the axis of misses.
@@ -212,7 +212,7 @@ fn value(row: &Row, options: SvgOptions) -> f64 {
     if options.is_ratio { 100.0 * row.miss_ratio() } else { row.misses as f64 }
 }
 
-/// A round step that cuts `most` into four to ten.
+/// A round step that divides `most` into four to ten parts.
 fn step(most: f64) -> f64 {
     let power = 10_f64.powf((most / 4.0).log10().floor());
     [5.0, 2.0, 1.0].into_iter().map(|factor| factor * power).find(|step| most / step >= 4.0).unwrap_or(power)
@@ -224,17 +224,17 @@ fn short(value: f64) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// Where a curve ends.
+/// The right end of a curve.
 struct End<'a> {
     y: f64,
-    /// The curve's height on average.
+    /// The curve's average height.
     mean: f64,
     name: &'a str,
     index: usize,
 }
 
-/// Sorts the ends of curves by height, equal ones by the heights of their curves, and returns places for their labels
-/// that do not overlap, as far as there is room.
+/// Sorts the ends of curves by height, and ends of equal height by their curves' average heights. Returns positions for
+/// their labels, which do not overlap if there is room.
 fn apart(ends: &mut [End<'_>], top: f64, bottom: f64) -> Vec<f64> {
     let rank = |end: &End<'_>| (end.y / MEETING).round();
     ends.sort_by(|a, b| rank(a).total_cmp(&rank(b)).then(a.mean.total_cmp(&b.mean)).then(a.index.cmp(&b.index)));
@@ -242,7 +242,7 @@ fn apart(ends: &mut [End<'_>], top: f64, bottom: f64) -> Vec<f64> {
     for index in 1..places.len() {
         places[index] = places[index].max(places[index - 1] + LABEL_HEIGHT);
     }
-    // Labels that stand lower than their curves' ends on average are moved up.
+    // Labels that are on average lower than their curves' ends are moved up.
     let drift =
         places.iter().zip(ends.iter()).map(|(place, end)| place - end.y).sum::<f64>() / places.len().max(1) as f64;
     let mut limit = bottom.max(top + LABEL_HEIGHT * places.len() as f64);

@@ -1,6 +1,6 @@
-//! Runs as a table for people: one for each trace, rows by size, columns by policy.
+//! Writes runs as text tables: one per trace, rows by size, columns by policy.
 //!
-//! Owns: the layout; thousands are not separated, so that numbers can be copied.
+//! Owns: the layout. Numbers have no thousands separators, so that they can be copied.
 
 use std::fmt::Write as _;
 
@@ -13,7 +13,7 @@ pub enum Cell {
     Misses,
     /// The share of references that missed. *Units*: percent.
     Ratio,
-    /// References a second, in millions.
+    /// References per second, in millions.
     Speed,
 }
 
@@ -32,7 +32,7 @@ pub(super) fn axes(rows: &[&Row]) -> (Vec<u64>, Vec<&'static str>) {
     (sizes, names)
 }
 
-/// The rows that are of `workload` as a table, with a head that says how large the trace is.
+/// The rows of `workload` as a table, with a head that says how large the trace is.
 pub fn table(workload: &Workload, rows: &[Row], cell: Cell) -> String {
     let rows: Vec<&Row> = rows.iter().filter(|row| row.trace == workload.name()).collect();
     let (sizes, names) = axes(&rows);

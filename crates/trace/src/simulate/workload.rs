@@ -1,7 +1,8 @@
 //! A trace in memory, and several mixed into one.
 //!
-//! Owns: what is kept of a trace (8 bytes a reference, 12 with streams), the bound on it, and the mixing. Promises:
-//! blocks and streams of different traces stay different in a mix; the same traces in the same order give the same mix.
+//! Owns: the form of a trace in memory (8 bytes per reference, 12 with streams), the bound on it, and the mixing.
+//! Promises: blocks and streams of different traces stay different in a mix; the same traces in the same order give the
+//! same mix.
 
 use std::path::Path;
 use std::sync::OnceLock;
@@ -12,7 +13,7 @@ use nectary_cache::{Future, Stream};
 use crate::error::{Error, Place, Result};
 use crate::formats::{self, ReadOptions, Reader};
 
-/// How many references a run takes unless the caller says otherwise: a GiB of them.
+/// The default for the most references of a run: 1 GiB of them.
 pub const REFERENCES_MAX: usize = 1 << 27;
 
 /// How many traces may be mixed; a trace's number is in the upper 16 bits of its blocks.
@@ -25,22 +26,22 @@ const TRACE_SHIFT: u32 = 48;
 pub struct Workload {
     name: String,
     blocks: Vec<u64>,
-    /// As many as there are blocks; none if there is one stream.
+    /// One per reference; empty if there is only one stream.
     streams: Vec<Stream>,
     distinct: u64,
-    /// The names of streams, of the first [`NAMES_MAX`] that have one, by number.
+    /// The names of streams, by number; only of the first [`NAMES_MAX`] that have a name.
     names: Vec<(Stream, String)>,
     warning: Option<String>,
     future: OnceLock<Option<Future>>,
 }
 
-/// How many streams are called by name.
+/// How many streams have their names kept.
 pub const NAMES_MAX: usize = 1024;
 
-/// How much of a trace is taken.
+/// How much of a trace is read.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct LoadOptions {
-    /// Only this many of its first references; all if `None`, and more than [`REFERENCES_MAX`] are an error.
+    /// Only the first this many references. If `None`, all; then more than [`REFERENCES_MAX`] are an error.
     pub limit: Option<usize>,
 }
 
@@ -83,7 +84,7 @@ impl Workload {
         Ok(workload)
     }
 
-    /// A workload of references that are in memory already.
+    /// A workload from references in memory.
     pub fn new(name: impl Into<String>, references: impl IntoIterator<Item = (u64, Stream)>) -> Workload {
         let mut builder = Builder::default();
         for (block, stream) in references {
@@ -92,8 +93,9 @@ impl Workload {
         builder.finish(name.into())
     }
 
-    /// Mixes traces into one, in proportion to their lengths: the next reference is of the trace of which the smallest
-    /// share has been taken, the first one of equal shares. Each keeps its streams, as streams of the mix.
+    /// Mixes traces into one, in proportion to their lengths: the next reference comes from the trace of which the
+    /// smallest share has been used; of equal shares, from the first such trace. Each trace keeps its own streams in
+    /// the mix.
     ///
     /// *Errors*: more than [`TRACES_MAX`] traces.
     pub fn mix(parts: &[&Workload]) -> Result<Workload> {
@@ -142,7 +144,7 @@ impl Workload {
         &self.name
     }
 
-    /// Calls it by another name.
+    /// Gives it another name.
     pub fn rename(&mut self, name: &str) {
         self.name = name.to_owned();
     }
@@ -163,7 +165,7 @@ impl Workload {
         Some(&self.names[index].1)
     }
 
-    /// The warnings about a trace that was read without an error.
+    /// The warning about a trace that was read without an error.
     pub fn warning(&self) -> Option<&str> {
         self.warning.as_deref()
     }
@@ -182,7 +184,7 @@ impl Workload {
         self.distinct
     }
 
-    /// The next reference to each block, for MIN; looked up at the first call. `None` beyond 2^32 references.
+    /// The next reference to each block, for MIN; computed at the first call. `None` beyond 2^32 references.
     pub fn future(&self) -> Option<&Future> {
         self.future.get_or_init(|| Future::of(&self.blocks)).as_ref()
     }
@@ -221,13 +223,13 @@ impl Builder {
     }
 }
 
-/// A trace under way into a mix.
+/// A trace that is being mixed.
 struct Renamed<'a> {
     part: &'a Workload,
     taken: usize,
     trace: u64,
     stream_base: u32,
-    /// Numbers in order of appearance, for traces whose own numbers leave no room for the trace's number.
+    /// Block numbers in order of appearance, for traces whose own block numbers leave no room for the trace's number.
     numbers: Option<HashMap<u64, u64>>,
 }
 
@@ -237,7 +239,7 @@ impl<'a> Renamed<'a> {
         Renamed { part, taken: 0, trace, stream_base, numbers: is_wide.then(HashMap::new) }
     }
 
-    /// Whether something is left and a smaller share of it was taken than of `other`.
+    /// Whether it has references left and a smaller share of it was used than of `other`.
     fn share_is_below(&self, other: Option<&Renamed<'_>>) -> bool {
         let length = self.part.blocks.len();
         let Some(other) = other else { return self.taken < length };
@@ -260,7 +262,7 @@ impl<'a> Renamed<'a> {
     }
 }
 
-/// The name of a trace: its file's, without the endings of formats and compression.
+/// The name of a trace: its file's name without the endings of formats and compression.
 fn name_of(path: &Path) -> String {
     let name = path.file_name().map_or_else(|| "-".into(), |name| name.to_string_lossy());
     let lower = name.to_ascii_lowercase();

@@ -1,4 +1,4 @@
-//! The traces of the papers, for tests: they are not part of the project, and may be absent.
+//! The traces of the papers, for tests; they are not part of the project and may be absent.
 
 use std::path::{Path, PathBuf};
 
@@ -15,7 +15,7 @@ pub fn traces(test: &str) -> Option<PathBuf> {
     None
 }
 
-/// One of them.
+/// The trace `name`.
 pub fn load(folder: &Path, name: &str) -> Workload {
     let path = folder.join(format!("{name}.trace.gz"));
     Workload::load(&path, &ReadOptions::default(), &LoadOptions::default()).expect("a sound trace")

@@ -1,4 +1,4 @@
-//! Files of every format, written in the plainest way, and reading them.
+//! Writes files of every format in the simplest way, and reads them.
 
 use std::io::Write;
 use std::path::Path;
@@ -30,7 +30,7 @@ pub fn requests(seed: u64, count: u64) -> Vec<Request> {
     (1..=count).map(request).collect()
 }
 
-/// Each format's file of the same requests, with the file's name.
+/// The same requests as a file of each format, with the file's name.
 pub fn files(requests: &[Request]) -> Vec<(&'static str, Vec<u8>)> {
     let (mut text, mut arc, mut csv, mut columns) = (vec![], vec![], vec![], vec![]);
     let (mut first, mut second, mut oracle) = (vec![], vec![], vec![]);
@@ -84,7 +84,8 @@ pub fn read(name: &str, bytes: &[u8], options: &ReadOptions) -> (Vec<Reference>,
         Ok(reader) => reader,
         Err(error) => return (references, Err(error)),
     };
-    // A damaged count may be large, so a few lines can be many references; those are dropped, and records are counted.
+    // A damaged count may be large, so a few lines can give many references. Only records are counted; excess
+    // references are dropped.
     for _ in 0..1 << 20 {
         references.truncate(1 << 20);
         match reader.read(&mut references) {
@@ -96,14 +97,14 @@ pub fn read(name: &str, bytes: &[u8], options: &ReadOptions) -> (Vec<Reference>,
     panic!("{name}: no end of records");
 }
 
-/// The bytes as gzip writes them.
+/// Compresses bytes with gzip.
 pub fn gzip(bytes: &[u8]) -> Vec<u8> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
     encoder.write_all(bytes).expect("memory");
     encoder.finish().expect("memory")
 }
 
-/// The bytes as zstd writes them.
+/// Compresses bytes with zstd.
 pub fn zstd(bytes: &[u8]) -> Vec<u8> {
     compress_to_vec(bytes, CompressionLevel::Fastest)
 }

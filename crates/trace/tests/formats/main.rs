@@ -1,5 +1,4 @@
-//! Trace formats: what was written is read back, and nothing that is in a file makes the reader panic, hang or take
-//! memory without end.
+//! Trace formats: what was written is read back, and no file makes the reader panic, hang or use unbounded memory.
 
 mod bad_input;
 mod encode;

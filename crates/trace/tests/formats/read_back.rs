@@ -1,4 +1,4 @@
-//! Written references are read back, plain and compressed, the format guessed or named.
+//! Written references are read back, plain and compressed, with the format guessed or named.
 
 use nectary_cache::Stream;
 use nectary_trace::Reference;
@@ -41,7 +41,7 @@ fn check(requests: &[Request]) {
             assert!(result.is_ok(), "{name}{ending}: {result:?}");
             assert_eq!(found, expected, "{name}{ending}");
         }
-        // Compression is known by content, and members and frames may follow one another.
+        // Compression is recognised by content, and a file may have several members or frames.
         for twice in [gzip(&plain).repeat(2), zstd(&plain).repeat(2)] {
             let (found, result) = read(name, &twice, &options(name));
             assert!(result.is_ok(), "{name} twice: {result:?}");

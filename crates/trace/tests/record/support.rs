@@ -1,4 +1,4 @@
-//! The shared parts of the recorder's tests: folders, recordings, and traces read back.
+//! Shared by the recorder's tests: folders, recordings, and traces that are read back.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -26,7 +26,7 @@ impl Folder {
         self.0.join(name)
     }
 
-    /// Makes a file of lines, `bytes` bytes long.
+    /// Makes a text file of `bytes` bytes.
     pub fn file(&self, name: &str, bytes: u64) {
         let byte = |at: u64| if at % 61 == 60 || at + 1 == bytes { b'\n' } else { b'a' + (at * 7 % 23) as u8 };
         let text: Vec<u8> = (0..bytes).map(byte).collect();
@@ -60,7 +60,7 @@ impl Folder {
         trace
     }
 
-    /// Records a script, if there is a python.
+    /// Records a Python script, if Python is installed.
     pub fn python(&self, script: &str) -> Option<Trace> {
         fs::write(self.path("script.py"), script).unwrap();
         let mut command = self.command(&[python()?, "-S", "-E", "script.py"]);
@@ -71,7 +71,7 @@ impl Folder {
     }
 }
 
-/// A python that no wrapper script chooses.
+/// The real Python interpreter, not a wrapper script.
 pub fn python() -> Option<&'static str> {
     let python = ["/usr/bin/python3", "/usr/local/bin/python3"].into_iter().find(|path| Path::new(path).exists());
     if python.is_none() {
@@ -90,7 +90,7 @@ impl Drop for Folder {
 pub struct Trace {
     pub processes: Vec<Process>,
     pub files: Vec<FileEntry>,
-    /// Process, file, block, whether it was written.
+    /// Process, file, block, and whether it is a write.
     pub references: Vec<(u32, u32, u64, bool)>,
     pub end: Option<End>,
     pub is_truncated: bool,
@@ -148,7 +148,7 @@ impl Trace {
     }
 }
 
-/// `count` blocks, each `step` after the one before, modulo `modulus`.
+/// `count` blocks, each `step` after the previous one, modulo `modulus`.
 pub fn pattern(count: u64, step: u64, modulus: u64) -> Vec<u64> {
     (0..count).map(|index| index * step % modulus).collect()
 }

@@ -1,4 +1,4 @@
-/* Programs of unusual ways, for the tests of the recorder: `unusual WAY FILE`. Each reads blocks of FILE in an order that its
+/* Unusual programs for the tests of the recorder: `unusual WAY FILE`. Each way reads blocks of FILE in an order that its
    test knows. */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -45,7 +45,7 @@ static void *thread(void *first)
     return NULL;
 }
 
-/* Four threads, one after another so that the order is known, and all of the main thread's id gone before the last read. */
+/* Four threads read, one after another so that the order is known. */
 static int threads(void)
 {
     pthread_t id;
@@ -55,7 +55,7 @@ static int threads(void)
     return 0;
 }
 
-/* A program begun from a thread that is not the first, by vfork. */
+/* A program that is started by vfork from a thread other than the first. */
 static void *launch(void *self)
 {
     pid_t pid = vfork();
@@ -95,7 +95,7 @@ static int failing(void)
     return 0;
 }
 
-/* Its own filter refuses getpid and asks nobody. */
+/* Its own filter refuses getpid without notifying anybody. */
 static int filtered(void)
 {
     struct sock_filter program[] = {
@@ -123,7 +123,7 @@ static int old(void)
 #ifdef __x86_64__
     int fd = open_file();
     long result;
-    /* read of the 32-bit interface; its addresses are below 4 GiB only in a program that is not relocated. */
+    /* read of the 32-bit interface, whose addresses are below 4 GiB only in a program that is not relocated. */
     __asm__ volatile("int $0x80" : "=a"(result) : "a"(3), "b"(fd), "c"(buffer), "d"(BLOCK) : "memory");
     return result == -ENOSYS ? 99 : 0;
 #else
@@ -145,7 +145,7 @@ static void on_alarm(int signal)
     (void)signal;
 }
 
-/* Signals that come all the time do not make a call be seen twice. */
+/* Frequent signals do not make a call be seen twice. */
 static int alarmed(void)
 {
     struct itimerval often = {{0, 50}, {0, 50}};

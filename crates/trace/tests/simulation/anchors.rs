@@ -1,7 +1,7 @@
 //! Miss counts equal to those of other programs.
 //!
-//! The traces of the literature are not part of the project; where `../shared/traces` is absent each test that needs
-//! them prints `NOT RUN` and why. The golden counts on generated traces need nothing.
+//! The traces of the literature are not part of the project; if `../shared/traces` is absent, each test that needs them
+//! prints `NOT RUN` and the reason. The golden counts on generated traces need no files.
 
 use std::path::{Path, PathBuf};
 
@@ -89,7 +89,7 @@ fn lirs_misses_as_often_as_its_authors_program_with_and_without_duplicates() {
         blocks.dedup();
         let collapsed = Workload::new(name, blocks.into_iter().map(|block| (block, Stream(0))));
         assert_eq!(misses(&collapsed, &[("lirs", size)]), [expected], "{name} {size}");
-        // The policy collapses consecutive references by itself.
+        // The policy itself collapses consecutive references.
         assert_eq!(misses(&trace, &[("lirs", size)]), [expected], "{name} {size} as it is");
     }
 }

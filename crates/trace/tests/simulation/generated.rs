@@ -1,5 +1,5 @@
-//! Traces made from a seed by integers alone, so that any program can make the same ones: SplitMix64, half of the
-//! references skewed to few blocks, a loop, a uniform part, and blocks that come once.
+//! Traces generated from a seed with integers only, so that any program can generate the same ones: SplitMix64, half of
+//! the references skewed to few blocks, a loop, a uniform part, and blocks that are referenced once.
 
 use nectary_cache::Stream;
 use nectary_trace::simulate::Workload;

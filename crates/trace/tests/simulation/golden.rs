@@ -1,7 +1,7 @@
-//! Misses as libcachesim 0.3.5 (PyPI) counts them, at sizes at which the policies differ.
+//! Misses that libcachesim 0.3.5 (PyPI) counts, at sizes at which the policies differ.
 //!
-//! The references were given to it as objects of size 1 in `oracleGeneral`, each trace as read here; `cs+cpp` is the
-//! mix. Nothing of that program is here but the numbers that it printed.
+//! It got the references as objects of size 1 in `oracleGeneral`, each trace as it is read here; `cs+cpp` is the mix.
+//! This file contains only the numbers that the program printed.
 
 /// The columns of the rows.
 pub const COLUMNS: [&str; 7] = ["fifo", "lru", "lfu", "clock", "sieve", "arc", "min"];
@@ -139,8 +139,8 @@ pub const TRACES: &[Trace] = &[
     },
 ];
 
-/// Misses of LIRS as its authors' program counts them: consecutive references to one block are one, 1 % of the size for
-/// HIR blocks.
+/// Misses of LIRS that its authors' program counts: consecutive references to a block count as one, and 1 % of the size
+/// is for HIR blocks.
 pub const LIRS: &[(&str, u64, u64)] = &[
     ("cs", 500, 4717),
     ("cs", 768, 3654),
@@ -154,6 +154,6 @@ pub const LIRS: &[(&str, u64, u64)] = &[
     ("sprite", 2000, 11787),
 ];
 
-/// Misses of MIN on multi1 at 500 if every miss is admitted, and if it may bypass, as Caffeine's authors
-/// published.
+/// Misses of MIN on multi1 at size 500 that Caffeine's authors published: if every miss is admitted, and if MIN may
+/// bypass.
 pub const MIN_MULTI1_500: [u64; 2] = [6536, 6535];

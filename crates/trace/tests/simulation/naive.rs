@@ -1,11 +1,11 @@
-//! LRU, FIFO and MIN in the plainest way, a list that is searched from its beginning, against the simulator on random
+//! LRU, FIFO and MIN in the simplest form, a list that is searched from its beginning, against the simulator on random
 //! traces.
 
 use nectary_cache::Stream;
 use nectary_trace::simulate::{Run, Workload, policies, run_all};
 use proptest::prelude::*;
 
-/// The list begins with the next victim.
+/// The next victim is first in the list.
 fn naive(policy: &str, blocks: &[u64], size: usize) -> u64 {
     let mut resident: Vec<u64> = Vec::new();
     let mut misses = 0;

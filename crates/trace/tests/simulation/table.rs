@@ -1,7 +1,8 @@
-//! The table that was measured before this cache was designed, policy by policy, on the traces of the literature.
+//! The miss counts that were measured before this cache was designed, per policy, on the traces of the literature.
 //!
-//! The exact columns have to be equal. W-TinyLFU's is of another implementation, whose window is fixed and which
-//! sometimes admits by chance; ours has to be about as good: in sum no more misses, at no point more than 1 % above.
+//! Columns of exact policies must be equal. The one of W-TinyLFU is from another implementation, with a fixed window
+//! and some random admissions. Ours must be about as good: in total no more misses, and at no point more than 1 %
+//! above.
 
 use nectary_cache::{Access, Min, Policy, Stream};
 use nectary_trace::simulate::{Workload, misses, policies};

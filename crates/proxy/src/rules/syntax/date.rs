@@ -1,18 +1,18 @@
 //! HTTP dates.
 //!
-//! Owns: reading the three forms of RFC 9110, 5.6.7. Two things are let pass that senders get wrong and that change no
-//! date: the case of names, and a weekday that is not that day's. All else must be as it is written there: a date in
-//! another zone, or with fields left out, is none.
+//! Owns: reading the three forms of RFC 9110, 5.6.7. Two common mistakes, which do not change the date, are accepted:
+//! names in another case, and a wrong weekday. Everything else must follow the RFC: a date in another time zone, or
+//! without some fields, is not a date.
 
-/// What months are called.
+/// The names of the months.
 const MONTHS: [&[u8]; 12] =
     [b"jan", b"feb", b"mar", b"apr", b"may", b"jun", b"jul", b"aug", b"sep", b"oct", b"nov", b"dec"];
-/// What days are called; the first three letters in two of the forms.
+/// The names of the days; two of the forms use only the first three letters.
 const DAYS: [&[u8]; 7] = [b"monday", b"tuesday", b"wednesday", b"thursday", b"friday", b"saturday", b"sunday"];
 
-/// Reads a date into Unix seconds; `None` if it is none, or lies before 1970.
+/// Reads a date into Unix seconds; `None` if it is not a date, or is before 1970.
 ///
-/// Years with two digits from 70 on are of the last century.
+/// Years with two digits from 70 on are in the 1900s, others in the 2000s.
 pub fn parse_date_s(value: &http::HeaderValue) -> Option<u64> {
     let text = value.as_bytes().to_ascii_lowercase();
     let (day_name, rest) = text.split_at(text.iter().position(|byte| !byte.is_ascii_alphabetic())?);
@@ -43,7 +43,7 @@ pub fn parse_date_s(value: &http::HeaderValue) -> Option<u64> {
     if year < 1970 || day < 1 || day > days_in(year, month) || hour > 23 || minute > 59 || second > 60 {
         return None;
     }
-    // A leap second counts as the one before it.
+    // A leap second counts as the second before it.
     Some((days_before(year, month) + day - 1) * 86_400 + hour * 3600 + minute * 60 + second.min(59))
 }
 

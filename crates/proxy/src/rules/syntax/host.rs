@@ -1,10 +1,10 @@
 //! The grammar of `Host`.
 //!
-//! *Source*: RFC 9110, 7.2; RFC 3986, 3.2.2. An empty one is refused: no `http` URL has an empty host.
+//! *Source*: RFC 9110, 7.2; RFC 3986, 3.2.2. An empty host is refused: no `http` URL has one.
 
 use std::net::Ipv6Addr;
 
-/// Whether a value is a host, and a port if it has one. It allocates nothing.
+/// Whether a value is a host, or a host and a port. It allocates nothing.
 pub fn is_host(value: &[u8]) -> bool {
     let (is_good, rest) = match value.strip_prefix(b"[") {
         Some(literal) => {
@@ -19,7 +19,7 @@ pub fn is_host(value: &[u8]) -> bool {
     is_good && (rest.is_empty() || rest.strip_prefix(b":").is_some_and(|port| port.iter().all(u8::is_ascii_digit)))
 }
 
-/// The text between brackets: an IPv6 address, or one of a later kind.
+/// The text between brackets: an address of IPv6 or of a later version.
 fn is_literal(text: &[u8]) -> bool {
     if let [b'v' | b'V', rest @ ..] = text {
         let Some(dot) = memchr::memchr(b'.', rest) else { return false };
@@ -32,7 +32,7 @@ fn is_literal(text: &[u8]) -> bool {
     str::from_utf8(text).is_ok_and(|text| text.parse::<Ipv6Addr>().is_ok())
 }
 
-/// A name or an IPv4 address, which looks like one.
+/// A name, or an IPv4 address, which has the same syntax.
 fn is_name(mut text: &[u8]) -> bool {
     if text.is_empty() {
         return false;

@@ -1,13 +1,13 @@
 //! Comma-separated lists in header values.
 //!
-//! Owns: splitting a value into members without being fooled by quoted strings, and what a directive's argument is.
-//! Works on bytes, allocates only for quoted arguments that hold escapes.
+//! Owns: splitting a value into members, except inside quoted strings, and splitting a directive into name and
+//! argument. Works on bytes; allocates only for quoted arguments that contain escapes.
 
 use std::borrow::Cow;
 
 use http::{HeaderMap, HeaderName};
 
-/// The members of one header value, trimmed, empty ones left out.
+/// The members of one header value, trimmed, without empty ones.
 #[derive(Debug, Clone)]
 pub struct Members<'a> {
     rest: &'a [u8],
@@ -43,8 +43,8 @@ pub fn members_of<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterato
 
 /// Splits a directive into its name and its argument, if it has one.
 ///
-/// A quoted argument is unquoted. An argument that opens a quote and does not close it, or has spaces around its `=`,
-/// comes back as it is: it will not parse as anything.
+/// A quoted argument is unquoted. An argument with an unclosed quote, or with spaces around its `=`, is returned
+/// unchanged: nothing will parse it.
 pub fn directive(member: &[u8]) -> (&[u8], Option<Cow<'_, [u8]>>) {
     let Some(position) = member.iter().position(|&byte| byte == b'=') else {
         return (member, None);

@@ -1,6 +1,6 @@
-//! How header values are written: lists, structured fields, dates, hosts.
+//! The syntax of header values: lists, structured fields, dates, hosts.
 //!
-//! Owns: reading them. Their meaning belongs to the rules, which use these files by their own names.
+//! Owns: parsing. Leaves to others: what the values mean (the rules).
 
 pub mod date;
 pub mod host;

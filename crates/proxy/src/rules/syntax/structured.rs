@@ -1,14 +1,14 @@
-//! Structured fields: the contents of a dictionary or a list of them.
+//! Structured fields: dictionaries and lists.
 //!
-//! Owns: parsing as RFC 9651, 4.2 says (RFC 8941 with dates and display strings). One byte out of place, and the whole
-//! field does not parse: nothing is guessed. Parameters must parse, too, and are then left out: no field that is read
-//! here has any. Work and memory are linear in the field, which the limits of heads bound.
+//! Owns: parsing as RFC 9651, 4.2 says (RFC 8941 with dates and display strings). One wrong byte, and the whole field
+//! does not parse: nothing is guessed. Parameters must parse, too, and are then dropped: no field that is read here
+//! uses any. Time and memory are linear in the length of the field, which is bounded by the limit on heads.
 
 use std::borrow::Cow;
 
 use http::{HeaderMap, HeaderName};
 
-/// A member's value, as far as anybody here wants to know it.
+/// A member's value; kinds that no caller needs are not told apart.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Value {
     /// A whole number of at most 15 digits.
@@ -23,10 +23,10 @@ pub enum Value {
     Other,
 }
 
-/// A field's members in their order. A key may come several times: its last value counts.
+/// A field's members in order. If a key occurs several times, its last value counts.
 pub type Dictionary<'a> = Vec<(&'a [u8], Value)>;
 
-/// All lines of a field as one, as they are to be parsed; `None` if there is no line.
+/// All lines of a field, joined for parsing; `None` if there is no line.
 pub fn field<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<Cow<'a, [u8]>> {
     let mut lines = headers.get_all(name).into_iter();
     let first = lines.next()?.as_bytes();
@@ -38,7 +38,7 @@ pub fn field<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<Cow<'a, [u
     Some(whole)
 }
 
-/// Reads a dictionary; empty if the field is, `None` if it does not parse.
+/// Reads a dictionary; empty if the field is empty, `None` if it does not parse.
 pub fn dictionary(field: &[u8]) -> Option<Dictionary<'_>> {
     let mut members: Dictionary<'_> = Vec::new();
     let mut parser = Parser { rest: field };
@@ -52,7 +52,7 @@ pub fn dictionary(field: &[u8]) -> Option<Dictionary<'_>> {
     Some(members)
 }
 
-/// Reads a list; empty if the field is, `None` if it does not parse.
+/// Reads a list; empty if the field is empty, `None` if it does not parse.
 pub fn list(field: &[u8]) -> Option<Vec<Value>> {
     let mut values = Vec::new();
     let mut parser = Parser { rest: field };
@@ -68,7 +68,7 @@ struct Parser<'a> {
 }
 
 impl<'a> Parser<'a> {
-    /// Calls `member` for each and skips the separators; the field must end after a member.
+    /// Calls `member` for each member and skips the separators; the field must end after a member.
     fn members(&mut self, mut member: impl FnMut(&mut Parser<'a>) -> Option<()>) -> Option<()> {
         self.spaces();
         if self.rest.is_empty() {

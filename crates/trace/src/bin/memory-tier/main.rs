@@ -1,8 +1,8 @@
-//! The hit rates of a web cache's memory tier under each suitable policy: what the store's default was chosen from.
+//! The hit rates of a web cache's memory tier under each suitable policy, from which the store's default was chosen.
 //!
-//! Owns: which policies and memory sizes are compared, and the tables. Every policy sees the same requests, made from a
-//! seed (`workload.rs` says how), with objects' sizes as weights and the tier's capacity in bytes. MIN, which knows the
-//! future, is added as a bound of requests (for objects of different sizes it is good but not optimal).
+//! Owns: which policies and memory sizes are compared, and the tables. Every policy gets the same requests, generated
+//! from a seed (see `workload.rs`), with objects' sizes as weights and the tier's capacity in bytes. MIN, which knows
+//! the future, is added as a bound for hits (for objects of different sizes it is good but not optimal).
 //!
 //! `cargo run --release -p nectary-trace --bin memory-tier`
 
@@ -23,16 +23,16 @@ Usage: memory-tier [--seeds N] [--requests N]
 
 Printed are the shares of requests and of bytes that memory answers, in percent, means over the seeds.";
 
-/// Those that need no streams and do not keep formerly popular ids for ever, and LFU to show why.
+/// Policies that need no streams and do not keep formerly popular ids for ever. LFU does; it shows the effect.
 const POLICIES: [&str; 12] =
     ["fifo", "lru", "lfu", "lfu-aged", "clock", "2q", "arc", "lirs", "s3fifo", "sieve", "wtinylfu", "gdsf"];
 const MIN: &str = "min";
 /// Memory, as a share of the bytes of all distinct objects. *Units*: percent.
 const PERCENT: [f64; 4] = [0.5, 2.0, 6.0, 20.0];
-/// The memory of the store for an object beside the object itself. *Units*: bytes.
+/// The memory that the store needs per object, in addition to the object itself. *Units*: bytes.
 const OVERHEAD_BYTES: u64 = 416;
 
-/// Requests and bytes that memory answered, of all.
+/// Which percentage of requests and of bytes memory answered, and the time per request.
 #[derive(Debug, Clone, Copy, Default)]
 struct Rates {
     requests: f64,

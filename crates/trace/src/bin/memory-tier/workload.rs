@@ -1,14 +1,14 @@
-//! Requests as a web cache sees them, made from a seed.
+//! Requests like those of a web cache, generated from a seed.
 //!
 //! A catalogue of objects is requested by Zipf's law: the object of rank r with a weight of r to the power of minus the
-//! *exponent*; published exponents of web caches lie between 0.6 and 1.0. Sizes are log-normal, with a median of 12 KiB
-//! and a mean of about 35 KiB and at most 1 MiB (the store keeps larger objects in fragments of that size), independent
-//! of popularity. Into that come
-//! - *one-hit wonders*: requests for objects that never come again, so many that 50 to 70 % of all requested objects
-//!   are requested once, as content networks report;
+//! *exponent*; published exponents of web caches lie between 0.6 and 1.0. Sizes are log-normal and independent of
+//! popularity, with a median of 12 KiB, a mean of about 35 KiB and a maximum of 1 MiB (the store keeps larger objects
+//! in fragments of that size). Added to that are
+//! - *one-hit wonders*: requests for objects that are never requested again, so many that 50 to 70 % of all objects are
+//!   requested once, as content networks report;
 //! - *scans*: a crawler or a mirror walks through the catalogue from end to end, at intervals;
-//! - *drift*: after this many requests each time one rank is given to a new object, so that in the course of the run
-//!   more objects become popular and unpopular than the catalogue has at one time.
+//! - *drift*: every so many requests one rank is given to a new object, so that during the run more objects are popular
+//!   for a time than the catalogue holds at once.
 
 use std::collections::HashMap;
 
@@ -28,12 +28,12 @@ const BYTES_MAX: f64 = 1024.0 * 1024.0;
 pub struct Kind {
     pub name: &'static str,
     exponent: f64,
-    /// The share of requests for objects that never come again.
+    /// The share of requests for objects that are never requested again.
     wonders: f64,
     /// The requests between two scans, and the length of a scan; 0 for none.
     scan_every: usize,
     scan_length: usize,
-    /// After this many requests one rank is given to a new object; never where 0.
+    /// One rank is given to a new object every this many requests; never if 0.
     drift_every: usize,
 }
 
@@ -55,7 +55,7 @@ pub struct Request {
 /// The requests of one run.
 pub struct Workload {
     pub requests: Vec<Request>,
-    /// The sizes of all distinct objects together.
+    /// The sum of the sizes of all distinct objects.
     pub distinct_bytes: u64,
     distinct: usize,
     once: usize,
@@ -66,7 +66,7 @@ impl Workload {
     pub fn new(kind: &Kind, seed: u64, count: usize) -> Workload {
         let mut random = Random::new(seed);
         let cumulative = zipf(kind.exponent);
-        // Popularity is in no order of the objects' numbers.
+        // Popularity is independent of the objects' numbers.
         let mut objects: Vec<u64> = (0..CATALOGUE as u64).collect();
         for rank in (1..CATALOGUE).rev() {
             objects.swap(rank, (random.uniform() * (rank + 1) as f64) as usize);
@@ -81,7 +81,7 @@ impl Workload {
         while requests.len() < count {
             let number = requests.len();
             let in_scan = kind.scan_every > 0 && number % kind.scan_every >= kind.scan_every - kind.scan_length;
-            // While a scan runs every other request is the scan's.
+            // While a scan runs, every other request belongs to it.
             let id = if in_scan && number % 2 == 0 {
                 scanned = (scanned + 1) % CATALOGUE;
                 objects[scanned]
@@ -114,7 +114,7 @@ impl Workload {
     }
 }
 
-/// The share of requests for all ranks up to each.
+/// For each rank, the share of requests for all ranks up to it.
 fn zipf(exponent: f64) -> Vec<f64> {
     let mut sum = 0.0;
     let mut cumulative: Vec<f64> = Vec::with_capacity(CATALOGUE);
@@ -129,7 +129,7 @@ fn zipf(exponent: f64) -> Vec<f64> {
 /// An object's size: the same at every request.
 fn bytes_of(id: u64, seed: u64) -> u32 {
     let mut random = Random::new(id.wrapping_mul(0x2545_f491_4f6c_dd1d) ^ seed);
-    // Box and Muller's way to a normal number.
+    // The Box-Muller transform gives a normally distributed number.
     let (radius, angle) = (random.uniform().max(f64::MIN_POSITIVE), random.uniform());
     let normal = (-2.0 * radius.ln()).sqrt() * (std::f64::consts::TAU * angle).cos();
     (MEDIAN_BYTES * (DEVIATION * normal).exp()).clamp(BYTES_MIN, BYTES_MAX) as u32

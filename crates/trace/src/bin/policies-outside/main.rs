@@ -1,11 +1,12 @@
-//! Miss counts of the policies against an outside program: `libcachesim` of PyPI, run as a program by itself.
+//! Compares the policies' miss counts with those of an outside program: `libcachesim` from PyPI, run as a separate
+//! process.
 //!
-//! Owns: the comparison, and the environment for Python below the build directory. Some traces are made from a seed;
-//! those of `--traces` are read from their folder; every count is printed. That a comparison can fail is shown first:
-//! each policy is compared with the outside counts of another one, and has to differ.
+//! Owns: the comparison, and the Python environment in the build directory. Some traces are generated from a seed,
+//! others are read from the folder `--traces`; every count is printed. To show that the comparison can fail, each
+//! policy is also compared with the outside counts of another policy, and must differ.
 //!
-//! Exits with 1 if a count differs or a wrong policy passes, with 2 if the command line is wrong, with 77 if the
-//! outside program is not available.
+//! Exits with 1 if a count differs or a wrong policy passes, with 2 for any other error, with 77 if the outside program
+//! is not available.
 
 mod outside;
 mod traces;
@@ -37,9 +38,9 @@ const POLICIES: [(&str, &str); 9] = [
     ("2q", "s3fifo"),
     ("min", "arc"),
 ];
-/// Sizes, as a share of a trace's distinct blocks. *Units*: percent.
+/// Cache sizes, as a share of a trace's distinct blocks. *Units*: percent.
 const PERCENT: [u64; 8] = [1, 3, 6, 12, 25, 40, 60, 85];
-/// Smaller caches have shares of less than one block.
+/// In smaller caches the policies' parts would have less than one block.
 const SIZE_MIN: u64 = 20;
 
 /// The exit code if the outside program is not available.

@@ -1,7 +1,7 @@
-//! The outside program: an environment for Python with `libcachesim`, and a run of it.
+//! The outside program: a Python environment with `libcachesim`, and running it.
 //!
-//! The environment is made once, below the build directory, with whatever index this machine's pip is configured for.
-//! The program's licence (GPL) lets anyone run it; nothing of it is part of this project.
+//! The environment is created once, in the build directory, from the package index that this machine's pip is
+//! configured for. The program is under the GPL, which lets anyone run it; this project contains no part of it.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -20,7 +20,7 @@ pub struct Outside {
 }
 
 impl Outside {
-    /// Finds the environment or makes it.
+    /// Finds the environment, or creates it.
     pub fn prepare() -> Result<Outside, String> {
         let program = std::env::current_exe().map_err(|error| error.to_string())?;
         let target = program.parent().and_then(Path::parent).ok_or("the program lies in no build directory")?;
@@ -37,7 +37,7 @@ impl Outside {
         Ok(outside)
     }
 
-    /// What is compared with.
+    /// The package and version that the policies are compared with.
     pub fn version(&self) -> &'static str {
         PACKAGE
     }
@@ -56,7 +56,7 @@ impl Outside {
             .stdout(Stdio::piped())
             .spawn()
             .map_err(|error| format!("{}: {error}", self.python().display()))?;
-        // A few kilobytes each way: neither side can fill its pipe.
+        // Only a few kilobytes go each way, so no pipe fills up and blocks.
         let written = child.stdin.take().map_or(Ok(()), |mut stdin| stdin.write_all(wanted.as_bytes()));
         let output = child.wait_with_output().map_err(|error| error.to_string())?;
         _ = fs::remove_file(&trace);

@@ -11,7 +11,7 @@ use rand_xoshiro::rand_core::{Rng, SeedableRng};
 const REFERENCES: u64 = 20_000;
 const OF_LITERATURE: [&str; 6] = ["cs", "gli", "cpp", "ps", "multi1", "sprite"];
 
-/// The reference at a time.
+/// Returns the block that is referenced at a time.
 type Next = fn(&mut Random, u64) -> u64;
 
 struct Random(SplitMix64);

@@ -1,4 +1,4 @@
-//! What the writer and the reader of Nectary's format agree on: heads, item bytes, numbers, bounds.
+//! What the writer and the reader of Nectary's format share: heads, item bytes, numbers, bounds.
 
 use zerocopy::byteorder::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -9,19 +9,19 @@ pub const MAGIC: [u8; 8] = *b"NECTTRC\0";
 pub const BLOCK_BYTES_MIN: u32 = 512;
 /// The largest block.
 pub const BLOCK_BYTES_MAX: u32 = 1 << 24;
-/// How many processes a file names at most.
+/// The most processes in a file.
 pub const PROCESSES_MAX: u32 = 1 << 20;
-/// How many files a file names at most.
+/// The most files in a trace file.
 pub const FILES_MAX: u32 = 1 << 22;
-/// How many streams a file names at most.
+/// The most streams in a file.
 pub const STREAMS_MAX: u32 = 1 << 22;
-/// How many bytes a name has at most.
+/// The longest name, in bytes.
 pub const NAME_BYTES_MAX: usize = 4096;
-/// How many bytes all names together have at most.
+/// The most bytes of all names together.
 pub(super) const NAMES_BYTES_MAX: usize = 64 << 20;
-/// Blocks of a file are below this.
+/// Block numbers of a file are below this.
 pub const BLOCKS_MAX: u64 = 1 << 40;
-/// How many blocks one call refers to at most: more than the 2 GiB that Linux moves at once, in the smallest blocks.
+/// The most blocks of one call. It suffices for the 2 GiB that Linux moves in one call, in the smallest blocks.
 pub const REFERENCES_PER_CALL_MAX: u64 = 1 << 22;
 
 pub(super) const CHUNK_MAGIC: [u8; 4] = *b"NTCH";
@@ -84,7 +84,7 @@ pub(super) struct ChunkHead {
     pub(super) checksum: U32,
 }
 
-/// The checksum of a head: over everything but its last four bytes, which hold it.
+/// The checksum of a head, over all bytes except the last four, which hold the checksum.
 pub(super) fn head_sum(head: &[u8]) -> u32 {
     crc32c::crc32c(&head[..head.len() - 4])
 }
@@ -98,7 +98,7 @@ pub(super) fn put_number(bytes: &mut Vec<u8>, mut number: u64) {
     bytes.push(number as u8);
 }
 
-/// Takes a number from the front of `bytes`; `None` if there is none or it passes 64 bits.
+/// Takes a number from the front of `bytes`; `None` if there is none or it exceeds 64 bits.
 pub(super) fn take_number(bytes: &mut &[u8]) -> Option<u64> {
     let mut number = 0_u64;
     for shift in (0..64).step_by(7) {

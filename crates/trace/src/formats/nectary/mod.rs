@@ -1,9 +1,9 @@
-//! Nectary's own trace format, which `nectary trace record` writes. The byte map is `docs/formats/trace.md`.
+//! Nectary's own trace format, which `nectary trace record` writes. The byte map is in `docs/formats/trace.md`.
 //!
-//! Owns: the contents of such a file, the [`Writer`] and the reader, [`Nectary`]. Promises: whatever the writer wrote,
-//! the reader gives back; of a file that was cut short it gives what is whole and says so; nothing that is read is
-//! trusted before its checksum and its bounds have been checked, and the memory of both is bounded. Leaves to others:
-//! compression, and how references come about.
+//! Owns: the contents of such a file, the [`Writer`] and the reader, [`Nectary`]. Promises: the reader returns exactly
+//! what was written; of a file that was cut short it returns the complete part and reports the cut; nothing is used
+//! before its checksum and its bounds are checked; the memory of reader and writer is bounded. Leaves to others:
+//! compression, and the source of references.
 
 mod layout;
 mod reader;
@@ -23,18 +23,18 @@ pub use writer::Writer;
 pub struct Header {
     /// *Units*: bytes; a power of two from [`BLOCK_BYTES_MIN`] to [`BLOCK_BYTES_MAX`].
     pub block_bytes: u32,
-    /// Consecutive references of a stream to one block are one reference here.
+    /// Whether consecutive references of a stream to one block are recorded as one.
     pub is_collapsed: bool,
-    /// Writes were not recorded.
+    /// Whether writes were left out.
     pub is_reads_only: bool,
 }
 
-/// A program in a process; after an exec it is another one.
+/// A program in a process; an exec starts another one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Process {
     /// Its process id.
     pub pid: u32,
-    /// The number of its parent's program, or of the program before an exec, if either is in the file.
+    /// The number of the parent process's program, or of the program before an exec, if it is in the file.
     pub parent: Option<u32>,
     /// Its name, at most [`NAME_BYTES_MAX`] bytes.
     pub name: String,
@@ -54,7 +54,7 @@ pub enum FileKind {
 pub struct FileEntry {
     /// The kind of file.
     pub kind: FileKind,
-    /// The device it is on, or that it is.
+    /// The device of the file, or the block device itself.
     pub device: u64,
     /// Its inode; 0 for a device.
     pub inode: u64,
@@ -71,15 +71,15 @@ pub struct Map {
     pub process: u32,
     /// The file's number.
     pub file: u32,
-    /// Mapped for execution.
+    /// Whether it is mapped for execution.
     pub is_executable: bool,
-    /// Shared and writable, so that it may be written unseen too.
+    /// Whether it is shared and writable, so writes may also be unseen.
     pub is_written: bool,
-    /// The program itself, mapped by exec.
+    /// Whether it is the program itself, mapped by exec.
     pub is_program: bool,
     /// The offset of its first byte in the file. *Units*: bytes.
     pub offset: u64,
-    /// How much of the file it shows. *Units*: bytes.
+    /// How many bytes of the file are mapped. *Units*: bytes.
     pub bytes: u64,
 }
 
@@ -88,18 +88,18 @@ pub struct Map {
 pub enum Unseen {
     /// A call through the 32-bit interface.
     Call32,
-    /// A ring whose reads and writes pass the recorder by.
+    /// An io_uring, whose reads and writes the recorder cannot see.
     IoUring,
     /// Asynchronous I/O by `io_submit`.
     IoSubmit,
-    /// A descriptor or an address that the recorder was not permitted to look at.
+    /// A call whose descriptor or address the recorder was not permitted to read.
     NotPermitted,
     /// A file, block or stream beyond the format's bounds.
     BeyondBounds,
 }
 
 impl Unseen {
-    /// All of them; a kind's place is its number in the file.
+    /// All kinds; the position of a kind is its number in the file.
     pub const ALL: [Unseen; 5] =
         [Unseen::Call32, Unseen::IoUring, Unseen::IoSubmit, Unseen::NotPermitted, Unseen::BeyondBounds];
 
@@ -126,12 +126,12 @@ pub enum Outcome {
     Stopped,
 }
 
-/// The last whole item of a file: how it ended, and its contents.
+/// The last item of a file: how the recording ended, and the totals.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct End {
-    /// How it ended.
+    /// How the recording ended.
     pub outcome: Outcome,
-    /// The contents of the file.
+    /// How much the file contains.
     pub totals: Totals,
 }
 
@@ -148,6 +148,6 @@ pub struct Totals {
     pub references: u64,
     /// Maps.
     pub maps: u64,
-    /// References that the recorder gave up because of a bound.
+    /// References that the recorder dropped because of a bound.
     pub lost_references: u64,
 }

@@ -1,7 +1,7 @@
-//! Reading Nectary's format: chunks are checked, then their items are given out one reference at a time.
+//! Reading Nectary's format: chunks are checked, then their items are returned one reference at a time.
 //!
 //! Promises: every item is checked against the tables before it and against the bounds; a file that ends early is read
-//! up to there and called truncated; damage is an error, and nothing beyond it is read.
+//! to its last complete chunk and reported as truncated; damage is an error, and nothing after it is read.
 
 use std::io::{self, Read};
 use std::path::Path;
@@ -15,7 +15,7 @@ use super::{End, FileEntry, FileKind, Header, Map, Outcome, Process, Totals, Uns
 use crate::error::{Error, Place, Result, quote};
 use crate::formats::{self, Reference};
 
-/// How many references one [`formats::Reader::read`] gives at most.
+/// The most references that one [`formats::Reader::read`] appends.
 const BATCH: u64 = 4096;
 
 /// A trace being read. An example is at [`super::Writer`].
@@ -26,7 +26,7 @@ pub struct Nectary<R> {
     identity: [u8; 8],
     chunk: u32,
     payload: Vec<u8>,
-    /// How much of the payload has been taken.
+    /// How many bytes of the payload have been read.
     taken: usize,
     /// The offset of the payload in the file.
     payload_offset: u64,
@@ -65,9 +65,9 @@ impl<R: Read> Nectary<R> {
         head.starts_with(&MAGIC)
     }
 
-    /// Reads the head of a file; `path` stands in messages.
+    /// Reads the head of a file; `path` is used in messages.
     ///
-    /// *Errors*: it is of another format or version, or its head is damaged or cut short.
+    /// *Errors*: another format or version, or a head that is damaged or cut short.
     pub fn new(path: &Path, mut input: R) -> Result<Nectary<R>> {
         let path: Arc<Path> = path.into();
         let mut bytes = [0; size_of::<FileHead>()];
@@ -164,7 +164,7 @@ impl<R: Read> Nectary<R> {
         Unseen::ALL.iter().position(|&known| known == kind).map_or(0, |index| self.unseen[index])
     }
 
-    /// How it ended, once its end was read.
+    /// How the recording ended, once the end was read.
     pub fn end(&self) -> Option<&End> {
         self.end.as_ref()
     }
@@ -174,9 +174,9 @@ impl<R: Read> Nectary<R> {
         self.is_at_end && self.end.is_none()
     }
 
-    /// The next reference; `None` at the end of the file, also of a truncated one.
+    /// The next reference; `None` at the end of the file, even a truncated one.
     ///
-    /// *Errors*: damage; every reference before it was given.
+    /// *Errors*: damage; every reference before it was returned.
     pub fn next_reference(&mut self) -> Result<Option<Reference>> {
         while self.run.left == 0 {
             if !self.next_item()? {
@@ -195,7 +195,7 @@ impl<R: Read> Nectary<R> {
         Ok(Some(reference))
     }
 
-    /// Takes the next item; `false` at the end of the file.
+    /// Reads the next item; `false` at the end of the file.
     fn next_item(&mut self) -> Result<bool> {
         if self.is_at_end {
             return Ok(false);
@@ -217,7 +217,7 @@ impl<R: Read> Nectary<R> {
         Ok(true)
     }
 
-    /// Reads and checks the next chunk; `false` if the file ends before it is whole.
+    /// Reads and checks the next chunk; `false` if the file ends before the end of the chunk.
     fn next_chunk(&mut self) -> Result<bool> {
         let at = self.offset;
         let mut bytes = [0; size_of::<ChunkHead>()];
@@ -478,7 +478,7 @@ fn room(count: usize, count_max: u32) -> std::result::Result<(), Wrong> {
     }
 }
 
-/// Fills `bytes` as far as the input goes; the end of a compressed stream that was cut short is the end of the input.
+/// Fills `bytes` until the input ends. A compressed stream that was cut short ends there without an error.
 fn fill(path: &Path, input: &mut impl Read, bytes: &mut [u8]) -> Result<usize> {
     let mut filled = 0;
     while filled < bytes.len() {

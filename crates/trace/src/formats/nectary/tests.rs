@@ -1,4 +1,4 @@
-//! The format against a model of the written records, cut short, and damaged.
+//! The format against a model of the written records: complete, cut short, and damaged.
 
 use std::path::Path;
 
@@ -127,7 +127,7 @@ proptest! {
 
     #[test]
     fn any_payload_is_read_or_refused(payload in prop::collection::vec(prop_oneof![0_u8..8, 0x80_u8..0x90, any::<u8>()], 1..200)) {
-        // A chunk with right checksums, whatever it contains.
+        // A chunk with correct checksums and any contents.
         let mut writer = Writer::new(Vec::new(), [9; 16], &HEADER).unwrap();
         writer.process(&Process { pid: 1, parent: None, name: String::new() }).unwrap();
         let file = FileEntry { kind: FileKind::Regular, device: 1, inode: 1, size_bytes: 1, name: String::new() };
@@ -137,7 +137,7 @@ proptest! {
         writer.flush().unwrap();
         let bytes = writer.finish(Outcome::Stopped).unwrap();
         let mut reader = Nectary::new(Path::new("t"), bytes.as_slice()).unwrap();
-        // An item may stand for millions of references: not all of them are wanted here.
+        // An item may hold millions of references; the test does not need all.
         for _ in 0..10_000 {
             match reader.next_reference() {
                 Ok(Some(reference)) => prop_assert!(reference.block < BLOCKS_MAX),

@@ -1,7 +1,7 @@
-//! Writing Nectary's format: items are gathered into chunks, and a chunk is written at once.
+//! Writing Nectary's format: items are gathered into chunks, and each chunk is one write.
 //!
-//! Promises: flushed records are readable, whatever happens to the writer; the bounds of the format hold, and
-//! references outside them are refused and counted as lost.
+//! Promises: flushed records are readable, even if the writer is killed; the bounds of the format hold, and references
+//! outside them are refused and counted as lost.
 
 use std::io::{self, Write};
 
@@ -10,7 +10,7 @@ use zerocopy::IntoBytes;
 use super::layout::*;
 use super::{End, FileEntry, FileKind, Header, Map, Outcome, Process, Totals, Unseen};
 
-/// A chunk is written once its payload is this long, so that with any one item it stays below the maximum.
+/// A chunk is written once its payload is this long; even with one more item of any kind it stays below the maximum.
 const PAYLOAD_BYTES_WANTED: usize = 64 << 10;
 
 /// A trace that is being written.
@@ -124,7 +124,7 @@ impl<W: Write> Writer<W> {
         Ok(Some(number))
     }
 
-    /// Adds a stream of a process and a file that were added; returns its number, or `None` at the bound.
+    /// Adds a stream of a process and a file that were added before; returns its number, or `None` at the bound.
     pub fn stream(&mut self, process: u32, file: u32) -> io::Result<Option<u32>> {
         debug_assert!(u64::from(process) < self.totals.processes && u64::from(file) < self.totals.files);
         if self.totals.streams >= u64::from(STREAMS_MAX) {
@@ -140,7 +140,8 @@ impl<W: Write> Writer<W> {
         Ok(Some(number))
     }
 
-    /// Adds the references of one call to `count` blocks from `first`; `false`, and counted as lost, beyond the bounds.
+    /// Adds the references of one call to `count` blocks from `first`. Beyond the bounds they are counted as lost, and
+    /// it returns `false`.
     pub fn references(&mut self, stream: u32, first: u64, count: u64, is_write: bool) -> io::Result<bool> {
         if count == 0 {
             return Ok(true);
@@ -174,7 +175,7 @@ impl<W: Write> Writer<W> {
         Ok(true)
     }
 
-    /// Adds a map of a process and a file that were added.
+    /// Adds a map of a process and a file that were added before.
     pub fn map(&mut self, map: &Map) -> io::Result<()> {
         debug_assert!(u64::from(map.process) < self.totals.processes && u64::from(map.file) < self.totals.files);
         self.payload.push(ITEM_MAP);
@@ -190,7 +191,7 @@ impl<W: Write> Writer<W> {
         self.item_ends()
     }
 
-    /// Adds `calls` of an added process, whose references are not in the file.
+    /// Adds a count of calls of a process whose references are not in the file.
     pub fn unseen(&mut self, process: u32, unseen: Unseen, calls: u64) -> io::Result<()> {
         self.payload.push(ITEM_UNSEEN);
         self.number(u64::from(process));
@@ -200,12 +201,12 @@ impl<W: Write> Writer<W> {
         self.item_ends()
     }
 
-    /// Counts references that are given up.
+    /// Counts references that are dropped.
     pub fn lost(&mut self, count: u64) {
         self.totals.lost_references = self.totals.lost_references.saturating_add(count);
     }
 
-    /// What was added so far.
+    /// How much was added so far.
     pub fn totals(&self) -> &Totals {
         &self.totals
     }
@@ -215,7 +216,7 @@ impl<W: Write> Writer<W> {
         !self.payload.is_empty()
     }
 
-    /// Writes the waiting records as a chunk and flushes the output.
+    /// Writes the pending records as a chunk and flushes the output.
     pub fn flush(&mut self) -> io::Result<()> {
         if self.payload.is_empty() {
             return Ok(());
@@ -232,7 +233,7 @@ impl<W: Write> Writer<W> {
         };
         head.checksum = head_sum(head.as_bytes()).into();
         let head = head.as_bytes();
-        // In one write, so that a kill does not come between head and payload.
+        // One write, so that a kill cannot separate head and payload.
         self.payload.splice(0..0, head.iter().copied());
         let written = self.output.write_all(&self.payload).and_then(|()| self.output.flush());
         self.payload.clear();
@@ -240,7 +241,7 @@ impl<W: Write> Writer<W> {
         written
     }
 
-    /// Writes the end item and gives the output back.
+    /// Writes the end item and returns the output.
     pub fn finish(mut self, outcome: Outcome) -> io::Result<W> {
         let (how, code) = match outcome {
             Outcome::Exited(code) => (ENDED_EXITED, code),
@@ -264,7 +265,7 @@ impl<W: Write> Writer<W> {
         Ok(self.output)
     }
 
-    /// Appends bytes as they are, for tests of the reader.
+    /// Appends raw bytes, for tests of the reader.
     #[cfg(test)]
     pub(super) fn items_of_a_test(&mut self, bytes: &[u8]) {
         self.payload.extend_from_slice(bytes);
@@ -274,7 +275,8 @@ impl<W: Write> Writer<W> {
         put_number(&mut self.payload, number);
     }
 
-    /// Appends a name, cut at a character's end, or an empty one where the bound of all names is reached.
+    /// Appends a name, cut at the end of a character if it is too long, or an empty name if the bound on all names is
+    /// reached.
     fn name(&mut self, name: &str) {
         let mut bytes = name.len().min(NAME_BYTES_MAX);
         while !name.is_char_boundary(bytes) {
