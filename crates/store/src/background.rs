@@ -1,7 +1,7 @@
 //! The runtime of work that no call waits for.
 //!
-//! Owns: the choice, and threads that read ahead while a store is opened, as decoding takes longer than reading. Such a
-//! thread ends when its work is done, or at the next result whose receiver is gone.
+//! Owns: the choice of the runtime, and the threads that read ahead while a store is opened (decoding takes longer than
+//! reading). Such a thread ends when its work is done, or when it sends a result whose receiver is gone.
 
 use std::future::Future;
 
@@ -11,8 +11,8 @@ pub enum Background {
     /// On its own threads, so that nothing delays a hit.
     #[default]
     Threads,
-    /// On the runtime that opens the store: for programs of one thread, and for simulations. That runtime has to have
-    /// timers and to be polled for the store to go on.
+    /// On the runtime that opens the store: for programs of one thread, and for simulations. That runtime needs timers,
+    /// and the store makes progress only while the runtime is polled.
     Caller,
 }
 

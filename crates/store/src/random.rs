@@ -1,6 +1,6 @@
 //! Random numbers for identities and seeds.
 //!
-//! Owns: their source: a seed, so that a simulation can be repeated, or else the operating system.
+//! Owns: the source of random numbers: a seed, so that a simulation can be repeated, or else the operating system.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
