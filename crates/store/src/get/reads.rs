@@ -16,7 +16,7 @@ use crate::names::key::KeyHash;
 /// Reads are distributed over this many lists by their hashes.
 const LISTS: usize = 64;
 
-/// The reads under way.
+/// The running reads.
 pub struct Reads {
     lists: [List; LISTS],
 }

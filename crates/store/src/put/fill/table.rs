@@ -19,7 +19,7 @@ use crate::state::State;
 /// How far a fill runs ahead of its slowest follower when it is not stored, in bytes.
 pub const WINDOW_BYTES_MAX: u64 = 2 << 20;
 
-/// The fills under way.
+/// The running fills.
 pub struct FillTable {
     fills: Mutex<HashMap<KeyHash, Arc<FillUnderWay>>>,
     /// All running fills, including those that later requests cannot join.
@@ -29,7 +29,7 @@ pub struct FillTable {
     pub bytes_max: u64,
 }
 
-/// Fills under way.
+/// The running fills, by generation and counted by key.
 #[derive(Default)]
 struct Running {
     /// By generation.
