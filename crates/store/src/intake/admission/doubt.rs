@@ -32,8 +32,7 @@ const DAMAGED_MAX: usize = 1024;
 /// What is remembered.
 #[derive(Default)]
 pub struct Doubt {
-    /// Purges that hold in memory and are not durable yet. An object that was given up before it was written counts for
-    /// ever.
+    /// Purges that are valid in memory and not durable yet. A purge that never becomes durable counts for ever.
     purges: AtomicU64,
     /// Objects that wait to be rewritten.
     moving: Mutex<HashSet<KeyHash>>,
