@@ -50,7 +50,7 @@ pub struct Known {
     begun: u64,
 }
 
-/// The views under way.
+/// The running views, and how many may be known.
 pub struct Views {
     known: Mutex<Known>,
     count_max: usize,
