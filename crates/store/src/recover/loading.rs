@@ -153,7 +153,7 @@ impl Loading {
 /// Shards of a checkpoint to be read.
 struct Shards {
     header: CheckpointHeader,
-    /// One bit each.
+    /// The shards still to read, one bit per shard.
     left: u64,
     /// The shards to read first, one bit per shard.
     wanted: Arc<AtomicU64>,
