@@ -1,4 +1,4 @@
-//! The runtime of work that no call waits for.
+//! The runtime of background work (work that no call waits for).
 //!
 //! Owns: the choice of the runtime, and the threads that read ahead while a store is opened (decoding takes longer than
 //! reading). Such a thread ends when its work is done, or when it sends a result whose receiver is gone.

@@ -156,7 +156,7 @@ counters! {
     kept,
     /// Bytes of the bodies of these objects.
     kept_bytes,
-    /// Bodies of which a part was overwritten during the read.
+    /// Bodies that were partly overwritten while they were read.
     bodies_overtaken,
     /// Index checkpoints written.
     checkpoints,

@@ -48,7 +48,7 @@
 //! means (its metadata is opaque here), HTTP, and the device (`nectary-block`).
 #![forbid(unsafe_code)]
 
-// The rooms, from the ground up. Each imports only from those before it: `cargo xtask check` verifies it.
+// The rooms, from the lowest level up. Each imports only from rooms before it; `cargo xtask check` verifies this.
 
 // What can go wrong.
 mod error;
@@ -62,7 +62,7 @@ pub mod planted;
 // Identities and seeds.
 mod random;
 
-// The runtime of work that no call waits for.
+// The runtime of background work.
 mod background;
 
 // The counters, and the sequences of puts.
@@ -98,16 +98,16 @@ mod intake;
 // Rewriting objects: before they would be overwritten, or next to related objects.
 mod rewrite;
 
-// The way out: lookup, shared reads, neighbours, bodies.
+// Reading: lookup, shared reads, neighbours, bodies.
 mod get;
 
-// The way in: commits of puts, fills and purges.
+// Storing: commits of puts, fills and purges.
 mod put;
 
 // Index checkpoints, hot lists, and warming up from them.
 mod checkpoint;
 
-// The reading of a span when it is opened.
+// Opening a span: recovery.
 mod recover;
 
 // The writer: packing, appends, segments, and everything else in the background.

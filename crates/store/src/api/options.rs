@@ -63,8 +63,8 @@ pub struct OpenOptions {
     pub cluster_bytes: u64,
     /// Whether a read from disk reads the object or its cluster.
     pub cluster_read: ClusterRead,
-    /// Whether the objects that were in memory when the store was last open are read into memory again, in the
-    /// background, as far as they fit.
+    /// Whether the objects that were in memory when the store was last open are read into memory again in the
+    /// background, until memory is full.
     pub warm_up: bool,
     /// Which objects are admitted to the disk; by default all.
     pub admission: AdmissionOptions,

@@ -36,7 +36,7 @@ pub struct Stat {
     pub entries_bytes: u64,
     /// Bytes of the index.
     pub index_bytes: u64,
-    /// The memory of the referenced bits, which say which objects were requested since they were written.
+    /// The memory of the referenced bits (which objects were requested since they were written).
     pub referenced_bytes: u64,
     /// How much of a segment may be re-inserted, in percent.
     pub reinsert_percent: u32,
@@ -62,7 +62,7 @@ pub struct Stat {
     pub memory_entries: u64,
     /// The memory of tags; it is a part of the memory of entries and fills.
     pub memory_tags_bytes: u64,
-    /// Memory of the fills that are under way. *Units*: bytes.
+    /// Memory of the running fills. *Units*: bytes.
     pub fill_bytes: u64,
     /// Whether objects that were in memory before the store was opened are still being read into it.
     pub warming: bool,

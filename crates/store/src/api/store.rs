@@ -102,9 +102,9 @@ impl Store {
 
     /// Finds an object in memory or on disk.
     ///
-    /// It returns exactly the bytes of one completed put of this key, and of none that was purged before this call.
-    /// Damage is a counted miss, and so is a failed read of the device; [`try_get`](Store::try_get) reports a failed
-    /// read. *Cost*: at most one read, and one more per fragment when that is read.
+    /// The object has exactly the bytes of one completed put of this key, which was not purged before this call. Damage
+    /// is a counted miss, and so is a failed read of the device; [`try_get`](Store::try_get) reports a failed read.
+    /// *Cost*: at most one read, and one more per fragment when that is read.
     pub async fn get(&self, key: KeyRef<'_>) -> Option<Object> {
         self.try_get(key).await.ok().flatten()
     }
@@ -219,7 +219,7 @@ impl Store {
 
     /// Waits until there is room for another put, or the store takes no more writes.
     ///
-    /// It is for callers that can wait; a proxy should rather not store the object. Another caller may use the room
+    /// This is for callers that can wait; a proxy should rather not store the object. Another caller may use the room
     /// first.
     pub async fn wait_for_room(&self) {
         self.puts().intake.queue.wait_for_room().await;

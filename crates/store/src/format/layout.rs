@@ -23,12 +23,12 @@ const SEGMENT_COUNT_MIN: u64 = 4;
 const WHOLE_BYTES_MAX: u64 = 256 << 10;
 /// The size of the fragments of longer bodies, in bytes.
 const FRAGMENT_BYTES: u64 = 1 << 20;
-/// A copy of the purge log has 1 / this of the span, …
+/// A copy of the purge log has 1/`PURGE_LOG_SHARE` of the span, …
 const PURGE_LOG_SHARE: u64 = 64;
 /// … but at least and at most this many bytes.
 const PURGE_LOG_BYTES_MIN: u64 = 32 << 10;
 const PURGE_LOG_BYTES_MAX: u64 = 16 << 20;
-/// 1 / this of the segments counts as about to be overwritten.
+/// 1/`LEAVING_SHARE` of the segments counts as about to be overwritten.
 const LEAVING_SHARE: u64 = 32;
 /// The largest span, in bytes: as many granules as 36 bits can count.
 pub const SPAN_BYTES_MAX: u64 = GRANULE_BYTES << 36;
@@ -62,7 +62,7 @@ pub struct Layout {
     pub checkpoint_bytes: u64,
     /// Size of a fragment in bytes.
     pub fragment_bytes: u64,
-    /// Bodies up to this size are one record, in bytes.
+    /// The largest body that is stored as one record, in bytes.
     pub whole_bytes_max: u64,
     /// log2 of the homes of an index shard at creation.
     pub index_home_bits: u32,
@@ -192,8 +192,8 @@ impl Layout {
             checkpoint_bytes,
             fragment_bytes: FRAGMENT_BYTES.min(fragment_max),
             whole_bytes_max: WHOLE_BYTES_MAX.min(fragment_max / 2),
-            // 1/16 of what a checkpoint can hold. So the index is small at first. And an entry gives so many bits of
-            // its hash that, in a full index, only about one lookup in some thousand meets an entry of another key.
+            // 1/16 of what a checkpoint can hold. So the index is small at first. But an entry still has enough bits of
+            // its hash: in a full index, only about one lookup in some thousand finds an entry of another key.
             index_home_bits: (homes / 16).max(16).ilog2(),
             features: FEATURE_TAGS,
             created_s,
@@ -231,7 +231,7 @@ impl Layout {
         buffer
     }
 
-    /// Decodes the superblock copy at `address`; on failure, says why in words.
+    /// Decodes the superblock copy at `address`. *Errors*: `Corrupt`, with the reason.
     pub fn decode(bytes: &[u8], address: u64) -> Result<Layout, Error> {
         let corrupt = |message: String| Error::new(ErrorKind::Corrupt, message);
         let header = format::open_unplaced(bytes, Magic::Superblock).map_err(|mismatch| match mismatch {

@@ -143,7 +143,7 @@ pub struct AppendBody {
     pub reserved_tail: [u8; 16],
 }
 
-/// One record of an append, as its table lists it.
+/// One entry of an append's table.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct TableEntry {
@@ -422,7 +422,7 @@ pub fn body_checksum(body: &[u8]) -> u32 {
 pub struct Record {
     /// The fields after the frame header.
     pub fields: RecordBody,
-    /// What it holds.
+    /// The kind of the record.
     pub kind: RecordKind,
     /// Bytes before the body.
     pub body_start: usize,

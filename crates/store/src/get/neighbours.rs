@@ -34,7 +34,7 @@ use crate::names::key::{KeyHash, KeyRef};
 use crate::planted::{Bug, planted};
 use crate::state::record::{Found, decode, read_record, unasked};
 
-/// Neighbours of one read take at most 1 / this of the memory tier.
+/// Neighbours of one read take at most 1/`MEMORY_SHARE` of the memory tier.
 const MEMORY_SHARE: u64 = 32;
 
 /// A cluster that was read, and the record for which it was read.

@@ -29,7 +29,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::format::layout::Layout;
 use crate::names::key::PrimaryHash;
 
-/// The filters take at most 1 / this of the memory budget.
+/// The filters take at most 1/`MEMORY_SHARE` of the memory budget.
 const MEMORY_SHARE: u64 = 64;
 /// Bits of a filter per name.
 const BITS_PER_NAME: u64 = 12;

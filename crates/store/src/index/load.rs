@@ -124,8 +124,8 @@ impl Index {
         *current = shard;
     }
 
-    /// Whether the entries in the last slots have a valid home and a valid hash. For the last homes, home and tag
-    /// together may give a value beyond the range of hashes.
+    /// Whether the entries in the last slots have a valid home and hash: for the last homes, home and tag may give a
+    /// value outside the range of hashes.
     fn last_are_right(&self, shard: &Shard) -> bool {
         let first_unsure = shard.homes.saturating_sub(shard.homes / self.homes_initial + 1);
         shard.slots.iter().enumerate().skip(first_unsure).filter(|(_, entry)| **entry != 0).all(|(slot, &entry)| {

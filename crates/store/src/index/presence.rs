@@ -21,7 +21,8 @@ pub struct Presence {
 }
 
 impl Presence {
-    /// Makes the state: with `wanted`, no shard is loaded yet, and the loader reads `wanted`; without it, all are.
+    /// Makes the state. With `wanted`, no shard is loaded yet, and the loader reads `wanted`; without it, all shards
+    /// are loaded.
     pub fn new(wanted: Option<Arc<AtomicU64>>) -> Presence {
         let present = AtomicU64::new(if wanted.is_some() { 0 } else { u64::MAX });
         Presence { present, wanted: wanted.unwrap_or_default(), arrived: Notify::new() }

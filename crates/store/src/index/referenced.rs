@@ -14,7 +14,7 @@ use crate::format::{GRANULE_BYTES, Location};
 
 /// The smallest stretch, in bytes.
 const STRETCH_BYTES_MIN: u64 = 4096;
-/// The bits take at most 1 / this of the memory budget.
+/// The bits take at most 1/`MEMORY_SHARE` of the memory budget.
 const MEMORY_SHARE: u64 = 64;
 
 /// The bits of a span.

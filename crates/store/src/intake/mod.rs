@@ -43,7 +43,7 @@ impl From<Refused> for NotCommitted {
 }
 
 impl Intake {
-    /// Decides whether an object is written, as far as its length is known.
+    /// Decides whether an object is written; `bytes` is its length, if it is known.
     pub fn decide(&self, hash: KeyHash, bytes: Option<u64>) -> Decision {
         if self.admission.is_open() {
             Decision::Admitted

@@ -19,7 +19,7 @@ use crate::names::key::Hashed;
 
 /// How many groups are tried for the rest of a cluster.
 const LOOKAHEAD: usize = 64;
-/// A record of more than 1 / this of a cluster is in no group.
+/// A record of more than 1/`LONG_SHARE` of a cluster is in no group.
 const LONG_SHARE: u64 = 2;
 
 /// The properties of a record to be placed.

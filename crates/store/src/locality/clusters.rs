@@ -138,7 +138,7 @@ impl Clusters {
         }
     }
 
-    /// One eligible read in this many reads the cluster: every one if that pays off, and fewer the less it gains.
+    /// How many eligible reads there are per cluster read: 1 if clusters pay off, and more the less they gain.
     fn probe_every(&self) -> u64 {
         let (count, hits, bytes) = self.reads.get();
         let saved = hits * READ_WORTH_BYTES;

@@ -13,7 +13,7 @@ use std::sync::{Mutex, MutexGuard};
 
 /// The memory of a group's extent, in bytes.
 const GROUP_BYTES: u64 = 8;
-/// All extents take at most 1 / this of the memory budget.
+/// All extents take at most 1/`MEMORY_SHARE` of the memory budget.
 const MEMORY_SHARE: u64 = 64;
 
 /// A group's extent: its first granule in the segment, and the number of granules.

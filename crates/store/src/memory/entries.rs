@@ -17,7 +17,7 @@ type Map = papaya::HashMap<u64, Arc<Entry>, BuildHasherDefault<Hashed>>;
 
 /// A batch has at most this many entries …
 const BATCH_MAX: usize = 256;
-/// … and at most 1 / this of the tier's bytes.
+/// … and at most 1/`BATCH_SHARE` of the tier's bytes.
 const BATCH_SHARE: u64 = 64;
 /// Threads whose bytes are counted separately.
 const THREADS: usize = 64;

@@ -1,4 +1,4 @@
-//! One object, or one fragment of one, in memory.
+//! An object, or a fragment of an object, in memory.
 //!
 //! Owns: the immutable content of an entry, and its location on disk after it was written. Whoever uses bytes of an
 //! object has an `Arc` of its entry, so bytes never change and never move.

@@ -7,7 +7,7 @@
 //! Neighbours (objects read together with a requested one) wait for their first hit in a separate queue, of at most
 //! 1/[`NEIGHBOURS_SHARE`] of the tier. At the first hit they pass to the policy like any requested object. So
 //! neighbours stay long enough to be requested, and evict no requested object. Neighbours, unwritten objects and fills
-//! reduce the policy's capacity, only by the room that they use and only as long as they use it.
+//! reduce the policy's capacity by the room that they use, as long as they use it.
 //!
 //! Removed entries are freed when the map is unpinned. So the map is pinned before the lock is taken: no caller waits
 //! for the lock while entries are freed.
@@ -37,17 +37,17 @@ use crate::names::key::{KeyHash, KeyRef};
 
 const NOTES: usize = 256;
 const NOTES_BATCH: usize = 64;
-/// Neighbours take at most 1 / this of the tier.
+/// Neighbours take at most 1/`NEIGHBOURS_SHARE` of the tier.
 const NEIGHBOURS_SHARE: u64 = 8;
-/// A neighbour is dropped after the policy has inserted 1 / this of the tier's bytes since the neighbour came.
+/// A neighbour is dropped after the policy has inserted 1/`NEIGHBOURS_AGE_SHARE` of the tier's bytes since it came.
 const NEIGHBOURS_AGE_SHARE: u64 = 2;
-/// Room moves between the policy and its other users in steps of 1 / this of the tier.
+/// Room moves between the policy and its other users in steps of 1/`CEDED_STEP_SHARE` of the tier.
 const CEDED_STEP_SHARE: u64 = 64;
 /// Fills report their memory when it has changed by this many bytes.
 const FILL_STEP_BYTES: u64 = 64 << 10;
 /// How many entries are handed over or removed while the lock is held once.
 const LOCKED_AT_ONCE: usize = 16;
-/// The policy keeps at least 1 / this of the tier.
+/// The policy keeps at least 1/`POLICY_SHARE_MIN` of the tier.
 const POLICY_SHARE_MIN: u64 = 4;
 
 struct Replacement {

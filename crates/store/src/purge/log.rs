@@ -262,7 +262,7 @@ async fn read_block(device: &SharedDevice, address: u64) -> Option<Buffer> {
     read(&**device, address, BLOCK_BYTES as usize).await.ok()
 }
 
-/// The highest cycle of which any block is whole, anywhere in either half; 0 if there is none.
+/// The highest cycle with an intact block in either half; 0 if there is none.
 async fn newest_cycle(device: &SharedDevice, layout: &Layout) -> u64 {
     let mut newest = 0;
     for start in layout.purge_log_offset {

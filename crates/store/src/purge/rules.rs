@@ -36,7 +36,7 @@ pub const RULE_ALL: u8 = 4;
 
 /// The memory of a rule, in bytes.
 const RULE_BYTES: u64 = 64;
-/// Rules take at most 1 / this of the memory budget …
+/// Rules take at most 1/`MEMORY_SHARE` of the memory budget …
 const MEMORY_SHARE: u64 = 8;
 /// … but this many are always allowed.
 const RULES_MIN: u64 = 4096;

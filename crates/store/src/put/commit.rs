@@ -3,8 +3,7 @@
 //!
 //! Owns: the steps under the lock that orders sequences. An object that is put is compared with purges and newer
 //! versions, gets its sequence, and replaces the older version in memory. An object that is not admitted is only in
-//! memory: the policy evicts it like any other, and then it is gone. Leaves to others: which objects are admitted
-//! (`intake`).
+//! memory, and is lost when the policy evicts it. Leaves to others: which objects are admitted (`intake`).
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;

@@ -62,7 +62,7 @@ impl Puts {
         })
     }
 
-    /// Where versions of a key can be that are older than the generation drawn before this call.
+    /// Where older versions of a key may be. The caller has drawn the generation of the purge before.
     fn standing(&self, primary: PrimaryHash) -> Standing {
         // A fill notes its name when it is committed, which is before the fill ends.
         if self.fills.is_running(primary) {

@@ -57,7 +57,7 @@ pub struct Recovered {
     pub recovery: Recovery,
 }
 
-/// What is known of the purges of one of several spans before it is opened.
+/// What is known about the purges of a span before it is opened, in a store of several spans.
 #[derive(Default)]
 pub struct SpanPurges {
     /// The contents of its log, if the log was already read.

@@ -50,7 +50,7 @@ pub(crate) struct Rewriting {
 /// Why an object is not rewritten.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Refusal {
-    /// It was purged or replaced. In a store with admission rules also: it is already queued for rewriting.
+    /// It was purged or replaced; or, in a store with admission rules, it is already queued for rewriting.
     Outdated,
     /// Its location was overwritten.
     Overtaken,

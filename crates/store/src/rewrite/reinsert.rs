@@ -45,7 +45,7 @@ use crate::state::record::whole_in;
 pub const REINSERT_PERCENT_MAX: u32 = 50;
 /// How many segments the harvest is ahead of the ring, if there are enough segments.
 const AHEAD_MAX: u64 = 2;
-/// At most 1 / this of the segments is harvested ahead.
+/// At most 1/`AHEAD_SHARE` of the segments is harvested ahead.
 const AHEAD_SHARE: u64 = 4;
 /// The largest extent that is read at once, in bytes.
 const EXTENT_BYTES_MAX: u64 = 1 << 20;

@@ -24,7 +24,7 @@ pub struct View {
     pub sequence: Option<u64>,
     /// The page was put, not read.
     pub was_put: bool,
-    /// It was rewritten.
+    /// Whether the page was queued for rewriting in this view.
     pub was_gathered: bool,
     /// The number of the view.
     number: u64,

@@ -360,8 +360,8 @@ impl Spans {
         }
     }
 
-    /// Makes a membership of the spans in `wanted` that have not failed durable on all of these, and then uses it. If
-    /// no span has failed since the last change, a new change is made only if `is_open` is set.
+    /// Makes a membership durable and then uses it. It has the spans in `wanted` that have not failed, and is recorded
+    /// on all of these. If no span has failed since the last change, a new change is made only if `is_open` is set.
     async fn settle(&self, wanted: u64, is_open: bool) -> Result<(), Error> {
         let inner = &*self.inner;
         let mut last = inner.membership.lock().await;

@@ -53,7 +53,7 @@ pub(crate) struct State {
     stopped: OnceLock<String>,
 }
 
-/// How far puts, flushes and purges have come.
+/// The progress of puts, flushes and purges.
 pub(crate) struct Progress {
     /// The last generation or sequence that was drawn.
     clock: AtomicU64,

@@ -19,7 +19,7 @@
 use crate::format::layout::Layout;
 use crate::rewrite::reinsert;
 
-/// All appends in flight take at most 1 / this of the budget.
+/// All appends in flight take at most 1/`APPENDS_SHARE` of the budget.
 const APPENDS_SHARE: u64 = 8;
 /// The two windows through which the tables of segments are read, together, in bytes.
 const TABLE_WINDOWS_BYTES: u64 = 2 << 20;
@@ -27,7 +27,7 @@ const TABLE_WINDOWS_BYTES: u64 = 2 << 20;
 const UNWRITTEN_BYTES: (u64, u64) = (2 << 20, 256 << 20);
 /// Bounds on the memory of fills, in bytes.
 const FILL_BYTES: (u64, u64) = (1 << 20, 256 << 20);
-/// The allocator loses 1 / this to fragmentation by objects of all sizes.
+/// The allocator loses 1/`LOST_SHARE` to fragmentation by objects of all sizes.
 const LOST_SHARE: u64 = 10;
 
 /// How a memory budget is divided, in bytes.

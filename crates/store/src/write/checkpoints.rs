@@ -28,7 +28,7 @@ const CHECKPOINT_SHARE_MIN: u64 = 4;
 
 /// The hot list is rewritten at the earliest this long after it was last written, …
 pub(super) const HOT_INTERVAL: Duration = Duration::from_secs(10);
-/// … if the memory tier has inserted 1 / this of its capacity since.
+/// … if the memory tier has inserted 1/`HOT_SHARE` of its capacity since.
 const HOT_SHARE: u64 = 16;
 
 impl Writer {

@@ -86,7 +86,7 @@ impl Writer {
         state.memory.relocate(entry.hash, from, to);
     }
 
-    /// Reads some suspects and removes those that are older versions of the same key.
+    /// Reads some suspects, and removes from the index those that are older versions of the same key.
     pub(super) async fn compare_suspects(&mut self) {
         let from = self.suspects.len().saturating_sub(SUSPECTS_AT_ONCE);
         for suspect in self.suspects.split_off(from) {

@@ -22,7 +22,7 @@ use crate::state::State;
 /// Searching an index of up to this size, and the objects in memory, costs less than reading the tables of a segment.
 const SWEEP_INDEX_BYTES_MAX: u64 = 512 << 10;
 
-/// Tables that are read ahead take at most 1 / this of the memory budget.
+/// Tables that are read ahead take at most 1/`TABLES_SHARE` of the memory budget.
 const TABLES_SHARE: u64 = 64;
 
 /// How many records are collected before they are removed from index and memory together.

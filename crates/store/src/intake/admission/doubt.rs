@@ -29,7 +29,7 @@ use crate::names::key::KeyHash;
 /// The number of damaged keys that are remembered one by one; beyond it, everything is admitted for a cycle.
 const DAMAGED_MAX: usize = 1024;
 
-/// What is remembered.
+/// The cases of doubt that are remembered.
 #[derive(Default)]
 pub struct Doubt {
     /// Purges that are valid in memory and not durable yet. A purge that never becomes durable counts for ever.

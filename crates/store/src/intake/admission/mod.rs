@@ -35,7 +35,7 @@ pub use rate::WriteBudgetStat;
 use rate::WriteRate;
 use sketch::Sketch;
 
-/// The sketch of past requests takes at most 1 / this of the memory budget.
+/// The sketch of past requests takes at most 1/`SKETCH_SHARE` of the memory budget.
 const SKETCH_SHARE: u64 = 64;
 
 /// The decision on an object.
@@ -71,7 +71,7 @@ pub struct AdmissionStat {
     pub bytes_max: Option<u64>,
     /// The smallest number of different requested keys that are remembered.
     pub remembered_requests: u64,
-    /// Its share of the memory budget, in bytes.
+    /// The memory of the sketch of past requests, in bytes.
     pub remembered_bytes: u64,
     /// The admitted share of the bytes that were put, since the store was opened.
     pub admitted_share: Option<f64>,
@@ -121,7 +121,7 @@ impl Admission {
         self.is_open
     }
 
-    /// Its share of the memory budget, in bytes.
+    /// The memory of admission, in bytes.
     pub fn bytes(&self) -> u64 {
         self.sketch.as_ref().map_or(0, |sketch| lock(sketch).bytes())
     }

@@ -23,7 +23,7 @@ use crate::names::key::{Key, KeyHash, KeyRef, PrimaryHash, hash_fragment};
 use crate::names::tag::Tags;
 use crate::put::commit::Puts;
 
-/// How long a fill waits for room in the store before it goes on without being stored.
+/// How long a fill waits for room in the store before it continues without being stored.
 const ROOM_WAIT: Duration = Duration::from_millis(500);
 
 struct Target {

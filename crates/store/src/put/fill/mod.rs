@@ -10,7 +10,7 @@
 //! | state | entered by | followers see |
 //! |---|---|---|
 //! | waiting | `begin_fill` | nothing yet |
-//! | streaming | `start` | head, then bytes as they arrive |
+//! | streaming | `start` | the head, then bytes when they arrive |
 //! | done | `finish` | the rest, then the end |
 //! | object | `refresh` | a whole object |
 //! | declined | `decline`, or `start` over budget | that they must fetch by themselves |

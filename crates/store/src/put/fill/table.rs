@@ -16,7 +16,7 @@ use crate::names::tag::Tags;
 use crate::purge::rules::Verdict;
 use crate::state::State;
 
-/// How far a fill runs ahead of its slowest follower when it is not stored, in bytes.
+/// How far a fill that is not stored may be ahead of its slowest follower, in bytes.
 pub const WINDOW_BYTES_MAX: u64 = 2 << 20;
 
 /// The running fills.
