@@ -5,7 +5,7 @@
 
 use std::future::Future;
 
-/// The runtime of a store's work that no call waits for.
+/// The runtime of a store's background work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Background {
     /// On its own threads, so that nothing delays a hit.
@@ -16,9 +16,9 @@ pub enum Background {
     Caller,
 }
 
-/// Does `work`, which sends its results, on its own thread; false if no thread could be started.
+/// Runs `work`, which sends its results, on its own thread; returns false if no thread could be started.
 pub(crate) fn spawn<F: Future<Output = ()>>(work: impl FnOnce() -> F + Send + 'static) -> bool {
-    // Like the writer's, it has its own timers and I/O: it makes progress without any other runtime.
+    // Like the writer's runtime, this one has its own timers and I/O: it makes progress without any other runtime.
     let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else { return false };
     let thread = std::thread::Builder::new().name("nectary-ahead".into());
     thread.spawn(move || runtime.block_on(work())).is_ok()

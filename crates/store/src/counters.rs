@@ -1,6 +1,6 @@
 //! A store's counters, and the sequences of its puts.
 //!
-//! Owns: every counter and its meaning. All of them begin at 0 when the store is opened.
+//! Owns: every counter and its meaning. All counters are 0 when the store is opened.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -88,7 +88,7 @@ counters! {
     purges,
     /// Purges that wrote nothing, because the store could not hold the key.
     purges_absent,
-    /// Purges that waited until others were forgotten.
+    /// Purges that waited until older purges were forgotten.
     purges_waited,
     /// The total time that purges waited, in microseconds.
     purges_waited_us,
@@ -132,7 +132,7 @@ counters! {
     appends,
     /// Bytes of appends written, headers and padding included.
     append_bytes,
-    /// The size of tags in the written records: 8 bytes a tag.
+    /// The size of tags in the written records: 8 bytes per tag.
     tags_written_bytes,
     /// Bytes of checkpoints and purge blocks written.
     metadata_bytes,

@@ -47,7 +47,7 @@ impl Error {
         self.device.as_ref().map(|error| error.kind)
     }
 
-    /// The same error, with its place before its message.
+    /// The same error, with `place` before its message.
     pub(crate) fn at(self, place: &str) -> Error {
         Error { message: format!("{place}: {}", self.message), ..self }
     }

@@ -113,13 +113,13 @@ mod recover;
 // The writer: packing, appends, segments, and everything else in the background.
 mod write;
 
-// The public face of a store of one span.
+// The public interface of a store of one span.
 mod api;
 
 // Several devices that serve as one store.
 mod spans;
 
-// The functions for fuzz targets; no part of the public interface.
+// Functions for fuzz targets; not part of the public interface.
 #[doc(hidden)]
 pub mod fuzzing;
 

@@ -57,7 +57,7 @@ impl Store {
         Store::create_span(device, options, Member::SOLE).await
     }
 
-    /// Makes an empty span of a store on a device, as [`create`](Store::create) does.
+    /// Makes an empty span of a store on a device, like [`create`](Store::create).
     pub(crate) async fn create_span(
         device: SharedDevice,
         options: &CreateOptions,
@@ -82,7 +82,7 @@ impl Store {
         let planned = Layout::plan(size, options.segment_bytes, identity, hash_seed, created_s)
             .map_err(|error| error.at(&spec))?;
         let layout = Layout { member, ..planned };
-        // The old superblocks go first, so that a half-made store does not look like the old one.
+        // The old superblocks are cleared first, so that a half-made store does not look like the old one.
         for address in [0, BLOCK_BYTES, 2 * BLOCK_BYTES, 3 * BLOCK_BYTES] {
             write(&*device, address, Buffer::zeroed(BLOCK_BYTES as usize)).await?;
         }
@@ -116,7 +116,7 @@ impl Store {
         recover::read_superblock(device).await.map(|_| true)
     }
 
-    /// Opens a store and recovers it: from its newest index checkpoint and what was written since, or by a scan.
+    /// Opens a store and recovers it: from its newest index checkpoint and the records written since, or by a scan.
     ///
     /// *Errors*: `Corrupt` if there is no store of a version that this program knows; `Invalid` for a budget that is
     /// too small; `Io`. Damage after the superblock is no error: the damaged objects are lost. *Cost*: reads the

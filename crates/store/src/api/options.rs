@@ -70,7 +70,7 @@ pub struct OpenOptions {
     pub admission: AdmissionOptions,
     /// How the index is read when the store is opened.
     pub index_loading: IndexLoading,
-    /// The runtime for work that no call waits for.
+    /// The runtime of background work.
     pub background: Background,
     /// The seed of random identities that an open makes, for example of a span that begins empty. By default the
     /// operating system provides the seed. A simulation that sets it can be repeated; each open needs a different seed.

@@ -117,7 +117,7 @@ impl Store {
         self.purge(Target::Prefix(hash, length), turn, |_| ()).await
     }
 
-    /// Purges every object that was put under this tag, whatever its key.
+    /// Purges every object with this tag, whatever its key.
     ///
     /// *Durability* and *cost* are those of [`purge_key`](Store::purge_key) for a key that the store holds, and so are
     /// the errors; also `Invalid` for a tag that no object can have. Versions that a purged object had replaced stay
@@ -154,7 +154,7 @@ impl Store {
         Ok(())
     }
 
-    /// Makes a record durable; ends its turn once the writer has it.
+    /// Makes a record durable; its turn ends when the writer has the record.
     async fn ask_in_turn(&self, record: PurgeRecord, turn: Turn) -> Result<(), Error> {
         let Turn { order, guard } = turn;
         let answer = self.send(|reply| Command::Purge((record, order), reply)).await;

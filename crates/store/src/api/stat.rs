@@ -112,7 +112,7 @@ pub struct SpanStat {
 }
 
 impl Stat {
-    /// Adds the present spans to one of them, `first`.
+    /// Sums the present spans; `first` is one of them.
     pub(crate) fn sum(first: Stat, spans: Vec<SpanStat>) -> Stat {
         let mut sum = first;
         let identity = sum.identity.clone();

@@ -1,6 +1,6 @@
 //! An open store: get, put, fill, sync, close.
 //!
-//! Owns: the public face. The promises of each call are here and, with their tests, in `docs/semantics.md`.
+//! Owns: the public interface. The promises of each call are here and, with their tests, in `docs/semantics.md`.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
@@ -46,7 +46,7 @@ pub(crate) enum WriterHandle {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // The writer ends when nobody can send it requests any more.
+        // The writer ends when nobody can send it commands any more.
         self.commands = None;
         let writer = self.writer.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
         if let Some(WriterHandle::Thread(thread)) = writer {
@@ -57,8 +57,8 @@ impl Drop for Inner {
 
 /// An open store. Clones share it.
 ///
-/// A store that is dropped without [`close`](Store::close) leaves the device as a crash does: objects that were written
-/// are found again, objects that still waited in memory are lost.
+/// A store that is dropped without [`close`](Store::close) leaves the device like a crash: written objects are found
+/// again, objects that still waited in memory are lost.
 ///
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {

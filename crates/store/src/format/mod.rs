@@ -313,7 +313,7 @@ pub enum Mismatch {
     Magic,
     /// A version that this code does not know.
     Version(u16),
-    /// A length beyond the bytes that are there.
+    /// A length beyond the available bytes.
     Length,
     /// A checksum that does not match.
     Checksum,
@@ -478,7 +478,7 @@ impl Record {
         self.body_start - self.fields.metadata_bytes.get() as usize..self.body_start
     }
 
-    /// Whether the body in `bytes` is the written one.
+    /// Whether the body in `bytes` matches its checksum.
     pub fn body_is_whole(&self, bytes: &[u8]) -> bool {
         match bytes.get(self.body_start..self.bytes()) {
             Some(body) => planted(Bug::ChecksumSkipped) || body_checksum(body) == self.fields.body_checksum.get(),

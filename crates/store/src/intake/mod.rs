@@ -83,7 +83,7 @@ impl Intake {
         }
     }
 
-    /// Writes an object that is only in memory and was requested again, if the other rules let it.
+    /// Writes an object that is only in memory and was requested again, if the other rules allow it.
     ///
     /// *Cost*: once per object; the lock that puts also take.
     fn admit_later(&self, entry: &Arc<Entry>) {

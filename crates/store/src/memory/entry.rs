@@ -156,7 +156,7 @@ impl Entry {
         let _ = self.alone.fetch_update(Ordering::AcqRel, Ordering::Acquire, replaced);
     }
 
-    /// The id under which the memory tier keeps it.
+    /// The id of the entry in the memory tier.
     pub fn id(&self) -> u64 {
         self.hash.0 as u64
     }

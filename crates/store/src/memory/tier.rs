@@ -211,7 +211,7 @@ impl MemoryTier {
         self.cede(&mut replacement);
     }
 
-    /// Hands entries over to the policy once they are on disk.
+    /// Hands entries over to the policy after they were written.
     pub fn admit(&self, entries: &[Arc<Entry>]) {
         let pinned = self.map.pin();
         // Not all entries under one lock: puts wait for the lock.
@@ -462,7 +462,7 @@ impl MemoryTier {
         }
     }
 
-    /// Reports the accesses since the last time to the policy.
+    /// Reports the accesses since the last call to the policy.
     fn take_notes(&self, replacement: &mut Replacement) {
         let noted = self.noted.load(Ordering::Relaxed);
         let oldest = noted.saturating_sub(NOTES);

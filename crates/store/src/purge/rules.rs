@@ -27,7 +27,7 @@ const FLOORS: usize = 1 << 14;
 pub const RULE_KEY: u8 = 1;
 /// The rule "purge by tag" on disk.
 pub const RULE_TAG: u8 = 2;
-/// The rule "purge what begins with" on disk.
+/// The rule "purge by prefix" on disk.
 pub const RULE_PREFIX: u8 = 3;
 /// How many different prefix lengths may be live; each costs one hash at hits of older objects.
 pub const PREFIX_LENGTHS_MAX: usize = 32;
@@ -466,7 +466,7 @@ mod tests {
                         loop {
                             match table.verdict(PrimaryHash(1), 9, b"http://a/b", &[TagHash(1)]) {
                                 Verdict::Live => return false,
-                                // The rules alone show whether it is new.
+                                // Only the rules show whether this verdict is from the purge of everything.
                                 Verdict::Key if table.len() == 1 && table.read().all.is_some() => return true,
                                 verdict => assert!(verdict == before || verdict == Verdict::Key),
                             }

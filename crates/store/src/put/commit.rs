@@ -150,8 +150,8 @@ impl Puts {
         Ok(kept)
     }
 
-    /// Gives an object that is neither written nor kept its sequence. The version that it replaces, which is only in
-    /// memory, is removed.
+    /// Draws the sequence of an object that is neither written nor kept in memory. The version that it replaces, which
+    /// is only in memory, is removed.
     ///
     /// If an object of this key may be on the disk, that object stays, and the call fails.
     pub fn let_go_by(&self, parts: EntryParts) -> Result<u64, NotCommitted> {

@@ -45,7 +45,7 @@ impl View {
 #[derive(Default)]
 pub struct Known {
     pub views: HashMap<HintId, View, BuildHasherDefault<Hashed>>,
-    /// The order in which they began; a view that began again counts twice.
+    /// The order in which views began; a view that began again is in it twice.
     order: VecDeque<(HintId, u64)>,
     begun: u64,
 }

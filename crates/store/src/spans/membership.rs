@@ -45,7 +45,7 @@ pub(super) fn last_in_force(seen: &[Option<Membership>], latest: &Membership) ->
 }
 
 /// Whether a span that a change names is an older copy: the change before this one was committed, so the span once had
-/// it, but now it does not know it. (It may also have been away then; it is not trusted in either case.)
+/// recorded it, but the membership on it is older. (It may also have been away then; it is not trusted in either case.)
 fn is_older_copy(own: &Membership, latest: &Membership) -> bool {
     own.number < latest.before_number
 }

@@ -21,8 +21,8 @@ const CHECKPOINT_INDEX_FACTOR: u64 = 32;
 const CHECKPOINT_BYTES_MIN: u64 = 64 << 20;
 const CHECKPOINT_BYTES_MAX: u64 = 2 << 30;
 const CHECKPOINT_APPENDS_MAX: u64 = 4096;
-/// … and after this many records, which a restart would have to replay, if the index is at most 1 /
-/// `CHECKPOINT_SHARE_MIN` of the appended bytes.
+/// … and after this many records, which a restart would have to replay, if the index is at most
+/// 1/`CHECKPOINT_SHARE_MIN` of the appended bytes.
 const CHECKPOINT_RECORDS_MAX: u64 = 1 << 18;
 const CHECKPOINT_SHARE_MIN: u64 = 4;
 

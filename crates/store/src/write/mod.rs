@@ -188,7 +188,7 @@ pub(crate) struct Writer {
     appended_records: u64,
     /// The highest sequence in a started append. Before the first append: a sequence below all drawn since the open.
     appended_sequence: u64,
-    /// Whether the log was found cut by a crash, and no checkpoint has been written since.
+    /// Whether recovery found the log cut by a crash, and no checkpoint has been written since.
     is_cut: bool,
     /// The number of the last written state slot, and its membership.
     open_count: u64,

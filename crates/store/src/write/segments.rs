@@ -135,8 +135,7 @@ impl Writer {
         }));
     }
 
-    /// The tables that were read ahead of the segment that `epoch` will overwrite, if they are complete and of that
-    /// segment.
+    /// The tables of the segment that `epoch` will overwrite, if they were read ahead and are complete.
     async fn tables_ahead(&mut self, epoch: u64) -> Option<Tables> {
         let tables = self.tables.take()?.await.ok()?;
         let is_next = tables.epoch + self.span.layout.segment_count == epoch;

@@ -32,7 +32,7 @@ const DAMAGED_MAX: usize = 1024;
 /// The cases of doubt that are remembered.
 #[derive(Default)]
 pub struct Doubt {
-    /// Purges that are valid in memory and not durable yet. A purge that never becomes durable counts for ever.
+    /// Purges that are valid in memory and not durable yet. A purge that never becomes durable stays counted.
     purges: AtomicU64,
     /// Objects that wait to be rewritten.
     moving: Mutex<HashSet<KeyHash>>,

@@ -65,9 +65,9 @@ impl Decision {
 pub struct AdmissionStat {
     /// The rule by which requests admit an object.
     pub rule: AdmitRule,
-    /// Shorter bodies are not admitted, in bytes.
+    /// Bodies of fewer bytes are not admitted.
     pub bytes_min: u64,
-    /// Longer bodies are not admitted, in bytes.
+    /// Bodies of more bytes are not admitted.
     pub bytes_max: Option<u64>,
     /// The smallest number of different requested keys that are remembered.
     pub remembered_requests: u64,

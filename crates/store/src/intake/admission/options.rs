@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
 
-/// The smallest write budget, in bytes a day.
+/// The smallest write budget, in bytes per day.
 pub const WRITE_BUDGET_BYTES_A_DAY_MIN: u64 = 64 << 20;
 /// The names of periods, and their lengths in seconds; the first name of each length is used for display.
 const PERIODS: [(&str, u64); 9] = [
