@@ -198,8 +198,8 @@ impl<'a> SegmentReader<'a> {
             if found.count > 0 {
                 scanned.last_sequence = scanned.last_sequence.max(found.last_sequence);
                 scanned.end = found.end;
-                // An open that finds the log like this continues after these records: a missing part there is another
-                // hole, of that open.
+                // An open that finds the log like this writes after these records. So a missing part there is another
+                // hole, made by that open.
                 if found.end < stop && next.is_some() {
                     scanned.holes.push(scanned.last_sequence);
                 }

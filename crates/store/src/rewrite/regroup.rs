@@ -15,7 +15,7 @@
 //! | was put and is written | is read from disk | both are rewritten, with the other objects put for the page |
 //! | was read from disk | is read from disk or put | both are rewritten, with the objects of the page's group |
 //! | was put and is written | is put | nothing: few pages are viewed again, and the next view finds the object misplaced |
-//! | is in memory for long, or unknown | is read from disk | nothing: the page is not read from disk soon |
+//! | has been in memory for long, or is unknown | is read from disk | nothing: the page is not read from disk soon |
 //!
 //! After that, the index points to the new location. The old record stays on disk until its segment is reclaimed.
 

@@ -65,8 +65,8 @@ async fn read_names(span: &Span, names: &Names, position: LogPosition) {
     let tail = layout.tail(position.epoch);
     let mut damaged_through = 0;
     for epoch in tail.saturating_sub(MARGIN_SEGMENTS).max(1)..=position.epoch {
-        // A whole damaged segment may hide that the log once continued in a later epoch; a scan would start from that
-        // epoch.
+        // If a whole segment was damaged, this open may have ended the log before it, although later epochs follow on
+        // disk. A scan would start with those.
         let found = SegmentReader::new(&span.device, layout, epoch).find_epoch().await;
         let beyond = found.filter(|&found| found > epoch && epoch >= tail && found <= COUNTER_MAX);
         damaged_through = damaged_through.max(beyond.unwrap_or(0));
