@@ -1,12 +1,12 @@
-//! How often the store allocates: calls of the allocator and bytes for each operation, by kind.
+//! How often the store allocates: calls of the allocator and bytes per operation, by kind of operation.
 //!
 //! `cargo run --release -p nectary-store --example allocations -- [--device SPEC] [--json FILE]`
 //!
-//! One thread calls a store on `memory:512M`, or on another device of that size; a file is made if there is none, and
-//! the contents of the device are lost. What the store's own threads allocate counts too: each kind ends with a sync.
-//! Nothing is drawn but the store's identity, so two runs differ by less than 1 %, and two builds can be compared; to
-//! compare with an older one, copy this file there. Exits with 1 if gets were not answered from the expected place, or
-//! something was not stored.
+//! One thread calls a store on `memory:512M`, or on another device of that size. A missing file is created; the
+//! contents of the device are lost. Allocations of the store's own threads also count: each kind ends with a sync. Only
+//! the store's identity is random, so two runs differ by less than 1 %, and two builds can be compared; to compare with
+//! an older build, copy this file there. Exits with 1 if gets were not answered from the expected place, or something
+//! was not stored.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::process::ExitCode;
@@ -25,28 +25,28 @@ const MEMORY_BYTES: u64 = 384 << 20;
 const SMALL: u64 = 10_000;
 const SMALL_BYTES: usize = 4000;
 const SYNC_EVERY: u64 = 100;
-/// Puts with a sync each.
+/// How many puts are each followed by a sync.
 const SYNCS: u64 = 1000;
 /// Objects of several fragments.
 const LARGE: u64 = 64;
 const LARGE_BYTES: usize = 1 << 20;
-/// Fills, and the chunks in which each comes.
+/// How many fills, and how many chunks per fill.
 const FILLS: u64 = 5000;
 const CHUNKS: usize = 4;
-/// Gets of the small objects from memory: each this often.
+/// How often each small object is requested from memory.
 const ROUNDS: u64 = 5;
 const PURGES: u64 = 2000;
 const TAGS: u64 = 200;
-/// How long no allocation may happen before a store counts as opened to its end.
+/// An open counts as completed after this time without an allocation.
 const QUIET: Duration = Duration::from_millis(300);
-/// Has no factor in common with the numbers of objects, so that steps of it visit each once, in an order that is not
-/// that of the disk.
+/// It has no factor in common with the numbers of objects: steps of this size visit each object once, in another order
+/// than on disk.
 const STEP: u64 = 6151;
 
 static CALLS: AtomicU64 = AtomicU64::new(0);
 static BYTES: AtomicU64 = AtomicU64::new(0);
 
-/// The system's allocator, which is the one in use, counted.
+/// The system's allocator, with counts.
 struct Counting;
 
 #[global_allocator]
@@ -72,7 +72,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
-        // What is added counts.
+        // Only the added bytes count.
         count(bytes.saturating_sub(layout.size()));
         // SAFETY: the caller keeps the contract of `realloc`.
         unsafe { System.realloc(pointer, layout, bytes) }
@@ -93,7 +93,7 @@ struct Kind {
     allocated_bytes: f64,
 }
 
-/// Counts from now on, until [`end`](Counted::end).
+/// The counts at the beginning of a kind; [`end`](Counted::end) returns the difference.
 struct Counted {
     calls: u64,
     bytes: u64,
@@ -148,7 +148,7 @@ async fn run(spec: &str) -> Result<Vec<Kind>, Failure> {
     let options =
         nectary_block::OpenOptions { create_bytes: Some(DEVICE_BYTES), ..nectary_block::OpenOptions::default() };
     let device = nectary_block::open(spec, &options).await?;
-    // What a device in memory allocates when it is first written is not the store's.
+    // A device in memory allocates when it is first written; that must not count for the store.
     for offset in (0..DEVICE_BYTES).step_by(1 << 20) {
         nectary_block::write(&*device, offset, Buffer::zeroed(1 << 20)).await?;
     }
@@ -273,7 +273,7 @@ async fn run(spec: &str) -> Result<Vec<Kind>, Failure> {
     Ok(kinds)
 }
 
-/// Opens the store so that nothing happens unless it is requested.
+/// Opens the store with options under which it does nothing by itself.
 async fn open(device: &SharedDevice) -> Result<Store, Failure> {
     let options = OpenOptions {
         memory_bytes: MEMORY_BYTES,
@@ -285,7 +285,7 @@ async fn open(device: &SharedDevice) -> Result<Store, Failure> {
     Ok(Store::open(device.clone(), options).await?)
 }
 
-/// Waits until nothing is allocated: what an open leaves to do in the background is no operation's.
+/// Waits until nothing is allocated any more: background work of the open must not count for an operation.
 async fn settle() {
     let mut calls = u64::MAX;
     while calls != CALLS.load(Ordering::SeqCst) {

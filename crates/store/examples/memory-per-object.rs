@@ -1,10 +1,10 @@
-//! What an object costs in memory beside its own bytes: counted at the allocator, at several numbers of objects.
+//! The memory cost of an object that is on disk: counted at the allocator, for several numbers of objects.
 //!
 //! `cargo run --release -p nectary-store --example memory-per-object -- [--folder DIR] [--objects N,N]`
 //!
-//! A store is filled, dropped as in a crash, and opened again, so that its memory tier is empty; the live memory then,
-//! less that of a store of the least size without objects, is the cost of the objects. No object has tags. Exits with 1
-//! if it is more than the design's 10 bytes an object, or if objects are missing from the index.
+//! A store is filled, dropped like in a crash, and opened again, so that its memory tier is empty. The cost of the
+//! objects is the live memory then, minus that of a store of the smallest size without objects. No object has tags.
+//! Exits with 1 if the cost is more than the design's 10 bytes per object, or if objects are missing from the index.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::process::ExitCode;
@@ -16,14 +16,14 @@ use nectary_store::{CreateOptions, KeyRef, OpenOptions, SPAN_BYTES_MIN, Store};
 
 type Failure = Box<dyn std::error::Error>;
 
-/// *Units*: bytes an object.
+/// *Units*: bytes per object.
 const TARGET: f64 = 10.0;
 const BODY_BYTES: usize = 200;
 const MEMORY_BYTES: u64 = 1 << 30;
 
 static LIVE: AtomicUsize = AtomicUsize::new(0);
 
-/// The system's allocator, counted.
+/// The system's allocator, with a count of live bytes.
 struct Counting;
 
 #[global_allocator]
@@ -99,7 +99,7 @@ fn measure() -> Result<bool, Failure> {
 async fn taken(path: &str, span_bytes: u64, objects: u64) -> Result<(usize, u64), Failure> {
     let options = OpenOptions { memory_bytes: MEMORY_BYTES, warm_up: false, ..OpenOptions::default() };
     let _ = std::fs::remove_file(path);
-    // Sparse, so that it takes only the space that is written.
+    // The file is sparse, so that it uses only the space that is written.
     let span_bytes = span_bytes.next_multiple_of(1 << 20);
     std::fs::File::create(path)?.set_len(span_bytes)?;
     let device_options = DeviceOptions { create_bytes: Some(span_bytes), ..DeviceOptions::default() };
@@ -122,7 +122,7 @@ async fn taken(path: &str, span_bytes: u64, objects: u64) -> Result<(usize, u64)
     drop(store);
     let before = LIVE.load(Ordering::Relaxed);
     let store = Store::open(device, options).await?;
-    // The index loads in the background; before anything is written all of it is there.
+    // The index loads in the background, and nothing is written before it is fully loaded.
     store.put(KeyRef::new(b"one more", b""), "metadata".into(), body).await?;
     store.sync().await?;
     let live = LIVE.load(Ordering::Relaxed).saturating_sub(before);

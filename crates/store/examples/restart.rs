@@ -1,15 +1,15 @@
-//! How a store comes back after SIGKILL, by its number of objects: first hit, first write accepted, and when requests/s
-//! and their 99th percentile are what they were.
+//! How fast a store recovers after SIGKILL, for several numbers of objects: the times until the first hit, the first
+//! accepted write, and until requests/s and their 99th percentile are as before.
 //!
 //! `cargo run --release -p nectary-store --example restart -- [--folder DIR] [--objects N,N] [--body BYTES] [--memory
 //! MIB] [--rounds N] [--json FILE]`
 //!
-//! For each number of objects a separate process fills a store and then serves a load from one thread: 16 requests at
-//! a time, keys of popularity 1/rank, one request in twenty a put. It is killed and started again, `--rounds` times;
-//! all times are from before the process is made, as a client would count them. The device is a file with O_DIRECT, so
-//! no page cache helps. Each object has different bytes, as those that come from a socket have: before a restart it
-//! must take no less memory and no less time to reach than after. Prints whether each target of the design holds; exits
-//! with 1 if one is missed.
+//! For each number of objects a separate process fills a store and then serves a load from one thread: 16 requests at a
+//! time, keys of popularity 1/rank, one request in twenty a put. It is killed and started again, `--rounds` times. All
+//! times count from before the process is started, as a client would see them. The device is a file with O_DIRECT, so
+//! no page cache helps. Each object has its own copy of the bytes, like bytes from a socket, so that an object needs as
+//! much memory before a restart as after it. Prints whether each target of the design is met; exits with 1 if one is
+//! missed.
 
 use std::cell::{Cell, RefCell};
 use std::io::{BufRead, BufReader, Write};
@@ -23,21 +23,21 @@ use nectary_store::{CreateOptions, KeyRef, OpenOptions, Store};
 
 type Failure = Box<dyn std::error::Error>;
 
-/// Requests under way at a time.
+/// How many requests run at the same time.
 const CONCURRENT: usize = 16;
 /// One request in this many is a put.
 const PUT_EVERY: u64 = 20;
-/// How often a load reports.
+/// The interval at which a load reports.
 const TICK: Duration = Duration::from_millis(250);
 /// How long a load runs before it is killed; the second half counts.
 const WARM: Duration = Duration::from_secs(10);
-/// How long to wait for a load to be as before.
+/// How long to wait until the load is as before.
 const RETURN_MAX: Duration = Duration::from_secs(60);
-/// First hit and first accepted write come within this.
+/// The target for the first hit and the first accepted write.
 const FIRST_MAX: Duration = Duration::from_secs(1);
-/// The load is as before within this time.
+/// The target for the time until the load is as before.
 const RETURNED_MAX: Duration = Duration::from_secs(5);
-/// The most objects may take this times as long as the fewest.
+/// The largest number of objects may take at most this many times as long as the smallest.
 const GROWTH_MAX: f64 = 1.5;
 
 #[derive(Clone)]
@@ -93,14 +93,14 @@ fn parse(words: &[String]) -> Result<Options, Failure> {
 
 /// The results of one restart.
 struct Restart {
-    /// Records that were replayed.
+    /// How many records were replayed.
     records: u64,
     rate_before: f64,
     first_hit: Duration,
     first_write: Duration,
-    /// When requests/s were 95 % of those before; `None` if that was not reached in time.
+    /// The time until requests/s reached 95 % of the rate before; `None` if they did not in time.
     rate: Option<Duration>,
-    /// When the 99th percentile was at most 1/95 % of that before.
+    /// The time until the 99th percentile was at most 1/0.95 of the value before.
     p99: Option<Duration>,
 }
 
@@ -119,7 +119,7 @@ impl Restart {
     }
 }
 
-/// A figure of the design, and whether it holds.
+/// A target of the design, with the measured value.
 struct Target {
     what: String,
     value: f64,
@@ -184,7 +184,7 @@ fn measure(options: &Options) -> Result<bool, Failure> {
 }
 
 fn rounds(options: &Options, objects: u64, path: &str) -> Result<Vec<Restart>, Failure> {
-    // Sparse, so that it takes only the space that is written.
+    // The file is sparse, so that it uses only the space that is written.
     std::fs::File::create(path)?.set_len(span_bytes(objects, options.body_bytes))?;
     let mut server = Server::start(options, objects, path, true)?;
     server.wait_for("write")?;
@@ -211,13 +211,13 @@ fn rounds(options: &Options, objects: u64, path: &str) -> Result<Vec<Restart>, F
     Ok(restarts)
 }
 
-/// What a load does.
+/// The rate and the latency of a load.
 struct Load {
     rate: f64,
     p99_us: f64,
 }
 
-/// A process that serves; killed when dropped.
+/// A serving process; it is killed when this is dropped.
 struct Server {
     process: Child,
     lines: std::io::Lines<BufReader<ChildStdout>>,
@@ -275,7 +275,7 @@ impl Server {
         }
     }
 
-    /// The load once it has been running for a while.
+    /// The load after it has run for a while.
     fn steady(&mut self) -> Result<Load, Failure> {
         let begun = Instant::now();
         let (mut rates, mut p99) = (Vec::new(), Vec::new());
@@ -291,7 +291,7 @@ impl Server {
         Ok(Load { rate: rates[rates.len() / 2], p99_us: p99[p99.len() / 2] })
     }
 
-    /// How long after the start the load was as before.
+    /// How long after the start of the process rate and latency were as before.
     fn returned(&mut self, before: &Load) -> Result<(Option<Duration>, Option<Duration>), Failure> {
         let (mut rate, mut p99) = (None, None);
         while self.started.elapsed() < RETURN_MAX && (rate.is_none() || p99.is_none()) {
@@ -308,7 +308,7 @@ impl Server {
     }
 }
 
-/// A store has room for an entry in 128 of its bytes times 8; twice the size of the objects leaves some.
+/// A store has room for one index entry per 1024 of its bytes. Twice the size of the objects is enough.
 fn span_bytes(objects: u64, body_bytes: usize) -> u64 {
     (objects * (body_bytes as u64 + 400).max(1100) * 2).max(64 << 20).next_multiple_of(1 << 20)
 }
@@ -403,7 +403,7 @@ async fn load(store: Store, objects: u64, body: Bytes) -> Result<(), Failure> {
                 let key = KeyRef::new(name.as_bytes(), b"");
                 let begun = Instant::now();
                 if random.is_multiple_of(PUT_EVERY) || store.get(key).await.is_none() {
-                    // One that is refused because the disk is too slow is not stored: so it goes in a cache.
+                    // A put that is refused because the disk is too slow is not stored, as in a real cache.
                     let _ = store.put(key, own(b"metadata"), own(&body)).await;
                 }
                 times.borrow_mut().push(begun.elapsed().as_micros() as u32);
@@ -454,7 +454,7 @@ fn next(state: &Cell<u64>) -> u64 {
     x
 }
 
-/// An object of popularity 1/rank, the ranks scattered over the objects.
+/// Draws an object with popularity 1/rank; ranks are scattered over the objects.
 fn popular(random: u64, objects: u64) -> u64 {
     let share = (random >> 11) as f64 / (1u64 << 53) as f64;
     let rank = (share * (objects as f64).ln()).exp() as u64;

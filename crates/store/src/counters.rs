@@ -1,6 +1,6 @@
 //! A store's counters, and the sequences of its puts.
 //!
-//! Owns: every counter and its meaning. All of them begin at 0 when the store is opened.
+//! Owns: every counter and its meaning. All counters are 0 when the store is opened.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 pub struct Sequence(pub u64);
 
-/// How far puts have come.
+/// The sequences that puts have reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Sequences {
     /// The latest put that was admitted to the disk.
@@ -33,7 +33,7 @@ macro_rules! counters {
         pub struct Counts { $($(#[$doc])* pub $name: u64),* }
 
         impl Counts {
-            /// Adds those of another span.
+            /// Adds the counters of another span.
             pub(crate) fn add(&mut self, other: &Counts) {
                 $(self.$name += other.$name;)*
             }
@@ -58,27 +58,27 @@ counters! {
     puts,
     /// Bytes of bodies accepted.
     put_bytes,
-    /// Of these puts: admitted to the disk, at once or later.
+    /// Puts admitted to the disk, at once or later.
     admitted,
-    /// Bytes of their bodies.
+    /// Bytes of the bodies of admitted puts.
     admitted_bytes,
-    /// The part admitted despite the rules, because an older version is or may be on the disk.
+    /// Puts admitted against the rules, because an older version is or may be on the disk.
     admitted_replacing,
-    /// Bytes of their bodies.
+    /// Bytes of the bodies of these puts.
     admitted_replacing_bytes,
-    /// Of the admitted: later, when they were requested again in memory; they count as not admitted too.
+    /// Puts admitted later than at the put, when they were requested again in memory. They also count as not admitted.
     admitted_later,
     /// Puts not admitted because their key was not requested before.
     unadmitted_first,
-    /// Bytes of their bodies.
+    /// Bytes of the bodies of these puts.
     unadmitted_first_bytes,
     /// Puts not admitted because their body is too short or too long.
     unadmitted_size,
-    /// Bytes of their bodies.
+    /// Bytes of the bodies of these puts.
     unadmitted_size_bytes,
     /// Puts not admitted because of the write budget.
     unadmitted_budget,
-    /// Bytes of their bodies.
+    /// Bytes of the bodies of these puts.
     unadmitted_budget_bytes,
     /// Puts refused because the disk was too slow or budgets were used up.
     puts_refused,
@@ -86,17 +86,17 @@ counters! {
     puts_stale,
     /// Purges that returned.
     purges,
-    /// Of these: of a key that the store could not hold, so that nothing was written.
+    /// Purges that wrote nothing, because the store could not hold the key.
     purges_absent,
-    /// Purges that waited until others were forgotten.
+    /// Purges that waited until older purges were forgotten.
     purges_waited,
-    /// How long they waited together, in microseconds.
+    /// The total time that purges waited, in microseconds.
     purges_waited_us,
     /// Segments that were reclaimed so that purges could be forgotten.
     purge_segments_reclaimed,
     /// Gets of an object that had been purged.
     hits_purged,
-    /// Records found damaged when read; each costs its object.
+    /// Records found damaged when read; the object of each becomes a miss.
     damaged,
     /// Reads that found another key or a reclaimed record where the index pointed.
     reads_wasted,
@@ -104,59 +104,59 @@ counters! {
     device_reads,
     /// Bytes read from the device for records.
     device_read_bytes,
-    /// Gets that were answered by a read that another get had begun; they count as answered from disk, too.
+    /// Gets answered by a read that another get had begun; they also count as answered from disk.
     reads_shared,
-    /// Reads that the device failed.
+    /// Reads that failed on the device.
     device_read_errors,
-    /// Reads that took the cluster around an object.
+    /// Reads of the whole cluster of an object.
     cluster_reads,
-    /// Bytes that they read beyond the objects'.
+    /// Bytes that cluster reads read beyond the requested objects.
     cluster_read_bytes,
-    /// Neighbours that went into memory with an object.
+    /// Neighbours that entered memory with an object.
     neighbours_taken,
-    /// Bytes of their bodies.
+    /// Bytes of the bodies of these neighbours.
     neighbours_taken_bytes,
-    /// Of these, how many were requested while they were in memory: each saved a read.
+    /// Neighbours that were requested while they were in memory: each saved a read.
     neighbours_hit,
-    /// Objects that came back into memory after a restart without being requested.
+    /// Objects that were read into memory again after a restart without being requested.
     warmed,
-    /// Bytes of their bodies.
+    /// Bytes of the bodies of these objects.
     warmed_bytes,
     /// Chunks of the hot list that were damaged.
     hot_chunks_damaged,
     /// Hints that two objects belong together.
     hints,
-    /// Objects that were written beside those that hints tie them to.
+    /// Objects that were written next to the objects that hints tie them to.
     objects_tied,
     /// Appends written.
     appends,
     /// Bytes of appends written, headers and padding included.
     append_bytes,
-    /// The size of tags in the written records: 8 bytes a tag.
+    /// The size of tags in the written records: 8 bytes per tag.
     tags_written_bytes,
     /// Bytes of checkpoints and purge blocks written.
     metadata_bytes,
     /// Segments overwritten.
     segments_reclaimed,
-    /// Entries that left with a reclaimed segment.
+    /// Entries removed from the index because their segment was reclaimed.
     entries_reclaimed,
     /// Objects that were rewritten before their segment was overwritten, because they had been requested.
     reinserted,
-    /// Bytes of their bodies.
+    /// Bytes of the bodies of these objects.
     reinserted_bytes,
-    /// Objects that were to be rewritten and were not, because the ring overtook the harvest.
+    /// Objects chosen for rewriting and not rewritten, because their segment was overwritten first.
     reinsertions_refused,
-    /// Objects that hints tie to a page and that did not come with it: each cost a read.
+    /// Objects that hints tie to a page and that were not read with the page: each cost a read.
     misplaced,
-    /// Objects in memory that were rewritten beside the page they were wanted with.
+    /// Objects in memory that were rewritten next to the page with which they were requested.
     regrouped,
-    /// Bytes of their bodies.
+    /// Bytes of the bodies of these objects.
     regrouped_bytes,
     /// Objects in memory that were rewritten before their segment was overwritten, because they had been requested.
     kept,
-    /// Bytes of their bodies.
+    /// Bytes of the bodies of these objects.
     kept_bytes,
-    /// Bodies of which a part was overwritten during the read.
+    /// Bodies that were partly overwritten while they were read.
     bodies_overtaken,
     /// Index checkpoints written.
     checkpoints,
@@ -165,14 +165,14 @@ counters! {
 }
 
 impl Counts {
-    /// Bytes written to the device, checkpoints and purges included, for each byte of a body that was admitted; `None`
-    /// if nothing was.
+    /// Bytes written to the device, checkpoints and purges included, per byte of admitted bodies; `None` if nothing was
+    /// admitted.
     pub fn written_per_admitted(&self) -> Option<f64> {
         let written = self.append_bytes + self.metadata_bytes;
         (self.admitted_bytes > 0).then(|| (written as f64 / self.admitted_bytes as f64 * 1000.0).round() / 1000.0)
     }
 
-    /// The share of the bytes put that was admitted to the disk; `None` if nothing was put.
+    /// The admitted share of the bytes that were put; `None` if nothing was put.
     pub fn admitted_share(&self) -> Option<f64> {
         let share = self.admitted_bytes as f64 / self.put_bytes.max(1) as f64;
         (self.put_bytes > 0).then(|| (share * 1000.0).round() / 1000.0)
@@ -180,7 +180,7 @@ impl Counts {
 }
 
 impl Counters {
-    /// All that was written to the device, in bytes.
+    /// All bytes written to the device.
     pub fn written_bytes(&self) -> u64 {
         self.append_bytes.load(Ordering::Relaxed) + self.metadata_bytes.load(Ordering::Relaxed)
     }

@@ -11,9 +11,9 @@ use nectary_block as block;
 pub enum ErrorKind {
     /// There is no store where one was expected.
     Absent,
-    /// The device holds no store, one of another version, or one with damage that a store cannot do without.
+    /// The device holds no store, one of another version, or one whose damage cannot be tolerated.
     Corrupt,
-    /// It cannot be done now: budgets are used up or another process owns the store.
+    /// The operation is not possible now: budgets are used up, or another process owns the store.
     Busy,
     /// The request is outside the bounds of a store.
     Invalid,
@@ -42,12 +42,12 @@ impl Error {
         Error { kind, message: message.into(), device: None }
     }
 
-    /// The kind of the device's error, if it was the device that failed: `kind` has fewer.
+    /// The kind of the device's error, if the device failed. The device has more kinds than `kind`.
     pub fn device_kind(&self) -> Option<block::ErrorKind> {
         self.device.as_ref().map(|error| error.kind)
     }
 
-    /// The same error, with its place before its message.
+    /// The same error, with `place` before its message.
     pub(crate) fn at(self, place: &str) -> Error {
         Error { message: format!("{place}: {}", self.message), ..self }
     }

@@ -1,6 +1,7 @@
-//! For fuzz targets: what reads a span back, one area at a time, on a small span of fixed identity.
+//! For fuzz targets: reading a span, area by area, on a small span of fixed identity.
 //!
-//! Owns: nothing; it calls the functions of recovery. No part of the public face, and it changes without notice.
+//! Owns: nothing; it calls the functions of recovery. It is not part of the public interface, and changes without
+//! notice.
 
 use nectary_block::SharedDevice;
 
@@ -18,7 +19,7 @@ use crate::recover as recovery;
 use crate::recover::loading::{Loading, Rest};
 use crate::recover::replay::Replay;
 
-/// The identity of the span. Frames must carry it to be believed.
+/// The identity of the span. Frames must have it to be valid.
 pub const IDENTITY: u128 = 0x6e65_6374_6172_795f_6675_7a7a_696e_6721;
 /// The size of the span, in bytes.
 pub const SPAN_BYTES: u64 = SPAN_BYTES_MIN;
@@ -33,59 +34,59 @@ pub struct Span {
 /// The result of scanning a segment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Segment {
-    /// Appends and records that were believed.
+    /// Valid appends.
     pub appends: u64,
     /// Records that were visited.
     pub records: u64,
-    /// Where the log goes on, in bytes from the segment's start.
+    /// Where the log continues, in bytes from the segment's start.
     pub end: u64,
-    /// Offsets on the span of what begins like an append beyond the end.
+    /// Offsets on the span of blocks after the end that look like the beginning of an append.
     pub future: Vec<u64>,
-    /// The epoch that it was found to hold.
+    /// The epoch that was found in it.
     pub epoch: Option<u64>,
 }
 
 impl Span {
-    /// The span, always the same.
+    /// Makes the span, which is always the same.
     ///
     /// *Errors*: never, with these constants.
     pub fn new() -> Result<Span, Error> {
         Ok(Span { layout: Layout::plan(SPAN_BYTES, Some(SEGMENT_BYTES), IDENTITY, 7, 1)? })
     }
 
-    /// Its superblock's first copy.
+    /// The first copy of its superblock.
     pub fn superblock(&self) -> Vec<u8> {
         self.layout.encode(0).to_vec()
     }
 
-    /// Where the two slots of the state begin, and their bytes.
+    /// The start and the size of the two state slots.
     pub fn state(&self) -> (u64, u64) {
         (STATE_OFFSET, 2 * BLOCK_BYTES)
     }
 
-    /// Where the purge log begins, and the bytes of both copies.
+    /// The start and the size of the two copies of the purge log.
     pub fn purge_log(&self) -> (u64, u64) {
         (self.layout.purge_log_offset[0], 2 * self.layout.purge_log_bytes)
     }
 
-    /// The start of the checkpoints, and the bytes of both areas.
+    /// The start and the size of the two checkpoint areas.
     pub fn checkpoints(&self) -> (u64, u64) {
         (self.layout.checkpoint_offset[0], 2 * self.layout.checkpoint_bytes)
     }
 
-    /// The start of the segment of an epoch, and its bytes.
+    /// The start and the size of the segment of an epoch.
     pub fn segment(&self, epoch: u64) -> (u64, u64) {
         (self.layout.segment_start(epoch), self.layout.segment_bytes)
     }
 
-    /// The newest open count, and how often the spans that are there have changed.
+    /// The newest open count, and the number of the membership.
     pub async fn read_state(&self, device: &SharedDevice) -> (u64, u64) {
         let state = recovery::read_state(device, &self.layout).await;
         (state.open_count, state.membership.number)
     }
 
-    /// Recovers the purge log as an open does, with a new cycle; returns how many rules there are, and whether some
-    /// were lost.
+    /// Recovers the purge log like an open, and begins a new cycle. Returns the number of rules, and whether some were
+    /// lost.
     pub async fn read_purge_log(&self, device: &SharedDevice) -> Result<(usize, bool), Error> {
         let mut recovered = PurgeLog::recover(device, &self.layout).await?;
         let records_max = recovered.log.end().blocks as usize * PURGE_RECORDS_PER_BLOCK;
@@ -99,7 +100,7 @@ impl Span {
         Ok((table.len(), recovered.lost))
     }
 
-    /// Loads the newest whole checkpoint, puts as many entries in again, sweeps and counts.
+    /// Loads the newest intact checkpoint, inserts further entries, sweeps and counts.
     pub async fn read_checkpoints(&self, device: &SharedDevice) -> Option<u64> {
         for header in checkpoint::read_headers(device, &self.layout).await {
             let index = Index::new(self.layout.index_home_bits, self.layout.index_bytes_max());
@@ -114,7 +115,7 @@ impl Span {
             }
             for number in 0..1500_u128 {
                 let hash = KeyHash(number.wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835));
-                // No record stands at the very start of a segment.
+                // No record is at the very start of a segment.
                 index.insert(hash, Location::new(number as u64 + 2, 64));
             }
             index.sweep(|location| location.granule % 3 == 0);
@@ -135,7 +136,7 @@ impl Span {
         (places, damaged)
     }
 
-    /// Reads the segment of an epoch as roll forward does.
+    /// Reads the segment of an epoch like rolling forward.
     pub async fn read_segment(&self, device: &SharedDevice, epoch: u64, is_recent: bool) -> Segment {
         let care = if is_recent { Care::Verify } else { Care::Search };
         let mut reader = SegmentReader::new(device, &self.layout, epoch);
@@ -147,12 +148,12 @@ impl Span {
     }
 }
 
-/// Reads a superblock's first copy and writes the believed part; both are equal if all of it was believed.
+/// Decodes the first copy of a superblock and encodes it again; both are equal if every field was read.
 pub fn superblock(bytes: &[u8]) -> Option<Vec<u8>> {
     Layout::decode(bytes, 0).ok().map(|layout| layout.encode(0).to_vec())
 }
 
-/// Reads an append's header and table at the start of the span's first segment; returns where each record lies.
+/// Reads an append's header and table; returns the start in granules and the length of each record.
 pub fn append(bytes: &[u8], epoch: u64, address: u64) -> Option<Vec<(u64, u64)>> {
     let append = Append::decode(bytes, Place { identity: IDENTITY, epoch, address }, SEGMENT_BYTES).ok()?;
     let place =
@@ -160,7 +161,7 @@ pub fn append(bytes: &[u8], epoch: u64, address: u64) -> Option<Vec<(u64, u64)>>
     Some(append.table.iter().map(place).collect())
 }
 
-/// Reads a record; returns its primary, variant, tags, metadata, and its body if that is whole.
+/// Reads a record; returns its primary part, variant, tags, metadata, and its body if that is intact.
 pub fn record(bytes: &[u8], epoch: u64, address: u64) -> Option<[Vec<u8>; 5]> {
     let record = Record::decode(bytes, Place { identity: IDENTITY, epoch, address }).ok()?;
     let body = if record.body_is_whole(bytes) { &bytes[record.body_start..record.bytes()] } else { b"" };

@@ -1,8 +1,8 @@
 //! Objects for web caches on a raw disk or file, with a tier in memory.
 //!
 //! A [`Store`] keeps objects (metadata and a body) under keys, on one device. It finds them in memory or with one read,
-//! forgets the oldest as new ones come, and survives crashes and power cuts. [`Spans`] makes one store of several
-//! devices. The promises of each are at its calls and, with their tests, in `docs/semantics.md`.
+//! overwrites the oldest with new ones, and survives crashes and power cuts. [`Spans`] makes one store of several
+//! devices. The promises are at the calls of both types and, with their tests, in `docs/semantics.md`.
 //!
 //! ```
 //! # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
@@ -11,7 +11,7 @@
 //! Store::create(device.clone(), &CreateOptions::default()).await?;
 //! let store = Store::open(device, OpenOptions::default()).await?;
 //!
-//! // An object is put whole, here under a tag, or filled by one fetch that others read along.
+//! // An object is put whole (here with a tag), or filled by one fetch while other callers already read it.
 //! let page = KeyRef::new(b"http://example.com/", b"");
 //! store.put_tagged(page, &[b"news"], "metadata".into(), "body".into()).await?;
 //! let image = KeyRef::new(b"http://example.com/image", b"");
@@ -22,7 +22,7 @@
 //!     fill.finish().await?;
 //! }
 //!
-//! // A hit has its bytes whatever happens to the store later.
+//! // A hit keeps its bytes, whatever happens to the store later.
 //! let object = store.get(image).await.expect("it was just put");
 //! assert_eq!(object.whole().expect("it is short"), "body, chunk by chunk");
 //!
@@ -40,15 +40,15 @@
 //! | [`CreateOptions`], [`OpenOptions`], [`AdmissionOptions`] | creating and opening it, and which objects are written to the disk |
 //! | [`KeyRef`], [`Key`] | the name of an object: its primary part, by which it is purged, and its variant |
 //! | [`Object`], [`BodyReader`] | a hit, and reading its body |
-//! | [`Fill`], [`FillReader`] | one fetch, and all who read it while it runs |
+//! | [`Fill`], [`FillReader`] | one fetch, and the readers of its object while it runs |
 //! | [`Error`], [`ErrorKind`] | what can go wrong; each kind has a remedy |
-//! | [`Stat`], [`Counts`], [`CheckReport`] | how the store stands, and whether all of it can be read |
+//! | [`Stat`], [`Counts`], [`CheckReport`] | the state of the store, and whether all of it can be read |
 //!
 //! Owns: objects on a device, the index, the memory tier, fills, purges and recovery. Leaves to others: what an object
 //! means (its metadata is opaque here), HTTP, and the device (`nectary-block`).
 #![forbid(unsafe_code)]
 
-// The rooms, from the ground up. Each imports only from those before it: `cargo xtask check` verifies it.
+// The rooms, from the lowest level up. Each imports only from rooms before it; `cargo xtask check` verifies this.
 
 // What can go wrong.
 mod error;
@@ -62,7 +62,7 @@ pub mod planted;
 // Identities and seeds.
 mod random;
 
-// The runtime of work that no call waits for.
+// The runtime of background work.
 mod background;
 
 // The counters, and the sequences of puts.
@@ -86,40 +86,40 @@ mod memory;
 // What has been purged: the rules in memory, and their log on disk.
 mod purge;
 
-// the placing of related objects: hints, packing order, groups, cluster reads
+// The placing of related objects: hints, packing order, groups, cluster reads
 mod locality;
 
-// All that is known of the objects of a span, and reading a record by it.
+// The tables of the objects of a span, and reading a record that they point to.
 mod state;
 
 // The intake of objects to be written: admission, and the queue.
 mod intake;
 
-// Objects that are rewritten elsewhere before they are lost, or to lie together.
+// Rewriting objects: before they would be overwritten, or next to related objects.
 mod rewrite;
 
-// The way out: lookup, shared reads, neighbours, bodies.
+// Reading: lookup, shared reads, neighbours, bodies.
 mod get;
 
-// The way in: commits of puts, fills and purges.
+// Storing: commits of puts, fills and purges.
 mod put;
 
 // Index checkpoints, hot lists, and warming up from them.
 mod checkpoint;
 
-// The reading of a span when it is opened.
+// Opening a span: recovery.
 mod recover;
 
 // The writer: packing, appends, segments, and everything else in the background.
 mod write;
 
-// The public face of a store of one span.
+// The public interface of a store of one span.
 mod api;
 
 // Several devices that serve as one store.
 mod spans;
 
-// The functions for fuzz targets; no part of the public interface.
+// Functions for fuzz targets; not part of the public interface.
 #[doc(hidden)]
 pub mod fuzzing;
 

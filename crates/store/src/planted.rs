@@ -1,10 +1,10 @@
-//! Deliberate defects, one at a time, by which tests show that their checks catch them.
+//! Deliberate defects, one at a time: tests use them to show that their checks find them.
 //!
-//! Without the feature `planted` this module is private and every question is answered `false` at compile time, so that
-//! no user's build has them.
+//! Without the feature `planted`, this module is private and `planted` returns false at compile time, so that no user's
+//! build has the defects.
 
 nectary_block::planted_bugs! {
-    /// A purge returns, and a sync reports, without the device having been flushed.
+    /// Purges and syncs return although the device was not flushed.
     FlushDropped = 1 => "flush dropped",
     /// Checksums are not compared.
     ChecksumSkipped = 2 => "checksum skipped",
@@ -12,13 +12,13 @@ nectary_block::planted_bugs! {
     PurgeRecordIgnored = 3 => "purge record ignored",
     /// A fill that began before a purge may still be committed.
     StaleGenerationAccepted = 4 => "stale generation accepted",
-    /// The header of an append or purge block is believed though it is torn.
+    /// A torn header of an append or purge block is accepted.
     TornHeaderAccepted = 5 => "torn header accepted",
-    /// A frame of a former store, or of a former cycle of its segment, is believed.
+    /// A frame of an earlier store, or of an earlier cycle of its segment, is accepted.
     FormerFrameAccepted = 6 => "frame of a former store or cycle accepted",
-    /// Purged objects are re-inserted too, as if they had been put again.
+    /// Purged objects are re-inserted, as if they had been put again.
     ReinsertionIgnoresPurge = 7 => "re-insertion that ignores a purge",
-    /// Replaced objects are re-inserted too.
+    /// Replaced objects are re-inserted.
     ReinsertionIgnoresReplacement = 8 => "re-insertion that ignores a newer version",
     /// Appends written after a checkpoint's log position are not replayed.
     CheckpointPositionIgnored = 9 => "checkpoint without its log position",
@@ -26,60 +26,61 @@ nectary_block::planted_bugs! {
     PurgeAllIgnored = 10 => "purge of everything ignored",
     /// Records of purges by prefix are not applied after a restart.
     PurgePrefixIgnored = 11 => "purge by prefix ignored",
-    /// A purged object comes into memory with a neighbour's read, as if it had been put again.
+    /// A purged object enters memory as a neighbour, as if it had been put again.
     NeighbourIgnoresPurge = 12 => "neighbour that ignores a purge",
-    /// A replaced object comes into memory with a neighbour's read.
+    /// A replaced object enters memory as a neighbour.
     NeighbourIgnoresReplacement = 13 => "neighbour that ignores a newer version",
-    /// A purge by tag does not keep re-insertion from writing what it killed, as if it had been put again.
+    /// Objects purged by tag are re-inserted, as if they had been put again.
     ReinsertionIgnoresTagPurge = 14 => "re-insertion that ignores a purge by tag",
     /// Purges by tag are not applied to objects in memory.
     MemoryIgnoresTagPurge = 15 => "purge by tag not applied to memory",
     /// Records of purges by tag are not applied after a restart.
     PurgeTagIgnored = 16 => "purge by tag ignored",
-    /// If a purge by tag removed a version, the version that it had replaced is found in its place.
+    /// If a purge by tag removed a version, the version that it had replaced is found instead.
     TagPurgeUncovers = 17 => "purge by tag that uncovers what was replaced",
     /// A name written before the store was opened counts as absent when it is purged.
     NamesNotRead = 19 => "names written before the store was opened mistaken for absent",
-    /// A purged object comes back into memory with the hot list, as if it had been put again.
+    /// A purged object enters memory through the hot list, as if it had been put again.
     HotListIgnoresPurge = 20 => "hot list that ignores a purge",
-    /// A replaced object comes back into memory with the hot list.
+    /// A replaced object enters memory through the hot list.
     HotListIgnoresReplacement = 21 => "hot list that ignores a newer version",
-    /// A span that was absent is believed when it comes back.
+    /// A span that was absent is trusted when it returns.
     ReturningSpanTrusted = 28 => "returning span that is trusted",
-    /// Objects that a span held for another in an earlier absence are believed in a later one.
+    /// Objects that a span stored for another span during an earlier absence are returned during a later one.
     StandInTrusted = 29 => "stand-in of an earlier absence that is trusted",
-    /// A span that missed the change by which another came back answers with old objects of that one.
+    /// A span that missed the return of another span later answers with old objects of that one.
     ReturnMissed = 30 => "return that a span missed",
-    /// A span put back to an earlier state is believed, though others know of purges since.
+    /// An older copy of a span is trusted, although other spans know of later purges.
     OlderCopyTrusted = 31 => "older copy of a span that is trusted",
-    /// The lengths in a record's header are not compared with the header's own.
+    /// The lengths in a record's header are not compared with the length of the frame.
     RecordBoundUnchecked = 32 => "lengths in a record unchecked",
-    /// The place that an append's table gives for a record is not compared with the append's length.
+    /// The position of a record in an append's table is not compared with the append's length.
     AppendBoundUnchecked = 33 => "places in an append's table unchecked",
-    /// The distance of a checkpoint's entry from its home is not compared with its place.
+    /// The distance of a checkpoint's entry from its home is not compared with its slot.
     CheckpointSlotUnchecked = 34 => "slots of a checkpoint unchecked",
-    /// An object that is not admitted replaces the one on the disk in memory only.
+    /// An object that is not admitted replaces a version on the disk only in memory.
     UnadmittedLeavesOlder = 48 => "replacement in memory alone of what is on the disk",
     /// Written bytes are not debited from the write budget.
     WriteBudgetNotDebited = 49 => "write budget that is not debited",
-    /// Objects that were read go into memory without a check whether they have changed since.
+    /// Objects that were read enter memory without a check whether they were replaced during the read.
     ReadUnchecked = 50 => "read that goes into memory unchecked",
-    /// Of more than eight purges that share a block of the log the last is left out.
+    /// If more than eight purges share a block of the log, the last one is left out.
     PurgeOfManyUnlogged = 51 => "last of many purges not logged",
-    /// A purge log that is shorter than appends state is believed.
+    /// A purge log that is shorter than appends state is accepted.
     ShortPurgeLogBelieved = 52 => "shortened purge log believed",
     /// Entries count as written when their write begins.
     WrittenTooEarly = 53 => "written before the write ended",
     /// A new cycle of the purge log counts as durable without a flush.
     CompactionUnflushed = 54 => "compaction of the purge log not flushed",
-    /// It is looked where an object lies before it is compared with purges, which may be forgotten in between.
+    /// The location of an object is checked before the object is compared with purges, which may be forgotten in
+    /// between.
     PlaceBeforePurge = 55 => "place looked at before purges are compared",
 }
 
-/// What brings which to light.
+/// Which kinds of tests find which bugs.
 #[cfg(feature = "planted")]
 impl Bug {
-    /// All that a crash or a flipped bit brings to light.
+    /// Bugs that a crash or a flipped bit reveals.
     pub const ALL: [Bug; 18] = [
         Bug::FlushDropped,
         Bug::ChecksumSkipped,
@@ -104,7 +105,7 @@ impl Bug {
     /// Bugs that answers of a running store reveal.
     pub const RUNNING: [Bug; 3] = [Bug::MemoryIgnoresTagPurge, Bug::TagPurgeUncovers, Bug::NamesNotRead];
 
-    /// What a store that does not admit everything brings to light: answers, and how much is written.
+    /// Bugs that a store with admission rules reveals: by its answers, and by how much it writes.
     pub const ADMISSION: [Bug; 2] = [Bug::UnadmittedLeavesOlder, Bug::WriteBudgetNotDebited];
 
     /// Bugs that only overlapping operations reveal.
@@ -117,10 +118,10 @@ impl Bug {
         Bug::PlaceBeforePurge,
     ];
 
-    /// What the loss and the return of spans bring to light.
+    /// Bugs that the loss and return of spans reveal.
     pub const SPANS: [Bug; 4] =
         [Bug::ReturningSpanTrusted, Bug::StandInTrusted, Bug::ReturnMissed, Bug::OlderCopyTrusted];
 
-    /// Bounds that decoders leave out: fuzz targets must find them.
+    /// Missing checks in decoders: fuzz targets must find them.
     pub const DECODERS: [Bug; 3] = [Bug::RecordBoundUnchecked, Bug::AppendBoundUnchecked, Bug::CheckpointSlotUnchecked];
 }

@@ -1,10 +1,10 @@
 //! Random numbers for identities and seeds.
 //!
-//! Owns: their source: a seed, so that a simulation can be repeated, or else the operating system.
+//! Owns: the source of random numbers: a seed, so that a simulation can be repeated, or otherwise the operating system.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Random numbers from a seed, or else from the operating system.
+/// Random numbers from a seed, or otherwise from the operating system.
 pub(crate) fn random_u64s(seed: Option<u64>) -> impl FnMut() -> u64 {
     let mut drawn = 0_u64;
     move || {

@@ -1,4 +1,4 @@
-//! Which objects are admitted to the disk, which are not, and that nothing older comes back either way.
+//! Which objects are admitted to the disk and which are not, and that no older version reappears in either case.
 
 mod common;
 
@@ -32,7 +32,7 @@ async fn open(device: &SharedDevice, admission: AdmissionOptions) -> Store {
     Store::open(device.clone(), OpenOptions { admission, ..options() }).await.unwrap()
 }
 
-/// Drops a store, as a crash would after a sync, and opens it again with everything admitted.
+/// Syncs and drops a store, like a crash after a sync, and opens it again without admission rules.
 async fn crash(device: &SharedDevice, store: Store) -> Store {
     store.sync().await.unwrap();
     drop(store);
@@ -43,7 +43,7 @@ async fn put(store: &Store, name: &str, seed: u64, length: usize) {
     store.put(key(name), seed.to_string().into(), body(seed, length)).await.unwrap();
 }
 
-/// Fills a key without saying how long the body is; whether it was admitted when it ended.
+/// Fills a key without announcing the length of the body; returns whether it was admitted at its end.
 async fn fill(store: &Store, name: &str, seed: u64, length: usize) -> bool {
     let stale = store.get(key(name)).await;
     let FillRole::Leader(mut fill) = store.begin_fill(key(name), stale.as_ref()) else { panic!("nobody else fills") };
@@ -134,7 +134,7 @@ async fn sizes_outside_the_bounds_are_not_admitted_whether_known_beforehand_or_n
     ] {
         put(&store, name, 1, length).await;
         let filled = format!("{name} filled");
-        // A short one is known to be too short when it has ended.
+        // Only at its end is a body of unknown length known to be too short.
         assert_eq!(fill(&store, &filled, 1, length).await, is_admitted || name == "a");
     }
     let counts = store.stat().counts;
@@ -149,7 +149,7 @@ async fn sizes_outside_the_bounds_are_not_admitted_whether_known_beforehand_or_n
     }
 }
 
-/// The bodies that a key may have had: one record, and several.
+/// The lengths of bodies before and after: one record, and several records.
 const LENGTHS: [usize; 2] = [1000, 700_000];
 
 #[tokio::test]
@@ -274,7 +274,7 @@ async fn no_more_is_written_than_the_write_budget_allows_and_the_rest_is_served(
         ..AdmissionOptions::default()
     };
     let store = open(&device, admission).await;
-    // A window of the budget is an hour; half of its credit is there at the start.
+    // A window of the budget is an hour; the store starts with half of its credit.
     let credit = (1_u64 << 30) / 24 / 2;
     for number in 0..6000 {
         put(&store, &number.to_string(), number, 10_000).await;
@@ -293,7 +293,7 @@ async fn no_more_is_written_than_the_write_budget_allows_and_the_rest_is_served(
     let budget = stat.admission.write_budget.unwrap();
     assert_eq!((budget.budget_bytes, budget.period_s, budget.used_bytes), (1 << 30, 86_400, written));
     assert!(budget.chance < 0.2 && stat.admission.admitted_share.unwrap() < 0.5, "{budget:?}");
-    // An object that replaces one on the disk is written all the same.
+    // An object that replaces one on the disk is written in any case.
     let on_disk = (0..6000).find(|number| {
         let name = number.to_string();
         futures_util::FutureExt::now_or_never(store.get(key(&name)))
@@ -301,7 +301,8 @@ async fn no_more_is_written_than_the_write_budget_allows_and_the_rest_is_served(
             .is_some_and(|object| object.is_admitted())
     });
     let name = on_disk.unwrap().to_string();
-    // The index may have taken one of the 6000 for another, in about one run of 40: it keeps parts of the hashes.
+    // The index has only parts of the hashes: in about one run of 40, one of the 6000 objects is mistaken for another
+    // one.
     let replaced_before = store.stat().counts.admitted_replacing;
     for version in 0..3000 {
         put(&store, &name, version, 10_000).await;

@@ -11,7 +11,7 @@ use nectary_block::{MemoryDevice, SharedDevice};
 use nectary_store::{ClusterRead, CreateOptions, KeyRef, OpenOptions, Store};
 
 const PAGES: u64 = 40;
-/// Objects that a page embeds.
+/// How many objects a page embeds.
 const EMBEDDED: u64 = 4;
 
 fn page(page: u64) -> String {
@@ -27,7 +27,7 @@ fn key(name: &str) -> KeyRef<'_> {
 }
 
 fn clustered(cluster_read: ClusterRead) -> OpenOptions {
-    // Puts wait for the sync, so that an append has many pages.
+    // Puts are not written before the sync, so that an append has many pages.
     OpenOptions { cluster_read, write_delay: Duration::from_secs(2), ..options() }
 }
 
@@ -35,7 +35,7 @@ async fn put(store: &Store, name: &str, seed: u64) {
     store.put(key(name), "metadata".into(), body(seed, 2000)).await.unwrap();
 }
 
-/// A store with pages whose objects came in an order unrelated to pages.
+/// A store with pages, whose objects were put in an order unrelated to pages.
 async fn pages(options: &OpenOptions, hints: bool) -> SharedDevice {
     let device: SharedDevice = Arc::new(MemoryDevice::new(64 << 20));
     Store::create(device.clone(), &CreateOptions::default()).await.unwrap();
@@ -76,7 +76,7 @@ async fn what_hints_tie_together_is_read_at_once_and_comes_with_its_bytes() {
     let options = OpenOptions { cluster_bytes: 16 << 10, ..clustered(ClusterRead::Cluster) };
     let tied = pages(&options, true).await;
     let reads = read_pages(&tied, &options).await;
-    // 16 KiB hold a page and a half: at most a page in two needs a second read.
+    // 16 KiB have room for one and a half pages: at most every second page needs a second read.
     assert!(reads <= PAGES * 3 / 2, "{reads}");
     let objects = read_pages(&tied, &OpenOptions { cluster_read: ClusterRead::Object, ..options.clone() }).await;
     assert_eq!(objects, PAGES * (EMBEDDED + 1));

@@ -1,4 +1,4 @@
-//! Objects that a crash took stay lost, and those found after it stay, whatever happens later.
+//! Objects lost in a crash stay lost, and objects found after it stay found, whatever happens later.
 
 mod common;
 
@@ -29,18 +29,18 @@ async fn without_rewriting(device: Arc<MemoryDevice>) -> Store {
     Store::open(device, OpenOptions { rewrite_percent: 0, ..options() }).await.expect("it opens")
 }
 
-/// Puts an object in an append without others.
+/// Puts an object in its own append.
 async fn put(store: &Store, name: &str, bytes: usize) {
     store.put(key(name), "m".into(), body(1, bytes)).await.expect("room");
     store.sync().await.expect("it syncs");
 }
 
-/// The length of an object's body, all of which is read.
+/// Reads the whole body of an object and returns its length.
 async fn length(store: &Store, name: &str) -> Option<usize> {
     common::read_all(store, key(name)).await.map(|body| body.len())
 }
 
-/// Puts objects until the segment that is written is this one, or a later one.
+/// Puts objects until this segment, or a later one, is being written.
 async fn fill_until(store: &Store, epoch: u64) {
     for number in 0.. {
         if store.stat().head_epoch >= epoch {
@@ -74,7 +74,7 @@ async fn a_segment_that_begins_as_it_did_a_lap_before_is_found_by_its_middle() {
     fill_until(&store, last).await;
     put(&store, "kept", 5).await;
     drop(store);
-    // The first append of the last segment never came to the disk.
+    // The first append of the last segment never reached the disk.
     let mut image = without_checkpoints(device.image());
     let [first, second, ..] = appends(&image, last)[..] else { panic!("two appends") };
     image[first..second].copy_from_slice(&before[first..second]);
@@ -94,7 +94,7 @@ async fn an_object_that_a_crash_left_in_part_does_not_come_back_when_its_segment
     let (device, store) = fresh().await;
     put(&store, "key", 10).await;
     store.checkpoint().await.expect("a checkpoint");
-    // In the next segment, and not flushed by anything that comes after it.
+    // This is written to the next segment, and no later flush covers it.
     let segment = store.stat().head_epoch + 1;
     fill_until(&store, segment).await;
     store.put(key("key"), "m".into(), body(2, 9000)).await.expect("room");
@@ -131,15 +131,15 @@ async fn a_version_that_is_purged_while_it_waits_is_known_to_what_replaces_it() 
     assert_eq!(length(&store, "key").await, None);
     store.put(key("key"), "m".into(), body(1, 20)).await.expect("room");
     store.sync().await.expect("it syncs");
-    // Both are in one append, so neither place is the younger: if both were in the index, the writer would compare
-    // them.
+    // Both are in one append, so their locations do not show which is newer: if both were in the index, the writer
+    // would compare them.
     store.sync().await.expect("it syncs");
     let stat = store.stat();
     assert_eq!((stat.entries, stat.counts.device_reads), (1, 0));
     assert_eq!(length(&store, "key").await, Some(20));
 }
 
-/// Puts a version of 20 bytes of "key" beside others, in an append of one block that begins a segment.
+/// Puts a version of "key" with 20 bytes, and other objects, in an append of one block that begins a segment.
 async fn put_in_a_segment_of_its_own(store: &Store) {
     let epoch = store.stat().head_epoch;
     for number in 0..6 {
@@ -180,7 +180,7 @@ async fn a_version_in_a_torn_first_append_does_not_come_back_when_the_next_open_
     let store = without_rewriting(device.clone()).await;
     put_in_a_segment_of_its_own(&store).await;
     drop(store);
-    // Its first sector, with the header, never came to the disk.
+    // The first sector of the append, with its header, never reached the disk.
     let mut torn = device.image();
     let start = appends(&torn, epoch)[0];
     torn[start..start + 512].fill(0);
@@ -191,7 +191,7 @@ async fn a_version_in_a_torn_first_append_does_not_come_back_when_the_next_open_
     put_unflushed(&store, "first").await;
     put_unflushed(&store, "second").await;
     drop(store);
-    // Of two appends that were not flushed, power took the first.
+    // Two appends were not flushed; the power cut loses the first of them.
     let mut image = device.image();
     assert_eq!(appends(&image, epoch), [start, start + BLOCK_BYTES]);
     image[start..start + BLOCK_BYTES].copy_from_slice(&torn[start..start + BLOCK_BYTES]);

@@ -1,4 +1,4 @@
-//! Damage on the disk costs the objects that it touches, and a device without a store is refused with a reason.
+//! Damage on the disk costs only the damaged objects, and a device without a store is refused with a reason.
 
 mod common;
 
@@ -15,7 +15,7 @@ fn name(number: u64) -> String {
     format!("object {number}")
 }
 
-/// An image of a store with objects, as a crash or a clean stop leaves it.
+/// The image of a store with objects, after a crash or a clean stop.
 async fn filled(clean: bool) -> Vec<u8> {
     let (device, store) = fresh(8 << 20).await;
     for number in 0..COUNT {
@@ -29,7 +29,7 @@ async fn filled(clean: bool) -> Vec<u8> {
     device.image()
 }
 
-/// How many objects hit, all with their bytes.
+/// How many objects are found; checks their bytes.
 async fn count(image: Vec<u8>) -> u64 {
     let store = open(Arc::new(MemoryDevice::from_image(image))).await;
     let mut found = 0;
@@ -57,7 +57,7 @@ async fn one_flipped_bit_anywhere_costs_at_most_one_object() {
         let mut state = 12345u64;
         for round in 0..300 {
             state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            // Half of the flips in the first areas, which have the metadata.
+            // Half of the flips are in the first areas, which have the metadata.
             let range = if round % 2 == 0 { 1 << 18 } else { image.len() as u64 };
             let at = (state >> 20) % range;
             let mut flipped = image.clone();
@@ -133,7 +133,7 @@ async fn damage_in_what_was_written_last_is_a_cut_of_the_log_and_behind_what_was
         store.put(key, "m".into(), body(2, 3000)).await.unwrap();
         let replaced = store.sync().await.unwrap().last;
         if !is_last {
-            // The next write says that all before it was flushed.
+            // The next append states that everything before it was flushed.
             store.put(KeyRef::new(b"other", b""), "m".into(), body(3, 100)).await.unwrap();
             store.sync().await.unwrap();
         }
@@ -203,8 +203,8 @@ async fn bodies_full_of_what_looks_like_units_cost_a_scan_no_time() {
     drop(store);
     let mut image = device.image();
     let start = image.chunks(4096).position(|block| block.starts_with(b"NAPP")).expect("an append") * 4096;
-    // The remains of an earlier cycle after the end of the log: records and appends of the greatest length, except for
-    // identity.
+    // Bytes after the end of the log that look like records and appends of the largest length; only the identity does
+    // not match.
     for at in (start + 8192..start + SEGMENT_BYTES - 64).step_by(64) {
         image[at..at + 4].copy_from_slice(if at % 4096 == 0 { b"NAPP" } else { b"NREC" });
         image[at + 4..at + 6].copy_from_slice(&1_u16.to_le_bytes());
@@ -215,7 +215,7 @@ async fn bodies_full_of_what_looks_like_units_cost_a_scan_no_time() {
     assert_eq!(read_all(&store, KeyRef::new(b"key", b"")).await.as_deref(), Some(&b"body"[..]));
     let taken = begun.elapsed();
     println!("{taken:?}");
-    // Checksums of all of them would cover 500 GB.
+    // Computing all their checksums would read 500 GB.
     assert!(taken < std::time::Duration::from_secs(10), "{taken:?}");
 }
 
@@ -236,7 +236,7 @@ async fn a_failed_device_is_told_from_a_miss() {
     assert!(store.try_get(absent).await.expect("no read is needed to know it").is_none());
     assert!(store.get(key).await.is_none());
     let counts = store.stat().counts;
-    // A read of a cluster that fails is tried once more without it.
+    // After a failed cluster read, the object is read alone.
     assert!(counts.misses == 3 && counts.device_read_errors >= 2, "{counts:?}");
     std::fs::remove_file(&trigger).unwrap();
     assert!(store.try_get(key).await.unwrap().is_some(), "it is there after all");

@@ -1,4 +1,4 @@
-//! Appends go on while the device flushes for a purge or for a sync.
+//! Appends continue while the device flushes for a purge or a sync.
 
 mod common;
 
@@ -9,7 +9,7 @@ use nectary_block::{Filter, IoFuture, MemoryDevice, Operation, Request, SharedDe
 use nectary_store::{CreateOptions, KeyRef, Sequence, Store};
 use tokio::sync::watch;
 
-/// Holds flushes while it is shut.
+/// Blocks flushes while it is shut.
 struct FlushGate {
     inner: SharedDevice,
     open: watch::Receiver<bool>,

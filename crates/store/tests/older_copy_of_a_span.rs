@@ -1,4 +1,4 @@
-//! A span that is put back as it was earlier, beside current ones: purged objects do not come back with it.
+//! An older copy of a span next to current spans: purged objects do not reappear with it.
 
 mod common;
 
@@ -20,7 +20,7 @@ enum End {
     Killed,
 }
 
-/// Two spans, of which one can be put back.
+/// Two spans; the second one can be replaced by an older copy.
 struct Disks([Arc<MemoryDevice>; 2]);
 
 impl Disks {
@@ -59,7 +59,7 @@ async fn put_all(store: &Spans, body: &'static str) {
     store.sync().await.unwrap();
 }
 
-/// Purges three quarters of all, by key, by tag and by prefix.
+/// Purges three quarters of the objects: by key, by tag and by prefix.
 async fn purge(store: &Spans) {
     for number in (0..COUNT).step_by(4) {
         store.purge_key(name(number).as_bytes()).await.unwrap();
@@ -74,7 +74,7 @@ async fn end(store: Spans, end: End) {
     }
 }
 
-/// The numbers of the objects found under `body`, those on the first span and those on the second.
+/// The numbers of the objects found with this body, on the first span and on the second.
 async fn found(store: &Spans, body: &str) -> [Vec<u32>; 2] {
     let mut found = [Vec::new(), Vec::new()];
     for number in 0..COUNT {
@@ -86,7 +86,7 @@ async fn found(store: &Spans, body: &str) -> [Vec<u32>; 2] {
     found
 }
 
-/// Nothing purged is found; all other objects are found on the first span, which was not changed.
+/// Checks that no purged object is found, and that all other objects of the first span, which is unchanged, are found.
 async fn assert_purged(store: &Spans, context: &str) -> [Vec<u32>; 2] {
     let found = found(store, "body").await;
     let purged = found.concat().iter().filter(|number| *number % 4 != 3).count();
@@ -134,7 +134,7 @@ async fn span_put_back_as_it_was_before_purges_brings_nothing_back() {
 
 #[tokio::test]
 async fn span_that_lacks_nothing_but_the_last_purge_gets_it_and_keeps_the_rest() {
-    // So it is left by a crash while a purge is under way, and so it is put back: nobody can tell the two apart.
+    // A crash during a purge and an older copy leave the span in the same state: they cannot be distinguished.
     for (kind, first) in [(0, 0), (1, 1), (2, 2)] {
         let mut disks = Disks::new();
         let store = disks.open().await;
@@ -153,7 +153,7 @@ async fn span_that_lacks_nothing_but_the_last_purge_gets_it_and_keeps_the_rest()
     }
 }
 
-/// Purges what one kind of purge names, at once.
+/// Purges with one call of the given kind.
 async fn purge_kind(store: &Spans, kind: u32) {
     match kind {
         0 => store.purge_prefix(b"http://key.").await.unwrap(),
@@ -189,7 +189,8 @@ async fn span_that_was_not_put_back_keeps_what_it_held_through_opens_and_purges(
             assert_eq!(found(&store, "body").await.concat().len(), COUNT as usize / 4, "round {round}");
         }
         put_all(&store, "body").await;
-        // Several cycles of the log, many at a time, and no more rules than it has room for.
+        // Enough purges for several cycles of the log, many at the same time, but not more different rules than it has
+        // room for.
         let purges = (0..round * 100).map(|number| {
             let store = store.clone();
             tokio::spawn(async move { store.purge_key(format!("other {}", number % 20).as_bytes()).await })

@@ -1,4 +1,4 @@
-//! What several operations at once must not do to each other: each test holds one at the device while others go on.
+//! Concurrent operations: each test blocks one operation at the device while others continue.
 
 use std::sync::{Arc, Mutex};
 use std::thread::{self, ThreadId};
@@ -14,16 +14,16 @@ const STORE_BYTES: u64 = 64 << 20;
 const OBJECTS_BYTES: u64 = 128 << 10;
 const BODY_BYTES: usize = 3000;
 
-/// When a read is held.
+/// When a read is blocked.
 #[derive(Clone, Copy, PartialEq)]
 enum When {
-    /// Before it comes to the device.
+    /// Before it reaches the device.
     Before,
     /// After the device has read.
     After,
 }
 
-/// Holds the next read that this thread begins, or all writes, until it is opened.
+/// Blocks the next read that this thread begins, or all writes, until it is opened.
 struct Gate {
     device: SharedDevice,
     thread: ThreadId,
@@ -32,7 +32,7 @@ struct Gate {
 }
 
 async fn opened(mut gate: watch::Receiver<bool>) {
-    // If the opener is gone, it counts as open.
+    // If the sender is gone, the gate counts as open.
     let _ = gate.wait_for(|is_open| *is_open).await;
 }
 
@@ -108,7 +108,7 @@ impl Held {
         self.store.sync().await.unwrap();
     }
 
-    /// Puts this much else that nothing from before is in memory.
+    /// Puts so many other objects that all earlier objects have left memory.
     async fn push_out(&self, round: u32) {
         for number in 0..OBJECTS_BYTES / BODY_BYTES as u64 * 2 {
             self.put(&format!("other {round} {number}"), 0).await;
@@ -121,7 +121,7 @@ impl Held {
         object.whole().unwrap()[0]
     }
 
-    /// Holds the next read until the returned handle releases it.
+    /// Blocks the next read until the returned handle releases it.
     fn hold_read(&self, when: When) -> watch::Sender<bool> {
         let (open, gate) = watch::channel(false);
         *self.gate.read.lock().unwrap() = Some((when, gate));
@@ -193,7 +193,7 @@ async fn what_was_purged_does_not_come_back_with_a_read_that_the_ring_overtakes(
     let open = held.hold_read(When::After);
     let gets = async { tokio::join!(held.store.get(key), held.store.get(key)) };
     let ((first, second), ()) = tokio::join!(gets, async {
-        // Until its segment is overwritten, and the purge forgotten.
+        // Put objects until the segment is overwritten and the purge is forgotten.
         let mut number = 0;
         while held.store.stat().purge_records > 0 {
             held.put(&format!("lap {number}"), 0).await;
@@ -222,7 +222,7 @@ async fn a_fill_says_beforehand_whether_there_is_room_and_waits_for_it_where_its
         stored
     };
     held.writes.send_replace(false);
-    // Until appends in flight have all that they may, and the queue is full.
+    // Put objects until no more appends can be in flight and the queue is full.
     let mut refused = 0;
     for number in 0.. {
         let name = format!("waits {number}");

@@ -1,5 +1,5 @@
-//! A purge record lives as long as an object that it kills may be on the disk, also one that waited for the disk when
-//! it was made.
+//! A purge record is kept as long as a purged object may be on the disk, including an object that waited to be written
+//! when the purge was made.
 
 mod common;
 
@@ -14,7 +14,7 @@ const STORE_BYTES: u64 = 1 << 20;
 const SEGMENT_BYTES: u64 = 32 << 10;
 const BODY_BYTES: usize = 3000;
 
-/// Holds writes of more than a block, which are appends, while the gate is shut.
+/// Blocks writes of more than one block, which are appends, while the gate is shut.
 struct Gate {
     inner: SharedDevice,
     open: watch::Receiver<bool>,
@@ -58,7 +58,7 @@ async fn record_of_a_purge_outlives_what_waited_for_the_disk_when_it_was_made() 
     put(&store, "first").await;
     store.sync().await.unwrap();
 
-    // More than eight segments wait, and after them the purged objects.
+    // Objects for more than eight segments wait, and after them the object that is purged.
     gate.send(false).unwrap();
     for number in 0..9 * SEGMENT_BYTES / BODY_BYTES as u64 {
         put(&store, &format!("waits {number}")).await;
@@ -79,8 +79,8 @@ async fn record_of_a_purge_outlives_what_waited_for_the_disk_when_it_was_made() 
     let written_at = store.stat().head_epoch;
     assert!(written_at >= purged_at + 8, "it was written in segment {written_at}, purged in {purged_at}");
 
-    // All objects that were being written at the purge are overwritten, and the log of purges begun again; the victim
-    // is there still.
+    // Everything written before the purge is overwritten, and a new cycle of the purge log is begun; the victim is
+    // still on the disk.
     let end = purged_at + store.stat().segment_count + 4;
     let mut number = 0;
     while store.stat().head_epoch < end {

@@ -1,4 +1,5 @@
-//! Purges by the ten thousand: what is purged misses, and nothing else does, whatever the store cannot know just then.
+//! Tens of thousands of purges: exactly the purged objects are misses, also while the store does not know all names or
+//! its index.
 
 mod common;
 
@@ -58,7 +59,7 @@ async fn purge_all_of(store: &Store, numbers: impl IntoIterator<Item = u64>) {
     }
 }
 
-/// Numbers that no object has.
+/// Numbers of keys that were never put.
 fn absent(run: u64) -> std::ops::Range<u64> {
     let first = (run + 1) * 1_000_000;
     first..first + PURGES
@@ -92,7 +93,7 @@ async fn purges_of_absent_urls_take_nothing_from_the_store() {
     assert_eq!(count_found(&store, 0..OBJECTS).await, OBJECTS);
     drop(store);
 
-    // Once right after a crash, when names may not be known yet, and once when they are known.
+    // Purge directly after a crash, when names may not be known yet, and again when they are known.
     let store = open(device.clone()).await;
     purge_all_of(&store, absent(1)).await;
     wait_for_names(&store).await;
@@ -133,10 +134,10 @@ async fn purges_of_present_urls_take_those_and_nothing_else_also_after_a_crash()
     check(&store).await;
 }
 
-/// Holds reads of a store's checkpoint chunks, and so its index, until it is opened.
+/// Blocks reads of a store's checkpoint chunks, and so of its index, until it is opened.
 struct IndexGate {
     inner: SharedDevice,
-    /// Where checkpoints lie.
+    /// The range of the checkpoints.
     held: std::ops::Range<u64>,
     opened: watch::Receiver<bool>,
 }
@@ -216,12 +217,12 @@ async fn a_purge_of_what_is_being_filled_and_is_nowhere_yet_voids_the_fill() {
         fill.write(bytes.slice(..length / 2)).await.expect("it is taken");
         store.purge_key(name.as_bytes()).await.expect("it is purged");
         assert_eq!(store.stat().counts.purges_absent, 0);
-        // If it is no longer stored, nobody is left to write for.
+        // If the fill is no longer stored, this fails, because it has no reader either.
         let _ = fill.write(bytes.slice(length / 2..)).await;
         fill.finish().await.expect_err("what was purged is not stored");
         assert!(store.get(asked).await.is_none());
     }
-    // The fills have ended, but the written part of the second one's body is still there.
+    // The fills have ended, but the written part of the second body is still on the disk.
     store.purge_key(key(101).as_bytes()).await.expect("it is purged");
     assert_eq!(store.stat().counts.purges_absent, 1);
     store.sync().await.expect("it syncs");
@@ -250,7 +251,7 @@ async fn what_waits_to_be_written_and_what_stays_in_memory_alone_is_purged_like_
     wait_for_names(&store).await;
     put(&store, 2, 100).await;
     assert_eq!(store.stat().counts.unadmitted_first, 1);
-    // It stays in memory while the ring turns more than twice.
+    // The object stays in memory during more than two cycles of the ring.
     let cycles = 3 * store.stat().segment_count;
     let mut number = 1000;
     while store.stat().head_epoch < cycles {
@@ -268,7 +269,7 @@ async fn what_waits_to_be_written_and_what_stays_in_memory_alone_is_purged_like_
     assert_eq!(store.stat().counts.purges_absent, absent + 1, "what was overwritten long ago is absent");
 }
 
-/// A store of 297 rules, with this many objects of the ring's age.
+/// A store with room for 297 rules, and this many objects.
 async fn bounded(objects: u64) -> (Arc<MemoryDevice>, Store) {
     let device = Arc::new(MemoryDevice::new(1 << 20));
     let create = CreateOptions { segment_bytes: Some(32 << 10), ..CreateOptions::default() };
@@ -323,7 +324,7 @@ async fn what_a_loss_of_power_took_stays_away_where_segments_are_opened_for_purg
     let (device, store) = bounded(OBJECTS).await;
     store.checkpoint().await.expect("a checkpoint");
     let lost = store.stat().head_epoch + 1;
-    // The key's newer version is in the segment after the lost one, after other appends.
+    // The newer version of the key is in the segment after the lost one, behind other appends.
     let (replaced, newer) = (OBJECTS - 1, 200);
     for number in OBJECTS.. {
         put(&store, number, 100).await;
@@ -405,7 +406,7 @@ async fn a_segment_that_is_damaged_when_the_store_opens_leaves_names_unknown_unt
     assert_eq!(store.stat().counts.purges_absent, 1);
 }
 
-/// Fails writes and flushes once it is told to.
+/// A device whose writes and flushes fail when `fails` is set.
 struct Failing {
     inner: SharedDevice,
     fails: Arc<AtomicBool>,
@@ -450,8 +451,7 @@ async fn a_span_that_missed_a_purge_comes_back_empty() {
         tokio::task::yield_now().await;
     }
     fails.store(true, Ordering::Release);
-    // The first purge that meets the failure gets the error; after it only the other span is left, which never held the
-    // purged object.
+    // The first purge meets the failure; after that only the other span is present, which never had the purged objects.
     spans.purge_key(on_second[0].as_bytes()).await.expect("the others know");
     spans.purge_key(on_second[1].as_bytes()).await.expect("it is purged");
     let first = spans.stat().spans[0].stat.clone().expect("it is there");

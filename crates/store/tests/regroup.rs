@@ -1,5 +1,5 @@
-//! Objects wanted together but stored apart are rewritten side by side; requested ones are kept; both inside their
-//! bound.
+//! Objects that are requested together but stored apart are rewritten side by side, and requested objects are kept;
+//! both within their bound.
 
 mod common;
 
@@ -16,7 +16,7 @@ fn key(name: &str) -> KeyRef<'_> {
     KeyRef::new(name.as_bytes(), b"")
 }
 
-/// Memory begins empty at each opening, and what is put waits for a sync.
+/// Options with which memory is empty after each opening, and puts wait for a sync.
 fn cold(rewrite_percent: u32) -> OpenOptions {
     let (memory_bytes, write_delay) = (MEMORY_BYTES_MIN, Duration::from_secs(2));
     let cluster_read = ClusterRead::Auto;
@@ -34,7 +34,7 @@ async fn put(store: &Store, name: &str, page: Option<&str>, seed: u64) {
     store.put(key(name), "metadata".into(), body(seed, BODY_BYTES)).await.unwrap();
 }
 
-/// Asks for an object as a part of a page, and compares it.
+/// Requests an object as a part of a page, and checks its bytes.
 async fn get(store: &Store, name: &str, page: Option<&str>, seed: u64) {
     if let Some(page) = page {
         store.collocate(name.as_bytes(), page.as_bytes());
@@ -54,7 +54,7 @@ async fn put_others(store: &Store, first: u64, count: u64) {
     store.sync().await.unwrap();
 }
 
-/// A store with page `a`, which embeds `shared` and `own`, and far from it page `b`.
+/// A store with page `a`, which embeds `shared` and `own`, and far from it on disk page `b`.
 async fn two_pages() -> SharedDevice {
     let device: SharedDevice = Arc::new(MemoryDevice::new(64 << 20));
     Store::create(device.clone(), &CreateOptions::default()).await.unwrap();
@@ -85,7 +85,7 @@ async fn view_a(store: &Store) -> u64 {
     store.stat().counts.device_reads - before
 }
 
-/// Gives the rewriter a reason to rewrite.
+/// Puts objects, so that the bound on rewritten bytes allows some.
 async fn earn(store: &Store) {
     put_others(store, 1000, 100).await;
 }
@@ -102,7 +102,7 @@ async fn what_another_page_embeds_lies_beside_the_page_after_one_view() {
     drop(store);
     let store = open(&device, 20).await;
     assert_eq!(view_b(&store).await, 1);
-    // The page that it was stored with first has to read it separately now.
+    // Page `a`, with which the object was stored first, must now read it separately.
     assert!(view_a(&store).await >= 1);
 }
 
@@ -137,7 +137,7 @@ async fn ask_through_cycles(rewrite_percent: u32) -> (u64, Counts) {
     let mut hits = 0;
     for round in 0..100 {
         put_others(&store, round * 100, 100).await;
-        // A writer that others keep from running would let the ring go round before it rewrites.
+        // Without this wait, a writer that gets no processor time could let the ring overwrite the object first.
         store.sync().await.unwrap();
         hits += u64::from(store.get(key("wanted")).await.is_some());
     }
@@ -147,7 +147,7 @@ async fn ask_through_cycles(rewrite_percent: u32) -> (u64, Counts) {
 #[tokio::test]
 async fn what_is_in_memory_and_asked_for_outlives_the_ring() {
     let mut best = ask_through_cycles(20).await;
-    // The store may lose it while other programs keep the writer from running; not three times.
+    // The store may lose the object if the writer gets no processor time, but not three times in a row.
     for _ in 0..2 {
         if best.0 < 100 {
             println!("lost after {} rounds: {:?}", best.0, best.1);

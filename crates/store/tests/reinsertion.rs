@@ -1,4 +1,4 @@
-//! Requested objects are rewritten before the ring overwrites them; nothing else is, and nothing purged or replaced.
+//! Requested objects are rewritten before the ring overwrites them; unrequested, purged and replaced objects are not.
 
 mod common;
 
@@ -10,7 +10,7 @@ use nectary_store::{CreateOptions, ErrorKind, KeyRef, OpenOptions, Stat, Store};
 
 const STORE_BYTES: u64 = 8 << 20;
 const SEGMENT_BYTES: u64 = 256 << 10;
-/// Objects that are requested.
+/// How many objects are requested.
 const HOT: u64 = 12;
 /// The body of each object, in bytes.
 const BODY_BYTES: usize = 4096;
@@ -31,7 +31,8 @@ async fn put(store: &Store, key: &str, seed: u64) {
     store.put(KeyRef::new(key.as_bytes(), b""), "metadata".into(), body(seed, BODY_BYTES)).await.unwrap();
 }
 
-/// Writes unrequested objects for this many cycles of the ring, and requests the hot ones meanwhile.
+/// Writes unrequested objects for this many cycles of the ring, and requests the hot ones during this time if `asks` is
+/// set.
 async fn fill(store: &Store, cycles: u64, asks: bool) -> Stat {
     let end = store.stat().head_epoch + cycles * store.stat().segment_count;
     let mut number = 0;
@@ -48,7 +49,7 @@ async fn fill(store: &Store, cycles: u64, asks: bool) -> Stat {
     store.stat()
 }
 
-/// How many hot objects are there, each with its bytes, as a new process sees it.
+/// How many hot objects are found after a restart; checks their bytes.
 async fn hits_after_restart(device: SharedDevice, store: Store, seed: u64) -> u64 {
     drop(store);
     let store = Store::open(device, options()).await.unwrap();

@@ -1,5 +1,5 @@
-//! After a crash the index of a large store comes shard by shard while gets are answered; a damaged checkpoint costs
-//! nothing.
+//! After a crash, the index of a large store is loaded shard by shard while gets are answered; a damaged checkpoint
+//! loses nothing.
 
 mod common;
 
@@ -13,7 +13,7 @@ use tokio::sync::watch;
 const STORE_BYTES: u64 = 64 << 20;
 /// Enough objects that the index is not loaded before the store is open.
 const OBJECTS: u64 = 36_000;
-/// The number of those that were put again after the last checkpoint.
+/// How many of the objects were put again after the last checkpoint.
 const REPLACED: u64 = 400;
 const BODY_BYTES: usize = 20;
 
@@ -26,7 +26,7 @@ async fn put(store: &Store, number: u64, seed: u64) {
     store.put(KeyRef::new(name.as_bytes(), b""), "m".into(), body(seed, BODY_BYTES)).await.unwrap();
 }
 
-/// The image of a store after a crash, with two checkpoints, and what was put after them.
+/// The image of a store after a crash, with two checkpoints, and objects put after them.
 async fn crashed() -> Vec<u8> {
     let device = Arc::new(MemoryDevice::new(STORE_BYTES));
     Store::create(device.clone(), &CreateOptions::default()).await.unwrap();
@@ -59,7 +59,7 @@ fn chunks(image: &[u8]) -> Vec<(usize, u64)> {
     chunks.map(|(block, bytes)| (block * 4096, u64::from_le_bytes(bytes[32..40].try_into().unwrap()))).collect()
 }
 
-/// Opens an image, and requests all objects at once, those of the last shards at the same time as those of the first.
+/// Opens an image, requests all objects at once, without waiting for the index, and checks their bytes.
 async fn expect_all(image: Vec<u8>) -> Store {
     let store = Store::open(Arc::new(MemoryDevice::from_image(image)), options()).await.unwrap();
     assert!(store.stat().recovery.checkpoint);
@@ -83,7 +83,8 @@ async fn index_that_comes_shard_by_shard_leads_to_everything_also_where_its_chec
     let chunks = chunks(&image);
     let newest = chunks.iter().map(|(_, number)| *number).max().unwrap();
     let mut damaged = image;
-    // The last chunk of the newest checkpoint, when most shards were served from already; then one of the other too.
+    // First damage the last chunk of the newest checkpoint, when most shards are already in use; then also one of the
+    // other checkpoint.
     for number in [newest, newest - 1] {
         let (at, _) = *chunks.iter().rfind(|(_, of)| *of == number).unwrap();
         damaged[at + 100] ^= 1;
@@ -113,7 +114,7 @@ async fn while_the_index_comes_stat_says_how_many_entries_its_checkpoint_has() {
     assert!(!stat.index_loading && stat.entries >= OBJECTS, "{}", stat.entries);
 }
 
-/// A device that holds what is read at one place until its gate opens.
+/// A device that blocks reads of one place until its gate opens.
 struct Gated {
     inner: SharedDevice,
     offset: u64,

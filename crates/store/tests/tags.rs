@@ -1,4 +1,4 @@
-//! Purges by tag: every object with the tag is gone wherever it is, the others stay, and no replaced version appears.
+//! Purges by tag: every object with the tag is gone, wherever it is; other objects stay; no replaced version appears.
 
 mod common;
 
@@ -27,7 +27,7 @@ async fn is_there(store: &Store, name: &str) -> bool {
     store.get(key(name)).await.is_some()
 }
 
-/// A store whose put objects wait in memory until it is synced.
+/// Opens a store whose put objects wait in memory until a sync.
 async fn patient(device: SharedDevice) -> Store {
     let write_delay = Duration::from_secs(3600);
     Store::open(device, OpenOptions { write_delay, ..options() }).await.unwrap()
@@ -51,7 +51,7 @@ async fn purge_by_tag_kills_what_has_it_also_after_restart_and_nothing_else() {
     put(&store, "long news", &[SPORT, NEWS], long.clone()).await;
     put(&store, "long sport", &[SPORT], long.clone()).await;
     store.sync().await.unwrap();
-    // In memory, unwritten.
+    // This one is in memory, not written yet.
     put(&store, "late news", &[NEWS], body(5, 100)).await;
     store.purge_tag(NEWS).await.unwrap();
     put(&store, "new news", &[NEWS], body(6, 100)).await;
@@ -84,7 +84,7 @@ async fn purged_by_tag_on_disk_is_a_miss_for_a_process_that_never_had_it_in_memo
         put(&store, &number.to_string(), &[if number % 2 == 0 { NEWS } else { SPORT }], body(number, 2000)).await;
     }
     store.close().await.unwrap();
-    // Every read takes its neighbours with it: purged ones stay away.
+    // Every read also reads neighbours: purged ones do not enter memory.
     let clustered = OpenOptions { cluster_read: ClusterRead::Cluster, ..options() };
     let store = Store::open(device.clone(), clustered).await.unwrap();
     store.purge_tag(NEWS).await.unwrap();
@@ -96,7 +96,8 @@ async fn purged_by_tag_on_disk_is_a_miss_for_a_process_that_never_had_it_in_memo
 
 #[tokio::test]
 async fn version_that_a_purge_by_tag_killed_hides_what_it_replaced() {
-    // The older version is without the tag: memory alone, both on disk, both on disk as a new process finds them.
+    // The older version does not have the tag. Three cases: the newer version is only in memory; both are on disk; both
+    // are on disk and found by a new process.
     let (device, store) = fresh_patient(16 << 20).await;
     for name in ["waits", "written", "found"] {
         put(&store, name, &[SPORT], body(1, 500)).await;
@@ -147,7 +148,7 @@ async fn fill_that_began_before_a_purge_of_its_tag_stores_nothing_and_is_not_joi
     store.purge_tag(NEWS).await.unwrap();
     assert!(matches!(store.begin_fill(key("other"), None), FillRole::Follower(_)));
     assert!(matches!(store.begin_fill(key("tagged"), None), FillRole::Leader(_)), "it was joined");
-    // Its head may yet say anything.
+    // This fill has no head yet, so it may still get any tag.
     assert!(matches!(store.begin_fill(key("headless"), None), FillRole::Leader(_)), "it was joined");
     headless.tag([NEWS]).unwrap();
     assert!(headless.start(b"", "old".into(), Some(5)));
@@ -177,7 +178,7 @@ async fn purge_outlives_a_fill_that_began_before_it_and_that_a_later_one_took_th
     store.purge_key(b"page").await.unwrap();
     let FillRole::Leader(new) = store.begin_fill(key("page"), None) else { panic!("it is not to be joined") };
     drop(new);
-    // All that was there at the purges is overwritten.
+    // Everything that was on the disk at the purges is overwritten.
     let end = store.stat().head_epoch + store.stat().segment_count + 4;
     let mut number = 0;
     while store.stat().head_epoch < end {
@@ -253,7 +254,7 @@ async fn store_of_before_tags_says_that_it_has_them_once_it_was_opened() {
     put(&store, "page", &[], body(1, 500)).await;
     store.close().await.unwrap();
     drop(store);
-    // As an earlier program would have made it.
+    // The store as an earlier program would have made it.
     let feature = |image: &[u8], copy: usize| image[copy * 4096 + 160];
     let mut image = device.image();
     for copy in 0..2 {
@@ -273,7 +274,7 @@ async fn store_of_before_tags_says_that_it_has_them_once_it_was_opened() {
     assert_eq!((feature(&upgraded, 0), feature(&upgraded, 1)), (1, 1));
     let store = open(device).await;
     assert!(is_there(&store, "page").await && !is_there(&store, "tagged").await);
-    // A store with features unknown to this program is refused, and left as it is.
+    // A store with unknown features is refused and not changed.
     for copy in 0..2 {
         let block = &mut image[copy * 4096..(copy + 1) * 4096];
         block[160] = 3;
@@ -285,7 +286,7 @@ async fn store_of_before_tags_says_that_it_has_them_once_it_was_opened() {
     assert!(device.image() == image);
 }
 
-/// Puts the checksum of a frame right that covers its whole block.
+/// Corrects the checksum of a frame that is a whole block.
 fn reseal(block: &mut [u8]) {
     block[12..16].fill(0);
     let sum = crc32c::crc32c(block);

@@ -1,7 +1,7 @@
-//! Checking a whole store: every record that the index leads to is read and verified.
+//! Checking a whole store: every record that the index points to is read and verified.
 //!
-//! Owns: the walk and its report. It changes nothing. Leaves to others: the treatment of damage (a get that meets it
-//! makes it a miss).
+//! Owns: the walk and its report. The check changes nothing. Leaves to others: what happens to a damaged object (the
+//! next get makes it a miss).
 
 use nectary_block::{Buffer, read};
 use serde::Serialize;
@@ -12,23 +12,23 @@ use crate::names::tag::TagHash;
 use crate::purge::rules::Verdict;
 use crate::state::State;
 
-/// How much is read at once, in bytes.
+/// The size of one read, in bytes.
 const WINDOW_BYTES: u64 = 2 << 20;
-/// Damaged places that are named.
+/// How many damaged places a report names.
 const NAMED_MAX: usize = 20;
 
 /// What a check found.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct CheckReport {
-    /// Entries of the index that were followed.
+    /// Entries of the index that were checked.
     pub entries: u64,
     /// Whole objects and heads of fragmented ones.
     pub objects: u64,
     /// Fragments.
     pub fragments: u64,
-    /// Objects that a purge has killed, in places not reclaimed yet.
+    /// Purged objects whose segment is not reclaimed yet.
     pub purged: u64,
-    /// Entries that lead to nothing that can be believed; each costs its object.
+    /// Entries that point to no valid record; the object of each is lost.
     pub damaged: u64,
     /// Bytes of records verified.
     pub bytes: u64,
@@ -37,7 +37,7 @@ pub struct CheckReport {
 }
 
 impl CheckReport {
-    /// Adds that of another span; offsets are of the first span with damage.
+    /// Adds the report of another span. The offsets are those of the first span with damage.
     pub(crate) fn add(&mut self, other: CheckReport) {
         self.entries += other.entries;
         self.objects += other.objects;
@@ -51,7 +51,7 @@ impl CheckReport {
     }
 }
 
-/// Reads everything; `progress` receives how many of how many entries are done.
+/// Reads everything; `progress` receives the number of checked entries and the number of all.
 pub(crate) async fn check(state: &State, mut progress: impl FnMut(u64, u64)) -> CheckReport {
     let mut locations = state.index.locations();
     locations.sort_unstable_by_key(|location| location.granule);

@@ -1,4 +1,4 @@
-//! The public face of a store of one span.
+//! The public interface of a store of one span.
 
 pub mod check;
 mod open;

@@ -1,6 +1,6 @@
 //! Making stores and opening them.
 //!
-//! Owns: the assembly of a span's parts: the memory of each, and the handles that each gets.
+//! Owns: the assembly of a span's parts: the memory that each part gets, and its handles to other parts.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
@@ -45,19 +45,19 @@ use crate::state::{Progress, State, Tables};
 use crate::write::budget::Budget;
 use crate::write::{Start, Writer};
 
-/// Commands that wait for the writer at most; callers beyond wait for a place.
+/// How many commands wait for the writer at most; further callers wait until there is room.
 const COMMANDS_MAX: usize = 1024;
 
 impl Store {
     /// Makes an empty store on a device.
     ///
-    /// *Errors*: `Invalid` if the size does not fit; `Corrupt` if something else is on the device and `force` is
-    /// not set. *Durability*: the empty store survives what a flush survives when this returns.
+    /// *Errors*: `Invalid` if the size does not fit; `Corrupt` if something else is on the device and `force` is not
+    /// set. *Durability*: when this returns, the empty store is flushed.
     pub async fn create(device: SharedDevice, options: &CreateOptions) -> Result<(), Error> {
         Store::create_span(device, options, Member::SOLE).await
     }
 
-    /// Makes an empty span of a store on a device, as [`create`](Store::create) does.
+    /// Makes an empty span of a store on a device, like [`create`](Store::create).
     pub(crate) async fn create_span(
         device: SharedDevice,
         options: &CreateOptions,
@@ -82,7 +82,7 @@ impl Store {
         let planned = Layout::plan(size, options.segment_bytes, identity, hash_seed, created_s)
             .map_err(|error| error.at(&spec))?;
         let layout = Layout { member, ..planned };
-        // The old superblocks go first, so that a half-made store does not look like the old one.
+        // The old superblocks are cleared first, so that a half-made store does not look like the old one.
         for address in [0, BLOCK_BYTES, 2 * BLOCK_BYTES, 3 * BLOCK_BYTES] {
             write(&*device, address, Buffer::zeroed(BLOCK_BYTES as usize)).await?;
         }
@@ -106,7 +106,7 @@ impl Store {
         if size < 2 * BLOCK_BYTES {
             return if size == 0 { Ok(false) } else { recover::read_superblock(device).await.map(|_| true) };
         }
-        // The data of other programs on a device begin in its first MiB or have a copy in its last.
+        // The data of another program begin in the first MiB of a device or have a copy in the last.
         let length = size.min(1 << 20) / BLOCK_BYTES * BLOCK_BYTES;
         let begin = read(&**device, 0, length as usize).await?;
         let end = read(&**device, size / BLOCK_BYTES * BLOCK_BYTES - length, length as usize).await?;
@@ -116,12 +116,12 @@ impl Store {
         recover::read_superblock(device).await.map(|_| true)
     }
 
-    /// Opens a store and recovers it: from its newest index checkpoint and what was written since, or by a scan.
+    /// Opens a store and recovers it: from its newest index checkpoint and the records written since, or by a scan.
     ///
-    /// *Errors*: `Corrupt` if there is no store that this program knows; `Invalid` for a budget that is too small;
-    /// `Io`. Damage after the superblock is no error: it costs the objects it touches. *Cost*: reads the appends since
-    /// the checkpoint, not the objects; a get waits for its part of a large checkpoint, and `stat` reports the
-    /// checkpoint's entries until all is loaded.
+    /// *Errors*: `Corrupt` if there is no store of a version that this program knows; `Invalid` for a budget that is
+    /// too small; `Io`. Damage after the superblock is no error: the damaged objects are lost. *Cost*: reads the
+    /// appends since the checkpoint, not the objects; while a large checkpoint is loaded, a get waits for the part that
+    /// it needs, and `stat` reports the checkpoint's number of entries.
     pub async fn open(device: SharedDevice, options: OpenOptions) -> Result<Store, Error> {
         let layout = recover::read_superblock(&device).await?;
         let Member { number, count, .. } = layout.member;
@@ -144,7 +144,7 @@ impl Store {
         let spec = device.spec();
         options.check().map_err(|error| error.at(&spec))?;
         if device.geometry().size_bytes < layout.span_bytes {
-            // A file that was cut: the lost part reads as zeroes from now on, and costs the objects that were there.
+            // The file was truncated: the lost part reads as zeroes from now on, and its objects are lost.
             device.grow(layout.span_bytes).await.map_err(|error| {
                 Error::new(
                     ErrorKind::Corrupt,

@@ -32,7 +32,8 @@ pub struct CreateOptions {
     pub segment_bytes: Option<u64>,
     /// Whether the contents of the device may be overwritten.
     pub force: bool,
-    /// The seed of its random identity, so that a simulation can be repeated. By default the operating system gives it.
+    /// The seed of the store's random identity, so that a simulation can be repeated. By default the operating system
+    /// provides the seed.
     pub seed: Option<u64>,
 }
 
@@ -41,38 +42,38 @@ pub struct CreateOptions {
 pub struct OpenOptions {
     /// Memory for everything: index, buffers, fills and the memory tier, in bytes.
     pub memory_bytes: u64,
-    /// The most that objects in memory take of it; by default all that the other uses leave.
+    /// The largest part of `memory_bytes` for objects in memory; by default all that the other uses leave.
     pub objects_bytes_max: Option<u64>,
     /// How long a put may wait in memory before it is written.
     pub write_delay: Duration,
-    /// How often the device is flushed if something was written. With `None` it is flushed at the end of each segment
-    /// and at checkpoints, purges and syncs only.
+    /// How often the device is flushed if something was written. With `None` it is flushed only at the end of each
+    /// segment and at checkpoints, purges and syncs.
     pub flush_interval: Option<Duration>,
     /// How much of a segment may be rewritten before the segment is reclaimed, in percent. Objects requested since they
-    /// were written are rewritten; those that are not in memory are read for it. At most [`REINSERT_PERCENT_MAX`]; 0,
-    /// the default, turns it off.
+    /// were written are rewritten; those that are not in memory are read first. At most [`REINSERT_PERCENT_MAX`]; 0,
+    /// the default, turns re-insertion off.
     pub reinsert_percent: u32,
-    /// How many bytes may be rewritten from memory, in percent of the bytes that are put. Objects that are wanted
-    /// together are moved next to each other, and requested objects are kept before their segment is reclaimed. It
-    /// costs no read. At most [`REWRITE_PERCENT_MAX`]; 0 turns it off.
+    /// How many bytes may be rewritten from memory, in percent of the bytes that are put. Objects that are requested
+    /// together are moved next to each other, and requested objects are rewritten before their segment is reclaimed.
+    /// Rewriting from memory costs no read. At most [`REWRITE_PERCENT_MAX`]; 0 turns it off.
     pub rewrite_percent: u32,
     /// The size of a cluster in bytes. Objects that [`collocate`](crate::Store::collocate) ties are packed into one
-    /// cluster, and one read may take all of it. A power of two from [`CLUSTER_BYTES_MIN`] to [`CLUSTER_BYTES_MAX`],
-    /// or 0 for no clusters.
+    /// cluster, and one read may read the whole cluster. A power of two from [`CLUSTER_BYTES_MIN`] to
+    /// [`CLUSTER_BYTES_MAX`], or 0 for no clusters.
     pub cluster_bytes: u64,
-    /// The extent of a read from disk.
+    /// Whether a read from disk reads the object or its cluster.
     pub cluster_read: ClusterRead,
-    /// Whether the objects that were in memory when the store was last open are read into memory again, in the
-    /// background, as far as they fit.
+    /// Whether the objects that were in memory when the store was last open are read into memory again in the
+    /// background, until memory is full.
     pub warm_up: bool,
     /// Which objects are admitted to the disk; by default all.
     pub admission: AdmissionOptions,
     /// How the index is read when the store is opened.
     pub index_loading: IndexLoading,
-    /// The runtime for work that no call waits for.
+    /// The runtime of background work.
     pub background: Background,
-    /// The seed of random identities that an open makes, such as that of a span that begins empty. By default the
-    /// operating system gives it. A simulation that sets it can be repeated; each open needs another seed.
+    /// The seed of random identities that an open makes, for example of a span that begins empty. By default the
+    /// operating system provides the seed. A simulation that sets it can be repeated; each open needs a different seed.
     pub seed: Option<u64>,
 }
 

@@ -1,7 +1,7 @@
-//! Purges as callers want them: of a key, by prefix, by tag, of everything.
+//! The public purges: of a key, by prefix, by tag, of everything.
 //!
-//! Owns: the four calls; each waits until there is room for another rule. Leaves to others: their place in the order of
-//! puts (`purge_commit`), the rules (`purges`), and making them durable and room among them (`writer`).
+//! Owns: the four calls; each waits until there is room for another rule. Leaves to others: the order of purges among
+//! puts (`put/purge.rs`), the rules (`purge/rules.rs`), and writing them and making room for more (`write/purges.rs`).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,7 +21,7 @@ use crate::put::commit::Puts;
 use crate::put::purge::{Begun, Target};
 use crate::write::Command;
 
-/// Counts a purge that waits, while it waits.
+/// Counts one waiting purge, until it is dropped.
 struct Waiting<'a>(&'a AtomicU64);
 
 impl Drop for Waiting<'_> {
@@ -30,30 +30,31 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// The turn of a purge among those of a store of several spans. All spans get them in the same order: the next one
-/// waits until the writer of each has this one, or its caller has left.
+/// The turn of a purge in a store of several spans. All spans get all purges in the same order: the next purge waits
+/// until the writer of each span has this one, or the caller of this one has given up.
 #[derive(Default)]
 pub(crate) struct Turn {
-    /// Its number, and how far all spans are known to have come.
+    /// The number of the purge, and up to which number all spans are known to have the purges.
     pub order: PurgeOrder,
-    /// Held by each span's part of it.
+    /// The lock on the turn; each span's part of the purge holds a clone.
     pub guard: Option<Arc<OwnedMutexGuard<u64>>>,
 }
 
 impl Store {
     /// Purges a key with all its variants.
     ///
-    /// *Durability*: when it returns, no get that begins later finds what was put, or began to be filled, before; also
-    /// after a crash or a power cut. *Cost*: nothing is written if the store cannot hold the key; else one block
-    /// written twice and one flush, shared by purges at the same time. If as many purges are remembered as allowed
-    /// ([`purge_records_max`](crate::Stat::purge_records_max)), it waits until the oldest segments are reclaimed, and
-    /// others are forgotten with them. *Errors*: if it could not be made durable; in memory it holds all the same.
-    /// `Busy` if fills that began long ago keep all others from being forgotten; then nothing is purged.
+    /// *Durability*: when this returns, no later get finds an object that was put before the purge, or whose fill began
+    /// before it; also after a crash or a power cut. *Cost*: nothing is written if the store cannot hold the key;
+    /// otherwise one block is written twice and flushed once, shared by purges at the same time. If the store remembers
+    /// as many purges as it may ([`purge_records_max`](crate::Stat::purge_records_max)), the call waits: the oldest
+    /// segments are reclaimed, and older purges are forgotten with them. *Errors*: if the purge could not be made
+    /// durable; in memory it is valid all the same. `Busy` if fills that began long ago prevent the store from
+    /// forgetting any purge; then nothing is purged.
     pub async fn purge_key(&self, primary: &[u8]) -> Result<(), Error> {
         self.purge_key_in(primary, Turn::default()).await
     }
 
-    /// The same, in its turn among the purges of a store of several spans.
+    /// The same purge, in its turn in a store of several spans.
     pub(crate) async fn purge_key_in(&self, primary: &[u8], turn: Turn) -> Result<(), Error> {
         let puts = self.puts();
         let key = KeyRef::new(primary, b"");
@@ -72,30 +73,30 @@ impl Store {
 
     /// Purges everything.
     ///
-    /// *Durability*: when it returns, no get that begins later finds what was put, or began to be filled, before; also
-    /// after a crash or a power cut. *Cost*: one block written twice and one flush, shared by purges at the same time;
-    /// what was purged leaves memory and the index as it is requested or reclaimed. It takes the place of all other
-    /// purges.
-    /// *Errors*: if it could not be made durable; in memory it holds all the same.
+    /// *Durability*: when this returns, no later get finds an object that was put before the purge, or whose fill began
+    /// before it; also after a crash or a power cut. *Cost*: one block is written twice and flushed once, shared by
+    /// purges at the same time. A purged object leaves memory and the index when it is requested or reclaimed. This
+    /// purge replaces all other remembered purges. *Errors*: if the purge could not be made durable; in memory it is
+    /// valid all the same.
     pub async fn purge_all(&self) -> Result<(), Error> {
         self.purge_all_in(Turn::default()).await
     }
 
-    /// The same, in its turn among the purges of a store of several spans.
+    /// The same purge, in its turn in a store of several spans.
     pub(crate) async fn purge_all_in(&self, turn: Turn) -> Result<(), Error> {
         self.purge(Target::All, turn, |_| ()).await
     }
 
     /// Purges every key whose primary part begins with `prefix`, with all its variants.
     ///
-    /// *Durability* and *cost* are those of [`purge_key`](Store::purge_key) of a key that the store holds, and so are
-    /// the errors, with `Busy` also where prefixes of too many different lengths are remembered (nothing is purged).
-    /// While it is remembered, a hit of an older object pays for a hash of its key's beginning.
+    /// *Durability* and *cost* are those of [`purge_key`](Store::purge_key) for a key that the store holds, and so are
+    /// the errors; also `Busy` if prefixes of too many different lengths are remembered (nothing is purged). While the
+    /// purge is remembered, each hit of an older object hashes the beginning of its key.
     pub async fn purge_prefix(&self, prefix: &[u8]) -> Result<(), Error> {
         self.purge_prefix_in(prefix, Turn::default()).await
     }
 
-    /// The same, in its turn among the purges of a store of several spans.
+    /// The same purge, in its turn in a store of several spans.
     pub(crate) async fn purge_prefix_in(&self, prefix: &[u8], turn: Turn) -> Result<(), Error> {
         let puts = self.puts();
         let length = match prefix.len() {
@@ -116,25 +117,25 @@ impl Store {
         self.purge(Target::Prefix(hash, length), turn, |_| ()).await
     }
 
-    /// Purges every object that was put under this tag, whatever its key.
+    /// Purges every object with this tag, whatever its key.
     ///
-    /// *Durability* and *cost* are those of [`purge_key`](Store::purge_key) of a key that the store holds, and so are
-    /// the errors, with `Invalid` for a tag that no object can have. Versions that a purged object had replaced stay
-    /// hidden. While the purge is remembered, a hit of an older object pays for a look for each of its tags.
+    /// *Durability* and *cost* are those of [`purge_key`](Store::purge_key) for a key that the store holds, and so are
+    /// the errors; also `Invalid` for a tag that no object can have. Versions that a purged object had replaced stay
+    /// hidden. While the purge is remembered, each hit of an older object looks up each of its tags.
     pub async fn purge_tag(&self, tag: &[u8]) -> Result<(), Error> {
         self.purge_tag_in(tag, Turn::default()).await
     }
 
-    /// The same, in its turn among the purges of a store of several spans.
+    /// The same purge, in its turn in a store of several spans.
     pub(crate) async fn purge_tag_in(&self, tag: &[u8], turn: Turn) -> Result<(), Error> {
         let hash = hash_tag(self.span().layout.hash_seed, tag)?;
         self.purge(Target::Tag(hash), turn, |_| ()).await
     }
 
-    /// Purges; once the purge holds in memory, calls `then` with its generation.
+    /// Purges; as soon as the purge is valid in memory, calls `then` with its generation.
     async fn purge(&self, target: Target, turn: Turn, then: impl FnOnce(u64)) -> Result<(), Error> {
         let puts = self.puts();
-        // With several spans each notes every purge, so that a span that is behind gets it.
+        // In a store of several spans, each span records every purge, so that a span that missed some can get them.
         let may_leave_out = turn.guard.is_none();
         let record = loop {
             match puts.begin_purge(target, may_leave_out) {
@@ -153,7 +154,7 @@ impl Store {
         Ok(())
     }
 
-    /// Makes a record durable; ends its turn once the writer has it.
+    /// Makes a record durable; its turn ends when the writer has the record.
     async fn ask_in_turn(&self, record: PurgeRecord, turn: Turn) -> Result<(), Error> {
         let Turn { order, guard } = turn;
         let answer = self.send(|reply| Command::Purge((record, order), reply)).await;
@@ -161,7 +162,7 @@ impl Store {
         self.answer(answer?).await
     }
 
-    /// Waits until there was room for another rule; another caller may have taken it since.
+    /// Waits until there is room for another rule. Another caller may use the room first.
     async fn wait_for_rules(&self, puts: &Puts) -> Result<(), Error> {
         puts.purges_waiting.fetch_add(1, Ordering::Relaxed);
         let _waiting = Waiting(&puts.purges_waiting);

@@ -1,4 +1,4 @@
-//! The state of a store, as it reports it.
+//! The state of a store, for reports.
 //!
 //! Owns: what is reported, and how the states of several spans add up. Leaves to others: counting (`counters`).
 
@@ -22,32 +22,33 @@ pub struct Stat {
     pub segment_bytes: u64,
     /// How many segments there are.
     pub segment_count: u64,
-    /// The segment epoch being written; the cycle is its quotient by the count.
+    /// The segment epoch being written; divided by the number of segments, it is the cycle.
     pub head_epoch: u64,
-    /// Bodies up to this size are one record, in bytes.
+    /// The largest body that is stored as one record, in bytes.
     pub whole_bytes_max: u64,
-    /// Entries in the index (objects, and fragments of large ones); while it is loading, what its checkpoint says.
+    /// Entries in the index (objects, and fragments of large ones); while the index is loading, the number in its
+    /// checkpoint.
     pub entries: u64,
     /// Whether the index is still being read. Then other figures of the index count the loaded parts.
     #[serde(default)]
     pub index_loading: bool,
-    /// What the index's entries may take on disk, in bytes.
+    /// An upper bound of the size of the index's records on disk, in bytes.
     pub entries_bytes: u64,
     /// Bytes of the index.
     pub index_bytes: u64,
-    /// The memory of the referenced bits, which say which objects were requested since they were written.
+    /// The memory of the referenced bits (which objects were requested since they were written).
     pub referenced_bytes: u64,
-    /// The share of a segment that may be rewritten, in percent.
+    /// How much of a segment may be re-inserted, in percent.
     pub reinsert_percent: u32,
-    /// Size of a cluster in bytes; 0: none are packed and none read.
+    /// Size of a cluster in bytes; 0 if clusters are neither packed nor read.
     pub cluster_bytes: u64,
-    /// The extent of a read from disk: the cluster, the object, or whichever paid.
+    /// Whether a read from disk reads the cluster, the object, or the one that paid off before.
     pub cluster_read: ClusterRead,
     /// Bytes of the table of pending hints.
     pub hints_bytes: u64,
-    /// Bytes of the extents of groups.
+    /// The memory of the extents of groups, in bytes.
     pub groups_bytes: u64,
-    /// Entries given up because the index was at its bound.
+    /// Entries dropped because the index was full.
     pub index_evictions: u64,
     /// The replacement policy of the memory tier.
     pub memory_policy: String,
@@ -59,9 +60,9 @@ pub struct Stat {
     pub memory_unwritten_bytes: u64,
     /// Entries in memory.
     pub memory_entries: u64,
-    /// The memory of tags, a part of that of entries and fills.
+    /// The memory of tags; it is a part of the memory of entries and fills.
     pub memory_tags_bytes: u64,
-    /// Memory of the fills that are under way. *Units*: bytes.
+    /// Memory of the running fills. *Units*: bytes.
     pub fill_bytes: u64,
     /// Whether objects that were in memory before the store was opened are still being read into it.
     pub warming: bool,
@@ -70,48 +71,48 @@ pub struct Stat {
     /// How many of them are allowed; further purges wait while the oldest segments are reclaimed.
     #[serde(default)]
     pub purge_records_max: u64,
-    /// Purges that wait so now.
+    /// Purges that wait for this now.
     #[serde(default)]
     pub purges_waiting: u64,
-    /// The memory of the names that tell whether a purge needs a record.
+    /// The memory of the names by which a purge decides whether it needs a record.
     #[serde(default)]
     pub names_bytes: u64,
-    /// Whether all names are known; before, each purge gets a record.
+    /// Whether all names are known; until all are known, each purge gets a record.
     #[serde(default)]
     pub names_known: bool,
-    /// How far puts have come.
+    /// The sequences that puts have reached.
     pub sequences: Sequences,
     /// The rules of admission to the disk.
     #[serde(default)]
     pub admission: AdmissionStat,
-    /// Bytes written to the device for each byte of a body that was admitted, both since the store was opened.
+    /// Bytes written to the device per byte of admitted bodies, both since the store was opened.
     pub written_per_admitted: Option<f64>,
     /// Counters since the store was opened.
     pub counts: Counts,
     /// How the store was opened.
     pub recovery: Recovery,
-    /// Why the store takes no more writes, if that is so.
+    /// Why the store takes no more writes; `None` if it does.
     pub stopped: Option<String>,
-    /// Each span of a store of several; then all other fields are sums, or the values of the first present one.
+    /// The spans of a store of several spans. Then all other fields are sums, or the values of the first present span.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub spans: Vec<SpanStat>,
 }
 
-/// State of one span of a store of several.
+/// State of one span of a store of several spans.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SpanStat {
     /// Its number, from 0.
     pub number: u32,
     /// The device's SPEC.
     pub spec: String,
-    /// Why it is not there, if that is so.
+    /// Why the span is not there; `None` if it is.
     pub lost: Option<String>,
     /// Its state; `None` if it could not be opened.
     pub stat: Option<Stat>,
 }
 
 impl Stat {
-    /// Adds the present spans to one of them, `first`.
+    /// Sums the present spans; `first` is one of them.
     pub(crate) fn sum(first: Stat, spans: Vec<SpanStat>) -> Stat {
         let mut sum = first;
         let identity = sum.identity.clone();

@@ -1,6 +1,6 @@
 //! An open store: get, put, fill, sync, close.
 //!
-//! Owns: the public face. The promises of each call are here and, with their tests, in `docs/semantics.md`.
+//! Owns: the public interface. The promises of each call are here and, with their tests, in `docs/semantics.md`.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
@@ -30,7 +30,7 @@ use crate::write::{Command, MembershipChange};
 pub(crate) struct Inner {
     pub puts: Arc<Puts>,
     pub warm_list: Arc<WarmList>,
-    /// How many entries the checkpoint has that the index is loaded from.
+    /// How many entries the checkpoint has from which the index is loaded.
     pub checkpoint_entries: u64,
     pub recovery: Recovery,
     pub commands: Option<mpsc::Sender<Command>>,
@@ -46,7 +46,7 @@ pub(crate) enum WriterHandle {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // The writer ends when nobody can send it requests any more.
+        // The writer ends when nobody can send it commands any more.
         self.commands = None;
         let writer = self.writer.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
         if let Some(WriterHandle::Thread(thread)) = writer {
@@ -57,8 +57,8 @@ impl Drop for Inner {
 
 /// An open store. Clones share it.
 ///
-/// A store that is dropped without [`close`](Store::close) leaves the device as a crash does: objects that were written
-/// are found again, objects that still waited in memory are lost.
+/// A store that is dropped without [`close`](Store::close) leaves the device like a crash: written objects are found
+/// again, objects that still waited in memory are lost.
 ///
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
@@ -80,13 +80,13 @@ pub struct Store {
 }
 
 impl Store {
-    /// Remembers, durably, which spans of its store are there.
+    /// Records durably which spans of the store are present.
     pub(crate) async fn set_membership(&self, membership: Membership) -> Result<(), Error> {
         self.ask(|reply| Command::Membership(MembershipChange { membership, reply })).await
     }
 
-    /// Writes everything that waits and an index checkpoint, notes that the span was closed, and flushes. Later puts
-    /// are refused, gets go on.
+    /// Writes everything that waits and an index checkpoint, records that the span was closed, and flushes. Later puts
+    /// are refused; gets still work.
     pub async fn close(&self) -> Result<(), Error> {
         self.ask(Command::Close).await
     }
@@ -102,17 +102,17 @@ impl Store {
 
     /// Finds an object in memory or on disk.
     ///
-    /// It returns exactly the bytes of one completed put of this key, and of none that was purged before this call.
-    /// Damage is a counted miss. So is a read that the device failed; [`try_get`](Store::try_get) reports that. *Cost*:
-    /// at most one read, and one more for each fragment as it is read.
+    /// The object has exactly the bytes of one completed put of this key, which was not purged before this call. Damage
+    /// is a counted miss, and so is a failed read of the device; [`try_get`](Store::try_get) reports a failed read.
+    /// *Cost*: at most one read, and one more per fragment when that is read.
     pub async fn get(&self, key: KeyRef<'_>) -> Option<Object> {
         self.try_get(key).await.ok().flatten()
     }
 
-    /// Finds an object as [`get`](Store::get) does, and tells a failed device from a miss.
+    /// Finds an object as [`get`](Store::get) does, and distinguishes a failed device from a miss.
     ///
-    /// *Errors*: the device failed the read, so it is not known whether there is such an object. The error has the
-    /// device's own as its source. It counts as a miss and in `device_read_errors`.
+    /// *Errors*: the read failed on the device, so it is not known whether there is such an object. The source of the
+    /// error is the device's error. The call counts as a miss and in `device_read_errors`.
     pub async fn try_get(&self, key: KeyRef<'_>) -> Result<Option<Object>, Error> {
         let lookup = self.lookup();
         let found = match lookup.find_resident(key) {
@@ -131,31 +131,31 @@ impl Store {
         object
     }
 
-    /// Joins the fill of a key under way, or begins it.
+    /// Joins the running fill of a key, or begins one.
     ///
-    /// `stale` is the object that the caller has found to be out of date. If the store has a newer one, it is returned
-    /// and no fill begins. A fill that began before a purge of the key is not joined.
+    /// `stale` is the object that the caller found to be out of date. If the store has a newer one, it is returned and
+    /// no fill begins. A fill that began before a purge of the key is not joined.
     pub fn begin_fill(&self, key: KeyRef<'_>, stale: Option<&Object>) -> FillRole {
         fill::begin(self.puts(), key, stale)
     }
 
     /// Puts a whole object without tags.
     ///
-    /// *Errors*: `Busy` if the disk is too slow for the puts (nothing is stored), `Invalid` if it is out of bounds,
-    /// `Stopped`. *Durability*: none when it returns. An object that is [admitted](crate::AdmissionOptions) is written
-    /// within the write delay; then [`sequences`](Store::sequences) has reached it. An object that is not admitted is
-    /// no error: if it is one record, it is found as long as memory keeps it; it hides the version that it replaces;
-    /// and after the end of the process it is a miss. *Cost*: a body of several records waits for room while it is put,
-    /// as long as the disk takes.
+    /// *Errors*: `Busy` if the disk is too slow for the puts (nothing is stored), `Invalid` if the object is out of
+    /// bounds, `Stopped`. *Durability*: none when it returns. An object that is [admitted](crate::AdmissionOptions) is
+    /// written within the write delay; then [`sequences`](Store::sequences) has reached it. An object that is not
+    /// admitted is no error. If it is one record, it is found as long as memory keeps it. It hides the version that it
+    /// replaces. After the end of the process it is a miss. *Cost*: a put of several records waits for the disk
+    /// whenever there is no room for the next one.
     pub async fn put(&self, key: KeyRef<'_>, metadata: Bytes, body: Bytes) -> Result<Sequence, Error> {
         self.put_tagged(key, &[], metadata, body).await
     }
 
-    /// Puts a whole object under tags. It can be [purged](Store::purge_tag) by each of them.
+    /// Puts a whole object with tags. It can be [purged](Store::purge_tag) by each of its tags.
     ///
-    /// As [`put`](Store::put). *Errors*: also `Invalid` if a tag has no byte or more than
+    /// Otherwise like [`put`](Store::put). *Errors*: also `Invalid` if a tag is empty or longer than
     /// [`TAG_BYTES_MAX`](crate::TAG_BYTES_MAX), or there are more than [`TAGS_MAX`](crate::TAGS_MAX) different ones
-    /// (nothing is stored). *Cost*: 8 bytes a tag on disk and in memory, none in the index.
+    /// (nothing is stored). *Cost*: 8 bytes per tag on disk and in memory, none in the index.
     pub async fn put_tagged(
         &self,
         key: KeyRef<'_>,
@@ -174,7 +174,7 @@ impl Store {
         }
         if body.len() as u64 <= puts.span.layout.whole_bytes_max {
             let (primary_hash, hash) = puts.span.hash(key);
-            // Before its generation is drawn: a purge that is later finds the name.
+            // The name is noted before the generation is drawn, so that a later purge finds the name.
             puts.state.names.note(primary_hash);
             let parts = EntryParts {
                 key: key.to_owned(),
@@ -219,18 +219,20 @@ impl Store {
 
     /// Waits until there is room for another put, or the store takes no more writes.
     ///
-    /// It is for callers that can wait; a proxy had better not store. Another caller may take the room first.
+    /// This is for callers that can wait; a proxy should rather not store the object. Another caller may use the room
+    /// first.
     pub async fn wait_for_room(&self) {
         self.puts().intake.queue.wait_for_room().await;
     }
 
-    /// Hints that objects of the primary key `object` will be wanted with those of `seed`, as an image with its page.
+    /// Hints that objects of the primary key `object` will be requested together with those of `seed`, like an image
+    /// with its page.
     ///
-    /// Objects that are put or wait to be written are then written side by side, and read together if that pays. Give
-    /// the hint before the put, or right after it, and before each get: an object that was stored elsewhere is then
-    /// moved next to its page ([`rewrite_percent`](crate::OpenOptions::rewrite_percent)). A hint changes no answer.
-    /// *Durability*: none; a hint is kept until it is used or others need its place. *Cost*: two hashes and one atomic
-    /// store; no lock, no allocation.
+    /// Such objects are written side by side if they are put now or still wait to be written, and they are read
+    /// together if that pays off. Give the hint before the put, or right after it, and before each get: an object that
+    /// was stored elsewhere is then moved next to its page ([`rewrite_percent`](crate::OpenOptions::rewrite_percent)).
+    /// A hint changes no answer. *Durability*: none; a hint is kept until it is used or its place in the table is
+    /// needed. *Cost*: two hashes and one atomic store; no lock, no allocation.
     pub fn collocate(&self, object: &[u8], seed: &[u8]) {
         let (span, rewriting) = (self.span(), self.rewriting());
         let hash = |primary| span.hash(KeyRef::new(primary, b"")).0;
@@ -244,25 +246,25 @@ impl Store {
         Ok(self.sequences())
     }
 
-    /// Writes an index checkpoint now, of all that was written before this call.
+    /// Writes an index checkpoint now; it covers everything written before this call.
     pub async fn checkpoint(&self) -> Result<(), Error> {
         self.ask(Command::Checkpoint).await
     }
 
-    /// Reads and verifies every record that the index leads to; changes nothing. *Cost*: reads the whole store once.
+    /// Reads and verifies every record that the index points to; changes nothing. *Cost*: reads the whole store once.
     ///
-    /// `progress` receives how many of how many entries are done.
+    /// `progress` receives the number of checked entries and the number of all.
     pub async fn check(&self, progress: impl FnMut(u64, u64)) -> CheckReport {
         self.state().presence.wait_for_all().await;
         check::check(self.state(), progress).await
     }
 
-    /// How far puts have come.
+    /// The sequences that puts have reached.
     pub fn sequences(&self) -> Sequences {
         self.puts().intake.sequences()
     }
 
-    /// Takes the notes for the operator since the last call: damage, failed reads.
+    /// Returns the notes for the operator since the last call: damage, failed reads.
     pub fn take_notes(&self) -> Vec<String> {
         self.span().take_notes()
     }
@@ -318,17 +320,17 @@ impl Store {
         }
     }
 
-    /// Why it takes no more writes, if that is so.
+    /// Why the store takes no more writes; `None` if it does.
     pub(crate) fn stopped(&self) -> Option<String> {
         self.state().stopped().map(str::to_owned)
     }
 
-    /// The clock when a span of its store last came back.
+    /// The generation clock when a span of the store was last present again.
     pub(crate) fn since(&self) -> u64 {
         self.state().progress.since.load(Ordering::Acquire)
     }
 
-    /// The number of the last purge of its store that is durable on it.
+    /// The number of the store's last purge that is durable on this span.
     pub(crate) fn purge_number(&self) -> u64 {
         self.state().progress.purge_number.load(Ordering::Acquire)
     }
@@ -353,14 +355,13 @@ impl Store {
         &self.puts().span
     }
 
-    /// Whether all fragments of an object seem to be there; if not, its head is of no use.
+    /// Whether all fragments of an object seem to be there. If not, the object is forgotten: its head is useless.
     fn is_complete(&self, object: &Object) -> bool {
         let entry = &object.entry;
         let EntryKind::Head { generation, count } = entry.kind else { return true };
         let complete = (0..count).all(|number| self.lookup().has_fragment(entry.hash, generation, number));
         if let Some(location) = entry.location().filter(|_| !complete) {
-            // No older version under this key may be found in its place, and the next version may not stay only in
-            // memory.
+            // No older version of this key may be found instead, and the next version must not stay only in memory.
             if self.puts().intake.admission.is_open() {
                 self.state().forget_from(entry.hash, location);
             }
@@ -377,7 +378,7 @@ impl Store {
         self.answer(answer).await
     }
 
-    /// Asks the writer for something; returns once the writer will come to it.
+    /// Sends the writer a command; returns when the command is in the writer's queue.
     pub(crate) async fn send(
         &self,
         command: impl FnOnce(oneshot::Sender<Result<(), Error>>) -> Command,

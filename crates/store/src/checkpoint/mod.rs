@@ -1,9 +1,9 @@
-//! Index checkpoints: the slots as they are, twice in turn.
+//! Index checkpoints: copies of the index's slots, written alternately to two areas.
 //!
-//! Owns: writing a checkpoint beside a running store, and reading one back, shard by shard. A checkpoint may hold more
-//! than was true at its log position (the index goes on changing while it is written), never less; what roll forward
-//! replays from that position on makes it right again. Each has a hot list, as far as the area has room: the locations
-//! of the objects in memory. It is advice (`warm`): a damaged part is left out and counted.
+//! Owns: writing a checkpoint while the store runs, and reading one, shard by shard. The index changes while it is
+//! written. So a checkpoint may contain changes after its log position, but never lacks one before it; replaying the
+//! log from that position makes it correct. Each checkpoint has a hot list, if the area has room: the locations of the
+//! objects in memory. The hot list is advice (`warm`): a damaged part is skipped and counted.
 
 pub mod warm;
 
@@ -29,15 +29,15 @@ use crate::state::State;
 
 /// Size of a chunk on disk, header included, in bytes.
 const CHUNK_BYTES: usize = 64 << 10;
-/// The most that a chunk holds, in bytes.
+/// The largest payload of a chunk, in bytes.
 const PAYLOAD_BYTES_MAX: u64 = (CHUNK_BYTES - CHUNK_HEADER_BYTES) as u64;
-/// Chunks in one read at most, while a shard is loaded.
+/// How many chunks are read at once while a shard is loaded.
 const READ_CHUNKS: u64 = 32;
-/// Places in a hot list at most, and the chunks that they take.
+/// The largest number of places in a hot list, and the chunks that they take.
 const HOT_PLACES_MAX: usize = 1 << 20;
 const HOT_CHUNKS_MAX: u64 = (HOT_PLACES_MAX as u64).div_ceil(PAYLOAD_BYTES_MAX / 8);
 
-/// The contents of a checkpoint beside the index.
+/// The header of a checkpoint.
 #[derive(Debug, Clone, Copy)]
 pub struct CheckpointHeader {
     pub number: u64,
@@ -50,17 +50,18 @@ pub struct CheckpointHeader {
     homes: [u32; INDEX_SHARDS],
 }
 
-/// The source of a checkpoint.
+/// What a checkpoint is made from.
 #[derive(Clone)]
 pub(crate) struct Checkpoints {
     pub state: Arc<State>,
-    /// The objects that are still to be taken into memory.
+    /// The objects that are still to be read into memory.
     pub warm_list: Arc<WarmList>,
-    /// The runtime on which memory is searched.
+    /// Decides on which thread memory is searched.
     pub background: Background,
 }
 
-/// Writes the index as checkpoint `number`, and flushes. Returns its contents; `None` if they do not fit its area.
+/// Writes the index as checkpoint `number`, and flushes. Returns its header; `None` if the index does not fit into the
+/// area.
 ///
 /// `last_sequence` is the highest sequence before `position`.
 pub(crate) async fn write_checkpoint(
@@ -125,7 +126,7 @@ pub(crate) async fn write_checkpoint(
     }))
 }
 
-/// Writes the hot list of the newest checkpoint again, as memory is now, without a flush: it is advice.
+/// Rewrites the hot list of the newest checkpoint from the present memory, without a flush: it is advice.
 pub(crate) async fn rewrite_hot(from: &Checkpoints, header: &CheckpointHeader) -> Result<(), Error> {
     let (number, area) = (header.number, from.state.span.layout.checkpoint_offset[(header.number % 2) as usize]);
     let (magic, chunk, offset) = (Magic::HotChunk, header.chunk_count, header.hot_offset());
@@ -141,7 +142,7 @@ struct ChunkWriter<'a> {
     area: u64,
     magic: Magic,
     chunk: u64,
-    /// Where the next chunk goes, in bytes from the start of the area.
+    /// The offset of the next chunk in the area, in bytes.
     offset: u64,
     payload: Vec<u8>,
 }
@@ -159,11 +160,10 @@ impl ChunkWriter<'_> {
         Ok(true)
     }
 
-    /// Writes the locations of the objects that are in memory, or are still to be taken into it, as far as there is
-    /// room.
+    /// Writes the locations of the objects that are in memory or still to be read into it, as far as there is room.
     async fn write_hot(&mut self) -> Result<(), Error> {
         self.magic = Magic::HotChunk;
-        // Looking at all that is in memory takes time, and appends wait for this thread.
+        // Visiting all entries in memory takes time, and appends need this thread.
         let mut hot = match self.from.background {
             Background::Caller => self.from.state.memory.hot_places(HOT_PLACES_MAX),
             Background::Threads => {
@@ -183,7 +183,7 @@ impl ChunkWriter<'_> {
         Ok(())
     }
 
-    /// Writes the gathered entries; false if the area has no room for them.
+    /// Writes the collected payload as a chunk. Returns false if the area has no room for it.
     async fn write_chunk(&mut self) -> Result<bool, Error> {
         let offset = self.offset;
         let length = (CHUNK_HEADER_BYTES + self.payload.len()).next_multiple_of(BLOCK_BYTES as usize);
@@ -213,7 +213,7 @@ impl ChunkWriter<'_> {
     }
 }
 
-/// The headers of both areas that are whole, newest first.
+/// The intact headers of the two areas, newest first.
 pub(crate) async fn read_headers(device: &SharedDevice, layout: &Layout) -> Vec<CheckpointHeader> {
     let mut headers = Vec::new();
     for (area, &address) in layout.checkpoint_offset.iter().enumerate() {
@@ -251,7 +251,7 @@ pub(crate) async fn read_headers(device: &SharedDevice, layout: &Layout) -> Vec<
 }
 
 impl CheckpointHeader {
-    /// Whether its shards fit `index`, and take as many chunks as it says.
+    /// Whether its shards fit `index`, and its number of chunks is consistent.
     pub fn fits(&self, index: &Index) -> bool {
         self.homes.iter().all(|&homes| index.can_have(homes))
             && self.shard_start(INDEX_SHARDS).div_ceil(PAYLOAD_BYTES_MAX) == self.chunk_count
@@ -262,7 +262,7 @@ impl CheckpointHeader {
         self.homes[shard]
     }
 
-    /// The number of entries that it states: no more than its slots can hold.
+    /// The stated number of entries, limited to what its slots can contain.
     pub fn entries(&self) -> u64 {
         self.entry_count.min(self.index_bytes() / 8)
     }
@@ -279,7 +279,7 @@ impl CheckpointHeader {
 
     /// The start of the hot list, in bytes from the start of the area.
     fn hot_offset(&self) -> u64 {
-        // The last chunk of the index may be a short one.
+        // The last chunk of the index may be shorter.
         let index_bytes = self.index_bytes();
         let whole = index_bytes / PAYLOAD_BYTES_MAX;
         let rest = Some(index_bytes % PAYLOAD_BYTES_MAX).filter(|&rest| rest > 0);
@@ -296,8 +296,8 @@ impl CheckpointHeader {
 /// Reads the slots of one shard of a checkpoint that [`fits`](CheckpointHeader::fits); `None` if a chunk of it is
 /// damaged.
 ///
-/// They are put into `slots`, which are empty and have room for them. The buffer of an earlier call is used again, as
-/// zeroing new memory costs more than reading into old.
+/// The result is put into `slots`, which must be empty and have room. The buffer of an earlier call is reused, because
+/// zeroing new memory costs more than the read.
 pub(crate) async fn read_shard(
     device: &SharedDevice,
     layout: &Layout,
@@ -321,7 +321,7 @@ pub(crate) async fn read_shard(
             let address = area + BLOCK_BYTES + chunk * CHUNK_BYTES as u64;
             let place = Place { identity: layout.identity, epoch: header.number, address };
             let payload = payload(bytes, Magic::CheckpointChunk, place, chunk)?;
-            // All are full but the last one.
+            // All chunks are full except the last one.
             let from = chunk * PAYLOAD_BYTES_MAX;
             let wanted = start.saturating_sub(from) as usize..(end - from).min(PAYLOAD_BYTES_MAX) as usize;
             if !slots.add(payload.get(wanted)?) {
@@ -333,7 +333,7 @@ pub(crate) async fn read_shard(
     Some(slots)
 }
 
-/// The hot list of a checkpoint, hottest first, and how many chunks of it are damaged.
+/// The hot list of a checkpoint, most requested first, and how many of its chunks are damaged.
 pub(crate) async fn load_hot(
     device: &SharedDevice,
     layout: &Layout,
@@ -356,7 +356,8 @@ pub(crate) async fn load_hot(
                 HotPlace::unpack(u64::from_le_bytes(packed.try_into().expect("chunks are of eight bytes")))
             })),
             None if number < header.hot_chunk_count => damaged += 1,
-            // It was rewritten since, with as many more as there are.
+            // The list may have been rewritten with more chunks than the header says; it ends with the first invalid
+            // one.
             None => break,
         }
     }

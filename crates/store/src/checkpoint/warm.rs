@@ -1,23 +1,23 @@
-//! Warming up: what was in memory comes back after a restart, from the disk, in the order of the disk.
+//! Warming up: after a restart, the objects that were in memory are read into memory again, in the order of the disk.
 //!
-//! Owns: which objects are taken into memory without being requested, and how gently. The list has the replayed
-//! records, newest first, and then the checkpoint's hot list. Leaves to others: the storage of the list (`checkpoint`),
-//! and the room in memory (`memory`).
+//! Owns: which objects are read into memory without a request, and limits on this work. The list has the replayed
+//! records, newest first, and then the checkpoint's hot list. Leaves to others: storing the list (`checkpoint`), and
+//! the room in memory (`memory`).
 //!
 //! # Invariants
-//! The list is advice: it says where to look, and nothing about what is there.
-//! 1. What is taken is a whole object with its checksums, at its own address, in the epoch that its segment had before
-//!    the read.
-//! 2. The index leads to this very place, and to none that is newer for its hash; memory has no entry under its id.
-//!    Both are looked at under the lock under which entries enter memory, with the state of the segment.
-//! 3. No purge kills it. A later purge finds it like any other object in memory, since purges are compared at every
-//!    hit.
+//! The list is advice: it only says where to read.
+//! 1. Only a whole object enters memory. Its header and body match their checksums, its address, and the epoch that the
+//!    segment had before the read.
+//! 2. The index has this location and no newer one for its hash, and memory has no entry under its id. Both, and the
+//!    epoch of the segment, are checked under the lock under which entries enter memory.
+//! 3. It is not purged. A later purge applies to it as to any other object in memory, because every hit is compared
+//!    with the purges.
 //! 4. It evicts nothing: if memory is full, warming ends.
-//! 5. A checkpoint made before it has ended also names the objects still to be taken in its hot list: crashes in a row
-//!    leave memory no colder than one does.
+//! 5. A checkpoint written during warming also has the objects still to be read in its hot list. So after several
+//!    crashes, memory is no colder than after one.
 //!
 //! *Cost*: one read of at most [`RUN_BYTES_MAX`] for objects close together, [`READS_AT_ONCE`] at a time, on the
-//! writer's thread; a list of 8 bytes for each object.
+//! writer's thread; a list of 8 bytes per object.
 
 use std::sync::{Arc, Mutex};
 
@@ -39,26 +39,26 @@ use crate::state::record::unasked;
 
 /// The longest read, in bytes.
 const RUN_BYTES_MAX: u64 = 512 << 10;
-/// Unwanted bytes are read along if they are fewer than this between two wanted records.
+/// A gap between two records is read with them if it has at most this many bytes.
 const GAP_BYTES_MAX: u64 = 16 << 10;
-/// Reads at the same time.
+/// How many reads run at the same time.
 const READS_AT_ONCE: usize = 2;
-/// The least memory of an entry beside its record, in bytes: no more entries than fit are read.
+/// The memory of an entry in addition to its record is at least this, in bytes; the list is cut to what fits.
 const ENTRY_BYTES_MIN: u64 = 200;
-/// Objects that are decoded before others on the thread get their turn.
+/// After this many decoded objects, other tasks of the thread get a turn.
 const TURN: usize = 128;
 
 /// The list to warm up with.
 pub(crate) struct Warm {
-    /// Whether there is anything to warm up.
+    /// Whether warming up is enabled.
     pub is_wanted: bool,
     /// The checkpoint whose hot list is read.
     pub checkpoint: Option<CheckpointHeader>,
-    /// Locations of the objects written since, newest first.
+    /// Locations of the objects written since that checkpoint, newest first.
     pub newest: Vec<Location>,
 }
 
-/// Reports that warming has ended, for any reason.
+/// When dropped, reports that warming has ended, for any reason.
 struct EndWarming(Arc<WarmList>);
 
 impl Drop for EndWarming {
@@ -67,20 +67,20 @@ impl Drop for EndWarming {
     }
 }
 
-/// The bytes of one read, and the positions of the wanted records in them.
+/// One read, and the locations of the records in it.
 struct Run {
     extent: Extent,
     places: Vec<HotPlace>,
 }
 
-/// Takes into memory what was there, until it is full or the list ends.
+/// Reads the objects of the list into memory, until memory is full or the list ends.
 pub(crate) fn warm_up(state: Arc<State>, warm_list: Arc<WarmList>, warm: Warm) -> impl Future<Output = ()> + Send {
-    // Also if it is broken off before it begins.
+    // Created here, so that it is dropped even if the future is dropped before its first poll.
     let end = EndWarming(warm_list);
     async move {
         if warm.is_wanted {
             read_list(&state, &end.0, warm).await;
-            // Nothing is left, as it was not broken off.
+            // Warming was not aborted, so nothing is left to read.
             end.0.set(Arc::default());
         }
     }
@@ -95,7 +95,7 @@ async fn read_list(state: &State, warm_list: &WarmList, warm: Warm) {
         list.extend(hot);
     }
     let mut room = state.memory.capacity();
-    // Many of the objects written last were requested once.
+    // The newest objects count as requested once; sorting keeps their order among equals.
     list.sort_by_key(HotPlace::hottest_first);
     list.retain(|place| {
         let taken = place.location().bytes_max() + ENTRY_BYTES_MIN;
@@ -107,7 +107,7 @@ async fn read_list(state: &State, warm_list: &WarmList, warm: Warm) {
     list.dedup_by_key(|place| place.location().granule);
     let list = Arc::new(list);
     warm_list.set(Arc::clone(&list));
-    // The memory of one read serves another.
+    // The buffer of one read is reused for another.
     let spares: Mutex<Vec<Buffer>> = Mutex::default();
     let spare = || spares.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).pop();
     let mut runs = stream::iter(Runs { span: &state.span, list: list.iter().copied().peekable() })
@@ -136,7 +136,7 @@ async fn read_list(state: &State, warm_list: &WarmList, warm: Warm) {
     }
 }
 
-/// Takes one object out of the bytes read, if it passes the checks.
+/// Puts one object from the bytes read into memory, if it passes the checks.
 fn take(state: &State, buffer: &[u8], extent: Extent, hot: HotPlace) -> Warmed {
     let location = hot.location();
     let address = state.span.address_of(location);
@@ -162,7 +162,7 @@ fn take(state: &State, buffer: &[u8], extent: Extent, hot: HotPlace) -> Warmed {
     warmed
 }
 
-/// Gathers locations in the order of the disk into runs.
+/// Combines locations, in the order of the disk, into reads.
 struct Runs<'a, L: Iterator<Item = HotPlace>> {
     span: &'a Span,
     list: std::iter::Peekable<L>,

@@ -1,7 +1,7 @@
-//! Segments that are read before the contents of the segments before them are known.
+//! Segments that are read ahead, before the segments before them are known.
 //!
-//! Owns: what such a reading found, whether it holds, and the memory that goes from one to the next. Leaves to others:
-//! reading (`segment`), and which segments are read (`recover`).
+//! Owns: the result of reading ahead, whether it is still valid, and the memory that is reused from one read to the
+//! next. Leaves to others: reading (`segment`), and which segments are read (`recover`).
 
 use nectary_block::{Buffer, SharedDevice};
 
@@ -9,8 +9,8 @@ use crate::disk::segment::{Care, LoggedRecord, Scanned, SegmentReader};
 use crate::format::TableEntry;
 use crate::format::layout::Layout;
 
-/// Memory that reading a segment takes, to be used again for another: new memory takes longer to fill than all the
-/// rest.
+/// Memory for reading a segment, reused for the next one: the page faults of new memory would take longer than
+/// everything else.
 #[derive(Default)]
 pub struct Spare {
     records: Vec<LoggedRecord>,
@@ -18,7 +18,7 @@ pub struct Spare {
     buffer: Option<Buffer>,
 }
 
-/// The contents of a segment from an offset on, read before those of the segments before it are known.
+/// The contents of a segment from an offset on, read before the earlier segments are known.
 pub struct Ahead {
     pub epoch: u64,
     pub offset: u64,
@@ -29,7 +29,7 @@ pub struct Ahead {
 }
 
 impl Ahead {
-    /// Reads the appends that are there; `last_sequence` is the sequence before them, or higher.
+    /// Reads the appends in a segment; only those whose first sequence is above `last_sequence` are accepted.
     pub async fn read(
         device: &SharedDevice,
         layout: &Layout,
@@ -48,17 +48,17 @@ impl Ahead {
         Ahead { epoch, offset, care, records, scanned, spare }
     }
 
-    /// Gives back the memory that it took.
+    /// Returns the memory for reuse.
     pub fn into_spare(self) -> Spare {
         let Ahead { mut records, spare, .. } = self;
         records.clear();
         Spare { records, ..spare }
     }
 
-    /// Whether it would have been read the same had it been known that the sequence before it is `last_sequence`.
+    /// Whether the result is also valid when the sequence before the segment is `last_sequence`.
     ///
-    /// The first append is judged by that sequence; each further one by the append before it. If anything is missing or
-    /// damaged, that sequence decides what else is believed.
+    /// The first append is checked against that sequence; each further append against the one before it. If anything is
+    /// missing or damaged, the result may depend on that sequence, so it is not valid.
     pub fn holds_after(&self, last_sequence: u64) -> bool {
         let clean = self.scanned.holes.is_empty() && self.scanned.salvaged == 0 && !self.scanned.damaged;
         clean && self.scanned.first_sequence.is_none_or(|first| first > last_sequence)

@@ -1,10 +1,10 @@
 //! How fast the ring turns: when the last segments were opened.
 //!
-//! Owns: the question whether what a segment holds stays long enough to be read. If the ring turns slowly a share of
-//! the segments is margin enough ([`Layout::stays`](crate::format::layout::Layout::stays)); if it turns in seconds,
-//! time counts: a segment stays if as many recent openings as are left to it took at least [`READING_MS`]. So the
-//! margin follows the load, and falls by itself when it ends. Re-inserted bytes count like put ones, as they open
-//! segments too.
+//! Owns: the decision whether a segment stays long enough to be read. If the ring turns slowly, a share of the segments
+//! is a sufficient margin ([`Layout::stays`](crate::format::layout::Layout::stays)). If the ring turns within seconds,
+//! time decides: let n be the number of openings until the segment is overwritten; it stays if the last n openings took
+//! at least [`READING_MS`]. So the margin grows with the load, and shrinks when the load ends. Re-inserted bytes count
+//! like put bytes, because they also open segments.
 //!
 //! *Cost*: the clock is read only for records in the oldest quarter of the ring.
 
@@ -14,20 +14,20 @@ use tokio::time::Instant;
 
 use crate::format::layout::Layout;
 
-/// How long the rest of a body stays at least when its reading begins, in milliseconds.
+/// How long a segment must stay at least when reading a body from it begins, in milliseconds.
 const READING_MS: u64 = 100;
-/// The oldest this many epochs may be too old to begin to read them, at most; and at most a quarter of all.
+/// At most this many of the oldest epochs, and at most a quarter of all, are refused as too old.
 const OPENINGS: u64 = 64;
 
 /// When segments were opened.
 pub struct Pace {
     begun: Instant,
-    /// By epoch: the time at which it was opened, in milliseconds, plus one; 0 if that time is not known.
+    /// By epoch: the time of its opening in milliseconds, plus one; 0 if it is not known.
     opened: [AtomicU64; OPENINGS as usize],
 }
 
 impl Pace {
-    /// Knows of no opening yet.
+    /// Makes a list without openings.
     pub fn new() -> Pace {
         Pace { begun: Instant::now(), opened: std::array::from_fn(|_| AtomicU64::new(0)) }
     }
@@ -48,7 +48,7 @@ impl Pace {
         self.opened[(epoch % OPENINGS) as usize].store(now_ms + 1, Ordering::Relaxed);
     }
 
-    /// How long the last `count` openings took until now, in milliseconds; forever if there were fewer.
+    /// How long ago the first of the last `count` openings was, in milliseconds; `u64::MAX` if there were fewer.
     fn took(&self, count: u64, head: u64, now_ms: u64) -> u64 {
         let Some(first) = (head + 1).checked_sub(count) else { return u64::MAX };
         match self.opened[(first % OPENINGS) as usize].load(Ordering::Relaxed) {

@@ -1,9 +1,9 @@
-//! Reading segments back: append by append, and record by record if an append's header is damaged.
+//! Reading segments: append by append, or record by record if an append's header is damaged.
 //!
-//! Owns: the rule of which parts of a segment are believed. In log order every append's first sequence is higher than
-//! all sequences before it; so what an earlier open of the store wrote and lost never looks like today's, and a record
-//! that is found alone counts only if its sequence fits between its neighbours. Leaves to others: when one fits
-//! (`alone`), how much is read at once (`window`), and the conclusions from a record.
+//! Owns: the rule which parts of a segment are valid. In log order, the first sequence of each append is higher than
+//! all sequences before it. So bytes that an earlier open wrote and lost are never mistaken for current ones. A record
+//! without its append's header is valid only if its sequence fits between its neighbours. Leaves to others: when it
+//! fits (`alone`), how much is read at once (`window`), and what follows from a record.
 
 use nectary_block::{Buffer, SharedDevice};
 
@@ -18,16 +18,16 @@ use crate::format::{Location, LogEnd};
 use crate::names::key::{KeyHash, PrimaryHash};
 use crate::planted::{Bug, planted};
 
-/// How much is read at once where appends are small, in bytes.
+/// How much is read at once if appends are small, in bytes.
 const WINDOW_BYTES: u64 = 1 << 20;
-/// How much is read at once while a store is opened, in bytes: requests wait for it.
+/// How much is read at once while a store is opened, in bytes. Requests wait for the open, so reads are larger.
 const WINDOW_BYTES_AHEAD: u64 = 4 << 20;
-/// The size of a read where appends are large and only their headers are wanted, in bytes.
+/// The size of a read if appends are large and only their headers are needed, in bytes.
 const HEADER_WINDOW_BYTES: u64 = 16 << 10;
 /// Appends from this size on count as large, in bytes.
 const LARGE_APPEND_BYTES: u64 = 128 << 10;
 
-/// A record that the log tells of.
+/// A record in the log.
 #[derive(Debug, Clone, Copy)]
 pub struct LoggedRecord {
     pub hash: KeyHash,
@@ -41,18 +41,18 @@ pub struct LoggedRecord {
     pub whole: bool,
     /// Whether it is a fragment.
     pub fragment: bool,
-    /// Whether it was read and differs from what was written.
+    /// Whether it was read and found damaged.
     pub damaged: bool,
-    /// Of the head of a fragmented object that was read itself: the generation and the count of its fragments.
+    /// If the record is the head of a fragmented object and was read: the generation and the number of its fragments.
     pub fragments: Option<(u64, u32)>,
 }
 
-/// How closely a segment is looked at.
+/// How thoroughly a segment is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Care {
-    /// Damage is searched for records and later appends.
+    /// Tables are read; only damaged areas are searched for records and later appends.
     Search,
-    /// Every record is read and checked too, because the segment may never have been flushed.
+    /// Every record is also read and checked, because the segment may never have been flushed.
     Verify,
 }
 
@@ -61,29 +61,29 @@ pub enum Care {
 pub struct Scanned {
     /// Appends read.
     pub appends: u64,
-    /// Their bytes.
+    /// The bytes of these appends.
     pub append_bytes: u64,
     /// The first sequence of the first append.
     pub first_sequence: Option<u64>,
     /// Records found one by one.
     pub salvaged: u64,
-    /// Whether an append in the middle was not believed.
+    /// Whether an append in the middle is invalid.
     pub damaged: bool,
     /// The highest sequence so far.
     pub last_sequence: u64,
-    /// Where the log goes on in this segment, in bytes from its start.
+    /// Where the log continues in this segment, in bytes from its start.
     pub end: u64,
-    /// How far the purge log went, as appends say.
+    /// The end of the purge log, as appends state it.
     pub purge_end: LogEnd,
     /// The flushed sequence, as appends state it.
     pub flushed_sequence: u64,
-    /// The last sequences before appends that are missing or not whole.
+    /// For each missing or damaged append: the last sequence before it.
     pub holes: Vec<u64>,
-    /// Appends that seem to be the first after an open.
+    /// Appends that are the first after an open, by their sequences.
     pub opens: Vec<FirstAppend>,
 }
 
-/// The first append after an open. The sequence that it says was flushed is the one that this open had recovered.
+/// The first append after an open. The flushed sequence in it is the sequence that this open had recovered.
 #[derive(Debug, Clone, Copy)]
 pub struct FirstAppend {
     pub first_sequence: u64,
@@ -97,9 +97,9 @@ pub struct SegmentReader<'a> {
     layout: &'a Layout,
     epoch: u64,
     start: u64,
-    /// The end of the bytes read from it, in bytes from its start.
+    /// Where reading ends, in bytes from the start of the segment.
     end: u64,
-    /// Memory for the next table.
+    /// Memory to reuse for the next table.
     table: Vec<TableEntry>,
     window: Window<'a>,
     window_bytes_max: u64,
@@ -114,18 +114,18 @@ impl<'a> SegmentReader<'a> {
         SegmentReader { layout, epoch, start, end, table: Vec::new(), window, window_bytes_max: WINDOW_BYTES }
     }
 
-    /// Reads only what begins before this offset in the segment.
+    /// Limits reading to appends that begin before this offset in the segment.
     pub fn until(self, end: u64) -> SegmentReader<'a> {
         SegmentReader { end, ..self }
     }
 
-    /// The same, in larger reads.
+    /// Reads like [`new`](Self::new), in larger reads.
     pub fn ahead(device: &'a SharedDevice, layout: &'a Layout, epoch: u64) -> SegmentReader<'a> {
         let window_bytes_max = WINDOW_BYTES_AHEAD;
         SegmentReader { window_bytes_max, ..SegmentReader::new(device, layout, epoch) }
     }
 
-    /// Takes memory for tables and windows.
+    /// Takes memory to reuse for tables and windows.
     pub(super) fn take_memory(&mut self, table: Vec<TableEntry>, buffer: Option<Buffer>) {
         self.table = table;
         self.window.take_memory(buffer);
@@ -146,7 +146,7 @@ impl<'a> SegmentReader<'a> {
     ) -> Scanned {
         let mut scanned = Scanned { last_sequence, end: offset, ..Scanned::default() };
         let mut position = offset;
-        // How large appends are is known with the first of them.
+        // The size of appends is known only after the first one.
         self.window.read_bytes = if care == Care::Verify { self.window_bytes_max } else { HEADER_WINDOW_BYTES };
         while position + BLOCK_BYTES <= self.end {
             if let Some(append) = self.append_at(position, scanned.last_sequence).await {
@@ -173,7 +173,7 @@ impl<'a> SegmentReader<'a> {
                 let bytes = u64::from(append.fields.append_bytes.get());
                 self.window.read_bytes = match care {
                     Care::Verify => self.window_bytes_max,
-                    // The next one's table will be about as long: one read is enough then.
+                    // The table of the next append is probably about as long; then one read is enough.
                     Care::Search if bytes >= LARGE_APPEND_BYTES => {
                         let table_bytes = (append.table.len() * TABLE_ENTRY_BYTES) as u64;
                         HEADER_WINDOW_BYTES + table_bytes / 8 * 9
@@ -198,7 +198,8 @@ impl<'a> SegmentReader<'a> {
             if found.count > 0 {
                 scanned.last_sequence = scanned.last_sequence.max(found.last_sequence);
                 scanned.end = found.end;
-                // An open that finds it so goes on after it: a part missing there is another hole, of that open.
+                // An open that finds the log like this writes after these records. So a missing part there is another
+                // hole, made by that open.
                 if found.end < stop && next.is_some() {
                     scanned.holes.push(scanned.last_sequence);
                 }
@@ -211,7 +212,7 @@ impl<'a> SegmentReader<'a> {
         scanned
     }
 
-    /// Offsets of blocks from `offset` on that begin like a frame of this epoch.
+    /// Offsets of blocks from `offset` on that look like the beginning of an append of this epoch.
     pub async fn frames_from(&mut self, offset: u64) -> Vec<u64> {
         let mut found = Vec::new();
         let mut position = offset;
@@ -231,9 +232,9 @@ impl<'a> SegmentReader<'a> {
         found
     }
 
-    /// The epoch that the first append in this segment states; if that is damaged, or of an earlier cycle than the
-    /// one requested, the newest of all in it: a crash may have kept the first block of the earlier cycle and a later
-    /// one of today's.
+    /// The epoch in the first append of this segment. If that append is damaged, or of an earlier cycle than the
+    /// requested one, the newest epoch in the segment: after a crash, the first block may be of the earlier cycle and a
+    /// later block of the current one.
     pub async fn find_epoch(&mut self) -> Option<u64> {
         let layout = self.layout;
         let count = layout.segment_count;
@@ -241,7 +242,7 @@ impl<'a> SegmentReader<'a> {
         let mut newest: Option<u64> = None;
         let mut blank = true;
         let mut position = 0;
-        // The first append tells it, in most cases.
+        // In most cases the first append is enough.
         self.window.read_bytes = HEADER_WINDOW_BYTES;
         while position + BLOCK_BYTES <= self.layout.segment_bytes {
             let room = self.layout.segment_bytes - position;
@@ -266,8 +267,8 @@ impl<'a> SegmentReader<'a> {
                     newest = newest.max(Some(epoch));
                 }
             }
-            // A segment that was never used is blank; one whose first header is damaged is searched to its end, because
-            // appends of an earlier cycle may follow.
+            // A segment that was never used is blank. A segment whose first header is damaged is searched to its end,
+            // because appends of an earlier cycle may follow.
             if blank && position >= 16 * BLOCK_BYTES {
                 return None;
             }
@@ -308,7 +309,7 @@ impl<'a> SegmentReader<'a> {
         None
     }
 
-    /// Visits the records of an append; false if some were to be checked and are not whole.
+    /// Visits the records of an append. Returns false if records were checked and some are damaged.
     async fn visit_append(
         &mut self,
         append: &Append,
@@ -363,7 +364,7 @@ impl<'a> SegmentReader<'a> {
         let hash_seed = self.layout.hash_seed;
         let mut salvaged = Salvaged::default();
         let mut position = range.start;
-        // They may be in any order, and are distinguished by sequence.
+        // Records may be in any order on disk; their sequences order them.
         let mut found: Vec<LoggedRecord> = Vec::new();
         while position + GRANULE_BYTES * 2 < range.end {
             let place = self.place(position);
@@ -429,7 +430,7 @@ fn fragments_of(record: &Record) -> Option<(u64, u32)> {
     (record.kind == RecordKind::Head).then(|| (fields.fragment_generation.get(), fields.fragment.get()))
 }
 
-/// The length of a record up to its body; `None` unless `bytes` look like a record of this place.
+/// The length of a record up to its body; `None` if `bytes` do not look like a record at this place.
 fn record_header_bytes(bytes: &[u8], place: Place) -> Option<u64> {
     let length = format::apparent_bytes(bytes, Magic::Record, place.identity, place.address)?;
     Some(length.max(HEADER_BYTES as u64))

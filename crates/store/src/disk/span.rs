@@ -1,8 +1,8 @@
 //! The device of an open span: the position of the ring, and reading extents of it.
 //!
-//! Owns: the device and its layout, the epoch that is being written, how fast the ring turns, what is counted, and the
-//! notes for the operator. Promises: every read of records is counted, and a failed one is noted. Leaves to others: the
-//! meaning of the bytes (`record`), and locations (`index`).
+//! Owns: the device and its layout, the epoch that is being written, how fast the ring turns, the counters, and the
+//! notes for the operator. Promises: every read of records is counted, and a failed read is noted. Leaves to others:
+//! the meaning of the bytes (`state/record.rs`), and locations (`index`).
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,10 +17,10 @@ use crate::format::{GRANULE_BYTES, Location};
 use crate::names::key::{KeyHash, KeyRef, PrimaryHash, hash_key};
 use crate::names::tag::{TagHash, TagLedger, Tags, hash_tag};
 
-/// Notes that are kept until the caller takes them; later ones are dropped.
+/// How many notes are kept until the caller takes them; further ones are dropped.
 const NOTES_MAX: usize = 100;
 
-/// What is read at once: whole blocks of the device, in bytes from its start.
+/// A range of one read: whole blocks of the device, in bytes from its start.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Extent {
     pub start: u64,
@@ -62,7 +62,7 @@ impl Span {
         self.head.load(Ordering::Acquire)
     }
 
-    /// The ring has come to an epoch: its segment is overwritten from now on.
+    /// Sets the epoch being written: its segment is overwritten from now on.
     pub fn set_head(&self, epoch: u64) {
         self.head.store(epoch, Ordering::Release);
     }
@@ -72,7 +72,7 @@ impl Span {
         self.layout.epoch_of(location.granule * GRANULE_BYTES / self.layout.segment_bytes, head)
     }
 
-    /// Whether an epoch has been overwritten, or is being so.
+    /// Whether an epoch has been overwritten, or is being overwritten.
     pub fn is_overtaken(&self, epoch: u64) -> bool {
         epoch < self.layout.tail(self.head())
     }
@@ -82,7 +82,7 @@ impl Span {
         hash_key(self.layout.hash_seed, key)
     }
 
-    /// Hashes the tags of a caller. *Errors*: `Invalid` if one or all are out of bounds.
+    /// Hashes the tags of a caller. *Errors*: `Invalid` if a tag is out of bounds, or if there are too many.
     pub fn tags<'a>(&self, tags: impl IntoIterator<Item = &'a [u8]>) -> Result<Tags, Error> {
         let hashes = tags.into_iter().map(|tag| hash_tag(self.layout.hash_seed, tag));
         Tags::new(hashes.collect::<Result<Vec<TagHash>, Error>>()?, &self.tag_ledger)
@@ -93,7 +93,7 @@ impl Span {
         self.layout.segments_offset + location.granule * GRANULE_BYTES
     }
 
-    /// The blocks that a record at a location may take; `None` if there is no such place.
+    /// The blocks that a record at a location may take; `None` if the location is outside the segments.
     pub fn extent(&self, location: Location) -> Option<Extent> {
         let epoch = self.epoch_at(location, self.head());
         let offset = location.granule * GRANULE_BYTES;
@@ -112,7 +112,7 @@ impl Span {
         self.read_extent_into(extent, Buffer::recycled((extent.end - extent.start) as usize)).await
     }
 
-    /// The same, into a buffer of its length.
+    /// Reads an extent into a buffer of its length.
     pub async fn read_extent_into(&self, extent: Extent, buffer: Buffer) -> Result<Buffer, Error> {
         Counters::add(&self.counters.device_reads, 1);
         Counters::add(&self.counters.device_read_bytes, extent.end - extent.start);
@@ -134,7 +134,7 @@ impl Span {
         self.note(format!("{}: damaged record at offset {address}; its object is a miss", self.device.spec()));
     }
 
-    /// Keeps a message for the operator; a bounded number of them.
+    /// Keeps a message for the operator; the number of messages is bounded.
     pub fn note(&self, message: String) {
         let mut notes = self.notes.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         if notes.len() < NOTES_MAX {
@@ -142,7 +142,7 @@ impl Span {
         }
     }
 
-    /// Takes the messages that were kept.
+    /// Returns the kept messages and removes them.
     pub fn take_notes(&self) -> Vec<String> {
         std::mem::take(&mut *self.notes.lock().unwrap_or_else(|poisoned| poisoned.into_inner()))
     }

@@ -1,7 +1,7 @@
-//! The bytes of one segment, read a window at a time.
+//! The bytes of one segment, read window by window.
 //!
-//! Owns: the window, its memory, and reading less where a block cannot be read. Leaves to others: how much is worth reading
-//! at once, and what the bytes say (`segment`).
+//! Owns: the window, its memory, and a smaller read if a block cannot be read. Leaves to others: how much is read at
+//! once, and the meaning of the bytes (`segment`).
 
 use std::ops::Range;
 
@@ -14,28 +14,28 @@ pub(super) struct Window<'a> {
     device: &'a SharedDevice,
     /// Where the segment is on the device, in bytes.
     segment: Range<u64>,
-    /// Where the bytes that were read last begin in the segment, and they; without a length it is memory for the next.
+    /// The last bytes read, and their position in the segment. An empty buffer is memory for the next read.
     held: Option<(u64, Buffer)>,
     /// How much is read at once, in bytes.
     pub read_bytes: u64,
 }
 
 impl<'a> Window<'a> {
-    /// A window on nothing yet.
+    /// Makes a window without bytes.
     pub fn new(device: &'a SharedDevice, segment: Range<u64>, read_bytes: u64) -> Window<'a> {
         Window { device, segment, held: None, read_bytes }
     }
 
-    /// Takes memory to read into.
+    /// Takes a buffer to reuse.
     pub fn take_memory(&mut self, buffer: Option<Buffer>) {
-        // There is nothing in it yet, so it is where nothing is looked for.
+        // The buffer is empty, so its position must match no request.
         self.held = buffer.map(|mut buffer| {
             buffer.set_len(0);
             (u64::MAX, buffer)
         });
     }
 
-    /// Gives its memory back.
+    /// Returns the buffer for reuse.
     pub fn into_memory(self) -> Option<Buffer> {
         self.held.map(|(_, buffer)| buffer)
     }
@@ -45,7 +45,7 @@ impl<'a> Window<'a> {
         Ok(buffers.pop().expect("a read gives its buffers back"))
     }
 
-    /// Bytes of the segment from `position` on, at least `length` of them where it has as many.
+    /// Bytes of the segment from `position` on: at least `length`, or up to the end of the segment.
     pub async fn bytes_at(&mut self, position: u64, length: u64) -> Option<&[u8]> {
         let segment_bytes = self.segment.end - self.segment.start;
         let length = length.min(segment_bytes - position);

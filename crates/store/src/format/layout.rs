@@ -1,7 +1,7 @@
 //! The locations of a span's areas.
 //!
-//! Owns: the superblock, how a span of a given size is divided, and address arithmetic. It is immutable once a store is
-//! made.
+//! Owns: the superblock, how a span of a given size is divided, and address arithmetic. The layout of a store never
+//! changes.
 
 use nectary_block::{Buffer, SharedDevice};
 
@@ -19,18 +19,18 @@ const SEGMENT_BYTES_MIN: u64 = 32 << 10;
 const SEGMENT_BYTES_MAX: u64 = 1 << 30;
 /// A store has at least this many segments.
 const SEGMENT_COUNT_MIN: u64 = 4;
-/// Bodies up to this size are one record, in bytes.
+/// The largest body that is stored as one record, in bytes.
 const WHOLE_BYTES_MAX: u64 = 256 << 10;
-/// Fragments of longer bodies, in bytes.
+/// The size of the fragments of longer bodies, in bytes.
 const FRAGMENT_BYTES: u64 = 1 << 20;
-/// A copy of the purge log has this share of the span, …
+/// A copy of the purge log has 1/`PURGE_LOG_SHARE` of the span, …
 const PURGE_LOG_SHARE: u64 = 64;
 /// … but at least and at most this many bytes.
 const PURGE_LOG_BYTES_MIN: u64 = 32 << 10;
 const PURGE_LOG_BYTES_MAX: u64 = 16 << 20;
-/// One in this many segments is about to be overwritten.
+/// 1/`LEAVING_SHARE` of the segments counts as about to be overwritten.
 const LEAVING_SHARE: u64 = 32;
-/// The largest span, in bytes: the range of 36 bits of granules.
+/// The largest span, in bytes: as many granules as 36 bits can count.
 pub const SPAN_BYTES_MAX: u64 = GRANULE_BYTES << 36;
 /// The smallest span, in bytes.
 pub const SPAN_BYTES_MIN: u64 = 512 << 10;
@@ -50,7 +50,7 @@ pub struct Layout {
     pub segment_bytes: u64,
     /// How many segments there are.
     pub segment_count: u64,
-    /// Where they start.
+    /// The offset of the first segment.
     pub segments_offset: u64,
     /// The starts of the two copies of the purge log.
     pub purge_log_offset: [u64; 2],
@@ -62,13 +62,13 @@ pub struct Layout {
     pub checkpoint_bytes: u64,
     /// Size of a fragment in bytes.
     pub fragment_bytes: u64,
-    /// Bodies up to this size are one record, in bytes.
+    /// The largest body that is stored as one record, in bytes.
     pub whole_bytes_max: u64,
     /// log2 of the homes of an index shard at creation.
     pub index_home_bits: u32,
-    /// The parts that a reader must know.
+    /// The features that a program must know to read the store.
     pub features: u64,
-    /// When it was made, seconds since 1970.
+    /// When the store was made, in seconds since 1970.
     pub created_s: u64,
     /// The number of the span in its store.
     pub member: Member,
@@ -77,13 +77,14 @@ pub struct Layout {
 /// The number of a span in its store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Member {
-    /// Random identity of the store of several spans; 0 if there is one.
+    /// Random identity of a store of several spans; 0 for a store of one span.
     pub set: u128,
-    /// Its number, from 0.
+    /// The number of this span, from 0.
     pub number: u32,
-    /// How many there are.
+    /// How many spans the store has.
     pub count: u32,
-    /// The share of the keys that each has, by number: its size in units of [`SPAN_BYTES_MIN`] when the store was made.
+    /// Each span's weight, by number: its size in units of [`SPAN_BYTES_MIN`] when the store was made. Keys are shared
+    /// out by these weights.
     pub weights: [u32; SPANS_MAX as usize],
 }
 
@@ -91,14 +92,14 @@ impl Member {
     /// The only span of its store.
     pub const SOLE: Member = Member { set: 0, number: 0, count: 1, weights: [0; SPANS_MAX as usize] };
 
-    /// The seed with which all spans of a store hash keys, so that one can read another's purges.
+    /// The seed with which all spans of a store hash keys, so that a span can use the purges of another one.
     pub fn hash_seed(&self) -> Option<u64> {
-        // Not the seed of the placement, so that the two hashes of a key have nothing to do with each other.
+        // It differs from the seed of the placement, so that the two hashes of a key are independent.
         let seed = (self.set as u64).rotate_left(32).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (self.set >> 64) as u64;
         (self.count > 1).then_some(seed)
     }
 
-    /// Whether the three fit each other.
+    /// Whether the fields are consistent.
     fn is_valid(self) -> bool {
         match self.count {
             1 => self == Member::SOLE,
@@ -191,8 +192,8 @@ impl Layout {
             checkpoint_bytes,
             fragment_bytes: FRAGMENT_BYTES.min(fragment_max),
             whole_bytes_max: WHOLE_BYTES_MAX.min(fragment_max / 2),
-            // A sixteenth of what a checkpoint can hold: small at first, and yet an entry tells enough bits of its hash
-            // that a lookup meets a stranger once in some thousand times when the index is full.
+            // 1/16 of what a checkpoint can hold. So the index is small at first. But an entry still has enough bits of
+            // its hash: in a full index, only about one lookup in some thousand finds an entry of another key.
             index_home_bits: (homes / 16).max(16).ilog2(),
             features: FEATURE_TAGS,
             created_s,
@@ -230,7 +231,7 @@ impl Layout {
         buffer
     }
 
-    /// Decodes the superblock copy at `address`; on failure, says why in words.
+    /// Decodes the superblock copy at `address`. *Errors*: `Corrupt`, with the reason.
     pub fn decode(bytes: &[u8], address: u64) -> Result<Layout, Error> {
         let corrupt = |message: String| Error::new(ErrorKind::Corrupt, message);
         let header = format::open_unplaced(bytes, Magic::Superblock).map_err(|mismatch| match mismatch {
@@ -287,7 +288,7 @@ impl Layout {
                 body.span_count.get()
             )));
         }
-        // Earlier programs made smaller logs of purges; the rest follows from its size.
+        // Earlier programs made smaller purge logs; the other areas follow from the size of the log.
         let log_bytes = layout.purge_log_bytes;
         if !(PURGE_LOG_BYTES_MIN..=PURGE_LOG_BYTES_MAX).contains(&log_bytes)
             || !log_bytes.is_multiple_of(2 * BLOCK_BYTES)
@@ -308,13 +309,13 @@ impl Layout {
         Ok(layout)
     }
 
-    /// Says in the superblocks that records may have tags, if they do not yet; durable when it returns.
+    /// Sets the feature "records have tags" in the superblocks if it is not set; durable when it returns.
     pub async fn with_tags(self, device: &SharedDevice) -> Result<Layout, Error> {
         if self.features & FEATURE_TAGS != 0 {
             return Ok(self);
         }
         let layout = Layout { features: self.features | FEATURE_TAGS, ..self };
-        // One copy is whole at every moment, and both say so before the first tag is written.
+        // At every moment one copy is whole, and both have the feature before the first tag is written.
         for address in [BLOCK_BYTES, 0] {
             nectary_block::write(&**device, address, layout.encode(address)).await?;
             device.flush(Default::default()).await?;
@@ -332,44 +333,44 @@ impl Layout {
         self.segments_offset + self.segment_of(epoch) * self.segment_bytes
     }
 
-    /// The epoch of segment `segment` when `head` is the epoch being written; 0 if it has none yet.
+    /// The epoch of segment `segment` when `head` is the epoch being written; 0 if the segment has no epoch yet.
     pub fn epoch_of(&self, segment: u64, head: u64) -> u64 {
         let behind = (self.segment_of(head) + self.segment_count - segment) % self.segment_count;
         head.saturating_sub(behind)
     }
 
-    /// Whether an epoch is not among the next to be overwritten when `head` is being written: these are a 32nd of the
-    /// segments, and at least three if there are as many as twelve.
+    /// Whether an epoch is not about to be overwritten when `head` is being written. About to be overwritten are 1/32
+    /// of the segments, but at least three if there are twelve segments or more.
     pub fn stays(&self, epoch: u64, head: u64) -> bool {
         epoch + self.segment_count > head + (self.segment_count / LEAVING_SHARE).max((self.segment_count / 4).min(3))
     }
 
-    /// The oldest epoch that is not overwritten when `head` is being written.
+    /// The oldest epoch that is still on the disk when `head` is being written.
     pub fn tail(&self, head: u64) -> u64 {
         (head + 1).saturating_sub(self.segment_count).max(1)
     }
 
-    /// Whether an epoch is in the segment that is overwritten after `head`.
+    /// Whether the segment of an epoch is overwritten next after `head`.
     pub fn is_next(&self, epoch: u64, head: u64) -> bool {
         epoch + self.segment_count == head + 1
     }
 
-    /// The largest body that fits one record beside the largest key and metadata, in one append of a segment.
+    /// The largest append, in bytes: half of a segment, up to 2 MiB, but enough for a fragment.
     pub fn append_bytes_max(&self) -> u64 {
         (self.segment_bytes / 2).min(2 << 20).max(self.fragment_bytes + 2 * BLOCK_BYTES) / BLOCK_BYTES * BLOCK_BYTES
     }
 
-    /// The longest record, in bytes: as long as an append with only this record.
+    /// The longest record, in bytes: it fills the largest append.
     pub fn record_bytes_max(&self) -> u64 {
         self.append_bytes_max() - (APPEND_HEADER_BYTES as u64 + 64)
     }
 
-    /// The longest body that is stored, in bytes: a quarter of the segments.
+    /// The longest body that can be stored, in bytes: a quarter of the segments.
     pub fn object_bytes_max(&self) -> u64 {
         self.segment_count * self.segment_bytes / 4
     }
 
-    /// How many bytes the index's buckets may take, so that a checkpoint holds them.
+    /// The largest size of the index's slots, in bytes, so that they fit into a checkpoint.
     pub fn index_bytes_max(&self) -> u64 {
         (self.checkpoint_bytes - BLOCK_BYTES) / 65 * 64
     }

@@ -1,14 +1,14 @@
-//! The location of a record: a place and a class of its length, in 42 bits.
+//! The location of a record: its granule and a class of its length, in 42 bits.
 //!
-//! Owns: how both are packed, as the index, its checkpoints and hot lists have them.
+//! Owns: how both are packed in the index, its checkpoints and hot lists.
 
 use super::GRANULE_BYTES;
 
-/// The bits of a place.
+/// The bits of a granule's number.
 pub const GRANULE_BITS: u32 = 36;
-/// The bits of a class, above them.
+/// The bits of a class, above those of the granule.
 pub const CLASS_BITS: u32 = 6;
-/// The place alone.
+/// The bits of the granule in a packed location.
 pub const GRANULE_MASK: u64 = (1 << GRANULE_BITS) - 1;
 
 /// The location of a record, and its longest possible length.
@@ -26,7 +26,7 @@ impl Location {
         Location { granule, class: size_class(bytes) }
     }
 
-    /// At least the record's length, in bytes; at most a quarter more.
+    /// An upper bound of the record's length, in bytes; at most a quarter too large.
     pub fn bytes_max(self) -> u64 {
         class_granules(self.class) * GRANULE_BYTES
     }
@@ -48,7 +48,7 @@ pub fn class_granules(class: u8) -> u64 {
 }
 
 fn size_class(bytes: u64) -> u8 {
-    // From 4 granules on four classes for each doubling.
+    // From 4 granules on, there are four classes per doubling.
     let Some(above) = bytes.div_ceil(GRANULE_BYTES).checked_sub(5) else { return 0 };
     let doublings = (above + 4).ilog2() - 2;
     let class = u64::from(4 * doublings) + ((above + 4) >> doublings) - 3;

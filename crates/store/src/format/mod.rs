@@ -1,9 +1,9 @@
-//! The frames of the on-disk format, exactly as `docs/formats/store.md` lays them out.
+//! The frames of the on-disk format, exactly as in `docs/formats/store.md`.
 //!
-//! Owns: encoding, decoding and every check that a frame must pass before a field of it is believed. Leaves to others:
-//! the locations of frames, and the conclusions from them. Nothing here does I/O and nothing panics on any bytes.
+//! Owns: encoding, decoding and every check of a frame before its fields are used. Leaves to others: where frames are,
+//! and what follows from their contents. Nothing here does I/O, and no bytes make it panic.
 //!
-//! *Circle*: areas and locations are counted in the blocks and granules that are defined here.
+//! *Circle*: `layout` and `location` count in blocks and granules, which are defined here.
 
 pub mod layout;
 pub mod location;
@@ -28,11 +28,12 @@ pub const VERSION: u16 = 1;
 pub const METADATA_BYTES_MAX: usize = 64 * 1024;
 /// The feature "records have tags" in a superblock.
 pub const FEATURE_TAGS: u64 = 1;
-/// Records in one purge block, at most.
+/// The largest number of records in one purge block.
 pub const PURGE_RECORDS_PER_BLOCK: usize = 99;
-/// No sequence, generation, epoch or cycle comes near this; a larger one is damage, and sums of smaller ones fit.
+/// No sequence, generation, epoch or cycle gets this large; a larger value is damage. Sums of smaller values do not
+/// overflow.
 pub const COUNTER_MAX: u64 = 1 << 62;
-/// Shards of the index, as a checkpoint lists them.
+/// The number of shards of the index and of a checkpoint.
 pub const INDEX_SHARDS: usize = 64;
 
 /// The kinds of frames.
@@ -48,7 +49,7 @@ pub enum Magic {
     CheckpointHeader,
     /// A chunk of an index checkpoint.
     CheckpointChunk,
-    /// A chunk of the hot list after it.
+    /// A chunk of the hot list after a checkpoint.
     HotChunk,
     /// An append.
     Append,
@@ -142,7 +143,7 @@ pub struct AppendBody {
     pub reserved_tail: [u8; 16],
 }
 
-/// One record of an append, as its table lists it.
+/// One entry of an append's table.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct TableEntry {
@@ -213,7 +214,7 @@ pub struct PurgeBlockBody {
     pub reserved: U32,
 }
 
-/// What follows the records of a purge block, in a store of several spans; zero in one of one.
+/// The tail of a purge block, after its records, in a store of several spans; zero in a store of one span.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct PurgeBlockTail {
@@ -227,7 +228,7 @@ pub struct PurgeBlockTail {
 pub struct PurgeRecord {
     pub rule: u8,
     pub reserved: u8,
-    /// Of a purge by prefix: its length.
+    /// For a purge by prefix: the length of the prefix.
     pub prefix_bytes: U16,
     pub reserved_tail: [u8; 4],
     pub generation: U64,
@@ -262,7 +263,7 @@ const _: () = {
     assert!(size_of::<CheckpointBody>() == 56 + 4 * INDEX_SHARDS);
 };
 
-/// What a record holds.
+/// The kind of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RecordKind {
     /// A whole object.
@@ -294,7 +295,7 @@ impl RecordKind {
     }
 }
 
-/// The place at which a frame is believed.
+/// The place at which a frame must be to be valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Place {
     /// The store's identity.
@@ -305,14 +306,14 @@ pub struct Place {
     pub address: u64,
 }
 
-/// Why a frame was not believed.
+/// Why a frame is invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mismatch {
     /// Another magic, or too few bytes to hold a header.
     Magic,
     /// A version that this code does not know.
     Version(u16),
-    /// A length beyond the bytes that are there.
+    /// A length beyond the available bytes.
     Length,
     /// A checksum that does not match.
     Checksum,
@@ -350,7 +351,7 @@ pub fn open_unplaced(bytes: &[u8], magic: Magic) -> Result<FrameHeader, Mismatch
     Ok(header)
 }
 
-/// Reads a frame's header; its values are in bounds, but may be anything.
+/// Reads a frame's header and checks the bounds of its values, but not its checksum.
 fn header(bytes: &[u8], magic: Magic) -> Result<FrameHeader, Mismatch> {
     let Ok((header, _)) = FrameHeader::read_from_prefix(bytes) else { return Err(Mismatch::Magic) };
     if header.magic != magic.bytes() {
@@ -385,7 +386,7 @@ fn check_sum(bytes: &[u8], header: &FrameHeader, magic: Magic) -> Result<(), Mis
 }
 
 /// Reads a frame's header and checks everything, its place included. *Cost*: the checksum is computed last, so that
-/// bytes that look like frames without being any (a body may hold them) cost nothing.
+/// bytes that only look like a frame (in a body, for example) cost little.
 pub fn open(bytes: &[u8], magic: Magic, place: Place) -> Result<FrameHeader, Mismatch> {
     let header = header(bytes, magic)?;
     let same_store = header.identity.get() == place.identity && header.address.get() == place.address;
@@ -398,7 +399,7 @@ pub fn open(bytes: &[u8], magic: Magic, place: Place) -> Result<FrameHeader, Mis
     }
 }
 
-/// How many bytes the checksum of a frame covers, by the header found here; nothing else of it is checked.
+/// The length of the frame that seems to be here, by its header. The checksum, version and epoch are not checked.
 pub fn apparent_bytes(bytes: &[u8], magic: Magic, identity: u128, address: u64) -> Option<u64> {
     let (header, _) = FrameHeader::read_from_prefix(bytes).ok()?;
     let looks = header.magic == magic.bytes() && header.identity.get() == identity && header.address.get() == address;
@@ -416,19 +417,19 @@ pub fn body_checksum(body: &[u8]) -> u32 {
     crc32c::crc32c(body)
 }
 
-/// A record as it was read: its header, and the positions of its parts in the bytes it was read from.
+/// A decoded record: its header, and the positions of its parts in the bytes.
 #[derive(Debug, Clone, Copy)]
 pub struct Record {
     /// The fields after the frame header.
     pub fields: RecordBody,
-    /// What it holds.
+    /// The kind of the record.
     pub kind: RecordKind,
     /// Bytes before the body.
     pub body_start: usize,
 }
 
 impl Record {
-    /// Decodes a record from `bytes` that must stand at `place`; the body is not checked here.
+    /// Decodes a record from `bytes`, which must be at `place`; the body is not checked here.
     pub fn decode(bytes: &[u8], place: Place) -> Result<Record, Mismatch> {
         let header = open(bytes, Magic::Record, place)?;
         let fields: RecordBody = body(bytes)?;
@@ -472,12 +473,12 @@ impl Record {
         bytes[start..end].as_chunks().0.iter().map(|bytes| TagHash(u64::from_le_bytes(*bytes)))
     }
 
-    /// Where the metadata lies.
+    /// The range of the metadata in the bytes.
     pub fn metadata_range(&self) -> std::ops::Range<usize> {
         self.body_start - self.fields.metadata_bytes.get() as usize..self.body_start
     }
 
-    /// Whether the body in `bytes` is the written one.
+    /// Whether the body in `bytes` matches its checksum.
     pub fn body_is_whole(&self, bytes: &[u8]) -> bool {
         match bytes.get(self.body_start..self.bytes()) {
             Some(body) => planted(Bug::ChecksumSkipped) || body_checksum(body) == self.fields.body_checksum.get(),
@@ -486,7 +487,7 @@ impl Record {
     }
 }
 
-/// An append's header and table, as read.
+/// A decoded header and table of an append.
 #[derive(Debug, Clone)]
 pub struct Append {
     /// The fields after the frame header.
@@ -496,14 +497,15 @@ pub struct Append {
 }
 
 impl Append {
-    /// Decodes an append's header and table. `room` is how many bytes of the segment are left from its start on.
+    /// Decodes an append's header and table. `room` is the number of bytes from the start of the append to the end of
+    /// the segment.
     ///
     /// If `bytes` is too short for the table, the answer is `Err(Mismatch::Length)`; see [`Append::header_bytes`].
     pub fn decode(bytes: &[u8], place: Place, room: u64) -> Result<Append, Mismatch> {
         Append::decode_into(bytes, place, room, Vec::new())
     }
 
-    /// The same, into the memory of an earlier table.
+    /// Decodes like [`decode`](Self::decode), but reuses the memory of an earlier table.
     pub fn decode_into(bytes: &[u8], place: Place, room: u64, mut table: Vec<TableEntry>) -> Result<Append, Mismatch> {
         let header = open(bytes, Magic::Append, place)?;
         let fields: AppendBody = body(bytes)?;
@@ -536,8 +538,8 @@ impl Append {
         Ok(Append { fields, table })
     }
 
-    /// How many bytes the header and table take, where `bytes` look like an append of this store that stands at
-    /// `address`; bounded by `room`.
+    /// The size of the header and table if `bytes` look like an append of this store at `address`; `None` if it is
+    /// larger than `room`.
     pub fn header_bytes(bytes: &[u8], identity: u128, address: u64, room: u64) -> Option<usize> {
         let length = apparent_bytes(bytes, Magic::Append, identity, address)?;
         (APPEND_HEADER_BYTES as u64..=room).contains(&length).then_some(length as usize)

@@ -1,26 +1,26 @@
 //! Positions: in the log of segments, in the purge log, and in the order of sequences.
 //!
-//! Owns: their parts and their order.
+//! Owns: the parts and the order of positions.
 
-/// A position in the log: everything before it is in the checkpoint.
+/// A position in the log of segments. In a checkpoint: everything before it is in the checkpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct LogPosition {
     /// The segment epoch.
     pub epoch: u64,
-    /// Bytes from that segment's start.
+    /// The offset in the segment, in bytes.
     pub offset: u64,
 }
 
-/// How far the purge log goes.
+/// The end of the purge log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct LogEnd {
     /// The cycle.
     pub cycle: u64,
-    /// Durable blocks of it.
+    /// The number of durable blocks in this cycle.
     pub blocks: u32,
 }
 
-/// The clock starts at an open at the open count times two to the power of this.
+/// At an open, the clock starts at the open count times two to the power of this.
 pub const OPEN_COUNT_SHIFT: u32 = 40;
 
 /// The open count under which a sequence was drawn.

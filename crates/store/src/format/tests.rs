@@ -1,4 +1,4 @@
-//! Tests of the frames of the on-disk format: what is believed, and that no bytes make a decoder panic.
+//! Tests of the frames of the on-disk format: which frames are valid, and that no bytes make a decoder panic.
 
 use super::*;
 

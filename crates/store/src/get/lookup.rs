@@ -1,8 +1,8 @@
-//! Finding an entry: in memory, else where the index leads.
+//! Finding an entry: in memory, otherwise at the locations in the index.
 //!
-//! Owns: which of the found objects may be returned. The newest version of a key decides: if a purge by tag killed it,
-//! the replaced version is not looked for (`state`, rule 4). Leaves to others: reading a record and identifying it
-//! (`record`, `neighbours`).
+//! Owns: which of the found objects may be returned. The newest version of a key decides: if it was purged by tag, the
+//! version that it replaced is not searched (`state`, rule 4). Leaves to others: reading and identifying a record
+//! (`state/record.rs`, `neighbours`).
 
 use std::sync::Arc;
 
@@ -24,9 +24,9 @@ use crate::state::record::Found;
 
 /// The entry in memory under a key.
 pub(crate) enum Resident {
-    /// The newest version, and no purge killed it.
+    /// The newest version, which was not purged.
     Live(Arc<Entry>),
-    /// The newest version, which a purge killed: the key is a miss, whatever is on disk.
+    /// The newest version was purged: the key is a miss, whatever is on disk.
     Purged,
     /// Nothing.
     Absent,
@@ -42,16 +42,16 @@ impl Resident {
     }
 }
 
-/// What finds objects of a span, in memory and on disk.
+/// Finds the objects of a span, in memory and on disk.
 pub(crate) struct Lookup {
     pub span: Arc<Span>,
     pub state: Arc<State>,
     pub intake: Arc<Intake>,
     pub rewriting: Arc<Rewriting>,
     pub reads: Reads,
-    /// Where groups lie.
+    /// The extents of groups on disk.
     pub groups: Groups,
-    /// Whether a read takes the cluster around an object.
+    /// Decides whether a read reads the whole cluster of an object.
     pub clusters: Clusters,
 }
 
@@ -63,7 +63,8 @@ impl Lookup {
             let head = self.span.head();
             let Some(entry) = self.state.memory.get(hash, key) else { return Resident::Absent };
             let verdict = self.state.verdict(&entry);
-            // Where it left memory for a segment that was opened in between, the purge that killed it may be forgotten.
+            // If a segment was opened in between and the entry left memory with it, a purge of the entry may already be
+            // forgotten.
             let is_there = self.span.head() == head || self.state.memory.holds(&entry);
             if is_there || planted(Bug::PlaceBeforePurge) {
                 break (entry, verdict);
@@ -72,8 +73,9 @@ impl Lookup {
         if verdict != Verdict::Live && !(verdict == Verdict::Tag && planted(Bug::MemoryIgnoresTagPurge)) {
             Counters::add(&self.span.counters.hits_purged, 1);
             let uncovers = planted(Bug::TagPurgeUncovers);
-            // Until it is in the index, only its place in memory hides the version that it replaced; and its own
-            // replacement must know of it, as the order within an append does not say which is newer.
+            // Before the entry is in the index, only its presence in memory hides the version that it replaced. And the
+            // entry that replaces it must know of it: the order within an append does not say which of the two is
+            // newer.
             if entry.location().is_some() || entry.is_in_memory_alone() || uncovers {
                 self.state.memory.remove_same(&entry);
             }
@@ -91,9 +93,10 @@ impl Lookup {
         Resident::Live(entry)
     }
 
-    /// Finds an object or fragment on disk and takes it into memory. `key` is compared if it is given.
+    /// Finds an object or fragment on disk and puts it into memory. If `key` is given, the key of the record must be
+    /// equal.
     ///
-    /// A caller that comes during the read waits for that read. *Errors*: the device failed the read.
+    /// A caller that comes during the read waits for that read. *Errors*: the read failed on the device.
     pub async fn find_on_disk(&self, hash: KeyHash, key: Option<KeyRef<'_>>) -> Result<Option<Arc<Entry>>, Error> {
         self.state.presence.wait(hash).await;
         let candidates = self.state.index.candidates(hash);
@@ -103,7 +106,7 @@ impl Lookup {
         match self.reads.join(hash).await {
             Turn::Read(reading) => {
                 let found = self.read_candidates(hash, key, candidates).await;
-                // A waiter of a failed read reads by itself.
+                // After a failed read, a waiter reads itself.
                 reading.end(found.as_ref().ok().cloned().flatten());
                 Ok(found?.map(|read| read.entry))
             }
@@ -117,10 +120,10 @@ impl Lookup {
         }
     }
 
-    /// The result of another's read for a caller that came while it ran; `None` if the caller has to look again.
+    /// The result of another caller's read, for a caller that waited for it; `None` if the caller has to search again.
     ///
-    /// The read may have begun before a change that the caller has to see: so it counts only if the index leads to it
-    /// now, and memory has nothing newer.
+    /// The read may have begun before a change that the caller has to see. So its result is valid only if the index
+    /// still points to it, and memory has nothing newer.
     fn shared_answer(
         &self,
         hash: KeyHash,
@@ -137,7 +140,7 @@ impl Lookup {
             Some(entry) => entry,
             None => {
                 let ReadEntry { entry, epoch } = found?;
-                // Before the place, as in `state`, rule 5.
+                // The purges are checked before the place, see `state`, rule 5.
                 let is_purged = entry.kind.is_object() && self.state.is_purged(&entry);
                 let is_newest = self.state.is_newest(hash, entry.location()?, epoch);
                 if !is_newest || key.is_some_and(|key| !entry.is(hash, key)) {
@@ -155,7 +158,7 @@ impl Lookup {
         Some(Some(current))
     }
 
-    /// Reads the places of a hash, the youngest first, until one is the record that is wanted.
+    /// Reads the locations of a hash, the newest first, until one has the requested record.
     async fn read_candidates(
         &self,
         hash: KeyHash,
@@ -171,7 +174,7 @@ impl Lookup {
                     let fragment = matches!(entry.kind, EntryKind::Fragment { .. });
                     let verdict = if fragment { Verdict::Live } else { self.state.verdict(&entry) };
                     let epoch = self.span.epoch_at(location, head);
-                    // The purge that killed it may be forgotten (`state`, rule 5).
+                    // A purge of the entry may already be forgotten (`state`, rule 5).
                     if !fragment && self.span.is_overtaken(epoch) && !planted(Bug::PlaceBeforePurge) {
                         Counters::add(&self.span.counters.reads_wasted, 1);
                         continue;
@@ -202,12 +205,12 @@ impl Lookup {
                 Found::Other | Found::Reclaimed => Counters::add(&self.span.counters.reads_wasted, 1),
                 Found::Failed(error) => return Err(error),
                 Found::Damaged => {
-                    // The damaged record may be the newest version of this very key: nothing older may be believed.
+                    // The damaged record may be the newest version of this key, so no older version may be returned.
                     if !self.intake.admission.is_open() {
                         self.intake.admission.doubt.is_damaged(hash, head, self.span.layout.segment_count);
                     }
-                    // The youngest goes last: a checkpoint made in between must not have an older version without the
-                    // youngest.
+                    // The newest location is removed last: a checkpoint written in between must not have an older
+                    // version without the newest.
                     for &older in candidates[position..].iter().rev() {
                         self.state.index.remove(hash, older);
                     }
@@ -230,14 +233,14 @@ impl Lookup {
         Ok(self.find_on_disk(hash, None).await?.filter(is_it))
     }
 
-    /// Whether a fragment seems to be there, and to stay long enough for reading its object; without I/O.
+    /// Whether a fragment seems to be there, and to stay long enough to read its object; without I/O.
     ///
-    /// One in a segment that is about to be overwritten counts as gone: a reader would get the body's beginning and
-    /// then an error.
+    /// A fragment in a segment that is about to be overwritten counts as gone. Otherwise a reader would get the
+    /// beginning of the body and then an error.
     pub fn has_fragment(&self, key: KeyHash, generation: u64, number: u32) -> bool {
         let hash = hash_fragment(key, generation, number);
         if !self.state.presence.has(hash) {
-            // The reader waits until it is known.
+            // The reader will wait until this part of the index is loaded.
             return true;
         }
         let mut candidates = self.state.index.candidates(hash);
@@ -245,7 +248,7 @@ impl Lookup {
             if self.state.memory.contains(hash) {
                 return true;
             }
-            // It may have been written, and have left memory, between the two looks.
+            // It may have been written and evicted from memory between the two checks.
             candidates = self.state.index.candidates(hash);
         }
         let head = self.span.head();

@@ -1,4 +1,4 @@
-//! The way out of the store: finding an object, reading it, and its neighbours.
+//! Reading from the store: finding an object, reading it, and its neighbours.
 
 pub mod lookup;
 pub mod neighbours;

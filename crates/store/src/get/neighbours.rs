@@ -1,23 +1,23 @@
 //! Reading a cluster: an object and its neighbours in one read.
 //!
-//! Owns: which bytes are read for an object (its group's where `groups` knows them, else the aligned window around it),
-//! and which of its neighbours go into memory with it. Leaves to others: when (`clusters`), and what an object's own
-//! bytes must pass (`record`).
+//! Owns: which bytes are read for an object (its group if `groups` knows that, otherwise the aligned window around the
+//! object), and which of its neighbours enter memory with it. Leaves to others: when a cluster is read (`clusters`),
+//! and the checks of the requested object (`state/record.rs`).
 //!
 //! # Invariants
 //! A neighbour is an entry that nobody requested, so it has to pass more checks than a requested one:
-//! 1. It is a whole object whose header and body have their checksums, at its own address, in the epoch that the
-//!    segment had before the read began.
-//! 2. The index leads to this very place, and to no other for its hash: so no newer version of it is on disk. And
-//!    memory has no entry under its id: so none waits to be written.
-//! 3. No purge kills it. A later purge finds it like any other object in memory, since purges are compared at every
-//!    hit.
-//! 4. The second and the state of the segment are checked again under the lock under which entries enter memory, so
-//!    objects replaced or reclaimed meanwhile do not come back.
+//! 1. It is a whole object. Its header and body match their checksums, its address, and the epoch that the segment had
+//!    before the read began.
+//! 2. The index has this location, and no other, for its hash: so no newer version is on disk. And memory has no entry
+//!    under its id: so no newer version waits to be written.
+//! 3. It is not purged. A later purge applies to it as to any other object in memory, because every hit is compared
+//!    with the purges.
+//! 4. Rule 2 and the epoch of the segment are checked again under the lock under which entries enter memory. So objects
+//!    that were replaced or reclaimed during the read do not enter memory.
 //!
-//! Anything else in the window (older versions, a former cycle, what is being written) is passed over.
+//! Everything else in the window (older versions, records of an earlier cycle, appends being written) is skipped.
 //!
-//! *Cost*: one read of at most a cluster; a neighbour that goes into memory is copied out of it.
+//! *Cost*: one read of at most a cluster; a neighbour that enters memory is copied.
 
 use std::sync::Arc;
 
@@ -34,7 +34,7 @@ use crate::names::key::{KeyHash, KeyRef};
 use crate::planted::{Bug, planted};
 use crate::state::record::{Found, decode, read_record, unasked};
 
-/// Neighbours of one read take at most this share of the memory tier.
+/// Neighbours of one read take at most 1/`MEMORY_SHARE` of the memory tier.
 const MEMORY_SHARE: u64 = 32;
 
 /// A cluster that was read, and the record for which it was read.
@@ -45,7 +45,7 @@ pub(crate) struct Window {
 }
 
 impl Lookup {
-    /// Reads the record at a location, with the cluster around it if that pays.
+    /// Reads the record at a location, with the cluster around it if that pays off.
     pub async fn read_with_neighbours(
         &self,
         hash: KeyHash,
@@ -53,14 +53,14 @@ impl Lookup {
         location: Location,
     ) -> (Found, Option<Window>) {
         let window = match self.span.extent(location) {
-            // Fragments are requested by their reader, one after the other.
+            // A reader requests fragments one after the other, so they are read without neighbours.
             Some(own) if key.is_some() => self.cluster(own, location).map(|window| (own, window)),
             _ => None,
         };
         let Some((own, extent)) = window.filter(|_| self.clusters.read_cluster()) else {
             return (read_record(&self.state, hash, key, location).await, None);
         };
-        // A failure to read neighbours must not cost the object.
+        // If reading the cluster fails, the object is read alone.
         let Ok(buffer) = self.span.read_extent(extent).await else {
             return (read_record(&self.state, hash, key, location).await, None);
         };
@@ -72,7 +72,7 @@ impl Lookup {
         (found, buffer.map(|buffer| Window { buffer, extent, location }))
     }
 
-    /// The extent to read for a record and its neighbours: its group, if that is known, else the window around it.
+    /// The extent to read for a record and its neighbours: its group if that is known, otherwise the window around it.
     fn cluster(&self, own: Extent, location: Location) -> Option<Extent> {
         let segment_granules = self.span.layout.segment_bytes / GRANULE_BYTES;
         let (segment, granule) = (location.granule / segment_granules, location.granule % segment_granules);
@@ -85,7 +85,7 @@ impl Lookup {
                 let block = u64::from(self.span.device.geometry().block_bytes);
                 let start = (segment + granules.start * GRANULE_BYTES) / block * block;
                 let end = (segment + granules.end * GRANULE_BYTES).next_multiple_of(block);
-                // The class of a length is at least the length: the last record may seem to end behind its group.
+                // Lengths are rounded up to classes: the last record may seem to end after its group.
                 let group = Extent { start: start.min(own.start), end: end.max(own.end), ..own };
                 (group.end - group.start > own.end - own.start).then_some(group)
             }
@@ -93,7 +93,7 @@ impl Lookup {
         }
     }
 
-    /// The aligned window around a record, if one has all of it and more.
+    /// The aligned window around a record, if the window contains the whole record and more.
     fn window(&self, own: Extent) -> Option<Extent> {
         let cluster_bytes = self.clusters.cluster_bytes();
         if cluster_bytes == 0 {
@@ -105,14 +105,14 @@ impl Lookup {
         let start = segment + (offset - segment) / cluster_bytes * cluster_bytes;
         let end = (start + cluster_bytes).min(segment + segment_bytes);
         let (start, end) = (start + self.span.layout.segments_offset, end + self.span.layout.segments_offset);
-        // Sizes are known by class, so the last record of a cluster may seem to be longer than it is.
+        // Lengths are rounded up to classes, so the last record of a cluster may seem longer than it is.
         let fits = own.end <= end || own.end - end < (own.end - own.start) / 4;
         let block = u64::from(self.span.device.geometry().block_bytes);
         let (start, end) = (start / block * block, end.max(own.end).next_multiple_of(block));
         (fits && end - start > own.end - own.start).then_some(Extent { start, end, ..own })
     }
 
-    /// Takes the neighbours of `entry` in a window into memory; returns those that are tied to it.
+    /// Puts the neighbours of `entry` in a window into memory; returns the hashes of those tied to it.
     pub fn take_neighbours(&self, window: &Window, entry: &Entry) -> Vec<KeyHash> {
         let mut tied = Vec::new();
         let bytes: &[u8] = &window.buffer;
@@ -149,7 +149,7 @@ impl Lookup {
         tied
     }
 
-    /// Takes one neighbour into memory, if it passes; `left` is the room there is.
+    /// Puts one neighbour into memory if it passes the checks; `left` is the remaining room for neighbours.
     fn take_neighbour(
         &self,
         bytes: &[u8],
@@ -185,9 +185,9 @@ impl Lookup {
         }
     }
 
-    /// Whether the index leads to this place for a hash, and to no other.
+    /// Whether the index has this location for a hash, and no other.
     fn is_current(&self, hash: KeyHash, location: Location) -> bool {
-        // Until its shard is there, the index may lead to replaced versions.
+        // Before its shard is loaded, the index may point to replaced versions.
         (self.state.presence.has(hash) && self.state.index.leads_only_to(hash, location))
             || planted(Bug::NeighbourIgnoresReplacement)
     }

@@ -1,6 +1,6 @@
 //! An object that was found, and reading its body.
 //!
-//! Owns: the caller's view of a hit. It keeps its bytes alive; nothing that happens to the store later changes them.
+//! Owns: the caller's view of a hit. A hit keeps its bytes in memory; later changes to the store do not affect them.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -12,11 +12,11 @@ use crate::error::{Error, ErrorKind};
 use crate::get::lookup::Lookup;
 use crate::memory::entry::{Entry, EntryKind};
 
-/// An object of the store. *Cost*: cloning it copies no bytes.
+/// An object of the store. *Cost*: a clone copies no bytes.
 #[derive(Clone)]
 pub struct Object {
     pub(crate) entry: Arc<Entry>,
-    /// Needed for fragments alone.
+    /// Only for objects in fragments.
     lookup: Option<Arc<Lookup>>,
 }
 
@@ -36,12 +36,12 @@ impl Object {
         self.entry.object_bytes
     }
 
-    /// The sequence of its put, or a later one if its record was rewritten and read from there.
+    /// The sequence of its put; or a later one, if it was read from a rewritten record.
     pub fn sequence(&self) -> Sequence {
         Sequence(self.entry.sequence)
     }
 
-    /// The generation under which it was fetched: a purge kills objects with a lower one.
+    /// The generation under which it was fetched. A purge affects objects with a lower generation.
     pub fn generation(&self) -> u64 {
         self.entry.generation
     }
@@ -51,12 +51,12 @@ impl Object {
         !self.entry.is_in_memory_alone()
     }
 
-    /// The body, if it is one record: always so up to [`Stat::whole_bytes_max`](crate::Stat::whole_bytes_max).
+    /// The body, if it is one record. It always is up to [`Stat::whole_bytes_max`](crate::Stat::whole_bytes_max).
     pub fn whole(&self) -> Option<&Bytes> {
         matches!(self.entry.kind, EntryKind::Whole).then_some(&self.entry.body)
     }
 
-    /// Reads a range of the body, cut at its end, chunk by chunk.
+    /// Reads a range of the body, chunk by chunk. The range is cut at the end of the body.
     pub fn reader(&self, range: Range<u64>) -> BodyReader {
         let end = range.end.min(self.body_bytes());
         BodyReader { object: self.clone(), position: range.start.min(end), end }
@@ -93,7 +93,7 @@ impl BodyReader {
     /// The next chunk, at most a fragment long; `None` at the end.
     ///
     /// *Errors*: a fragment has been reclaimed or is damaged, or the device failed its read; the bytes read so far are
-    /// right, the rest is not available, and a caller that passes it on must break off. *Cancel safety*: nothing is
+    /// correct, the rest is not available, and a caller that forwards the body must abort. *Cancel safety*: nothing is
     /// lost.
     pub async fn next(&mut self) -> Option<Result<Bytes, Error>> {
         if self.position >= self.end {

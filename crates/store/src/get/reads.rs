@@ -1,9 +1,10 @@
-//! Reads under way: one read for all waiters for the same record.
+//! Running reads: one read for all callers that need the same record.
 //!
-//! Owns: which caller reads and which ones wait, by key hash. Promises: waiting ends with the read, for any reason; the
-//! waiters get what the reader found. Leaves to others: whether that is still right for a later caller (`lookup`).
+//! Owns: which caller reads and which callers wait, by key hash. Promises: waiting ends when the read ends, for any
+//! reason; waiters get the result of the read. Leaves to others: whether the result is still valid for a later caller
+//! (`lookup`).
 //!
-//! *Cost*: a lock, and no allocation for a read that nobody shares.
+//! *Cost*: a lock; no allocation for a read that nobody shares.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -12,10 +13,10 @@ use tokio::sync::Notify;
 use crate::memory::entry::Entry;
 use crate::names::key::KeyHash;
 
-/// Reads are shared out to this many lists by their hashes.
+/// Reads are distributed over this many lists by their hashes.
 const LISTS: usize = 64;
 
-/// The reads under way.
+/// The running reads.
 pub struct Reads {
     lists: [List; LISTS],
 }
@@ -36,15 +37,15 @@ struct Read {
     hash: KeyHash,
     number: u64,
     waiting: u32,
-    /// After its end: the result.
+    /// The result, after the read has ended.
     found: Option<Option<ReadEntry>>,
 }
 
-/// What a read found.
+/// The entry that a read found.
 #[derive(Clone)]
 pub struct ReadEntry {
     pub entry: Arc<Entry>,
-    /// The epoch of the segment that it was read from.
+    /// The epoch of the segment from which it was read.
     pub epoch: u64,
 }
 
@@ -52,17 +53,17 @@ pub struct ReadEntry {
 pub enum Turn<'a> {
     /// Read, and report the result.
     Read(Reading<'a>),
-    /// Nothing: another caller has read, and found this.
+    /// Nothing: another caller has read, and this is its result.
     Shared(Option<ReadEntry>),
 }
 
 impl Reads {
-    /// Nothing is read yet.
+    /// Makes a table without reads.
     pub fn new() -> Reads {
         Reads { lists: std::array::from_fn(|_| List::default()) }
     }
 
-    /// Waits for the read of a hash that is under way, or begins one. *Cancel safety*: nothing is lost.
+    /// Waits for the running read of a hash, or begins one. *Cancel safety*: nothing is lost.
     pub async fn join(&self, hash: KeyHash) -> Turn<'_> {
         let list = &self.lists[hash.0 as usize % LISTS];
         let waiter = {
@@ -83,7 +84,7 @@ impl Reads {
         loop {
             let ended = list.ended.notified();
             tokio::pin!(ended);
-            // From here on no end is missed.
+            // No end of a read after this is missed.
             ended.as_mut().enable();
             let found = list.lock().get(waiter.number).and_then(|read| read.found.clone());
             match found {
@@ -122,7 +123,7 @@ impl Numbered {
     }
 }
 
-/// The duty to read. Dropped without [`end`](Reading::end), nothing was found.
+/// The duty to read. If it is dropped without [`end`](Reading::end), waiters are told that nothing was found.
 pub struct Reading<'a> {
     list: &'a List,
     number: u64,
@@ -141,7 +142,7 @@ impl Drop for Reading<'_> {
     }
 }
 
-/// A waiter; the last of them forgets the read.
+/// A waiter. The last waiter removes the read from the table.
 struct Waiter<'a> {
     list: &'a List,
     number: u64,

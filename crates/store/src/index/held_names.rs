@@ -1,49 +1,49 @@
-//! Which names the ring may hold: a purge of one that it cannot hold needs no record.
+//! Which names the ring may hold. A purge of a name that it cannot hold needs no record.
 //!
-//! Owns: the bits, and how long a name is known. Promises: never that a name is absent of which a version is in memory,
-//! waits to be written, or could be found by a scan of all segments. It may report a name as present that is not.
+//! Owns: the bits, and how long a name is known. Promises: a name is never reported absent if a version of it is in
+//! memory, waits to be written, or could be found by a scan of all segments. A name may be reported present although it
+//! is absent.
 //!
 //! # Idea
-//! Time is cut into eras of some segments each. Every era has a Bloom filter of the primary keys that were written in
-//! it. There are as many filters as eras in a cycle, and one more: when an era begins, its filter is that of the era
-//! whose segments were all overwritten since. The newest era that has a name bounds where the newest version of it
-//! lies, and so how long the record of a purge is needed.
+//! Time is divided into eras of some segments each. Each era has a Bloom filter of the primary keys that were written
+//! in it. There is one more filter than there are eras in a cycle: a new era reuses the filter of an era whose segments
+//! have all been overwritten. The newest era that has a name bounds the position of the newest version, and so how long
+//! the record of a purge is needed.
 //!
 //! # Invariants
-//! 1. A put notes its name before it draws its generation; a fill is known to the table of fills from before that. So a
-//!    purge that draws its generation first, and then finds neither, has nothing older to come.
-//! 2. Everything that is queued is noted in the era of that moment, under the lock of the queue. An era begins under
-//!    the same lock, and notes all that waits. The name of a packed object is noted in the era of its segment.
-//! 3. Objects only in memory, not admitted to the disk, are noted again before each era begins.
-//! 4. An era's filter is emptied when its last segment was overwritten, with the margin that records of purges have
-//!    too.
-//! 5. After an open nothing is known until the tables of all segments have been read. If that found damage, nothing
-//!    is known until the damaged segment has been overwritten.
+//! 1. A put notes its name before it draws its generation, and a fill is in the table of fills before that. A purge
+//!    draws its generation first and then checks both. If it finds neither, no older version can appear later.
+//! 2. The name of a queued entry is noted in the current era, under the lock of the queue. An era begins under the same
+//!    lock, and notes the names of all waiting entries. The name of a packed object is noted in the era of its segment.
+//! 3. The names of objects that are only in memory (not admitted to the disk) are noted again before each era begins.
+//! 4. An era's filter is emptied after its last segment was overwritten, with the same margin as for records of purges.
+//! 5. After an open nothing is known until the tables of all segments have been read. If damage was found, nothing is
+//!    known until the damaged segments have been overwritten.
 //!
-//! *Cost*: at most 1/[`MEMORY_SHARE`] of the memory budget. A put touches a cache line or two, a purge one for each
-//! era. At [`BITS_PER_NAME`] bits a name, a few of 100 purges of absent names get a record that they do not need; where
-//! the store holds more names than fit, more of them.
+//! *Cost*: at most 1/[`MEMORY_SHARE`] of the memory budget. A put touches one or two cache lines, a purge one per era.
+//! With [`BITS_PER_NAME`] bits per name, a few of 100 purges of absent names get a record that they do not need; more
+//! of them if the store has more names than the filters are made for.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::format::layout::Layout;
 use crate::names::key::PrimaryHash;
 
-/// The filters take at most this share of the memory budget.
+/// The filters take at most 1/`MEMORY_SHARE` of the memory budget.
 const MEMORY_SHARE: u64 = 64;
-/// Bits of a filter for each name.
+/// Bits of a filter per name.
 const BITS_PER_NAME: u64 = 12;
-/// Bits that a name sets.
+/// How many bits a name sets.
 const PROBES: u32 = 6;
-/// Filters, each of an era.
+/// The number of filters; each belongs to one era.
 const ERAS: u64 = 8;
-/// A line of a processor's cache, in words.
+/// A cache line, in words.
 const LINE_WORDS: usize = 8;
 const LINE_BITS_LOG: u32 = 9;
-/// An overwritten name counts as present for this many more segments, as long as records of purges are kept.
+/// An overwritten name counts as present for this many more segments; records of purges are kept equally long.
 pub const MARGIN_SEGMENTS: u64 = 2;
 
-/// Locations that versions of a name may have.
+/// Where versions of a name may be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Standing {
     /// Nowhere.
@@ -57,12 +57,12 @@ pub enum Standing {
 /// The names of a span.
 pub struct Names {
     filters: Box<[Box<[AtomicU64]>]>,
-    /// Segments of an era.
+    /// The number of segments per era.
     era_segments: u64,
     segment_count: u64,
-    /// The era of the segment that is written.
+    /// The era of the segment that is being written.
     era: AtomicU64,
-    /// Nothing is known until this epoch was overwritten.
+    /// Nothing is known until this epoch has been overwritten.
     unknown_through: AtomicU64,
 }
 
@@ -70,13 +70,13 @@ impl Names {
     /// Makes the table of a span whose epoch `head` is being written, within its share of the memory budget. Nothing is
     /// known yet.
     pub fn new(layout: &Layout, head: u64, memory_bytes: u64) -> Names {
-        // More names than the index has entries are not found by anybody.
+        // The index limits how many names can be found at all.
         let names_max = layout.index_bytes_max().min(memory_bytes / 2) / 8;
         let wanted = names_max * BITS_PER_NAME / 8 * ERAS / (ERAS - 1);
         let words = wanted.min(memory_bytes / MEMORY_SHARE) as usize / ERAS as usize / 8;
         let words = (words / LINE_WORDS).max(1) * LINE_WORDS;
-        // An era ends `ERAS - 1` eras before its filter is emptied, by when all its segments are overwritten, and the
-        // margin.
+        // A filter is emptied `ERAS - 1` eras after its era ended; by then all segments of the era are overwritten, and
+        // the margin has passed.
         let era_segments = (layout.segment_count + MARGIN_SEGMENTS + 1).div_ceil(ERAS - 1);
         Names {
             filters: (0..ERAS).map(|_| (0..words).map(|_| AtomicU64::new(0)).collect()).collect(),
@@ -92,7 +92,7 @@ impl Names {
         self.filters.iter().map(|filter| filter.len() as u64 * 8).sum()
     }
 
-    /// Notes a name in the era that is.
+    /// Notes a name in the current era.
     pub fn note(&self, primary: PrimaryHash) {
         self.note_in(primary, self.era.load(Ordering::Acquire));
     }
@@ -114,7 +114,7 @@ impl Names {
         }
     }
 
-    /// Possible locations of versions of a name while the epoch `head` is written; under the lock of the queue.
+    /// Where versions of a name may be while the epoch `head` is being written. Call it under the lock of the queue.
     pub fn standing(&self, primary: PrimaryHash, head: u64) -> Standing {
         if !self.are_known(head) {
             return Standing::Anywhere;
@@ -132,25 +132,25 @@ impl Names {
         }
     }
 
-    /// Whether all names are known while the epoch `head` is written.
+    /// Whether all names are known while the epoch `head` is being written.
     pub fn are_known(&self, head: u64) -> bool {
         let unknown = self.unknown_through.load(Ordering::Acquire);
         unknown == 0 || unknown.saturating_add(MARGIN_SEGMENTS + self.segment_count) <= head
     }
 
-    /// Says that the names of all segments that were there at the open have been noted, but for damaged ones up to this
-    /// epoch; 0 if there was none.
+    /// Declares that the names of all segments that existed at the open have been noted, except of damaged segments up
+    /// to epoch `damaged_through`; 0 if none was damaged.
     pub fn are_read(&self, damaged_through: u64) {
         self.unknown_through.store(damaged_through, Ordering::Release);
     }
 
-    /// Whether an era begins with this epoch.
+    /// Whether this epoch begins a new era.
     pub fn begins_era(&self, epoch: u64) -> bool {
         epoch / self.era_segments != self.era.load(Ordering::Acquire)
     }
 
-    /// Begins the era of an epoch, which is about to be written; under the lock of the queue. All that waits must then
-    /// be noted in it.
+    /// Begins the era of an epoch that is about to be written. Call it under the lock of the queue; then note the names
+    /// of all waiting entries.
     pub fn begin_era(&self, epoch: u64) {
         let (last, next) = (self.era.load(Ordering::Acquire), epoch / self.era_segments);
         for era in last + 1..=next {
@@ -166,7 +166,7 @@ impl Names {
     /// The line of a filter that has a name's bits, and the bits.
     fn bits(&self, primary: PrimaryHash) -> (usize, [u64; LINE_WORDS]) {
         let lines = self.filters[0].len() / LINE_WORDS;
-        // The upper half of the hash chooses the line, the lower one the bits in it.
+        // The upper half of the hash chooses the line, the lower half the bits in it.
         let upper = (primary.0 >> 64) as u64;
         let line = ((u128::from(upper) * lines as u128) >> 64) as usize * LINE_WORDS;
         let mut mask = [0_u64; LINE_WORDS];
@@ -213,7 +213,7 @@ mod tests {
                 }
             }
             let forgotten_at = forgotten_at.expect("it is forgotten");
-            // As long as the record of a purge of it would be needed.
+            // It is known at least as long as a record of its purge would be needed.
             assert!(written_at + MARGIN_SEGMENTS < layout.tail(forgotten_at), "{written_at} {forgotten_at}");
             assert!(forgotten_at < written_at + layout.segment_count + 2 * names.era_segments, "{forgotten_at}");
         }

@@ -1,9 +1,10 @@
-//! Shards as a checkpoint keeps them: out of the index, and into it again.
+//! Writing shards to a checkpoint and loading them from it.
 //!
-//! Owns: which parts of a checkpoint are believed. Promises: no slot that was loaded makes a later call look outside of
-//! its shard, and every entry of it is found. Leaves to others: reading and checksums (`checkpoint`).
+//! Owns: which parts of a checkpoint are accepted. Promises: after loading, no slot makes a later call access memory
+//! outside its shard, and every entry can be found. Leaves to others: reading and checksums (`checkpoint`).
 //!
-//! *Cost* of loading: one pass over the slots without a branch that depends on them; they are kept as they were read.
+//! *Cost* of loading: one pass over the slots, without branches that depend on their values; the slots stay in the
+//! buffer into which they were read.
 
 use std::sync::atomic::Ordering;
 
@@ -12,23 +13,23 @@ use crate::format::GRANULE_BYTES;
 use crate::format::location::{GRANULE_BITS, GRANULE_MASK, class_granules};
 use crate::planted::{Bug, planted};
 
-/// Which places a checkpoint may lead to.
+/// Which locations in a checkpoint are valid.
 #[derive(Debug, Clone)]
 pub struct Kept {
-    /// Places from here on are after the segments.
+    /// Locations from here on are after the segments.
     granules: u64,
-    /// Of each segment, whether it still holds what it held; empty if all do.
+    /// For each segment, whether its contents are unchanged; empty if all are.
     segments: Vec<bool>,
     segment_granules: u64,
 }
 
 impl Kept {
-    /// All places below `granules`.
+    /// All locations below `granules`.
     pub fn below(granules: u64) -> Kept {
         Kept { granules, segments: Vec::new(), segment_granules: granules.max(1) }
     }
 
-    /// The entries in those segments of `segment_granules` that `segments` names.
+    /// The locations in the segments marked in `segments`; a segment has `segment_granules`.
     pub fn of(segments: Vec<bool>, segment_granules: u64) -> Kept {
         let granules = segments.len() as u64 * segment_granules;
         let segments = if segments.iter().all(|&kept| kept) { Vec::new() } else { segments };
@@ -46,7 +47,7 @@ impl Kept {
 }
 
 impl Index {
-    /// Copies a shard's slots as a checkpoint keeps them, with the count of its homes.
+    /// Copies a shard's slots for a checkpoint; returns the number of its homes too.
     pub fn dump(&self, shard: usize) -> (u32, Vec<u8>) {
         let shard = self.shard(shard);
         let mut bytes = Vec::with_capacity(shard.slots.len() * SLOT_BYTES);
@@ -61,21 +62,22 @@ impl Index {
         homes as usize >= self.homes_initial
     }
 
-    /// Makes a shard of the slots of a dump, but for entries at places that are not kept. Returns false if the dump
-    /// cannot be right.
+    /// Makes a shard from the slots of a dump, without entries at locations that are not kept. Returns false if the
+    /// dump is invalid.
     pub fn load(&self, shard_index: usize, homes: u32, slots: Slots, kept: &Kept) -> bool {
         if !self.can_have(homes) || slots.len() * SLOT_BYTES != slots_bytes(homes) {
             return false;
         }
         let mut shard = Shard { slots, homes: homes as usize, entries: 0 };
         let class_bytes: [u64; 64] = std::array::from_fn(|class| class_granules(class as u8) * GRANULE_BYTES);
-        // How far from home the entry in the slot before may stand at most, and one more. So none stands before the
-        // first slot.
+        // An entry can be at most one slot further from home than the entry in the slot before it. This is that bound
+        // plus one. So no home is before the first slot.
         let mut distance_end = 1;
         let (mut is_right, mut record_bytes, mut granule_end) = (true, 0, 0);
         for &entry in shard.slots.iter() {
             let (is_entry, distance) = (entry != 0, entry >> DISTANCE_SHIFT & 63);
-            // An entry that is only its distance would be empty when it moves up; no record is at such a place.
+            // An entry with only its distance set would become an empty slot when it moves up; no record has such a
+            // location.
             is_right &= !is_entry | ((distance < distance_end) & (entry & !DISTANCE_MASK != 0));
             distance_end = if is_entry { distance + 2 } else { 1 };
             shard.entries += usize::from(is_entry);
@@ -91,7 +93,7 @@ impl Index {
         if !kept.has_all_below(granule_end) {
             let is_dead = |slot: &usize| shard.slots[*slot] != 0 && !kept.has(shard.slots[*slot] & GRANULE_MASK);
             let dead: Vec<usize> = (0..shard.slots.len()).filter(is_dead).collect();
-            // From the end, so that slots that move up have been looked at already.
+            // From the end, so that entries that move up have already been checked.
             for slot in dead.into_iter().rev() {
                 self.forget(shard.slots[slot]);
                 shard.take(slot);
@@ -111,7 +113,7 @@ impl Index {
         self.put_shard(shard_index, taken);
     }
 
-    /// Puts a shard, whose entries are counted already, in the place of a shard that nobody has seen yet.
+    /// Replaces a shard that has not been used yet by `shard`, whose entries are already counted.
     fn put_shard(&self, shard_index: usize, shard: Shard) {
         let mut current = self.shard(shard_index);
         if current.entries > 0 {
@@ -122,7 +124,8 @@ impl Index {
         *current = shard;
     }
 
-    /// Whether the last slots have a home, and a hash: at the last homes place and tag may be those of an empty slot.
+    /// Whether the entries in the last slots have a valid home and hash: for the last homes, home and tag may give a
+    /// value outside the range of hashes.
     fn last_are_right(&self, shard: &Shard) -> bool {
         let first_unsure = shard.homes.saturating_sub(shard.homes / self.homes_initial + 1);
         shard.slots.iter().enumerate().skip(first_unsure).filter(|(_, entry)| **entry != 0).all(|(slot, &entry)| {

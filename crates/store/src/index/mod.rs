@@ -1,23 +1,23 @@
-//! The index: from a key's hash to the possible places of its record on disk, in eight bytes an object.
+//! The index: from a key's hash to the possible locations of its record on disk, in eight bytes per object.
 //!
 //! # How it works
-//! 64 shards, each an open-addressed table with robin-hood linear probing: an entry is at its home slot or within the
-//! next 63, and the one further from home goes first. The home is `H x slots / 2^w`, `H` being w bits of the key's
-//! hash; an entry keeps the lowest 16 bits of `H` (the tag), how far from home it is, the place of the record, and a
-//! size class that is at least its length, so that one read fetches it. Place and tag together give `H` back (an
-//! interval of one slot is never wider than 2^16), so a shard grows by a quarter at a time without reading anything
-//! from disk.
+//! 64 shards, each an open-addressed table with robin-hood linear probing: an entry is in its home slot or one of the
+//! next 63, and of two entries the one further from its home keeps the slot. The home is `H x slots / 2^w`, where `H`
+//! is w bits of the key's hash. An entry has the lowest 16 bits of `H` (the tag), its distance from home, the location
+//! of the record, and a size class that is at least the record's length, so that one read fetches the record. `H` can
+//! be computed from the home and the tag (at most 2^16 values of `H` have the same home). So a shard grows, by a
+//! quarter at a time, without reading anything from disk.
 //!
-//! The index is a multiset: two keys of equal `H`, or two versions of one key, can stand side by side. A lookup gets
-//! all candidates and compares the whole key with what is read.
+//! The index is a multiset: two keys of equal `H`, or two versions of one key, can both have entries. A lookup gets all
+//! candidates, reads them, and compares the whole key.
 //!
 //! # Invariants
 //! 1. An entry that was inserted is found until it is removed or counted in `evictions`.
-//! 2. No two entries of a shard have both the same `H` and the same place.
-//! 3. The slots take at most the bytes given at creation (but at least their initial size).
+//! 2. No two entries of a shard have both the same `H` and the same location.
+//! 3. The slots take at most the bytes given at creation, or their initial size if that is larger.
 //!
-//! Cost: 9.1 to 11.4 bytes an object as shards fill to 88 % and grow by a quarter; at the bound up to 94 % full. A
-//! lookup reads one or two cache lines under a lock held for some tens of nanoseconds.
+//! Cost: 9.1 to 11.4 bytes per object while shards fill to 88 % and grow by a quarter; at the bound they are up to 94 %
+//! full. A lookup reads one or two cache lines, under a lock that is held for some tens of nanoseconds.
 //!
 //! *Circle*: `slots` and `load` are parts of this one table, and `presence` asks it which shard a hash is in.
 //!
@@ -44,9 +44,10 @@ const TAG_BITS: u32 = 16;
 const TAG_SHIFT: u32 = 48;
 const DISTANCE_SHIFT: u32 = 42;
 const DISTANCE_MASK: u64 = 63 << DISTANCE_SHIFT;
-/// Slots from home that an entry may stand in; as many follow the last home.
+/// The number of slots, from its home on, where an entry may be; as many slots follow the last home.
 const REACH: usize = 64;
-/// A shard that is fuller than this grows, or gives entries up if it may not, in percent.
+/// A shard that is fuller than this grows, in percent; at the bound of memory, entries are dropped beyond
+/// `LOAD_PERCENT_AT_BOUND`.
 const LOAD_PERCENT_MAX: usize = 88;
 const LOAD_PERCENT_AT_BOUND: usize = 94;
 const SLOT_BYTES: usize = 8;
@@ -63,7 +64,7 @@ pub fn shard_of(hash: KeyHash) -> usize {
 
 /// The table of one shard.
 struct Shard {
-    /// `homes` slots and the reach of the last of them.
+    /// `homes` slots, and the reach of the last home.
     slots: Slots,
     homes: usize,
     entries: usize,
@@ -72,7 +73,7 @@ struct Shard {
 /// The index of a span.
 pub struct Index {
     shards: Vec<Mutex<Shard>>,
-    /// How many bits of a hash are known of an entry.
+    /// How many bits of an entry's hash are known.
     width: u32,
     homes_initial: usize,
     homes_max: usize,
@@ -83,7 +84,7 @@ pub struct Index {
 }
 
 impl Index {
-    /// Makes an empty index of `2^bits_initial` homes a shard whose slots take at most `bytes_max`.
+    /// Makes an empty index with `2^bits_initial` homes per shard, whose slots take at most `bytes_max`.
     pub fn new(bits_initial: u32, bytes_max: u64) -> Index {
         let homes_initial = 1 << bits_initial;
         let shards: Vec<_> = (0..INDEX_SHARDS).map(|_| Mutex::new(Shard::of(homes_initial))).collect();
@@ -110,17 +111,17 @@ impl Index {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// The sum of what the entries' records may take on disk, in bytes.
+    /// The sum of the largest possible lengths of the entries' records, in bytes.
     pub fn record_bytes(&self) -> u64 {
         self.record_bytes.load(Ordering::Relaxed)
     }
 
-    /// Entries that were given up because the index was at its bound.
+    /// How many entries were dropped because the index was at its bound.
     pub fn evictions(&self) -> u64 {
         self.evictions.load(Ordering::Relaxed)
     }
 
-    /// The possible places of a record of this hash, in no order.
+    /// The possible locations of a record of this hash, in no order.
     pub fn candidates(&self, hash: KeyHash) -> Vec<Location> {
         let mut found = Vec::new();
         let (shard, known) = self.locate(hash);
@@ -137,7 +138,7 @@ impl Index {
         self.shard(shard).find(self.width, known, location).is_some()
     }
 
-    /// Whether the index has exactly this entry, and none of its hash is younger by `age`.
+    /// Whether the index has exactly this entry, and no entry of its hash with a greater `age`.
     pub fn leads_last_to<T: Ord>(&self, hash: KeyHash, location: Location, age: impl Fn(Location) -> T) -> bool {
         let (shard, known) = self.locate(hash);
         let (own, mut is_there, mut is_last) = (age(location), false, true);
@@ -224,7 +225,7 @@ impl Index {
         true
     }
 
-    /// Removes every entry whose place `dead` accepts; returns how many. *Cost*: rebuilds the whole index.
+    /// Removes every entry whose location `dead` accepts; returns how many. *Cost*: visits the whole index.
     pub fn sweep(&self, dead: impl Fn(Location) -> bool) -> u64 {
         let mut removed = 0;
         for shard in 0..INDEX_SHARDS {
@@ -233,7 +234,7 @@ impl Index {
             while slot < shard.slots.len() {
                 let entry = shard.slots[slot];
                 if entry != 0 && dead(location_of(entry)) {
-                    // The slots after it move up, so this slot is looked at again.
+                    // The following entries move up, so this slot is checked again.
                     shard.take(slot);
                     self.forget(entry);
                     removed += 1;
@@ -245,7 +246,7 @@ impl Index {
         removed
     }
 
-    /// All places that the index leads to, in no order.
+    /// All locations in the index, in no order.
     pub fn locations(&self) -> Vec<Location> {
         let mut found = Vec::with_capacity(self.len() as usize);
         for shard in 0..INDEX_SHARDS {
@@ -255,7 +256,7 @@ impl Index {
         found
     }
 
-    /// The shard of a hash, and the bits of it that an entry's place and tag give.
+    /// The shard of a hash, and the bits of the hash that an entry's home and tag give.
     fn locate(&self, hash: KeyHash) -> (usize, u64) {
         let bits = hash.0 as u64;
         (shard_of(hash), bits << 6 >> (64 - self.width))
@@ -289,7 +290,7 @@ impl Index {
         true
     }
 
-    /// Gives up an entry near the home of `known`: a cache may forget, it must not outgrow its budget.
+    /// Drops an entry near the home of `known`: a cache may forget, but must not exceed its budget.
     fn give_up_one(&self, shard: &mut Shard, known: u64) {
         let home = shard.home(self.width, known);
         let Some(slot) = (home..home + REACH).find(|&slot| shard.slots[slot] != 0) else { return };
@@ -297,7 +298,7 @@ impl Index {
         self.give_up_all(shard, known);
     }
 
-    /// Gives up all entries of one hash: an older version must not be found in place of the newest.
+    /// Drops all entries of one hash: an older version must not be found instead of the newest.
     fn give_up_all(&self, shard: &mut Shard, known: u64) {
         loop {
             let mut found = None;
@@ -325,7 +326,7 @@ impl Shard {
     /// The bits of the hash of the entry in a slot.
     fn known(&self, width: u32, slot: usize, entry: u64) -> u64 {
         let home = (slot - distance_of(entry)) as u128;
-        // The least value whose home this is; the one with the entry's tag is less than 2^16 above it.
+        // The smallest value with this home; the value with the entry's tag is less than 2^16 above it.
         let least = ((home << width).div_ceil(self.homes as u128)) as u64;
         let tag = entry >> TAG_SHIFT;
         least + (tag.wrapping_sub(least) & ((1 << TAG_BITS) - 1))
@@ -357,7 +358,7 @@ impl Shard {
         found
     }
 
-    /// Puts an entry in; returns the one that found no slot in its reach, which need not be the same.
+    /// Puts an entry; returns the entry that found no slot in its reach, which may be another one.
     fn place(&mut self, width: u32, known: u64, entry: u64) -> Option<(u64, u64)> {
         let home = self.home(width, known);
         let tag = known & ((1 << TAG_BITS) - 1);
@@ -379,7 +380,8 @@ impl Shard {
             slot += 1;
             distance += 1;
         }
-        // One was put in and one is carried out: the count stays. Its hash is given by the home it was carried from.
+        // One entry was put and another one removed, so the count is unchanged. The hash of the removed entry follows
+        // from its home.
         let at_home = carried;
         Some((self.known(width, slot - distance, at_home), carried))
     }

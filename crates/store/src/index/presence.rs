@@ -1,7 +1,7 @@
-//! Which shards of the index are loaded after a restart, and who waits for one.
+//! Which shards of the index are loaded after a restart, and waiting for a shard.
 //!
 //! Owns: the waiting. Nobody searches the index for a hash before its shard is loaded, except callers for which
-//! "nothing" is a safe answer. Leaves to others: bringing the shards (`loading`).
+//! "nothing" is a safe answer. Leaves to others: loading the shards (`recover/loading.rs`).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,15 +13,16 @@ use crate::names::key::KeyHash;
 
 /// Which shards of the index are loaded.
 pub struct Presence {
-    /// One bit a shard.
+    /// One bit per shard.
     present: AtomicU64,
-    /// The requested shards, one bit each.
+    /// The requested shards, one bit per shard.
     wanted: Arc<AtomicU64>,
     arrived: Notify,
 }
 
 impl Presence {
-    /// All are there; or none yet, and the loader looks at `wanted`.
+    /// Makes the state. With `wanted`, no shard is loaded yet, and the loader reads `wanted`; without it, all shards
+    /// are loaded.
     pub fn new(wanted: Option<Arc<AtomicU64>>) -> Presence {
         let present = AtomicU64::new(if wanted.is_some() { 0 } else { u64::MAX });
         Presence { present, wanted: wanted.unwrap_or_default(), arrived: Notify::new() }
@@ -37,7 +38,7 @@ impl Presence {
         self.present.load(Ordering::Acquire) == u64::MAX
     }
 
-    /// Waits until the shard of a hash is there. *Cost*: one load if it is present.
+    /// Waits until the shard of a hash is loaded. *Cost*: one load if it is.
     pub async fn wait(&self, hash: KeyHash) {
         if !self.has(hash) {
             self.wanted.fetch_or(bit(shard_of(hash)), Ordering::AcqRel);
@@ -45,7 +46,7 @@ impl Presence {
         }
     }
 
-    /// Waits until all shards are there.
+    /// Waits until all shards are loaded.
     pub async fn wait_for_all(&self) {
         self.wait_for(u64::MAX).await;
     }
@@ -56,7 +57,7 @@ impl Presence {
         self.arrived.notify_waiters();
     }
 
-    /// Makes as if no shard had come yet.
+    /// Marks all shards as not loaded.
     #[cfg(test)]
     pub fn begin_again(&self) {
         self.present.store(0, Ordering::Release);

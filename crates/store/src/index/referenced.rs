@@ -1,20 +1,20 @@
-//! The referenced bits: what was requested since it was written, one bit for each stretch of the segments.
+//! The referenced bits: which records were requested since they were written, one bit per stretch of the segments.
 //!
-//! Owns: the bits. A hit sets the bit of the place where its record begins; when a segment is about to be overwritten,
-//! records at places with their bit set are rewritten (`reinsert`). Records that begin in the same stretch share a bit,
-//! so small neighbours of a popular object may count as popular too. Bits are in memory alone: after a restart
-//! everything has to prove itself again.
+//! Owns: the bits. A hit sets the bit of the stretch where its record begins. When a segment is about to be
+//! overwritten, records whose bit is set are rewritten (`reinsert`). Records that begin in the same stretch share a
+//! bit, so small records next to a popular object may also count as popular. The bits are only in memory: after a
+//! restart, all are clear.
 //!
-//! *Cost*: a bit for at least [`STRETCH_BYTES_MIN`] of a store, and at most 1/64 of the memory budget; setting one that
-//! is set already writes nothing.
+//! *Cost*: one bit per [`STRETCH_BYTES_MIN`] of a store or more, and at most 1/64 of the memory budget; setting a bit
+//! that is already set writes nothing.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::format::{GRANULE_BYTES, Location};
 
-/// The least that a bit stands for, in bytes.
+/// The smallest stretch, in bytes.
 const STRETCH_BYTES_MIN: u64 = 4096;
-/// The bits take at most this share of the memory budget.
+/// The bits take at most 1/`MEMORY_SHARE` of the memory budget.
 const MEMORY_SHARE: u64 = 64;
 
 /// The bits of a span.
@@ -24,7 +24,7 @@ pub struct ReferencedBits {
 }
 
 impl ReferencedBits {
-    /// Makes bits for `segments_bytes` of segments, none of them set. With a memory budget of 0 there are none.
+    /// Makes bits for `segments_bytes` of segments, none of them set. With a memory budget of 0 there are no bits.
     pub fn new(segments_bytes: u64, memory_bytes: u64) -> ReferencedBits {
         if memory_bytes == 0 {
             return ReferencedBits { words: Box::default(), stretch_granules: 1 };
@@ -56,14 +56,14 @@ impl ReferencedBits {
         }
     }
 
-    /// Whether the record at a location was requested, or a neighbour of it.
+    /// Whether the record at a location, or another one in its stretch, was requested.
     pub fn has(&self, location: Location) -> bool {
         let stretch = location.granule / self.stretch_granules;
         let word = self.words.get((stretch / 64) as usize);
         word.is_some_and(|word| word.load(Ordering::Relaxed) & 1 << (stretch % 64) != 0)
     }
 
-    /// Clears the bits of a range of granules: something else will stand there.
+    /// Clears the bits of a range of granules that is overwritten.
     pub fn clear(&self, granules: std::ops::Range<u64>) {
         for stretch in granules.start / self.stretch_granules..granules.end.div_ceil(self.stretch_granules) {
             if let Some(word) = self.words.get((stretch / 64) as usize) {

@@ -1,8 +1,8 @@
 //! The memory of a shard's table.
 //!
-//! Owns: the memory of the slots. A large loaded index has its tables side by side in one allocation, on huge pages if
-//! the kernel has some: filling it page by page takes longer than reading it. A table that is replaced gives its pages
-//! back at once, and its addresses with the last of them.
+//! Owns: the memory of the slots. The tables of a large loaded index are in one allocation, on huge pages if the kernel
+//! has some: with small pages, page faults take longer than reading the index from disk. When a table is replaced, its
+//! pages are released at once. The addresses are released with the last table.
 
 use std::ops::{Deref, DerefMut};
 
@@ -12,18 +12,18 @@ use zerocopy::FromBytes;
 
 use super::SLOT_BYTES;
 
-/// Tables that are at least this large together share one allocation, on huge pages. Smaller ones are soon replaced by
-/// larger ones. *Units*: bytes.
+/// Tables with at least this total size share one allocation, on huge pages. Smaller tables are soon replaced by larger
+/// ones. *Units*: bytes.
 const TOGETHER_BYTES_MIN: usize = 4 << 20;
 
-/// Slots of a table; whole, and aligned as such.
+/// The slots of a table: a whole number of aligned slots.
 pub struct Slots {
     bytes: BytesMut,
     is_part: bool,
 }
 
 impl Slots {
-    /// Room for one slot after the other, of each size in bytes.
+    /// Makes empty tables with room for the given numbers of bytes.
     pub fn rooms(sizes: &[usize]) -> Vec<Slots> {
         let all: usize = sizes.iter().sum();
         if all < TOGETHER_BYTES_MIN {
@@ -38,7 +38,7 @@ impl Slots {
         sizes.iter().map(part).collect()
     }
 
-    /// A number of empty slots.
+    /// Makes a table of `count` empty slots.
     pub fn empty(count: usize) -> Slots {
         let mut bytes = BytesMut::zeroed(count * SLOT_BYTES + align_of::<u64>() - 1);
         bytes.advance(bytes.as_ptr().align_offset(align_of::<u64>()));
@@ -46,12 +46,12 @@ impl Slots {
         Slots { bytes, is_part: false }
     }
 
-    /// Takes them, and leaves none and no room.
+    /// Takes the table, and leaves one without slots and room.
     pub fn take(&mut self) -> Slots {
         std::mem::replace(self, Slots::empty(0))
     }
 
-    /// Adds whole slots as they are on disk, if there is room for them; otherwise false.
+    /// Adds whole slots as they are on disk; returns false, and adds nothing, if there is no room for them.
     pub fn add(&mut self, on_disk: &[u8]) -> bool {
         let fits =
             on_disk.len() <= self.bytes.capacity() - self.bytes.len() && on_disk.len().is_multiple_of(SLOT_BYTES);

@@ -1,8 +1,8 @@
 //! The intake of objects to be written: the queue, and admission to it.
 //!
-//! Owns: the steps by which an object is admitted, at its put or later, and the fate of waiting objects when the store
-//! stops. Leaves to others: the rules of admission (`admission`), the order of what waits (`queue`), and replacing
-//! older versions (`commit`).
+//! Owns: how an object is admitted, at its put or later, and what happens to waiting objects when the store stops.
+//! Leaves to others: the rules of admission (`admission`), the order of waiting objects (`queue`), and replacing older
+//! versions (`put/commit.rs`).
 
 pub mod admission;
 pub mod queue;
@@ -30,9 +30,9 @@ pub(crate) struct Intake {
 
 /// Why an entry was not committed.
 pub(crate) enum NotCommitted {
-    /// A purge or a newer version came after its begin.
+    /// A purge or a newer version came after its put or fill began.
     Stale,
-    /// There is no room for it, or the queue takes no more.
+    /// There is no room for the entry, or the queue is closed.
     Refused(Refused),
 }
 
@@ -43,7 +43,7 @@ impl From<Refused> for NotCommitted {
 }
 
 impl Intake {
-    /// Decides whether an object is written, as far as its length is known.
+    /// Decides whether an object is written; `bytes` is its length, if it is known.
     pub fn decide(&self, hash: KeyHash, bytes: Option<u64>) -> Decision {
         if self.admission.is_open() {
             Decision::Admitted
@@ -55,11 +55,12 @@ impl Intake {
         }
     }
 
-    /// Whether something under a hash is on the disk, waits to be written, or may be on the disk for all that is known.
+    /// Whether a record with this hash is on the disk, waits to be written, or cannot be excluded from being on the
+    /// disk.
     ///
-    /// The order of the questions matters: an entry goes from memory into the index, a rewritten one from the index
-    /// into the waiting ones and back, and a part that removes something from the index reports it before. After a
-    /// restart a shard of the index comes as a whole, and is not asked before.
+    /// The order of the checks matters. An entry moves from memory into the index. A rewritten entry moves from the
+    /// index to the waiting entries and back. Code that removes something from the index first reports it to `doubt`.
+    /// After a restart, a shard of the index is loaded as a whole and is not consulted before.
     pub fn may_be_on_disk(&self, hash: KeyHash) -> bool {
         if planted(Bug::UnadmittedLeavesOlder) {
             return false;
@@ -73,8 +74,8 @@ impl Intake {
             || doubt.is_in_doubt(hash, index.evictions(), self.span.head(), self.span.layout.segment_count)
     }
 
-    /// Counts a hit in memory. An object that was not admitted was requested again: if the rules let it, it is written
-    /// now.
+    /// Counts a hit in memory. If the object was not admitted, this is its second request: it is written now if the
+    /// rules allow it.
     pub fn note_hit(&self, entry: &Arc<Entry>) {
         Counters::add(&self.span.counters.hits_memory, 1);
         if entry.take_in_memory_alone() {
@@ -82,9 +83,9 @@ impl Intake {
         }
     }
 
-    /// Writes an object that is only in memory and was requested again, if the other rules let it.
+    /// Writes an object that is only in memory and was requested again, if the other rules allow it.
     ///
-    /// *Cost*: once an object; a lock that puts take too.
+    /// *Cost*: once per object; the lock that puts also take.
     fn admit_later(&self, entry: &Arc<Entry>) {
         let counters = &self.span.counters;
         let (written_bytes, waiting_bytes) = (counters.written_bytes(), self.state.memory.unwritten_bytes());
@@ -107,16 +108,16 @@ impl Intake {
         }
     }
 
-    /// Drops purged objects that are only in memory, before their purges are forgotten because all segments of that
-    /// time are overwritten: such objects go with no segment. *Cost*: looks at every entry, if there are purges and not
-    /// everything is admitted.
+    /// Drops purged objects that are only in memory. A purge is forgotten when all segments older than it are
+    /// overwritten; objects that are only in memory are in no segment, so they are dropped first. *Cost*: visits every
+    /// entry if there are purges and not everything is admitted.
     pub fn drop_purged_in_memory(&self) {
         if !self.admission.is_open() && self.state.purges.len() > 0 {
             self.state.memory.sweep(|entry| entry.is_in_memory_alone() && self.state.is_purged(entry));
         }
     }
 
-    /// Begins a new era of names if the segment of `epoch`, which is about to be written, is the first of one.
+    /// Begins a new era of names if `epoch`, the segment about to be written, is the first of an era.
     pub fn begin_era(&self, epoch: u64) {
         let names = &self.state.names;
         if !names.begins_era(epoch) {
@@ -133,7 +134,7 @@ impl Intake {
         self.queue.begin_era(epoch);
     }
 
-    /// How far puts have come.
+    /// The sequences that puts have reached.
     pub fn sequences(&self) -> Sequences {
         let progress = &self.state.progress;
         let flushed = Sequence(progress.flushed.load(Ordering::Acquire));
@@ -141,14 +142,15 @@ impl Intake {
         Sequences { last: Sequence(self.queue.last_sequence()).max(written), written, flushed }
     }
 
-    /// Stops writes for good: after a failed write or flush nothing may pretend to be stored.
+    /// Stops writes permanently: after a failed write or flush, nothing may be reported as stored.
     pub fn stop(&self, reason: impl Into<String>) {
         self.state.set_stopped(reason.into());
         self.queue.close().iter().for_each(|item| self.give_up(item));
         self.queue.wake.notify_one();
     }
 
-    /// Gives up objects that will not be written; those already on the disk stay in memory.
+    /// Drops an object that will not be written. An object that is also on the disk (it was to be rewritten) stays in
+    /// memory.
     pub fn give_up(&self, item: &Unwritten) {
         if item.moved_from.is_none() {
             self.state.memory.drop_unwritten(&item.entry);

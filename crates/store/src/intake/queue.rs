@@ -1,7 +1,7 @@
 //! Entries that wait to be written, in the order of their sequences.
 //!
-//! Owns: the order of sequences, the bound on what waits, and when the writer should wake. An entry is packed as late
-//! as the write delay allows, from memory that is not copied until then.
+//! Owns: the order of sequences, the bound on waiting bytes, and when the writer wakes. An entry is packed as late as
+//! the write delay allows; its memory is not copied before.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,34 +16,34 @@ use crate::index::held_names::Names;
 use crate::locality::hints::HintId;
 use crate::memory::entry::Entry;
 
-/// An entry that waits.
+/// A waiting entry.
 pub struct Unwritten {
     pub entry: Arc<Entry>,
     /// The sequence under which it will be written: higher than the entry's if it is rewritten.
     pub sequence: u64,
-    /// The version of the same key that it replaces, if that is in memory.
+    /// The version of the same key that the entry replaces, if that version is in memory.
     pub previous: Option<Arc<Entry>>,
     /// The location on disk of an object that is being rewritten.
     pub moved_from: Option<Location>,
-    /// Its group, as decided when it was queued, even if hints have changed.
+    /// The entry's group, as it was when the entry was queued; later hints do not change it.
     pub tie: Option<HintId>,
 }
 
 impl Unwritten {
-    /// A new entry, and the one that it replaces.
+    /// A new entry, and the entry that it replaces.
     pub fn of(entry: Arc<Entry>, previous: Option<Arc<Entry>>) -> Unwritten {
         Unwritten { sequence: entry.sequence, entry, previous, moved_from: None, tie: None }
     }
 }
 
-/// Room in the queue; given back when it is dropped.
+/// Reserved room in the queue; dropping it releases the room.
 pub struct Reserved {
     queue: Arc<Queue>,
     bytes: u64,
 }
 
 impl Reserved {
-    /// Leaves it to the caller, who has the queue's lock, to give the room back.
+    /// Returns the bytes without releasing them: the caller, who has the queue's lock, releases them.
     fn give_up(mut self) -> u64 {
         std::mem::take(&mut self.bytes)
     }
@@ -69,7 +69,7 @@ struct Waiting {
 }
 
 impl Waiting {
-    /// Whether another entry fits; one that is longer than the whole queue fits if there is no other.
+    /// Whether another entry fits. An entry larger than the whole queue fits if the queue is empty.
     fn has_room(&self, weight: u64, bytes_max: u64) -> bool {
         let used = self.bytes + self.reserved_bytes;
         used + weight <= bytes_max || (self.items.is_empty() && self.reserved_bytes == 0)
@@ -82,15 +82,15 @@ pub struct Queue {
     bytes_max: u64,
     wake_bytes: u64,
     last_sequence: AtomicU64,
-    /// The names of all that waits are noted there.
+    /// Here the names of all waiting entries are noted.
     names: Arc<Names>,
     /// Wakes the writer.
     pub wake: Notify,
-    /// Wakes those who wait for room.
+    /// Wakes the callers that wait for room.
     pub room: Notify,
 }
 
-/// Why an entry was not taken.
+/// Why an entry was not queued.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refused {
     /// The queue is full.
@@ -113,7 +113,7 @@ impl Queue {
         }
     }
 
-    /// Adds the entry that `make` builds: it is called under the lock that orders sequences.
+    /// Adds the entry that `make` builds. `make` is called under the lock that orders sequences.
     pub fn push<E: From<Refused>>(
         &self,
         weight: u64,
@@ -129,7 +129,7 @@ impl Queue {
         Ok(self.add(waiting, make()?))
     }
 
-    /// Adds the entry that `make` builds where room was [reserved](Self::reserve) for it.
+    /// Adds the entry that `make` builds, in room that was [reserved](Self::reserve).
     pub fn push_reserved<E: From<Refused>>(
         &self,
         reserved: Reserved,
@@ -144,7 +144,7 @@ impl Queue {
         Ok(self.add(waiting, make()?))
     }
 
-    /// Reserves room for an entry of `weight`; `None` if there is none now, or no more is taken.
+    /// Reserves room for an entry of `weight`; `None` if there is no room now, or the queue is closed.
     pub fn reserve(self: &Arc<Queue>, weight: u64) -> Option<Reserved> {
         let mut waiting = self.lock();
         if waiting.closed || !waiting.has_room(weight, self.bytes_max) {
@@ -154,7 +154,7 @@ impl Queue {
         Some(Reserved { queue: Arc::clone(self), bytes: weight })
     }
 
-    /// The same for optional objects: only if half of the queue is left for others.
+    /// Reserves room for an optional object: only if half of the queue stays free of reservations and entries.
     pub fn reserve_if_idle(self: &Arc<Queue>, weight: u64) -> Option<Reserved> {
         let mut waiting = self.lock();
         if waiting.closed || waiting.bytes + waiting.reserved_bytes + weight > self.bytes_max / 2 {
@@ -170,7 +170,7 @@ impl Queue {
         loop {
             let room = self.room.notified();
             let mut room = std::pin::pin!(room);
-            // From here on none is missed.
+            // No notification after this is missed.
             room.as_mut().enable();
             let reserved = self.reserve(weight);
             if reserved.is_some() || self.lock().closed || tokio::time::timeout_at(deadline, room).await.is_err() {
@@ -190,7 +190,7 @@ impl Queue {
         result
     }
 
-    /// Does something in the order of sequences, even if no more is accepted; it receives the number of waiting bytes.
+    /// Runs `act` in the order of sequences, even if the queue is closed. `act` receives the number of waiting bytes.
     pub fn ordered<T>(&self, act: impl FnOnce(u64) -> T) -> T {
         let waiting = self.lock();
         act(waiting.bytes)
@@ -226,14 +226,15 @@ impl Queue {
         waiting.oldest.get_or_insert_with(Instant::now);
         let is_due = waiting.bytes >= self.wake_bytes;
         drop(waiting);
-        // Once: a writer that has not come for it waits for an append in flight, and looks again after that.
+        // The writer is woken only once: a writer that does not react is waiting for an append in flight, and checks
+        // the queue after that.
         if was_empty || (is_due && !was_due) {
             self.wake.notify_one();
         }
         entry
     }
 
-    /// Takes entries from the front while `fits` says so of each.
+    /// Takes entries from the front as long as `fits` accepts them.
     pub fn take(&self, mut fits: impl FnMut(&Entry) -> bool) -> Vec<Unwritten> {
         let mut waiting = self.lock();
         let mut taken = Vec::new();
@@ -253,18 +254,18 @@ impl Queue {
         self.lock().items.front().is_some_and(|item| item.sequence <= sequence)
     }
 
-    /// Refuses more from now on; waiting entries go on waiting.
+    /// Refuses further entries; waiting entries stay queued.
     pub fn refuse_more(&self) {
         self.lock().closed = true;
     }
 
-    /// Takes everything and refuses more from now on.
+    /// Takes all entries and refuses further ones.
     pub fn close(&self) -> Vec<Unwritten> {
         self.lock().closed = true;
         self.take(|_| true)
     }
 
-    /// Waits until at most half of the queue is used, or it is closed.
+    /// Waits until at most half of the queue is used, or the queue is closed.
     pub async fn wait_for_room(&self) {
         loop {
             let room = self.room.notified();
@@ -281,7 +282,7 @@ impl Queue {
         }
     }
 
-    /// Bytes that wait and since when the oldest has.
+    /// The number of waiting bytes, and since when the oldest entry has waited.
     pub fn backlog(&self) -> (u64, Option<Instant>) {
         let waiting = self.lock();
         (waiting.bytes, waiting.oldest)

@@ -1,14 +1,15 @@
 //! The order of the records in an append: objects that hints tie together are side by side, in as few clusters as
 //! possible.
 //!
-//! Owns: that order, and the number that says which neighbours are tied. Leaves to others: which records an append has
-//! (`pack`: always the next ones by sequence), so that promises about sequences do not depend on hints.
+//! Owns: this order, and the number that marks tied neighbours. Leaves to others: which records an append has (`pack`
+//! always takes the next ones by sequence, so promises about sequences do not depend on hints).
 //!
 //! # How
-//! A cluster is an aligned window of a segment: the extent of one read. A *group* is an object (the seed) and what
-//! hints tie to it. Groups are laid down in the order in which their first objects came; one that does not fit into the
-//! rest of a cluster waits while a later one does, up to [`LOOKAHEAD`] groups. Nothing is padded: where none fits, the
-//! group begins in this cluster and ends in the next. Long records, fragments and their heads come last.
+//! A cluster is an aligned window of a segment: the extent of one read. A *group* is an object (the seed) and the
+//! objects that hints tie to it. Groups are placed in the order of their first objects. If a group does not fit into
+//! the rest of a cluster, the next one that fits is placed first, among up to [`LOOKAHEAD`] groups. Nothing is padded:
+//! if none fits, the group begins in this cluster and ends in the next. Long records, fragments and their heads come
+//! last.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::BuildHasherDefault;
@@ -16,50 +17,51 @@ use std::hash::BuildHasherDefault;
 use crate::locality::hints::HintId;
 use crate::names::key::Hashed;
 
-/// Groups that are tried for the rest of a cluster.
+/// How many groups are tried for the rest of a cluster.
 const LOOKAHEAD: usize = 64;
-/// A record of more than this share of a cluster is never read with it.
+/// A record of more than 1/`LONG_SHARE` of a cluster is in no group.
 const LONG_SHARE: u64 = 2;
 
 /// The properties of a record to be placed.
 #[derive(Debug, Clone, Copy)]
 pub struct Unplaced {
-    /// Its own id; none if it is no whole object.
+    /// The id of the object; `None` if the record is not a whole object.
     pub id: Option<HintId>,
-    /// The hints that tie it to others.
+    /// The group to which it is tied.
     pub tie: Option<Tie>,
-    /// Its length with padding.
+    /// The length of the record with padding.
     pub bytes: u64,
 }
 
-/// What ties records together.
+/// Why records belong together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Tie {
-    /// They belong to this object.
+    /// Hints tie them to this object.
     Seed(HintId),
-    /// They lay in the same group before they were rewritten.
+    /// They were in the same group before they were rewritten.
     Former(u16),
 }
 
-/// Where a record goes.
+/// A record in the new order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Placed {
-    /// Which of the records.
+    /// The index of the record in the input.
     pub index: usize,
-    /// The number that the tied records of a neighbourhood share; 0 of one that is tied to none.
+    /// The number that tied records of one group have in common; 0 for a record that is tied to none.
     pub cluster: u16,
 }
 
 struct Group {
-    /// The seed's versions, then the objects tied to it; versions of one object in the order in which they came.
+    /// The versions of the seed, then the objects tied to it; versions of one object are in the order of sequences.
     members: Vec<usize>,
     seeds: usize,
     bytes: u64,
 }
 
-/// Orders records, which come by sequence, for an append whose first record is at `position` of its segment.
+/// Orders records for an append whose first record is at `position` of its segment. The input is in the order of
+/// sequences.
 ///
-/// `cluster_bytes` of 0 leaves the order as it is. `number` differs from append to append.
+/// With `cluster_bytes` 0 the order stays unchanged. `number` must be different for each append.
 pub fn arrange(records: &[Unplaced], position: u64, cluster_bytes: u64, number: u64) -> Vec<Placed> {
     let mut placed = Vec::with_capacity(records.len());
     if cluster_bytes == 0 {
@@ -88,7 +90,8 @@ pub fn arrange(records: &[Unplaced], position: u64, cluster_bytes: u64, number: 
     placed
 }
 
-/// The groups in the order of their first members, and what is in none because it is long or no whole object.
+/// The groups in the order of their first members, and the records in no group because they are long or not whole
+/// objects.
 fn groups_of(records: &[Unplaced], cluster_bytes: u64) -> (Vec<Group>, Vec<usize>) {
     let seeds: HashSet<HintId, BuildHasherDefault<Hashed>> = records
         .iter()

@@ -1,16 +1,17 @@
-//! Whether a read from disk takes only the object, or the cluster around it.
+//! Whether a read from disk reads only the object or the cluster around it.
 //!
-//! Owns: the choice, and the account it is made from. Leaves to others: reading (`neighbours`), and the order of
-//! packing (`arrange`).
+//! Owns: the choice, and the counts on which it is based. Leaves to others: reading (`get/neighbours.rs`), and the
+//! order of packing (`arrange`).
 //!
 //! # The choice
-//! A cluster read costs bytes beyond the object's own; its gain is that neighbours are requested while they are still
-//! in memory, each of which saves a read. Both are counted. A read from disk costs as much as [`READ_WORTH_BYTES`] read
-//! in sequence: so clusters are read while the reads saved, times that, are at least the bytes beyond. While they are
-//! not, one eligible read in [`PROBE_EVERY`] takes the cluster all the same, so that a change is noticed; if they
-//! brought less, one in as many more, up to [`PROBE_EVERY_MAX`]. The account is halved now and then, so what happened
-//! lately counts most. Neighbours that no hint ties to the object are judged apart: they cost no bytes once a cluster
-//! is read, but room in memory, so more of them have to be wanted.
+//! A cluster read costs the bytes beyond the object. Its gain: each neighbour that is requested while it is in memory
+//! saves a read. Both are counted. A read from disk is assumed to cost as much as reading [`READ_WORTH_BYTES`]
+//! sequentially. So clusters are read while the saved reads, times that constant, are at least the bytes beyond the
+//! objects. Otherwise only one eligible read in [`PROBE_EVERY`] reads the cluster, so that a change is noticed. The
+//! smaller the gain, the rarer these probes, down to one in [`PROBE_EVERY_MAX`]. The counts are halved from time to
+//! time, so recent reads have more weight. Neighbours that no hint ties to the object are judged separately: once a
+//! cluster is read they cost no more bytes, but they cost room in memory, so one in [`UNTIED_PER_HIT_MAX`] must be
+//! requested.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -18,36 +19,38 @@ use serde::{Deserialize, Serialize};
 
 use crate::memory::entry::Neighbour;
 
-/// What a random read is worth in bytes read in sequence: about 10 ms at 20 MB/s on a disk of 1999, 100 us at 1.3 GB/s
-/// on flash. On a disk of today it is ten times that, so there clusters are read too seldom rather than too often.
+/// The cost of a random read, in bytes read sequentially: about 10 ms at 20 MB/s on a disk of 1999, or 100 us at 1.3
+/// GB/s on flash. On a disk of today it is ten times higher, so there clusters are read too seldom rather than too
+/// often.
 const READ_WORTH_BYTES: u64 = 128 << 10;
-/// One read in this many takes a group that almost pays.
+/// One eligible read in this many reads the cluster while clusters almost pay off.
 const PROBE_EVERY: u64 = 16;
-/// One useless read in this many is taken: a cluster of 64 KiB is then half a kilobyte a read.
+/// One eligible read in this many reads the cluster while clusters gain nothing: with 64 KiB, that costs half a
+/// kilobyte per read.
 const PROBE_EVERY_MAX: u64 = 128;
-/// The number of reads, and of neighbours, until the account is believed, and after which it is halved; fewer if reads
-/// only probe, which are rare.
+/// The counts are used from `ACCOUNT_MIN` reads or neighbours on, and halved at `ACCOUNT_MAX`; at `PROBES_MAX` if reads
+/// only probe, because probes are rare.
 const ACCOUNT_MIN: u64 = 64;
 const ACCOUNT_MAX: u64 = 1024;
 const PROBES_MAX: u64 = 128;
-/// Of this many untied neighbours taken into memory one has to be requested.
+/// Of this many untied neighbours put into memory, one must be requested.
 const UNTIED_PER_HIT_MAX: u64 = 8;
 
 /// The extent of a read from disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ClusterRead {
-    /// The cluster if that has paid of late, else the object.
+    /// The cluster if that has paid off lately, otherwise the object.
     #[default]
     Auto,
-    /// The cluster around the object, whenever one read can.
+    /// The cluster around the object, if one read can.
     Cluster,
-    /// The object alone.
+    /// Only the object.
     Object,
 }
 
 impl ClusterRead {
-    /// The name, as options and reports have it.
+    /// The name in options and reports.
     pub fn name(self) -> &'static str {
         match self {
             ClusterRead::Auto => "auto",
@@ -67,14 +70,14 @@ impl std::str::FromStr for ClusterRead {
     }
 }
 
-/// A count that forgets: halved together with others.
+/// Counts that are halved together, so that old events lose weight.
 #[derive(Default)]
 struct Account {
     /// Cluster reads, or neighbours taken.
     count: AtomicU64,
-    /// Their neighbours that were requested.
+    /// Requested neighbours of these.
     hits: AtomicU64,
-    /// Bytes read beyond the objects'.
+    /// Bytes read beyond the objects.
     bytes: AtomicU64,
 }
 
@@ -97,16 +100,16 @@ impl Account {
 /// The choice between objects and clusters.
 pub struct Clusters {
     mode: ClusterRead,
-    /// How large a cluster is; 0: there are none.
+    /// The size of a cluster; 0 for no clusters.
     cluster_bytes: u64,
-    /// Eligible reads so far, of which some probe.
+    /// The number of eligible reads so far.
     eligible: AtomicU64,
     reads: Account,
     untied: Account,
 }
 
 impl Clusters {
-    /// Starts with an empty account, under which clusters are read.
+    /// Makes a choice without counts; at first, clusters are read.
     pub fn new(mode: ClusterRead, cluster_bytes: u64) -> Clusters {
         let (eligible, reads, untied) = Default::default();
         Clusters { mode, cluster_bytes, eligible, reads, untied }
@@ -117,12 +120,12 @@ impl Clusters {
         self.cluster_bytes
     }
 
-    /// The extent of a read, by the option.
+    /// The option.
     pub fn mode(&self) -> ClusterRead {
         self.mode
     }
 
-    /// Whether the next eligible read takes the cluster.
+    /// Whether the next eligible read reads the cluster.
     pub fn read_cluster(&self) -> bool {
         match self.mode {
             _ if self.cluster_bytes == 0 => false,
@@ -135,7 +138,7 @@ impl Clusters {
         }
     }
 
-    /// One eligible read in this many takes the cluster: every one if that pays, and fewer the less it does.
+    /// How many eligible reads there are per cluster read: 1 if clusters pay off, and more the less they gain.
     fn probe_every(&self) -> u64 {
         let (count, hits, bytes) = self.reads.get();
         let saved = hits * READ_WORTH_BYTES;
@@ -145,7 +148,7 @@ impl Clusters {
         (PROBE_EVERY * bytes / saved.max(1)).min(PROBE_EVERY_MAX)
     }
 
-    /// Whether neighbours that are tied to the object by no hint are taken into memory too.
+    /// Whether neighbours that no hint ties to the object are put into memory too.
     pub fn takes_untied(&self) -> bool {
         if self.mode == ClusterRead::Cluster {
             return true;
@@ -156,12 +159,12 @@ impl Clusters {
             || self.eligible.fetch_add(1, Ordering::Relaxed) % PROBE_EVERY == 1
     }
 
-    /// Notes a cluster read of this many bytes beyond the object's.
+    /// Notes a cluster read of this many bytes beyond the object.
     pub fn note_read(&self, bytes: u64) {
         self.reads.add(bytes, if self.probe_every() == 1 { ACCOUNT_MAX } else { PROBES_MAX });
     }
 
-    /// Notes a neighbour that was taken into memory.
+    /// Notes a neighbour that was put into memory.
     pub fn note_taken(&self, neighbour: Neighbour) {
         if neighbour == Neighbour::Untied {
             self.untied.add(0, ACCOUNT_MAX);
@@ -183,7 +186,7 @@ mod tests {
 
     const EXTRA: u64 = 56 << 10;
 
-    /// The number of `count` reads that take the cluster, if one neighbour in `hit_every` saves a read.
+    /// How many of `count` reads read the cluster, if one cluster read in `hit_every` saves a read.
     fn cluster_reads(clusters: &Clusters, count: u64, hit_every: u64) -> u64 {
         let mut taken = 0;
         for _ in 0..count {

@@ -1,32 +1,32 @@
 //! Locations of groups: the extents of objects that were packed together, so that a read takes exactly one group.
 //!
-//! Owns: for each segment that was written since the store was opened, the extents of its groups, and a bound on all of
-//! them. It is advice: an extent that is wrong costs bytes. For a segment that was written before, or beyond the bound,
-//! nothing is known, and the aligned window around a record is its cluster.
+//! Owns: the extents of the groups in each segment written since the store was opened, and a bound on their number. The
+//! extents are advice: a wrong one only costs bytes. For a segment written earlier, or beyond the bound, nothing is
+//! known; then the cluster of a record is the aligned window around it.
 //!
-//! *Cost*: 8 bytes a group of two records or more, and at most 1/64 of the memory budget; a short lock of one segment
-//! for a lookup, which only reads from disk make.
+//! *Cost*: 8 bytes per group of two or more records, at most 1/64 of the memory budget. A lookup, which only reads from
+//! disk need, takes a short lock of one segment.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
-/// The bytes of a group's extent.
+/// The memory of a group's extent, in bytes.
 const GROUP_BYTES: u64 = 8;
-/// All extents take at most this share of the memory budget.
+/// All extents take at most 1/`MEMORY_SHARE` of the memory budget.
 const MEMORY_SHARE: u64 = 64;
 
-/// A group's extent: first granule of its segment, and granules.
+/// A group's extent: its first granule in the segment, and the number of granules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Group {
     start: u32,
     granules: u32,
 }
 
-/// The groups of a segment, by place.
+/// The groups of a segment, in the order of the disk.
 #[derive(Default)]
 struct Segment {
-    /// 0: nothing is known.
+    /// The epoch of the segment; 0 if nothing is known.
     epoch: u64,
     groups: Vec<Group>,
 }
@@ -38,10 +38,10 @@ pub struct Groups {
     count_max: u64,
 }
 
-/// The knowledge about a place.
+/// What is known about a record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Extents {
-    /// Nothing.
+    /// Nothing is known.
     Unknown,
     /// It is in no group.
     Alone,
@@ -50,7 +50,7 @@ pub enum Extents {
 }
 
 impl Groups {
-    /// Knows nothing of any segment.
+    /// Makes an empty table.
     pub fn new(segment_count: u64, memory_bytes: u64) -> Groups {
         Groups {
             segments: (0..segment_count).map(|_| Mutex::default()).collect(),
@@ -64,8 +64,8 @@ impl Groups {
         self.count.load(Ordering::Relaxed) * GROUP_BYTES
     }
 
-    /// Notes the groups of an append, in the order of their locations, after those noted before. `begins` says that it
-    /// is the segment's first.
+    /// Notes the groups of an append, in the order of their locations. `begins` is set for the first append of a
+    /// segment.
     pub fn add(&self, segment: u64, epoch: u64, begins: bool, extents: &[Range<u64>]) {
         let Some(mut segment) = self.segment(segment) else { return };
         if begins {
@@ -86,7 +86,7 @@ impl Groups {
         segment.groups.extend(extents.iter().map(group));
     }
 
-    /// The knowledge about the record that begins at `granule` of a segment.
+    /// What is known about the record that begins at `granule` of a segment.
     pub fn find(&self, segment: u64, epoch: u64, granule: u64) -> Extents {
         let Some(segment) = self.segment(segment).filter(|segment| segment.epoch == epoch && epoch > 0) else {
             return Extents::Unknown;

@@ -1,19 +1,19 @@
-//! Hints of locality: which objects will be wanted together.
+//! Hints of locality: which objects will be requested together.
 //!
-//! Owns: a table of pending hints, each "this one belongs to that one", until they are overwritten by others. A hint is
-//! used when what it names is packed (`arrange`), and when it is read apart from its page (`regroup`); it is advice, so
-//! one that is lost or wrong costs locality and nothing else.
+//! Owns: a table of pending hints ("this object belongs to that one"), which stay until other hints overwrite them. A
+//! hint is used when its object is packed (`arrange`), and when its object is read apart from its page (`regroup`).
+//! Hints are advice: a lost or wrong hint only costs locality.
 //!
-//! The table has a fixed number of slots, one word each, found by the hash of the belonging object; a newer hint
-//! overwrites an older one. So it takes no lock, allocates nothing, and never grows.
+//! The table has a fixed number of slots of one word, found by the hash of the object that belongs to another one. A
+//! newer hint overwrites an older one. So a hint takes no lock and allocates nothing, and the table never grows.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::names::key::PrimaryHash;
 
-/// A slot for this many bytes of the memory budget.
+/// There is one slot per this many bytes of the memory budget.
 const BYTES_PER_SLOT: u64 = 4096;
-/// The fewest and the most slots.
+/// The smallest and the largest number of slots.
 const SLOTS: (u64, u64) = (1 << 10, 1 << 16);
 
 /// A part of an object's primary hash: enough to distinguish the objects of one append.
@@ -30,7 +30,8 @@ impl HintId {
 
 /// The pending hints.
 pub struct Hints {
-    /// Each the id of the object in the high half, and of what it belongs to in the low one; zero is none.
+    /// Per slot: the id of the object in the high half, and the id of the object to which it belongs in the low half;
+    /// zero for no hint.
     slots: Box<[AtomicU64]>,
 }
 
@@ -46,7 +47,8 @@ impl Hints {
         self.slots.len() as u64 * 8
     }
 
-    /// Notes that `object` belongs to `seed`. Nothing changes if `seed` belongs to `object` already, or is it.
+    /// Notes that `object` belongs to `seed`. Does nothing if they are the same, or if `seed` already belongs to
+    /// `object`.
     pub fn add(&self, object: PrimaryHash, seed: PrimaryHash) {
         let id = HintId::of(seed);
         if id == HintId::of(object) || self.seed_of(seed) == Some(HintId::of(object)) {
@@ -56,14 +58,14 @@ impl Hints {
         self.slot(object).store(hint, Ordering::Relaxed);
     }
 
-    /// What `object` belongs to.
+    /// The object to which `object` belongs.
     pub fn seed_of(&self, object: PrimaryHash) -> Option<HintId> {
         let hint = self.slot(object).load(Ordering::Relaxed);
         (hint >> 32 == u64::from(HintId::of(object).0)).then_some(HintId(hint as u32))
     }
 
     fn slot(&self, object: PrimaryHash) -> &AtomicU64 {
-        // Bits that the id does not have.
+        // Bits of the hash that are not in the id.
         &self.slots[(object.0 >> 32) as usize & (self.slots.len() - 1)]
     }
 }

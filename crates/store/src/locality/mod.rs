@@ -1,4 +1,4 @@
-//! Placing related objects: hints, groups that are packed side by side, and whether a read takes them along.
+//! Placing related objects: hints, groups that are packed side by side, and whether a read reads the whole group.
 
 pub mod arrange;
 pub mod clusters;

@@ -1,8 +1,8 @@
 //! The map of entries in memory, which is read without a lock.
 //!
-//! Owns: the moment when removed entries are freed. For that every thread must have seen that it left, and telling them
-//! costs an interrupt on every processor: so each thread frees removed entries in batches, as large as the budget can
-//! spare.
+//! Owns: when removed entries are freed. An entry may be freed only after no thread can still read it. To ensure that,
+//! every processor must be interrupted. So each thread frees removed entries in batches, as large as the memory budget
+//! allows.
 
 use std::hash::BuildHasherDefault;
 use std::sync::Arc;
@@ -15,30 +15,30 @@ use crate::names::key::Hashed;
 
 type Map = papaya::HashMap<u64, Arc<Entry>, BuildHasherDefault<Hashed>>;
 
-/// Entries in a batch, at most …
+/// A batch has at most this many entries …
 const BATCH_MAX: usize = 256;
-/// … and this share of the tier.
+/// … and at most 1/`BATCH_SHARE` of the tier's bytes.
 const BATCH_SHARE: u64 = 64;
 /// Threads whose bytes are counted separately.
 const THREADS: usize = 64;
 
-/// Entries by the lowest 64 bits of their hashes.
+/// Entries, by the lowest 64 bits of their hashes.
 pub(super) struct Entries {
     map: Map,
-    /// The bytes that left since its thread freed something.
+    /// Per thread: the bytes removed since the thread last freed entries.
     left: [AtomicU64; THREADS],
     batch_bytes_max: u64,
 }
 
 impl Entries {
-    /// Makes an empty map, of a tier of this many bytes.
+    /// Makes an empty map for a tier of this many bytes.
     pub fn new(tier_bytes: u64) -> Entries {
         let collector = seize::Collector::new().batch_size(BATCH_MAX);
         let map = papaya::HashMap::builder().hasher(BuildHasherDefault::default()).collector(collector).build();
         Entries { map, left: std::array::from_fn(|_| AtomicU64::new(0)), batch_bytes_max: tier_bytes / BATCH_SHARE }
     }
 
-    /// Holds the entries read here, until it is dropped.
+    /// Pins the map: entries read through the result are not freed before the result is dropped.
     pub fn pin(&self) -> Pinned<'_> {
         Pinned { entries: self, guard: self.map.guard() }
     }
@@ -49,7 +49,7 @@ impl Entries {
     }
 }
 
-/// The map, with everything that is read through it held.
+/// The pinned map: entries read through it are not freed while it exists.
 pub(super) struct Pinned<'a> {
     entries: &'a Entries,
     guard: LocalGuard<'a>,
@@ -66,7 +66,7 @@ impl Pinned<'_> {
         self.entries.map.contains_key(&id, &self.guard)
     }
 
-    /// Whether this very entry is the one of its id.
+    /// Whether the map has this very entry under its id.
     pub fn holds(&self, entry: &Arc<Entry>) -> bool {
         self.get(entry.id()).is_some_and(|current| Arc::ptr_eq(current, entry))
     }
@@ -76,7 +76,7 @@ impl Pinned<'_> {
         self.entries.map.values(&self.guard)
     }
 
-    /// Puts an entry; returns what it replaces.
+    /// Puts an entry; returns the entry that it replaces.
     pub fn insert(&self, entry: &Arc<Entry>) -> Option<&Arc<Entry>> {
         let replaced = self.entries.map.insert(entry.id(), Arc::clone(entry), &self.guard);
         self.leave(replaced);
@@ -89,7 +89,7 @@ impl Pinned<'_> {
         inserted.map(|_| ()).map_err(|occupied| occupied.current)
     }
 
-    /// Takes the entry of an id out where `should` says so of it; whether it did.
+    /// Removes the entry of an id if `should` returns true for it. Returns whether it was removed.
     pub fn remove_if(&self, id: u64, should: impl Fn(&Arc<Entry>) -> bool) -> bool {
         let removed = self.entries.map.remove_if(&id, |_, entry| should(entry), &self.guard);
         let entry = removed.ok().flatten().map(|(_, entry)| entry);
@@ -97,20 +97,20 @@ impl Pinned<'_> {
         entry.is_some()
     }
 
-    /// Takes this very entry out; whether it was there.
+    /// Removes this very entry. Returns whether it was there.
     pub fn remove_same(&self, entry: &Arc<Entry>) -> bool {
         self.remove_if(entry.id(), |current| Arc::ptr_eq(current, entry))
     }
 
-    /// Takes the entry of an id out, unless it waits to be written. Always true: the policy does not decide about
-    /// waiting entries.
+    /// Removes the entry of an id, except if it waits to be written. Always returns true: the policy does not decide
+    /// about waiting entries.
     pub fn evict(&self, id: u64) -> bool {
         self.remove_if(id, |entry| entry.location().is_some() || entry.is_in_memory_alone());
         true
     }
 
-    /// Frees the entries that this thread removed, once they are enough; at the earliest when nothing is pinned any
-    /// more.
+    /// Counts a removed entry. If this thread has removed enough bytes, their freeing begins; it ends when the map is
+    /// not pinned any more.
     fn leave(&self, entry: Option<&Arc<Entry>>) {
         let Some(entry) = entry else { return };
         let left = &self.entries.left[self.guard.thread_id() % THREADS];

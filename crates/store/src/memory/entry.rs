@@ -1,7 +1,7 @@
-//! One object, or one fragment of one, in memory.
+//! An object, or a fragment of an object, in memory.
 //!
-//! Owns: the immutable content of an entry, and its location on disk once it was written. Everything that holds bytes
-//! of an object holds an `Arc` of its entry, so bytes never change and never move.
+//! Owns: the immutable content of an entry, and its location on disk after it was written. Whoever uses bytes of an
+//! object has an `Arc` of its entry, so bytes never change and never move.
 
 use std::any::Any;
 use std::sync::OnceLock;
@@ -13,19 +13,20 @@ use crate::format::{Location, RecordKind};
 use crate::names::key::{Key, KeyHash, KeyRef, PrimaryHash};
 use crate::names::tag::Tags;
 
-/// What an entry takes in memory beside its bytes: itself, its place in the map and in the policy, allocator overhead.
+/// The memory of an entry in addition to its bytes: the struct, its place in the map and in the policy, allocator
+/// overhead.
 const ENTRY_BYTES: u64 = 424;
 
-/// It is on disk, or waits to be written.
+/// The entry is on disk, or waits to be written.
 const NOT_ALONE: u8 = 0;
-/// It is only in memory …
+/// The entry is only in memory …
 const ALONE: u8 = 1;
-/// … and was looked at again …
+/// … and was requested again …
 const ALONE_SEEN: u8 = 2;
 /// … or was replaced, and leaves memory.
 const ALONE_REPLACED: u8 = 3;
 
-/// What an entry is.
+/// The kind of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EntryKind {
     /// A whole object.
@@ -52,12 +53,12 @@ impl EntryKind {
     }
 }
 
-/// How an unrequested entry came into memory: with a record beside it.
+/// How an unrequested entry came into memory: it was read together with another record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Neighbour {
-    /// Both were packed as belonging together.
+    /// Both records were packed together because hints tie them.
     Tied,
-    /// They are close to each other.
+    /// The records are only close to each other.
     Untied,
 }
 
@@ -75,14 +76,14 @@ pub struct Entry {
     pub generation: u64,
     pub sequence: u64,
     pub tags: Tags,
-    /// The number that it shares with the records it was packed with, as read from disk; 0 for none.
+    /// The number that the records of one group have in common, as read from disk; 0 for none.
     pub cluster: u16,
     location: AtomicU64,
-    /// How it came with another record's read, until it is requested: the code of a [`Neighbour`], or 0.
+    /// Until it is requested: how it was read with another record, as the code of a [`Neighbour`], or 0.
     neighbour: AtomicU8,
     /// Whether it was requested since it was written.
     asked_for: AtomicBool,
-    /// Whether it is only in memory: one of the values below.
+    /// Whether it is only in memory: one of the constants above.
     alone: AtomicU8,
     decoded: OnceLock<Box<dyn Any + Send + Sync>>,
 }
@@ -123,7 +124,7 @@ impl Entry {
         }
     }
 
-    /// Makes an entry that will only be in memory.
+    /// Makes an entry that is only in memory.
     pub fn in_memory_alone(parts: EntryParts, sequence: u64) -> Entry {
         let entry = Entry::new(parts, sequence);
         entry.alone.store(ALONE, Ordering::Release);
@@ -135,39 +136,39 @@ impl Entry {
         self.alone.load(Ordering::Acquire) != NOT_ALONE
     }
 
-    /// Whether it is only in memory; true once, for the caller that then has it written. *Cost*: one load if it is
-    /// not.
+    /// Whether the entry is only in memory. Returns true only once, to the caller that then queues it for writing.
+    /// *Cost*: one load if the entry is not only in memory.
     pub fn take_in_memory_alone(&self) -> bool {
         self.alone.load(Ordering::Relaxed) == ALONE
             && self.alone.compare_exchange(ALONE, ALONE_SEEN, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
-    /// Makes an entry that is only in memory one that will be written; returns whether it did. A replaced entry will
-    /// not be written.
+    /// Marks an entry that is only in memory as one to be written; returns whether it was marked. A replaced entry is
+    /// not written.
     pub fn set_to_be_written(&self) -> bool {
         let may_be = |alone| matches!(alone, ALONE | ALONE_SEEN).then_some(NOT_ALONE);
         self.alone.fetch_update(Ordering::AcqRel, Ordering::Acquire, may_be).is_ok()
     }
 
-    /// Notes that a newer version of an entry only in memory was accepted: it will not be written any more.
+    /// Notes that a newer version was accepted: an entry that is only in memory will then never be written.
     pub fn set_replaced(&self) {
         let replaced = |alone| (alone != NOT_ALONE).then_some(ALONE_REPLACED);
         let _ = self.alone.fetch_update(Ordering::AcqRel, Ordering::Acquire, replaced);
     }
 
-    /// The id under which the memory tier keeps it.
+    /// The id of the entry in the memory tier.
     pub fn id(&self) -> u64 {
         self.hash.0 as u64
     }
 
-    /// The memory it takes, in bytes.
+    /// The memory of the entry, in bytes.
     pub fn weight(&self) -> u64 {
         let bytes = self.key.len() + self.metadata.len() + self.body.len();
-        // Metadata is kept a second time, decoded, by the server.
+        // The server keeps a second, decoded copy of the metadata.
         (bytes + self.metadata.len() * 2) as u64 + self.tags.memory_bytes() + ENTRY_BYTES
     }
 
-    /// Its location on disk, once it was written.
+    /// Its location on disk; `None` before it is written.
     pub fn location(&self) -> Option<Location> {
         match self.location.load(Ordering::Acquire) {
             0 => None,
@@ -180,8 +181,8 @@ impl Entry {
         self.location.store(location.pack(), Ordering::Release);
     }
 
-    /// Notes that it was requested; returns whether that is the first time since it was written. *Cost*: one load if it
-    /// is none.
+    /// Notes a request; returns whether it is the first request since the entry was written. *Cost*: one load for later
+    /// requests.
     pub fn ask(&self) -> bool {
         !self.asked_for.load(Ordering::Relaxed) && !self.asked_for.swap(true, Ordering::Relaxed)
     }
@@ -196,12 +197,12 @@ impl Entry {
         self.neighbour.store(1 + neighbour as u8, Ordering::Relaxed);
     }
 
-    /// Whether it came with another record's read and was not requested since.
+    /// Whether it was read together with another record and has not been requested since.
     pub fn is_neighbour(&self) -> bool {
         self.neighbour.load(Ordering::Relaxed) != 0
     }
 
-    /// How it came with another record's read; returned only by the first call.
+    /// How it was read together with another record; only the first call returns it.
     pub fn take_neighbour(&self) -> Option<Neighbour> {
         match self.neighbour.swap(0, Ordering::Relaxed) {
             1 => Some(Neighbour::Tied),
@@ -210,20 +211,20 @@ impl Entry {
         }
     }
 
-    /// Notes its new location after it was rewritten; it has to be requested again to be kept.
+    /// Notes the new location after the entry was rewritten. Only a new request lets it be rewritten again.
     pub fn move_to(&self, location: Location) {
         self.set_location(location);
         self.asked_for.store(false, Ordering::Relaxed);
     }
 
-    /// Whether it answers a request for `key`.
+    /// Whether it is the entry of `key`.
     pub fn is(&self, hash: KeyHash, key: KeyRef<'_>) -> bool {
         self.hash == hash && self.key.as_ref() == key
     }
 
     /// The decoded form of the metadata, made at the first call.
     ///
-    /// A second call with another type gets `None`.
+    /// A later call with another type returns `None`.
     pub fn decoded<T: Send + Sync + 'static>(&self, decode: impl FnOnce(&Bytes) -> T) -> Option<&T> {
         self.decoded.get_or_init(|| Box::new(decode(&self.metadata))).downcast_ref()
     }

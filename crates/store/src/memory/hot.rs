@@ -4,42 +4,42 @@ use std::cmp::Reverse;
 
 use crate::format::Location;
 
-/// Above the place, as `docs/formats/store.md` has it.
+/// The references are stored above the location's bits, see `docs/formats/store.md`.
 const REFERENCES_SHIFT: u32 = 42;
 const REFERENCES_LOG_MAX: u32 = 15;
 
-/// A place and how often its object was requested, to the power of two below, in eight bytes.
+/// In 8 bytes: the location of an object, and how often it was requested, rounded down to a power of two.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HotPlace(u64);
 
 impl HotPlace {
-    /// The object at `location`, and how often it was requested.
+    /// Packs a location and how often its object was requested.
     pub fn new(location: Location, references: u32) -> HotPlace {
         let log = references.max(1).ilog2().min(REFERENCES_LOG_MAX);
         HotPlace(location.pack() | u64::from(log) << REFERENCES_SHIFT)
     }
 
-    /// As it stands on disk.
+    /// The form on disk.
     pub fn packed(self) -> u64 {
         self.0
     }
 
-    /// The inverse of [`packed`](Self::packed): any number is a place.
+    /// The inverse of [`packed`](Self::packed); every number is valid.
     pub fn unpack(packed: u64) -> HotPlace {
         HotPlace(packed)
     }
 
-    /// Where it lies.
+    /// The location of the object.
     pub fn location(self) -> Location {
         Location::unpack(self.0)
     }
 
-    /// How often it was requested, at least.
+    /// How often the object was requested, rounded down to a power of two.
     pub fn references(self) -> u32 {
         1 << (self.0 >> REFERENCES_SHIFT & u64::from(REFERENCES_LOG_MAX))
     }
 
-    /// Sorts by it: the most requested come first.
+    /// A sort key: the most requested objects come first.
     pub fn hottest_first(&self) -> Reverse<u32> {
         Reverse(self.references())
     }

@@ -1,6 +1,6 @@
-//! Entries only in memory: into the tier, and on to the waiting ones.
+//! Entries that are only in memory: adding them to the tier, and turning them into waiting entries.
 //!
-//! Owns: the messages to the policy and the map. Leaves to others: when (`admission`).
+//! Owns: the changes to the map and the policy. Leaves to others: when these happen (`intake/admission`).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -11,21 +11,22 @@ use crate::memory::entry::Entry;
 impl MemoryTier {
     /// Puts an entry that will not be written; it replaces an older one.
     ///
-    /// Takes no lock. The caller [settles](Self::settle) it later; from then on it is the policy's.
+    /// Takes no lock. The caller [settles](Self::settle) the entry later; after that, the policy manages it.
     pub fn put_kept(&self, entry: &Arc<Entry>) {
         self.map.pin().insert(entry);
     }
 
-    /// Makes an entry that is only in memory wait to be written; false if it has left memory.
+    /// Turns an entry that is only in memory into one that waits to be written. Returns false if it has left memory.
     ///
-    /// Takes no lock. The caller [settles](Self::settle) it later.
+    /// Takes no lock. The caller [settles](Self::settle) the entry later.
     pub fn pin_kept(&self, entry: &Arc<Entry>) -> bool {
         let pinned = self.map.pin();
         if !pinned.holds(entry) || !entry.set_to_be_written() {
             return false;
         }
         self.unwritten_bytes.fetch_add(entry.weight(), Ordering::Relaxed);
-        // Inserted once more: an eviction that looked at it before removes what it saw, and not this insertion.
+        // The entry is inserted again: a concurrent eviction that decided before can remove only the earlier insertion,
+        // not this one.
         pinned.insert(entry);
         true
     }

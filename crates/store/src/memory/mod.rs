@@ -1,4 +1,4 @@
-//! The objects in memory: entries, the tier that keeps them, and their return after a restart.
+//! The objects in memory: entries, the tier that keeps them, and reading them into memory again after a restart.
 
 mod entries;
 pub mod entry;

@@ -1,27 +1,27 @@
 //! The memory tier: entries in memory under a scan-resistant policy.
 //!
-//! Owns: which entries are in memory. Every entry here is on disk, waits to be written (it is then pinned: the policy
-//! does not know it yet), or was not admitted to the disk. Leaves to others: whether an entry is purged (`purges`), and
-//! its location (`index`).
+//! Owns: which entries are in memory. Every entry here is on disk, waits to be written (then it cannot be evicted: the
+//! policy does not know it yet), or was not admitted to the disk. Leaves to others: whether an entry is purged
+//! (`purge`), and its location (`index`).
 //!
-//! Neighbours (objects read together with another) wait apart, in a queue of at most 1/[`NEIGHBOURS_SHARE`] of the
-//! tier, for their first hit, which hands them to the policy like any requested object. So they stay long enough to be
-//! wanted, and push out nothing that was. Waiting objects and fills take their room from the policy too: it cedes only
-//! used room, and gets it back when they have left.
+//! Neighbours (objects read together with a requested one) wait for their first hit in a separate queue, of at most
+//! 1/[`NEIGHBOURS_SHARE`] of the tier. At the first hit they pass to the policy like any requested object. So
+//! neighbours stay long enough to be requested, and evict no requested object. Neighbours, unwritten objects and fills
+//! reduce the policy's capacity by the room that they use, as long as they use it.
 //!
-//! Removed entries are freed when the map is unpinned: so it is pinned before the lock is taken, and nobody waits for
-//! the freeing.
+//! Removed entries are freed when the map is unpinned. So the map is pinned before the lock is taken: no caller waits
+//! for the lock while entries are freed.
 //!
 //! A hit reads a concurrent map without a lock and notes its id in a small ring; the notes reach the policy in batches,
-//! under a lock that a hit only ever *tries* to take. Notes are lost when the ring overruns, never waited for.
+//! under a lock that a hit only ever *tries* to take. If the ring is full, notes are lost; a hit never waits.
 //!
 //! A commit is made under the queue's mutex and must not wait for the policy's lock there. So:
-//! 1. A committed object replaces the older one in the map at once and without the lock. When the queue's mutex is free
-//!    again, [`MemoryTier::settle`] takes the lock and tells the policy.
-//! 2. Everything that leaves the map leaves it under the lock, and only if the map still has that very entry. What
-//!    waits to be written does not leave it for another's sake: the policy may still know its id, but evicts nothing by
-//!    it.
-//! 3. An object that was read goes into the map under the lock, and only if its place is empty.
+//! 1. A committed object replaces the older version in the map at once and without the lock. When the queue's mutex is
+//!    free again, [`MemoryTier::settle`] takes the lock and tells the policy.
+//! 2. Entries are removed from the map under the lock, and only if the map still has that very entry. An entry that
+//!    waits to be written is never evicted: the policy may still know its id (of the older version), but evicting that
+//!    id removes nothing.
+//! 3. An object read from disk is inserted under the lock, and only if the map has no entry of its id.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -37,45 +37,45 @@ use crate::names::key::{KeyHash, KeyRef};
 
 const NOTES: usize = 256;
 const NOTES_BATCH: usize = 64;
-/// Neighbours take at most this share of the tier.
+/// Neighbours take at most 1/`NEIGHBOURS_SHARE` of the tier.
 const NEIGHBOURS_SHARE: u64 = 8;
-/// They leave when so large a share of the tier was taken in since they came.
+/// A neighbour is dropped after the policy has inserted 1/`NEIGHBOURS_AGE_SHARE` of the tier's bytes since it came.
 const NEIGHBOURS_AGE_SHARE: u64 = 2;
-/// In steps of this share room moves to neighbours and unwritten objects, and back.
+/// Room moves between the policy and its other users in steps of 1/`CEDED_STEP_SHARE` of the tier.
 const CEDED_STEP_SHARE: u64 = 64;
-/// Fills say so when they hold this many bytes more or less.
+/// Fills report their memory when it has changed by this many bytes.
 const FILL_STEP_BYTES: u64 = 64 << 10;
-/// Entries that are handed over or taken out under one lock.
+/// How many entries are handed over or removed while the lock is held once.
 const LOCKED_AT_ONCE: usize = 16;
-/// The policy keeps at least this share of the tier.
+/// The policy keeps at least 1/`POLICY_SHARE_MIN` of the tier.
 const POLICY_SHARE_MIN: u64 = 4;
 
 struct Replacement {
     policy: Box<dyn Policy>,
-    /// The position of the next note to take.
+    /// The position of the next note to read.
     taken: usize,
-    /// The memory that the policy, neighbours, fills and unwritten objects may hold together, in bytes.
+    /// The total memory for the policy, neighbours, fills and unwritten objects, in bytes.
     capacity: u64,
-    /// The part of it that the policy has ceded.
+    /// The part of the capacity that the policy has ceded, in bytes.
     ceded: u64,
-    /// Bytes that the policy has taken in so far.
+    /// Bytes that the policy has inserted so far.
     inserted_bytes: u64,
     neighbours: Neighbours,
 }
 
-/// Neighbours that wait for their first hit, and how much the policy had taken in when they came.
+/// Neighbours that wait for their first hit, each with the policy's inserted bytes when it came.
 #[derive(Default)]
 struct Neighbours {
     queue: VecDeque<(Arc<Entry>, u64)>,
     bytes: u64,
 }
 
-/// The outcome of an entry that was in memory before the store was opened.
+/// The result of putting back an entry that was in memory before the store was opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Warmed {
     /// It is in memory.
     Taken,
-    /// It is not wanted any more, or there already.
+    /// It is not valid any more, or already in memory.
     No,
     /// There is no room for it.
     Full,
@@ -121,7 +121,7 @@ impl MemoryTier {
         Some(entry)
     }
 
-    /// Finds the entry of a hash that is an identity by itself (a fragment's).
+    /// Finds the entry of a fragment by its hash, which identifies it without a key.
     pub fn get_hashed(&self, hash: KeyHash) -> Option<Arc<Entry>> {
         let id = hash.0 as u64;
         let entry = self.map.pin().get(id).filter(|entry| entry.hash == hash).cloned()?;
@@ -129,13 +129,13 @@ impl MemoryTier {
         Some(entry)
     }
 
-    /// The entry of `hash`; no reference.
+    /// The entry of `hash`; does not count as a reference.
     pub fn peek(&self, hash: KeyHash) -> Option<Arc<Entry>> {
         self.map.pin().get(hash.0 as u64).filter(|entry| entry.hash == hash).cloned()
     }
 
-    /// Whole objects requested since they were written, at locations that `here` accepts, in the order of the disk; no
-    /// reference is counted. *Cost*: looks at every entry.
+    /// Whole objects requested since they were written, at locations that `here` accepts, in the order of the disk;
+    /// does not count as a reference. *Cost*: visits every entry.
     pub fn asked_for_at(&self, here: impl Fn(Location) -> bool) -> Vec<(Arc<Entry>, Location)> {
         let mut found: Vec<(Arc<Entry>, Location)> = {
             let pinned = self.map.pin();
@@ -152,7 +152,7 @@ impl MemoryTier {
         self.map.len()
     }
 
-    /// The entry of `hash` at `location`; counts as no reference.
+    /// The entry of `hash` at `location`; does not count as a reference.
     pub fn get_at(&self, hash: KeyHash, location: Location) -> Option<Arc<Entry>> {
         let here = |entry: &&Arc<Entry>| {
             entry.hash == hash && entry.location().is_some_and(|at| at.granule == location.granule)
@@ -160,13 +160,13 @@ impl MemoryTier {
         self.map.pin().get(hash.0 as u64).filter(here).cloned()
     }
 
-    /// Whether memory holds something else than this version under its id.
+    /// Whether memory has another key or version under the id of this entry.
     pub fn has_other_version(&self, entry: &Entry) -> bool {
         let other = |current: &Arc<Entry>| current.hash != entry.hash || current.generation != entry.generation;
         self.map.pin().get(entry.id()).is_some_and(other)
     }
 
-    /// Notes that the entry of `hash` at `from` is now here.
+    /// Notes that the entry of `hash` moved on disk, from `from` to `to`.
     pub fn relocate(&self, hash: KeyHash, from: Location, to: Location) {
         let _replacement = self.lock();
         if let Some(entry) = self.get_at(hash, from) {
@@ -174,30 +174,29 @@ impl MemoryTier {
         }
     }
 
-    /// Whether a hash is in memory; no reference.
+    /// Whether a hash is in memory; does not count as a reference.
     pub fn contains(&self, hash: KeyHash) -> bool {
         self.map.pin().get(hash.0 as u64).is_some_and(|entry| entry.hash == hash)
     }
 
-    /// Whether memory holds this very entry; no reference.
+    /// Whether memory has this very entry; does not count as a reference.
     pub fn holds(&self, entry: &Arc<Entry>) -> bool {
         self.map.pin().holds(entry)
     }
 
-    /// Puts an entry that is not written yet; it stays until [`admit`](Self::admit) or removal. Returns what it
-    /// replaces.
+    /// Puts an entry that is not written yet; it stays until [`admit`](Self::admit) or removal. Returns the entry that
+    /// it replaces.
     ///
-    /// Takes no lock. The caller [settles](Self::settle) it later.
+    /// Takes no lock. The caller [settles](Self::settle) the entry later.
     pub fn put_unwritten(&self, entry: &Arc<Entry>) -> Option<Arc<Entry>> {
         self.unwritten_bytes.fetch_add(entry.weight(), Ordering::Relaxed);
         self.map.pin().insert(entry).cloned()
     }
 
-    /// Announces an entry put without the lock to the policy: an object that is only in memory is the policy's, and one
-    /// that waits to be written takes its room from it.
+    /// Tells the policy about an entry that was put without the lock. An object that is only in memory passes to the
+    /// policy; an object that waits to be written reduces the policy's capacity.
     ///
-    /// The policy is right afterwards, whatever has happened to the entry since: its replacement is settled later than
-    /// this.
+    /// The policy is correct afterwards even if the entry was replaced since: the replacement is settled later.
     pub fn settle(&self, entry: &Arc<Entry>) {
         let pinned = self.map.pin();
         let mut replacement = self.lock();
@@ -212,10 +211,10 @@ impl MemoryTier {
         self.cede(&mut replacement);
     }
 
-    /// Hands entries over to the policy once they are on disk.
+    /// Hands entries over to the policy after they were written.
     pub fn admit(&self, entries: &[Arc<Entry>]) {
         let pinned = self.map.pin();
-        // Not for all of them at once: puts wait for the lock.
+        // Not all entries under one lock: puts wait for the lock.
         for some in entries.chunks(LOCKED_AT_ONCE) {
             let mut replacement = self.lock();
             let bytes = some.iter().map(|entry| entry.weight()).sum();
@@ -223,7 +222,7 @@ impl MemoryTier {
             self.cede(&mut replacement);
             for entry in some {
                 if pinned.holds(entry) {
-                    // It may not be settled yet: then the policy still has the entry that it replaced.
+                    // The entry may not be settled yet; then the policy still has the entry that it replaced.
                     replacement.policy.remove(entry.id());
                     self.refer(&mut replacement, entry);
                 }
@@ -239,7 +238,8 @@ impl MemoryTier {
 
     /// Puts an entry that was read from disk, if `still_valid` allows it under the lock that orders replacement.
     ///
-    /// If another entry of the id came first, that one stays. Returns the entry that memory has afterwards, if any.
+    /// If memory already has an entry of the id, that entry stays. Returns the entry of this hash that memory has
+    /// afterwards, if any.
     pub fn put_read(&self, entry: &Arc<Entry>, still_valid: impl FnOnce() -> bool) -> Option<Arc<Entry>> {
         let pinned = self.map.pin();
         let mut replacement = self.lock();
@@ -256,8 +256,8 @@ impl MemoryTier {
         Some(Arc::clone(entry))
     }
 
-    /// Puts an entry that was in memory before the store was opened, if that pushes nothing out and `still_valid`
-    /// says so under the lock that orders replacement. Returns the outcome.
+    /// Puts an entry that was in memory before the store was opened, if it fits without an eviction and `still_valid`
+    /// allows it under the lock that orders replacement.
     pub fn put_warm(&self, entry: &Arc<Entry>, references: u32, still_valid: impl FnOnce() -> bool) -> Warmed {
         let pinned = self.map.pin();
         let mut replacement = self.lock();
@@ -275,10 +275,11 @@ impl MemoryTier {
         Warmed::Taken
     }
 
-    /// Locations of at most `most` whole objects in memory, and how often they were requested: most often first, then
-    /// those requested since they were written, and equal ones in the order of the disk.
+    /// Locations of at most `most` whole objects in memory, and how often they were requested. They are sorted by
+    /// requests, most first; among equals, objects requested since they were written come first; then in the order of
+    /// the disk.
     ///
-    /// *Cost*: looks at every entry, and holds the lock for a few of them at a time.
+    /// *Cost*: visits every entry, and holds the lock for a few entries at a time.
     pub fn hot_places(&self, most: usize) -> Vec<HotPlace> {
         let objects: Vec<(u64, bool, Location)> = {
             let pinned = self.map.pin();
@@ -298,8 +299,8 @@ impl MemoryTier {
         found.into_iter().map(|(_, place)| place).collect()
     }
 
-    /// Puts an entry that came with another's read, if there is none of its id and `still_valid` allows it under the
-    /// lock that orders replacement. Returns whether it did.
+    /// Puts an entry that was read together with another one, if memory has no entry of its id and `still_valid` allows
+    /// it under the lock that orders replacement. Returns whether it did.
     pub fn put_neighbour(&self, entry: &Arc<Entry>, still_valid: impl FnOnce() -> bool) -> bool {
         let pinned = self.map.pin();
         let mut replacement = self.lock();
@@ -318,9 +319,9 @@ impl MemoryTier {
         true
     }
 
-    /// Hands a neighbour that was requested to the policy; tells how it came, once, unless the lock is taken just now.
+    /// Hands a requested neighbour to the policy and returns its kind. Does nothing if another thread has the lock.
     ///
-    /// *Cost*: one load if it is no neighbour.
+    /// *Cost*: one load if the entry is not a neighbour.
     pub fn promote(&self, entry: &Arc<Entry>) -> Option<Neighbour> {
         if !entry.is_neighbour() {
             return None;
@@ -334,10 +335,10 @@ impl MemoryTier {
         Some(neighbour)
     }
 
-    /// Lets the neighbour go that has waited longest; false if there is none.
+    /// Drops the neighbour that has waited longest. Returns false if there is none.
     fn drop_neighbour(&self, replacement: &mut Replacement) -> bool {
         let Some((entry, _)) = replacement.neighbours.queue.pop_front() else { return false };
-        // A promoted entry is the policy's, and its bytes with it.
+        // A promoted entry and its bytes already belong to the policy.
         if entry.take_neighbour().is_some() {
             let bytes = &mut replacement.neighbours.bytes;
             *bytes = bytes.saturating_sub(entry.weight());
@@ -346,7 +347,7 @@ impl MemoryTier {
         true
     }
 
-    /// Drops neighbours that nobody requested.
+    /// Drops neighbours that were not requested in time.
     fn age_neighbours(&self, replacement: &mut Replacement) {
         let age = replacement.capacity / NEIGHBOURS_AGE_SHARE;
         let oldest = |replacement: &Replacement| replacement.neighbours.queue.front().map(|(_, born)| *born);
@@ -356,9 +357,9 @@ impl MemoryTier {
         self.cede(replacement);
     }
 
-    /// Says how many bytes fills hold: their room is the policy's when they hold less.
+    /// Sets how many bytes fills use; the policy's capacity is adjusted.
     ///
-    /// *Cost*: a lock once for each [`FILL_STEP_BYTES`] more or less.
+    /// *Cost*: one lock per change of [`FILL_STEP_BYTES`].
     pub fn set_fill_bytes(&self, bytes: u64) {
         let before = self.fill_bytes.swap(bytes, Ordering::Relaxed);
         if before / FILL_STEP_BYTES != bytes / FILL_STEP_BYTES {
@@ -366,7 +367,7 @@ impl MemoryTier {
         }
     }
 
-    /// Gives the policy the room that neighbours, fills and what is unwritten leave.
+    /// Gives the policy the room that neighbours, fills and unwritten entries do not use.
     fn cede(&self, replacement: &mut Replacement) {
         let step = (replacement.capacity / CEDED_STEP_SHARE).max(1);
         let apart = self.unwritten_bytes.load(Ordering::Relaxed) + self.fill_bytes.load(Ordering::Relaxed);
@@ -411,7 +412,7 @@ impl MemoryTier {
         }
     }
 
-    /// Removes every entry that is dead. *Cost*: looks at every entry.
+    /// Removes every entry for which `dead` returns true. *Cost*: visits every entry.
     pub fn sweep(&self, dead: impl Fn(&Entry) -> bool) {
         let found: Vec<Arc<Entry>> = {
             let pinned = self.map.pin();
@@ -420,7 +421,7 @@ impl MemoryTier {
         found.iter().for_each(|entry| self.remove_same(entry));
     }
 
-    /// Sets the capacity in bytes, what is unwritten included, and evicts down to it.
+    /// Sets the capacity in bytes, unwritten entries included, and evicts down to it.
     pub fn set_capacity(&self, bytes: u64) {
         let mut replacement = self.lock();
         replacement.capacity = bytes;
@@ -429,14 +430,14 @@ impl MemoryTier {
         self.cede(&mut replacement);
     }
 
-    /// Capacity, bytes used by written entries, bytes of unwritten ones, entries.
+    /// The capacity, the bytes of written entries, the bytes of unwritten entries, and the number of entries.
     pub fn usage(&self) -> (u64, u64, u64, u64) {
         let replacement = self.lock();
         let used = replacement.policy.used() + replacement.neighbours.bytes;
         (replacement.capacity, used, self.unwritten_bytes.load(Ordering::Relaxed), self.map.len() as u64)
     }
 
-    /// Bytes that were taken in so far.
+    /// Bytes that the policy has inserted so far.
     pub fn inserted_bytes(&self) -> u64 {
         self.lock().inserted_bytes
     }
@@ -461,7 +462,7 @@ impl MemoryTier {
         }
     }
 
-    /// Reports the accesses since the last time to the policy.
+    /// Reports the accesses since the last call to the policy.
     fn take_notes(&self, replacement: &mut Replacement) {
         let noted = self.noted.load(Ordering::Relaxed);
         let oldest = noted.saturating_sub(NOTES);
@@ -489,7 +490,7 @@ impl MemoryTier {
         }
     }
 
-    /// Holds the lock that the policy is changed under.
+    /// Takes the lock of the policy, for tests.
     #[cfg(test)]
     pub fn hold(&self) -> impl Drop + '_ {
         self.lock()

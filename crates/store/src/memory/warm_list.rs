@@ -1,7 +1,7 @@
-//! The objects still to be taken into memory after a restart.
+//! The objects still to be read into memory after a restart.
 //!
-//! Owns: the list, and how far it was read. Leaves to others: reading (`warm`), and writing the rest of it with the hot
-//! list of a checkpoint (`checkpoint`).
+//! Owns: the list, and how much of it is done. Leaves to others: reading the objects (`checkpoint/warm.rs`), and
+//! writing the rest of the list with the hot list of a checkpoint (`checkpoint`).
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -10,24 +10,24 @@ use tokio::sync::SetOnce;
 
 use crate::memory::hot::HotPlace;
 
-/// The objects to take into memory, and how much of the list was looked at.
+/// The objects to read into memory, and how much of the list is done.
 #[derive(Default)]
 pub(crate) struct WarmList {
     /// In the order of the disk.
     list: Mutex<Arc<Vec<HotPlace>>>,
-    /// At least this many of them are not to be taken any more.
+    /// At least this many objects at the front of the list are done.
     done: AtomicUsize,
     is_known: SetOnce<()>,
     has_ended: AtomicBool,
 }
 
 impl WarmList {
-    /// Waits until it is known.
+    /// Waits until the list is known.
     pub async fn known(&self) {
         self.is_known.wait().await;
     }
 
-    /// At most `most` places that are still to be taken; waits until they are known.
+    /// At most `most` places that are still to be read; waits until the list is known.
     pub async fn left(&self, most: usize) -> Vec<HotPlace> {
         self.known().await;
         let list = Arc::clone(&self.lock());
@@ -35,23 +35,23 @@ impl WarmList {
         list[done..].iter().copied().take(most).collect()
     }
 
-    /// Whether it is still being read.
+    /// Whether objects are still being read.
     pub fn is_under_way(&self) -> bool {
         !self.has_ended.load(Ordering::Acquire)
     }
 
-    /// Reading has ended, for any reason: nobody waits for the list any more.
+    /// Notes that reading has ended, for any reason. Nobody waits for the list any more.
     pub fn end(&self) {
         let _ = self.is_known.set(());
         self.has_ended.store(true, Ordering::Release);
     }
 
-    /// The number of those that are done.
+    /// Sets how many objects of the list are done.
     pub fn set_done(&self, done: usize) {
         self.done.store(done, Ordering::Release);
     }
 
-    /// Says what it is.
+    /// Sets the list.
     pub fn set(&self, list: Arc<Vec<HotPlace>>) {
         *self.lock() = list;
         let _ = self.is_known.set(());

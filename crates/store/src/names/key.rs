@@ -1,8 +1,8 @@
 //! Keys of objects and their hashes.
 //!
 //! Owns: the bounds of a key and how it is hashed. A key has a primary part (the requested URL) and a variant part (one
-//! of its representations); a purge of the primary part kills all variants. Hashes place and find; equality is always
-//! decided on the whole key.
+//! of its representations); a purge of the primary part purges all variants. Hashes only decide where an object is
+//! stored and looked up; whether keys are equal is always decided by comparing the whole keys.
 
 use std::hash::Hasher;
 
@@ -17,7 +17,7 @@ pub const VARIANT_BYTES_MAX: usize = 8192;
 /// A borrowed key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct KeyRef<'a> {
-    /// What is requested.
+    /// The requested resource, such as a URL.
     pub primary: &'a [u8],
     /// Which variant; empty if there is only one.
     pub variant: &'a [u8],
@@ -68,7 +68,7 @@ impl Key {
     }
 }
 
-/// Hashes a hash: a whole one, or its lowest 64 bits.
+/// The hasher of maps whose keys are already hashes: whole ones, or their lowest 64 bits.
 #[derive(Default)]
 pub struct Hashed(u64);
 
@@ -82,14 +82,14 @@ impl Hasher for Hashed {
         }
     }
     fn write_u32(&mut self, id: u32) {
-        // The map reads the highest bits too.
+        // The map also uses the highest bits.
         self.0 = u64::from(id) << 32 | u64::from(id);
     }
     fn write_u64(&mut self, id: u64) {
         self.0 = id;
     }
     fn write_u128(&mut self, hash: u128) {
-        // Tables of one shard of the index have hashes whose highest bits are alike.
+        // The hashes in one shard of the index have equal highest bits.
         self.0 = (hash as u64).rotate_left(6);
     }
 }
@@ -98,7 +98,7 @@ impl Hasher for Hashed {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct KeyHash(pub u128);
 
-/// The hash of a key's primary part: what a purge by key names.
+/// The hash of a key's primary part. A purge by key names this hash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PrimaryHash(pub u128);
 

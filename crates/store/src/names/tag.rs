@@ -1,10 +1,11 @@
 //! Tags: names under which many objects are purged at once.
 //!
-//! Owns: their bounds and hashes, and the account of what they take in memory. A tag is kept as 64 bits of a seeded
-//! hash: two that share one are purged together, which costs a miss and never a wrong answer. Leaves to others: which
-//! tags have been purged (`purges`), and where they stand on disk (`format`).
+//! Owns: the bounds and hashes of tags, and the account of their memory. A tag is kept as a seeded hash of 64 bits. Two
+//! tags with the same hash are purged together, which costs misses but never gives a wrong answer. Leaves to others:
+//! which tags have been purged (`purge`), and their place on disk (`format`).
 //!
-//! *Cost*: 8 bytes a tag on disk; in memory as much and [`HELD_BYTES`] an object that has any; nothing in the index.
+//! *Cost*: 8 bytes per tag on disk and in memory; also [`HELD_BYTES`] of memory per object with tags; nothing in the
+//! index.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,11 +14,11 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::error::Error;
 
-/// Tags of an object, at most.
+/// The largest number of tags of an object.
 pub const TAGS_MAX: usize = 1024;
 /// The longest tag, in bytes.
 pub const TAG_BYTES_MAX: usize = 1024;
-/// The memory of an object's tags beside their hashes, in bytes.
+/// The memory of an object's tags in addition to their hashes, in bytes.
 const HELD_BYTES: usize = 64;
 /// Distinguishes the hashes of tags from those of keys.
 const SEED: u64 = 0x7461_675f_6861_736b;
@@ -26,7 +27,7 @@ const SEED: u64 = 0x7461_675f_6861_736b;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TagHash(pub u64);
 
-/// Hashes a tag with the store's seed. *Errors*: `Invalid` for one that is empty or too long.
+/// Hashes a tag with the store's seed. *Errors*: `Invalid` if the tag is empty or too long.
 pub fn hash_tag(seed: u64, tag: &[u8]) -> Result<TagHash, Error> {
     if !(1..=TAG_BYTES_MAX).contains(&tag.len()) {
         return Err(Error::invalid(format!("a tag has 1 to {TAG_BYTES_MAX} bytes, one of {} was given", tag.len())));
@@ -34,10 +35,10 @@ pub fn hash_tag(seed: u64, tag: &[u8]) -> Result<TagHash, Error> {
     Ok(TagHash(xxh3_64_with_seed(tag, seed ^ SEED)))
 }
 
-/// The bytes that tags take in memory, in a store.
+/// The memory of all tags of a store, in bytes.
 pub type TagLedger = Arc<AtomicU64>;
 
-/// The tags of an entry: ascending, none twice. *Cost*: cloning them copies nothing.
+/// The tags of an entry, ascending and without duplicates. *Cost*: a clone copies no tags.
 #[derive(Debug, Clone, Default)]
 pub struct Tags(Option<Arc<Held>>);
 
@@ -48,7 +49,7 @@ struct Held {
 }
 
 impl Tags {
-    /// Keeps hashes in any order. *Errors*: `Invalid` if there are too many.
+    /// Makes tags of hashes in any order. *Errors*: `Invalid` if there are too many.
     pub fn new(mut hashes: Vec<TagHash>, ledger: &TagLedger) -> Result<Tags, Error> {
         hashes.sort_unstable();
         hashes.dedup();
@@ -66,7 +67,7 @@ impl Tags {
         Ok(Tags(Some(Arc::new(held))))
     }
 
-    /// These and others. *Errors*: `Invalid` if that is too many.
+    /// The union of these tags and others. *Errors*: `Invalid` if the union has too many.
     pub fn with(&self, others: &Tags) -> Result<Tags, Error> {
         match (&self.0, &others.0) {
             (_, None) => Ok(self.clone()),
@@ -80,17 +81,17 @@ impl Tags {
         self.0.as_ref().map_or(&[], |held| &held.hashes)
     }
 
-    /// How many there are.
+    /// The number of tags.
     pub fn len(&self) -> usize {
         self.hashes().len()
     }
 
-    /// Their bytes in a record.
+    /// The size of the tags in a record, in bytes.
     pub fn record_bytes(&self) -> usize {
         size_of_val(self.hashes())
     }
 
-    /// The memory they take, in bytes.
+    /// The memory of the tags, in bytes.
     pub fn memory_bytes(&self) -> u64 {
         self.0.as_ref().map_or(0, |held| held.bytes())
     }

@@ -1,8 +1,8 @@
-//! The purge log on disk: two copies, two halves each, blocks never rewritten.
+//! The purge log on disk: two copies of two halves each. Blocks are never rewritten within a cycle.
 //!
-//! Owns: writing purge records so that they are durable when a purge returns, and finding them again. The layout is in
+//! Owns: writing purge records so that they are durable when a purge returns, and reading them again. The layout is in
 //! `docs/formats/store.md`. One commit writes one block to both copies and flushes, so block n+1 is on disk only if
-//! block n is durable: a hole in the log is damage, never an unfinished commit.
+//! block n is durable: a gap in the log is damage, never an unfinished commit.
 
 use std::sync::Arc;
 
@@ -23,33 +23,33 @@ use crate::purge::rules::{PurgeTable, RULE_ALL, RULE_KEY, RULE_PREFIX, RULE_TAG}
 const CHUNK_BYTES: u64 = 256 << 10;
 const RECORDS_OFFSET: usize = HEADER_BYTES + size_of::<PurgeBlockBody>();
 
-/// No log gets as far: that is more than a cycle a microsecond for ten thousand years. A block with a higher cycle is
-/// not ours, and a cycle after it could not be distinguished from damage.
+/// No log reaches this cycle: it would take one cycle per microsecond for more than ten thousand years. A block with a
+/// higher cycle is not from this program, and a new cycle above it would look like damage.
 const CYCLE_MAX: u64 = COUNTER_MAX / 2;
 
-/// How far a span has come with the purges of its store, which are numbered and go to every span in the same order. All
-/// zero in a store of one span.
+/// Up to which number a span has the purges of its store. Purges are numbered and go to every span in the same order.
+/// All zero in a store of one span.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PurgeOrder {
     /// The number of the last purge that is in the log.
     pub number: u64,
-    /// The highest number that was known to be durable on every span that was there.
+    /// The highest number known to be durable on every present span.
     pub held: u64,
 }
 
 impl PurgeOrder {
-    /// The later one of each field.
+    /// The maximum of each field.
     pub fn max(self, other: PurgeOrder) -> PurgeOrder {
         PurgeOrder { number: self.number.max(other.number), held: self.held.max(other.held) }
     }
 }
 
-/// The writing end of the log.
+/// Writes the log.
 pub struct PurgeLog {
     device: SharedDevice,
     layout: Layout,
     end: LogEnd,
-    /// Blocks of cycles up to this may stand in either half, of a cycle that was never finished or is damaged.
+    /// Both halves may have blocks of cycles up to this one, including unfinished or damaged cycles.
     cycle_seen: u64,
     snapshot_blocks: u32,
     order: PurgeOrder,
@@ -61,21 +61,21 @@ pub struct Recovered {
     pub log: PurgeLog,
     /// Its records.
     pub records: Vec<PurgeRecord>,
-    /// For each of them, the number of the last purge in its block.
+    /// For each record, the number of the last purge in its block.
     pub numbers: Vec<u64>,
     /// Whether durable records are missing.
     pub lost: bool,
-    /// Whether a block is whole in one copy alone, so that a new cycle should be begun.
+    /// Whether a block is whole in only one copy, so that a new cycle should be begun.
     pub one_copy: bool,
 }
 
 impl Recovered {
-    /// How far the log has come with the purges of its store.
+    /// Up to which number the log has the purges of its store.
     pub fn order(&self) -> PurgeOrder {
         self.log.order
     }
 
-    /// All records that a span may lack which has come as far as `number`; `None` if this log may lack some itself.
+    /// All records that a span may lack if it has the purges up to `number`; `None` if this log may itself lack some.
     pub fn since(&self, number: u64) -> Option<impl Iterator<Item = &PurgeRecord>> {
         let records = self.records.iter().zip(&self.numbers);
         (!self.lost).then(|| records.filter(move |(_, own)| **own > number).map(|(record, _)| record))
@@ -96,22 +96,22 @@ impl PurgeLog {
         log.write_block(&[]).await
     }
 
-    /// How far the log goes.
+    /// The end of the log.
     pub fn end(&self) -> LogEnd {
         self.end
     }
 
-    /// How many purges of its store it has.
+    /// Up to which number it has the purges of its store.
     pub fn order(&self) -> PurgeOrder {
         self.order
     }
 
-    /// Says how far it has come, in every block from now on.
+    /// Sets the numbers that every later block records.
     pub fn advance(&mut self, order: PurgeOrder) {
         self.order = self.order.max(order);
     }
 
-    /// Blocks that a cycle holds.
+    /// How many blocks a cycle has room for.
     pub fn blocks_max(&self) -> u32 {
         (self.layout.purge_log_bytes / 2 / BLOCK_BYTES) as u32
     }
@@ -121,7 +121,7 @@ impl PurgeLog {
         self.end.blocks >= self.blocks_max()
     }
 
-    /// How many records may be live for a new cycle to leave room for at least a quarter of new blocks.
+    /// How many records may be live, so that a new cycle has at least a quarter of its blocks free.
     pub fn live_records_max(&self) -> usize {
         (self.blocks_max() as usize * 3 / 4).max(1) * PURGE_RECORDS_PER_BLOCK
     }
@@ -137,10 +137,11 @@ impl PurgeLog {
 
     /// Begins a new cycle with the table's live records.
     ///
-    /// *Errors*: those of the device; corrupt if the cycles are used up, and then nothing was written.
+    /// *Errors*: those of the device; `Corrupt` if there is no further cycle; then nothing was written.
     pub async fn compact(&mut self, table: &PurgeTable) -> Result<(), Error> {
-        // A record is retired only when the data that overwrote its segments were flushed
-        // (`Writer::open_next_segment`), so nothing that a crash could bring back needs a record that is missing here.
+        // A record is retired only after the data that overwrote its segments were flushed
+        // (`Writer::open_next_segment`). So no object that can reappear after a crash needs a record that is missing
+        // here.
         let records = table.records();
         self.end = LogEnd { cycle: checked(self.next_cycle())?, blocks: 0 };
         self.cycle_seen = self.end.cycle;
@@ -157,8 +158,8 @@ impl PurgeLog {
         Ok(())
     }
 
-    /// The cycle after this one: in the other half, and above all blocks that may still be there, so that none of them
-    /// counts as its own.
+    /// The next cycle. It is in the other half and above all cycles whose blocks may still be there, so that no old
+    /// block is mistaken for one of the new cycle.
     fn next_cycle(&self) -> u64 {
         let next = self.end.cycle.max(self.cycle_seen) + 1;
         if next % 2 == self.end.cycle % 2 { next + 1 } else { next }
@@ -166,7 +167,7 @@ impl PurgeLog {
 
     /// Finds the log of an existing store.
     ///
-    /// *Errors*: corrupt where a block says a cycle that no log gets to.
+    /// *Errors*: `Corrupt` if a block has a cycle that no log reaches.
     pub async fn recover(device: &SharedDevice, layout: &Layout) -> Result<Recovered, Error> {
         let newest = checked(newest_cycle(device, layout).await)?;
         let mut cycles: Vec<u64> = Vec::new();
@@ -191,7 +192,7 @@ impl PurgeLog {
             let beyond = blocks.iter().skip(whole).flatten().count();
             let snapshot_is_whole = whole >= snapshot_blocks as usize;
             if !snapshot_is_whole && blocks.iter().skip(snapshot_blocks as usize).flatten().count() == 0 {
-                // A cycle that was being begun: the one before still has everything.
+                // This cycle was still being begun; the cycle before it is complete.
                 continue;
             }
             lost |= beyond > 0 || !snapshot_is_whole;
@@ -240,7 +241,7 @@ impl PurgeLog {
     }
 }
 
-/// The cycle, if a log gets to it.
+/// The cycle, if a log can reach it.
 fn checked(cycle: u64) -> Result<u64, Error> {
     let message = || format!("the purge log says cycle {cycle}, which no log gets to: make a new store");
     if cycle <= CYCLE_MAX { Ok(cycle) } else { Err(Error::new(ErrorKind::Corrupt, message())) }
@@ -261,7 +262,7 @@ async fn read_block(device: &SharedDevice, address: u64) -> Option<Buffer> {
     read(&**device, address, BLOCK_BYTES as usize).await.ok()
 }
 
-/// The highest cycle of which any block is whole, anywhere in either half; 0 if there is none.
+/// The highest cycle with an intact block in either half; 0 if there is none.
 async fn newest_cycle(device: &SharedDevice, layout: &Layout) -> u64 {
     let mut newest = 0;
     for start in layout.purge_log_offset {

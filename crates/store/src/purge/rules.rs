@@ -1,17 +1,18 @@
-//! Which objects have been purged: the rules in memory, asked at every hit.
+//! Which objects have been purged: the rules in memory, checked at every hit.
 //!
-//! Owns: the table of live purge records and the question "is an object of this generation gone?". Leaves to others:
-//! the log on disk (`purge_log`). A rule holds from the moment it is added, and is dropped when nothing it could apply
-//! to can exist any more.
+//! Owns: the table of live purge records, and the check whether an object of a generation is purged. Leaves to others:
+//! the log on disk (`log`). A rule is valid from the moment it is added. It is dropped when no object can exist to
+//! which it could apply.
 //!
-//! A hit costs four atomic loads: 16,384 floors, one for each hash slot, hold the highest generation purged there,
-//! three more that of purges of everything, by prefix and by tag, and only an object below one of them looks into the
-//! exact table. An object older than the latest purge by prefix pays for a hash of its key's beginning for each live
-//! length of prefix; one older than the latest by tag, for a look at each of its tags.
+//! A hit costs four atomic loads. There are 16,384 floors, one per hash slot; each is the highest generation purged by
+//! key in that slot. Three more values are the highest generations of purges of everything, by prefix and by tag. Only
+//! an object at or below one of these values is looked up in the exact table. An object older than the latest purge by
+//! prefix costs one hash of its key's beginning per live prefix length. An object older than the latest purge by tag
+//! costs one lookup per tag.
 //!
-//! A purge that removes a version by its key removes all that it replaced. A purge by tag may leave some of them, since
-//! older versions may have other tags. So [`Verdict`] tells the two apart, and a reader that meets a version that died
-//! by its tags must find nothing older in its place.
+//! A purge that removes a version by its key also removes all older versions. A purge by tag may leave older versions,
+//! since these may have other tags. So [`Verdict`] distinguishes the two. If the newest version was purged by tag, a
+//! reader must not return an older version instead.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,16 +27,16 @@ const FLOORS: usize = 1 << 14;
 pub const RULE_KEY: u8 = 1;
 /// The rule "purge by tag" on disk.
 pub const RULE_TAG: u8 = 2;
-/// The rule "purge what begins with" on disk.
+/// The rule "purge by prefix" on disk.
 pub const RULE_PREFIX: u8 = 3;
-/// Different lengths of prefixes that may be live at once; each costs a hash at hits of older objects.
+/// How many different prefix lengths may be live; each costs one hash at hits of older objects.
 pub const PREFIX_LENGTHS_MAX: usize = 32;
 /// The rule "purge everything" on disk.
 pub const RULE_ALL: u8 = 4;
 
 /// The memory of a rule, in bytes.
 const RULE_BYTES: u64 = 64;
-/// Rules take at most this share of the memory budget …
+/// Rules take at most 1/`MEMORY_SHARE` of the memory budget …
 const MEMORY_SHARE: u64 = 8;
 /// … but this many are always allowed.
 const RULES_MIN: u64 = 4096;
@@ -54,11 +55,11 @@ struct Rule {
 /// The effect of purges on a version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// None kills it.
+    /// It is not purged.
     Live,
-    /// One by its key kills it and all older versions: by key, by prefix, or of everything.
+    /// It and all older versions are purged: by key, by prefix, or with everything.
     Key,
-    /// A purge by one of its tags kills it, and none by its key does.
+    /// It is purged by one of its tags, but not by its key.
     Tag,
 }
 
@@ -101,8 +102,8 @@ impl PurgeTable {
         }
     }
 
-    /// The effect of purges on an object whose fill began at `generation` and which has these tags. `name` is the
-    /// primary part of its key, of which `primary` is the hash.
+    /// The effect of purges on an object of this generation with these tags. `name` is the primary part of its key, and
+    /// `primary` is the hash of `name`.
     pub fn verdict(&self, primary: PrimaryHash, generation: u64, name: &[u8], tags: &[TagHash]) -> Verdict {
         if self.is_purged_by_key(primary, generation, name) {
             return Verdict::Key;
@@ -120,19 +121,19 @@ impl PurgeTable {
         }
     }
 
-    /// Whether an object that began at `generation`, and whose tags are not known yet, may fall under a purge by tag.
+    /// Whether a purge by tag may match an object of this generation whose tags are not known yet.
     pub fn may_be_purged_by_tag(&self, generation: u64) -> bool {
         generation <= self.tags_below.load(Ordering::Acquire)
     }
 
-    /// Whether a purge of everything kills it. That takes rules out whose place it takes: so a caller that does not
-    /// find a rule asks this under the same lock.
+    /// Whether a purge of everything removes this generation. Such a purge also removes the rules that it replaces: so
+    /// a caller that finds no rule must check this again under the same lock.
     fn is_below_all(&self, generation: u64) -> bool {
         generation <= self.all_below.load(Ordering::Acquire)
     }
 
-    /// Whether a purge by its key kills an object: by key, by prefix or of everything. If `name` is empty, purges by
-    /// prefix are ignored.
+    /// Whether an object is purged by key, by prefix or with everything. If `name` is empty, purges by prefix are
+    /// ignored.
     pub fn is_purged_by_key(&self, primary: PrimaryHash, generation: u64, name: &[u8]) -> bool {
         if generation <= self.prefixes_below.load(Ordering::Acquire) && self.is_prefix_purged(generation, name) {
             return true;
@@ -157,14 +158,14 @@ impl PurgeTable {
         )
     }
 
-    /// Whether a rule for a prefix of this length would be one too many.
+    /// Whether a rule for a prefix of this length may be added.
     pub fn has_room_for_prefix(&self, length: u16) -> bool {
         let rules = self.read();
         rules.prefixes.contains_key(&length) || rules.prefixes.len() < PREFIX_LENGTHS_MAX
     }
 
-    /// Adds a rule, unless there are `most` already and it would be one more; it holds from now on. A purge of
-    /// everything always has room, as it replaces all others.
+    /// Adds a rule, except if there are already `most` rules and it would be a further one. It is valid from now on. A
+    /// purge of everything always has room, because it replaces all other rules.
     pub fn try_add(&self, record: &PurgeRecord, most: u64) -> bool {
         let mut rules = self.write();
         let (count, hash) = (rules.len() as u64, record.primary_hash.get());
@@ -181,7 +182,7 @@ impl PurgeTable {
         has_room
     }
 
-    /// Adds a rule; it holds from now on.
+    /// Adds a rule; it is valid from now on.
     pub fn add(&self, record: &PurgeRecord) {
         self.add_to(&mut self.write(), record);
     }
@@ -210,7 +211,7 @@ impl PurgeTable {
                 rules.all = Some(rule);
             }
             self.all_below.fetch_max(rule.generation, Ordering::AcqRel);
-            // Nothing is left for older rules to kill.
+            // Older rules have no effect any more.
             let is_newer = |older: &mut Rule| older.generation > rule.generation;
             rules.keys.retain(|_, older| is_newer(older));
             rules.prefixes.values_mut().for_each(|prefixes| prefixes.retain(|_, older| is_newer(older)));
@@ -226,11 +227,11 @@ impl PurgeTable {
         self.floors[slot(primary)].fetch_max(rule.generation, Ordering::AcqRel);
     }
 
-    /// Drops rules that nothing on disk can fall under any more.
+    /// Drops rules that cannot match any object any more.
     ///
-    /// `tail` is the oldest epoch not overwritten; `fill_generation_min` the generation of the oldest fill under
-    /// way. The margin of two epochs covers an append packed before a purge and written after it, and one damaged
-    /// header in the newest segment.
+    /// `tail` is the oldest epoch that is not overwritten; `fill_generation_min` is the generation of the oldest
+    /// running fill. The margin of two epochs covers an append packed before a purge and written after it, and one
+    /// damaged header in the newest segment.
     pub fn retire(&self, tail: u64, fill_generation_min: u64) -> usize {
         let needed = |rule: &Rule| rule.position + 2 >= tail || rule.generation >= fill_generation_min;
         let mut rules = self.write();
@@ -249,15 +250,15 @@ impl PurgeTable {
         self.tags_below.store(highest.unwrap_or(0), Ordering::Release);
         rules.all = rules.all.filter(needed);
         if retired > 0 && rules.keys.is_empty() {
-            // Floors may stay too high for a moment (a look into the table), never too low: rules are added under the
-            // same lock.
+            // Floors may be too high for a moment, which costs a lookup in the table. They are never too low: rules are
+            // added under the same lock.
             self.floors.iter().for_each(|floor| floor.store(0, Ordering::Release));
         }
         retired
     }
 
-    /// How many rules are needed by fills that began before them, even if the ring is overwritten;
-    /// `fill_generation_min` is the generation of the oldest fill under way.
+    /// How many rules are needed for running fills that began before them, even after the ring is overwritten;
+    /// `fill_generation_min` is the generation of the oldest running fill.
     pub fn count_from(&self, fill_generation_min: u64) -> usize {
         let rules = self.read();
         let needed = |rule: &&Rule| rule.generation >= fill_generation_min;
@@ -317,7 +318,7 @@ pub fn tag_record(tag: TagHash, generation: u64, position: u64) -> PurgeRecord {
     record(RULE_TAG, tag.0.into(), generation, position)
 }
 
-/// The record of a purge of everything up to `generation`: requested, or the safe choice when records were lost.
+/// The record of a purge of everything up to `generation`. It is also the safe choice when records were lost.
 pub fn all_record(generation: u64, position: u64) -> PurgeRecord {
     record(RULE_ALL, 0, generation, position)
 }
@@ -465,7 +466,7 @@ mod tests {
                         loop {
                             match table.verdict(PrimaryHash(1), 9, b"http://a/b", &[TagHash(1)]) {
                                 Verdict::Live => return false,
-                                // The rules alone show whether it is new.
+                                // Only the rules show whether this verdict is from the purge of everything.
                                 Verdict::Key if table.len() == 1 && table.read().all.is_some() => return true,
                                 verdict => assert!(verdict == before || verdict == Verdict::Key),
                             }

@@ -1,9 +1,9 @@
-//! Committing an entry: the order of things between memory, index and purges. The way out is `lookup`.
+//! Committing an entry: in which order memory, index and purges are consulted and changed. Reading is in
+//! `get/lookup.rs`.
 //!
-//! Owns: what happens under the lock that orders sequences when an object is put: it is compared with purges and with
-//! newer versions, gets its sequence, and replaces what memory has. An object that is not admitted stays in memory
-//! alone: it is the policy's like any other, and gone whenever it is evicted. Leaves to others: which objects are
-//! admitted (`intake`).
+//! Owns: the steps under the lock that orders sequences. An object that is put is compared with purges and newer
+//! versions, gets its sequence, and replaces the older version in memory. An object that is not admitted is only in
+//! memory, and is lost when the policy evicts it. Leaves to others: which objects are admitted (`intake`).
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -30,20 +30,20 @@ pub(crate) struct Puts {
     pub state: Arc<State>,
     pub intake: Arc<Intake>,
     pub rewriting: Arc<Rewriting>,
-    /// A fill finds the objects that others put while it ran.
+    /// By this a fill finds objects that other callers put while it ran.
     pub lookup: Arc<Lookup>,
     pub fills: FillTable,
     /// How many purges are remembered at most.
     pub purge_rules_max: u64,
-    /// Purges that wait until others are forgotten.
+    /// How many purges wait until older ones are forgotten.
     pub purges_waiting: AtomicU64,
 }
 
-/// The outcome for an object that was to stay in memory.
+/// The result for an object that is not admitted.
 enum Kept {
-    /// It does.
+    /// It is in memory.
     InMemory(Arc<Entry>),
-    /// It has to be written, since something older may be on the disk.
+    /// It must be written, because an older version may be on the disk.
     MustBeWritten(EntryParts),
 }
 
@@ -51,7 +51,7 @@ impl Puts {
     /// Gives an entry its sequence, makes it visible and queues it for writing; or, if it is a whole object that is
     /// not admitted, keeps it only in memory.
     ///
-    /// An object that is to be written takes the room that is `reserved` for it, or else free room.
+    /// An object that is written uses the room in `reserved`; without it, it needs free room in the queue.
     pub fn commit(
         &self,
         parts: EntryParts,
@@ -111,7 +111,7 @@ impl Puts {
                 return Err(NotCommitted::Stale);
             }
             if planted(Bug::StaleGenerationAccepted) && stale {
-                // The bug: the late fill is taken as if it had begun now.
+                // The bug: a stale fill is accepted as if it had begun now.
                 let parts = EntryParts { generation: self.state.draw(), ..parts };
                 let entry = Arc::new(Entry::new(parts, self.state.draw()));
                 let previous = memory.put_unwritten(&entry);
@@ -129,7 +129,7 @@ impl Puts {
         Ok(entry)
     }
 
-    /// Puts a whole object into memory alone, unless something older may be on the disk.
+    /// Puts a whole object only into memory, except if an older version may be on the disk.
     fn keep_in_memory(&self, parts: EntryParts) -> Result<Kept, NotCommitted> {
         let State { memory, names, .. } = &*self.state;
         let kept = self.intake.queue.in_order(|| {
@@ -150,10 +150,10 @@ impl Puts {
         Ok(kept)
     }
 
-    /// Lets an object go by that is neither written nor kept; returns its sequence. The version it replaces, if that is
-    /// only in memory, is removed.
+    /// Draws the sequence of an object that is neither written nor kept in memory. The version that it replaces, which
+    /// is only in memory, is removed.
     ///
-    /// If an object of this key came to the disk during the fetch, it stays.
+    /// If an object of this key may be on the disk, that object stays, and the call fails.
     pub fn let_go_by(&self, parts: EntryParts) -> Result<u64, NotCommitted> {
         let State { memory, .. } = &*self.state;
         let (sequence, older) = self.intake.queue.in_order(|| {
@@ -161,7 +161,7 @@ impl Puts {
                 return Err(NotCommitted::Stale);
             }
             let older = memory.peek(parts.hash);
-            // A hit must not have it written from here on.
+            // From here on, a hit must not queue it for writing.
             older.iter().for_each(|older| older.set_replaced());
             Ok((self.state.draw(), older))
         })?;
@@ -171,14 +171,14 @@ impl Puts {
         Ok(sequence)
     }
 
-    /// Whether an entry must not be committed any more: a purge or a newer version came since it began.
+    /// Whether an entry must not be committed: a purge or a newer version came after its put or fill began.
     fn is_stale(&self, parts: &EntryParts) -> bool {
         let (name, tags) = (parts.key.as_ref().primary, parts.tags.hashes());
         self.state.purges.verdict(parts.primary_hash, parts.generation, name, tags) != Verdict::Live
             || (parts.kind.is_object() && self.fills.is_superseded(parts.hash, parts.generation))
     }
 
-    /// Counts an object that was not committed, with the reason.
+    /// Counts an object that was not committed, and makes the error with the reason.
     pub fn refusal(&self, refused: NotCommitted) -> Error {
         let counters = &self.span.counters;
         match refused {
@@ -196,12 +196,12 @@ impl Puts {
         }
     }
 
-    /// Fills hold this many bytes more; memory makes room for them.
+    /// Notes that fills use this many more bytes; memory makes room for them.
     pub fn fills_grow(&self, bytes: u64) {
         self.state.memory.set_fill_bytes(self.fills.add(bytes));
     }
 
-    /// Fills hold this many bytes less.
+    /// Notes that fills use this many fewer bytes.
     pub fn fills_shrink(&self, bytes: u64) {
         self.state.memory.set_fill_bytes(self.fills.sub(bytes));
     }
@@ -234,8 +234,8 @@ mod tests {
         assert_eq!(put("after").await, 2);
     }
 
-    /// Commits `put` in a thread while this one has the memory tier's lock; then the queue must be free, and the object
-    /// found.
+    /// Puts an object in another thread while this thread has the memory tier's lock. Even then the queue must be free,
+    /// and the object must be found.
     fn commits_without_the_tier(admission: AdmissionOptions) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let store = runtime.block_on(async {

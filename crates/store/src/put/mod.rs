@@ -1,4 +1,4 @@
-//! The way into the store: commits of puts, fills and purges, in one order.
+//! Storing: commits of puts, fills and purges, in one order.
 
 pub mod commit;
 pub mod fill;

@@ -1,9 +1,9 @@
-//! Committing a purge: its place in the order of sequences.
+//! Committing a purge: its position in the order of sequences.
 //!
-//! Owns: the generation of a purge, whether it needs a rule at all, and that the rule holds in memory before it is on
-//! disk. It is decided under the lock of the queue: objects committed before are among the names, and later ones are
-//! compared with its rule. Leaves to others: the calls (`purging`), the rules (`purges`), and making them durable
-//! (`writer`).
+//! Owns: the generation of a purge, whether it needs a rule, and that the rule is valid in memory before it is on disk.
+//! This is decided under the lock of the queue: the names include all objects committed before, and later objects are
+//! compared with the rule. Leaves to others: the calls (`api/purging.rs`), the rules (`purge/rules.rs`), and making
+//! them durable (`write/purges.rs`).
 
 use crate::disk::span::Span;
 use crate::format::PurgeRecord;
@@ -17,7 +17,7 @@ use crate::put::commit::Puts;
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Target {
     Key(PrimaryHash),
-    /// All keys that begin with this many bytes of this hash.
+    /// All keys whose first bytes, as many as the number, have this hash.
     Prefix(PrimaryHash, u16),
     Tag(TagHash),
     All,
@@ -25,26 +25,26 @@ pub(crate) enum Target {
 
 /// The first result of a purge.
 pub(crate) enum Begun {
-    /// No version of it exists, and none can come back: it is done.
+    /// No version of the key exists or can reappear: nothing more to do.
     Absent,
-    /// Its rule holds in memory, and is to be made durable.
+    /// The rule is valid in memory, and must now be made durable.
     Holds(PurgeRecord),
-    /// There are too many rules; it purges nothing yet.
+    /// There are too many rules; nothing is purged yet.
     Full,
 }
 
 impl Puts {
-    /// Draws the generation of a purge and adds its rule, if there is room for it, and unless it needs none and may be
-    /// left out.
+    /// Draws the generation of a purge and adds its rule if there is room. No rule is added if none is needed and
+    /// `may_leave_out` is set.
     pub fn begin_purge(&self, target: Target, may_leave_out: bool) -> Begun {
         self.intake.queue.ordered(|waiting_bytes| {
             let generation = self.state.draw();
             let everywhere = purge_position(&self.span, waiting_bytes);
             let record = match target {
                 Target::Key(primary) => match self.standing(primary) {
-                    // A store that takes no more writes says so.
+                    // A stopped store does not take this path, so that it reports the error.
                     Standing::Absent if may_leave_out && self.state.stopped().is_none() => return Begun::Absent,
-                    // It is noted, and forgotten with the oldest segments.
+                    // The purge is recorded with position 0, so it is forgotten together with the oldest segments.
                     Standing::Absent if self.state.stopped().is_none() => purges::key_record(primary, generation, 0),
                     Standing::Through(last) => purges::key_record(primary, generation, last.min(everywhere)),
                     Standing::Absent | Standing::Anywhere => purges::key_record(primary, generation, everywhere),
@@ -62,9 +62,9 @@ impl Puts {
         })
     }
 
-    /// The possible locations of versions of a key that are older than a generation drawn before.
+    /// Where older versions of a key may be. The caller has drawn the generation of the purge before.
     fn standing(&self, primary: PrimaryHash) -> Standing {
-        // A fill notes its name when it is committed, and ends after that.
+        // A fill notes its name when it is committed, which is before the fill ends.
         if self.fills.is_running(primary) {
             return Standing::Anywhere;
         }
@@ -72,10 +72,10 @@ impl Puts {
     }
 }
 
-/// The last segment epoch into which the `waiting_bytes` may be written, except those being packed: the newest segment
-/// that can hold an object that is purged now.
+/// The last segment epoch into which `waiting_bytes` may be written (entries being packed do not count): the newest
+/// segment that can hold an object purged now.
 ///
-/// Appends leave less than half of a segment empty, so what waits takes at most twice its bytes.
+/// Less than half of a segment stays empty, so waiting bytes need at most twice their size.
 fn purge_position(span: &Span, waiting_bytes: u64) -> u64 {
     span.head() + (2 * waiting_bytes).div_ceil(span.layout.segment_bytes)
 }

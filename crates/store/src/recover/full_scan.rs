@@ -1,8 +1,8 @@
 //! Recovering without a checkpoint: every segment is scanned.
 //!
-//! Owns: the contents of segments, and their order.
+//! Owns: finding which segments have contents, and their order.
 //!
-//! *Circle*: `roll_forward` begins here, and this is a step of it: both are one algorithm in two files.
+//! *Circle*: `roll_forward` calls this step, and the step uses its state: both are one algorithm in two files.
 
 use super::replay_log::care;
 use super::roll_forward::RollForward;
@@ -10,17 +10,17 @@ use crate::disk::ahead::{Ahead, Spare};
 use crate::format::{INDEX_SHARDS, LogPosition};
 
 impl RollForward<'_> {
-    /// Finds out the contents of all segments, and replays all of them.
+    /// Finds the epochs of all segments, and replays all segments in order.
     pub async fn replay_all_segments(&mut self) {
         let mut epochs = Vec::new();
         for segment in 0..self.layout.segment_count {
-            // Any epoch of this segment names its place.
+            // Any epoch that maps to this segment selects it.
             let nominal = if segment == 0 { self.layout.segment_count } else { segment };
             epochs.extend(self.epoch_found(nominal).await);
         }
         let Some(mut newest) = epochs.iter().copied().max() else { return };
-        // If a crash took the first append of a segment, that begins as it did a cycle before, and is found in its
-        // middle.
+        // If a crash lost the first append of a segment, the segment still begins with an append of the cycle before;
+        // its current epoch is found further on.
         while self.epoch_found(newest + 1).await == Some(newest + 1) {
             newest += 1;
             epochs.push(newest);
@@ -40,7 +40,7 @@ impl RollForward<'_> {
             let last_sequence = self.scanned.last_sequence;
             let ahead = Ahead::read(self.device, self.layout, epoch, 0, last_sequence, care, spare).await;
             spare = self.segment(ahead, self.layout.is_next(epoch, newest)).await.unwrap_or_default();
-            // Shard by shard, and not all at the end, as they would take much memory together.
+            // Records are applied after each segment, not all at the end, because together they would take much memory.
             (0..INDEX_SHARDS).for_each(|shard| self.replay.apply(shard, &self.index));
         }
         self.load_all().await;

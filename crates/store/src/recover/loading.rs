@@ -1,13 +1,12 @@
-//! The index after a restart: shard by shard from the checkpoint, those with waiters first.
+//! Loading the index after a restart: shard by shard from the checkpoint, shards with waiters first.
 //!
-//! Owns: bringing them. A shard is there when its slots were read and checked and the log was replayed for it; from
-//! then on it is like any other. So a get waits for its own shard and not for the others. Leaves to others: how far the
-//! log goes, which is settled before anything is served (`roll_forward`), the waiters (`presence`), and the shards
-//! themselves.
+//! Owns: the loading. A shard is loaded when its slots were read and checked and the log was replayed for it. So a get
+//! waits only for its own shard. Leaves to others: where the log ends, which is decided before anything is served
+//! (`roll_forward`), the waiters (`index/presence.rs`), and the shards themselves (`index`).
 //!
 //! # Invariants
-//! 1. The writer brings the shards before it writes anything. So the index has what recovery found, and if a chunk
-//!    turns out to be damaged the missing shards are rebuilt: from the other checkpoint, or from all segments.
+//! 1. The writer loads the shards before it writes anything. So the loaded index is exactly what recovery found. If a
+//!    chunk turns out to be damaged, the missing shards are rebuilt from the other checkpoint, or from all segments.
 //! 2. Waiting always ends: if the writer is gone, missing shards stay empty.
 
 use std::sync::Arc;
@@ -25,7 +24,7 @@ use crate::format::layout::Layout;
 use crate::index::{Index, Kept, Slots};
 use crate::recover::replay::Replay;
 
-/// Shards that are read at the same time: one is worked on while the next is read.
+/// How many shards are read at the same time: one is processed while the next is read.
 const SHARDS_AT_ONCE: usize = 2;
 
 fn bit(shard: usize) -> u64 {
@@ -39,15 +38,15 @@ type ReadShard = (usize, Option<Slots>);
 pub struct Loading {
     header: CheckpointHeader,
     kept: Kept,
-    /// Shards whose slots are in the index, one bit each.
+    /// The shards whose slots are in the index, one bit per shard.
     loaded: u64,
     wanted: Arc<AtomicU64>,
-    /// If shards are read on another thread: the channel they come by.
+    /// If shards are read on another thread: the channel from it.
     arriving: Option<mpsc::UnboundedReceiver<ReadShard>>,
 }
 
 impl Loading {
-    /// Nothing of a checkpoint that fits the index is loaded yet.
+    /// Starts with no shard loaded; the checkpoint must fit the index.
     pub fn of(header: CheckpointHeader, kept: Kept) -> Loading {
         Loading { header, kept, loaded: 0, wanted: Arc::default(), arriving: None }
     }
@@ -57,12 +56,12 @@ impl Loading {
         self.header.number
     }
 
-    /// The shards with waiters, one bit each.
+    /// The shards with waiters, one bit per shard.
     pub fn wanted(&self) -> Arc<AtomicU64> {
         Arc::clone(&self.wanted)
     }
 
-    /// Begins to read the index on another thread.
+    /// Starts reading the index on another thread.
     pub fn read_ahead(&mut self, device: &SharedDevice, layout: &Layout) {
         let (sender, receiver) = mpsc::unbounded_channel();
         let shards = Shards { header: self.header, left: u64::MAX, wanted: Arc::clone(&self.wanted) };
@@ -71,7 +70,8 @@ impl Loading {
         self.arriving = is_spawned.then_some(receiver);
     }
 
-    /// Loads the slots of one shard, without replayed records; false if they, or earlier ones, are damaged.
+    /// Loads the slots of one shard, without replayed records. Returns false if these slots, or slots read before them,
+    /// are damaged.
     pub async fn load_one(&mut self, device: &SharedDevice, layout: &Layout, index: &Index, shard: usize) -> bool {
         self.wanted.fetch_or(bit(shard), Ordering::AcqRel);
         while self.loaded & bit(shard) == 0 {
@@ -92,7 +92,8 @@ impl Loading {
         true
     }
 
-    /// Loads the missing shards; `arrived` receives each. Returns the missing ones, one bit each.
+    /// Loads the remaining shards and calls `arrived` for each. Returns the shards that are still missing, one bit per
+    /// shard.
     async fn load_all(
         &mut self,
         device: &SharedDevice,
@@ -152,14 +153,14 @@ impl Loading {
 /// Shards of a checkpoint to be read.
 struct Shards {
     header: CheckpointHeader,
-    /// One bit each.
+    /// The shards still to read, one bit per shard.
     left: u64,
-    /// The shards to read first, one bit each.
+    /// The shards to read first, one bit per shard.
     wanted: Arc<AtomicU64>,
 }
 
 impl Shards {
-    /// Reads and checks them, until all are read or nobody takes them any more.
+    /// Reads and checks the shards, until all are read or the receiver is gone.
     async fn read(mut self, device: &SharedDevice, layout: &Layout, sender: mpsc::UnboundedSender<ReadShard>) {
         let is_left = |shard: usize| self.left & bit(shard) != 0;
         let size = |shard| if is_left(shard) { self.header.slots_bytes(shard) } else { 0 };
@@ -186,18 +187,19 @@ impl Shards {
     }
 }
 
-/// What is left to do to an index: shards to be loaded, and records to be replayed.
+/// The remaining work on an index: shards to load, and records to replay.
 pub struct Rest {
-    /// If some shards are not loaded: where to load them from.
+    /// If some shards are not loaded: their source.
     pub loading: Option<Loading>,
     pub replay: Replay,
-    /// Up to here no record may be missing.
+    /// Up to this sequence, a missing record is damage.
     pub recovered_sequence: u64,
 }
 
 impl Rest {
-    /// Loads all of it, shards with waiters first; `arrived` receives each and decides whether to go on. Returns the
-    /// shards that are not there as one is damaged, or nobody wants to go on; one bit each.
+    /// Loads all shards, those with waiters first. `arrived` is called for each and returns whether to continue.
+    /// Returns the shards that are still missing (because of damage, or because `arrived` ended the loading), one bit
+    /// per shard.
     pub async fn bring(
         &mut self,
         device: &SharedDevice,

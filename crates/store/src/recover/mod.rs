@@ -1,8 +1,8 @@
-//! Opening a span: from what is on the device to an index, a purge table and a place to write on.
+//! Opening a span: recovering the index, the purge table and the write position from the device.
 //!
-//! Owns: the order of recovery as `docs/formats/store.md` gives it. It reads the records written since the newest whole
-//! checkpoint, or every segment if there is none. It never fails because of damage after the superblock: damage costs
-//! the objects that it touches.
+//! Owns: the order of recovery, see `docs/formats/store.md`. It reads the records written since the newest intact
+//! checkpoint, or every segment if there is none. It never fails because of damage after the superblock: only the
+//! damaged objects are lost.
 
 mod full_scan;
 pub mod loading;
@@ -36,10 +36,10 @@ pub use state_slot::{Membership, StateSlot, read_state, write_state};
 pub use superblock::read_superblock;
 use superblock::repair_superblock;
 
-/// What recovery came to.
+/// The result of recovery.
 pub struct Recovered {
     pub index: Index,
-    /// The part that the index still lacks.
+    /// The part of the index that is still to be loaded.
     pub rest: Rest,
     pub purges: PurgeTable,
     pub purge_log: PurgeLog,
@@ -48,23 +48,23 @@ pub struct Recovered {
     pub clock: u64,
     pub open_count: u64,
     pub membership: Membership,
-    /// Every put up to here is found, unless it was purged, replaced, reclaimed or damaged.
+    /// Every put up to here is found, except if it was purged, replaced, reclaimed or damaged.
     pub recovered_sequence: u64,
-    /// Whether a crash cut the log before the end of what was found.
+    /// Whether a crash cut the log: records were found after a gap.
     pub is_cut: bool,
     /// The checkpoint that was used.
     pub checkpoint: Option<CheckpointHeader>,
     pub recovery: Recovery,
 }
 
-/// The purges of one span of several, as known before it is opened.
+/// What is known about the purges of a span before it is opened, in a store of several spans.
 #[derive(Default)]
 pub struct SpanPurges {
-    /// The contents of its log, if that was read already.
+    /// The contents of its log, if the log was already read.
     pub found: Option<purge_log::Recovered>,
-    /// How many purges of its store the span will have.
+    /// Up to which number the span will have the purges of its store.
     pub order: PurgeOrder,
-    /// Records of purges that it missed, as other spans have them: they purge its present contents.
+    /// Records of purges that it missed, from other spans. They apply to everything now on the span.
     pub missed: Vec<PurgeRecord>,
 }
 
@@ -96,7 +96,7 @@ pub async fn recover(
     let recovered_sequence = forward.recovered_sequence();
     let RollForward { index, replay, loading, position, scanned, records, .. } = forward;
 
-    // If both state slots are damaged, the sequences found bound the open count from below.
+    // If both state slots are damaged, the sequences found give a lower bound of the open count.
     let found_count = open_count_of(scanned.last_sequence);
     let open_count = previous.open_count.max(found_count) + 1;
     repair_superblock(device, layout).await?;
@@ -149,7 +149,8 @@ pub async fn recover(
     })
 }
 
-/// Makes the index again while checkpoint `number` turns out to be damaged, from an older one or from all segments.
+/// Rebuilds the index because checkpoint `number` turned out to be damaged: from an older checkpoint, or from all
+/// segments.
 pub async fn rebuild(
     device: &SharedDevice,
     layout: &Layout,

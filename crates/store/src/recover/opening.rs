@@ -1,23 +1,23 @@
-//! How much of a span is read before anything is served, and what on other threads.
+//! How much of a span is read before anything is served, and what is read on other threads.
 //!
-//! Owns: that choice.
+//! Owns: this choice.
 
 use crate::background::Background;
 
 /// How the index is read when a store is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum IndexLoading {
-    /// By its size: a small one whole, before anything is served; a larger one shard by shard while gets are answered,
-    /// and a large one on its own thread.
+    /// By its size: a small index completely, before anything is served; a larger one shard by shard while gets are
+    /// answered; a still larger one on a separate thread.
     #[default]
     BySize,
-    /// Load shard by shard, also a small index.
+    /// Shard by shard, also a small index.
     Shards,
-    /// Load shard by shard on a separate thread, also a small index.
+    /// Shard by shard on a separate thread, also a small index.
     Apart,
 }
 
-/// An index up to this size is loaded before anything is served, in bytes: that takes no time.
+/// An index up to this size is loaded before anything is served, in bytes; this takes almost no time.
 const WHOLE_BYTES_MAX: u64 = 256 << 10;
 /// An index from this size on is read on another thread, in bytes.
 const APART_BYTES_MIN: u64 = 4 << 20;
@@ -34,7 +34,7 @@ pub struct Opening {
 }
 
 impl Opening {
-    /// As a caller wants it.
+    /// The opening by the caller's options.
     pub fn of(background: Background, index_loading: IndexLoading) -> Opening {
         let has_threads = background == Background::Threads;
         let (whole_bytes_max, apart_bytes_min) = match index_loading {
@@ -45,7 +45,7 @@ impl Opening {
         Opening { whole_bytes_max, apart_bytes_min: if has_threads { apart_bytes_min } else { u64::MAX }, has_threads }
     }
 
-    /// An index that is made again while the store serves is loaded whole.
+    /// The opening of an index that is rebuilt while the store serves: it is loaded completely.
     pub fn whole(self) -> Opening {
         Opening { whole_bytes_max: u64::MAX, ..self }
     }

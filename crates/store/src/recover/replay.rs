@@ -1,11 +1,12 @@
-//! The changes to the index since a checkpoint, as the log has them, sorted by shard.
+//! The changes to the index in the log since a checkpoint, sorted by shard.
 //!
-//! Owns: the order of things within a shard: records in the order of the log, then what damage took. Leaves to others:
-//! which records the log has (`recovery`), and when a shard is there to be changed (`loading`).
+//! Owns: the order of changes within a shard: records in the order of the log, then the removal of versions that damage
+//! made invalid. Leaves to others: which records the log has (`roll_forward`), and when a shard can be changed
+//! (`loading`).
 //!
-//! *Cost*: 32 bytes a record until its shard is settled, then as much for each key; shard by shard, so that what is
-//! changed stays in the processor's cache, and in the order of the shard. No table of hashes is made for that: filling
-//! new memory costs more than sorting.
+//! *Cost*: 32 bytes per record until its shard is settled, then 32 bytes per key. Changes are applied shard by shard
+//! and in the order of the slots, so that they stay in the processor's cache. They are sorted, not put into a hash
+//! table: page faults of new memory cost more than sorting.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::BuildHasherDefault;
@@ -14,13 +15,13 @@ use crate::format::{INDEX_SHARDS, Location};
 use crate::index::{Index, shard_of};
 use crate::names::key::{Hashed, KeyHash};
 
-/// Records that room is made for in advance, at most.
+/// Room is reserved for at most this many records.
 const RESERVED_MAX: u64 = 1 << 22;
 
-/// The most suspects kept; further ones are forgotten, which costs at worst a wasted read each.
+/// How many suspects are kept. Further ones are forgotten, which costs at most one wasted read each.
 pub const SUSPECTS_MAX: usize = 100_000;
 
-/// An older place of a key whose newer record was replayed: to be compared and removed when there is time.
+/// An older location with the hash of a newer replayed record. It is compared later, and removed if it is the same key.
 #[derive(Debug, Clone, Copy)]
 pub struct Suspect {
     pub hash: KeyHash,
@@ -30,12 +31,12 @@ pub struct Suspect {
 
 type ByKey<T> = HashMap<KeyHash, T, BuildHasherDefault<Hashed>>;
 
-/// A record that becomes an entry.
+/// A record that becomes an entry of the index.
 #[derive(Debug, Clone, Copy)]
 struct Logged {
     hash: KeyHash,
     sequence: u64,
-    /// Its place, packed.
+    /// Its location, packed.
     place: u64,
 }
 
@@ -44,18 +45,18 @@ struct Logged {
 struct ShardReplay {
     records: Vec<Logged>,
     fragments: HashSet<KeyHash, BuildHasherDefault<Hashed>>,
-    /// The newest record of each key that was applied: its place, packed, and its sequence.
+    /// The newest applied record of each key: its packed location, and its sequence.
     applied: ByKey<(u64, u64)>,
-    /// The same for those applied last, sorted by [`order`].
+    /// The records applied last, sorted by [`order`].
     settled: Vec<Logged>,
-    /// Versions that are not whole, with their sequences.
+    /// Damaged or incomplete versions, with their sequences.
     lost: Vec<(KeyHash, u64)>,
 }
 
 /// The changes to the index.
 pub struct Replay {
     shards: Vec<ShardReplay>,
-    /// Older places of keys, as far as they were found; at most [`SUSPECTS_MAX`].
+    /// Older locations that were found for keys; at most [`SUSPECTS_MAX`].
     pub suspects: Vec<Suspect>,
 }
 
@@ -64,7 +65,7 @@ impl Replay {
         Replay { shards: (0..INDEX_SHARDS).map(|_| ShardReplay::default()).collect(), suspects: Vec::new() }
     }
 
-    /// Makes room for this many records in all, as the memory of a list that grows is filled again and again.
+    /// Reserves room for this many records in total: a growing list would be copied again and again.
     pub fn reserve(&mut self, records: u64) {
         let each = (records.min(RESERVED_MAX) / INDEX_SHARDS as u64) as usize;
         for ShardReplay { records, .. } in &mut self.shards {
@@ -73,7 +74,7 @@ impl Replay {
         }
     }
 
-    /// Adds a record, newer than all before it.
+    /// Adds a record. It must be newer than all records added before.
     pub fn add(&mut self, hash: KeyHash, location: Location, sequence: u64, is_fragment: bool) {
         let shard = &mut self.shards[shard_of(hash)];
         shard.records.push(Logged { hash, sequence, place: location.pack() });
@@ -82,13 +83,13 @@ impl Replay {
         }
     }
 
-    /// Adds a version that is not whole.
+    /// Adds a damaged or incomplete version.
     pub fn add_lost(&mut self, hash: KeyHash, sequence: u64) {
         self.shards[shard_of(hash)].lost.push((hash, sequence));
     }
 
-    /// Forgets versions that are not whole and came after a sequence: a crash took them, and the versions that they
-    /// replaced were believed since.
+    /// Forgets damaged or incomplete versions after a sequence: a crash lost them, and the next open used the versions
+    /// that they had replaced.
     pub fn forget_lost_after(&mut self, sequence: u64) {
         self.shards.iter_mut().for_each(|shard| shard.lost.retain(|&(_, lost)| lost <= sequence));
     }
@@ -98,13 +99,13 @@ impl Replay {
         self.shards[shard_of(hash)].fragments.contains(&hash)
     }
 
-    /// Makes the entries of what was added since the last time to a shard of the index; more may be added later.
+    /// Applies the records added since the last call to a shard of the index; more may be added later.
     pub fn apply(&mut self, shard: usize, index: &Index) {
         self.settle(shard, index);
         self.shards[shard].keep_settled();
     }
 
-    /// Adds all entries since the last time to a shard of the index; nothing else adds to it.
+    /// Applies the records added since the last call to a shard of the index; nothing is added afterwards.
     pub fn settle(&mut self, shard: usize, index: &Index) {
         let Replay { shards, suspects } = self;
         let replay = &mut shards[shard];
@@ -139,7 +140,8 @@ impl Replay {
         replay.settled = newest;
     }
 
-    /// Forgets versions that were replaced by one that damage, and no crash, has taken: nothing older may be believed.
+    /// Removes versions that were replaced by a version lost to damage (not to a crash): then no older version may be
+    /// returned.
     pub fn forget_replaced(&mut self, shard: usize, index: &Index, recovered_sequence: u64) {
         let replay = &mut self.shards[shard];
         for (hash, sequence) in std::mem::take(&mut replay.lost) {
@@ -152,7 +154,7 @@ impl Replay {
         }
     }
 
-    /// The places of replayed records, newest first, at most `most`.
+    /// The locations of replayed records, newest first, at most `most`.
     pub fn newest(&self, most: usize) -> Vec<Location> {
         let mut newest: Vec<(u64, u64)> = Vec::new();
         for ShardReplay { settled, applied, .. } in &self.shards {
@@ -166,7 +168,7 @@ impl Replay {
 }
 
 impl ShardReplay {
-    /// Puts settled records back if more is added after all.
+    /// Moves settled records back, because more records may follow.
     fn keep_settled(&mut self) {
         let settled = std::mem::take(&mut self.settled);
         self.applied.extend(settled.into_iter().map(|record| (record.hash, (record.place, record.sequence))));
@@ -182,7 +184,7 @@ impl ShardReplay {
     }
 }
 
-/// The order in which entries stand in a shard of the index.
+/// The order of entries in a shard of the index.
 fn order(hash: KeyHash) -> u128 {
     hash.0.rotate_left(64)
 }

@@ -1,8 +1,8 @@
-//! Replaying the log that follows a checkpoint.
+//! Replaying the log after a checkpoint.
 //!
 //! Owns: how far the log continues after a checkpoint, and reading it ahead of the replay.
 //!
-//! *Circle*: `roll_forward` begins here, and this is a step of it: both are one algorithm in two files.
+//! *Circle*: `roll_forward` calls this step, and the step uses its state: both are one algorithm in two files.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -23,30 +23,30 @@ use crate::format::{COUNTER_MAX, GRANULE_BYTES, LogPosition};
 use crate::index::Kept;
 use crate::planted::{Bug, planted};
 
-/// Segments that are read at the same time.
+/// How many segments are read at the same time.
 const SEGMENTS_AT_ONCE: usize = 4;
-/// From this number of segments on, beside the first, they are read on a separate thread.
+/// With this many segments after the first, segments are read on a separate thread.
 const APART_SEGMENTS_MIN: u64 = 4;
-/// At most the last two segments are unflushed.
+/// How thoroughly a segment is read. Only the last two segments may be unflushed.
 pub fn care(epoch: u64, newest: u64) -> Care {
     if epoch + 1 >= newest { Care::Verify } else { Care::Search }
 }
 
 /// The part of the log to replay.
 struct Log {
-    /// The first epoch, and the last.
+    /// The first epoch; `end` is the last.
     oldest: u64,
     end: u64,
-    /// The position of its begin, unless the oldest record is younger.
+    /// The position after the checkpoint; the part begins there, except if that was overwritten.
     position: LogPosition,
-    /// The last sequence before it.
+    /// The last sequence before the part.
     floor: u64,
-    /// Memory of segments that were replayed.
+    /// Memory of replayed segments, for reuse.
     spares: Mutex<Vec<Spare>>,
 }
 
 impl Log {
-    /// Reads a segment before the contents of those before it are known.
+    /// Reads a segment before the segments before it are known.
     async fn segment(&self, device: &SharedDevice, layout: &Layout, epoch: u64) -> Ahead {
         let offset = if epoch == self.position.epoch { self.position.offset } else { 0 };
         let spare = self.spares().pop().unwrap_or_default();
@@ -57,7 +57,7 @@ impl Log {
         self.spares.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Reads all of it in order, until nobody takes any more.
+    /// Reads all segments in order, until the receiver is gone.
     async fn read(&self, device: &SharedDevice, layout: &Layout, sender: mpsc::Sender<Ahead>) {
         let segments = stream::iter(self.oldest..=self.end);
         let mut segments = segments.map(|epoch| self.segment(device, layout, epoch)).buffered(SEGMENTS_AT_ONCE);
@@ -70,8 +70,8 @@ impl Log {
 }
 
 impl RollForward<'_> {
-    /// Finds the part of the log to replay after a checkpoint; false if that is impossible, or the checkpoint turns out
-    /// to be damaged.
+    /// Replays the log after a checkpoint. Returns false if that is impossible, or the checkpoint turns out to be
+    /// damaged.
     pub async fn replay_checkpoint(&mut self, header: &CheckpointHeader, opening: Opening) -> bool {
         if !header.fits(&self.index) {
             return false;
@@ -79,8 +79,8 @@ impl RollForward<'_> {
         if header.position.epoch == 0 || header.position.epoch > COUNTER_MAX {
             return false;
         }
-        // How far has the log gone on? Entries in segments opened since are of a former cycle. If a cycle or more was
-        // written since, the log cannot be followed from here: everything is scanned.
+        // Find the end of the log. Entries of the checkpoint in segments opened since are of an earlier cycle. If a
+        // cycle or more was written since the checkpoint, the log cannot be followed from here: everything is scanned.
         let first = header.position.epoch;
         let mut end = first;
         loop {
@@ -105,7 +105,7 @@ impl RollForward<'_> {
         self.from_checkpoint = true;
         self.scanned.last_sequence = header.last_sequence;
         self.scanned.flushed_sequence = header.last_sequence;
-        // If more than a cycle was written since, the oldest of it is gone.
+        // If more than a cycle was written since the checkpoint, the oldest part of the log is gone.
         let oldest = layout.tail(end).max(first);
         self.position = header.position;
         let (position, floor) = (header.position, header.last_sequence);
@@ -126,14 +126,14 @@ impl RollForward<'_> {
         let log = &log;
         let take = async move {
             for epoch in oldest..=end {
-                // If the other thread is gone, it is read here.
+                // If the other thread is gone, the segment is read here.
                 let ahead = match segments.recv().await {
                     Some(ahead) => ahead,
                     None => log.segment(device, layout, epoch).await,
                 };
                 let Some(spare) = self.segment(ahead, layout.is_next(epoch, end)).await else { return false };
                 log.spares().push(spare);
-                // The first may be read from its middle on.
+                // The first segment may be read only from its middle on, so the size is estimated after the second.
                 if epoch == oldest + 1 {
                     let bytes_max = (end - oldest + 1) * layout.segment_bytes;
                     let Scanned { append_bytes, .. } = self.scanned;

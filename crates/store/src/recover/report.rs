@@ -7,13 +7,13 @@ use serde::{Deserialize, Serialize};
 pub struct Recovery {
     /// Opens of this store so far, this one included.
     pub open_count: u64,
-    /// Whether it had been stopped cleanly.
+    /// Whether the store had been closed cleanly.
     pub clean: bool,
     /// Whether an index checkpoint was used; if not, every segment was scanned.
     pub checkpoint: bool,
     /// Appends replayed.
     pub appends: u64,
-    /// Their bytes.
+    /// Bytes of the replayed appends.
     pub append_bytes: u64,
     /// Records replayed.
     pub records: u64,
@@ -21,6 +21,6 @@ pub struct Recovery {
     pub salvaged: u64,
     /// Whether purge records were missing, so that everything older counts as purged.
     pub purges_lost: bool,
-    /// How long it took, in microseconds.
+    /// How long recovery took, in microseconds.
     pub duration_us: u64,
 }

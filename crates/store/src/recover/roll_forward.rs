@@ -1,7 +1,7 @@
-//! Rolling forward: from a checkpoint, or from nothing, to an index that knows all that was written.
+//! Rolling forward: from a checkpoint, or from nothing, to an index of everything that was written.
 //!
-//! Owns: what follows from each record of the log. The log is read by `replay_log` from a checkpoint on, and by
-//! `full_scan` if there is none.
+//! Owns: the effect of each record of the log. The log is read by `replay_log` from a checkpoint on, or by `full_scan`
+//! if there is none.
 
 use nectary_block::SharedDevice;
 
@@ -29,7 +29,7 @@ pub struct RollForward<'a> {
     pub purges: &'a PurgeTable,
     pub index: Index,
     pub replay: Replay,
-    /// The source of the index, until all of it is loaded.
+    /// The source of the index, until the index is fully loaded.
     pub loading: Option<Loading>,
     pub from_checkpoint: bool,
     pub position: LogPosition,
@@ -53,8 +53,9 @@ impl<'a> RollForward<'a> {
         }
     }
 
-    /// Rolls forward from the newest whole checkpoint below `number_end`, or else from the first segment; returns the
-    /// checkpoint and the highest number of any. A small index is loaded, a larger one is left to be loaded.
+    /// Rolls forward from the newest intact checkpoint with a number below `number_end`, or otherwise from all
+    /// segments. Also returns the used checkpoint and the highest number of any. A small index is loaded, a larger one
+    /// is to be loaded later.
     pub async fn newest(
         device: &'a SharedDevice,
         layout: &'a Layout,
@@ -77,14 +78,15 @@ impl<'a> RollForward<'a> {
         (forward, None, number)
     }
 
-    /// A hole in the flushed part of the log is damage; any other is where a crash cut the log.
+    /// The last sequence before the first gap that a crash made. A gap in the flushed part of the log is damage; any
+    /// other gap is where a crash cut the log.
     pub fn recovered_sequence(&self) -> u64 {
         let flushed = self.scanned.flushed_sequence;
         let crash_hole = self.scanned.holes.iter().copied().filter(|&before| before >= flushed).min();
         crash_hole.unwrap_or(self.scanned.last_sequence)
     }
 
-    /// Loads the missing parts and replays all of it; false if it is damaged.
+    /// Loads the missing shards and replays the log for them. Returns false if the checkpoint is damaged.
     pub async fn load_all(&mut self) -> bool {
         let recovered_sequence = self.recovered_sequence();
         let (loading, replay) = (self.loading.take(), std::mem::replace(&mut self.replay, Replay::new()));
@@ -94,13 +96,13 @@ impl<'a> RollForward<'a> {
         missing == 0
     }
 
-    /// The newest epoch of which anything is in the segment of this one.
+    /// The epoch found in the segment of this epoch, see [`SegmentReader::find_epoch`].
     pub async fn epoch_found(&self, epoch: u64) -> Option<u64> {
         SegmentReader::ahead(self.device, self.layout, epoch).find_epoch().await
     }
 
-    /// Applies what a segment records; `is_next` says that this segment is the next to be overwritten. Returns the
-    /// buffers for reuse; `None` if it needs more of the checkpoint, and that is damaged.
+    /// Applies the records of a segment; `is_next` is set for the segment that is overwritten next. Returns the buffers
+    /// for reuse; `None` if the checkpoint is needed for this and is damaged.
     pub async fn segment(&mut self, ahead: Ahead, is_next: bool) -> Option<Spare> {
         let last_sequence = self.scanned.last_sequence;
         let mut ahead = if ahead.holds_after(last_sequence) {
@@ -111,8 +113,8 @@ impl<'a> RollForward<'a> {
             Ahead::read(self.device, self.layout, epoch, offset, last_sequence, care, spare).await
         };
         let Ahead { epoch, records: found, scanned, .. } = &mut ahead;
-        // A hole in the segment that is overwritten next may be the beginning of that: lost records there may have
-        // replaced those found beside it, so none of it is believed.
+        // A gap in the segment that is overwritten next may mean that overwriting had begun. Lost records may have
+        // replaced the records found in this segment, so none of these is used.
         if is_next && scanned.damaged {
             found.clear();
         }
@@ -122,14 +124,14 @@ impl<'a> RollForward<'a> {
             while let Some(first) = opens.next_if(|first| first.first_sequence <= record.sequence) {
                 self.replay.forget_lost_after(first.recovered_sequence);
             }
-            // A version that a crash left in part must not take the place of one that is whole.
+            // An incomplete version after a crash must not replace a complete one.
             let complete = match record.fragments {
                 None => true,
                 Some((generation, count)) => self.has_fragments(record, generation, count).await?,
             };
             self.record(record, complete);
         }
-        // The first append after an open may be without records.
+        // The first append after an open may have no records.
         opens.for_each(|first| self.replay.forget_lost_after(first.recovered_sequence));
         self.scanned.appends += scanned.appends;
         self.scanned.append_bytes += scanned.append_bytes;
@@ -137,13 +139,14 @@ impl<'a> RollForward<'a> {
         self.scanned.purge_end = self.scanned.purge_end.max(scanned.purge_end);
         self.scanned.flushed_sequence = self.scanned.flushed_sequence.max(scanned.flushed_sequence);
         self.scanned.holes.append(&mut scanned.holes);
-        // The open after a crash decided what the crash cut off: what it recovered is valid. A hole right before the
-        // first append found of that open is its own: it writes where the log ends.
+        // The open after a crash decided where the crash cut the log: gaps in the range that it recovered no longer
+        // matter. A gap directly before the first append found of that open belongs to that open, because it begins
+        // writing at the end of the log.
         for first in &scanned.opens {
             let settled = first.recovered_sequence..first.before.max(last_sequence);
             self.scanned.holes.retain(|before| !settled.contains(before));
         }
-        // A segment whose appends are all of an earlier open adds nothing, and the log does not continue there.
+        // If no append or record of a segment is valid in this order, the log does not continue there.
         if scanned.appends + scanned.salvaged > 0 || *epoch == self.position.epoch {
             self.scanned.last_sequence = scanned.last_sequence.max(self.scanned.last_sequence);
             self.position = LogPosition { epoch: *epoch, offset: scanned.end };
@@ -156,7 +159,8 @@ impl<'a> RollForward<'a> {
         if self.from_checkpoint && planted(Bug::CheckpointPositionIgnored) {
             return;
         }
-        // A purge by tag or by prefix is applied to an object when it is read. It replaces the older one.
+        // Purges by tag or prefix are applied only when an object is read; here the object still replaces its older
+        // version.
         if self.purges.is_purged_by_key(record.primary_hash, record.generation, b"") {
             return;
         }
@@ -171,7 +175,7 @@ impl<'a> RollForward<'a> {
     async fn has_fragments(&mut self, head: &LoggedRecord, generation: u64, count: u32) -> Option<bool> {
         for number in 0..count {
             let hash = hash_fragment(head.hash, generation, number);
-            // Most were written shortly before their head.
+            // Most fragments were written shortly before their head.
             if self.replay.has_fragment(hash) {
                 continue;
             }

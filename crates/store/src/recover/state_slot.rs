@@ -1,6 +1,7 @@
-//! The state slots of a span: how often it was opened, whether it was closed cleanly, and which spans are there.
+//! The state slots of a span: how often it was opened, whether it was closed cleanly, and which spans are present.
 //!
-//! Owns: reading and writing them. Two slots are written in turn, so that a torn write leaves the newest.
+//! Owns: reading and writing them. The two slots are written alternately, so that a torn write leaves the newest intact
+//! slot.
 
 use nectary_block::{Buffer, SharedDevice, read, write};
 use zerocopy::IntoBytes;
@@ -9,31 +10,31 @@ use crate::error::Error;
 use crate::format::layout::{Layout, STATE_OFFSET};
 use crate::format::{self, BLOCK_BYTES, COUNTER_MAX, HEADER_BYTES, Magic, OPEN_COUNT_SHIFT, Place, StateBody};
 
-/// Which spans of a store were present at the last change, as one of them remembers it.
+/// Which spans of a store were present at the last change, as one span recorded it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Membership {
-    /// Counts the changes; 0 in a store of one span, and if nothing is known.
+    /// The number of the change; 0 in a store of one span, or if no change is known.
     pub number: u64,
-    /// Random identity of the change, as two spans that do not see each other count alike.
+    /// Random identity of the change: two spans that do not see each other may use the same number.
     pub id: u64,
-    /// The identity of the last change before it that was committed.
+    /// The identity of the last committed change before this one.
     pub before: u64,
-    /// The number of that one; 0 if an earlier program wrote it.
+    /// The number of that change; 0 if an earlier program wrote the slot.
     pub before_number: u64,
-    /// The span's clock at the last change by which a span came back.
+    /// The span's clock at the last change in which a span returned.
     pub since: u64,
-    /// The spans that are there since, one bit each.
+    /// The spans present since this change, one bit per span.
     pub present: u64,
 }
 
 /// The contents of a state slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct StateSlot {
-    /// Opens of the span so far, and changes of the membership.
+    /// How often the span was opened and its membership changed.
     pub open_count: u64,
     /// Whether it was closed cleanly after the last open.
     pub is_clean: bool,
-    /// Which spans are there.
+    /// Which spans are present.
     pub membership: Membership,
 }
 

@@ -1,4 +1,4 @@
-//! The superblock: read from whichever of its copies is whole, and the other one repaired.
+//! The superblock: reading it from an intact copy, and repairing the other copy.
 
 use nectary_block::{SharedDevice, read, write};
 
@@ -6,7 +6,7 @@ use crate::error::{Error, ErrorKind};
 use crate::format::BLOCK_BYTES;
 use crate::format::layout::Layout;
 
-/// Reads the superblock from whichever copy is whole.
+/// Reads the superblock from the first intact copy.
 pub async fn read_superblock(device: &SharedDevice) -> Result<Layout, Error> {
     let size = device.geometry().size_bytes;
     let mut failure: Option<Error> = None;

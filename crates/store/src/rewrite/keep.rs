@@ -1,10 +1,10 @@
 //! Keeping: requested objects in memory are rewritten before their segment is reclaimed.
 //!
-//! Owns: which entries that are, and the bound on all that is rewritten from memory. Leaves to others: rewriting
-//! (`rewriting`), and objects that would have to be read for it (`reinsert`).
+//! Owns: which entries are kept, and the bound on all bytes rewritten from memory. Leaves to others: rewriting
+//! (`rewrite`), and objects that must be read first (`reinsert`).
 //!
-//! It happens when a segment is opened, for the one that is overwritten next. It needs no read. It looks at every entry
-//! in memory: if there are more than [`KEEP_ENTRIES_MAX`], nothing is kept.
+//! When a segment is opened, objects of the segment that is overwritten next are kept. This needs no read, but visits
+//! every entry in memory: if there are more than [`KEEP_ENTRIES_MAX`], nothing is kept.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,15 +15,15 @@ use crate::locality::hints::HintId;
 use crate::memory::entry::Entry;
 use crate::rewrite::Rewriting;
 
-/// The largest share of the bytes put that may be rewritten, in percent.
+/// The largest allowed value for how many bytes may be rewritten, in percent of the bytes put.
 pub const REWRITE_PERCENT_MAX: u32 = 100;
-/// The usual share: with headers it writes at most 1.25 bytes for each that is put.
+/// The default: with headers, at most 1.25 bytes are written per byte put.
 pub(crate) const REWRITE_PERCENT_DEFAULT: u32 = 19;
-/// The most entries in memory that are considered for keeping each time a segment is opened.
+/// Objects are kept only if memory has at most this many entries.
 const KEEP_ENTRIES_MAX: usize = 1 << 16;
 
 impl Rewriting {
-    /// Queues what is in memory of an epoch that is overwritten next, and was requested, to be rewritten.
+    /// Queues the requested objects in memory whose epoch is overwritten next, for rewriting.
     pub fn keep_resident(&self, epoch: u64) {
         let memory = &self.state.memory;
         if self.percent == 0 || memory.count() > KEEP_ENTRIES_MAX {
@@ -40,8 +40,8 @@ impl Rewriting {
         }
     }
 
-    /// Queues an entry to be rewritten, as long as all that is rewritten from memory stays inside its share of the
-    /// bytes that were put and admitted; returns its sequence.
+    /// Queues an entry for rewriting and returns its sequence; `None` if the bytes rewritten from memory would exceed
+    /// their share of the admitted bytes, or if the entry cannot be rewritten.
     pub fn rewrite_from_memory(
         &self,
         entry: &Arc<Entry>,

@@ -1,15 +1,16 @@
-//! Rewriting: an object that is on disk is queued to be written once more, at another place.
+//! Rewriting: an object that is on disk is queued to be written again, at another location.
 //!
-//! Owns: the one step by which that happens, and the state that its three users share. `regroup` writes objects wanted
-//! together side by side, `keep` rewrites objects in memory before their segment is reclaimed, `reinsert` does the same
-//! for objects that it has to read first. Leaves to others: writing it, and the index entry (`publish`).
+//! Owns: the step that queues an object, and the state that its three users share. `regroup` moves objects that are
+//! requested together next to each other. `keep` rewrites objects in memory before their segment is reclaimed.
+//! `reinsert` does the same for objects that it must read first. Leaves to others: writing the object, and its index
+//! entry (`write/publish.rs`).
 //!
 //! # Invariants
-//! 1. Nothing purged comes back: purges are compared under the lock that orders sequences, with the old generation; and
-//!    the old generation goes with the record, so a purge that comes later kills it like any other.
-//! 2. Nothing replaced comes back: under the same lock, the old place must be the only one that the index has for the
-//!    hash, and memory must not hold another version. A put that comes later has a higher sequence.
-//! 3. The old place is not overwritten yet when its record is queued, so a place never refers to newer bytes.
+//! 1. A purged object does not reappear: the old generation is compared with the purges under the lock that orders
+//!    sequences. The record keeps the old generation, so a later purge applies to it like to any other record.
+//! 2. A replaced object does not reappear: under the same lock, the old location must be the only one that the index
+//!    has for the hash, and memory must not have another version. A later put has a higher sequence.
+//! 3. The old location is not overwritten yet when its record is queued, so a location never refers to newer bytes.
 //! 4. Puts go first: while more than half of the queue's capacity waits to be written, nothing is rewritten.
 
 pub mod keep;
@@ -38,9 +39,9 @@ pub(crate) struct Rewriting {
     pub intake: Arc<Intake>,
     pub hints: Hints,
     pub views: Views,
-    /// The share of the bytes put that may be rewritten from memory, in percent.
+    /// How many bytes may be rewritten from memory, in percent of the bytes put.
     pub percent: u32,
-    /// The share of a segment that may be re-inserted, in percent.
+    /// How much of a segment may be re-inserted, in percent.
     pub reinsert_percent: u32,
     /// The newest epoch that was harvested for re-insertion, or 0.
     pub harvested: AtomicU64,
@@ -49,11 +50,11 @@ pub(crate) struct Rewriting {
 /// Why an object is not rewritten.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Refusal {
-    /// It has been purged or replaced; or it waits to be written already, in a store that does not admit everything.
+    /// It was purged or replaced; or, in a store with admission rules, it is already queued for rewriting.
     Outdated,
-    /// Its place has been overwritten.
+    /// Its location was overwritten.
     Overtaken,
-    /// Puts come first.
+    /// The queue is too full; puts go first.
     Full,
     /// The store takes no more writes.
     Closed,
@@ -69,8 +70,8 @@ impl From<Refused> for Refusal {
 }
 
 impl Rewriting {
-    /// Queues an entry at `from`, in that epoch of its segment, to be rewritten and placed with `tie`, unless it has
-    /// been purged, replaced or overwritten. Returns its new sequence.
+    /// Queues the entry at `from`, in the segment of `epoch`, for rewriting next to `tie`. Returns its new sequence.
+    /// *Errors*: it was purged, replaced or overwritten, or cannot be queued.
     pub fn rewrite(&self, entry: &Arc<Entry>, from: Location, epoch: u64, tie: Option<HintId>) -> Result<u64, Refusal> {
         let State { index, memory, .. } = &*self.state;
         let Intake { queue, admission, .. } = &*self.intake;
@@ -84,7 +85,7 @@ impl Rewriting {
             let ignored = (planted(Bug::ReinsertionIgnoresPurge) && purged)
                 || (planted(Bug::ReinsertionIgnoresTagPurge) && verdict == Verdict::Tag);
             if ignored {
-                // The bug: it is written as if it had been put now.
+                // The bug: the purged object is written as if it were put now.
                 let parts = EntryParts {
                     key: entry.key.clone(),
                     primary_hash: entry.primary_hash,

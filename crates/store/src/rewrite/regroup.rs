@@ -1,23 +1,23 @@
-//! Regrouping: objects wanted together but stored apart are rewritten side by side.
+//! Regrouping: objects that are requested together but stored apart are rewritten side by side.
 //!
 //! Owns: which reads belong to the view of a page, and when its group is rewritten. Leaves to others: rewriting
-//! (`rewriting`), its bound (`keep`), and laying records down side by side (`arrange`).
+//! (`rewrite`), its bound (`keep`), and placing records side by side (`arrange`).
 //!
-//! A page's group are the objects that hints tied to it when it was written. An object that another page embedded
-//! before is stored with that page, and one that an append cut off is in the next append: each costs its own read
-//! whenever the page is viewed. Such an object is *misplaced*. At the first one of a view the page and the objects that
-//! its group brought are queued to be rewritten, tied to each other; later ones follow while the page waits. The next
-//! view takes one read.
+//! The group of a page are the objects that hints tied to it when it was written. An object that another page embedded
+//! before is stored with that other page. An object that the end of an append cut off is in the next append. Such an
+//! object is *misplaced*: it costs a separate read in every view of the page. At the first misplaced object of a view,
+//! the page and the objects read with its group are queued for rewriting, tied to each other. Further misplaced objects
+//! are added while the page waits. The next view needs one read.
 //!
-//! | the page | an object of it is | what happens |
+//! | the page | an object of the page | what happens |
 //! |---|---|---|
-//! | waits to be written | read from disk | the object is written beside it |
-//! | was put and is written | read from disk | both are, and the other objects put for it |
-//! | was read from disk | read from disk or put | both are, and the objects of the page's group |
-//! | was put and is written | put | nothing: few pages are viewed again, and the next view of the page finds that it is missing |
-//! | is in memory for long, or unknown | read from disk | nothing: the page's next read is not near |
+//! | waits to be written | is read from disk | the object is rewritten next to the page |
+//! | was put and is written | is read from disk | both are rewritten, with the other objects put for the page |
+//! | was read from disk | is read from disk or put | both are rewritten, with the objects of the page's group |
+//! | was put and is written | is put | nothing: few pages are viewed again, and the next view finds the object misplaced |
+//! | has been in memory for long, or is unknown | is read from disk | nothing: the page is not read from disk soon |
 //!
-//! The index leads to the new place. The old record stays where it is until its segment is reclaimed.
+//! After that, the index points to the new location. The old record stays on disk until its segment is reclaimed.
 
 use super::Rewriting;
 use super::views::View;
@@ -26,7 +26,7 @@ use crate::locality::hints::HintId;
 use crate::memory::entry::{Entry, EntryKind};
 use crate::names::key::KeyHash;
 
-/// Members of a group that are rewritten with it at most.
+/// At most this many members of a group are rewritten with it.
 const MEMBERS_MAX: usize = 32;
 
 impl Rewriting {
@@ -69,7 +69,8 @@ impl Rewriting {
         }
     }
 
-    /// Queues a page and the known members of its group to be rewritten, once a view, if it does not wait already.
+    /// Queues a page and the known members of its group for rewriting, once per view, if the page does not already
+    /// wait.
     fn gather(&self, view: &mut View) {
         if view.was_gathered || self.waits(view) {
             return;
@@ -86,9 +87,9 @@ impl Rewriting {
         view.sequence.is_some_and(|sequence| self.intake.queue.waits(sequence))
     }
 
-    /// Queues an object that is in memory to be rewritten beside a page; returns its sequence.
+    /// Queues an object in memory for rewriting next to a page; returns its sequence.
     fn write_beside(&self, hash: KeyHash, page: HintId) -> Option<u64> {
-        // Read before the place: an object whose segment is reclaimed in between is then seen to be of an old epoch.
+        // The head is read before the location: if the segment is reclaimed in between, the object gets an old epoch.
         let head = self.span.head();
         let entry = self.state.memory.peek(hash).filter(|entry| entry.kind == EntryKind::Whole)?;
         let from = entry.location()?;

@@ -1,28 +1,28 @@
 //! Re-insertion: requested objects are rewritten before their segment is overwritten.
 //!
 //! # What happens
-//! The next segments to be overwritten are harvested, the oldest first, beside everything else that the writer does:
-//! their tables are read, and of the whole objects in them that were requested since they were written (`referenced`)
-//! the smallest are taken, up to a share of the segment. What of them is not in memory is read in few large extents,
-//! the next while the one before is looked at, and all are queued like puts, in the order in which they lie, under
-//! their old generation and a new sequence. The harvest is [`AHEAD_MAX`] segments ahead of the ring, so the next oldest
-//! segment is read while the one before is consumed. If the ring overtakes it all the same, it leaves out the
-//! overwritten objects: they are dropped as if there were no re-insertion, and nothing ever waits for it.
+//! The segments that are overwritten next are harvested, the oldest first, at the same time as the writer's other work.
+//! Their tables are read. From the whole objects that were requested since they were written (`referenced`), the
+//! smallest are chosen, up to a share of the segment. Chosen objects that are not in memory are read in a few large
+//! extents; the next extent is read while the previous one is processed. All are queued like puts, in the order of the
+//! disk, with their old generation and a new sequence. The harvest is [`AHEAD_MAX`] segments ahead of the ring, so a
+//! segment can be read while the one before it is overwritten. If the ring still overtakes the harvest, the overwritten
+//! objects are dropped as without re-insertion. Nothing ever waits for the harvest.
 //!
 //! # Invariants
-//! 1. Nothing purged comes back: purges are compared under the lock that orders sequences, with the old generation; and
-//!    the old generation goes with the record, so a purge that comes later kills it like any other.
-//! 2. Nothing replaced comes back: under the same lock, the harvested place must be the only one that the index has for
-//!    the hash, and memory must not hold another version. A put that comes later has a higher sequence.
-//! 3. The records read are of the epoch that is being harvested, as each record states, and that epoch is not
-//!    overwritten yet when a record of it is queued: so a place never refers to newer bytes.
-//! 4. Puts go first: while more waits to be written than the queue's half, the harvest waits.
-//! 5. At most the share of a segment, in bytes, is queued here; at most [`buffer_bytes_max`] is read at once.
+//! 1. A purged object does not reappear: the old generation is compared with the purges under the lock that orders
+//!    sequences. The record keeps the old generation, so a later purge applies to it like to any other record.
+//! 2. A replaced object does not reappear: under the same lock, the harvested location must be the only one that the
+//!    index has for the hash, and memory must not have another version. A later put has a higher sequence.
+//! 3. Each record states its epoch, which must be the harvested one; and that epoch is not overwritten yet when the
+//!    record is queued. So a location never refers to newer bytes.
+//! 4. Puts go first: while more than half of the queue's capacity waits to be written, the harvest waits.
+//! 5. At most the configured share of each segment is queued; at most [`buffer_bytes_max`] is read at once.
 //!
-//! Fragmented objects are not re-inserted: they would need all of their fragments, which lie in other segments.
+//! Fragmented objects are not re-inserted: they would need all of their fragments, which are in other segments.
 //!
-//! *Cost*: the tables of each segment are read once more, and at most the whole of the segment besides. Bytes written
-//! grow by at most 1 / (1 - share).
+//! *Cost*: the tables of each segment are read once more, and in addition at most the whole segment. The bytes written
+//! grow at most by the factor 1 / (1 - share).
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -41,20 +41,20 @@ use crate::planted::{Bug, planted};
 use crate::rewrite::{Refusal, Rewriting};
 use crate::state::record::whole_in;
 
-/// The largest share of a segment that may be re-inserted, in percent: beyond, the ring would carry itself around.
+/// The largest share of a segment that may be re-inserted, in percent. With more, the ring would mostly rewrite itself.
 pub const REINSERT_PERCENT_MAX: u32 = 50;
-/// How many segments the harvest is ahead of the ring, if there are enough of them.
+/// How many segments the harvest is ahead of the ring, if there are enough segments.
 const AHEAD_MAX: u64 = 2;
-/// One in this many segments is harvested ahead at most.
+/// At most 1/`AHEAD_SHARE` of the segments is harvested ahead.
 const AHEAD_SHARE: u64 = 4;
-/// The most that is read at once, in bytes.
+/// The largest extent that is read at once, in bytes.
 const EXTENT_BYTES_MAX: u64 = 1 << 20;
-/// Bytes between two objects are read with them up to this many: that costs less than another read.
+/// A gap of up to this many bytes between two objects is read with them: that costs less than another read.
 const GAP_BYTES_MAX: u64 = 64 << 10;
-/// Extents that are read at a time; one more is held while it is looked at.
+/// How many extents are read at the same time; one more is in memory while it is processed.
 const READS_AT_ONCE: usize = 2;
 
-/// The memory that the harvest needs to read, in bytes.
+/// The memory that the harvest needs for reading, in bytes.
 pub fn buffer_bytes_max(layout: &Layout) -> u64 {
     (READS_AT_ONCE as u64 + 1) * extent_bytes_max(layout)
 }
@@ -63,7 +63,7 @@ fn extent_bytes_max(layout: &Layout) -> u64 {
     EXTENT_BYTES_MAX.min(layout.segment_bytes / 8)
 }
 
-/// Re-inserts what has proved itself in the segments that are overwritten next, until there is none that is due.
+/// Re-inserts requested objects of the segments that are overwritten next, until no segment is due.
 pub async fn harvest(rewriting: Arc<Rewriting>) {
     while let Some(old) = due(&rewriting) {
         harvest_segment(&rewriting, old).await;
@@ -132,7 +132,7 @@ struct Proved {
     resident: Option<Arc<Entry>>,
 }
 
-/// Objects that follow each other on disk, and the bytes read for those that are not in memory.
+/// Objects that follow each other on disk, and the bytes to read for those that are not in memory.
 #[derive(Debug)]
 struct Extent {
     objects: Vec<Proved>,
@@ -140,15 +140,15 @@ struct Extent {
     range: Range<u64>,
 }
 
-/// Whether the index still leads there; purges are compared later, with the entry.
+/// Whether the index still has this location; purges are compared later, with the entry.
 fn is_current(rewriting: &Rewriting, hash: KeyHash, location: Location) -> bool {
     let ignored = planted(Bug::ReinsertionIgnoresPurge) || planted(Bug::ReinsertionIgnoresTagPurge);
     let purged = ignored && rewriting.state.index.candidates(hash).is_empty();
     rewriting.state.index.contains(hash, location) || planted(Bug::ReinsertionIgnoresReplacement) || purged
 }
 
-/// The smallest first, as a miss costs a fetch whatever its size, up to `bytes_max`; then in the order in which they
-/// lie.
+/// Chooses the smallest objects, up to `bytes_max`: a miss costs a fetch whatever the size. Returns them in the order
+/// of the disk.
 fn chosen(mut found: Vec<Proved>, bytes_max: u64) -> Vec<Proved> {
     found.sort_unstable_by_key(|object| (object.bytes, object.from.granule));
     let mut bytes = 0;
@@ -182,7 +182,7 @@ fn extents(chosen: Vec<Proved>, bytes_max: u64) -> Vec<Extent> {
     extents
 }
 
-/// Reads an extent; tells the address of the first byte that was read.
+/// Reads an extent; also returns the address of the first byte read.
 async fn read_extent(rewriting: &Rewriting, extent: Extent) -> (Extent, u64, Option<Buffer>) {
     if extent.range.is_empty() {
         return (extent, 0, None);
@@ -202,12 +202,13 @@ async fn read_extent(rewriting: &Rewriting, extent: Extent) -> (Extent, u64, Opt
     }
 }
 
-/// Queues an entry as soon as puts leave room; false if the ring came first or the store takes no more writes.
+/// Queues an entry as soon as puts leave room. Returns false if the entry was overwritten first, or the store takes no
+/// more writes.
 async fn reinsert_when_idle(rewriting: &Rewriting, entry: &Arc<Entry>, from: Location, epoch: u64) -> bool {
     loop {
         let room = rewriting.intake.queue.room.notified();
         tokio::pin!(room);
-        // From here on no room that is made is missed.
+        // No notification of room after this is missed.
         room.as_mut().enable();
         match rewriting.reinsert(entry, from, epoch) {
             Ok(()) | Err(Refusal::Outdated) => return true,
@@ -218,12 +219,12 @@ async fn reinsert_when_idle(rewriting: &Rewriting, entry: &Arc<Entry>, from: Loc
 }
 
 impl Rewriting {
-    /// The most that is re-inserted of a segment, in bytes.
+    /// How much of a segment is re-inserted at most, in bytes.
     fn reinsert_bytes_max(&self) -> u64 {
         self.span.layout.segment_bytes * u64::from(self.reinsert_percent) / 100
     }
 
-    /// Queues an entry at `from` to be rewritten, unless it has been purged, replaced or overwritten.
+    /// Queues the entry at `from` for rewriting, except if it was purged, replaced or overwritten.
     fn reinsert(&self, entry: &Arc<Entry>, from: Location, epoch: u64) -> Result<(), Refusal> {
         self.rewrite(entry, from, epoch, None)?;
         Counters::add(&self.span.counters.reinserted, 1);
@@ -248,7 +249,7 @@ mod tests {
     async fn one_object_admitted_by(admission: AdmissionOptions) -> (Store, Arc<Entry>, Location) {
         let device: SharedDevice = Arc::new(MemoryDevice::new(1 << 20));
         Store::create(device.clone(), &CreateOptions::default()).await.unwrap();
-        // Objects that are not synced stay where they wait.
+        // Objects that are not synced stay in the queue.
         let write_delay = std::time::Duration::from_secs(3600);
         let options = OpenOptions {
             memory_bytes: 16 << 20,

@@ -1,6 +1,7 @@
-//! The views of pages that are under way.
+//! The running views of pages.
 //!
-//! Owns: the running views, bounded in number, and the state of each. Leaves to others: the conclusions (`regroup`).
+//! Owns: the running views, bounded in number, and the state of each. Leaves to others: what is rewritten because of
+//! them (`regroup`).
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::BuildHasherDefault;
@@ -9,21 +10,21 @@ use std::sync::{Mutex, MutexGuard};
 use crate::locality::hints::HintId;
 use crate::names::key::{Hashed, KeyHash};
 
-/// A view for this many bytes of the memory budget.
+/// One view is known per this many bytes of the memory budget.
 const BYTES_PER_VIEW: u64 = 128 << 10;
-/// The fewest and the most views under way that are known; beyond, the oldest are forgotten.
+/// The smallest and the largest number of known views; beyond it, the oldest are forgotten.
 const VIEWS: (u64, u64) = (64, 1024);
-/// The view of a page that was put or read from disk lately.
+/// A view of a page that was put or read from disk recently.
 pub struct View {
     pub page: HintId,
     pub hash: KeyHash,
-    /// The objects that were read with its group, or put for it since.
+    /// The objects that were read with the page's group, or put for the page since.
     pub members: Vec<KeyHash>,
-    /// The sequence under which the page was queued to be written in this view, once it was.
+    /// The sequence under which the page was queued in this view; `None` if it was not.
     pub sequence: Option<u64>,
     /// The page was put, not read.
     pub was_put: bool,
-    /// It was rewritten.
+    /// Whether the page was queued for rewriting in this view.
     pub was_gathered: bool,
     /// The number of the view.
     number: u64,
@@ -40,16 +41,16 @@ impl View {
     }
 }
 
-/// The views under way, each under its page.
+/// The running views, by page.
 #[derive(Default)]
 pub struct Known {
     pub views: HashMap<HintId, View, BuildHasherDefault<Hashed>>,
-    /// The order in which they began; a view that began again counts twice.
+    /// The order in which views began; a view that began again is in it twice.
     order: VecDeque<(HintId, u64)>,
     begun: u64,
 }
 
-/// The views under way.
+/// The running views, and how many may be known.
 pub struct Views {
     known: Mutex<Known>,
     count_max: usize,
@@ -58,7 +59,7 @@ pub struct Views {
 }
 
 impl Views {
-    /// Knows of no view.
+    /// Makes a list without views.
     pub fn new(memory_bytes: u64, regroups: bool) -> Views {
         let count_max = (memory_bytes / BYTES_PER_VIEW).clamp(VIEWS.0, VIEWS.1) as usize;
         Views { known: Mutex::default(), count_max, regroups }
@@ -70,7 +71,7 @@ impl Views {
         view.number = known.begun;
         known.order.push_back((view.page, view.number));
         known.views.insert(view.page, view);
-        // Twice as many, as some have begun again.
+        // The order has up to twice as many entries, because views that began again are in it twice.
         while known.views.len() > self.count_max || known.order.len() > 2 * self.count_max {
             let Some((page, number)) = known.order.pop_front() else { return };
             if known.views.get(&page).is_some_and(|view| view.number == number) {

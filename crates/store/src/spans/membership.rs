@@ -1,21 +1,22 @@
-//! What spans remember of which spans were present, and whether a span that was away may be believed.
+//! The memberships that spans record (which spans were present), and whether a returning span may be trusted.
 //!
-//! Owns: the comparison of memberships. Promises: a span that missed a purge or a put of one of its keys is not
-//! believed, for any order in which spans go and come back. Leaves to others: reading and writing of them (`recovery`,
-//! `writer`).
+//! Owns: the comparison of memberships. Promises: a span that missed a purge, or a put of one of its keys, is not
+//! trusted, in whatever order spans are lost and return. Leaves to others: reading memberships (`recover`) and writing
+//! them (`write/closing.rs`).
 //!
-//! A change is committed once all spans that it names have it; each names the last committed one before it. A change
-//! that a crash ended was not committed if a span that it names has not reached it; then nothing was done under it, and
-//! the next change names the same one before. Each open makes two changes before it serves. So a span that knows
-//! neither was put back as it was before an earlier open, and its objects may have been purged or replaced since. A
-//! span put back to its state since this open is recognised by its purges (`open`).
+//! A change of the membership is committed when all spans that it names have recorded it. Each change names the last
+//! committed change before it. If a crash interrupts a change, and a span that it names has not recorded it, the change
+//! was not committed. Then nothing was done under it, and the next change names the same predecessor. Each open makes
+//! two changes before it serves. So a span that knows neither of them is a copy from before that open, and its objects
+//! may have been purged or replaced since. A copy from after that open is recognised by its purges (`open`).
 
 use crate::recover::Membership;
 
-/// The last change of all, as the present spans remember it (by number of the span); `None` if it cannot be known.
+/// The last change of all, by the memberships of the present spans; `None` if it cannot be known. `seen` is indexed by
+/// the number of the span.
 ///
-/// All spans that it names must be present. Each must have it, the one before it, or another that was never committed,
-/// or be an older copy. A span that is not seen may have served alone.
+/// All spans that the change names must be present. Each must have recorded it, the change before it, or one that was
+/// never committed; or it must be an older copy. A span that is absent may have served alone.
 pub(super) fn latest(seen: &[Option<Membership>]) -> Option<Membership> {
     let mut candidates: Vec<Membership> = seen.iter().flatten().copied().filter(|own| own.number > 0).collect();
     candidates.sort_unstable_by_key(|own| std::cmp::Reverse(own.number));
@@ -28,9 +29,9 @@ pub(super) fn latest(seen: &[Option<Membership>]) -> Option<Membership> {
     })
 }
 
-/// Whether a span missed nothing, by the states of the present spans and the last change of all.
+/// Whether a span missed nothing, by the memberships of the present spans and the last change of all.
 ///
-/// A span that knows no change was created and never used, or has lost its state.
+/// A span without any change was created and never used, or has lost its state.
 pub(super) fn believed(span: usize, seen: &[Option<Membership>], latest: &Membership) -> bool {
     let Some(Some(own)) = seen.get(span) else { return false };
     own.number > 0 && latest.present >> span & 1 == 1 && is_with(own, seen, latest)
@@ -43,23 +44,23 @@ pub(super) fn last_in_force(seen: &[Option<Membership>], latest: &Membership) ->
     if have_it { (latest.number, latest.id) } else { (latest.before_number, latest.before) }
 }
 
-/// Whether a span that a change names was put back as it was earlier: it had the change before this one, as that was
-/// committed, and does not know this one. (It may also have been away then; it is not believed in either case.)
+/// Whether a span that a change names is an older copy: the change before this one was committed, so the span once had
+/// recorded it, but the membership on it is older. (It may also have been away then; it is not trusted in either case.)
 fn is_older_copy(own: &Membership, latest: &Membership) -> bool {
     own.number < latest.before_number
 }
 
-/// Whether a span's last change is a given one, the one before it, or a later one that was never committed.
+/// Whether a span's last change is `latest`, the change before it, or a later one that was never committed.
 fn is_with(own: &Membership, seen: &[Option<Membership>], latest: &Membership) -> bool {
     own.id == latest.id || own.id == latest.before || own.before == latest.before && came_to_nothing(own, seen)
 }
 
-/// Whether a change was never committed: a span that it names has not reached it.
+/// Whether a change was never committed: a span that it names has not recorded it.
 fn came_to_nothing(change: &Membership, seen: &[Option<Membership>]) -> bool {
     named(change).filter_map(|span| seen.get(span).copied().flatten()).any(|own| own.number < change.number)
 }
 
-/// Whether another change after the same one was committed, or may have been.
+/// Whether another change with the same predecessor was, or may have been, committed.
 fn has_rival(latest: &Membership, seen: &[Option<Membership>]) -> bool {
     seen.iter().flatten().any(|other| {
         other.id != latest.id && other.before == latest.before && other.number > 0 && !came_to_nothing(other, seen)
@@ -76,12 +77,12 @@ fn named(change: &Membership) -> impl Iterator<Item = usize> + use<> {
 mod tests {
     use super::*;
 
-    /// Change `id` after `before`, which names the spans in `present`.
+    /// The change `id` after `before`; it names the spans in `present`.
     fn knows(number: u64, before: u64, id: u64, present: u64) -> Option<Membership> {
         Some(Membership { number, id, before, before_number: 0, since: 0, present })
     }
 
-    /// The same, if the number of the one before is known too.
+    /// A change that also has the number of the change before it.
     fn follows(number: u64, before_number: u64, present: u64) -> Option<Membership> {
         let id = |number| number * 10;
         Some(Membership { number, id: id(number), before: id(before_number), before_number, since: 0, present })
@@ -118,7 +119,7 @@ mod tests {
         assert_eq!(who(&[half_way, follows(5, 4, 0b111), half_way]), Some(vec![0, 2]), "the same, and 1 is older");
         assert_eq!(last_in_force(&[now, follows(6, 5, 0b111), now], &now.expect("some")), (8, 80));
         assert_eq!(last_in_force(&[now, half_way, now], &now.expect("some")), (7, 70));
-        // 1 served alone after the others were lost: it is not older than they are.
+        // Span 1 served alone after the others were lost: it is newer than the others.
         let alone = follows(9, 8, 0b010);
         assert_eq!(who(&[now, alone, now]), Some(vec![1]));
         assert_eq!(who(&[now, None, follows(6, 5, 0b111)]), None, "1 may still have gone on alone");
@@ -135,18 +136,19 @@ mod tests {
 
     #[test]
     fn a_change_that_was_never_in_force_does_not_hide_one_that_was() {
-        // 0 came back, and all spans ended before 1 and 2 had flushed that. They went on without it, and 1 lost 2.
+        // Span 0 returned, and the store ended before spans 1 and 2 had flushed that change. They continued without
+        // span 0, and then span 1 lost span 2.
         let seen = [knows(6, 50, 60, 0b111), knows(6, 50, 61, 0b010), knows(5, 40, 50, 0b110)];
         assert_eq!(who(&seen), Some(vec![1]));
     }
 
     #[test]
     fn crashes_in_a_row_while_a_span_comes_back_lose_nothing() {
-        // Two changes after 5 were never committed, as 1 had neither; 0 is empty since the first.
+        // Two changes after 5 were never committed, because span 1 had neither; span 0 is empty since the first.
         let seen = [knows(7, 50, 70, 0b111), knows(5, 40, 50, 0b110), knows(6, 50, 60, 0b111)];
         assert_eq!(who(&seen), Some(vec![0, 1, 2]));
         assert_eq!(last_in_force(&seen, &latest(&seen).expect("known")).1, 50);
-        // Here 1 served alone after 5, and change number 7 was never committed before that.
+        // Here span 1 served alone after 5, and change number 7 was never committed before that.
         let seen = [knows(7, 50, 70, 0b111), knows(6, 50, 61, 0b010), knows(5, 40, 50, 0b110)];
         assert_eq!(who(&seen), Some(vec![1]));
     }

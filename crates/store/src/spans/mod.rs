@@ -1,32 +1,32 @@
-//! The spans of one store: several devices that serve as one, and the loss of one of them.
+//! A store of several spans (devices), also after the loss of a span.
 //!
-//! Owns: serving from several spans, and the loss of one (`open`: whether a returning span is believed; `placement`:
-//! the span of a key; `membership`: which spans were present). Promises: those of [`Store`], for the spans together;
-//! the loss of a span only makes its objects misses; a purge that returned holds on every span, even on one that was
-//! away then. Leaves to others: each span (`store`).
+//! Owns: serving from several spans, and handling the loss of a span (`open`: whether a returning span is trusted;
+//! `placement`: the span of a key; `membership`: which spans were present). Promises: those of [`Store`], for all spans
+//! together. The loss of a span only makes its objects misses. A purge that returned is valid on every span, even on
+//! one that was absent then. Leaves to others: each single span (`api/store.rs`).
 //!
 //! # Idea
-//! A key belongs to one span, by a hash of its primary part (rendezvous hashing, weighted by size): so spans need to
-//! agree only on which of them are present. If a key's span is away, the next one of the key's order stands in for it.
+//! A key belongs to one span, by a hash of its primary part (rendezvous hashing, weighted by size). So spans must only
+//! agree on which spans are present. If the span of a key is absent, the next span in the key's order stands in for it.
 //!
-//! *Membership* is the one thing that spans share: each remembers, durably, the number of the last change, which spans
-//! are present since (`present`), and its own clock when a span last came back (`since`). A change is committed when
-//! all present spans have flushed it. Before that no object is put in place of an absent span, and no purge returns
-//! that it missed. So
-//! - a span that comes back is believed only if it knows the last change, or is named by it: else it missed something,
+//! *Membership* is the only state that spans share. Each span records durably the number of the last change, the spans
+//! present since then (`present`), and its own clock when a span last returned (`since`). A change is committed when
+//! all present spans have flushed it. Before that, no span stands in for an absent one, and no purge that an absent
+//! span missed returns. So
+//! - a returning span is trusted only if it knows the last change, or is named by it; otherwise it missed something,
 //!   and begins empty;
-//! - a store is not opened while missing spans may have served without the others (those named by the last known
-//!   change), unless all is to be forgotten. A span that was lost while the store served is not missed so: all others
-//!   know;
-//! - a span that is put back as it was earlier is noticed if another was present all the time: each open is a change
-//!   (two, so that a span which knows the one before the last is not of an earlier open), and purges are numbered in
-//!   one order for all spans (`open`);
-//! - an object that stands in for one of an absent span is believed only if it was put since a span last came back: one
-//!   from an earlier absence may have been replaced on the returned span since.
+//! - a store is not opened if a missing span may have served without the others (that is, if the last known change
+//!   names it), except if all objects may be forgotten. A span that was lost while the store served is no obstacle: all
+//!   others have recorded its loss;
+//! - an older copy of a span is noticed if another span was present all the time: each open makes two changes (a span
+//!   that knows the first of them is not from an earlier open), and purges are numbered in one order for all spans
+//!   (`open`);
+//! - an object on a span that stands in for an absent one is valid only if it was put after a span last returned: an
+//!   object from an earlier absence may have been replaced on the returned span since.
 //!
 //! # Cost
-//! With one span nothing: each call goes straight to it. With several, one hash of the key a call and some nanoseconds
-//! a span.
+//! With one span: nothing, each call goes directly to it. With several: one hash of the key per call, and some
+//! nanoseconds per span.
 
 mod membership;
 mod open;
@@ -59,11 +59,11 @@ use placement::Placement;
 
 /// A device of a store, or why it could not be opened.
 pub struct SpanDevice {
-    /// How the user names it.
+    /// The name that the user gave.
     pub spec: String,
     /// The device.
     pub device: Result<SharedDevice, Error>,
-    /// How large the span is made if there is none, in bytes; 0 for the whole device.
+    /// The size of a new span if the device has none, in bytes; 0 for the whole device.
     pub size_bytes: u64,
 }
 
@@ -72,24 +72,24 @@ struct Span {
     spec: String,
     /// `None` if it could not be opened.
     store: Option<Store>,
-    /// Why it is not there.
+    /// Why the span is not present.
     lost: Mutex<Option<String>>,
 }
 
 struct Inner {
     /// By number.
     spans: Vec<Span>,
-    /// One that could be opened.
+    /// A span that could be opened.
     any: Store,
     placement: Placement,
-    /// The spans that are there, one bit each.
+    /// The present spans, one bit per span.
     present: AtomicU64,
-    /// Whether it was closed: then nothing is lost that takes no more writes.
+    /// Whether the store was closed: then a span that takes no more writes does not count as lost.
     is_closed: AtomicBool,
-    /// The number of the last change, and number and identity of the last that was committed; held while the next one
-    /// is made.
+    /// The number of the last change, and the number and identity of the last committed one; locked while the next
+    /// change is made.
     membership: tokio::sync::Mutex<(u64, (u64, u64))>,
-    /// The number of the last purge; held until the writers of all spans have it.
+    /// The number of the last purge; locked until the writers of all spans have that purge.
     purge_turn: Arc<tokio::sync::Mutex<u64>>,
     notes: Mutex<Vec<String>>,
 }
@@ -119,7 +119,7 @@ pub struct Spans {
 }
 
 impl Spans {
-    /// The only span, if there is one.
+    /// The span of a store of one span.
     #[inline]
     fn sole(&self) -> Option<&Store> {
         match &self.inner.spans[..] {
@@ -128,7 +128,7 @@ impl Spans {
         }
     }
 
-    /// The span that a key belongs to now, and whether it stands in for another.
+    /// The present span of a key, and whether it stands in for another one.
     fn place(&self, primary: &[u8]) -> Option<(&Store, bool)> {
         let inner = &*self.inner;
         let present = inner.present.load(Ordering::Acquire);
@@ -136,13 +136,13 @@ impl Spans {
         Some((inner.spans[number].store.as_ref()?, stands_in))
     }
 
-    /// The number of the span that a key belongs to now; `None` if none is there.
+    /// The number of the present span of a key; `None` if no span is present.
     pub fn span_of(&self, primary: &[u8]) -> Option<u32> {
         let present = self.inner.present.load(Ordering::Acquire);
         self.inner.placement.place(primary, present).map(|(number, _)| number as u32)
     }
 
-    /// The spans that are there.
+    /// The present spans.
     fn present(&self) -> impl Iterator<Item = (usize, &Store)> {
         let present = self.inner.present.load(Ordering::Acquire);
         let spans = self.inner.spans.iter().enumerate();
@@ -151,7 +151,7 @@ impl Spans {
             .filter_map(|(number, span)| Some((number, span.store.as_ref()?)))
     }
 
-    /// Finds an object in memory, as [`Store::get_resident`].
+    /// Finds an object in memory, like [`Store::get_resident`].
     #[inline]
     pub fn get_resident(&self, key: KeyRef<'_>) -> Option<Object> {
         if let Some(only) = self.sole() {
@@ -161,8 +161,8 @@ impl Spans {
         store.get_resident(key).filter(|object| is_current(store, stands_in, object))
     }
 
-    /// Finds an object in memory or on disk, as [`Store::get`]. The first to meet a span that has failed sees to it
-    /// that the others know.
+    /// Finds an object in memory or on disk, like [`Store::get`]. The first caller that meets a failed span records its
+    /// loss on the other spans.
     pub async fn get(&self, key: KeyRef<'_>) -> Option<Object> {
         if let Some(only) = self.sole() {
             return only.get(key).await;
@@ -172,7 +172,7 @@ impl Spans {
         store.get(key).await.filter(|object| is_current(store, stands_in, object))
     }
 
-    /// Finds an object in memory or on disk, and tells a failed device from a miss, as [`Store::try_get`].
+    /// Finds an object in memory or on disk, and distinguishes a failed device from a miss, like [`Store::try_get`].
     ///
     /// *Errors*: those of the device; `Stopped` if no span is present.
     pub async fn try_get(&self, key: KeyRef<'_>) -> Result<Option<Object>, Error> {
@@ -184,9 +184,9 @@ impl Spans {
         Ok(store.try_get(key).await?.filter(|object| is_current(store, stands_in, object)))
     }
 
-    /// Joins the fill of a key under way, or begins it, as [`Store::begin_fill`].
+    /// Joins the running fill of a key, or begins one, like [`Store::begin_fill`].
     ///
-    /// *Errors*: `Stopped` if no span is there.
+    /// *Errors*: `Stopped` if no span is present.
     pub fn begin_fill(&self, key: KeyRef<'_>, stale: Option<&Object>) -> Result<FillRole, Error> {
         if let Some(only) = self.sole() {
             return Ok(only.begin_fill(key, stale));
@@ -200,12 +200,12 @@ impl Spans {
         }
     }
 
-    /// Puts a whole object, as [`Store::put`]; its sequence counts on its span.
+    /// Puts a whole object, like [`Store::put`]; the sequence is one of the object's span.
     pub async fn put(&self, key: KeyRef<'_>, metadata: Bytes, body: Bytes) -> Result<Sequence, Error> {
         self.put_tagged(key, &[], metadata, body).await
     }
 
-    /// Puts a whole object under tags, as [`Store::put_tagged`].
+    /// Puts a whole object with tags, like [`Store::put_tagged`].
     pub async fn put_tagged(
         &self,
         key: KeyRef<'_>,
@@ -220,8 +220,8 @@ impl Spans {
         store.put_tagged(key, tags, metadata, body).await
     }
 
-    /// Says that objects of the primary key `object` will be wanted with those of `seed`, as [`Store::collocate`].
-    /// Where the two belong to different spans the hint is of no use.
+    /// Hints that objects of the primary key `object` will be requested with those of `seed`, like
+    /// [`Store::collocate`]. A hint about keys of different spans has no effect.
     pub fn collocate(&self, object: &[u8], seed: &[u8]) {
         if let (Some((store, _)), Some((other, _))) = (self.place(object), self.place(seed))
             && Arc::ptr_eq(store.puts(), other.puts())
@@ -230,29 +230,29 @@ impl Spans {
         }
     }
 
-    /// Purges a key with all its variants, as [`Store::purge_key`].
+    /// Purges a key with all its variants, like [`Store::purge_key`].
     pub async fn purge_key(&self, primary: &[u8]) -> Result<(), Error> {
-        // The key's span is not enough: another may have stood in for it, and still do so for a caller that has just
-        // looked.
+        // All spans are purged, not only the key's: another one may have stood in for it, and a caller may still be
+        // using that one.
         self.purge(|store, turn| async move { store.purge_key_in(primary, turn).await }).await
     }
 
-    /// Purges everything, as [`Store::purge_all`].
+    /// Purges everything, like [`Store::purge_all`].
     pub async fn purge_all(&self) -> Result<(), Error> {
         self.purge(|store, turn| async move { store.purge_all_in(turn).await }).await
     }
 
-    /// Purges every key that begins with `prefix`, as [`Store::purge_prefix`].
+    /// Purges every key that begins with `prefix`, like [`Store::purge_prefix`].
     pub async fn purge_prefix(&self, prefix: &[u8]) -> Result<(), Error> {
         self.purge(|store, turn| async move { store.purge_prefix_in(prefix, turn).await }).await
     }
 
-    /// Purges all that was put under a tag, as [`Store::purge_tag`].
+    /// Purges all objects with a tag, like [`Store::purge_tag`].
     pub async fn purge_tag(&self, tag: &[u8]) -> Result<(), Error> {
         self.purge(|store, turn| async move { store.purge_tag_in(tag, turn).await }).await
     }
 
-    /// Purges on every present span; if one fails, all others have to know that it is away before this returns.
+    /// Purges on every present span. If a span fails, all others record its loss before this returns.
     async fn purge<'a, F, R>(&'a self, purge: F) -> Result<(), Error>
     where
         F: Fn(&'a Store, Turn) -> R,
@@ -279,16 +279,16 @@ impl Spans {
             {
                 return Err(error);
             }
-            // Present spans were asked, as no span comes back while the store is open; failed ones are known to be
-            // away.
+            // All present spans have purged: no span returns while the store is open, and failed spans are recorded as
+            // absent.
             if present != 0 && present == asked {
                 return Ok(());
             }
         }
     }
 
-    /// The turn of the next purge, which ends when all that hold it have let go. A number may stay unused, on some
-    /// spans or all: then its purge never returned.
+    /// The turn of the next purge; it ends when all clones of the guard are dropped. A number may be missing on some or
+    /// all spans: then its purge never returned.
     async fn purge_turn(&self) -> (PurgeOrder, Arc<OwnedMutexGuard<u64>>) {
         let mut last = Arc::clone(&self.inner.purge_turn).lock_owned().await;
         *last += 1;
@@ -303,7 +303,7 @@ impl Spans {
         synced.into_iter().collect::<Result<Vec<_>, Error>>().map(drop)
     }
 
-    /// Writes everything that waits and marks every span as clean, as [`Store::close`].
+    /// Writes everything that waits and marks every span as clean, like [`Store::close`].
     pub async fn close(&self) -> Result<(), Error> {
         self.notice_losses().await;
         self.inner.is_closed.store(true, Ordering::Release);
@@ -311,7 +311,7 @@ impl Spans {
         closed.into_iter().collect()
     }
 
-    /// Reads and verifies every record, as [`Store::check`], one span after another.
+    /// Reads and verifies every record, like [`Store::check`], one span after another.
     pub async fn check(&self, mut progress: impl FnMut(u64, u64)) -> CheckReport {
         let mut report = CheckReport::default();
         let all: u64 = self.present().map(|(_, store)| store.stat().entries).sum();
@@ -322,7 +322,7 @@ impl Spans {
         report
     }
 
-    /// Events since the last call that an operator should know.
+    /// Returns the notes for the operator since the last call.
     pub fn take_notes(&self) -> Vec<String> {
         let mut notes = std::mem::take(&mut *lock(&self.inner.notes));
         self.inner
@@ -333,7 +333,7 @@ impl Spans {
         notes
     }
 
-    /// The state of the store: that of its span, or sums over the spans that are there and, in `spans`, each of them.
+    /// The state of the store: of its only span, or sums over the present spans and, in `spans`, the state of each.
     pub fn stat(&self) -> Stat {
         let inner = &*self.inner;
         let first = self.present().map(|(_, store)| store).next();
@@ -351,17 +351,17 @@ impl Spans {
         Stat::sum(first, spans.collect())
     }
 
-    /// Tells all other spans of a present one that has failed.
+    /// If a present span has failed, records its loss on all other spans.
     async fn notice_losses(&self) {
         if !self.inner.is_closed.load(Ordering::Acquire) && self.present().any(|(_, store)| store.stopped().is_some()) {
             let present = self.inner.present.load(Ordering::Acquire);
-            // If no span is left, each call reports that itself.
+            // If no span is left, each call reports this itself.
             let _ = self.settle(present, false).await;
         }
     }
 
-    /// Makes the membership durable on all spans in `wanted` that have not failed, and then makes it valid. Unless a
-    /// span has failed since the last change, there is a new one only if `is_open`.
+    /// Makes a membership durable and then uses it. It has the spans in `wanted` that have not failed, and is recorded
+    /// on all of these. If no span has failed since the last change, a new change is made only if `is_open` is set.
     async fn settle(&self, wanted: u64, is_open: bool) -> Result<(), Error> {
         let inner = &*self.inner;
         let mut last = inner.membership.lock().await;
@@ -420,8 +420,8 @@ impl From<Store> for Spans {
     }
 }
 
-/// Whether an object may be believed. One that another span holds in place of an absent one is believed only if it was
-/// put after the last return of any span.
+/// Whether an object is valid. An object on a span that stands in for an absent one is valid only if it was put after
+/// the last return of any span.
 fn is_current(store: &Store, stands_in: bool, object: &Object) -> bool {
     !stands_in || object.generation() > store.since() || planted(Bug::StandInTrusted)
 }

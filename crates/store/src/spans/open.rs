@@ -1,8 +1,8 @@
-//! Opening and making a store of several spans.
+//! Opening and creating a store of several spans.
 //!
-//! Owns: the span on each device, its number, and whether it is believed. Promises: a span that may be behind serves
-//! nothing; a device that is no span of this store is not overwritten. Leaves to others: the meaning of memberships
-//! (`membership`), and serving (`mod`).
+//! Owns: which span is on each device, its number, and whether it is trusted. Promises: a span that may have missed
+//! something serves no old object; a device that is not a span of this store is not overwritten. Leaves to others: the
+//! meaning of memberships (`membership`), and serving (`mod`).
 
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex};
@@ -23,27 +23,27 @@ use crate::purge::rules::all_record;
 use crate::random::random_u64s;
 use crate::recover::{self as recovery, Membership, SpanPurges};
 
-/// The findings on a device.
+/// What was found on a device.
 enum Found {
     /// A span of a store.
     Span(Box<FoundSpan>),
     /// Nothing yet.
     Blank(SharedDevice),
-    /// It cannot be used, and is not touched.
+    /// The device cannot be used, and is not changed.
     Lost(String),
 }
 
-/// The state of a span when it was opened.
+/// A span as it was found.
 struct FoundSpan {
     device: SharedDevice,
     layout: Layout,
     membership: Membership,
-    /// Its purges, if they can be read at all.
+    /// Its purges; `None` if they cannot be read.
     purges: Option<purge_log::Recovered>,
 }
 
 impl Found {
-    /// How many purges of its store it has.
+    /// Up to which number it has the purges of its store.
     fn order(&self) -> PurgeOrder {
         match self {
             Found::Span(span) => span.purges.as_ref().map(purge_log::Recovered::order).unwrap_or_default(),
@@ -59,23 +59,23 @@ struct Part {
     number: u32,
     size_bytes: u64,
     is_believed: bool,
-    /// Purges that it lacks.
+    /// The purges that it missed.
     missed: Vec<PurgeRecord>,
 }
 
 impl Spans {
     /// Opens the store whose spans are on `devices`, in any order; creates it if all of them are blank.
     ///
-    /// A device that cannot be opened, or whose superblock is damaged, counts as an absent span, as long as another one
-    /// is there. A blank device takes the place of a span that is missing. *Errors*: `Invalid` if the devices are not
-    /// the spans of one store, or not all are named; otherwise those of [`Store::open`]. *Durability*: who is there is
-    /// flushed on every span when this returns.
+    /// A device that cannot be opened, or whose superblock is damaged, counts as an absent span, if another span is
+    /// present. A blank device replaces a missing span. *Errors*: `Invalid` if the devices are not the spans of one
+    /// store, or not all are named; otherwise those of [`Store::open`]. *Durability*: when this returns, the membership
+    /// is flushed on every span.
     pub async fn open(devices: Vec<SpanDevice>, options: OpenOptions) -> Result<Spans, Error> {
         Spans::open_with(devices, options, false).await
     }
 
-    /// Opens as [`open`](Spans::open) does; but if spans are missing that may have served alone since, it begins again:
-    /// the objects on the others are forgotten, and a returning span belongs to another store.
+    /// Opens like [`open`](Spans::open). But if a missing span may have served alone, the store begins again: the
+    /// objects on the other spans are forgotten, and the missing span belongs to another store if it returns.
     pub async fn open_or_forget(devices: Vec<SpanDevice>, options: OpenOptions) -> Result<Spans, Error> {
         Spans::open_with(devices, options, true).await
     }
@@ -107,8 +107,8 @@ impl Spans {
         }
         let known = match membership::latest(&memberships) {
             Some(known) => known,
-            // No span knows of any change (the store was being made and never used), or all are present and contradict
-            // each other after crashes in a row: then no span can be behind, as all begin empty.
+            // Either no span knows any change (the store was created and never used). Or all spans are present and
+            // contradict each other after several crashes; then all begin empty, so none can have missed anything.
             None if begins_again || memberships.iter().flatten().all(|own| own.number == 0) => Membership::default(),
             None if memberships.iter().all(Option::is_some) => Membership::default(),
             None => return Err(unknown(&specs, &found, &numbers)),
@@ -129,7 +129,7 @@ impl Spans {
             })
             .collect();
         let order = compare_purges(&mut parts);
-        // Spans that are behind come first: they get the purges that they missed before another span forgets those.
+        // Spans that missed purges are opened first: they get these purges before another span forgets them.
         parts.sort_by_key(|part| part.found.order().number);
         for Part { found, spec, number, size_bytes, is_believed, missed } in parts {
             let member = Member { number, ..common };
@@ -160,7 +160,7 @@ impl Spans {
             };
             let (store, lost) = match opened {
                 Ok(store) => (Some(store), None),
-                // Too little memory, or too small a size, is the caller's fault and not the device's.
+                // Too little memory or too small a size is an error of the caller, not of the device.
                 Err(error) if error.kind == ErrorKind::Invalid => return Err(error),
                 Err(error) => (None, Some(error.message)),
             };
@@ -186,14 +186,14 @@ impl Spans {
             notes: Mutex::new(notes),
         };
         let store = Spans { inner: Arc::new(inner) };
-        // Two changes: once the first span has the second one, all have the first. So a span that has neither was away,
-        // or is a copy of an earlier open.
+        // Two changes: when the first span has the second change, all spans have the first. So a span that has neither
+        // was absent, or is a copy from an earlier open.
         store.settle(present, true).await?;
         store.settle(present, true).await?;
         Ok(store)
     }
 
-    /// Makes an empty store on devices, one or several; see [`Store::create`]. Opened, they are one.
+    /// Creates an empty store on one or several devices; see [`Store::create`].
     ///
     /// *Errors*: those of [`Store::create`], and of a device that cannot be opened.
     pub async fn create(devices: Vec<SpanDevice>, options: &CreateOptions) -> Result<(), Error> {
@@ -221,7 +221,7 @@ impl Spans {
         Ok(())
     }
 
-    /// A store of one span, as [`Store`] has it.
+    /// Opens a store of one span, as a [`Store`].
     async fn open_sole(only: SpanDevice, options: OpenOptions) -> Result<Spans, Error> {
         let device = only.device?;
         if !Store::probe(&device).await? {
@@ -232,7 +232,7 @@ impl Spans {
     }
 }
 
-/// Looks at the contents of a device. *Errors*: if it is not a store, which may be a mistake in the name.
+/// Looks at the contents of a device.
 async fn look(device: Result<SharedDevice, Error>) -> Result<Found, Error> {
     let device = match device {
         Ok(device) => device,
@@ -248,12 +248,12 @@ async fn look(device: Result<SharedDevice, Error>) -> Result<Found, Error> {
         Err(error) => return Ok(Found::Lost(error.message)),
     };
     let membership = recovery::read_state(&device, &layout).await.membership;
-    // If it cannot be read, opening the span says why.
+    // If the purges cannot be read, opening the span reports the reason.
     let purges = PurgeLog::recover(&device, &layout).await.ok();
     Ok(Found::Span(Box::new(FoundSpan { device, layout, membership, purges })))
 }
 
-/// What all spans have in common: as the present ones say, or for a new store.
+/// The data that all spans have in common: from the present spans, or new ones for a new store.
 fn common(specs: &[String], found: &[Found], sizes: &[u64], seed: Option<u64>) -> Result<Member, Error> {
     let count = specs.len() as u32;
     let mut common: Option<Member> = None;
@@ -288,7 +288,7 @@ fn common(specs: &[String], found: &[Found], sizes: &[u64], seed: Option<u64>) -
     Ok(Member { set: new_set(seed), number: 0, count, weights })
 }
 
-/// A span's share of the keys, by its size; `size_bytes` of 0 stands for all of the device.
+/// The weight of a span for the placement of keys, by its size; `size_bytes` 0 is the whole device.
 fn weight_of(size_bytes: u64, device: &SharedDevice) -> u32 {
     let bytes = if size_bytes == 0 { device.geometry().size_bytes } else { size_bytes };
     (bytes / SPAN_BYTES_MIN).clamp(1, u64::from(u32::MAX)) as u32
@@ -299,12 +299,12 @@ fn new_set(seed: Option<u64>) -> u128 {
     (u128::from(random()) << 64 | u128::from(random())).max(1)
 }
 
-/// The seed of a span's identity: no two of a store have the same one.
+/// The seed of a span's identity, different for each span of a store.
 fn seed_of(seed: Option<u64>, number: u32) -> Option<u64> {
     seed.map(|seed| seed.rotate_left(32) ^ u64::from(number))
 }
 
-/// Why a store is not opened of which some spans are missing.
+/// The error for a store that is not opened because spans are missing.
 fn unknown(specs: &[String], found: &[Found], numbers: &[u32]) -> Error {
     let missing = specs.iter().zip(found).zip(numbers).filter_map(|((spec, found), number)| match found {
         Found::Span(..) => None,
@@ -321,10 +321,10 @@ fn unknown(specs: &[String], found: &[Found], numbers: &[u32]) -> Error {
     )
 }
 
-/// Compares the purges that spans present together know; returns how far they have come together.
+/// Compares the purges of the present spans; returns the highest numbers among the trusted ones.
 ///
-/// A span that lacks a purge which, as another one knows, all had, is an older copy: it is not believed. One that lacks
-/// others, as the store may have ended before they returned, gets them.
+/// If another span knows that all spans had a purge, and a span lacks it, that span is an older copy and is not
+/// trusted. A span that lacks other purges gets them: the store may have ended before they were on all spans.
 fn compare_purges(parts: &mut [Part]) -> PurgeOrder {
     let believed = || parts.iter().filter(|part| part.is_believed);
     let order = believed().fold(PurgeOrder::default(), |order, part| order.max(part.found.order()));
@@ -339,7 +339,7 @@ fn compare_purges(parts: &mut [Part]) -> PurgeOrder {
     order
 }
 
-/// The purges that a span lacks and others have; one of everything if that cannot be told.
+/// The purges that other spans have and this one lacks; a purge of everything if they cannot be determined.
 fn missed<'a>(found: &Found, others: impl Iterator<Item = &'a Part>) -> Vec<PurgeRecord> {
     let Found::Span(span) = found else { return Vec::new() };
     let number = found.order().number;
@@ -355,7 +355,7 @@ fn missed<'a>(found: &Found, others: impl Iterator<Item = &'a Part>) -> Vec<Purg
     missed
 }
 
-/// Each device's number: its own, or a free one for those without.
+/// The number of each device: that of its span, or a free number if it has no span.
 fn number(specs: &[String], found: &[Found], count: u32) -> Result<Vec<u32>, Error> {
     let mut taken = vec![false; count as usize];
     for (spec, found) in specs.iter().zip(found) {
@@ -377,7 +377,7 @@ fn number(specs: &[String], found: &[Found], count: u32) -> Result<Vec<u32>, Err
     Ok(found.iter().map(number).collect())
 }
 
-/// Makes an empty span in the place of whatever was there, and opens it.
+/// Creates an empty span, whatever was on the device, and opens it.
 async fn begin_again(
     device: SharedDevice,
     size_bytes: u64,
@@ -389,6 +389,6 @@ async fn begin_again(
     let create = CreateOptions { size_bytes, segment_bytes, force: true, seed: seed_of(options.seed, member.number) };
     Store::create_span(device.clone(), &create, member).await?;
     let layout = recovery::read_superblock(&device).await?;
-    // It holds nothing, so it missed nothing.
+    // The span is empty, so it missed nothing.
     Store::open_span(device, layout, options.clone(), SpanPurges { order, ..SpanPurges::default() }).await
 }

@@ -1,9 +1,9 @@
 //! Which span a key belongs to.
 //!
-//! Owns: rendezvous hashing, weighted by the sizes that spans had when the store was made. Promises: a key's order
-//! stays the same as long as the store exists, even if a span was replaced by one of another size: a key that returned
-//! to an earlier place would find older versions there. A span that goes away changes nothing for keys that belong to
-//! others. Leaves to others: which spans are present.
+//! Owns: rendezvous hashing, weighted by the sizes of the spans when the store was created. Promises: the order of
+//! spans for a key never changes, even if a span is replaced by one of another size (if a key moved and later moved
+//! back, old versions would be found). If a span is lost, keys of other spans do not move. Leaves to others: which
+//! spans are present.
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -17,7 +17,7 @@ pub(super) struct Placement {
 }
 
 impl Placement {
-    /// The placement of a store, from the common data of all its spans.
+    /// Makes the placement of a store from the common data of its spans.
     pub(super) fn new(common: &Member) -> Placement {
         let weights = common.weights[..common.count as usize].iter().map(|weight| f64::from(*weight)).collect();
         Placement { seed: (common.set >> 64) as u64 ^ common.set as u64, weights }
@@ -42,11 +42,11 @@ impl Placement {
     }
 }
 
-/// What a span offers for a key: the higher, the heavier it is; each key's order is its own.
+/// The score of a span for a key; the highest score wins. It is random per key and span, and grows with the weight.
 fn score(hash: u64, number: u64, weight: f64) -> f64 {
     let mixed = (hash ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15)).wrapping_mul(0xff51_afd7_ed55_8ccd);
     let mixed = (mixed ^ mixed >> 32).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
-    // Uniform in (0, 1); the logarithm makes the chances proportional to the weights.
+    // Uniform in (0, 1); the logarithm makes the probability to win proportional to the weight.
     let uniform = ((mixed >> 11) as f64 + 0.5) / (1u64 << 53) as f64;
     weight / -uniform.ln()
 }

@@ -1,5 +1,5 @@
-//! Tests of opening, of refusals and of messages. The objects that may be found after losses and returns are tested by
-//! a model in `nectary-sim`.
+//! Tests of opening, of refusals and of messages. Which objects may be found after losses and returns is tested with a
+//! model in `nectary-sim`.
 
 use std::sync::Arc;
 

@@ -1,17 +1,20 @@
 //! The state of an open span's objects: which are in memory, where the others are on disk, which are purged.
 //!
-//! Owns: these tables side by side, the clock that orders them, and how far puts have come. Leaves to others: how they
-//! change together. The rules that make that correct:
-//! 1. An entry is in the memory map from its commit until it is in the index; so it is found at every moment between.
-//! 2. Replacement in the map, admission and insertion of what was read happen under the memory tier's lock; a version
-//!    is removed from the index before its successor may leave memory. So nothing old is put back into memory.
+//! Owns: these tables, the clock that orders their changes, and the progress of puts. Leaves to others: changing
+//! several tables together. These rules make such changes correct:
+//! 1. An entry is in the memory map from its commit until it is in the index; so it can be found at every moment in
+//!    between.
+//! 2. Removal from the map, admission to the policy, and insertion of entries read from disk happen under the memory
+//!    tier's lock. A version is removed from the index before its successor may leave memory. So an old version is
+//!    never put back into memory.
 //! 3. Generations are drawn when a fill begins and compared with purges at its commit, before its index entry is made,
 //!    and at every hit.
-//! 4. The newest version of a key decides: if a purge by tag killed it, the replaced version is not found in its place.
-//!    So it stays in memory until the index leads to it, and the index leads to it while it leads to anything older.
-//! 5. A purge is forgotten after the segments that it is about have left index and memory, and after the head says so.
-//!    So purges are compared first, and only then it is looked at whether the place is still there: where the ring came
-//!    by in between, the answer of the purges is worth nothing.
+//! 4. The newest version of a key decides: if it was purged by tag, the version that it replaced must not be found
+//!    instead. So the newest version stays in memory until the index has it, and the index has it as long as it has any
+//!    older version.
+//! 5. A purge is forgotten only after the objects of its segments have left index and memory, and after the head was
+//!    advanced. So a reader first compares an object with the purges, and then checks that its location was not
+//!    overwritten. If it was, the purge may already have been forgotten, so the comparison does not count.
 
 pub mod record;
 
@@ -43,14 +46,14 @@ pub(crate) struct State {
     pub purges: PurgeTable,
     /// Which names the ring may hold.
     pub names: Arc<Names>,
-    /// The places that were requested since they were written.
+    /// Which records were requested since they were written.
     pub referenced: ReferencedBits,
-    /// How far puts, flushes and purges have come.
+    /// The progress of puts, flushes and purges.
     pub progress: Progress,
     stopped: OnceLock<String>,
 }
 
-/// How far puts, flushes and purges have come.
+/// The progress of puts, flushes and purges.
 pub(crate) struct Progress {
     /// The last generation or sequence that was drawn.
     clock: AtomicU64,
@@ -58,14 +61,14 @@ pub(crate) struct Progress {
     pub written: AtomicU64,
     /// All sequences up to here are flushed.
     pub flushed: AtomicU64,
-    /// The clock when a span of the store last came back.
+    /// The clock when a span of the store was last present again.
     pub since: AtomicU64,
     /// The number of the last purge of the store that is durable here; 0 in a store of one span.
     pub purge_number: AtomicU64,
 }
 
 impl Progress {
-    /// The state of a span after recovery.
+    /// The progress of a span after recovery.
     pub fn new(clock: u64, recovered_sequence: u64, since: u64, purge_number: u64) -> Progress {
         Progress {
             clock: AtomicU64::new(clock),
@@ -77,7 +80,7 @@ impl Progress {
     }
 }
 
-/// The tables that a state is made of.
+/// The tables of a state.
 pub(crate) struct Tables {
     pub index: Index,
     pub presence: Presence,
@@ -88,7 +91,7 @@ pub(crate) struct Tables {
 }
 
 impl State {
-    /// The state of a span that takes writes.
+    /// Makes the state of a span that accepts writes.
     pub fn new(span: &Arc<Span>, tables: Tables, progress: Progress) -> State {
         let Tables { index, presence, memory, purges, names, referenced } = tables;
         let span = Arc::clone(span);
@@ -111,25 +114,25 @@ impl State {
         self.verdict(entry) != Verdict::Live
     }
 
-    /// Whether the index leads to a location, which is of that epoch, and to nothing younger for its hash.
+    /// Whether the index has a location, which must be of `epoch`, and no newer location for its hash.
     ///
-    /// The index leads to something younger that may, or may not, be the same key's.
+    /// A newer location may be of the same key or of another one.
     pub fn is_newest(&self, hash: KeyHash, location: Location, epoch: u64) -> bool {
         let head = self.span.head();
         let age = |location: Location| (self.span.epoch_at(location, head), location.granule);
         age(location).0 == epoch && self.index.leads_last_to(hash, location, age)
     }
 
-    /// Takes the place of a version that is purged out of the index, unless that leads to anything older under its
-    /// hash: it hides that, as the purge may be one by tag, or not durable yet.
+    /// Removes a purged version from the index, except if the index has older versions under its hash. The purged
+    /// version hides these: the purge may be by tag, or not durable yet.
     pub fn forget_purged(&self, hash: KeyHash, location: Location) {
         if self.index.leads_only_to(hash, location) {
             self.index.remove(hash, location);
         }
     }
 
-    /// Removes a place and everything older under its hash from the index, the youngest last. Does nothing if the index
-    /// leads to a younger record, or no longer to this one, as the place may have been found long ago.
+    /// Removes a location and all older ones of its hash from the index, the newest last. Does nothing if the index has
+    /// a newer one, or this one no more; the caller may have found it long ago.
     pub fn forget_from(&self, hash: KeyHash, location: Location) {
         let head = self.span.head();
         let age = |location: Location| (self.span.epoch_at(location, head), location.granule);
@@ -159,7 +162,7 @@ impl State {
         self.stopped.get().map(String::as_str)
     }
 
-    /// Notes why the store takes no more writes; the first reason stays.
+    /// Notes why the store takes no more writes; the first reason is kept.
     pub fn set_stopped(&self, reason: String) {
         let _ = self.stopped.set(reason);
     }
@@ -196,7 +199,7 @@ mod tests {
             places.extend(state.index.candidates(hash));
         }
         let [older, newer] = places[..] else { panic!("one place each: {places:?}") };
-        // As the index is while an older version has not been compared yet.
+        // The index has both while the older version has not been compared yet.
         state.index.insert(hash, older);
         state.forget_from(hash, older);
         assert!(state.index.contains(hash, newer), "what is newer stays");

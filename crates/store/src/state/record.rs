@@ -1,8 +1,8 @@
-//! Reading a record: the bytes at a place on disk, and whether they are the wanted record.
+//! Reading a record: the bytes at a location on disk, and whether they are the requested record.
 //!
-//! Owns: which bytes of a record may become an entry: header and body have their checksums, at their own address, in
-//! the epoch that the segment had before the read. Leaves to others: where to look (`index`), and whether a record may
-//! be returned (`lookup`).
+//! Owns: the checks before a record becomes an entry: header and body match their checksums, the address, and the epoch
+//! that the segment had before the read. Leaves to others: where to read (`index`), and whether a record may be
+//! returned (`get/lookup.rs`).
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -19,22 +19,22 @@ use crate::names::tag::Tags;
 use crate::purge::rules::Verdict;
 use crate::state::State;
 
-/// A body that uses less than this share of the buffer it was read into is copied out of it, in percent …
+/// A record that uses less than this of its read buffer is copied, in percent …
 const BUFFER_USE_PERCENT_MIN: usize = 85;
-/// … and so is one with only a few bytes: the buffer then serves the next read, and memory holds only the body.
+/// … and so is a small one: the buffer can then be reused for the next read, and memory has only the record.
 const COPIED_BYTES_MAX: usize = 32 << 10;
 
-/// The contents of a place on disk.
+/// What was found at a location on disk.
 pub(crate) enum Found {
-    /// The record that was looked for.
+    /// The requested record.
     Entry(Arc<Entry>),
     /// An intact record of another key.
     Other,
     /// The segment has been overwritten since.
     Reclaimed,
-    /// Nothing that can be believed.
+    /// No valid record.
     Damaged,
-    /// The device failed the read.
+    /// The read failed on the device.
     Failed(Error),
 }
 
@@ -47,7 +47,7 @@ pub(crate) async fn read_record(state: &State, hash: KeyHash, key: Option<KeyRef
     }
 }
 
-/// Decides whether the bytes read are the record of `hash`; returns the buffer back if the entry has copies of its
+/// Decides whether the bytes read are the record of `hash`; also returns the buffer if the entry has a copy of its
 /// bytes.
 pub(crate) fn decode(
     state: &State,
@@ -113,8 +113,8 @@ pub(crate) fn decode(
     (Found::Entry(Arc::new(entry)), buffer)
 }
 
-/// The entry of a whole object at a location that nobody requested, a copy of the bytes read; `None` if it is
-/// damaged, or purged and `purged_too` is not set.
+/// Makes the entry of an unrequested whole object, from a copy of the bytes read; `None` if it is damaged, or if it is
+/// purged and `purged_too` is not set.
 pub(crate) fn unasked(
     state: &State,
     bytes: &[u8],
@@ -133,15 +133,15 @@ pub(crate) fn unasked(
         return None;
     }
     let generation = match purged {
-        // The bug: it is taken as if it had been put now.
+        // The bug: the purged object is accepted as if it were put now.
         true => state.draw(),
         false => fields.generation.get(),
     };
     Some(copied(bytes, record, primary_hash, location, generation, tags))
 }
 
-/// The record of a whole object with this hash at `from`, as an entry, where `buffer`, which was read at address
-/// `start`, has it as it was written. Purges are not compared.
+/// Makes the entry of the whole object with this hash at `from`; `None` if `buffer`, which was read at address `start`,
+/// does not have it intact. Purges are not checked.
 pub(crate) fn whole_in(
     span: &Span,
     buffer: &[u8],
@@ -162,7 +162,7 @@ pub(crate) fn whole_in(
     Some(Arc::new(copied(bytes, &record, primary_hash, from, generation, tags)))
 }
 
-/// The entry of a whole object: a copy, so that it does not keep the rest of the read in memory.
+/// Makes the entry of a whole object with copied bytes, so that it does not keep the read buffer in memory.
 fn copied(
     bytes: &[u8],
     record: &Record,
@@ -192,6 +192,6 @@ fn copied(
 
 /// The tags of a record.
 fn tags_of(span: &Span, record: &Record, bytes: &[u8]) -> Tags {
-    // No more than the bound, as every record that was decoded.
+    // A decoded record never has more tags than allowed.
     Tags::new(record.tags(bytes).collect(), &span.tag_ledger).unwrap_or_default()
 }

@@ -1,8 +1,8 @@
 //! Appends: from waiting objects to written ones.
 //!
-//! Owns: when an append is due, how large it is, and how many are in flight. One is as large as its buffers allow: each
-//! end of an append cuts the groups that are under way, and smaller ones, more of them in flight, were slower too where
-//! puts come as fast as they can.
+//! Owns: when an append is due, how large it is, and how many are in flight. An append is as large as its buffers
+//! allow, for two reasons. Each end of an append cuts the groups that are being packed. And smaller appends, with more
+//! of them in flight, were slower under a maximum rate of puts.
 
 use std::sync::atomic::Ordering;
 use std::task::Poll;
@@ -18,7 +18,7 @@ use crate::intake::queue::Unwritten;
 use crate::planted::{Bug, planted};
 use crate::write::pack::{self, PackedAppend};
 
-/// Appends in flight at a time.
+/// The largest number of appends in flight.
 const IN_FLIGHT_MAX: usize = 2;
 
 impl Writer {
@@ -42,11 +42,11 @@ impl Writer {
         Ok(())
     }
 
-    /// Packs one append from the queue and starts writing it; false if nothing waits, or it has to wait for those in
-    /// flight.
+    /// Packs one append from the queue and starts writing it. Returns false if nothing waits, or if the append must
+    /// wait for those in flight.
     pub(super) async fn append(&mut self) -> Result<bool, Error> {
-        // The entries that fit into the rest of this segment, so that little of it stays empty; otherwise as much as
-        // the next segment takes. A record longer than a usual append goes alone.
+        // First choice: the entries that fit into the rest of this segment, so that little of it stays empty. Otherwise
+        // as many as fit into the next segment. A record longer than a usual append gets its own append.
         let left = self.buffers.left();
         let room = self.span.layout.segment_bytes - self.position.offset;
         let (usual, most) = (self.append_bytes, self.span.layout.append_bytes_max());
@@ -61,8 +61,8 @@ impl Writer {
                 (items, bytes) = pack::take(&self.intake.queue, bound);
             }
         }
-        // An object purged while it waited is written all the same: until the purge is durable, it hides the version
-        // that it replaced.
+        // An object that was purged while it waited is still written: until the purge is durable, the object hides the
+        // version that it replaced.
         let Some(last_sequence) = items.last().map(|item| item.sequence) else {
             self.waits_for_append = !self.in_flight.is_empty();
             return Ok(false);
@@ -75,7 +75,8 @@ impl Writer {
         Ok(true)
     }
 
-    /// Packs `items` into an append and starts writing it; without any it says that `sequence` was written.
+    /// Packs `items` into an append and starts writing it. Without items, the append records that `sequence` was
+    /// written.
     pub(super) async fn start(&mut self, items: Vec<Unwritten>, sequence: u64) {
         let layout = &self.span.layout;
         let LogPosition { epoch, offset } = self.position;
@@ -116,12 +117,12 @@ impl Writer {
         self.appended_count += 1;
         Counters::add(&self.span.counters.appends, 1);
         Counters::add(&self.span.counters.append_bytes, bytes);
-        // The ring is told of requests when tasks have nothing to do: the device would wait until the next append is
-        // packed.
+        // Requests are submitted to the io_uring when no task is ready. Without this yield, the device would wait until
+        // the next append is packed.
         tokio::task::yield_now().await;
     }
 
-    /// Takes the result of the oldest append in flight.
+    /// Processes the result of the oldest append in flight.
     pub(super) async fn complete(&mut self, written: Written) {
         self.waits_for_append = false;
         match written.result {

@@ -1,52 +1,52 @@
 //! How a memory budget is divided.
 //!
-//! Owns: the memory reserved for each use, in proportion to the budget. Promises: together they stay inside it. Leaves
-//! to others: staying inside their part.
+//! Owns: the memory reserved for each use, in proportion to the budget. Promises: the parts together do not exceed the
+//! budget. Leaves to others: not to exceed their part.
 //!
 //! | use | reserved |
 //! |---|---|
-//! | index, groups, referenced bits, hints, names, purges | their size; names at most a 64th, purges an eighth |
-//! | tables of the segment that is overwritten next | a 64th of the budget, if the index is too large to be looked through |
-//! | appends being written | an eighth of the budget, at most two of the largest; or one record of the longest |
-//! | reading to re-insert | if it is on: three extents and two windows of tables, at most a quarter of the budget |
-//! | objects, and fills under way | all the rest, less a tenth that the allocator loses between them |
+//! | index, groups, referenced bits, hints, names, purges | their size; names at most 1/64 of the budget, purges 1/8 |
+//! | tables of the segment that is overwritten next | 1/64 of the budget, if the index is too large to be searched |
+//! | appends being written | 1/8 of the budget, at most two of the largest appends; at least one longest record |
+//! | reading for re-insertion | if it is on: three extents and two windows of tables, at most 1/4 of the budget |
+//! | objects, and running fills | all the rest, less 1/10 that the allocator loses to fragmentation |
 //!
-//! An append fills its buffer before a second may be in flight: each append cuts the groups under way, and a cut group
-//! costs a read each time it is requested. Objects that wait to be written count as objects: each is in memory once,
-//! and found there. It may take half of their room. Fills take theirs from the objects while they hold anything, an
-//! eighth of the budget at most.
+//! One append may use all buffers; only the room that it leaves allows a second one in flight. The reason: each append
+//! cuts the groups being packed, and a cut group costs one more read per request. Objects that wait to be written count
+//! as objects: each is in memory only once and is found there. They may take half of the room for objects. Fills take
+//! their memory from the room for objects while they run, at most 1/8 of the budget.
 
 use crate::format::layout::Layout;
 use crate::rewrite::reinsert;
 
-/// All appends in flight have at most this share of the budget.
+/// All appends in flight take at most 1/`APPENDS_SHARE` of the budget.
 const APPENDS_SHARE: u64 = 8;
-/// Windows through which the tables of segments are read, in bytes, both.
+/// The two windows through which the tables of segments are read, together, in bytes.
 const TABLE_WINDOWS_BYTES: u64 = 2 << 20;
 /// Bounds on unwritten objects, in bytes.
 const UNWRITTEN_BYTES: (u64, u64) = (2 << 20, 256 << 20);
-/// Bounds on what fills may hold, in bytes.
+/// Bounds on the memory of fills, in bytes.
 const FILL_BYTES: (u64, u64) = (1 << 20, 256 << 20);
-/// The allocator loses this share between objects of all sizes that come and go.
+/// The allocator loses 1/`LOST_SHARE` to fragmentation by objects of all sizes.
 const LOST_SHARE: u64 = 10;
 
 /// How a memory budget is divided, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Budget {
-    /// Objects in memory, unwritten ones and fills included.
+    /// Objects in memory, including unwritten ones and fills.
     pub tier_bytes: u64,
-    /// The part of those that may be unwritten.
+    /// The part of `tier_bytes` that may be unwritten.
     pub unwritten_bytes: u64,
-    /// What fills may hold.
+    /// The largest memory of fills.
     pub fill_bytes: u64,
-    /// An append of several records; as much wakes the writer.
+    /// The largest append of several records; this many waiting bytes wake the writer.
     pub append_bytes: u64,
-    /// All appends in flight, except one that is larger by itself.
+    /// All appends in flight, except a single append that is larger than this.
     pub append_buffers_bytes: u64,
 }
 
 impl Budget {
-    /// The same with at most this many bytes for objects.
+    /// The same budget, with at most `most` bytes for objects.
     pub fn with_objects_bytes_max(self, most: Option<u64>) -> Budget {
         let tier_bytes = self.tier_bytes.min(most.unwrap_or(u64::MAX));
         Budget { tier_bytes, unwritten_bytes: self.unwritten_bytes.min(tier_bytes / 2), ..self }

@@ -1,6 +1,7 @@
-//! The memory that appends are packed into.
+//! The buffers into which appends are packed.
 //!
-//! Owns: the bound on all buffers, in flight and spare ones together. Leaves to others: how many appends there are.
+//! Owns: the bound on all buffers, those in flight and spare ones together. Leaves to others: how many appends there
+//! are.
 
 use nectary_block::Buffer;
 
@@ -12,7 +13,7 @@ pub(super) struct AppendBuffers {
 }
 
 impl AppendBuffers {
-    /// Stays within `bytes_max`, unless one append alone is larger.
+    /// Makes buffers within `bytes_max`; only a single larger append may exceed it.
     pub fn new(bytes_max: u64) -> AppendBuffers {
         AppendBuffers { bytes_max, in_flight_bytes: 0, spare: Vec::new() }
     }
@@ -22,9 +23,9 @@ impl AppendBuffers {
         self.bytes_max.saturating_sub(self.in_flight_bytes)
     }
 
-    /// A buffer for an append of this many bytes. *Cost*: mostly no allocation.
+    /// A buffer for an append of this many bytes. *Cost*: usually no allocation.
     pub fn take(&mut self, bytes: u64) -> Buffer {
-        // Appends of about the same size take turns in the same buffers.
+        // Sizes are rounded up, so that appends of similar size reuse the same buffers.
         let wanted = bytes.next_power_of_two().min(self.left()).max(bytes);
         let fits = |buffer: &Buffer| (bytes..=wanted.max(2 * bytes)).contains(&(buffer.capacity() as u64));
         let buffer = match self.spare.iter().position(fits) {
@@ -40,7 +41,7 @@ impl AppendBuffers {
         buffer
     }
 
-    /// Takes note that an append is over, and its buffer back if there is one.
+    /// Notes that an append has ended, and takes its buffer back if there is one.
     pub fn give_back(&mut self, bytes: u64, buffer: Option<Buffer>) {
         self.in_flight_bytes -= bytes;
         let has_room = self.in_flight_bytes + self.spare_bytes() + bytes <= self.bytes_max;

@@ -1,6 +1,7 @@
 //! When an index checkpoint is written, and its hot list rewritten.
 //!
-//! Owns: that, and its waiters. Leaves to others: their contents (`checkpoint`).
+//! Owns: these decisions, and the callers that wait for a checkpoint. Leaves to others: the contents of checkpoints
+//! (`checkpoint`).
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -14,24 +15,24 @@ use super::{Writer, task};
 use crate::checkpoint::{CheckpointHeader, rewrite_hot, write_checkpoint};
 use crate::error::Error;
 
-/// The index is checkpointed when this many times its size was appended.
+/// A checkpoint is due when this many times the size of the index was appended, …
 const CHECKPOINT_INDEX_FACTOR: u64 = 32;
 /// … but at least and at most after this many bytes, and at most after this many appends.
 const CHECKPOINT_BYTES_MIN: u64 = 64 << 20;
 const CHECKPOINT_BYTES_MAX: u64 = 2 << 30;
 const CHECKPOINT_APPENDS_MAX: u64 = 4096;
-/// … and after this many records, which a restart has to replay, if that writes no more than this share of what was
-/// appended.
+/// … and after this many records, which a restart would have to replay, if the index is at most
+/// 1/`CHECKPOINT_SHARE_MIN` of the appended bytes.
 const CHECKPOINT_RECORDS_MAX: u64 = 1 << 18;
 const CHECKPOINT_SHARE_MIN: u64 = 4;
 
-/// The hot list is rewritten this long after it was written last, …
+/// The hot list is rewritten at the earliest this long after it was last written, …
 pub(super) const HOT_INTERVAL: Duration = Duration::from_secs(10);
-/// … if this share of the memory tier was taken in since.
+/// … if the memory tier has inserted 1/`HOT_SHARE` of its capacity since.
 const HOT_SHARE: u64 = 16;
 
 impl Writer {
-    /// Starts a checkpoint where enough was appended since the last, or one was requested.
+    /// Starts a checkpoint if enough was appended since the last one, or if one was requested.
     pub(super) async fn checkpoint_if_due(&mut self) {
         if self.state.stopped().is_some() {
             for reply in self.checkpoints_asked.drain(..) {
@@ -53,7 +54,7 @@ impl Writer {
         while let Some(written) = self.in_flight.next().await {
             self.complete(written).await;
         }
-        // It may be on its way into the area that is written next.
+        // The hot list may still be on its way into the area that is written next.
         self.end_hot().await;
         let checkpoints = self.checkpoints.clone();
         let (position, purge_end) = (self.position, self.purge_end);
@@ -68,8 +69,8 @@ impl Writer {
             Some(task(async move { write_checkpoint(&checkpoints, number, position, last_sequence, purge_end).await }));
     }
 
-    /// Waits until a checkpoint has the recovered part of a log that a crash had cut: its missing part is searched in
-    /// the last two segments only, so before another crash, later recoveries must not need it.
+    /// If a crash had cut the log, waits until a checkpoint contains the recovered part. A recovery searches the
+    /// missing part only in the last two segments, so the next recovery must not need it any more.
     pub(super) async fn settle_cut(&mut self) {
         while self.is_cut && self.state.stopped().is_none() {
             self.checkpoint_if_due().await;
@@ -80,7 +81,7 @@ impl Writer {
         }
     }
 
-    /// Starts to write the hot list again where memory has changed since.
+    /// Starts rewriting the hot list if memory has changed enough since it was last written.
     pub(super) fn rewrite_hot_if_due(&mut self) {
         if self.hot_at.elapsed() < HOT_INTERVAL {
             return;

@@ -1,4 +1,4 @@
-//! The writer's entries in a state slot: which spans are present, and that its span was closed.
+//! The facts that the writer records in a state slot: which spans are present, and that its span was closed.
 //!
 //! Owns: the order in which a span is closed. Leaves to others: the slots (`recover`).
 
@@ -13,10 +13,9 @@ use crate::planted::{Bug, planted};
 use crate::recover::{Membership, StateSlot, write_state};
 
 impl Writer {
-    /// Remembers which spans are there. The slot that is not the newest is written, so that a torn write leaves that
-    /// one.
+    /// Records which spans are present. The older slot is overwritten, so that the newest one survives a torn write.
     pub(super) async fn change_membership(&mut self, change: MembershipChange) {
-        // As this span itself knows it: the change that brought another back may have ended before it came here.
+        // This is decided by what this span knows: it may have missed the change in which another span came back.
         let has_missed = change.membership.number > self.membership.number + 1;
         let is_return =
             change.membership.present & !self.membership.present != 0 && !(has_missed && planted(Bug::ReturnMissed));
@@ -47,7 +46,7 @@ impl Writer {
         self.end_harvest().await;
         self.names.shutdown().await;
         if let Some(task) = self.warming.take() {
-            // What it has not written goes into the hot list.
+            // The objects that it has not read yet go into the hot list.
             self.checkpoints.warm_list.known().await;
             task.abort();
             let _ = task.await;

@@ -1,7 +1,7 @@
-//! Bringing the index after a restart, before anything is written.
+//! Loading the index after a restart, before anything is written.
 //!
-//! Owns: the handling of a checkpoint that turns out to be damaged while it is served from. Leaves to others: loading
-//! (`loading`) and making an index again (`recovery`).
+//! Owns: the handling of a checkpoint that turns out to be damaged while it is loaded and already in use. Leaves to
+//! others: loading (`recover/loading.rs`) and rebuilding an index (`recover`).
 
 use std::sync::Arc;
 
@@ -11,10 +11,10 @@ use crate::recover::loading::Rest;
 use crate::recover::rebuild;
 use crate::state::State;
 
-/// The most replayed bytes that are announced to be taken into memory.
+/// The largest number of replayed objects that are passed to warming up.
 const NEWEST_MAX: usize = 1 << 18;
 
-/// Ends all waiting for the index, whatever happens to the thread that loads it.
+/// When dropped, ends all waiting for the index, whatever happens to the thread that loads it.
 struct EndWaiting(Arc<State>);
 
 impl Drop for EndWaiting {
@@ -32,7 +32,7 @@ impl Writer {
         let commands = &self.commands;
         let arrived = |shard: usize| {
             state.presence.arrive(1 << shard);
-            // If nobody holds the store any more, nobody waits.
+            // If the store was dropped, nobody waits for the rest.
             !commands.is_closed()
         };
         let missing = rest.bring(&state.span.device, &state.span.layout, &state.index, arrived).await;
@@ -49,10 +49,10 @@ impl Writer {
         self.suspects.extend(replay.suspects);
     }
 
-    /// Makes shards again that a damaged checkpoint does not give.
+    /// Rebuilds the shards that are missing because the checkpoint is damaged.
     async fn bring_again(&mut self, rest: &Rest, missing: u64) {
         let (span, state) = (&self.span, &self.state);
-        // A rebuilt index may lack entries of the checkpoint, and entries that it gives up itself are not counted.
+        // A rebuilt index may lack entries of the checkpoint, and the entries that it dropped itself are not counted.
         self.intake.admission.doubt.is_everywhere(span.head(), span.layout.segment_count);
         let number = rest.loading.as_ref().map_or(0, |loading| loading.number());
         span.note(format!(

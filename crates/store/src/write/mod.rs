@@ -1,13 +1,13 @@
-//! The writer: the one place from which a span's segments are written.
+//! The writer: only it writes a span's segments.
 //!
-//! Owns: when waiting entries are written, in which segment, what is reclaimed for it, when the index is checkpointed,
-//! and everything else that runs in the background. It lives on its own thread, with its own runtime and ring, so
-//! nothing here delays a hit. It stops when the store is closed or dropped.
+//! Owns: when and in which segment waiting entries are written, what is reclaimed for them, when the index is
+//! checkpointed, and all other background work. The writer has its own thread, runtime and io_uring, so nothing here
+//! delays a hit. It stops when the store is closed or dropped.
 //!
-//! *Circle*: its parts are methods of one [`Writer`], whose fields they share, in a file for each of its duties.
+//! *Circle*: the files here implement methods of one [`Writer`], one file per duty, and share its fields.
 //!
-//! Appends in flight are completed in order, so "written" is a prefix of all sequences. A segment is flushed when it is
-//! closed, so at most two are unflushed.
+//! Appends in flight are completed in order, so the written sequences are a prefix of all sequences. A segment is
+//! flushed before the next one is opened, so at most two segments are unflushed.
 
 mod appends;
 pub mod budget;
@@ -56,28 +56,28 @@ use syncs::Flushed;
 
 /// The memory tier makes room for the extents of groups in steps of this many bytes.
 const GROUPS_BYTES_STEP: u64 = 16 << 10;
-/// … and for purges in steps of this many.
+/// … and for purges in steps of this many bytes.
 const PURGES_BYTES_STEP: u64 = 64 << 10;
 
 /// The requests to the writer.
 pub(crate) enum Command {
     /// Write the waiting objects now, flush, and reply.
     Sync(oneshot::Sender<Result<(), Error>>),
-    /// Make a purge durable, and how far its store has come with it.
+    /// Make a purge durable, with its position in the order of the store's purges.
     Purge((PurgeRecord, PurgeOrder), oneshot::Sender<Result<(), Error>>),
     /// Reply when there is room for another purge.
     PurgeRoom(oneshot::Sender<Result<(), Error>>),
     /// Write an index checkpoint.
     Checkpoint(oneshot::Sender<Result<(), Error>>),
-    /// Remember durably which spans are there, under a number.
+    /// Record durably which spans are present.
     Membership(MembershipChange),
     /// Write everything, checkpoint, and end.
     Close(oneshot::Sender<Result<(), Error>>),
 }
 
-/// A new membership to be remembered.
+/// A new membership to be recorded.
 pub(crate) struct MembershipChange {
-    /// Its `since` is found when it is written.
+    /// Its `since` is decided when it is written.
     pub membership: Membership,
     pub reply: oneshot::Sender<Result<(), Error>>,
 }
@@ -88,7 +88,7 @@ pub(crate) struct Start {
     pub checkpoint_number: u64,
     pub open_count: u64,
     pub membership: Membership,
-    /// Whether a crash cut the log before the end of what was found.
+    /// Whether a crash cut the log: records were found after a gap.
     pub is_cut: bool,
     /// How the index is read.
     pub opening: Opening,
@@ -96,14 +96,14 @@ pub(crate) struct Start {
     pub objects_bytes_max: Option<u64>,
     /// An append of several records has at most this many bytes …
     pub append_bytes: u64,
-    /// … and the buffers of all in flight, if there are several.
+    /// … and the buffers of all appends in flight together have at most this many.
     pub buffers_bytes: u64,
     pub purge_log: PurgeLog,
-    /// The part that the index still lacks.
+    /// The part of the index that is still to be loaded.
     pub rest: Rest,
-    /// Objects that are taken into memory again.
+    /// The objects that are read into memory again.
     pub warm: Warm,
-    /// What recovery replayed.
+    /// How much recovery replayed.
     pub replayed: Recovery,
     pub write_delay: Duration,
     pub flush_interval: Option<Duration>,
@@ -111,7 +111,7 @@ pub(crate) struct Start {
 
 /// The waiter for an answer.
 type Reply = oneshot::Sender<Result<(), Error>>;
-/// A purge, its progress in the store, and its waiter.
+/// A purge, its position in the order of purges, and its waiter.
 type WaitingPurge = ((PurgeRecord, PurgeOrder), oneshot::Sender<Result<(), Error>>);
 
 type InFlight = FuturesOrdered<std::pin::Pin<Box<dyn Future<Output = Written> + Send>>>;
@@ -124,7 +124,7 @@ struct Written {
     buffer_bytes: u64,
 }
 
-/// Begins what runs beside the writer, and ends with it at the latest.
+/// Starts a task next to the writer; dropping the handle aborts it.
 fn task<F: Future<Output: Send> + Send + 'static>(future: F) -> AbortOnDropHandle<F::Output> {
     AbortOnDropHandle::new(tokio::spawn(future))
 }
@@ -145,52 +145,52 @@ pub(crate) struct Writer {
     suspects: Vec<Suspect>,
     /// `None` while some purges are being written.
     purge_log: Option<PurgeLog>,
-    /// How far it is durable.
+    /// The durable end of the purge log.
     purge_end: LogEnd,
     /// At most one task, which has the log.
     purging: JoinSet<PurgesWritten>,
     purges_waiting: Vec<WaitingPurge>,
     /// Empty lists for the next writes.
     purge_lists: (Vec<PurgeRecord>, Vec<Reply>),
-    /// The waiters for room among purges, and since when they wait.
+    /// The callers that wait for room for a purge, and since when they wait.
     room_waiting: Vec<(Instant, Reply)>,
-    /// When room is looked for again.
+    /// When the writer next tries to make room.
     room_at: Option<Instant>,
     syncs_waiting: Vec<(u64, oneshot::Sender<Result<(), Error>>)>,
-    /// The syncs that the next flush answers; empty while one is under way.
+    /// The syncs that the next flush answers; empty while a flush is running.
     syncs_due: Vec<Reply>,
     /// At most one flush, and the syncs that it answers.
     flushing: JoinSet<Flushed>,
     /// The contents of the segment that is overwritten next.
     tables: Option<AbortOnDropHandle<Tables>>,
-    /// Re-insertion from it.
+    /// Re-insertion from the segments that are overwritten next.
     harvest: Option<AbortOnDropHandle<()>>,
-    /// Brings objects that were in memory before the store was opened back into memory.
+    /// Reads objects into memory that were in memory before the store was opened.
     warming: Option<AbortOnDropHandle<()>>,
     warm: Option<Warm>,
-    /// At most one task, which learns the contents of the ring.
+    /// At most one task, which reads the names in the ring.
     names: JoinSet<()>,
     rest: Option<Rest>,
     checkpoint: Option<AbortOnDropHandle<Result<Option<CheckpointHeader>, Error>>>,
-    /// The newest checkpoint, and the writer of its hot list.
+    /// The newest checkpoint, and the task that rewrites its hot list.
     newest_checkpoint: Option<CheckpointHeader>,
     hot: Option<AbortOnDropHandle<()>>,
     hot_at: Instant,
-    /// How much the memory tier had taken in then, in bytes.
+    /// The bytes that the memory tier had inserted at `hot_at`.
     hot_inserted_bytes: u64,
     checkpoint_number: u64,
-    /// Who requested a checkpoint since the last one began, and who waits for that one.
+    /// The callers that requested a checkpoint since the running one began, and those that wait for the running one.
     checkpoints_asked: Vec<oneshot::Sender<Result<(), Error>>>,
     checkpoint_waiting: Vec<oneshot::Sender<Result<(), Error>>>,
     closing: Option<oneshot::Sender<Result<(), Error>>>,
     appended_bytes: u64,
     appended_count: u64,
     appended_records: u64,
-    /// The highest sequence in an append that was started; before the first, one below all since the store was opened.
+    /// The highest sequence in a started append. Before the first append: a sequence below all drawn since the open.
     appended_sequence: u64,
-    /// Whether the log was found cut by a crash, and no checkpoint has been written since.
+    /// Whether recovery found the log cut by a crash, and no checkpoint has been written since.
     is_cut: bool,
-    /// The number of the state slot written last, and its list of spans.
+    /// The number of the last written state slot, and its membership.
     open_count: u64,
     membership: Membership,
     membership_changes: Vec<MembershipChange>,
@@ -198,7 +198,7 @@ pub(crate) struct Writer {
     memory_bytes: u64,
     objects_bytes_max: Option<u64>,
     append_bytes: u64,
-    /// Waiting objects have to wait for an append in flight.
+    /// Whether waiting objects must wait for an append in flight.
     waits_for_append: bool,
     /// The index's size for which the memory tier's capacity was set.
     index_bytes: u64,
@@ -247,7 +247,7 @@ impl Writer {
             checkpoints_asked: Vec::new(),
             checkpoint_waiting: Vec::new(),
             closing: None,
-            // Replayed records count: the next restart would replay them again.
+            // Replayed records count as appended: the next restart would replay them again.
             appended_bytes: start.replayed.append_bytes,
             appended_count: start.replayed.appends,
             appended_records: start.replayed.records,
@@ -268,15 +268,15 @@ impl Writer {
         }
     }
 
-    /// Says that there is no runtime to run on.
+    /// Stops the store: there is no runtime for the writer.
     pub fn cannot_run(self, error: &std::io::Error) {
         self.intake.stop(format!("the writer cannot run: {error}"));
         self.state.presence.arrive(u64::MAX);
     }
 
-    /// Runs until the store is closed or nobody holds it any more.
+    /// Runs until the store is closed or dropped.
     pub async fn run(mut self) {
-        // Gets wait for it.
+        // Gets wait for the index.
         self.bring_index().await;
         let (warm_ended, names_begin) = oneshot::channel();
         self.warming = self.warm.take().map(|warm| {
@@ -327,7 +327,7 @@ impl Writer {
                     Some(Command::Checkpoint(reply)) => self.checkpoints_asked.push(reply),
                     Some(Command::Membership(change)) => self.membership_changes.push(change),
                     Some(Command::Close(reply)) => self.closing = Some(reply),
-                    // Nobody holds the store any more: waiting objects are lost, as in a crash.
+                    // The store was dropped: waiting objects are lost, as in a crash.
                     None => {
                         self.intake.stop("it was dropped");
                         return;
@@ -345,7 +345,7 @@ impl Writer {
         }
     }
 
-    /// When there will be something to do without being asked.
+    /// When the writer next has work without a command.
     fn deadline(&self) -> Instant {
         let (_, oldest) = self.intake.queue.backlog();
         let write = oldest.filter(|_| self.may_append()).map(|oldest| oldest + self.write_delay);
@@ -356,7 +356,7 @@ impl Writer {
         [write, flush, hot, self.room_at].into_iter().flatten().fold(far, Instant::min)
     }
 
-    /// Gives the memory tier what the index leaves.
+    /// Gives the memory tier the memory that the index and other tables do not use.
     fn divide_memory(&mut self) {
         let index_bytes = self.state.index.bytes()
             + self.lookup.groups.bytes().next_multiple_of(GROUPS_BYTES_STEP)

@@ -1,6 +1,6 @@
-//! Learning after an open which names the ring holds.
+//! Reading, after an open, which names the ring has.
 //!
-//! Owns: reading the tables of all segments once, one after the other, in the background. Until that has ended every
+//! Owns: reading the tables of all segments once, one after the other, in the background. Until this has ended, every
 //! purge of a key gets a record.
 
 use std::sync::Arc;
@@ -46,7 +46,7 @@ impl Filter for Watched {
 }
 
 impl Writer {
-    /// Begins to read names, once `begin` says something or is dropped.
+    /// Starts reading names when `begin` resolves or is dropped.
     pub(super) fn read_names(&mut self, begin: oneshot::Receiver<()>) {
         let (span, names, position) = (Arc::clone(&self.span), Arc::clone(&self.state.names), self.position);
         self.names.spawn(async move {
@@ -56,7 +56,7 @@ impl Writer {
     }
 }
 
-/// Notes the names of all that was written before `position` and may be found by a scan.
+/// Notes the names of all records before `position` that a scan may find.
 async fn read_names(span: &Span, names: &Names, position: LogPosition) {
     if planted(Bug::NamesNotRead) {
         return names.are_read(0);
@@ -65,7 +65,8 @@ async fn read_names(span: &Span, names: &Names, position: LogPosition) {
     let tail = layout.tail(position.epoch);
     let mut damaged_through = 0;
     for epoch in tail.saturating_sub(MARGIN_SEGMENTS).max(1)..=position.epoch {
-        // Behind damage of a whole segment the log may have gone on before: a scan would begin with that.
+        // If a whole segment was damaged, this open may have ended the log before it, although later epochs follow on
+        // disk. A scan would start with those.
         let found = SegmentReader::new(&span.device, layout, epoch).find_epoch().await;
         let beyond = found.filter(|&found| found > epoch && epoch >= tail && found <= COUNTER_MAX);
         damaged_through = damaged_through.max(beyond.unwrap_or(0));
@@ -79,7 +80,7 @@ async fn read_names(span: &Span, names: &Names, position: LogPosition) {
     names.are_read(damaged_through);
 }
 
-/// Notes the names in a segment; whether these are all.
+/// Notes the names in a segment; returns whether all were read.
 async fn read_segment(span: &Span, names: &Names, epoch: u64, position: LogPosition) -> bool {
     let has_failed = Arc::new(AtomicBool::new(false));
     let watched = Watched { device: Arc::clone(&span.device), has_failed: Arc::clone(&has_failed) };
@@ -89,7 +90,7 @@ async fn read_segment(span: &Span, names: &Names, epoch: u64, position: LogPosit
     let mut reader = SegmentReader::new(&watched, &span.layout, epoch).until(end);
     let note = |record: crate::disk::segment::LoggedRecord| names.note_at(record.primary_hash, epoch);
     let scanned = reader.scan(0, 0, Care::Search, note).await;
-    // An append that is not believed, with nothing behind it, looks like the end.
+    // An invalid append with nothing after it looks like the end of the segment: so frames are searched after the end.
     let rest = reader.frames_from(scanned.end).await;
     let is_damaged = scanned.damaged || scanned.salvaged > 0 || !scanned.holes.is_empty() || !rest.is_empty();
     !is_damaged && !has_failed.load(Ordering::Acquire)

@@ -1,7 +1,8 @@
 //! Packing entries into an append.
 //!
-//! Owns: which waiting entries go into the next append, and the bytes of it: the next ones by sequence, listed in that
-//! order and laid down in the order that `arrange` gives. Leaves to others: when and where the append is written.
+//! Owns: which waiting entries go into the next append, and its bytes. It takes the next entries by sequence. The table
+//! lists them in that order; the records are placed in the order of `arrange`. Leaves to others: when and where the
+//! append is written.
 
 use std::ops::Range;
 
@@ -24,7 +25,7 @@ pub struct PackedAppend {
     pub buffer: Buffer,
     pub items: Vec<(Unwritten, Location)>,
     pub last_sequence: u64,
-    /// How many of the items are beside others that they are tied to.
+    /// How many items are next to an item to which they are tied.
     pub tied: u64,
     /// The extents of groups, in granules of their segment.
     pub groups: Vec<Range<u64>>,
@@ -43,7 +44,8 @@ pub fn record_bytes(entry: &Entry) -> u64 {
     (RECORD_HEADER_BYTES + entry.key.len() + tags_bytes + entry.metadata.len() + entry.body.len()) as u64
 }
 
-/// Takes as many entries from the queue as fit one append of `bytes_max`; tells their bytes with header and table.
+/// Takes as many entries from the queue as fit into an append of `bytes_max`; also returns their bytes, with header and
+/// table.
 pub fn take(queue: &Queue, bytes_max: u64) -> (Vec<Unwritten>, u64) {
     let mut bytes = APPEND_HEADER_BYTES as u64;
     let items = queue.take(|entry| {
@@ -60,12 +62,12 @@ pub fn take(queue: &Queue, bytes_max: u64) -> (Vec<Unwritten>, u64) {
 /// The rule by which clusters are packed.
 pub struct Packing<'a> {
     pub hints: &'a Hints,
-    /// The size of a cluster; 0 packs none.
+    /// The size of a cluster; 0 for no clusters.
     pub cluster_bytes: u64,
 }
 
 impl Packing<'_> {
-    /// The order of items, the first at `position` of its segment.
+    /// The order of the items; the first is placed at `position` of its segment.
     fn order(&self, items: &[Unwritten], position: u64) -> Vec<Placed> {
         let unplaced = |item: &Unwritten| {
             let entry = &item.entry;
@@ -92,9 +94,9 @@ pub fn append_bytes(items: &[Unwritten]) -> u64 {
     (table_end + records).next_multiple_of(BLOCK_BYTES)
 }
 
-/// Lays entries out as the append that stands at `offset` of the segment of `epoch`.
+/// Packs entries into the append at `offset` of the segment of `epoch`.
 ///
-/// `items` come by sequence; `sequence` is that of an append without entries; `buffer` has room for [`append_bytes`].
+/// `items` are in the order of sequences; `sequence` is used if there are none; `buffer` has room for [`append_bytes`].
 #[expect(clippy::too_many_arguments)]
 pub fn pack(
     layout: &Layout,

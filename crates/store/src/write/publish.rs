@@ -1,6 +1,6 @@
-//! From a written entry to one that is found on disk.
+//! Making a written entry findable on disk.
 //!
-//! Owns: the index entry of a written object, and the fate of the versions that it replaces.
+//! Owns: the index entry of a written object, and the removal of the versions that it replaces.
 
 use std::sync::Arc;
 
@@ -13,11 +13,11 @@ use crate::purge::rules::Verdict;
 use crate::recover::replay::{SUSPECTS_MAX, Suspect};
 use crate::state::record::{Found, read_record};
 
-/// Suspects that are compared at once.
+/// How many suspects are compared at once.
 const SUSPECTS_AT_ONCE: usize = 16;
 
 impl Writer {
-    /// Makes written entries findable on disk, and their older versions not.
+    /// Makes written entries findable on disk, and removes their older versions from the index.
     pub(super) fn publish(&mut self, items: Vec<(Unwritten, Location)>) {
         let (mut admitted, mut purged) = (Vec::with_capacity(items.len()), Vec::new());
         for (item, location) in items {
@@ -31,7 +31,8 @@ impl Writer {
         purged.iter().for_each(|entry| self.state.memory.remove_same(entry));
     }
 
-    /// Returns the weight that memory gives to its policy, and the verdict of purges.
+    /// Adds a written entry to the index. Returns the entry and the verdict of purges; `None` if memory has nothing to
+    /// do.
     fn publish_one(&mut self, item: Unwritten, location: Location) -> Option<(Arc<Entry>, Verdict)> {
         let state = &self.state;
         let entry = &item.entry;
@@ -42,7 +43,8 @@ impl Writer {
             }
             return None;
         }
-        // A purged version is found all the same: until the purge is durable, it hides the versions that it replaced.
+        // A purged version also gets an index entry: until the purge is durable, it hides the versions that it
+        // replaced.
         let verdict = state.verdict(entry);
         if verdict == Verdict::Tag && planted(Bug::TagPurgeUncovers) {
             state.memory.drop_unwritten(entry);
@@ -62,8 +64,8 @@ impl Writer {
                 self.suspects.push(Suspect { hash: entry.hash, newer: location, older });
             }
         }
-        // A reader that finds the entry's place may take it from memory: from here on the index leads to it, and
-        // versions that a purge by tag must not uncover are out of the index or older than it.
+        // A lookup that sees the entry's location may remove a purged entry from memory. That is allowed from here on:
+        // the index has the entry, and the versions that it hides are out of the index or older.
         entry.set_location(location);
         if entry.was_asked_for() {
             state.referenced.set(location);
@@ -71,7 +73,7 @@ impl Writer {
         Some((item.entry, verdict))
     }
 
-    /// Makes an entry that was rewritten findable at its new place, unless it has been purged or replaced since.
+    /// Makes a rewritten entry findable at its new location, except if it was purged or replaced since.
     fn publish_moved(&self, entry: &Entry, from: Location, to: Location) {
         let state = &self.state;
         let alone = state.index.candidates(entry.hash).iter().all(|other| other.granule == from.granule);
@@ -84,7 +86,7 @@ impl Writer {
         state.memory.relocate(entry.hash, from, to);
     }
 
-    /// Reads some suspects and removes those that are older versions of the same key.
+    /// Reads some suspects, and removes from the index those that are older versions of the same key.
     pub(super) async fn compare_suspects(&mut self) {
         let from = self.suspects.len().saturating_sub(SUSPECTS_AT_ONCE);
         for suspect in self.suspects.split_off(from) {

@@ -1,8 +1,8 @@
 //! Making purges durable.
 //!
-//! Owns: which purges share a block of the log and a flush, and room for more. Promises: appends go on while the log is
-//! written; a purge is answered when its block is durable. Leaves to others: the log (`purge_log`) and the rules in
-//! memory (`purges`).
+//! Owns: which purges share a block of the log and a flush, and making room for more. Promises: appends continue while
+//! the log is written; a purge is answered when its block is durable. Leaves to others: the log (`purge/log.rs`) and
+//! the rules in memory (`purge/rules.rs`).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -20,12 +20,12 @@ use crate::planted::{Bug, planted};
 use crate::purge::log::PurgeLog;
 use crate::state::State;
 
-/// A purge waits at most this long for fills that keep others from being forgotten, …
+/// A purge waits at most this long for fills that prevent older purges from being forgotten, …
 const FILLS_WAIT: Duration = Duration::from_secs(5);
-/// … and looks for their end in such steps.
+/// … and checks for their end at this interval.
 const FILLS_STEP: Duration = Duration::from_millis(50);
 
-/// The outcome of some purges that share a block; it gives the log back.
+/// The result of the purges of one block, and the log.
 pub(super) struct PurgesWritten {
     log: PurgeLog,
     records: Vec<PurgeRecord>,
@@ -42,7 +42,7 @@ impl Writer {
                 Ok(Command::Sync(reply)) => self.syncs_waiting.push((self.intake.queue.last_sequence(), reply)),
                 Ok(Command::Checkpoint(reply)) => self.checkpoints_asked.push(reply),
                 Ok(Command::Membership(change)) => self.membership_changes.push(change),
-                // Closing comes after the purges that were gathered.
+                // Closing comes after the gathered purges.
                 Ok(Command::Close(reply)) => {
                     self.closing = Some(reply);
                     return;
@@ -52,7 +52,7 @@ impl Writer {
         }
     }
 
-    /// Begins to make the gathered purges durable, one block and one flush for all of them, unless others are being
+    /// Starts making the gathered purges durable, with one block and one flush for all, except if others are being
     /// written.
     pub(super) async fn serve_purges(&mut self) -> Result<(), Error> {
         if self.purges_waiting.is_empty() || !self.purging.is_empty() {
@@ -63,8 +63,8 @@ impl Writer {
         }
         let Some(mut log) = self.purge_log.take() else { return Err(self.state.stopped_error()) };
         let count = self.purges_waiting.len().min(PURGE_RECORDS_PER_BLOCK);
-        // The lists of the purges before: mostly it is one purge, and lists for it would be the larger part of what it
-        // allocates.
+        // The lists of the previous purges are reused: usually there is one purge, and new lists would be most of its
+        // allocations.
         let (mut records, mut replies) = std::mem::take(&mut self.purge_lists);
         for ((record, order), reply) in self.purges_waiting.drain(..count) {
             log.advance(order);
@@ -86,7 +86,7 @@ impl Writer {
     pub(super) fn purges_written(&mut self, ended: Result<PurgesWritten, JoinError>) {
         let PurgesWritten { log, mut records, mut replies, result } = match ended {
             Ok(written) => written,
-            // Its waiters notice that the reply was dropped.
+            // The waiters notice that their reply was dropped.
             Err(error) => return self.fail(&Error::stopped(format!("the purge log's task failed: {error}"))),
         };
         match &result {
@@ -112,14 +112,14 @@ impl Writer {
         }
     }
 
-    /// Notes a waiter for room among purges.
+    /// Notes a caller that waits for room for a purge.
     pub(super) fn ask_purge_room(&mut self, reply: Reply) {
         self.room_waiting.push((Instant::now(), reply));
         self.room_at = Some(Instant::now());
     }
 
-    /// If purges wait, makes room for them: forgets records that are not needed any more, or else reclaims the oldest
-    /// segment. Appends have their turn before the next one.
+    /// If purges wait, makes room for them: forgets records that are not needed any more, or otherwise reclaims the
+    /// oldest segment. Appends get a turn before the next segment is reclaimed.
     pub(super) async fn make_purge_room(&mut self) -> Result<(), Error> {
         if self.room_at.is_none_or(|at| at > Instant::now()) {
             return Ok(());
@@ -136,7 +136,7 @@ impl Writer {
             self.room_waiting.drain(..).for_each(|(_, reply)| drop(reply.send(Ok(()))));
             return Ok(());
         }
-        // Segments that fills keep are not forgotten however much is reclaimed.
+        // Purges that running fills still need are not forgotten, however many segments are reclaimed.
         let kept = state.purges.count_from(puts.fills.generation_min()) as u64;
         if kept >= most {
             self.room_at = Some(Instant::now() + FILLS_STEP);
@@ -146,8 +146,8 @@ impl Writer {
                 let _ = reply.send(Err(error.clone()));
             }
         } else if self.intake.queue.backlog().1.is_some() {
-            // A waiting object must be written to a segment that the purge rules cover, so only later objects open a
-            // new segment.
+            // Waiting objects are written first, into the segments that the rules expect; only then a new segment is
+            // opened.
             if !self.append().await?
                 && let Some(written) = self.in_flight.next().await
             {
@@ -179,7 +179,7 @@ impl Writer {
     }
 }
 
-/// Writes one block of records and flushes it, in a new cycle if this one is full.
+/// Writes one block of records and flushes it; begins a new cycle first if this one is full.
 async fn write_purges(state: &State, log: &mut PurgeLog, records: &[PurgeRecord]) -> Result<(), Error> {
     if log.is_full() {
         log.compact(&state.purges).await?;

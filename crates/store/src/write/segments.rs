@@ -1,6 +1,7 @@
-//! Opening segments: what is flushed, forgotten and kept before the oldest one is overwritten.
+//! Opening segments: what is flushed, forgotten and kept before the oldest segment is overwritten.
 //!
-//! Owns: the order of that, and the reading of that segment before. Leaves to others: the contents of the new segment.
+//! Owns: the order of these steps, and reading the tables of the oldest segment before. Leaves to others: the contents
+//! of the new segment.
 
 use std::sync::Arc;
 
@@ -18,34 +19,34 @@ use crate::names::key::KeyHash;
 use crate::rewrite::reinsert::harvest;
 use crate::state::State;
 
-/// Searching an index of up to this size, and its objects in memory, costs less than reading the tables of a segment.
+/// Searching an index of up to this size, and the objects in memory, costs less than reading the tables of a segment.
 const SWEEP_INDEX_BYTES_MAX: u64 = 512 << 10;
 
-/// Tables that are read ahead take at most this share of the memory budget.
+/// Tables that are read ahead take at most 1/`TABLES_SHARE` of the memory budget.
 const TABLES_SHARE: u64 = 64;
 
-/// Records that are taken out of index and memory together while they are read.
+/// How many records are collected before they are removed from index and memory together.
 const FORGOTTEN_AT_ONCE: usize = 1024;
 
-/// A record: its hash and its position.
+/// A record: its hash and its location.
 type Standing = (KeyHash, Location);
 
 /// The contents of a segment.
 pub(super) struct Tables {
     epoch: u64,
     standing: Vec<Standing>,
-    /// Whether that is all.
+    /// Whether the list is complete.
     is_whole: bool,
 }
 
-/// Visits the records in the segment of `epoch`; returns whether those are all.
+/// Visits the records in the segment of `epoch`; returns whether all were visited.
 async fn visit_standing(span: &Span, epoch: u64, mut visit: impl FnMut(Standing)) -> bool {
     let mut reader = SegmentReader::new(&span.device, &span.layout, epoch);
     let scanned = reader.scan(0, 0, Care::Search, |record| visit((record.hash, record.location))).await;
     !scanned.damaged
 }
 
-/// Takes records out of index and memory, and out of the list; returns how many the index had.
+/// Removes records from index and memory, and clears the list; returns how many the index had.
 fn forget(state: &State, standing: &mut Vec<Standing>) -> u64 {
     let removed = standing.iter().filter(|(hash, location)| state.index.remove(*hash, *location)).count();
     state.memory.remove_at(standing);
@@ -54,7 +55,7 @@ fn forget(state: &State, standing: &mut Vec<Standing>) -> u64 {
 }
 
 impl Writer {
-    /// Opens the next segment where this one has no room for `bytes`.
+    /// Opens the next segment if this one has no room for `bytes`.
     pub(super) async fn make_room(&mut self, bytes: u64) -> Result<(), Error> {
         if self.position.offset + bytes > self.span.layout.segment_bytes {
             self.open_next_segment().await?;
@@ -74,7 +75,7 @@ impl Writer {
         }
         let next = self.position.epoch + 1;
         let tables = self.tables_ahead(next).await;
-        // Both wait for the disk, and neither for the other.
+        // Both wait for the disk, but not for each other.
         let (flushed, ()) = tokio::join!(self.state.flush(), reclaim(&self.state, next, tables, self.sweeps()));
         flushed?;
         self.flushed_at = Instant::now();
@@ -86,7 +87,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Forgets purges that nothing can fall under any more.
+    /// Forgets purges that cannot affect any object any more.
     pub(super) fn retire_purges(&self) {
         self.intake.drop_purged_in_memory();
         let tail = self.span.layout.tail(self.position.epoch);
@@ -95,7 +96,7 @@ impl Writer {
 
     /// Continues re-inserting requested objects of the segments that are overwritten next.
     pub(super) fn begin_harvest(&mut self) {
-        // A running one still looks for due work before it ends.
+        // A running harvest checks for due work before it ends.
         if self.rewriting.reinsert_percent == 0 {
             let next = self.position.epoch + 1;
             if let Some(old) = next.checked_sub(self.span.layout.segment_count).filter(|&old| old > 0) {
@@ -106,7 +107,7 @@ impl Writer {
         }
     }
 
-    /// Ends re-insertion at its present place.
+    /// Stops re-insertion where it is.
     pub(super) async fn end_harvest(&mut self) {
         if let Some(task) = self.harvest.take() {
             task.abort();
@@ -114,11 +115,11 @@ impl Writer {
         }
     }
 
-    /// Begins to read the segment that is overwritten next, so that its contents are known when that is due.
+    /// Starts reading the tables of the segment that is overwritten next, so that they are known in time.
     pub(super) fn read_tables_ahead(&mut self) {
         let old = (self.position.epoch + 1).checked_sub(self.span.layout.segment_count).filter(|&old| old > 0);
         let Some(old) = old.filter(|_| !self.sweeps()) else { return };
-        // A list that grows has room for twice its contents.
+        // A growing list allocates up to twice the size of its contents.
         let most = self.tables_bytes_max() as usize / (2 * size_of::<Standing>());
         let span = Arc::clone(&self.span);
         self.tables = Some(task(async move {
@@ -134,26 +135,26 @@ impl Writer {
         }));
     }
 
-    /// The bytes read ahead of the segment that `epoch` will overwrite, if only that segment is in them.
+    /// The tables of the segment that `epoch` will overwrite, if they were read ahead and are complete.
     async fn tables_ahead(&mut self, epoch: u64) -> Option<Tables> {
         let tables = self.tables.take()?.await.ok()?;
         let is_next = tables.epoch + self.span.layout.segment_count == epoch;
         Some(tables).filter(|tables| is_next && tables.is_whole)
     }
 
-    /// The memory of tables that are read ahead, in bytes.
+    /// The largest memory of tables that are read ahead, in bytes.
     pub(super) fn tables_bytes_max(&self) -> u64 {
         if self.sweeps() { 0 } else { self.memory_bytes / TABLES_SHARE }
     }
 
-    /// Whether looking through index and memory costs less than reading tables.
+    /// Whether searching index and memory costs less than reading tables.
     fn sweeps(&self) -> bool {
         self.state.index.bytes() <= SWEEP_INDEX_BYTES_MAX
     }
 }
 
-/// Forgets the objects of the segment that `epoch` will overwrite; `tables` lists them, if it was read ahead; if it
-/// `sweeps`, index and memory are searched.
+/// Forgets the objects of the segment that `epoch` will overwrite. `tables` lists them if they were read ahead. With
+/// `sweeps`, index and memory are searched instead.
 async fn reclaim(state: &State, epoch: u64, tables: Option<Tables>, mut sweeps: bool) {
     let layout = &state.span.layout;
     let Some(old) = epoch.checked_sub(layout.segment_count).filter(|&old| old > 0) else { return };

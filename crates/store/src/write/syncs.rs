@@ -1,7 +1,7 @@
 //! Flushes, and the syncs that they answer.
 //!
-//! Owns: when the device is flushed for its callers or because of its interval. One flush is under way at a time,
-//! beside appends; what was written since it began is not flushed by it.
+//! Owns: when the device is flushed for callers or because of the interval. At most one flush is running, at the same
+//! time as appends; it does not cover bytes written after it began.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -12,15 +12,15 @@ use tokio::time::Instant;
 use super::{Reply, Writer};
 use crate::error::Error;
 
-/// The outcome of a flush, and the syncs that it answers.
+/// The result of a flush, and the syncs that it answers.
 pub(super) struct Flushed {
     result: Result<(), Error>,
     replies: Vec<Reply>,
 }
 
 impl Writer {
-    /// Begins the flush for syncs whose entries are all written, unless another is under way, which does not cover
-    /// later writes.
+    /// Starts a flush for the syncs whose entries are all written. If a flush is already running, they wait: it does
+    /// not cover later writes.
     pub(super) fn serve_syncs(&mut self) {
         if self.state.stopped().is_some() {
             for (_, reply) in self.syncs_waiting.drain(..) {
@@ -49,7 +49,7 @@ impl Writer {
         }
     }
 
-    /// Flushes beside appends, and answers the syncs that are due when that is done.
+    /// Starts a flush at the same time as appends; when it is done, the due syncs are answered.
     pub(super) fn begin_flush(&mut self) {
         self.flushed_at = Instant::now();
         let (state, replies) = (Arc::clone(&self.state), std::mem::take(&mut self.syncs_due));
@@ -67,7 +67,7 @@ impl Writer {
         for reply in replies.drain(..) {
             let _ = reply.send(result.clone());
         }
-        // Kept for the next flush, which then allocates no list.
+        // The list is kept for the next flush, which then need not allocate one.
         self.syncs_due = replies;
     }
 

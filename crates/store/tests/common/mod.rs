@@ -1,4 +1,4 @@
-//! The parts that the tests of the store share.
+//! Functions that several tests of the store use.
 #![allow(dead_code)]
 
 use std::sync::Arc;
@@ -8,13 +8,13 @@ use bytes::Bytes;
 use nectary_block::{MemoryDevice, SharedDevice};
 use nectary_store::{CreateOptions, KeyRef, OpenOptions, Store};
 
-/// Options of a small budget; memory is empty when a store is opened.
+/// Options with a small memory budget; memory is empty after opening.
 pub fn options() -> OpenOptions {
     let write_delay = Duration::from_millis(20);
     OpenOptions { memory_bytes: 32 << 20, write_delay, warm_up: false, ..OpenOptions::default() }
 }
 
-/// A new store in memory, open.
+/// Makes and opens a new store on a device in memory.
 pub async fn fresh(bytes: u64) -> (Arc<MemoryDevice>, Store) {
     let device = Arc::new(MemoryDevice::new(bytes));
     Store::create(device.clone(), &CreateOptions::default()).await.unwrap();

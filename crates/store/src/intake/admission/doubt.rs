@@ -1,24 +1,24 @@
-//! Records that may be on the disk though the index does not lead to them.
+//! Records that may be on the disk although the index does not point to them.
 //!
-//! An object that is not admitted must not replace anything on the disk: a crash would bring that back. A hash that the
-//! index knows is certain; this file owns the rest, where only something old and intact is behind a key that the index
-//! has lost:
+//! An object that is not admitted must not replace anything on the disk: after a crash, the replaced version would be
+//! found again. If the index has the hash, something is on the disk. This file owns the other case: the index has lost
+//! a key, and an old intact record of it may still be on the disk:
 //!
-//! | why the index does not lead there | what is remembered |
+//! | why the index has no entry | what is remembered |
 //! |---|---|
-//! | a purge that is not durable yet took it out | how many such purges there are: while there is one, everything is admitted |
-//! | it waits to be rewritten, and its old place was reclaimed in the meantime | its hash, until it is written |
-//! | a newer version of it was found damaged, and nothing older may be believed | its hash, for a cycle of the ring |
-//! | the index gave it up at its bound | that: for a cycle of the ring everything is admitted |
-//! | parts of the index were made again, as their checkpoint is damaged | likewise |
-//! | its part of the index has not come yet after a restart | `Presence` knows: objects of that part are admitted |
+//! | a purge that is not durable yet removed it | the number of such purges: while there is one, everything is admitted |
+//! | the object waits to be rewritten, and its old place was reclaimed in the meantime | its hash, until it is written |
+//! | a newer version was found damaged, so no older version may be returned | its hash, for one cycle of the ring |
+//! | the index was full and dropped the entry | that this happened: everything is admitted for one cycle of the ring |
+//! | parts of the index were rebuilt, because their checkpoint is damaged | the same |
+//! | its part of the index is not loaded yet after a restart | nothing: `Presence` knows it, and objects of that part are admitted |
 //!
-//! An object that a durable purge killed, or a newer record replaced, does not come back. A head whose fragments are
-//! not all there any more stays in the index where admission is on (`Store::get`). Before a cycle is over the ring has
-//! overwritten whatever was meant.
+//! An object that was purged durably, or replaced by a newer record, is never found again. If admission rules are set,
+//! a head whose fragments are incomplete stays in the index (`Store::get`). One cycle of the ring overwrites every
+//! record that was in doubt.
 //!
-//! A restart forgets all this, and needs none of it: recovery begins where this open's checkpoint or replay ended, so
-//! what the index lost it does not find again, unless both checkpoints are damaged later too.
+//! A restart forgets all this and does not need it: recovery starts from the checkpoint, or the end of the replay, of
+//! this opening. So it does not find again what the index lost, except if both checkpoints are damaged later.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,17 +29,16 @@ use crate::names::key::KeyHash;
 /// The number of damaged keys that are remembered one by one; beyond it, everything is admitted for a cycle.
 const DAMAGED_MAX: usize = 1024;
 
-/// What is remembered.
+/// The cases of doubt that are remembered.
 #[derive(Default)]
 pub struct Doubt {
-    /// Purges that hold in memory and are not durable yet. An object that was given up before it was written counts for
-    /// ever.
+    /// Purges that are valid in memory and not durable yet. A purge that never becomes durable stays counted.
     purges: AtomicU64,
     /// Objects that wait to be rewritten.
     moving: Mutex<HashSet<KeyHash>>,
-    /// Keys with a damaged record, and the epoch with which the cycle is over.
+    /// Keys with a damaged record, and the epoch at which their cycle ends.
     damaged: Mutex<HashMap<KeyHash, u64>>,
-    /// Entries that the index had given up when it was last looked at.
+    /// How many entries the index had dropped at the last check.
     evictions: AtomicU64,
     /// Everything is in doubt until this epoch is written.
     all_until: AtomicU64,
@@ -56,25 +55,25 @@ impl Doubt {
         self.purges.fetch_sub(count, Ordering::AcqRel);
     }
 
-    /// Notes that an object is to be queued to be rewritten; while the index still leads to its old place. False if
-    /// it is queued already: the later of two copies would be one that the index does not lead to, and outlive the one
-    /// that it does.
+    /// Notes that an object will be queued for rewriting. Call it while the index still points to the old place.
+    /// Returns false if the object is already queued: the index would not point to a second copy, and the second copy
+    /// would live longer than the first.
     pub fn move_begins(&self, hash: KeyHash) -> bool {
         lock(&self.moving).insert(hash)
     }
 
-    /// Notes that it was written. A rewritten entry is noted only when the index leads to its new place.
+    /// Notes that the object was rewritten. Call it only after the index points to the new place.
     pub fn move_ends(&self, hash: KeyHash) {
         lock(&self.moving).remove(&hash);
     }
 
-    /// Whether an object waits to be rewritten. Asked before the index, so that it is found in one of the two.
+    /// Whether an object waits to be rewritten. Check this before the index; then one of the two has the object.
     pub fn is_moving(&self, hash: KeyHash) -> bool {
         lock(&self.moving).contains(&hash)
     }
 
     /// Remembers that a record of a key is damaged; `head` is the epoch that is being written, in a ring of
-    /// `segment_count` segments. Call it before entries of the key leave the index.
+    /// `segment_count` segments. Call it before entries of the key are removed from the index.
     pub fn is_damaged(&self, hash: KeyHash, head: u64, segment_count: u64) {
         let mut damaged = lock(&self.damaged);
         damaged.retain(|_, until| *until > head);
@@ -91,7 +90,7 @@ impl Doubt {
         self.all_until.fetch_max(head + segment_count, Ordering::AcqRel);
     }
 
-    /// Whether the index may have lost something of this key. Asked after the index.
+    /// Whether the index may have lost a record of this key. Check this after the index.
     pub fn is_in_doubt(&self, hash: KeyHash, evictions: u64, head: u64, segment_count: u64) -> bool {
         if self.evictions.fetch_max(evictions, Ordering::AcqRel) < evictions {
             self.is_everywhere(head, segment_count);
@@ -124,7 +123,7 @@ mod tests {
         assert!(!in_doubt(one, 0, 5));
         doubt.is_damaged(one, 5, 10);
         assert!(in_doubt(one, 0, 14) && !in_doubt(other, 0, 14) && !in_doubt(one, 0, 15));
-        // Given up by the index: everything, for a cycle from when it is noticed.
+        // The index dropped entries: everything is in doubt, for one cycle after that is noticed.
         assert!(in_doubt(other, 3, 20) && in_doubt(other, 3, 29) && !in_doubt(other, 3, 30));
         doubt.is_everywhere(40, 10);
         assert!(in_doubt(other, 3, 49) && !in_doubt(other, 3, 50));

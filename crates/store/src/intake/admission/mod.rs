@@ -1,19 +1,19 @@
 //! Admission: which objects are written to the disk.
 //!
-//! Owns: the decision, and the account of it. `options`: the rules; `sketch`: which keys were requested before; `rate`:
-//! the write budget; `doubt`: what may be on the disk without the index knowing. Leaves
-//! to others: everything that happens to an object that is admitted.
+//! Owns: the decision, and its statistics. `options`: the rules; `sketch`: which keys were requested before; `rate`:
+//! the write budget; `doubt`: records that may be on the disk without being in the index. Leaves to others: everything
+//! that happens to an admitted object.
 //!
 //! # Invariants
 //! 1. An object that is, or may be, on the disk is replaced on the disk: the next version is admitted whatever the
-//!    rules say. So no replaced version comes back, whatever happens to the ones in memory.
-//! 2. An object that was not admitted has its own sequence, in the order of all puts, and is on no disk: after a crash
-//!    it is a miss, and so is the one that it replaced (only in memory, by 1).
-//! 3. A refused object is considered again once, when it is requested while it is in memory: then it was requested
-//!    before.
-//! 4. An object that is only in memory and was purged leaves memory before the purge is forgotten (which is when the
-//!    ring has overwritten all that was on the disk then).
-//! 5. If everything is admitted, which is the default, nothing here costs anything.
+//!    rules say. So a replaced version is never found again, whatever happens to the versions in memory.
+//! 2. An object that was not admitted has its own sequence, in the order of all puts, and is not on the disk. After a
+//!    crash it is a miss. So is the version that it replaced: by 1, that version was only in memory.
+//! 3. A refused object is considered again once, when it is requested while it is in memory: this is its second
+//!    request.
+//! 4. An object that is only in memory and was purged leaves memory before the purge is forgotten (the purge is
+//!    forgotten when the ring has overwritten everything older).
+//! 5. If everything is admitted, which is the default, admission costs nothing.
 
 mod doubt;
 mod options;
@@ -35,21 +35,21 @@ pub use rate::WriteBudgetStat;
 use rate::WriteRate;
 use sketch::Sketch;
 
-/// The memory of requests takes at most this share of the memory budget.
+/// The sketch of past requests takes at most 1/`SKETCH_SHARE` of the memory budget.
 const SKETCH_SHARE: u64 = 64;
 
 /// The decision on an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Decision {
-    /// It is written.
+    /// The object is written.
     Admitted,
-    /// It is written, because something older is or may be on the disk.
+    /// The object is written, because an older version is or may be on the disk.
     Replaces,
-    /// It is not: its key was not requested before.
+    /// The object is not written: its key was not requested before.
     FirstRequest,
-    /// It is not: it is too short or too long.
+    /// The object is not written: it is too short or too long.
     Size,
-    /// It is not admitted: too much has been written lately.
+    /// The object is not written: too much has been written lately.
     Budget,
 }
 
@@ -60,27 +60,27 @@ impl Decision {
     }
 }
 
-/// How admission stands.
+/// The state of admission.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct AdmissionStat {
-    /// The clients whose requests let an object in.
+    /// The rule by which requests admit an object.
     pub rule: AdmitRule,
-    /// Shorter bodies are not admitted, in bytes.
+    /// Bodies of fewer bytes are not admitted.
     pub bytes_min: u64,
-    /// Longer bodies are not admitted, in bytes.
+    /// Bodies of more bytes are not admitted.
     pub bytes_max: Option<u64>,
-    /// How many requests of different keys are remembered at least.
+    /// The smallest number of different requested keys that are remembered.
     pub remembered_requests: u64,
-    /// Its share of the memory budget, in bytes.
+    /// The memory of the sketch of past requests, in bytes.
     pub remembered_bytes: u64,
-    /// The share of the bytes put that was admitted, since the store was opened.
+    /// The admitted share of the bytes that were put, since the store was opened.
     pub admitted_share: Option<f64>,
     /// The write budget, and how much of it is used.
     pub write_budget: Option<WriteBudgetStat>,
 }
 
 impl AdmissionStat {
-    /// Adds that of another span.
+    /// Adds the state of another span.
     pub(crate) fn add(&mut self, other: &AdmissionStat) {
         self.remembered_requests += other.remembered_requests;
         self.remembered_bytes += other.remembered_bytes;
@@ -102,7 +102,7 @@ pub(crate) struct Admission {
 }
 
 impl Admission {
-    /// Admission by `options` in a store with this much memory.
+    /// Makes admission by `options`, for a store with this much memory.
     pub fn new(options: &AdmissionOptions, memory_bytes: u64) -> Admission {
         let remembers = options.rule == AdmitRule::SecondRequest;
         let seed = options.seed.unwrap_or_else(random_u64);
@@ -121,12 +121,12 @@ impl Admission {
         self.is_open
     }
 
-    /// Its share of the memory budget, in bytes.
+    /// The memory of admission, in bytes.
     pub fn bytes(&self) -> u64 {
         self.sketch.as_ref().map_or(0, |sketch| lock(sketch).bytes())
     }
 
-    /// Whether a body of this many bytes is one that may be admitted.
+    /// Whether the rules on size allow a body of this many bytes.
     pub fn has_size(&self, bytes: u64) -> bool {
         (bytes == 0 || bytes >= self.options.bytes_min) && !self.is_too_long(bytes)
     }
@@ -136,7 +136,7 @@ impl Admission {
         self.options.bytes_max.is_some_and(|most| bytes > most)
     }
 
-    /// Decides about something that replaces nothing on the disk; notes that its key was requested.
+    /// Decides about an object that replaces nothing on the disk; notes that its key was requested.
     pub fn judge(&self, hash: KeyHash, bytes: Option<u64>, written_bytes: u64, waiting_bytes: u64) -> Decision {
         if bytes.is_some_and(|bytes| !self.has_size(bytes)) {
             return Decision::Size;
@@ -153,13 +153,13 @@ impl Admission {
         }
     }
 
-    /// Whether the budget admits an object of this size, with these bytes written and these waiting.
+    /// Whether the budget admits an object of `bytes`, when so many bytes were written and so many wait.
     pub fn is_in_budget(&self, bytes: u64, written_bytes: u64, waiting_bytes: u64) -> bool {
         let now_us = self.begun.elapsed().as_micros() as u64;
         self.rate.as_ref().is_none_or(|rate| lock(rate).admits(now_us, written_bytes, waiting_bytes, bytes))
     }
 
-    /// The state, with these bytes written and counted.
+    /// The state of admission; the arguments are the written bytes and the counters of the span.
     pub fn stat(&self, written_bytes: u64, counts: &Counts) -> AdmissionStat {
         let (remembered_requests, remembered_bytes) = match &self.sketch {
             Some(sketch) => {

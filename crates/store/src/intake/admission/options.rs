@@ -1,6 +1,6 @@
-//! The rules of admission to the disk, as callers give them.
+//! The rules of admission to the disk, as the caller sets them.
 //!
-//! Owns: the rules, their names and bounds, and how a write budget is written down.
+//! Owns: the rules, their names and bounds, and the text form of a write budget.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,9 +10,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
 
-/// The smallest write budget, in bytes a day.
+/// The smallest write budget, in bytes per day.
 pub const WRITE_BUDGET_BYTES_A_DAY_MIN: u64 = 64 << 20;
-/// The names of periods, and their lengths in seconds; the first of each length is the one that is shown.
+/// The names of periods, and their lengths in seconds; the first name of each length is used for display.
 const PERIODS: [(&str, u64); 9] = [
     ("day", 86_400),
     ("d", 86_400),
@@ -25,19 +25,19 @@ const PERIODS: [(&str, u64); 9] = [
     ("s", 1),
 ];
 
-/// Which objects are written to the disk, as far as their requests decide it.
+/// Which objects are written to the disk, by their earlier requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum AdmitRule {
-    /// All of them.
+    /// All objects.
     #[default]
     All,
-    /// Objects whose key was requested before, as far as that is remembered.
+    /// Objects whose key was requested before, if that request is still remembered.
     SecondRequest,
 }
 
 impl AdmitRule {
-    /// Its name, as it is given and shown.
+    /// The name of the rule, for parsing and display.
     pub fn name(self) -> &'static str {
         match self {
             AdmitRule::All => "all",
@@ -60,14 +60,14 @@ impl FromStr for AdmitRule {
 /// How much may be written to the device in a period.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WriteBudget {
-    /// Bytes of a period.
+    /// Bytes per period.
     pub bytes: u64,
     /// The period.
     pub period: Duration,
 }
 
 impl WriteBudget {
-    /// The bytes that it allows in a second.
+    /// The bytes that the budget allows per second.
     pub fn bytes_per_s(&self) -> f64 {
         self.bytes as f64 / self.period.as_secs_f64()
     }
@@ -97,20 +97,21 @@ impl fmt::Display for WriteBudget {
 
 /// The rules of admission to the disk. Other objects are served all the same, and may stay in memory.
 ///
-/// The default admits everything. An object that replaces one that is, or may be, on the disk is admitted in any case.
+/// The default admits everything. An object is admitted in any case if it replaces an object that is, or may be, on the
+/// disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct AdmissionOptions {
-    /// By who asks.
+    /// The rule by earlier requests.
     pub rule: AdmitRule,
-    /// Bodies of fewer bytes are not admitted, except empty ones, as those may be redirects. For a body of unknown
-    /// length this is decided when it ends as one record.
+    /// Bodies of fewer bytes are not admitted, except empty ones, which may be redirects. For a body of unknown length
+    /// this is decided at its end, if it fits into one record.
     pub bytes_min: u64,
     /// Bodies of more bytes are not admitted.
     pub bytes_max: Option<u64>,
-    /// How much may be written to the device: beyond it less is admitted. In a store of several spans each span gets a
-    /// share by its size.
+    /// How much may be written to the device; near this limit, fewer objects are admitted. In a store of several spans,
+    /// each span gets a share in proportion to its size.
     pub write_budget: Option<WriteBudget>,
-    /// The source of chance under a write budget; by default each store's own.
+    /// The seed of random decisions under a write budget; by default each store draws its own.
     pub seed: Option<u64>,
 }
 
@@ -120,8 +121,8 @@ impl AdmissionOptions {
         *self == AdmissionOptions { seed: self.seed, ..AdmissionOptions::default() }
     }
 
-    /// Checks all that needs no device. *Errors*: `Invalid` for bounds that nothing meets, and for a budget that is too
-    /// small.
+    /// Checks the options without a device. *Errors*: `Invalid` for bounds that no object meets, and for a budget that
+    /// is too small.
     pub fn check(&self) -> Result<(), Error> {
         if let Some(most) = self.bytes_max
             && most < self.bytes_min.max(1)
@@ -142,7 +143,7 @@ impl AdmissionOptions {
         Ok(())
     }
 
-    /// These options for a part of a store, of this many of `all` shares.
+    /// The options of a part of a store: `share` of `all` shares.
     pub(crate) fn share(self, share: u64, all: u64) -> AdmissionOptions {
         let part = |bytes: u64| (u128::from(bytes) * u128::from(share) / u128::from(all.max(1))) as u64;
         let write_budget = self.write_budget.map(|budget| WriteBudget { bytes: part(budget.bytes).max(1), ..budget });

@@ -1,23 +1,23 @@
-//! The write budget: how likely an object is admitted, so that the device is written no faster than it may be.
+//! The write budget: the probability that an object is admitted, so that the device is not written faster than allowed.
 //!
 //! # Idea
-//! Credit for writing comes in at the budget's rate, and is kept up to what comes in during one *window* (a 24th of the
-//! budget's period, at least a minute). Every write to the device is debited: objects with their headers and padding,
-//! re-insertions, checkpoints, purges; and waiting objects are debited before anything is admitted. An object is
-//! admitted
-//! - with the chance `credit / (half of a window's credit)`, at most 1. So nobody notices the budget while half of the
-//!   window's credit is left; below, admission thins out, and where more is offered than may be written the credit
-//!   stays at the level at which the admitted share of the offer is what the budget allows. There are no gaps and no
+//! Credit for writing accrues at the budget's rate, up to the credit of one *window* (1/24 of the budget's period, at
+//! least a minute). Every write to the device is debited: objects with their headers and padding, re-insertions,
+//! checkpoints, purges. Waiting objects are also subtracted before an object is admitted. An object is admitted
+//! - with the probability `credit / (half of a window's credit)`, at most 1. So the budget has no effect while at least
+//!   half of a window's credit is left; below that, fewer objects are admitted. If more is offered than may be written,
+//!   the credit settles at the level where the admitted share equals what the budget allows. There are no gaps and no
 //!   bursts;
 //! - and only if the credit covers it. So the credit never falls below 0 because of objects that could be refused.
 //!
 //! Writes that cannot be refused (replacements of objects on the disk, checkpoints) may overdraw by up to a window's
-//! credit, which is paid back before anything is admitted again.
+//! credit; the debt is paid back before anything is admitted again.
 //!
 //! # Promise
-//! In any time `t` at most `rate * t` and one window's credit are written, beside writes that could not be refused.
+//! In any time `t`, at most `rate * t` plus one window's credit is written, not counting writes that could not be
+//! refused.
 //!
-//! A plain state machine: it has no clock, and its chance comes from a seed.
+//! A plain state machine: it has no clock, and its random numbers come from a seed.
 
 use serde::{Deserialize, Serialize};
 
@@ -34,16 +34,16 @@ const WINDOW_S_MIN: f64 = 60.0;
 pub struct WriteBudgetStat {
     /// The bytes that may be written in a period.
     pub budget_bytes: u64,
-    /// The period: that of the budget, or 24 minutes if that is shorter; in seconds.
+    /// The period of the budget, at least 24 minutes; in seconds.
     pub period_s: u64,
-    /// What was written in the last period, or since the store was opened, in bytes; exact to a 24th of the period.
+    /// The bytes written in the last period, or since the store was opened; the period is exact to 1/24 of it.
     pub used_bytes: u64,
-    /// The chance that an object has to be admitted now.
+    /// The probability that an object is admitted now.
     pub chance: f64,
 }
 
 impl WriteBudgetStat {
-    /// Adds that of another span.
+    /// Adds the state of another span.
     pub(crate) fn add(&mut self, other: &WriteBudgetStat) {
         let all = self.budget_bytes + other.budget_bytes;
         if all > 0 {
@@ -62,7 +62,7 @@ pub struct WriteRate {
     window_s: f64,
     credit_bytes: f64,
     at_us: u64,
-    /// All bytes written, at the last report.
+    /// All bytes written up to the last call.
     written_bytes: u64,
     /// The bytes written in each of the last windows, and the number of the newest window.
     windows: [u64; WINDOWS],
@@ -71,7 +71,7 @@ pub struct WriteRate {
 }
 
 impl WriteRate {
-    /// Begins at time 0, when nothing is written yet, with half of a window's credit.
+    /// Starts at time 0, with nothing written yet and half of a window's credit.
     pub fn new(budget: &WriteBudget, seed: u64) -> WriteRate {
         let window_s = (budget.period.as_secs_f64() / WINDOWS as f64).max(WINDOW_S_MIN);
         let bytes_per_s = budget.bytes_per_s();
@@ -87,7 +87,7 @@ impl WriteRate {
         }
     }
 
-    /// Whether an object of `bytes` is admitted at `now_us`, when `written_bytes` were written in all and
+    /// Whether an object of `bytes` is admitted at `now_us`, when `written_bytes` were written in total and
     /// `waiting_bytes` wait.
     pub fn admits(&mut self, now_us: u64, written_bytes: u64, waiting_bytes: u64, bytes: u64) -> bool {
         self.catch_up(now_us, written_bytes);
@@ -97,7 +97,7 @@ impl WriteRate {
         bytes as f64 <= credit && drawn < chance
     }
 
-    /// How it stands.
+    /// The state of the budget.
     pub fn stat(&mut self, now_us: u64, written_bytes: u64) -> WriteBudgetStat {
         self.catch_up(now_us, written_bytes);
         let period_s = self.window_s * WINDOWS as f64;
@@ -113,7 +113,7 @@ impl WriteRate {
         (credit_bytes / (self.bytes_per_s * self.window_s / 2.0)).clamp(0.0, 1.0)
     }
 
-    /// Takes in the credit of the time since, and debits what was written.
+    /// Adds the credit for the time since the last call, and debits the bytes written since.
     fn catch_up(&mut self, now_us: u64, written_bytes: u64) {
         let most = self.bytes_per_s * self.window_s;
         let elapsed_s = now_us.saturating_sub(self.at_us) as f64 / 1e6;
@@ -146,14 +146,14 @@ mod tests {
     const SECOND_US: u64 = 1_000_000;
     const DAY_S: u64 = 86_400;
 
-    /// A day in which an object of `bytes` is offered `per_s` times a second; bytes written by the end of each window,
-    /// and all.
+    /// Simulates a day in which an object of `bytes` is offered `per_s` times a second. Returns the bytes written by
+    /// the end of each window, and by the end of the day.
     fn day(rate: &mut WriteRate, per_s: u64, bytes: u64) -> (Vec<u64>, u64) {
         let (mut written, mut windows) = (0, Vec::new());
         for second in 0..DAY_S {
             for part in 0..per_s {
                 let now_us = second * SECOND_US + part * SECOND_US / per_s;
-                // An append carries a twentieth more than its objects.
+                // An append is 5 % larger than its objects.
                 if rate.admits(now_us, written, 0, bytes) {
                     written += bytes * 21 / 20;
                 }
@@ -200,7 +200,7 @@ mod tests {
     fn what_cannot_be_refused_is_paid_back_and_no_debt_outlives_a_window() {
         let mut rate = WriteRate::new(&budget("24G/day"), 7);
         let hour_us = 3600 * SECOND_US;
-        // Ten hours' worth at once, which nobody could refuse.
+        // Ten hours' worth of writes at once that cannot be refused.
         let written = 10 << 30;
         assert!(!rate.admits(hour_us / 4, written, 0, 1));
         assert!(!rate.admits(hour_us, written, 0, 1));

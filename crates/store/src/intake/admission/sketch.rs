@@ -1,25 +1,24 @@
-//! Which keys were requested of late: two Bloom filters in turn.
+//! Which keys were requested lately: two Bloom filters in turn.
 //!
-//! Owns: the memory of requests. A request is noted in the younger filter and looked for in both. When the younger has
-//! noted as many as it is made for, the older is emptied and becomes the younger. So the last `count_max` requests of
-//! different keys are remembered at least, and twice as many at most; there is no clock. All bits of a key are in one
-//! cache line.
+//! Owns: the memory of past requests. A request is noted in the younger filter and looked up in both. When the younger
+//! filter is full, the older one is emptied and becomes the younger. So at least the last `count_max` requested keys
+//! are remembered, and at most twice as many; there is no clock. All bits of a key are in one cache line.
 //!
-//! *Cost*: [`BITS_PER_REQUEST`] bits for each request in each filter; two cache lines a request. A key that was never
-//! requested counts as known in less than 3 of 100 cases (measured by a test): it is then admitted too
-//! early, nothing worse. A restart forgets all.
+//! *Cost*: [`BITS_PER_REQUEST`] bits per request in each filter; two cache lines per request. Fewer than 3 of 100 keys
+//! that were never requested count as known (measured by a test); such a key is admitted too early, with no other
+//! effect. A restart forgets all requests.
 
 use crate::names::key::KeyHash;
 
-/// Bits of a filter for each request of its capacity.
+/// Bits of a filter per request of its capacity.
 const BITS_PER_REQUEST: u64 = 12;
-/// Bits that a key sets.
+/// How many bits a key sets.
 const PROBES: u32 = 6;
-/// A line of a processor's cache, in words.
+/// A cache line, in words.
 const LINE_WORDS: usize = 8;
 const LINE_BITS_LOG: u32 = 9;
 
-/// Requests that are remembered.
+/// The requests that are remembered.
 pub struct Sketch {
     younger: Vec<u64>,
     older: Vec<u64>,
@@ -29,27 +28,27 @@ pub struct Sketch {
 }
 
 impl Sketch {
-    /// Makes one that takes `bytes` of memory, and remembers nothing yet.
+    /// Makes an empty sketch of `bytes` of memory.
     pub fn new(bytes: u64) -> Sketch {
         let words = (bytes as usize / 2 / 8 / LINE_WORDS).max(1) * LINE_WORDS;
         let count_max = words as u64 * 64 / BITS_PER_REQUEST;
         Sketch { younger: vec![0; words], older: vec![0; words], count: 0, count_max }
     }
 
-    /// The memory it takes, in bytes.
+    /// The memory of the sketch, in bytes.
     pub fn bytes(&self) -> u64 {
         (self.younger.len() + self.older.len()) as u64 * 8
     }
 
-    /// How many requests of different keys it remembers at least.
+    /// The smallest number of different requested keys that are remembered.
     pub fn count_max(&self) -> u64 {
         self.count_max
     }
 
-    /// Notes a request; whether its key was requested before.
+    /// Notes a request; returns whether its key was requested before.
     pub fn note(&mut self, hash: KeyHash) -> bool {
         let lines = self.younger.len() / LINE_WORDS;
-        // The upper half of the hash chooses the line, the lower one the bits in it.
+        // The upper half of the hash chooses the line, the lower half the bits in it.
         let upper = (hash.0 >> 64) as u64;
         let line = ((u128::from(upper) * lines as u128) >> 64) as usize * LINE_WORDS;
         let mut mask = [0_u64; LINE_WORDS];
@@ -115,7 +114,7 @@ mod tests {
     fn few_keys_that_were_never_asked_for_are_taken_for_known() {
         let mut sketch = Sketch::new(1 << 20);
         let most = sketch.count_max();
-        // As full as both ever get.
+        // Both filters are as full as they can be.
         note_all(&mut sketch, 0..2 * most - 1000);
         let wrong = (0..1000).filter(|&number| sketch.note(hash(1 << 40 | number))).count();
         println!("{wrong} of 1000 mistaken for known");

@@ -1,4 +1,4 @@
-//! Tests of the memory tier: which entries stay, which leave, and that its bound holds.
+//! Tests of the memory tier: which entries stay, which are evicted, and that its bound is kept.
 
 use nectary_cache::Gdsf;
 
@@ -53,7 +53,7 @@ fn what_is_unwritten_has_its_room_from_the_policy_and_gives_it_back() {
     assert!(unwritten == 0 && used > capacity * 9 / 10, "{used}");
 }
 
-/// An entry of `number`'s key, of version `sequence`; if `alone`, it is only in memory.
+/// Version `sequence` of the entry of key `number`; only in memory if `alone` is set.
 fn version(number: u64, sequence: u64, alone: bool) -> Arc<Entry> {
     let of = entry(number);
     let parts = EntryParts {
@@ -70,7 +70,7 @@ fn version(number: u64, sequence: u64, alone: bool) -> Arc<Entry> {
     Arc::new(if alone { Entry::in_memory_alone(parts, sequence) } else { Entry::new(parts, sequence) })
 }
 
-/// The policy has exactly the objects that are on disk or only in memory, with their weight, and no more than its
+/// Checks that the policy has exactly the objects that are on disk or only in memory, with their weights, within its
 /// capacity.
 fn assert_policy_is_right(tier: &MemoryTier) {
     let pinned = tier.map.pin();
@@ -100,7 +100,7 @@ fn committed_without_the_lock_while_others_are_read_evicted_written_and_removed(
     let (to_writer, to_write) = std::sync::mpsc::channel::<Arc<Entry>>();
     std::thread::scope(|scope| {
         let (tier, sequence, written, ended) = (&tier, &sequence, &written, &ended);
-        // The writer: gives each a place, then hands it over; some it removes.
+        // The writer: gives each entry a location, then hands it over; it removes some.
         scope.spawn(move || {
             for (at, entry) in to_write.iter().enumerate() {
                 assert!(entry.location().is_none() && !entry.is_in_memory_alone());
@@ -113,7 +113,7 @@ fn committed_without_the_lock_while_others_are_read_evicted_written_and_removed(
             }
             ended.store(true, Ordering::Relaxed);
         });
-        // A reader: puts old versions back if nothing is, and lets the capacity breathe.
+        // A reader: puts an old version if there is no entry, and removes it again.
         scope.spawn(move || {
             let mut at = 0;
             while !ended.load(Ordering::Relaxed) {

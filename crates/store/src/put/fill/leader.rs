@@ -1,7 +1,7 @@
 //! The leader's side of a fill: the caller that fetches a key.
 //!
 //! Owns: the head, the window of chunks, and how a body becomes an entry, or fragments and a head. Promises: an
-//! unfinished fill is not stored.
+//! unfinished fill stores no object.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
@@ -23,7 +23,7 @@ use crate::names::key::{Key, KeyHash, KeyRef, PrimaryHash, hash_fragment};
 use crate::names::tag::Tags;
 use crate::put::commit::Puts;
 
-/// How long a fill waits for room in the store before it goes on without being stored.
+/// How long a fill waits for room in the store before it continues without being stored.
 const ROOM_WAIT: Duration = Duration::from_millis(500);
 
 struct Target {
@@ -33,7 +33,7 @@ struct Target {
     body_bytes: Option<u64>,
 }
 
-/// The right and the duty to fetch a key. Dropped unfinished, it fails: nothing is stored.
+/// The right and the duty to fetch a key. If it is dropped before its end, the fill fails and nothing is stored.
 pub struct Fill {
     puts: Arc<Puts>,
     pub(super) fill: Arc<FillUnderWay>,
@@ -45,7 +45,7 @@ pub struct Fill {
     decision: Decision,
     /// Room for the object, if it is one record of known length.
     reserved: Option<Reserved>,
-    /// It was waited for such room in vain.
+    /// Whether waiting for such room timed out.
     has_no_room: bool,
     ended: bool,
 }
@@ -74,7 +74,7 @@ impl Fill {
         }
     }
 
-    /// The generation under which it runs: a purge with a higher one voids it.
+    /// The generation of the fill: a purge with a higher generation invalidates it.
     pub fn generation(&self) -> u64 {
         self.fill.generation
     }
@@ -85,21 +85,21 @@ impl Fill {
     }
 
     /// Adds tags to the object: before [`start`](Self::start), or before [`refresh`](Self::refresh), which also keeps
-    /// those of the stale object.
+    /// the tags of the stale object.
     ///
-    /// *Errors*: `Invalid` if one has no byte or more than [`TAG_BYTES_MAX`](crate::TAG_BYTES_MAX), or there are
-    /// more than [`TAGS_MAX`](crate::TAGS_MAX) different ones. None of them is kept then, so the caller must not store
-    /// the object.
+    /// *Errors*: `Invalid` if a tag is empty or longer than [`TAG_BYTES_MAX`](crate::TAG_BYTES_MAX), or there are more
+    /// than [`TAGS_MAX`](crate::TAGS_MAX) different tags. Then none of the new tags is kept, so the caller must not
+    /// store the object.
     pub fn tag<'a>(&mut self, tags: impl IntoIterator<Item = &'a [u8]>) -> Result<(), Error> {
         self.tags = self.tags.with(&self.puts.span.tags(tags)?)?;
         Ok(())
     }
 
-    /// Waits, within a bound, for room for an object that begins so and has a body of `body_bytes`, so that
-    /// [`is_promised`](Self::is_promised) is right after [`start`](Self::start). If the length is not known yet, room
-    /// for the longest body of one record is taken, provided that much is free and nothing waits. Before `start`; a
-    /// caller that leaves it out may learn only at the end that the disk is too slow for the body. *Cancel safety*: can
-    /// be called again.
+    /// Waits, for a bounded time, for room for an object with this variant, metadata and length, so that
+    /// [`is_promised`](Self::is_promised) is correct after [`start`](Self::start). If the length is unknown, room for
+    /// the longest body of one record is reserved, provided that half of the queue stays free. Call it before `start`.
+    /// Without this call, the caller may learn only at the end that the disk is too slow for the body. *Cancel safety*:
+    /// can be called again.
     pub async fn wait_for_room(&mut self, variant: &[u8], metadata: &Bytes, body_bytes: Option<u64>) {
         let whole_bytes_max = self.puts.span.layout.whole_bytes_max;
         let described = self.primary.len() + variant.len() + metadata.len() + self.tags.record_bytes();
@@ -114,15 +114,15 @@ impl Fill {
         }
     }
 
-    /// The longest body that is stored, in bytes: a quarter of the span that its key is on.
+    /// The longest body that can be stored, in bytes: a quarter of the key's span.
     pub fn object_bytes_max(&self) -> u64 {
         self.puts.span.layout.object_bytes_max()
     }
 
-    /// Says that the response is storable, under this variant, and shows its head to all followers.
+    /// Declares the response storable under this variant, and shows its head to all followers.
     ///
-    /// Returns false if the store cannot take it (budgets, size, a key or metadata out of bounds): followers are
-    /// then told to go on their own, and so must the caller.
+    /// Returns false if the store cannot take it (budgets, size, a key or metadata out of bounds): followers are then
+    /// told to fetch by themselves, and the caller must also go on without the store.
     pub fn start(&mut self, variant: &[u8], metadata: Bytes, body_bytes: Option<u64>) -> bool {
         let key = KeyRef::new(&self.primary, variant);
         let layout = &self.puts.span.layout;
@@ -161,23 +161,23 @@ impl Fill {
         true
     }
 
-    /// Whether the started object is to be written to the disk. Otherwise it is for those who read it along and, if
-    /// there was room and it is one record, for memory; nothing more is to be done. Of a body of unknown length this
-    /// may change as it comes in.
+    /// Whether the started object will be written to the disk. Otherwise it only serves its followers and, if there was
+    /// room and it is one record, stays in memory; the caller need not do anything else. For a body of unknown length
+    /// the answer may change while the body arrives.
     pub fn is_admitted(&self) -> bool {
         self.decision.is_admitted() && !self.has_no_room
     }
 
-    /// Whether a client may be told that the object will be on the disk: it is admitted, and if its length is not known
-    /// there is room. A body of several records is promised too, and given up if the disk is too slow for it.
+    /// Whether a client may be told that the object will be on the disk: it is admitted and, if its length is unknown,
+    /// room is reserved. A body of several records is also promised, but dropped if the disk is too slow.
     pub fn is_promised(&self) -> bool {
         self.fill.lock().is_promised
     }
 
     /// Passes on the next chunk of the body.
     ///
-    /// Waits while the disk or, where the fill is not stored, the slowest follower is too far behind. *Errors*: more
-    /// bytes than were announced; or nobody reads and nothing is stored any more.
+    /// Waits while the disk is too far behind or, if the fill is not stored, the slowest follower. *Errors*: more bytes
+    /// than were announced; or the fill is not stored and nobody reads it any more.
     pub async fn write(&mut self, chunk: Bytes) -> Result<(), Error> {
         let body_bytes = self.target.as_ref().and_then(|target| target.body_bytes);
         let chunk_bytes = chunk.len() as u64;
@@ -210,8 +210,8 @@ impl Fill {
 
     /// Ends the body and stores the object; returns the sequence of its put.
     ///
-    /// *Errors*: fewer bytes than announced (nothing is stored, followers see an error); or the store did not take it
-    /// (followers see a good end all the same).
+    /// *Errors*: fewer bytes than announced (nothing is stored, followers see an error); or the store did not accept
+    /// the object (followers still see the complete body).
     pub async fn finish(mut self) -> Result<Sequence, Error> {
         let Some(target) = &self.target else {
             return Err(Error::invalid("a fill was finished that was never started"));
@@ -269,7 +269,7 @@ impl Fill {
             generation: self.fill.generation,
             tags: entry.tags.with(&self.tags)?,
         };
-        // A head without its fragments' place on the disk is nothing.
+        // A head is useless without its fragments, which are on the disk: so it is always written.
         let decision = match parts.kind {
             EntryKind::Whole => self.puts.intake.decide(parts.hash, Some(parts.object_bytes)),
             _ => Decision::Replaces,
@@ -280,8 +280,8 @@ impl Fill {
         Ok(object)
     }
 
-    /// Ends a body that is not admitted and not kept in memory. *Errors*: `Busy` if an object of its key was written in
-    /// the meantime; that one stays.
+    /// Ends a body that is neither admitted nor kept in memory. *Errors*: `Busy` if an object of its key was written in
+    /// the meantime; that object stays.
     pub(crate) fn let_go_by(mut self, body_bytes: u64) -> Result<Sequence, Error> {
         let decision = self.decision;
         let gone = self.parts(EntryKind::Whole, Bytes::new(), body_bytes).and_then(|parts| {
@@ -294,14 +294,14 @@ impl Fill {
         gone
     }
 
-    /// Says that the response is not storable: followers go on their own.
+    /// Declares the response not storable: followers fetch by themselves.
     pub fn decline(mut self) {
         self.end(Phase::Declined);
     }
 
     fn end(&mut self, phase: Phase) {
         self.ended = true;
-        // The entry is in memory by now, so that a caller that no longer finds the fill finds the object.
+        // The entry is already in memory: a caller that no longer finds the fill finds the object.
         self.puts.fills.remove(&self.fill);
         self.fill.enter(phase);
     }
@@ -335,7 +335,7 @@ impl Fill {
         Ok(EntryParts { key, primary_hash, hash, kind, metadata, body, object_bytes, generation, tags })
     }
 
-    /// The bytes of an object of one record in the queue.
+    /// The bytes that an object of one record takes in the queue.
     fn weight(&self, body_bytes: u64) -> u64 {
         let target = self.target.as_ref().map_or(0, |target| target.key.len() + target.metadata.len());
         let described = target + self.tags.record_bytes();
@@ -348,9 +348,9 @@ impl Fill {
         self.puts.commit(parts, self.decision, reserved).map(|entry| Sequence(entry.sequence))
     }
 
-    /// Stores the bytes received so far as fragments; the last, short one only at the end.
+    /// Stores the bytes received so far as fragments. The last, shorter fragment is stored only if `at_end` is set.
     async fn store_fragments(&mut self, at_end: bool) {
-        // It is no record that this was meant for.
+        // The room was reserved for an object of one record; this is not one.
         self.reserved = None;
         let fragment_bytes = self.puts.span.layout.fragment_bytes;
         loop {
@@ -416,8 +416,8 @@ impl Drop for Fill {
             self.end(Phase::Failed);
         }
         self.puts.fills.end(self.fill.generation);
-        // Followers hold the chunks they still need through the state; the budget counts running fills, not those that
-        // are read out.
+        // Followers still have the remaining chunks through the state. The budget counts only running fills, not those
+        // that followers read to the end.
         let state = self.fill.lock();
         let held: u64 = state.chunks.iter().map(|chunk| chunk.len() as u64).sum();
         self.puts.fills_shrink(held);

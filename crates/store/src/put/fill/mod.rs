@@ -1,26 +1,26 @@
-//! Fills: one fetch of a key, read by all its waiters while it arrives.
+//! Fills: one fetch of a key, read by all its followers while it arrives.
 //!
-//! Owns: which fill leads, what followers see, and the state both share. `leader` keeps the window of bytes and makes
-//! an entry (or fragments and a head) of a body; `reader` reads along. Leaves to others: where the bytes come from, and
-//! whether they may be stored.
+//! Owns: which caller leads a fill, what followers see, and the state that leader and followers share. `leader` keeps
+//! the window of bytes and makes an entry (or fragments and a head) from a body; `reader` is the followers' side.
+//! Leaves to others: where the bytes come from, and whether they may be stored.
 //!
-//! *Circle*: a role is one of the two sides, and each side returns what the other sees first.
+//! *Circle*: the types here name both sides, and both sides use the types here.
 //!
 //! # States
 //! | state | entered by | followers see |
 //! |---|---|---|
 //! | waiting | `begin_fill` | nothing yet |
-//! | streaming | `start` | head, then bytes as they arrive |
+//! | streaming | `start` | the head, then bytes when they arrive |
 //! | done | `finish` | the rest, then the end |
 //! | object | `refresh` | a whole object |
-//! | declined | `decline`, or `start` over budget | they go on their own |
+//! | declined | `decline`, or `start` over budget | that they must fetch by themselves |
 //! | failed | the `Fill` dropped | an error, before or in the body |
 //!
 //! # The window
-//! Chunks are kept until they are in stored fragments and every follower behind them reads those. If the store cannot
-//! keep up, the fill is no longer stored: chunks then stay until the slowest follower has them, and `write` waits for
-//! it. The same goes for objects that are not admitted to the disk and too long for one record. Either way a fill holds
-//! at most [`WINDOW_BYTES_MAX`] and a fragment.
+//! Chunks are kept until they are stored as fragments; a follower that is further behind reads the fragments. If the
+//! store cannot keep up, the fill is no longer stored: chunks then stay until the slowest follower has read them, and
+//! `write` waits for that follower. The same is true for objects that are not admitted to the disk and too long for one
+//! record. In each case a fill has at most [`WINDOW_BYTES_MAX`] plus one fragment in memory.
 
 use std::sync::Arc;
 
@@ -39,18 +39,18 @@ pub use reader::FillReader;
 
 /// The task of the caller of `begin_fill`.
 pub enum FillRole {
-    /// Fetch it.
+    /// Fetch the key.
     Leader(Fill),
-    /// Somebody does: read along.
+    /// Another caller fetches it: read its fill.
     Follower(FillReader),
-    /// Somebody just did.
+    /// Another caller has just stored it.
     Resident(Object),
 }
 
 /// The first thing that a follower sees.
 #[derive(Debug)]
 pub enum FillHead {
-    /// The response is being stored: read its body along.
+    /// The response is arriving: read its body.
     Streaming {
         /// The variant part of the key under which it will be found.
         variant: Bytes,
@@ -61,9 +61,9 @@ pub enum FillHead {
     },
     /// A stale response has been confirmed.
     Object(Object),
-    /// It is not storable: go on your own.
+    /// The response is not storable: fetch it yourself.
     Declined,
-    /// The fetch failed: go on your own, or fail too.
+    /// The fetch failed: fetch yourself, or fail too.
     Failed,
 }
 

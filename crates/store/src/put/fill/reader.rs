@@ -1,7 +1,7 @@
 //! The followers' side of a fill: readers of a body while it arrives.
 //!
-//! Owns: a position in the body; the window of a fill that is not stored waits for it. Promises: the bytes in their
-//! order, or an error; never a gap.
+//! Owns: a follower's position in the body; if the fill is not stored, its window waits for this position. Promises:
+//! the bytes in order, or an error; never a gap.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::error::{Error, ErrorKind};
 use crate::get::lookup::Lookup;
 use crate::names::key::KeyHash;
 
-/// Reads a fill along while it comes in.
+/// Reads the body of a fill while it arrives.
 pub struct FillReader {
     lookup: Arc<Lookup>,
     fill: Arc<FillUnderWay>,
@@ -23,7 +23,8 @@ pub struct FillReader {
 }
 
 impl FillReader {
-    /// Joins a fill from the start of its body, unless bytes of it have been dropped already.
+    /// Joins a fill at the start of its body; `None` if the first bytes are already dropped, or the fill has failed or
+    /// was declined.
     pub(super) fn join(lookup: &Arc<Lookup>, fill: &Arc<FillUnderWay>) -> Option<FillReader> {
         {
             let state = fill.lock();
@@ -69,20 +70,20 @@ impl FillReader {
         }
     }
 
-    /// Whether a client may be told that the object will be on the disk, as
-    /// [`Fill::is_promised`](super::Fill::is_promised) has it; known once the head is. *Cost*: a lock.
+    /// Whether a client may be told that the object will be on the disk, as in
+    /// [`Fill::is_promised`](super::Fill::is_promised); known when the head is known. *Cost*: a lock.
     pub fn is_promised(&self) -> bool {
         self.fill.lock().is_promised
     }
 
-    /// Leaves out the body up to `offset`; before the first [`next`](Self::next).
+    /// Skips the body up to `offset`; call it before the first [`next`](Self::next).
     pub fn skip_to(&mut self, offset: u64) {
         self.moved_to(offset);
     }
 
     /// The next chunk of the body; `None` at its end.
     ///
-    /// *Errors*: the fetch failed or bytes are gone; a caller that passes the body on must break off. *Cancel safety*:
+    /// *Errors*: the fetch failed or bytes are gone; a caller that forwards the body must abort. *Cancel safety*:
     /// nothing is lost.
     pub async fn next(&mut self) -> Option<Result<Bytes, Error>> {
         loop {
@@ -113,7 +114,7 @@ impl FillReader {
         }
     }
 
-    /// Reads what has left the window from the fragments that were stored.
+    /// Reads bytes that are no longer in the window from the stored fragments.
     async fn next_stored(&mut self, hash: Option<KeyHash>) -> Result<Bytes, Error> {
         let fragment_bytes = self.lookup.span.layout.fragment_bytes;
         let (number, skip) = ((self.position / fragment_bytes) as u32, (self.position % fragment_bytes) as usize);

@@ -1,7 +1,7 @@
-//! The fills under way, and the state of each.
+//! The running fills, and the state of each.
 //!
 //! Owns: the running fills, the memory of a fill, and the state that its leader and followers share. Leaves to others:
-//! both sides of it (`leader`, `reader`).
+//! the two sides of a fill (`leader`, `reader`).
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,25 +16,25 @@ use crate::names::tag::Tags;
 use crate::purge::rules::Verdict;
 use crate::state::State;
 
-/// How far a fill runs ahead of its slowest follower when it is not stored, in bytes.
+/// How far a fill that is not stored may be ahead of its slowest follower, in bytes.
 pub const WINDOW_BYTES_MAX: u64 = 2 << 20;
 
-/// The fills under way.
+/// The running fills.
 pub struct FillTable {
     fills: Mutex<HashMap<KeyHash, Arc<FillUnderWay>>>,
-    /// All running fills, also those that later requests do not join.
+    /// All running fills, including those that later requests cannot join.
     running: Mutex<Running>,
-    /// Bytes that all fills hold.
+    /// The memory of all fills, in bytes.
     bytes: AtomicU64,
     pub bytes_max: u64,
 }
 
-/// Fills under way.
+/// The running fills, by generation and counted by key.
 #[derive(Default)]
 struct Running {
     /// By generation.
     primaries: BTreeMap<u64, PrimaryHash>,
-    /// How many there are of each primary key.
+    /// The number of fills per primary key.
     counts: HashMap<PrimaryHash, u64>,
 }
 
@@ -43,18 +43,18 @@ impl FillTable {
         FillTable { fills: Mutex::default(), running: Mutex::default(), bytes: AtomicU64::new(0), bytes_max }
     }
 
-    /// The generation of the oldest fill under way.
+    /// The generation of the oldest running fill.
     pub fn generation_min(&self) -> u64 {
         self.running().primaries.first_key_value().map_or(u64::MAX, |(generation, _)| *generation)
     }
 
-    /// Whether a fill of a primary key is under way.
+    /// Whether a fill of a primary key is running.
     pub fn is_running(&self, primary: PrimaryHash) -> bool {
         self.running().counts.contains_key(&primary)
     }
 
-    /// Draws the generation of a fill that begins: under the lock, so that no purge that it falls under is retired
-    /// before it is known to run.
+    /// Registers a fill and draws its generation. Both happen under one lock, so that a purge that affects the fill is
+    /// not forgotten in between.
     pub fn begin(&self, primary: PrimaryHash, draw: impl FnOnce() -> u64) -> u64 {
         let mut running = self.running();
         let generation = draw();
@@ -78,17 +78,17 @@ impl FillTable {
         self.running.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Bytes that fills hold.
+    /// The memory of all fills, in bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Counts this many bytes more; tells how many there are.
+    /// Counts this many more bytes; returns the new number.
     pub fn add(&self, bytes: u64) -> u64 {
         self.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes
     }
 
-    /// Counts this many bytes less; tells how many are left.
+    /// Counts this many fewer bytes; returns the new number.
     pub fn sub(&self, bytes: u64) -> u64 {
         self.bytes.fetch_sub(bytes, Ordering::Relaxed) - bytes
     }
@@ -135,16 +135,16 @@ pub struct FillState {
     /// The position of the first chunk in the body.
     pub base: u64,
     pub received: u64,
-    /// Bytes from the start that the store has as fragments.
+    /// How many bytes from the start are stored as fragments.
     pub stored: u64,
-    /// The hash under which fragments stand.
+    /// The hash of the object's key, from which the hashes of its fragments are computed.
     pub stored_hash: Option<KeyHash>,
     pub not_stored: bool,
-    /// Whether it is to be written to the disk.
+    /// Whether the object will be written to the disk.
     pub is_admitted: bool,
-    /// Whether readers may say so.
+    /// Whether readers may tell clients that it will be on the disk.
     pub is_promised: bool,
-    /// Those of the head.
+    /// The tags of the object, set with the head.
     pub tags: Tags,
     pub followers: HashMap<u64, u64>,
     pub follower_next: u64,
@@ -173,7 +173,8 @@ impl FillUnderWay {
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Whether a later purge may name the object that is being fetched. A fill without a head yet may get any tag.
+    /// Whether a purge after the fill began may match the object being fetched. A fill without a head may still get any
+    /// tag.
     pub fn is_purged(&self, of: &State, primary_hash: PrimaryHash, primary: &[u8]) -> bool {
         let state = self.lock();
         let tags = state.tags.hashes();
