@@ -1,4 +1,4 @@
-//! The benchmarks: built like everything else, run one after another.
+//! The benchmarks: built like all programs, and run one after another.
 //!
 //! Owns: which programs are benchmarks. Leaves to others: the measuring and printing.
 
@@ -13,11 +13,11 @@ use crate::process;
 /// The programs of `crates/e2e` that measure.
 const PROGRAMS: &[&str] = &["bench-memory", "bench-pressure"];
 
-/// A benchmark that takes longer hangs.
+/// A benchmark that takes longer is assumed to hang.
 const LIMIT: Duration = Duration::from_secs(3600);
 
-/// Runs the benchmark that `arguments` begin with (`memory`, `pressure`) with the rest of them, or all without
-/// arguments; returns whether all succeeded.
+/// Runs the benchmark named by the first argument (`memory`, `pressure`) with the other arguments, or all benchmarks
+/// without arguments; returns whether all succeeded.
 pub fn command(arguments: &[String]) -> Result<bool> {
     let chosen = arguments.first().map(|name| format!("bench-{name}"));
     if let Some(unknown) = chosen.as_deref().filter(|name| !PROGRAMS.contains(name)) {

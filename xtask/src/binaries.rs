@@ -1,9 +1,9 @@
-//! Everything that is built: programs and test programs, in one cargo run.
+//! Building: all programs and test programs, in one cargo run.
 //!
-//! Owns: the build, and the place of its results. One run for the whole workspace keeps one set of features, and so one
-//! set of dependency artefacts; running the test programs directly afterwards keeps the build out of their time. The
-//! `nectary` program is then built once more by itself: in the one run it has the test-only features of other crates,
-//! and the tested program is to be the one that users run.
+//! Owns: the build, and where its results are. One run for the whole workspace has one set of features, and so one set
+//! of dependency artefacts. The test programs are then run directly, so that their time does not include the build. The
+//! `nectary` program is built again alone, because in the common run it has the test-only features of other crates, and
+//! the tests must use the program that users run.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -15,7 +15,7 @@ use serde_json::Value;
 use crate::metadata::{Package, Workspace, cargo};
 use crate::process;
 
-/// A build that takes longer hangs.
+/// A build that takes longer is assumed to hang.
 const BUILD_LIMIT: Duration = Duration::from_secs(3600);
 
 /// One built program.
@@ -27,7 +27,7 @@ pub struct Binary {
     pub name: String,
     /// Whether it is a test program.
     pub is_test: bool,
-    /// Where it is.
+    /// Its path.
     pub path: PathBuf,
 }
 
@@ -68,7 +68,8 @@ impl Binaries {
         self.binaries.iter().find(|binary| !binary.is_test && binary.name == name)
     }
 
-    /// A command that runs `binary` as cargo would: in its package's directory, with the path of the `nectary` program.
+    /// A command that runs `binary` as cargo would: in its package's directory, with the path of the `nectary` program
+    /// in the environment.
     pub fn command(&self, binary: &Binary, workspace: &Workspace) -> Command {
         let mut command = Command::new(&binary.path);
         if let Some(package) = workspace.packages.iter().find(|package| package.id == binary.package_id) {
@@ -82,9 +83,9 @@ impl Binaries {
     }
 }
 
-/// Builds the fuzz targets so that they count the code that they reach; the program replaces the usual one.
+/// Builds the fuzz targets with coverage counters; the program replaces the normal one.
 ///
-/// Nectary's own crates alone are built again, by the wrapper, with stable Rust's coverage counters.
+/// Only Nectary's own crates are built again, through the wrapper, with stable Rust's coverage counters.
 pub fn build_with_coverage(workspace: &Workspace) -> Result<()> {
     println!("== build with coverage");
     let mut command = cargo();

@@ -1,15 +1,16 @@
-//! How long the tests of each crate may take on two cores, in seconds.
+//! How long the tests of each crate may take on two cores.
 //!
-//! Owns: the table. A crate over its budget is named, and one that takes a multiple of it is killed; together they must
-//! stay inside the sum, fifteen minutes at most after the build (`report`). Longer runs belong into `make soak`.
+//! Owns: the table. A crate that exceeds its budget is reported; one that takes several times its budget is killed. All
+//! crates together must stay within the sum of the budgets, which is at most fifteen minutes after the build
+//! (`report`). Longer runs belong in `make soak`.
 
 /// The budget of a crate that is not in the table. *Units*: seconds.
 const DEFAULT_SECONDS: u64 = 10;
 
-/// A process is killed at this many times its crate's budget: it hangs.
+/// A process is killed after this many times its crate's budget, because it hangs.
 pub const KILL_FACTOR: u64 = 3;
 
-/// The name under which the examples in doc comments are run.
+/// The name for the run of the examples in doc comments.
 pub const DOCTESTS: &str = "doc examples";
 
 const SECONDS: &[(&str, u64)] = &[

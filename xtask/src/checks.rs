@@ -1,6 +1,7 @@
-//! The checks that run no code of ours: formatting, lints, dependency direction, rooms, licences, files and documents.
+//! The checks that do not run the project's code: formatting, lints, dependency direction, rooms, licences, files and
+//! documents.
 //!
-//! Owns: their order and how they are counted, one test each.
+//! Owns: their order, and how they are counted: each as one test.
 
 use std::process::Command;
 use std::time::Duration;
@@ -11,10 +12,10 @@ use crate::metadata::{Workspace, cargo};
 use crate::report::Report;
 use crate::{circles, floors, house, licences, process, rooms};
 
-/// Lints compile everything; longer than this they hang.
+/// Lints compile everything; if they take longer than this, they hang.
 const LIMIT: Duration = Duration::from_secs(3600);
 
-/// Runs the checks alone; returns whether all passed.
+/// Runs only the checks; returns whether all passed.
 pub fn command() -> Result<bool> {
     let workspace = Workspace::load()?;
     let mut report = Report::default();

@@ -1,21 +1,23 @@
-//! Circles between the files of a crate: files that import each other, directly or by way of others.
+//! Circles between the files of a crate: files that import each other, directly or indirectly.
 //!
-//! Owns: reading imports, and finding circles in `crates/*/src`. A circle is defended by a line `//! *Circle*: why` in
-//! one of its files. The exceptions: a file that uses its own folder's front file (`mod.rs`, or the file of the
-//! folder's name) or the crate's, since these hold the common parts of all below them; imports of tests.
+//! Owns: reading imports, and finding circles in `crates/*/src`. A circle is allowed if a line `//! *Circle*: why` in
+//! one of its files defends it. Not counted are imports of tests, and imports of the crate's front file or of the front
+//! file of the own folder (`mod.rs`, or the file with the folder's name), because front files hold the common parts of
+//! everything below them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
-/// The modules of a crate by their paths, as `service::hit`; the crate's own is the empty path.
+/// The imports of each module of a crate, by path such as `service::hit`; the crate's root is the empty path.
 type Imports = BTreeMap<String, BTreeSet<String>>;
 
 /// The line that defends a circle.
 const DEFENCE: &str = "//! *Circle*:";
-/// Crates that have circles today, and how many files stand in one: never raise one, and take it out once it is 0.
+/// Crates that have circles today, and how many of their files are in one: never raise a number, and remove it once it
+/// is 0.
 const OPEN: &[(&str, usize)] = &[("cache", 9)];
-/// How deep folders are looked into.
+/// How deep folders are searched.
 const DEPTH_MAX: usize = 8;
 
 /// The circles that no comment defends, one line each.
@@ -51,7 +53,7 @@ fn judge(name: &str, allowed: usize, circles: &[Vec<String>], problems: &mut Vec
     }
 }
 
-/// The circles of a crate, given the text of each of its modules, that no text of theirs defends.
+/// The undefended circles of a crate, given the text of each of its modules.
 fn undefended(sources: &BTreeMap<String, String>) -> Vec<Vec<String>> {
     let modules: BTreeSet<&str> = sources.keys().map(String::as_str).collect();
     let imports: Imports =
@@ -61,7 +63,7 @@ fn undefended(sources: &BTreeMap<String, String>) -> Vec<Vec<String>> {
     circles(&imports).into_iter().filter(|circle| !is_defended(circle)).collect()
 }
 
-/// Reads the modules below a folder. Files of tests are left out.
+/// Reads the modules below a folder, except files of tests.
 fn collect(folder: &Path, module: &str, depth: usize, sources: &mut BTreeMap<String, String>) {
     let Ok(entries) = fs::read_dir(folder) else { return };
     for path in entries.filter_map(|entry| Some(entry.ok()?.path())) {
@@ -84,7 +86,7 @@ fn collect(folder: &Path, module: &str, depth: usize, sources: &mut BTreeMap<Str
 /// The modules that a module's code names.
 fn imports_of(module: &str, text: &str, modules: &BTreeSet<&str>) -> BTreeSet<String> {
     let mut code = String::new();
-    // Tests stand at the end of a file.
+    // Tests are at the end of a file.
     for line in text.lines().take_while(|line| line.trim() != "#[cfg(test)]") {
         code += line.split("//").next().unwrap_or_default();
         code.push('\n');
@@ -101,12 +103,12 @@ fn imports_of(module: &str, text: &str, modules: &BTreeSet<&str>) -> BTreeSet<St
     found
 }
 
-/// Whether a module is the crate's front, or that of a folder that another one stands in.
+/// Whether a module is the crate's front file, or that of a folder that contains the other module.
 fn is_front_of(front: &str, module: &str) -> bool {
     front.is_empty() || module.strip_prefix(front).is_some_and(|rest| rest.starts_with("::"))
 }
 
-/// Every path that a text begins with: `a::{b, c::d}` is `a::b` and `a::c::d`.
+/// Every path at the beginning of a text: `a::{b, c::d}` is `a::b` and `a::c::d`.
 fn paths(text: &str, found: &mut impl FnMut(&[&str])) {
     /// Reads one tree that follows `before`; returns the rest of the text.
     fn tree<'a>(mut text: &'a str, before: &mut Vec<&'a str>, found: &mut impl FnMut(&[&str])) -> &'a str {
@@ -145,7 +147,7 @@ fn paths(text: &str, found: &mut impl FnMut(&[&str])) {
     tree(text, &mut Vec::new(), found);
 }
 
-/// The module that a path leads to, seen from a module: the longest beginning of it that is one.
+/// The module that a path refers to, as seen from another module: the longest prefix of the path that is a module.
 fn resolve(from: &str, path: &[&str], modules: &BTreeSet<&str>) -> Option<String> {
     let mut at: Vec<&str> = Vec::new();
     if path.first() != Some(&"crate") {
@@ -183,7 +185,7 @@ fn circles(imports: &Imports) -> Vec<Vec<String>> {
     circles
 }
 
-/// The modules that a module reaches by one import or more.
+/// The modules that a module reaches through one or more imports.
 fn reach<'a>(module: &str, imports: &'a Imports) -> BTreeSet<&'a str> {
     let mut reached = BTreeSet::new();
     let mut next: Vec<&str> = imports[module].iter().map(String::as_str).collect();

@@ -1,11 +1,11 @@
 //! The direction of dependencies: a crate depends only on crates of lower floors.
 //!
-//! Owns: the table of floors, as in `docs/overview.svg`, and of the frameworks that may appear in one crate
-//! only. A new crate fails the check until it has a floor here.
+//! Owns: the table of floors, as in `docs/overview.svg`, and the table of frameworks that only certain crates may use.
+//! A new crate fails the check until it has a floor here.
 
 use crate::metadata::{Dependency, Package};
 
-/// The floor of each crate; a crate may depend on lower ones.
+/// The floor of each crate; a crate may depend on crates of lower floors.
 const FLOORS: &[(&str, u8)] = &[
     ("nectary", 6),
     ("nectary-capi", 6),
@@ -24,10 +24,10 @@ const FLOORS: &[(&str, u8)] = &[
     ("nectary-block", 0),
 ];
 
-/// For tests only: they may depend on any floor; floors name them as dev-dependencies at most.
+/// Crates for tests only: they may depend on any floor; crates with a floor may use them only as dev-dependencies.
 const BESIDE: &[&str] = &["nectary-sim", "nectary-fuzz", "nectary-e2e", "xtask"];
 
-/// Heavy frameworks, and the crates that may name each, so that nobody pays for them who does not use them.
+/// Heavy frameworks, and the crates that may depend on each, so that other crates do not pay for them.
 const FRAMEWORKS: &[(&str, &[&str])] = &[
     ("hyper", &["nectary-proxy"]),
     ("rustls", &["nectary-host", "nectary-proxy"]),
@@ -46,7 +46,7 @@ pub fn problems(members: &[&Package]) -> Vec<String> {
         if !is_beside && floor(name).is_none() {
             problems.push(format!("{name} has no floor: give it one in xtask/src/floors.rs"));
         }
-        // The tests of a crate may name it with features of their own.
+        // The tests of a crate may depend on the crate itself with other features.
         let is_self = |dependency: &&Dependency| dependency.name == name && dependency.dev;
         for dependency in member.dependencies.iter().filter(|dependency| !is_self(dependency)) {
             let other = dependency.name.as_str();

@@ -1,13 +1,13 @@
 //! The rules for files and documents that a program can check.
 //!
-//! Owns: every source file opens with `//!`; nothing unfinished is left in the code; every relative link in a document
-//! leads somewhere; every test that `docs/semantics.md` names exists.
+//! Owns: every source file begins with `//!`; the code has no markers of unfinished work; every relative link in a
+//! document has a target; every test that `docs/semantics.md` names exists.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The folders with sources, and the depth of the search.
+/// The folders with sources.
 const SOURCES: &[&str] = &["crates", "xtask"];
 /// Where documents are.
 const DOCUMENTS: &[&str] = &["docs"];
@@ -46,7 +46,7 @@ fn source(name: &str, text: &str, problems: &mut Vec<String>) {
     if !text.lines().take(3).any(|line| line.starts_with("//!")) {
         problems.push(format!("{name}: does not open with //!, what it owns and promises"));
     }
-    // Joined from pieces, so that the check does not report this file.
+    // The words are joined from pieces, so that the check does not report this file.
     for unfinished in
         [concat!("todo", "!("), concat!("unimplemented", "!("), concat!("FIX", "ME"), concat!("TO", "DO:")]
     {

@@ -1,15 +1,15 @@
 //! Reading the output of Rust's test runner.
 //!
-//! Owns: the counts of the `test result:` lines, the names of failed tests with what they printed, `NOT RUN: reason`
-//! lines with the tests that printed them, and which lines are worth showing. The runner must be started with
-//! `--show-output`, or tests that passed keep their output.
+//! Owns: the counts of the `test result:` lines, the names of failed tests with their output, `NOT RUN: reason` lines
+//! with the tests that printed them, and which lines are worth showing. The runner must be started with
+//! `--show-output`; otherwise it hides the output of tests that passed.
 
 use crate::report::Report;
 
 /// The number of last lines of a failed test that the summary repeats.
 const FAILURE_LINES_MAX: usize = 30;
 
-/// Whether a line is worth showing as it comes: what tests print, and failures, but not the names of all that passed.
+/// Whether a line is worth showing at once: the output of tests and failures, but not the names of tests that passed.
 pub fn is_told(line: &str) -> bool {
     let is_name = line.starts_with("    ") && !line.trim().contains(' ');
     let is_passed = line.starts_with("test ") && line.ends_with(" ... ok");
@@ -21,13 +21,13 @@ pub fn is_told(line: &str) -> bool {
 pub struct Counts {
     /// Tests that passed.
     pub passed: u64,
-    /// Tests that failed, by name, with the end of each one's output.
+    /// Names of the tests that failed, each with the end of its output.
     pub failed: Vec<(String, String)>,
-    /// How many failed by the runner's own count.
+    /// How many tests failed according to the runner's own count.
     pub failed_count: u64,
     /// Tests marked `#[ignore]`.
     pub ignored: u64,
-    /// Reasons of tests that were not run, with the test that gave each; empty if none was named.
+    /// Tests that were not run, with their reasons; the name is empty if the output has none.
     pub not_run: Vec<(String, String)>,
     /// How many `test result:` lines there were.
     pub results: u64,
@@ -96,7 +96,7 @@ impl Counts {
     }
 }
 
-/// The number that stands before `word`; 0 if there is none.
+/// The number before `word`; 0 if there is none.
 fn number_before(text: &str, word: &str) -> u64 {
     let before = text.split_once(word).map_or("", |parts| parts.0);
     before.rsplit(|c: char| !c.is_ascii_digit()).next().and_then(|digits| digits.parse().ok()).unwrap_or(0)

@@ -1,6 +1,6 @@
-//! Licences: every package that is built must be offered under permissive ones.
+//! Licences: every package that is built must be available under permissive licences.
 //!
-//! Owns: the allow list and the reading of SPDX expressions as far as crates use them (`OR`, the older `/`, `AND`,
+//! Owns: the allow list, and the parser of SPDX expressions as far as crates use them (`OR`, the older `/`, `AND`,
 //! `WITH` as part of a name, parentheses).
 
 use crate::metadata::Package;
@@ -33,7 +33,7 @@ pub fn problems(packages: &[Package]) -> Vec<String> {
         .collect()
 }
 
-/// Whether an SPDX expression leaves a choice that is allowed.
+/// Whether an SPDX expression allows a choice that is on the list.
 fn is_allowed(expression: &str) -> bool {
     let spaced = expression.replace('(', " ( ").replace(')', " ) ").replace('/', " OR ");
     let words: Vec<&str> = spaced.split_whitespace().collect();

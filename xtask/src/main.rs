@@ -1,8 +1,8 @@
 //! Runs the project's checks, tests, campaigns and benchmarks, and prints one summary.
 //!
-//! Owns: what `make test`, `make soak` and `make bench` do after the set-up. Promises: everything is built in the
-//! release profile, once; the exit code is 0 only if everything passed; the last line of `test` is the count. Leaves
-//! to others: the tests themselves, and system packages (`ci/setup`).
+//! Owns: the work of `make test`, `make soak` and `make bench` after the set-up. Promises: everything is built in the
+//! release profile, once; the exit code is 0 only if everything passed; the last line of `test` is the count. Leaves to
+//! others: the tests themselves, and system packages (`ci/setup`).
 #![forbid(unsafe_code)]
 
 mod bench;

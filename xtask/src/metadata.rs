@@ -1,7 +1,6 @@
-//! The workspace and its dependencies, as `cargo metadata` tells them.
+//! The workspace and its dependencies, from `cargo metadata`.
 //!
-//! Owns: the place of the workspace, its members, and every package with its licence. Leaves to others: what is
-//! allowed.
+//! Owns: the path of the workspace, its members, and every package with its licence. Leaves to others: what is allowed.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -14,9 +13,9 @@ use crate::process;
 /// A dependency of a package.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Dependency {
-    /// The package depended on.
+    /// The name of the required package.
     pub name: String,
-    /// Whether only tests and examples have it.
+    /// Whether only tests and examples use it.
     pub dev: bool,
 }
 
@@ -29,7 +28,7 @@ pub struct Package {
     pub version: String,
     /// Its licence, an SPDX expression; empty if it names none.
     pub licence: String,
-    /// What it depends on.
+    /// Its dependencies.
     pub dependencies: Vec<Dependency>,
     /// Whether it is a member of the workspace.
     pub is_member: bool,
@@ -49,7 +48,7 @@ pub struct Workspace {
 }
 
 impl Workspace {
-    /// Asks cargo.
+    /// Reads the metadata from cargo.
     pub fn load() -> Result<Workspace> {
         let target = host_target()?;
         let text = process::output(cargo().args(["metadata", "--format-version", "1", "--filter-platform", &target]))?;
@@ -96,7 +95,7 @@ impl Workspace {
 /// The cargo that runs this program, or the one on the path.
 pub fn cargo() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    // Set by the cargo that started this program, about this program.
+    // The cargo that started this program has set these variables for this program.
     for variable in ["CARGO_PKG_NAME", "CARGO_MANIFEST_DIR", "CARGO_MANIFEST_PATH"] {
         command.env_remove(variable);
     }

@@ -1,8 +1,8 @@
-//! Child processes: their output is shown as it comes and kept, and they are killed when they hang.
+//! Child processes: their output is shown at once and kept, and they are killed when they hang.
 //!
 //! Owns: starting, reading and ending them. A child stays in the process group of this program, so that Ctrl-C and
-//! `timeout` reach it; one that hangs is killed with all its descendants. One that the kernel does not let go, as it
-//! waits for a device that never answers, is left behind and counts as killed: nothing here waits without a limit.
+//! `timeout` reach it. A child that hangs is killed with all its descendants. A child that cannot be killed, because it
+//! waits in the kernel for a device that never answers, is left behind and counts as killed: no wait here is unlimited.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -11,16 +11,16 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-/// How many descendants of a child are looked for at most.
+/// How many descendants of a child are searched for at most.
 const FAMILY_MAX: usize = 1000;
-/// How long the rest of the output is waited for after a child was killed.
+/// How long to wait for the rest of the output after a child was killed.
 const REST: Duration = Duration::from_secs(5);
-/// How long the end of a child is waited for once its output has ended.
+/// How long to wait for the end of a child after its output has ended.
 const END: Duration = Duration::from_secs(20);
-/// How often is looked whether a child has ended.
+/// The interval for checking whether a child has ended.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// The exit code of a program that cannot run here, as other test runners have it too.
+/// The exit code of a program that cannot run here; other test runners use the same code.
 const NOT_RUN: i32 = 77;
 
 /// Shows every line.
@@ -55,14 +55,14 @@ pub fn run(command: &mut Command, limit: Duration, is_told: fn(&str) -> bool) ->
     run_to_end(command, limit, END, is_told)
 }
 
-/// As [`run`]; once the output has ended, the child gets `end` to end, too.
+/// As [`run`]; after its output has ended, the child must end within `end`.
 fn run_to_end(command: &mut Command, limit: Duration, end: Duration, is_told: fn(&str) -> bool) -> Result<Ended> {
     let started = Instant::now();
     command.stdin(Stdio::null()).stdout(Stdio::piped());
     let mut child = command.spawn().with_context(|| format!("cannot start {command:?}"))?;
     let stdout = child.stdout.take().context("its output is piped")?;
     let (sender, lines) = channel();
-    // It ends with the pipe; if a grandchild keeps that open, with this process.
+    // The thread ends with the pipe, or with this process if a grandchild keeps the pipe open.
     std::thread::spawn(move || {
         for line in BufReader::new(stdout).split(b'\n').map_while(Result::ok) {
             if sender.send(String::from_utf8_lossy(&line).into_owned()).is_err() {
@@ -108,7 +108,7 @@ fn run_to_end(command: &mut Command, limit: Duration, end: Duration, is_told: fn
     Ok(Ended { success, killed, not_run, how, output, taken: started.elapsed() })
 }
 
-/// The status of a child once it has ended; `None` if it has not by `deadline`.
+/// Waits for a child and returns its status; `None` if it has not ended by `deadline`.
 fn end_of(child: &mut Child, deadline: Instant) -> Result<Option<ExitStatus>> {
     loop {
         let status = child.try_wait().context("cannot wait for a child")?;
@@ -121,7 +121,7 @@ fn end_of(child: &mut Child, deadline: Instant) -> Result<Option<ExitStatus>> {
 
 /// Runs a command whose output is the result.
 ///
-/// *Errors*: if it fails.
+/// *Errors*: if the command fails.
 pub fn output(command: &mut Command) -> Result<String> {
     let output = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output();
     let output = output.with_context(|| format!("cannot start {command:?}"))?;
@@ -131,7 +131,8 @@ pub fn output(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Kills a child and what it started; found first, since orphans are no longer found below it.
+/// Kills a child and its descendants. The descendants are listed before the kill, because orphans are no longer listed
+/// below the child.
 fn kill_tree(child: &mut Child) {
     let mut family = vec![child.id()];
     let mut next = 0;
@@ -156,7 +157,8 @@ mod tests {
         let ended = run(&mut command, Duration::from_secs(1), silent).expect("starts");
         assert!(ended.killed && !ended.success);
         assert_eq!(ended.output, "before\n");
-        // The grandchild has the pipe too: had it lived on, the rest of the output would have been waited for.
+        // The grandchild has the pipe too: if it were still running, the call would have waited for the rest of the
+        // output.
         assert!(ended.taken < Duration::from_secs(1) + REST, "something lives on");
     }
 

@@ -1,8 +1,8 @@
-//! What was run and how it went, and the summary at the end.
+//! The results of a run, and the summary at the end.
 //!
 //! Owns: the counts and the form of the last lines. A check counts as one test; a test that printed `NOT RUN` counts as
-//! skipped, not as passed. Crates have budgets so that all of them stay within the ten minutes: one that takes longer
-//! on a busy machine is named, and the run fails if all together took longer than all budgets.
+//! skipped, not as passed. Each crate has a time budget. A crate that exceeds its budget is reported, as it may happen
+//! on a busy machine; the run fails only if all crates together exceed the sum of the budgets.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ impl Report {
         self.passed += count;
     }
 
-    /// Counts tests that were skipped without a reason of their own.
+    /// Counts tests that were skipped without a reason.
     pub fn skipped(&mut self, count: u64) {
         self.skipped += count;
     }
@@ -41,13 +41,13 @@ impl Report {
         self.failures.push(what.into());
     }
 
-    /// Counts one test that could not be run here, with the reason that it gave.
+    /// Counts one test that could not be run here, with its reason.
     pub fn not_run(&mut self, reason: impl Into<String>) {
         self.skipped += 1;
         self.not_run.push(reason.into());
     }
 
-    /// Adds a further reason of a test that is counted already.
+    /// Adds a further reason of a test that was already counted.
     pub fn not_run_also(&mut self, reason: impl Into<String>) {
         self.not_run.push(reason.into());
     }
@@ -57,7 +57,7 @@ impl Report {
         self.timings.push(Timing { name: name.to_owned(), taken, budget_seconds });
     }
 
-    /// Fails if the timed parts took longer together than all their budgets.
+    /// Counts a failure if the timed parts together took longer than the sum of their budgets.
     pub fn judge_time(&mut self) {
         let taken: Duration = self.timings.iter().map(|timing| timing.taken).sum();
         let budget_seconds = self.timings.iter().map(|timing| timing.budget_seconds).sum();

@@ -1,19 +1,19 @@
-//! The rooms of a crate: its folders, which depend on each other in one direction; and how large a folder may be.
+//! The rooms of a crate, that is its folders: they depend on each other in one direction only, and have a limited size.
 //!
-//! Owns: two rules. A room of the store imports from the rooms that `lib.rs` lists before it and from none behind it,
-//! tests aside. A folder of sources has at most [`FILES_MAX`] files; those that have more today are named in
-//! [`CROWDED`], and may only become fewer.
+//! Owns: two rules. A room of the store imports only from rooms that `lib.rs` lists before it, except in tests. A
+//! folder of sources has at most [`FILES_MAX`] files; folders that have more today are listed in [`CROWDED`], and may
+//! only shrink.
 
 use std::fs;
 use std::path::Path;
 
-/// Files in a folder at most, other folders not counted.
+/// The maximum number of files in a folder, without subfolders.
 const FILES_MAX: usize = 20;
-/// Folders that have more, and how many they may have: never raise one, and take it out when it is no longer needed.
+/// Folders that have more, and their limits: never raise a limit, and remove it when it is no longer needed.
 const CROWDED: &[(&str, usize)] = &[];
 /// The crates in which rooms may import in one direction only.
 const ORDERED: &[&str] = &["crates/store"];
-/// How deep folders are looked into.
+/// How deep folders are searched.
 const DEPTH_MAX: usize = 8;
 
 /// The problems, one line each.
@@ -38,7 +38,7 @@ pub fn problems(root: &Path) -> Vec<String> {
     problems
 }
 
-/// The rooms in the order in which `lib.rs` declares them: what stands below comes first.
+/// The rooms in the order in which `lib.rs` declares them, the lowest first.
 fn listed(text: &str) -> Vec<&str> {
     text.lines().filter_map(declared).collect()
 }
@@ -66,7 +66,7 @@ fn visit(source: &Path, folder: &Path, rooms: &[&str], problems: &mut Vec<String
     }
 }
 
-/// Finds what a file, named from the crate's sources, imports from rooms above its own.
+/// Finds the imports of a file from rooms above its own; `file` is its path below the crate's sources.
 fn upward(rooms: &[&str], file: &str, text: &str, problems: &mut Vec<String>) {
     // The modules from the crate's root to the file's.
     let modules: Vec<&str> = file.trim_end_matches(".rs").trim_end_matches("/mod").split('/').collect();
@@ -83,7 +83,7 @@ fn upward(rooms: &[&str], file: &str, text: &str, problems: &mut Vec<String>) {
     let up = "super::".repeat(modules.len());
     for start in ["crate::", up.as_str()] {
         for (at, _) in code.match_indices(start) {
-            // A longer chain of `super::` begins before, and a shorter one does not get to the root.
+            // Skip a longer chain of `super::`, which begins earlier; a shorter chain does not reach the root.
             if code[..at].ends_with("super::") || code[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_') {
                 continue;
             }
@@ -101,7 +101,7 @@ fn upward(rooms: &[&str], file: &str, text: &str, problems: &mut Vec<String>) {
     }
 }
 
-/// The first names of a path that begins here: one, or each of a list in braces.
+/// The first names of a path: one, or each of a list in braces.
 fn names(path: &str) -> Vec<&str> {
     let Some(list) = path.strip_prefix('{') else { return vec![word(path)] };
     let mut depth = 0;

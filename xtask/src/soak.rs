@@ -1,10 +1,10 @@
-//! Long campaigns: the random tests again, with other seeds and for longer, as many rounds as somebody has time for.
+//! Long campaigns: the random tests with other seeds and for longer, in any number of rounds.
 //!
 //! Owns: the campaigns, their rounds and the log. A round is one run of a program with its own seed, derived from the
-//! seed of the soak and the round's number; so any round can be run again alone. The log has one JSON object a line; a
-//! round that passed on the same commit is not run again, so a stopped soak continues. Shards share a soak out to
-//! several machines: shard I/K runs every K-th round, from the I-th on, counted from 0. The campaign `fuzz` has a round
-//! for each target of `nectary-fuzz`, in a build that counts coverage.
+//! seed of the soak and the round's number, so any round can be repeated alone. The log has one JSON object per line. A
+//! round that passed on the same commit is not run again, so a stopped soak can be continued. Shards distribute a soak
+//! to several machines: shard I/K runs every K-th round, starting with round I, counted from 0. The campaign `fuzz` has
+//! one round per target of `nectary-fuzz`, in a build that counts coverage.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -19,7 +19,7 @@ use crate::binaries::{self, Binaries};
 use crate::metadata::Workspace;
 use crate::process::{self, Ended};
 
-/// A round that takes longer hangs.
+/// A round that takes longer is assumed to hang.
 const ROUND_LIMIT: Duration = Duration::from_secs(3600);
 /// The program of `nectary-fuzz`.
 const FUZZ_PROGRAM: &str = "fuzz";
@@ -30,7 +30,7 @@ const TAIL_LINES: usize = 40;
 enum Program {
     /// A program of the workspace.
     Binary(&'static str),
-    /// The test programs of a crate whose names begin with this.
+    /// The test programs of a crate whose names begin with `prefix`.
     Tests { package: &'static str, prefix: &'static str },
     /// The targets of `nectary-fuzz`, one after another.
     Fuzz,
@@ -43,7 +43,7 @@ struct Campaign {
     arguments: &'static [&'static str],
     /// Its environment; `{seed}` stands for the round's seed.
     environment: &'static [(&'static str, &'static str)],
-    /// The size of a round: its option in both, its value, and its value in a sample.
+    /// The size of a round: the name of the option, its normal value, and its value in a sample.
     extents: &'static [(&'static str, &'static str, &'static str)],
 }
 
@@ -162,11 +162,11 @@ const CAMPAIGNS: &[Campaign] = &[
     },
 ];
 
-/// Coverage is read in the process; no file is written.
+/// Coverage is read within the process, so no profile is written to a file.
 const NO_PROFILE: (&str, &str) = ("LLVM_PROFILE_FILE", "/dev/null");
-/// How long each fuzz target runs in a round; 0 leaves them out. *Units*: seconds.
+/// How long each fuzz target runs in a round; 0 skips fuzzing. *Units*: seconds.
 const FUZZ_SECONDS: u64 = 600;
-/// The part of a round's limit that is left for everything else. *Units*: seconds.
+/// The longest time of a fuzz target, so that the rest of a round still fits in its limit. *Units*: seconds.
 const FUZZ_SECONDS_MAX: u64 = 3000;
 
 /// Which campaigns to run, and for how long.
@@ -180,7 +180,7 @@ pub struct Options {
     only: Vec<String>,
     /// How long each fuzz target runs.
     fuzz_seconds: u64,
-    /// Rounds are samples: a fraction of each.
+    /// Whether rounds are only samples of their full size.
     sample: bool,
     log: PathBuf,
 }
@@ -237,7 +237,7 @@ impl Options {
     }
 }
 
-/// Runs the rounds that the log does not have; returns whether all passed.
+/// Runs the rounds that are not in the log; returns whether all passed.
 pub fn command(options: &Options) -> Result<bool> {
     let workspace = Workspace::load()?;
     let binaries = Binaries::build(&workspace)?;
@@ -249,7 +249,7 @@ pub fn command(options: &Options) -> Result<bool> {
     let items = items(options, &binaries, &workspace)?;
     let (mut passed, mut failed, mut skipped) = (0_u64, 0_u64, 0_u64);
     let mut not_run = Vec::new();
-    // A sample does not stand for the whole when the log is read.
+    // A sample in the log must not count as the whole campaign.
     let name = |item: &Item| if options.sample { format!("{} (sample)", item.name) } else { item.name.clone() };
     for round in (0..options.rounds).filter(|round| round % options.shard_count == options.shard_index) {
         for item in &items {
@@ -279,7 +279,7 @@ pub fn command(options: &Options) -> Result<bool> {
 enum Outcome {
     Passed,
     Failed,
-    /// This machine lacks something: the reason.
+    /// This machine lacks something; the text is the reason.
     NotRun(String),
 }
 
@@ -294,14 +294,14 @@ impl Outcome {
     }
 }
 
-/// A campaign, or one target of it: the subject of a line of the log.
+/// A campaign, or one fuzz target: the subject of a line of the log.
 struct Item {
     name: String,
     campaign: &'static Campaign,
     target: Option<String>,
 }
 
-/// What a round runs. If there are fuzz targets among it, they are built once more so that coverage is counted.
+/// The items of a round. If there are fuzz targets among them, these are built again with coverage counters.
 fn items(options: &Options, binaries: &Binaries, workspace: &Workspace) -> Result<Vec<Item>> {
     let only = &options.only;
     let mut items = Vec::new();
@@ -402,7 +402,7 @@ fn is_done(log: &str, campaign: &str, seed: u64, round: u64, commit: &str) -> bo
     })
 }
 
-/// The seed of the soak that the log ends with, if it was about this commit: the soak to go on with.
+/// The seed of the last soak in the log, if it was for this commit: the soak to continue.
 fn last_seed(log: &str, commit: &str) -> Option<u64> {
     entries(log).last().filter(|entry| entry["commit"] == commit)?["seed"].as_u64()
 }
@@ -420,7 +420,7 @@ fn derive(seed: u64, round: u64) -> u64 {
     (z ^ (z >> 31)) % 1_000_000_000
 }
 
-/// The commit, marked where files differ from it; such a soak is of use once only.
+/// The commit, with a mark if files differ from it; the log of such a soak is of no use later.
 fn commit(root: &Path) -> String {
     let git = |arguments: &[&str]| process::output(Command::new("git").current_dir(root).args(arguments));
     let Ok(head) = git(&["rev-parse", "--short=12", "HEAD"]) else { return "none".to_owned() };

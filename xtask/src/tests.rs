@@ -15,7 +15,7 @@ use crate::metadata::{Package, Workspace, cargo};
 use crate::process::{self, Ended};
 use crate::report::Report;
 
-/// The order of crates; others follow by name.
+/// The order of crates; all others follow by name.
 const ORDER: &[&str] = &[
     "xtask",
     "nectary-block",
@@ -28,7 +28,7 @@ const ORDER: &[&str] = &[
     "nectary-e2e",
 ];
 
-/// Runs checks and tests, of `crates` only if some are named; returns whether all passed.
+/// Runs checks and tests, only of `crates` if some are named; returns whether all passed.
 pub fn command(crates: &[String]) -> Result<bool> {
     let workspace = Workspace::load()?;
     let mut members = workspace.members();
@@ -88,8 +88,8 @@ fn doctests(workspace: &Workspace, report: &mut Report) {
     report.timed(DOCTESTS, started.elapsed(), budget_seconds);
 }
 
-/// Counts a test program's results; one that failed without a failed test (it crashed, hung, did not start) is a
-/// failure.
+/// Counts a test program's results. A program that failed without a failed test (it crashed, hung or did not start)
+/// counts as a failure.
 fn count(name: &str, ended: Result<Ended>, report: &mut Report) {
     match ended {
         Ok(ended) => {

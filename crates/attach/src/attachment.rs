@@ -1,9 +1,9 @@
 //! One attached device: from its SPEC to `/dev/loopN`, and back.
 //!
-//! Owns: the thread that serves it, and the order of steps. Attaching: prepare the process, open the device, mount,
-//! serve, put the loop device on the file. Detaching: write back and release the loop device, which closes the file,
-//! which ends the mount, which ends the serving; then flush and close the device. So nothing is cut off that still has
-//! users. Promises: an attachment that fails half way leaves nothing behind.
+//! Owns: the thread that serves the device, and the order of steps. Attaching: prepare the process, open the device,
+//! mount, serve, put the loop device on the file. Detaching: write back and release the loop device. That closes the
+//! file, which ends the mount, which ends the serving. Then flush and close the device. So no layer is removed while it
+//! has users. Promises: an attachment that fails half way leaves nothing behind.
 
 use std::io;
 use std::path::Path;
@@ -22,22 +22,22 @@ use crate::loop_device::LoopDevice;
 use crate::process;
 use crate::stale::own_name;
 
-/// The threads that make blocking calls for the device; they stay.
+/// How many threads make blocking calls for the device; they never end.
 const THREADS: usize = 16;
 
-/// The stack of each; it is locked into memory. *Units*: bytes.
+/// The stack of each thread; it is locked into memory. *Units*: bytes.
 const STACK_BYTES: usize = 256 << 10;
 
-/// How long to wait for the start of all of them.
+/// How long to wait until all of them have started.
 const THREADS_WAIT_MAX: Duration = Duration::from_secs(2);
 
-/// For how long a thread stays that has nothing to do.
+/// How long an idle thread is kept.
 const FOR_EVER: Duration = Duration::from_secs(u32::MAX as u64);
 
 /// How a device is attached.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
-    /// The block device takes no writes.
+    /// Whether the block device refuses writes.
     pub read_only: bool,
     /// How the device is opened.
     pub open: OpenOptions,
@@ -60,7 +60,7 @@ pub struct Attachment {
     loop_device: LoopDevice,
     geometry: Geometry,
     spec: String,
-    /// Not held: the device is closed when its serving ends.
+    /// A weak reference, so that the device is closed when its serving ends.
     device: Weak<dyn BlockDevice>,
     counters: Arc<Counters>,
     thread: Mutex<Option<JoinHandle<Result<(), Error>>>>,
@@ -72,21 +72,21 @@ pub struct Attachment {
 type Ready = Result<(Mount, SharedDevice), Error>;
 
 impl Attachment {
-    /// Opens the device that `spec` names and attaches it. It blocks the calling thread until its end.
+    /// Opens the device that `spec` names and attaches it. It blocks the calling thread.
     ///
-    /// The calling thread is prepared for serving a disk, and with it all threads that it starts later. The memory of
-    /// the whole process is locked, and its heap does not shrink any more.
+    /// The calling thread, and all threads that it starts later, are prepared for serving a disk. The memory of the
+    /// whole process is locked, and its heap no longer shrinks.
     ///
     /// *Errors*: what this machine lacks, or what the device reports.
     pub fn start(registry: Registry, spec: &str, options: Options) -> Result<Attachment, Error> {
-        // Missing parts are reported before a file is made or a disk is taken.
+        // Report missing parts before a file is created or a disk is opened.
         let channel = Channel::open(false)?;
         LoopDevice::check()?;
         process::keep_heap();
         let process::Prepared { is_flusher, refused } = process::prepare();
         let mut options = options;
         if !is_flusher && options.open.engine == Engine::Auto {
-            // io_uring allocates in the kernel for each request, and charges this process's memory group for it.
+            // io_uring allocates kernel memory for each request and charges it to this process's memory group.
             options.open.engine = Engine::Posix;
         }
         let counters = Arc::new(Counters::default());
@@ -119,7 +119,7 @@ impl Attachment {
                 refused,
             }),
             Err(error) => {
-                // The mount ends with the file that was opened on it, so the serving ends by itself.
+                // The mount ends with its only open file, so the serving ends by itself.
                 let _ = thread.join();
                 Err(error)
             }
@@ -141,7 +141,7 @@ impl Attachment {
         &self.spec
     }
 
-    /// What has passed.
+    /// The requests and bytes so far.
     pub fn figures(&self) -> Figures {
         self.counters.read()
     }
@@ -151,7 +151,7 @@ impl Attachment {
         self.device.upgrade().map(|device| device.figures()).unwrap_or_default()
     }
 
-    /// The SPEC of the device below as it names itself now: options may have changed since it was attached.
+    /// The current SPEC of the device below: options may have changed since it was attached.
     pub fn device_spec(&self) -> String {
         self.device.upgrade().map_or_else(|| self.spec.clone(), |device| device.spec())
     }
@@ -167,7 +167,7 @@ impl Attachment {
         device.set_option(name, value).await
     }
 
-    /// The kernel's refusals to this process, in words: without those settings the device may stop when memory is
+    /// The settings that the kernel refused to this process, in words; without them the device may hang when memory is
     /// short.
     pub fn refused(&self) -> &[String] {
         &self.refused
@@ -178,34 +178,34 @@ impl Attachment {
         self.ended.clone()
     }
 
-    /// Whether the block device is still there. Its number may be another one's by now, so its name is compared.
+    /// Whether the block device still exists. Its number may have been reused, so the name is compared.
     pub fn is_attached(&self) -> bool {
         self.loop_device.is_attached()
     }
 
-    /// Releases the block device, unless somebody uses it; afterwards call [`finish`](Self::finish).
+    /// Releases the block device, unless it is in use; afterwards call [`finish`](Self::finish).
     ///
-    /// *Errors*: [`Error::InUse`], [`Error::WriteBack`]; nothing has changed then. *Durability*: what was written to
-    /// the block device is written back to the device below.
+    /// *Errors*: [`Error::InUse`], [`Error::WriteBack`]; nothing has changed then. *Durability*: all data written to
+    /// the block device are written back to the device below.
     pub fn release(&self) -> Result<(), Error> {
         self.loop_device.release()
     }
 
-    /// As [`release`](Self::release), also where the device below fails: what could not be written to it is lost.
+    /// As [`release`](Self::release), even if the device below fails: data that could not be written to it are lost.
     pub fn release_or_lose(&self) -> Result<(), Error> {
         self.loop_device.release_or_lose()
     }
 
-    /// Lets the block device go as soon as its last user has closed it, a mount too.
+    /// Releases the block device as soon as its last user, for example a mount, has closed it.
     pub fn release_when_unused(&self) -> Result<(), Error> {
         self.loop_device.release_when_unused()
     }
 
-    /// Waits until the serving has ended, and gives how it ended; once. It blocks the calling thread.
+    /// Waits until the serving has ended, and returns its result, once. It blocks the calling thread.
     ///
-    /// *Errors*: [`Error::Ended`] if the kernel ended the connection under the block device, which is released then;
-    /// [`Error::Device`] if the last flush failed. *Durability*: `Ok` means that everything written is as
-    /// durable as after a flush of the device.
+    /// *Errors*: [`Error::Ended`] if the kernel ended the connection under the block device; the device is then
+    /// released; [`Error::Device`] if the last flush failed. *Durability*: after `Ok`, everything written is as durable
+    /// as after a flush of the device.
     pub fn finish(&self) -> Result<(), Error> {
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(thread) = thread else { return Ok(()) };
@@ -219,7 +219,7 @@ impl Attachment {
     }
 }
 
-/// Puts the loop device on the mount's file; file and mount are then held by the loop device alone.
+/// Puts the loop device on the mount's file; then only the loop device keeps the file and the mount.
 fn attach(mount: &Mount, device: &SharedDevice, read_only: bool) -> Result<LoopDevice, Error> {
     let name = own_name();
     let path = name.replace(' ', "-");
@@ -227,13 +227,13 @@ fn attach(mount: &Mount, device: &SharedDevice, read_only: bool) -> Result<LoopD
     LoopDevice::new(&file, device.geometry().block_bytes, read_only, &name)
 }
 
-/// Starts all threads that the runtime may have, so that none has to be started when memory is short.
+/// Starts all threads that the runtime may have, so that none must be started when memory is short.
 async fn start_threads() {
     let started = Arc::new((Mutex::new(0), Condvar::new()));
     let mut threads = tokio::task::JoinSet::new();
     for _ in 0..THREADS {
         let started = started.clone();
-        // Each waits for the others, so each has its own thread; if the system gives no more, there are fewer.
+        // Each task waits for the others, so each gets its own thread; there are fewer if the system refuses more.
         threads.spawn_blocking(move || {
             let (count, changed) = &*started;
             let mut count = count.lock().unwrap_or_else(PoisonError::into_inner);

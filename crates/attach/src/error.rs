@@ -1,4 +1,4 @@
-//! What can go wrong between a device and the kernel.
+//! Errors between a device and the kernel.
 //!
 //! Owns: the one error type of the crate. Kinds differ because their remedies differ; each says what to do.
 
@@ -30,7 +30,7 @@ pub enum Error {
     NotPermitted {
         /// What was refused.
         what: &'static str,
-        /// How.
+        /// The system's error.
         source: io::Error,
     },
     /// The device itself failed.
@@ -52,7 +52,7 @@ pub enum Error {
         /// The observed problem.
         problem: String,
     },
-    /// What the kernel holds for the block device cannot be written.
+    /// Data that the kernel has cached for the block device cannot be written.
     #[error("{path}: what the kernel holds for it cannot be written: {source}")]
     WriteBack {
         /// The block device.
@@ -71,7 +71,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// An error of opening something that may be missing, or only for root.
+    /// An error of opening something that may be missing, or may need root.
     pub(crate) fn opening(what: &'static str, source: io::Error, missing: fn(io::Error) -> Error) -> Error {
         match source.kind() {
             io::ErrorKind::PermissionDenied => Error::NotPermitted { what, source },
@@ -88,7 +88,7 @@ impl Error {
     }
 }
 
-/// The number by which the kernel knows a kind of failure of a device.
+/// The kernel's error number for a kind of failure of a device.
 pub(crate) fn errno(kind: ErrorKind) -> Errno {
     Errno::new(match kind {
         ErrorKind::Absent => libc::ENXIO,

@@ -1,13 +1,13 @@
 //! A device of any SPEC as a block device of the kernel: a FUSE block file with a loop device on it.
 //!
 //! Owns: the hidden mount, the loop that serves its requests, the loop device, and the leftovers of a crash. Promises:
-//! data that the kernel was told to be flushed have been flushed by the device; nothing is answered from its own cache;
-//! no request waits for memory that only this device could free. Leaves to others: file systems, the device itself, the
+//! when a flush is answered, the device has flushed the data; no request is answered from a cache in this crate; no
+//! request waits for memory that only this device could free. Leaves to others: file systems, the device itself, the
 //! command line.
 //!
-//! How it stands: `/dev/loopN` → loop device, direct I/O → one FUSE file in a mount that is attached nowhere → this
-//! process → [`BlockDevice`](nectary_block::BlockDevice). The FUSE file turns whatever the SPEC names into a file of the
-//! kernel's; the loop device turns the file into a disk, with a queue, flushes and discards.
+//! The layers: `/dev/loopN` → loop device, direct I/O → one FUSE file in a mount that is attached nowhere → this
+//! process → [`BlockDevice`](nectary_block::BlockDevice). The FUSE file turns whatever the SPEC names into a file of
+//! the kernel's; the loop device turns the file into a disk, with a queue, flushes and discards.
 
 mod attachment;
 mod counters;

@@ -1,7 +1,7 @@
-//! Loop devices: made, named, released.
+//! Making, naming and releasing loop devices.
 //!
-//! Owns: the ioctls and their layouts (`linux/loop.h`), the name by which a loop device of ours is known again after a
-//! crash, and the question who uses one. Leaves to others: the layers below it.
+//! Owns: the ioctls and their layouts (`linux/loop.h`), the name by which our loop devices are recognised after a
+//! crash, and finding out who uses a loop device. Leaves to others: the layers below it.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -19,10 +19,10 @@ const LOOP_CTL_GET_FREE: libc::c_ulong = 0x4c82;
 const LO_FLAGS_READ_ONLY: u32 = 1;
 const LO_FLAGS_DIRECT_IO: u32 = 16;
 
-/// The longest name of a loop device's file, its terminating zero not counted.
+/// The longest name of a loop device's file, without its terminating zero.
 const NAME_BYTES_MAX: usize = 63;
 
-/// How many numbers are tried: another process may take a free number first.
+/// How many numbers are tried at most: another process may take a free number first.
 const ATTEMPTS_MAX: usize = 64;
 
 const CONTROL: &str = "/dev/loop-control";
@@ -77,7 +77,7 @@ impl Info {
 
 /// A loop device that this process has made.
 ///
-/// Its number is another one's as soon as it is released, so it is known by its name as well.
+/// Its number can be reused as soon as it is released, so it is also identified by its name.
 #[derive(Debug)]
 pub struct LoopDevice {
     path: PathBuf,
@@ -85,7 +85,7 @@ pub struct LoopDevice {
 }
 
 impl LoopDevice {
-    /// Sees whether there are loop devices here at all.
+    /// Checks whether this machine has loop devices.
     ///
     /// *Errors*: [`Error::NoLoop`].
     pub fn check() -> Result<(), Error> {
@@ -123,12 +123,12 @@ impl LoopDevice {
         Err(Error::os("configuring a loop device: others took each free one first", busy))
     }
 
-    /// Where it is.
+    /// Its path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Whether it is still there, and has not become another one's.
+    /// Whether it still exists, and its number is not reused.
     pub fn is_attached(&self) -> bool {
         File::open(&self.path).is_ok_and(|device| self.is_own(&device))
     }
@@ -137,15 +137,15 @@ impl LoopDevice {
         name(device.as_raw_fd()).is_some_and(|name| name == self.name)
     }
 
-    /// Writes back what the kernel holds and releases the device, if nobody has it open exclusively. A device that is
-    /// gone is released.
+    /// Writes back the kernel's cached data and releases the device, unless it is open exclusively. Succeeds if the
+    /// device no longer exists.
     ///
-    /// *Errors*: [`Error::InUse`] if somebody uses it; [`Error::WriteBack`] if writing back fails: then it stays.
+    /// *Errors*: [`Error::InUse`] if it is in use; [`Error::WriteBack`] if writing back fails: it is then not released.
     pub fn release(&self) -> Result<(), Error> {
         self.release_if(false)
     }
 
-    /// As [`release`](Self::release), but what cannot be written back is lost.
+    /// As [`release`](Self::release), but data that cannot be written back are lost.
     pub fn release_or_lose(&self) -> Result<(), Error> {
         self.release_if(true)
     }
@@ -154,7 +154,7 @@ impl LoopDevice {
         if !self.is_attached() {
             return Ok(());
         }
-        // Exclusively: nobody can mount it until it is released.
+        // Open exclusively, so that nobody can mount it before it is released.
         let device = OpenOptions::new().read(true).custom_flags(libc::O_EXCL).open(&self.path);
         let device = device.map_err(|error| match error.raw_os_error() {
             Some(libc::EBUSY) => Error::InUse { path: self.path.clone(), users: holders(&self.path) },
@@ -170,7 +170,7 @@ impl LoopDevice {
         clear(&device).map_err(|error| Error::os("releasing the loop device", error))
     }
 
-    /// Releases it as soon as its last user has closed it; at once if there is none.
+    /// Releases it as soon as its last user has closed it; at once if it has no user.
     pub fn release_when_unused(&self) -> Result<(), Error> {
         let failed = |error| Error::os("releasing the loop device", error);
         let device = File::open(&self.path).map_err(failed)?;
@@ -185,7 +185,7 @@ fn control() -> Result<File, Error> {
     })
 }
 
-/// Lets a loop device go as soon as its last user has closed it.
+/// Releases a loop device as soon as its last user has closed it.
 pub(crate) fn release_when_unused(path: &Path) -> io::Result<()> {
     clear(&File::open(path)?)
 }
@@ -230,7 +230,7 @@ pub fn is_loop_path(text: &str) -> bool {
     number.is_some_and(|number| !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
-/// The users of a block device, in words: its mount, or else what is built on it.
+/// The users of a block device, in words: its mounts, or else the devices on top of it.
 pub fn holders(path: &Path) -> String {
     let mounts = mounts(path);
     if !mounts.is_empty() {
@@ -257,7 +257,8 @@ pub(crate) fn mounts(path: &Path) -> Vec<String> {
     places
 }
 
-/// The mount points of a device in a text of mounts: by its number, or by its name, as btrfs has its own numbers.
+/// The mount points of a device in a list of mounts: by its number, or by its name, because btrfs reports other
+/// numbers.
 fn mounts_in(text: &str, number: &str, name: &str) -> Vec<String> {
     let mut places = Vec::new();
     for line in text.lines() {

@@ -1,12 +1,13 @@
-//! Settings of this process in the kernel, so that it can serve a disk while memory is full of that disk's pages.
+//! Kernel settings of this process, so that it can serve a disk while memory is full of that disk's dirty pages.
 //!
-//! Owns: the calls. Why each:
-//! - `PR_SET_IO_FLUSHER`: an allocation of this process never waits for writeback that may end here, and its own writes
-//!   are not throttled behind the dirty pages that it is there to write. Threads inherit it, so it comes first.
-//! - `mlockall`: no page of the program or of its buffers is dropped and read again, which would need memory; and a
-//!   heap with a reserve that is mapped before the first request, so that none waits for more of it.
-//! - `oom_score_adj`: among the processes that could be killed for memory this one is nearly the last. Not excluded,
-//!   since a device in memory may itself be what is too large.
+//! Owns: the calls. The reason for each:
+//! - `PR_SET_IO_FLUSHER`: an allocation of this process never waits for a writeback that this process itself must
+//!   serve, and its own writes are not throttled because of the dirty pages that it must write. Threads inherit it, so
+//!   it comes first.
+//! - `mlockall`: no page of the program or of its buffers is evicted and read again, which would need memory. The heap
+//!   has a reserve that is mapped before the first request, so that no request waits for a larger heap.
+//! - `oom_score_adj`: when memory is short, nearly all other processes are killed before this one. It is not excluded,
+//!   because a device in memory may be the cause.
 
 use std::fs::File;
 use std::io;
@@ -19,14 +20,14 @@ const PR_SET_IO_FLUSHER: libc::c_int = 57;
 /// The reserve of the heap, in bytes.
 const HEAP_RESERVE_BYTES: usize = 8 << 20;
 
-/// How unwilling the kernel is made to kill this process for its memory, from -1000 to 1000.
+/// The process's `oom_score_adj`, from -1000 (never killed) to 1000.
 const OOM_SCORE_ADJUSTMENT: &str = "-900";
 
 /// The result of the preparation.
 pub(crate) struct Prepared {
-    /// Whether allocations in the kernel wait for nothing that only this process could end.
+    /// Whether kernel allocations of this process never wait for I/O that only this process could complete.
     pub is_flusher: bool,
-    /// The refusals, in words: without it the device works, but may stop when memory is short.
+    /// The refused settings, in words: without them the device works, but may hang when memory is short.
     pub refused: Vec<String>,
 }
 
@@ -51,7 +52,7 @@ pub(crate) fn prepare() -> Prepared {
     Prepared { is_flusher, refused }
 }
 
-/// Lets every later allocation come from one heap that only grows. To be called before there are threads that allocate.
+/// Makes every later allocation use one heap that only grows. Call it before other threads allocate.
 pub(crate) fn keep_heap() {
     #[cfg(target_env = "gnu")]
     // SAFETY: the calls take numbers, and only change where later allocations come from.
@@ -62,20 +63,20 @@ pub(crate) fn keep_heap() {
     }
 }
 
-/// Grows the heap by what requests will need at most, now: growing it under pressure would wait for memory.
+/// Grows the heap now by the most that requests need: growing it under memory pressure would wait.
 pub(crate) fn reserve_heap() {
     let reserve: Vec<u8> = Vec::with_capacity(HEAP_RESERVE_BYTES);
-    // Locked memory is there once it is mapped; given back, it stays with the heap.
+    // Locked memory is allocated when it is mapped; when freed, it stays in the heap.
     drop(std::hint::black_box(reserve));
 }
 
-/// Makes this process the leader of a new session: no terminal reaches it any more.
+/// Makes this process the leader of a new session, without a controlling terminal.
 pub fn leave_terminal() -> io::Result<()> {
-    // SAFETY: the call takes nothing.
+    // SAFETY: the call has no arguments.
     if unsafe { libc::setsid() } < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Sends what this process writes to standard output and standard error to the end of a file.
+/// Appends the standard output and standard error of this process to a file.
 pub fn redirect_output(path: &Path) -> io::Result<()> {
     let file = File::options().create(true).append(true).open(path)?;
     for descriptor in [libc::STDOUT_FILENO, libc::STDERR_FILENO] {

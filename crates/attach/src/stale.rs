@@ -1,10 +1,10 @@
 //! Leftovers of a killed process: loop devices whose FUSE connection is gone.
 //!
-//! Owns: the name that says which process serves a loop device, and their release once it is gone. There is no stale
-//! mount of our own: the file's mount has no place and dies with its process. A file system on such a device is dead,
-//! since none of its reads and writes can succeed any more; it is unmounted, so that the contents of the next
-//! attachment are not confused with it. Promises: a loop device of a living process, of another pid namespace, or of
-//! anybody else is never touched; everything done is told.
+//! Owns: the loop device's name, which says which process serves it, and the release of loop devices whose process is
+//! gone. The file's mount leaves nothing, because it is attached nowhere and ends with its process. A file system on a
+//! stale device is unmounted: none of its reads and writes can succeed, and the next attachment must not be confused
+//! with it. Promises: a loop device of a living process, of another pid namespace, or not made by this crate is never
+//! touched; every action is reported.
 
 use std::ffi::CString;
 use std::fs::{self, File};
@@ -18,7 +18,7 @@ use crate::loop_device::{LoopDevice, mounts, named, release_when_unused};
 
 const PREFIX: &str = "nectary-attach";
 
-/// A name for a loop device of this process; each call gives another one.
+/// A name for a loop device of this process; each call returns a new one.
 pub(crate) fn own_name() -> String {
     static SERIAL: AtomicU32 = AtomicU32::new(0);
     let (process, serial) = (std::process::id(), SERIAL.fetch_add(1, Ordering::Relaxed));
@@ -35,9 +35,9 @@ impl LoopDevice {
     }
 }
 
-/// Releases the loop devices that dead processes left, and reports each in a line.
+/// Releases the loop devices that dead processes left behind, and reports each in a line.
 ///
-/// It needs the right to open loop devices; without it, or without any, there is nothing to do.
+/// It does nothing without the right to open loop devices, or if there are none.
 pub fn release_stale() -> Vec<String> {
     let stale = named().into_iter().filter_map(|(path, name)| Some((path, dead_process(&name)?)));
     stale.flat_map(|(path, process)| release(&path, process)).collect()
@@ -67,7 +67,7 @@ fn release(path: &Path, process: u32) -> Vec<String> {
     told
 }
 
-/// Removes a dead file system from the tree, also if somebody still uses it.
+/// Unmounts a dead file system, even if it is still in use.
 fn unmount(place: &str) -> io::Result<()> {
     let place = CString::new(place)?;
     for flags in [0, libc::MNT_DETACH] {
@@ -79,13 +79,13 @@ fn unmount(place: &str) -> io::Result<()> {
     Err(io::Error::last_os_error())
 }
 
-/// When a process started, in the kernel's ticks since boot; `None` if it is gone, or dead and not yet buried.
+/// When a process started, in the kernel's ticks since boot; `None` if it is gone or a zombie.
 fn started(process: u32) -> Option<u64> {
     let text = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
     start_in(&text)
 }
 
-/// Reads state and start time from a line of `/proc/PID/stat`; the name in it may hold anything.
+/// Reads state and start time from a line of `/proc/PID/stat`; the name in it may contain any character.
 fn start_in(text: &str) -> Option<u64> {
     let (_, after_name) = text.rsplit_once(')')?;
     let words: Vec<&str> = after_name.split_ascii_whitespace().collect();
@@ -95,7 +95,7 @@ fn start_in(text: &str) -> Option<u64> {
     }
 }
 
-/// This process's pid namespace: numbers of another one mean other processes.
+/// This process's pid namespace: in another namespace, the same numbers mean other processes.
 fn namespace() -> u64 {
     fs::metadata("/proc/self/ns/pid").map_or(0, |metadata| metadata.ino())
 }

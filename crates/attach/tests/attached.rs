@@ -1,4 +1,4 @@
-//! Attached devices from the outside: what the kernel sees of them, and what is left when they go.
+//! Attached devices from the outside: what the kernel sees of them, and what remains after they are detached.
 
 mod support;
 
@@ -13,7 +13,7 @@ use nectary_block::{ErrorKind, Registry};
 
 use support::{Attached, is_missing};
 
-/// A page-aligned piece of 4096 bytes, as direct I/O wants it.
+/// Reads 4096 bytes into page-aligned memory, as direct I/O needs it; returns their common value.
 fn read_direct(file: &File, offset: u64) -> io::Result<u8> {
     #[repr(align(4096))]
     struct Block([u8; 4096]);

@@ -1,5 +1,5 @@
-//! An attached device, opened as a disk, keeps the contract of the device that was attached: nothing is lost on the way
-//! through the kernel and back.
+//! An attached device, opened as a disk, keeps the contract of the device below, although every request passes through
+//! the kernel and back.
 
 mod support;
 

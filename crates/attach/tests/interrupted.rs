@@ -1,4 +1,4 @@
-//! A read of a cached tree that waits for a source which does not answer ends with a signal to who reads.
+//! A program that reads from a cached tree can be ended by a signal while the source does not answer.
 
 mod support;
 
@@ -18,9 +18,9 @@ use nectary_fuse::{
 };
 use support::is_missing;
 
-/// Nothing takes longer.
+/// The time limit of every wait.
 const LIMIT: Duration = Duration::from_secs(30);
-/// For how long the kernel may believe what it is told.
+/// How long the kernel may cache entries and attributes.
 const VALID: Duration = Duration::from_secs(3600);
 const FILE: u64 = 2;
 const FILE_BYTES: u64 = 64 << 10;
@@ -91,7 +91,7 @@ impl FileSystem for Slow {
     }
 }
 
-/// A slow source, and the tree over it; both go away in any outcome.
+/// A slow source and the tree over it; both are removed whether the test passes or fails.
 struct Shown {
     slow: Arc<Slow>,
     tree: Option<Tree>,
@@ -143,9 +143,10 @@ impl Drop for Shown {
     }
 }
 
-/// A program that reads the file, past any cache of the kernel.
+/// A program that reads the file.
 fn reader(path: &Path) -> Child {
-    // A script's background processes ignore SIGINT, and so would a program that this test starts below one.
+    // Background processes of a script ignore SIGINT; if this test is one, the program that it starts would ignore it
+    // too.
     let mut command = Command::new("env");
     command.args(["--default-signal=INT", "dd"]).arg(format!("if={}", path.display())).args([
         "of=/dev/null",
@@ -181,9 +182,9 @@ fn signal_ends_a_read_that_waits_for_its_source_and_the_next_read_is_right() {
         let mut child = reader(&shown.file());
         shown.slow.wait_held();
         assert!(child.try_wait().unwrap().is_none(), "it waits");
-        // SAFETY: a plain system call; the child is not reaped yet, so its number is still its own.
+        // SAFETY: a plain system call; the child is not reaped yet, so its number is not reused.
         unsafe { libc::kill(child.id() as i32, signal) };
-        // The source has answered nothing: the reader ends all the same.
+        // The source has not answered; the reader must end nevertheless.
         assert_eq!(end(&mut child).signal(), Some(signal));
         assert!(!shown.slow.gate.lock().unwrap().held.is_empty(), "the source still owes its answer");
         shown.slow.open();

@@ -1,4 +1,4 @@
-//! A directory behind the cache, used by real programs: they see the same directory.
+//! A directory behind the cache, used by real programs: they see the same files as in the source.
 
 mod support;
 
@@ -18,7 +18,7 @@ use nectary_buffer::{Mode, Options};
 
 use support::is_missing;
 
-/// A mounted directory, which is unmounted in any outcome.
+/// A mounted directory, which is unmounted whether the test passes or fails.
 struct Shown {
     tree: Tree,
     scratch: PathBuf,
@@ -35,7 +35,7 @@ impl Shown {
         }
         static SERIAL: AtomicU32 = AtomicU32::new(0);
         let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
-        // Not in a file system of memory: it may have neither direct I/O nor extended attributes.
+        // Not in a file system in memory: it may support neither direct I/O nor extended attributes.
         let scratch = Path::new("/var/tmp").join(format!("nectary-tree-{}-{serial}", std::process::id()));
         let (source, directory) = (scratch.join("source"), scratch.join("shown"));
         fs::create_dir_all(&source).unwrap();
@@ -110,7 +110,7 @@ fn a_tree_of_every_kind_of_file_is_the_same_below_and_through_the_cache() {
     for index in 0..300 {
         fs::write(root.join(format!("a/b/many {index}")), b"x").unwrap();
     }
-    // Times of access and of change are those of the comparison itself.
+    // The comparison itself changes the times of access and of change.
     let pax = "--pax-option=exthdr.name=%d/PaxHeaders/%f,delete=atime,delete=ctime";
     let tar = |directory: &Path| {
         let mut command = Command::new("tar");
@@ -124,7 +124,7 @@ fn a_tree_of_every_kind_of_file_is_the_same_below_and_through_the_cache() {
     assert!(tar(&root) == below, "the cold tree differs");
     assert!(tar(&root) == below, "the tree in memory differs");
     assert!(shown.tree.figures().cache.hits > 0);
-    // And back: the files unpacked through the cache are those that were packed.
+    // Files unpacked through the cache are the same as those packed.
     let archive = shown.scratch.join("archive.tar");
     fs::write(&archive, &below).unwrap();
     fs::create_dir(shown.at("copy")).unwrap();
@@ -155,14 +155,14 @@ fn reads_hit_the_cache_at_every_offset_and_follow_writes_truncations_and_holes()
     let hits = shown.tree.figures().cache.hits;
     same(&model, "again");
     assert!(shown.tree.figures().cache.hits > hits, "nothing hits");
-    // Around the borders of blocks, over old bytes.
+    // Overwrite bytes around the borders of blocks.
     for (index, offset) in [0usize, 8191, 8192, 16_000, 2_999_990].into_iter().enumerate() {
         let piece = bytes(10, index as u32 + 50);
         file.write_all_at(&piece, offset as u64).unwrap();
         model[offset..offset + 10].copy_from_slice(&piece);
     }
     same(&model, "overwritten");
-    // Bytes that were cut off never come back.
+    // Truncated bytes never reappear.
     file.set_len(10_000).unwrap();
     model.truncate(10_000);
     same(&model, "truncated");
@@ -193,7 +193,7 @@ fn reads_hit_the_cache_at_every_offset_and_follow_writes_truncations_and_holes()
     assert!(fs::read(shown.below("copy")).unwrap() == model, "copied");
     fs::write(&path, b"").unwrap();
     same(&[], "emptied");
-    // A file without a name stays for the process that has it open.
+    // A deleted file still exists for the process that has it open.
     fs::remove_file(&path).unwrap();
     file.write_all_at(b"still here", 0).unwrap();
     let mut text = [0; 10];
@@ -207,12 +207,12 @@ fn a_file_that_changed_underneath_is_read_again_when_it_is_opened() {
     let Some(shown) = Shown::new("changed underneath", Mode::WriteThrough) else { return };
     fs::write(shown.below("file"), bytes(20_000, 1)).unwrap();
     assert!(fs::read(shown.at("file")).unwrap() == bytes(20_000, 1));
-    // The same length: the time tells.
+    // The same length: only the modification time differs.
     fs::write(shown.below("file"), bytes(20_000, 2)).unwrap();
     assert!(fs::read(shown.at("file")).unwrap() == bytes(20_000, 2));
     fs::write(shown.below("file"), bytes(30_000, 3)).unwrap();
     assert!(fs::read(shown.at("file")).unwrap() == bytes(30_000, 3));
-    // Another file of the name.
+    // Another file with the same name.
     fs::write(shown.below("new"), bytes(30_000, 4)).unwrap();
     fs::rename(shown.below("new"), shown.below("file")).unwrap();
     let began = Instant::now();
@@ -228,12 +228,12 @@ fn an_exclusive_source_is_not_looked_at_again_and_changes_through_the_mount_are_
     fs::write(shown.below("file"), bytes(20_000, 1)).unwrap();
     assert!(fs::read(shown.at("file")).unwrap() == bytes(20_000, 1));
     assert_eq!(fs::metadata(shown.at("absent")).unwrap_err().kind(), io::ErrorKind::NotFound);
-    // Nobody should do this: it is not noticed.
+    // Changes of the source: against the rules of `exclusive`, and not noticed.
     fs::write(shown.below("file"), bytes(20_000, 2)).unwrap();
     fs::write(shown.below("absent"), b"there").unwrap();
     assert!(fs::read(shown.at("file")).unwrap() == bytes(20_000, 1));
     assert_eq!(fs::metadata(shown.at("absent")).unwrap_err().kind(), io::ErrorKind::NotFound);
-    // What is done through the mount is seen at once, by every name.
+    // Changes through the mount are seen at once, under every name.
     fs::write(shown.at("file"), bytes(30_000, 3)).unwrap();
     fs::hard_link(shown.at("file"), shown.at("other")).unwrap();
     assert!(fs::read(shown.at("other")).unwrap() == bytes(30_000, 3));
@@ -271,7 +271,7 @@ fn a_mapped_file_and_its_reads_and_writes_agree() {
     let mut byte = [0];
     file.read_exact_at(&mut byte, 9000).unwrap();
     assert_eq!((byte, fs::read(shown.below("file")).unwrap()[9000]), ([9], 9));
-    // Programs are mapped too.
+    // Running a program maps it too.
     fs::copy("/bin/true", shown.at("true")).unwrap();
     run(&mut Command::new(shown.at("true"))).unwrap();
 }
@@ -301,7 +301,7 @@ fn git_clones_into_a_cached_directory_and_finds_nothing_wrong() {
     git(&shown.at("clone"), &["add", "."]).unwrap();
     git(&shown.at("clone"), &["commit", "-qm", "more"]).unwrap();
     git(&shown.at("clone"), &["gc", "-q"]).unwrap();
-    // And below, past the cache.
+    // And in the source, without the cache.
     git(&shown.below("clone"), &["fsck", "--full", "--strict"]).unwrap();
     assert_eq!(git(&shown.below("clone"), &["status", "--porcelain"]).unwrap(), b"");
 }
@@ -377,7 +377,7 @@ fn a_tree_in_use_stays_and_one_that_is_not_goes() {
     assert!(!*shown.tree.ended().borrow());
     drop(user);
     let began = Instant::now();
-    // The kernel closes files a little after their last user does.
+    // The kernel closes files slightly later than their last user.
     while let Err(error) = shown.tree.unmount(false) {
         assert!(began.elapsed() < Duration::from_secs(10), "{error}");
         std::thread::yield_now();
@@ -387,7 +387,7 @@ fn a_tree_in_use_stays_and_one_that_is_not_goes() {
     assert!(*shown.tree.ended().borrow());
 }
 
-/// An entry of a list: what it is about, its permissions, and whose it is.
+/// An entry of a list: its tag, permissions, and user or group.
 type ListEntry = (u16, u16, u32);
 const OWNER: u16 = 0x01;
 const USER: u16 = 0x02;
@@ -396,7 +396,7 @@ const MASK: u16 = 0x10;
 const OTHER: u16 = 0x20;
 const NOBODY: u32 = u32::MAX;
 
-/// Sets an access control list as the kernel has it.
+/// Sets an access control list in the kernel's format.
 fn set_list(path: &Path, name: &std::ffi::CStr, entries: &[ListEntry]) -> io::Result<()> {
     let mut value = 2u32.to_le_bytes().to_vec();
     for (tag, permissions, id) in entries {
@@ -417,11 +417,11 @@ fn list(path: &Path, name: &std::ffi::CStr) -> Option<Vec<u8>> {
     Some(value)
 }
 
-/// Does something as a user without privileges, in a thread whose identity alone changes.
+/// Runs `work` as an unprivileged user, in a thread whose identity is the only one changed.
 fn as_user<T: Send>(user: u32, work: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
-            // SAFETY: the calls take numbers, and an empty list without a pointer; they change this thread alone.
+            // SAFETY: the calls take numbers, and an empty list without a pointer; they change only this thread.
             unsafe {
                 assert_eq!(libc::syscall(libc::SYS_setgroups, 0, 0), 0);
                 assert_eq!(libc::syscall(libc::SYS_setresgid, user, user, user), 0);
@@ -433,7 +433,7 @@ fn as_user<T: Send>(user: u32, work: impl FnOnce() -> T + Send) -> T {
     })
 }
 
-/// What programs see of lists below a directory.
+/// What programs see of access control lists below a directory.
 fn seen_of_lists(root: &Path) -> Vec<String> {
     const ACCESS: &std::ffi::CStr = c"system.posix_acl_access";
     const DEFAULT: &std::ffi::CStr = c"system.posix_acl_default";
@@ -448,7 +448,7 @@ fn seen_of_lists(root: &Path) -> Vec<String> {
     let writes = |user| as_user(user, || OpenOptions::new().write(true).open(&file).map(drop).is_ok());
     seen.push(format!("{:?} {:?} {}", reads(4242), reads(4243), writes(4242)));
     seen.push(format!("{} {:?}", mode(&file), list(&file, ACCESS)));
-    // The group's part of the mode is the mask.
+    // The group bits of the mode are the mask.
     fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
     seen.push(format!("{:?} {:?}", reads(4242), list(&file, ACCESS)));
     let refused = as_user(4243, || set_list(&file, ACCESS, &one_reads).map_err(|error| error.kind()));
@@ -471,7 +471,7 @@ fn seen_of_lists(root: &Path) -> Vec<String> {
         }
         seen.push(format!("{:?}", as_user(4242, || fs::read(directory.join("new")).map_err(|error| error.kind()))));
     }
-    // Who sets a list without being of the file's group takes the set-group-id bit away.
+    // When a user who is not in the file's group sets a list, the set-group-id bit is cleared.
     let shared = root.join("shared");
     fs::write(&shared, b"").unwrap();
     std::os::unix::fs::chown(&shared, Some(4242), Some(4300)).unwrap();

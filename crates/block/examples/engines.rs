@@ -2,7 +2,7 @@
 //! PATH`.
 //!
 //! Prints operations a second for each engine, size and number of operations in flight, on one thread. The file is
-//! created if it is absent and stays.
+//! created if it is absent, and is not removed.
 
 use std::error::Error;
 use std::time::{Duration, Instant};
@@ -47,7 +47,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         for engine in [Engine::Uring, Engine::Posix] {
             let options = OpenOptions { create_bytes: Some(FILE_BYTES), engine, direct: true };
             let device = open(&path, &options).await?;
-            // Once over the file, so that no block is read as never written.
+            // Write the whole file once: blocks that were never written would be read faster.
             for index in 0..FILE_BYTES >> 20 {
                 nectary_block::write(&*device, index << 20, Buffer::zeroed(1 << 20)).await?;
             }

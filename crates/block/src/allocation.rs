@@ -18,7 +18,7 @@ impl ExtentList {
         ExtentList { extents: Vec::new(), position: offset, end: offset + length }
     }
 
-    /// Adds a mapped range that begins at or after the end of the one before.
+    /// Adds a mapped range; it must begin at or after the end of the previous one.
     pub fn mapped(&mut self, offset: u64, length: u64) {
         self.push(offset, false);
         self.push(offset + length, true);

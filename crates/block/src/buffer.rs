@@ -1,13 +1,13 @@
 //! Owned, aligned memory for I/O.
 //!
 //! Owns: allocation and alignment. An operation takes a [`Buffer`] by value and gives it back when it completes, so the
-//! kernel never writes into memory that somebody else holds, also when the operation's future is dropped.
+//! kernel never writes into memory that another owner uses, not even after the operation's future was dropped.
 //!
-//! Small buffers that end on a thread are kept for the next read there, up to [`SPARE_BYTES_MAX`] a thread: an aligned
-//! allocation costs as much as a small read's other work.
+//! Small buffers that are dropped on a thread are kept for the next read on that thread, up to [`SPARE_BYTES_MAX`] per
+//! thread: an aligned allocation costs as much as the rest of a small read.
 //!
-//! Large ones lie on huge pages if the kernel has some (`madvise`): filling, pinning and describing them page by
-//! page took as long as copying into them.
+//! Large buffers are on huge pages if the kernel has some (`madvise`): with small pages, filling, pinning and
+//! describing them took as long as copying into them.
 
 use std::alloc::{Layout, alloc, alloc_zeroed, dealloc, handle_alloc_error};
 use std::cell::RefCell;
@@ -28,16 +28,16 @@ const SPARE_BUFFER_BYTES_MAX: usize = 64 << 10;
 /// The most that each thread keeps, in bytes.
 const SPARE_BYTES_MAX: usize = 256 << 10;
 
-/// Asks for huge pages under memory that nothing was written to yet: so filling it takes one page fault for 2 MiB.
+/// Requests huge pages for memory that was not written yet; filling it then takes one page fault per 2 MiB.
 pub fn advise_huge_pages<T>(unwritten: &mut [MaybeUninit<T>]) {
     let start = unwritten.as_ptr().addr() / BUFFER_ALIGNMENT * BUFFER_ALIGNMENT;
     let end = unwritten.as_ptr_range().end.addr().next_multiple_of(BUFFER_ALIGNMENT);
-    // SAFETY: the advice changes nothing in the named pages, nor beside the memory, except the size of later pages; a
+    // SAFETY: the advice changes no contents, in these pages or elsewhere, only the size of pages allocated later. A
     // refusal by the kernel does no harm.
     unsafe { libc::madvise(std::ptr::without_provenance_mut(start), end - start, libc::MADV_HUGEPAGE) };
 }
 
-/// Gives pages that are wholly in `memory` back to the kernel; their contents are undefined afterwards, and may be
+/// Returns the pages that are wholly in `memory` to the kernel; their contents are undefined afterwards, and may be
 /// zeros.
 pub fn release_pages(memory: &mut [u8]) {
     let start = memory.as_ptr().addr().next_multiple_of(BUFFER_ALIGNMENT);
@@ -48,8 +48,8 @@ pub fn release_pages(memory: &mut [u8]) {
     }
 }
 
-/// Keeps memory from being written to swap, until the process ends or the memory is freed. *Errors*: the kernel's, as
-/// when it is more than this process may lock (`RLIMIT_MEMLOCK`).
+/// Keeps memory from being written to swap, until the process ends or the memory is freed. *Errors*: the kernel's, for
+/// example when this process may not lock so much (`RLIMIT_MEMLOCK`).
 pub fn lock_pages(memory: &[u8]) -> io::Result<()> {
     // SAFETY: the call changes no contents, and the range is memory of this process.
     match unsafe { libc::mlock(memory.as_ptr().cast(), memory.len()) } {
@@ -58,7 +58,7 @@ pub fn lock_pages(memory: &[u8]) -> io::Result<()> {
     }
 }
 
-/// Owned memory whose start is aligned to [`BUFFER_ALIGNMENT`]; it derefs to its `len` bytes.
+/// Owned memory whose start is aligned to [`BUFFER_ALIGNMENT`]; it dereferences to its bytes in use.
 ///
 /// *Units*: bytes. *Cost*: one zeroed allocation of the length rounded up to the alignment.
 pub struct Buffer {
@@ -90,9 +90,9 @@ impl Buffer {
     fn huge_zeroed(layout: Layout) -> Option<NonNull<u8>> {
         // SAFETY: the caller's layout has a size that is not zero.
         let start = NonNull::new(unsafe { alloc(layout) })?;
-        // SAFETY: the range was just allocated and is this call's alone. The advice changes nothing but the size of
-        // pages that come later, so a kernel that refuses it does no harm; it comes first, as pages do when they are
-        // written.
+        // SAFETY: the range was just allocated and belongs to this call only. The advice changes only the size of pages
+        // allocated later, so a refusal by the kernel does no harm. It must precede the zeroing, which allocates the
+        // pages.
         unsafe {
             libc::madvise(start.as_ptr().cast(), layout.size(), libc::MADV_HUGEPAGE);
             start.as_ptr().write_bytes(0, layout.size());
@@ -129,7 +129,7 @@ impl Buffer {
         self.length = length;
     }
 
-    /// Gives the memory over to shared, immutable [`Bytes`]. *Cost*: one small allocation, no copy.
+    /// Converts the buffer into shared, immutable [`Bytes`]. *Cost*: one small allocation, no copy.
     pub fn into_bytes(self) -> Bytes {
         Bytes::from_owner(self)
     }
@@ -144,7 +144,7 @@ impl Drop for Buffer {
     fn drop(&mut self) {
         // A thread that is ending keeps nothing.
         if !SPARE.try_with(|spare| spare.borrow_mut().keep(self.start, self.capacity)).unwrap_or(false) {
-            // SAFETY: `start` was allocated with this very layout, is freed once, and nobody keeps it.
+            // SAFETY: `start` was allocated with this layout and is freed once; no list keeps it.
             unsafe { dealloc(self.start.as_ptr(), Self::layout(self.capacity)) }
         }
     }
@@ -154,7 +154,7 @@ thread_local! {
     static SPARE: RefCell<Spare> = const { RefCell::new(Spare::new()) };
 }
 
-/// Memory of buffers that ended on this thread, by capacity; all of it was zeroed or written once.
+/// Memory of buffers that were dropped on this thread, by capacity; all of it is initialised.
 struct Spare {
     starts: [Vec<NonNull<u8>>; SPARE_BUFFER_BYTES_MAX / BUFFER_ALIGNMENT],
     bytes: usize,
@@ -252,7 +252,7 @@ mod tests {
         drop(many);
         drop(Buffer::recycled(SPARE_BUFFER_BYTES_MAX + 1));
         SPARE.with_borrow(|spare| assert_eq!(spare.bytes, SPARE_BYTES_MAX));
-        // A thread that ends frees the memory it keeps; memory that comes from another thread belongs to it.
+        // A thread that ends frees the memory it keeps, including buffers that were allocated on another thread.
         std::thread::spawn(move || drop(second)).join().unwrap();
     }
 }

@@ -2,30 +2,30 @@
 //!
 //! # Contract
 //! 1. *Ownership*: an operation owns its buffers from the call until it completes, also when its future is dropped.
-//!    Dropping the future of a read or a write cancels the wait, not the operation: it may still happen.
-//! 2. *Alignment*: `offset` and every buffer's length are multiples of [`Geometry::block_bytes`]; an operation that is
-//!    not, or that leaves the device, fails with [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) and touches nothing.
-//!    So does one with more than [`BUFFERS_MAX`](crate::BUFFERS_MAX) buffers or
+//!    Dropping the future of a read or a write cancels the wait; the operation may still happen.
+//! 2. *Alignment*: `offset` and every buffer's length are multiples of [`Geometry::block_bytes`]. A misaligned
+//!    operation, or one that leaves the device, fails with [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) and
+//!    changes nothing. So does an operation with more than [`BUFFERS_MAX`](crate::BUFFERS_MAX) buffers or
 //!    [`OPERATION_BYTES_MAX`](crate::OPERATION_BYTES_MAX) bytes.
 //! 3. *Atomicity*: none is promised above [`Geometry::atomic_bytes`]. A failed or interrupted write leaves any mix of
 //!    old and new at that granularity.
-//! 4. *Order*: none between operations in flight at the same time. An operation that begins after another has completed
-//!    sees its effect, on every handle.
-//! 5. *Durability*: that of a completed write is in [`Geometry::write_survives`]. A flush that completes makes every
-//!    write that had completed before the flush was called, on any handle, survive what [`Geometry::flush_survives`]
-//!    says. A write with [`WriteFlags::fua`] completes only when it would survive that by itself.
+//! 4. *Order*: operations in flight at the same time may take effect in any order. An operation that begins after
+//!    another one completed sees the effect of that one, on every handle.
+//! 5. *Durability*: a completed write survives [`Geometry::write_survives`]. A completed flush covers every write that
+//!    had completed, on any handle, before the flush was called: these writes survive [`Geometry::flush_survives`]. A
+//!    write with [`WriteFlags::fua`] completes only when it survives the same without a flush.
 //! 6. *Failure*: after a failed write or flush the device may latch: further writes and flushes fail with
-//!    [`ErrorKind::Latched`](crate::ErrorKind::Latched), reads go on. A write that found no room
-//!    ([`ErrorKind::Full`](crate::ErrorKind::Full)) leaves its own range undefined and nothing else in doubt.
-//! 7. *Zeroes*: what was never written, was discarded, or was zeroed: zeroed and never-written ranges read as zeroes;
-//!    discarded ranges read as either their old contents or zeroes. Zeroing quickly zeroes all of a range, or touches
-//!    nothing.
-//! 8. *Deadline*: one that has passed at the call fails with [`ErrorKind::TimedOut`](crate::ErrorKind::TimedOut) and
-//!    touches nothing; one that passes later ends the wait only, and the operation may still happen.
+//!    [`ErrorKind::Latched`](crate::ErrorKind::Latched), reads still work. After a write that found no room
+//!    ([`ErrorKind::Full`](crate::ErrorKind::Full)), only its own range is undefined.
+//! 7. *Zeroes*: zeroed and never-written ranges read as zeroes; discarded ranges read as either their old contents or
+//!    zeroes. A quick zeroing zeroes all of its range, or changes nothing.
+//! 8. *Deadline*: if it has passed at the call, the operation fails with
+//!    [`ErrorKind::TimedOut`](crate::ErrorKind::TimedOut) and changes nothing. If it passes later, only the wait ends,
+//!    and the operation may still happen.
 //!
 //! One conformance test (`nectary_block::conformance`) checks all of this on every device and filter.
 //!
-//! *Circle*: a request is made of this file's types, and a device that cannot zero quickly checks it before it says so.
+//! *Circle*: a request consists of this file's types; `zero_quickly` here checks a request before it refuses it.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -37,7 +37,7 @@ use crate::error::{Error, ErrorKind, Operation};
 use crate::figures::Figures;
 use crate::request::{Request, ready};
 
-/// Why zeroes are not quick.
+/// The error text of a device that cannot zero quickly.
 pub(crate) const SLOW_ZEROES: &str = "zeroes may take as long here as data: write them";
 
 /// The result of an operation: a future that may be sent between threads and does not borrow the device.
@@ -46,7 +46,7 @@ pub type IoFuture<T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 's
 /// A device shared by all its users.
 pub type SharedDevice = Arc<dyn BlockDevice>;
 
-/// What data survives. The order is by how much: of two devices under one stripe the lesser counts.
+/// The events that data survives, in ascending order: a stripe takes the minimum of its devices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Survives {
     /// Nothing, not even the end of this process.
@@ -70,7 +70,7 @@ pub struct Geometry {
     pub size_bytes: u64,
     /// The unit of offsets and lengths, in bytes; a power of two, 512 to 4096.
     pub block_bytes: u32,
-    /// What a write never tears below, in bytes (512 for most disks).
+    /// The unit that a crash never tears, in bytes (512 for most disks).
     pub atomic_bytes: u32,
     /// The read size beyond which more does not help, in bytes.
     pub read_bytes_preferred: u32,
@@ -82,14 +82,14 @@ pub struct Geometry {
     pub flush_survives: Survives,
 }
 
-/// Who refers to a block: a process and file, a connection, a region, or a tag of the caller.
+/// The origin of an access to a block: a process and file, a connection, a region, or a tag of the caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Stream(pub u32);
 
-/// What every call carries.
+/// The parameters that every call has.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Context {
-    /// Whose reference this is.
+    /// The origin of this access.
     pub stream: Stream,
     /// When the caller gives up; the operation then fails with [`ErrorKind::TimedOut`](crate::ErrorKind::TimedOut).
     pub deadline: Option<Instant>,
@@ -98,7 +98,7 @@ pub struct Context {
 /// How a write is done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct WriteFlags {
-    /// Force unit access: complete only when this write would survive what a flush makes survive.
+    /// Force unit access: complete only when this write survives what it would survive after a flush.
     pub fua: bool,
 }
 
@@ -123,10 +123,10 @@ pub trait BlockDevice: Send + Sync + 'static {
     /// Size, units and promises, as of now (a device can grow).
     fn geometry(&self) -> Geometry;
 
-    /// Fills `buffers`, one after another, from `offset` on, and gives them back.
+    /// Fills `buffers` in order, from `offset` on, and returns them.
     fn read_at(&self, offset: u64, buffers: Vec<Buffer>, context: Context) -> IoFuture<Vec<Buffer>>;
 
-    /// Writes `buffers`, one after another, from `offset` on, and gives them back.
+    /// Writes `buffers` in order, from `offset` on, and returns them.
     fn write_at(&self, offset: u64, buffers: Vec<Buffer>, flags: WriteFlags, context: Context)
     -> IoFuture<Vec<Buffer>>;
 
@@ -139,10 +139,10 @@ pub trait BlockDevice: Send + Sync + 'static {
     /// Makes a range read as zeroes.
     fn write_zeroes(&self, offset: u64, length: u64, context: Context) -> IoFuture<()>;
 
-    /// Makes a range read as zeroes if that takes much less time than writing it, and touches nothing otherwise.
+    /// Makes a range read as zeroes if that takes much less time than writing it; otherwise changes nothing.
     ///
-    /// *Errors*: [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported), at once, if the device cannot or does not
-    /// know; the caller writes then.
+    /// *Errors*: [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported), at once, if the device cannot, or does not
+    /// know whether it can. The caller then writes the zeroes.
     fn zero_quickly(&self, offset: u64, length: u64, context: Context) -> IoFuture<()> {
         let request = Request::new(Operation::WriteZeroes, offset, length, context);
         let checked = request.check(|| self.spec(), &self.geometry());
@@ -161,10 +161,10 @@ pub trait BlockDevice: Send + Sync + 'static {
         false
     }
 
-    /// Changes an option of this device while it runs, or of the nearest below it that can: `memory` and `mode` of a
-    /// cache.
+    /// Changes an option of this device, or of the nearest device below that has it, while it runs: `memory` and `mode`
+    /// of a cache.
     ///
-    /// *Errors*: [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) where no device of the stack can.
+    /// *Errors*: [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) if no device of the stack can change it.
     fn set_option(&self, name: &str, _value: &str) -> IoFuture<()> {
         let detail = format!("nothing here can change \"{name}\" while it runs");
         let error = Error::new(ErrorKind::Unsupported, &self.spec(), Operation::Open, detail);

@@ -1,4 +1,4 @@
-//! The errors of a block device, with their places.
+//! The errors of a block device, with device and offset.
 //!
 //! Owns: the one error type of the crate. Kinds differ because their remedies differ.
 
@@ -11,7 +11,7 @@ pub enum ErrorKind {
     Absent,
     /// Another process has it open.
     Busy,
-    /// The request is outside the device, misaligned, or the SPEC is not understood: a mistake of the caller.
+    /// A mistake of the caller: the request is outside the device or misaligned, or the SPEC is not understood.
     Invalid,
     /// The device cannot do this.
     Unsupported,
@@ -21,7 +21,8 @@ pub enum ErrorKind {
     TimedOut,
     /// The device failed the operation.
     Io,
-    /// An earlier write or flush failed; the device takes no more writes, so that nothing pretends to be stored.
+    /// An earlier write or flush failed; the device refuses further writes, because it could not promise that they are
+    /// stored.
     Latched,
 }
 
@@ -87,21 +88,21 @@ pub struct Error {
     pub device: String,
     /// The operation that failed.
     pub operation: Operation,
-    /// Where it began, in bytes from the start of the device (0 if it has no place).
+    /// The offset of the operation on the device, in bytes (0 if it has none).
     pub offset: u64,
-    /// How many bytes it was about (0 if it has no length).
+    /// The length of the operation, in bytes (0 if it has none).
     pub length: u64,
     /// What was expected and found, in words, and what to do if that is known.
     pub detail: String,
 }
 
 impl Error {
-    /// Makes an error without a place.
+    /// Makes an error without offset and length.
     pub fn new(kind: ErrorKind, device: &str, operation: Operation, detail: impl Into<String>) -> Error {
         Error { kind, device: device.to_owned(), operation, offset: 0, length: 0, detail: detail.into() }
     }
 
-    /// Sets the place.
+    /// Sets offset and length.
     pub fn at(mut self, offset: u64, length: u64) -> Error {
         self.offset = offset;
         self.length = length;

@@ -10,7 +10,7 @@ pub struct Figures {
 }
 
 impl Figures {
-    /// The value of a name, if it is there.
+    /// The value of a name, if there is one.
     pub fn get(&self, name: &str) -> Option<u64> {
         self.values.iter().find(|value| value.0 == name).map(|value| value.1)
     }

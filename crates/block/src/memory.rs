@@ -1,8 +1,8 @@
 //! `memory:SIZE`: a device in this process's memory.
 //!
-//! Owns: pages that are allocated at their first write, spread over shards so that threads seldom meet; a device costs
-//! the memory that was written, not its size. Every operation is done when the call returns its future. Promises:
-//! nothing survives the end of the process. Leaves to others: faults (`nectary-sim`).
+//! Owns: pages that are allocated at their first write, spread over shards so that threads seldom wait for the same
+//! lock. A device takes memory only for what was written. Every operation is complete when the call returns its future.
+//! Promises: nothing survives the end of the process. Leaves to others: faults (`nectary-sim`).
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,7 +19,8 @@ use crate::snapshot::{PAGE_BYTES, Snapshot, pages};
 /// How many locks the pages are spread over.
 const SHARD_COUNT: usize = 64;
 
-/// The unit of offsets and lengths, in bytes: that of the strictest disk, so that code that works here works there.
+/// The unit of offsets and lengths, in bytes: that of the strictest disk, so that code that works here works on every
+/// disk.
 const BLOCK_BYTES: u32 = 4096;
 
 /// Pages by number; shared with snapshots until they are written again.
@@ -51,13 +52,13 @@ impl MemoryDevice {
         MemoryDevice { size_bytes: AtomicU64::new(size_bytes), shards }
     }
 
-    /// Makes a device that holds `image`, filled up with zeroes to whole blocks. *Cost*: copies the bytes that are not
+    /// Makes a device that holds `image`, padded with zeroes to whole blocks. *Cost*: copies the bytes that are not
     /// zero.
     pub fn from_image(image: Vec<u8>) -> MemoryDevice {
         MemoryDevice::from_snapshot(&Snapshot::from_image(&image))
     }
 
-    /// Makes a device that begins with the contents of `snapshot`, which stays as it is. *Cost*: copies no contents; a
+    /// Makes a device with the contents of `snapshot`, which later writes do not change. *Cost*: copies no contents; a
     /// page is copied when it is first written.
     pub fn from_snapshot(snapshot: &Snapshot) -> MemoryDevice {
         let device = MemoryDevice::new(snapshot.size_bytes().next_multiple_of(u64::from(BLOCK_BYTES)));
@@ -67,7 +68,7 @@ impl MemoryDevice {
         device
     }
 
-    /// Copies the present contents, one page after another. *Cost*: copies no contents.
+    /// Takes a snapshot of the current contents, page by page. *Cost*: copies only references to pages.
     pub fn snapshot(&self) -> Snapshot {
         let mut snapshot = Snapshot::zeroed(0);
         for shard in &self.shards {
@@ -75,7 +76,7 @@ impl MemoryDevice {
                 snapshot.insert(page, bytes.clone());
             }
         }
-        // The size comes last: it only grows, so it covers every page that was seen.
+        // The size is read last: it only grows, so it covers every page seen.
         snapshot.grow(self.size());
         snapshot
     }
@@ -241,7 +242,7 @@ fn overlap(page: u64, offset: u64, length: u64) -> (usize, usize) {
     (start as usize, end as usize)
 }
 
-/// Locks, also after another thread panicked: a page is bytes, whole at any moment.
+/// Locks, even after another thread panicked: a page is valid at any moment.
 fn lock(shard: &Shard) -> MutexGuard<'_, Pages> {
     shard.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }

@@ -1,12 +1,13 @@
-//! Deliberate defects, one at a time, by which tests show that their checks catch them: the part that crates share.
+//! Deliberate defects, with which tests show that their checks catch errors: the part that crates share.
 //!
-//! Owns: planting one in a process, and the question whether it is. Promises: without the feature `planted` of a crate
-//! every question of it is answered `false` at compile time, so that no user's build has its defects. Leaves to others:
-//! which defects there are, each in the `planted` module of its crate.
+//! Owns: planting one defect in a process, and the query whether it is planted. Promises: without a crate's feature
+//! `planted`, the query is `false` at compile time, so that no user's build has the defects. Leaves to others: which
+//! defects there are, each in the `planted` module of its crate.
 
-/// Makes the `Bug` of a crate, each as `Name = number => "the name that is printed"`, and `plant` and `planted` for them.
+/// Makes the enum `Bug` of a crate, with one line per bug, `Name = number => "the printed name"`, and the functions
+/// `plant` and `planted`.
 ///
-/// `Bug::EVERY`, `Bug::name` and `plant` are there with the crate's feature `planted` alone.
+/// `Bug::EVERY`, `Bug::name` and `plant` exist only with the crate's feature `planted`.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! planted_bugs {
@@ -20,10 +21,10 @@ macro_rules! planted_bugs {
 
         #[cfg(feature = "planted")]
         impl Bug {
-            /// Every one of them.
+            /// All bugs.
             pub const EVERY: &'static [Bug] = &[$(Bug::$bug),*];
 
-            /// The name that is printed.
+            /// The printed name.
             pub fn name(self) -> &'static str {
                 match self {
                     $(Bug::$bug => $name,)*

@@ -1,7 +1,7 @@
 //! The meaning of names in a SPEC: constructors, registered by name, that open devices.
 //!
-//! Owns: the table of names, the walk over nested SPECs, and the errors that point at the place. Higher floors register
-//! their own devices; floor 0 cannot name them.
+//! Owns: the table of names, the walk over nested SPECs, and errors with the position in the SPEC. Higher floors
+//! register their own devices; floor 0 cannot name them.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -44,7 +44,7 @@ pub struct OpenOptions {
     pub create_bytes: Option<u64>,
     /// How files and disks are read and written.
     pub engine: Engine,
-    /// Goes past the page cache (`O_DIRECT`) where the file system can.
+    /// Bypasses the page cache (`O_DIRECT`) if the file system can.
     pub direct: bool,
 }
 
@@ -66,7 +66,7 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// No name at all; [`Registry::with_builtins`] begins with this crate's devices and filters.
+    /// A registry without names; [`Registry::with_builtins`] begins with this crate's devices and filters.
     pub fn empty() -> Registry {
         Registry { constructors: BTreeMap::new() }
     }
@@ -74,7 +74,7 @@ impl Registry {
     /// Adds a name, or replaces its meaning.
     ///
     /// # Panics
-    /// When `name` cannot stand in a SPEC: that is a bug of the caller.
+    /// When `name` is not a valid name in a SPEC: that is a bug of the caller.
     pub fn register<F, O>(&mut self, name: &str, constructor: F)
     where
         F: Fn(Arguments) -> O + Send + Sync + 'static,
@@ -92,7 +92,7 @@ impl Registry {
 
     /// Opens the device that a SPEC names.
     ///
-    /// *Errors*: [`ErrorKind::Invalid`] with the place of the mistake in the SPEC; else the device's error.
+    /// *Errors*: [`ErrorKind::Invalid`] with the position of the mistake in the SPEC; else the device's error.
     pub async fn open(&self, spec: &str, options: &OpenOptions) -> Result<SharedDevice, Error> {
         let source: Arc<str> = Arc::from(spec);
         let parsed = Spec::parse(spec).map_err(|error| invalid(&source, &error))?;
@@ -121,7 +121,7 @@ impl Registry {
 
     /// Takes the SPEC `name(…)` apart, for a command about devices of one kind; opens nothing.
     ///
-    /// *Errors*: [`ErrorKind::Invalid`] with the place of the mistake, also for a SPEC of another kind.
+    /// *Errors*: [`ErrorKind::Invalid`] with the position of the mistake, also for a SPEC with another name.
     pub fn arguments(&self, spec: &str, name: &str, options: &OpenOptions) -> Result<Arguments, Error> {
         let source: Arc<str> = Arc::from(spec);
         let parsed = Spec::parse(spec).map_err(|error| invalid(&source, &error))?;
@@ -163,7 +163,7 @@ fn invalid(source: &str, error: &SpecError) -> Error {
     Error::new(ErrorKind::Invalid, source, Operation::Open, error.to_string())
 }
 
-/// Opens the device that a SPEC of this crate's names names; see [`Registry::open`].
+/// Opens the device that a SPEC names, with only the devices and filters of this crate; see [`Registry::open`].
 pub async fn open(spec: &str, options: &OpenOptions) -> Result<SharedDevice, Error> {
     Registry::with_builtins().open(spec, options).await
 }
@@ -204,7 +204,7 @@ impl Arguments {
         self.registry.open_parsed(argument.value, self.source.clone(), self.options.clone()).await
     }
 
-    /// Opens all arguments that are not `key=value` as devices, at least one.
+    /// Opens all arguments that are not `key=value` as devices; there must be at least one.
     pub async fn devices(&mut self) -> Result<Vec<SharedDevice>, Error> {
         let mut devices = vec![self.device().await?];
         while self.list.iter().any(|argument| argument.key.is_none()) {

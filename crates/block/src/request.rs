@@ -1,7 +1,7 @@
 //! The checks of every device before it touches anything, and the limits of one request.
 //!
-//! Owns: [`Request`], and the checks that the contract's second clause and the deadline ask for, so that each device
-//! refuses the same requests with the same words.
+//! Owns: [`Request`], and the checks of the contract's second clause and of the deadline, so that all devices refuse
+//! the same requests with the same words.
 
 use std::time::Instant;
 
@@ -22,9 +22,9 @@ pub struct Request {
     pub operation: Operation,
     /// The offset of its first byte; 0 for a flush and a growth.
     pub offset: u64,
-    /// How many bytes it is about: 0 for a flush, the new size for a growth.
+    /// Its length in bytes: 0 for a flush, the new size for a growth.
     pub length: u64,
-    /// Whether its end makes it durable ([`WriteFlags::fua`](crate::WriteFlags::fua)).
+    /// Whether it is durable when it completes ([`WriteFlags::fua`](crate::WriteFlags::fua)).
     pub fua: bool,
     /// When the caller gives up.
     pub deadline: Option<Instant>,
@@ -94,7 +94,7 @@ pub(crate) fn ready<T: Send + 'static>(result: Result<T, Error>) -> IoFuture<T> 
     Box::pin(std::future::ready(result))
 }
 
-/// Waits for `work` until `deadline`; unfinished work goes on without its future.
+/// Waits for `work` until `deadline`; unfinished work continues after its future is dropped.
 pub(crate) fn within<T: Send + 'static>(
     deadline: Option<Instant>,
     work: IoFuture<T>,

@@ -1,6 +1,6 @@
 //! Sizes, durations and shares as people write them: `10G`, `12ms`, `1%`.
 //!
-//! Owns: the one reading and the one writing of quantities for SPECs, options and messages. Sizes are binary (K is
+//! Owns: the only parser and the only formatter of quantities in SPECs, options and messages. Sizes are binary (K is
 //! 1024).
 
 use std::time::Duration;
@@ -10,7 +10,7 @@ const UNITS: [char; 6] = ['K', 'M', 'G', 'T', 'P', 'E'];
 
 /// Reads a size such as `4096`, `512K`, `10G`, `1.5T`, `10GiB`; a trailing `B` or `iB` is allowed.
 ///
-/// *Units*: the result is in bytes. *Errors*: names the mistake in the text.
+/// *Units*: the result is in bytes. *Errors*: says what is wrong with the text.
 pub fn parse_size(text: &str) -> Result<u64, String> {
     let wrong = || format!("\"{text}\" is not a size; write a number and a unit, such as 4096, 512K, 10G or 1.5T");
     let (number, unit) = split(text.trim()).ok_or_else(wrong)?;
@@ -49,7 +49,7 @@ pub fn format_size(bytes: u64) -> String {
     format!("{number}{}", UNITS[power as usize - 1])
 }
 
-/// Writes a size so that [`parse_size`] gives the very same number back.
+/// Writes a size so that [`parse_size`] returns exactly the same number.
 pub fn exact_size(bytes: u64) -> String {
     let power = (bytes.trailing_zeros() / 10).min(UNITS.len() as u32);
     match power {

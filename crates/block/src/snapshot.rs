@@ -1,7 +1,7 @@
 //! The contents of a device at one moment, cheap to copy and to change a little.
 //!
 //! Owns: pages that copies share until one of them writes. Made for tests that derive many images from one: a copy
-//! costs its table of pages, a change costs the pages that it touches.
+//! copies only its table of pages, a change copies only the pages that it changes.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -57,7 +57,7 @@ impl Snapshot {
     /// Copies the bytes at `offset` into `into`.
     ///
     /// # Panics
-    /// When the range leaves the image: that is a bug of the caller.
+    /// When the range is outside the image: that is a bug of the caller.
     pub fn read(&self, offset: u64, into: &mut [u8]) {
         assert!(offset + into.len() as u64 <= self.size_bytes, "a read leaves the image");
         for (page, start, range) in pages(offset, into.len() as u64) {

@@ -5,11 +5,12 @@
 //! argument = [ key "=" ] spec
 //! path     = text with a "/" in it, or that begins with "."
 //! ```
-//! A `,`, `(`, `)`, `"` or a space at either end that belongs to a path or a value is put inside double quotes, where
-//! `\` escapes the next character: `stats("/data/a,b.img")`, `file:"/data/(1).img"`. Spaces around arguments are free.
+//! A path or value that contains `,`, `(`, `)` or `"`, or begins or ends with a space, must be in double quotes, where
+//! `\` escapes the next character: `stats("/data/a,b.img")`, `file:"/data/(1).img"`. Spaces around arguments are
+//! ignored.
 //!
-//! Owns: text to tree and back, with the position of every part. Leaves to [`registry`](crate::Registry): what names
-//! mean.
+//! Owns: text to tree and back, with the position of every part. Leaves to [`registry`](crate::Registry): the meaning
+//! of names.
 
 use std::fmt;
 
@@ -22,7 +23,7 @@ pub const SPEC_DEPTH_MAX: usize = 32;
 /// The error in a SPEC, and its position.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SpecError {
-    /// The place, counted in characters from 0.
+    /// The position, in characters from 0.
     pub position: usize,
     /// What was expected and found.
     pub message: String,
@@ -100,7 +101,7 @@ impl Spec {
         is_name(name).then_some((name, rest))
     }
 
-    /// The path, if it is a bare one.
+    /// The path, if the text is a path without a scheme.
     pub fn path(&self) -> Option<&str> {
         match &self.form {
             Form::Text(text) if self.scheme().is_none() && (text.contains('/') || text.starts_with('.')) => Some(text),
@@ -115,7 +116,7 @@ pub(crate) fn is_name(text: &str) -> bool {
         && text.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '_' | '-' | '+'))
 }
 
-/// Writes a text so that a SPEC can contain it, in quotes if it needs them.
+/// Writes a text for use in a SPEC, in quotes if it needs them.
 pub(crate) fn quoted(text: &str) -> String {
     let edge = text.starts_with(char::is_whitespace) || text.ends_with(char::is_whitespace);
     if !text.is_empty() && !edge && !text.contains([',', '(', ')', '"', '\\', '=']) {
@@ -169,7 +170,7 @@ impl Parser {
         }
     }
 
-    /// Reads one SPEC up to a `,` or `)` that is not its own, or to the end.
+    /// Reads one SPEC up to a `,` or `)` that belongs to the SPEC around it, or to the end.
     fn spec(&mut self, depth: usize) -> Result<Spec, SpecError> {
         self.skip_spaces();
         let position = self.position;
@@ -237,7 +238,7 @@ impl Parser {
         Some(key)
     }
 
-    /// Reads text up to an unquoted `,`, `(` or `)`; spaces at the end that are not quoted do not count.
+    /// Reads text up to an unquoted `,`, `(` or `)`; ignores unquoted spaces at the end.
     fn text(&mut self) -> Result<String, SpecError> {
         let mut text = String::new();
         let mut kept = 0;

@@ -1,4 +1,4 @@
-//! What a hit costs in the library, without I/O: the median over batches of a block in a cache that holds all of them.
+//! What a hit costs in the library, without I/O: the median over batches of hits in a cache that holds all blocks.
 //!
 //! `cargo run --release -p nectary-buffer --example cost_of_a_hit`
 
@@ -8,9 +8,9 @@ use std::time::Instant;
 use nectary_block::{Context, MemoryDevice, Stream};
 use nectary_buffer::{BufferCache, DeviceSource, Options};
 
-/// Blocks that are referred to.
+/// How many blocks are accessed.
 const BLOCKS: u64 = 8192;
-/// References of a batch, and batches.
+/// Accesses per batch, and batches.
 const BATCH: u64 = 1000;
 const BATCHES: usize = 2001;
 

@@ -1,8 +1,7 @@
 //! The cache as its users call it.
 //!
-//! Owns: the handle, the checks of a request, memory that is waited for, changes of memory and mode while it runs, and
-//! the end. Promises: an operation goes on when its future is dropped, and no call blocks the thread. Leaves to others:
-//! what happens to a block.
+//! Owns: the handle, the checks of a request, and closing. Promises: an operation continues when its future is dropped,
+//! and no call blocks the thread. Leaves to others: what happens to a block.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -26,15 +25,15 @@ use crate::wait::{ended, late, ready, within};
 /// A buffer cache over any number of files. Clones share it.
 ///
 /// All calls must be made inside a tokio runtime with time. *Errors* of every operation: those of the source;
-/// [`ErrorKind::Invalid`] for a file that is not there or a range that leaves it; [`ErrorKind::TimedOut`] at the
-/// deadline: the wait ends then, and the operation may still happen.
+/// [`ErrorKind::Invalid`] for a file that is not in the cache or a range outside the file; [`ErrorKind::TimedOut`] when
+/// the deadline passes during the operation, which may still happen.
 #[derive(Clone)]
 pub struct BufferCache {
     pub(crate) shared: Arc<Shared>,
     _owner: Arc<Owner>,
 }
 
-/// Ends the background when the last handle goes.
+/// Stops the background task when the last handle is dropped.
 struct Owner(CancellationToken);
 
 impl Drop for Owner {
@@ -46,7 +45,7 @@ impl Drop for Owner {
 impl BufferCache {
     /// Makes an empty cache.
     ///
-    /// *Errors*: [`ErrorKind::Invalid`] for options that no cache has.
+    /// *Errors*: [`ErrorKind::Invalid`] for invalid options.
     pub fn new(options: Options) -> Result<BufferCache, Error> {
         options.check()?;
         let budget = options.budget();
@@ -61,17 +60,17 @@ impl BufferCache {
         Ok(BufferCache { shared: Arc::new(shared), _owner: Arc::new(Owner(stop)) })
     }
 
-    /// Whether two handles are of the same cache.
+    /// Whether two handles belong to the same cache.
     pub fn is_same(&self, other: &BufferCache) -> bool {
         Arc::ptr_eq(&self.shared, &other.shared)
     }
 
-    /// The options as they are now.
+    /// The current options.
     pub fn options(&self) -> Options {
         self.shared.options().clone()
     }
 
-    /// The mode as it is now.
+    /// The current mode.
     pub fn mode(&self) -> Mode {
         self.shared.options().mode
     }
@@ -81,10 +80,9 @@ impl BufferCache {
         self.shared.block_bytes
     }
 
-    /// Takes a file into the cache; it stays until it is removed, and its blocks stay in memory as long as the policy
-    /// wants them.
+    /// Adds a file to the cache, until it is removed; the policy decides which of its blocks stay in memory.
     ///
-    /// *Errors*: [`ErrorKind::Unsupported`] in write-back mode for a source that is shared.
+    /// *Errors*: [`ErrorKind::Unsupported`] in write-back mode for a shared source.
     pub fn add(&self, source: Arc<dyn Source>) -> Result<FileId, Error> {
         let mut state = self.shared.lock();
         if state.mode == Mode::WriteBack && source.is_shared() {
@@ -103,9 +101,9 @@ impl BufferCache {
         Ok(FileId(number))
     }
 
-    /// Writes back what is dirty of a file, flushes it and forgets all its blocks.
+    /// Writes back the dirty blocks of a file, flushes it and drops all its blocks from memory.
     ///
-    /// *Errors*: what the flush reports; the file then stays, and its dirty blocks with it.
+    /// *Errors*: those of the flush; the file and its dirty blocks then stay.
     pub async fn remove(&self, file: FileId) -> Result<(), Error> {
         self.flush(file, Context::default()).await?;
         let mut state = self.shared.lock();
@@ -116,14 +114,14 @@ impl BufferCache {
         Ok(())
     }
 
-    /// Forgets what memory has of a range, as others changed it: the next read asks the source. Dirty blocks stay.
+    /// Drops a range from memory because others changed it: the next read goes to the source. Dirty blocks stay.
     pub fn invalidate(&self, file: FileId, offset: u64, length: u64) {
         let ids = ids_of(file.0, offset, length, self.shared.block_bytes as u64);
         forget_clean(&mut self.shared.lock(), ids, false);
     }
 
-    /// Forgets what memory has behind a new end of a file that was cut, what is dirty included: where it grows again,
-    /// zeroes are there. To be called after the source was cut, while no write to what is cut is under way.
+    /// Drops all blocks behind the new end of a truncated file, including dirty ones; if the file grows again, that
+    /// range reads as zeroes. Call it after the source was truncated, while no write behind the new end is in flight.
     pub fn cut(&self, file: FileId, size_bytes: u64) {
         let block = self.shared.block_bytes as u64;
         let (last, part) = (size_bytes / block, (size_bytes % block) as usize);
@@ -139,10 +137,10 @@ impl BufferCache {
         forget_clean(&mut state, gone, true);
     }
 
-    /// The bytes of a range where all of them are in memory, without waiting; `None` counts nothing, and
-    /// [`read`](Self::read) is to be called.
+    /// The bytes of a range, without waiting, if all of them are in memory. Otherwise `None`, and nothing is counted:
+    /// call [`read`](Self::read).
     ///
-    /// *Cost*: one mutex, two tables and the policy a block; no copy.
+    /// *Cost*: one mutex; per block, lookups in two tables and the policy; no copy.
     pub fn try_read(&self, file: FileId, offset: u64, length: u64, context: Context) -> Option<Vec<Pinned>> {
         let mut state = self.shared.lock();
         let span = self.shared.span(&state, file, Operation::Read, offset, length, context).ok()?;
@@ -151,9 +149,9 @@ impl BufferCache {
         Some(pins)
     }
 
-    /// Gives the bytes of a range, one piece a block, in order. What lies behind the end of the file is an error.
+    /// Returns the bytes of a range in order, one piece per block. A range beyond the end of the file is an error.
     ///
-    /// *Errors*: as all; [`ErrorKind::Invalid`] for more than [`READ_BLOCKS_MAX`] blocks.
+    /// *Errors*: those of every operation; [`ErrorKind::Invalid`] for more than [`READ_BLOCKS_MAX`] blocks.
     pub fn read(&self, file: FileId, offset: u64, length: u64, context: Context) -> IoFuture<Vec<Pinned>> {
         let shared = self.shared.clone();
         let mut state = shared.lock();
@@ -190,12 +188,12 @@ impl BufferCache {
         })
     }
 
-    /// Writes `buffers`, one after another, from `offset` on, and gives them back. A write behind the end goes to the
-    /// source at once, which may grow.
+    /// Writes `buffers` in order, from `offset` on, and returns them. A write beyond the end of the file goes to the
+    /// source at once; the source may grow.
     ///
-    /// *Errors*: as all; [`ErrorKind::Unsupported`] in read-only mode. *Durability*: in write-through mode as the
-    /// source's; in write-back mode a write survives nothing until a flush, but for one with [`WriteFlags::fua`], which
-    /// goes to the source at once.
+    /// *Errors*: those of every operation; [`ErrorKind::Unsupported`] in read-only mode. *Durability*: in write-through
+    /// mode that of the source. In write-back mode a write survives nothing until a flush; a write with
+    /// [`WriteFlags::fua`] goes to the source at once.
     pub fn write(
         &self,
         file: FileId,
@@ -232,11 +230,11 @@ impl BufferCache {
         within(context.deadline, late, ended(task))
     }
 
-    /// Makes every write to a file that had ended before durable, as the source understands it: what is dirty is
-    /// written back first.
+    /// Makes every completed write to a file as durable as a flush of the source makes it; dirty blocks are written
+    /// back first.
     ///
-    /// *Errors*: the first write-back that fails, or that failed since the last flush, also where a later one went
-    /// well: the blocks of it stay dirty and readable until a write-back of them ends well.
+    /// *Errors*: that of the first write-back that fails now or failed since the last flush, even if a retry succeeded
+    /// since. Blocks that could not be written stay dirty and readable until a write-back of them succeeds.
     pub fn flush(&self, file: FileId, context: Context) -> IoFuture<()> {
         let shared = self.shared.clone();
         let source = {
@@ -251,7 +249,7 @@ impl BufferCache {
         within(context.deadline, late, ended(task))
     }
 
-    /// Tells the source that a range is not needed; it then reads as before or as zeroes.
+    /// Tells the source that a range is not needed; the range then reads as before or as zeroes.
     pub fn discard(&self, file: FileId, offset: u64, length: u64, context: Context) -> IoFuture<()> {
         self.zero(file, Operation::Discard, offset, length, context)
     }
@@ -281,7 +279,7 @@ impl BufferCache {
         within(context.deadline, late, ended(task))
     }
 
-    /// Writes back what is dirty in a range, without making it durable.
+    /// Writes back the dirty blocks of a range, without making them durable.
     pub fn write_back(&self, file: FileId, offset: u64, length: u64, context: Context) -> IoFuture<()> {
         let shared = self.shared.clone();
         let span = match shared.span(&shared.lock(), file, Operation::Flush, offset, length, context) {
@@ -293,13 +291,13 @@ impl BufferCache {
         within(context.deadline, late, ended(task))
     }
 
-    /// Tells every reference to `recorder` from here on, in the order in which the policy sees them. It is called under
-    /// the cache's mutex: it must not wait, nor call the cache.
+    /// From now on calls `recorder` with every reference, in the order in which the policy sees them. The cache's mutex
+    /// is held during the call: `recorder` must not wait or call the cache.
     pub fn record(&self, recorder: Option<Box<dyn FnMut(Reference) + Send>>) {
         self.shared.lock().recorder = recorder;
     }
 
-    /// What the cache did, and what it holds now.
+    /// The counters of the cache, and what it holds now.
     pub fn stats(&self) -> Stats {
         let state = self.shared.lock();
         let block = self.shared.block_bytes as u64;
@@ -335,7 +333,7 @@ impl BufferCache {
         }
     }
 
-    /// What it did for each stream that has a row, by stream, and last for all others.
+    /// The counters of each stream that has a row, by stream; the last entry is for all other streams.
     pub fn streams(&self) -> Vec<StreamStats> {
         let state = self.shared.lock();
         let block = self.shared.block_bytes as u64;
@@ -364,7 +362,7 @@ impl BufferCache {
         let mut failed = Vec::new();
         for file in self.files() {
             let flushed = self.flush(file, Context::default()).await;
-            // One that was removed meanwhile was flushed for it.
+            // A file that was removed meanwhile was flushed by its removal.
             if let Err(error) = flushed
                 && self.shared.lock().files.contains_key(&file.0)
             {
@@ -374,9 +372,10 @@ impl BufferCache {
         failed
     }
 
-    /// Flushes all files, and waits for what is under way though its caller went away.
+    /// Flushes all files, and waits for operations in flight whose callers no longer wait.
     ///
-    /// *Errors*: the first that a flush reports; all files are flushed all the same, and nothing is waited for.
+    /// *Errors*: the first error of a flush. All files are flushed even then, but operations in flight are not waited
+    /// for.
     pub async fn close(&self) -> Result<(), Error> {
         if let Some((_, error)) = self.flush_all().await.into_iter().next() {
             return Err(error);
@@ -395,7 +394,7 @@ impl BufferCache {
     }
 }
 
-/// Forgets blocks that are not dirty, or all.
+/// Drops from memory the blocks that are not dirty, or all blocks.
 fn forget_clean(state: &mut State, ids: Range<u64>, is_all: bool) {
     for id in state.present(&ids) {
         let is_dirty = state.entries.get(&id).is_some_and(|entry| entry.dirty.is_some());

@@ -1,9 +1,9 @@
-//! `cache(A,memory=256M,policy=adaptive,block=8K,mode=writethrough)`: a device with a buffer cache before it.
+//! `cache(A,memory=256M,policy=adaptive,block=8K,mode=writethrough)`: a device with a buffer cache in front of it.
 //!
-//! Owns: the SPEC, and the contract of a device over the cache's calls. A request's stream is the caller's; one that
-//! says none belongs to the stream of its region of 64 MiB. Promises: what the device below promises, but that in
-//! write-back mode a write that has ended survives nothing until it is flushed or was forced. Leaves to others:
-//! everything about blocks.
+//! Owns: the SPEC, and the device contract on top of the cache's calls. The stream of a request is the caller's; a
+//! request without a stream belongs to the stream of its region of 64 MiB. Promises: those of the device below, except
+//! that in write-back mode a completed write survives nothing until it is flushed, unless it was forced. Leaves to
+//! others: everything about blocks.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +21,7 @@ use crate::source::{DeviceSource, Source};
 use crate::streams::region_stream;
 use crate::wait::ready;
 
-/// A device with a cache before it; see the file's head. Clones share both.
+/// A device with a cache in front of it; see the file's head. Clones share both.
 #[derive(Clone)]
 pub struct CacheDevice {
     cache: BufferCache,
@@ -30,13 +30,14 @@ pub struct CacheDevice {
     is_shared: bool,
 }
 
-/// A device that others may write to, as its user says.
+/// A device that others may write to, according to its user.
 struct SharedSource(DeviceSource);
 
 impl CacheDevice {
-    /// Puts a cache before a device; with `is_shared` others may write to it, even if the device does not say so.
+    /// Puts a cache in front of a device. `is_shared` says that others may write to the device, even if the device does
+    /// not report it.
     ///
-    /// *Errors*: options that no cache has; write-back over a device that is shared.
+    /// *Errors*: invalid options; write-back over a shared device.
     pub fn new(inner: SharedDevice, options: Options, is_shared: bool) -> Result<CacheDevice, Error> {
         let cache = BufferCache::new(options)?;
         let source = DeviceSource::new(inner.clone());
@@ -52,7 +53,7 @@ impl CacheDevice {
         &self.cache
     }
 
-    /// Its bytes in the cache.
+    /// The device's file in the cache.
     pub fn file(&self) -> FileId {
         self.file
     }
@@ -61,7 +62,7 @@ impl CacheDevice {
         Request::new(operation, offset, length, context).check(|| self.spec(), &self.geometry())
     }
 
-    /// The request with the stream that it belongs to.
+    /// The context of a request, with the stream that it belongs to.
     fn of_stream(context: Context, offset: u64) -> Context {
         match context.stream {
             Stream(0) => Context { stream: region_stream(offset), ..context },
@@ -70,7 +71,7 @@ impl CacheDevice {
     }
 }
 
-/// Buffers that are being filled, one after another.
+/// Buffers that are being filled in order.
 struct Filling {
     buffers: Vec<Buffer>,
     index: usize,
@@ -285,7 +286,7 @@ impl Source for SharedSource {
     }
 }
 
-/// Opens what a SPEC says.
+/// Opens the device that a SPEC describes.
 pub(crate) async fn open(mut arguments: Arguments) -> Result<CacheDevice, Error> {
     let default = Options::default();
     let options = Options {

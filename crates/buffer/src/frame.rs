@@ -1,7 +1,7 @@
-//! A block in memory, and the hold that a reader has on it.
+//! A block in memory, and a reader's reference to it.
 //!
 //! Owns: the bytes of one version of a block, and the frame of the budget that they take. A version does not change
-//! while somebody else holds it: a write then makes a new one. Leaves to others: which version is the newest (`state`).
+//! while a reader holds it: a write then makes a new version. Leaves to others: which version is the newest (`state`).
 
 use std::ops::{Deref, Range};
 use std::sync::Arc;
@@ -12,12 +12,12 @@ use tokio::sync::OwnedSemaphorePermit;
 /// One version of a block.
 pub(crate) struct Frame {
     pub bytes: Box<[u8]>,
-    /// Its place in the budget; none if memory that was there anyway is copied for a write.
+    /// Its frame in the budget; `None` if a block in memory is copied for a write.
     _place: Option<OwnedSemaphorePermit>,
 }
 
 impl Frame {
-    /// A block that begins with `bytes`, and is filled up with zeroes.
+    /// A block that begins with `bytes`, padded with zeroes.
     pub fn new(bytes: &[u8], block_bytes: usize, place: Option<OwnedSemaphorePermit>) -> Frame {
         let mut copy = Vec::with_capacity(block_bytes);
         copy.extend_from_slice(bytes);
@@ -28,8 +28,8 @@ impl Frame {
 
 /// A part of a block that stays unchanged while this lives, whatever happens to the block.
 ///
-/// It takes memory of the cache's budget: hold it only while it is used, and do not wait for the cache in that time.
-/// *Cost*: no copy.
+/// It takes memory of the cache's budget: hold it only while it is used, and do not wait for the cache while holding
+/// it. *Cost*: no copy.
 #[derive(Clone)]
 pub struct Pinned {
     frame: Arc<Frame>,

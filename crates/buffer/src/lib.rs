@@ -1,22 +1,21 @@
 //! The live buffer cache: blocks of files and devices in memory, replaced by the policies of `nectary-cache`.
 //!
-//! Owns: which blocks are in memory, one read for concurrent misses, write-back and its order, readahead, what the
-//! cache did for each stream, and the device `cache(SPEC,…)`. Promises: what is in `docs/cache.md` and
-//! `docs/semantics.md`. Leaves to others: which block leaves (`nectary-cache`), the files and devices below
-//! ([`Source`]), mounts (`nectary-attach`).
+//! Owns: which blocks are in memory, one read for concurrent misses, write-back and its order, readahead, counters per
+//! stream, and the device `cache(SPEC,…)`. Promises: those in `docs/cache.md` and `docs/semantics.md`. Leaves to
+//! others: which block is evicted (`nectary-cache`), the files and devices below ([`Source`]), mounts
+//! (`nectary-attach`).
 //!
 //! # Reading order
 //! `source` (what is cached), `options` (how memory is divided), `cache` (the calls), `state` (what is in memory),
-//! `locks` (order on a block), `read`, `write`, `zero`, `writeback` (the ways through), `streams` (what was done for
-//! whom), `users` (what users do while it runs), `device` (the SPEC).
+//! `locks` (the order of I/O on a block), `read`, `write`, `zero`, `writeback` (the operations), `streams` (counters
+//! per stream), `users` (what users do while the cache runs), `device` (the SPEC).
 //!
 //! # Invariants
-//! 1. A block has at most one entry; a resident block of the policy always has one.
+//! 1. A block has at most one entry; a block that is resident in the policy always has one.
 //! 2. All I/O on a block is done under its range lock, so at most one read, write, write-back, discard or zeroing of a
-//!    block is under way. A hit and a write into memory take no lock: they happen at one moment, under the state's
-//!    mutex.
-//! 3. A dirty block is in memory until a write of its newest version has ended well.
-//! 4. Nobody waits for memory while it holds a pin, a lock or memory; so waiting for memory always ends.
+//!    block is in flight. A hit and a write into memory take no range lock: they are atomic, under the state's mutex.
+//! 3. A dirty block stays in memory until a write of its newest version has succeeded.
+//! 4. No task waits for memory while it holds a pin, a lock or memory; so every wait for memory ends.
 //!
 //! # Examples
 //! ```

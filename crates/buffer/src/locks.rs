@@ -1,15 +1,15 @@
 //! Range locks: the order of I/O on a block.
 //!
-//! Owns: the queue. A ticket is granted when no earlier one that still exists shares a block with it; so tickets of a
-//! block are granted in the order in which they were drawn, and nobody starves. Promises: who holds one ticket at a
-//! time never waits in a circle.
+//! Owns: the queue. A ticket is granted when no earlier ticket that still exists shares a block with it. So the tickets
+//! of a block are granted in the order in which they were drawn, and no task starves. Promises: tasks that hold one
+//! ticket at a time cannot deadlock.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 use tokio::sync::oneshot;
 
-/// The tickets that are there, by number.
+/// The existing tickets, by number.
 #[derive(Default)]
 pub(crate) struct RangeLocks {
     next: u64,
@@ -17,7 +17,7 @@ pub(crate) struct RangeLocks {
 }
 
 struct Waiting {
-    /// Block ids: the file is part of them.
+    /// Block ids, which include the file.
     blocks: Range<u64>,
     /// `None` once it is granted.
     grant: Option<oneshot::Sender<()>>,
@@ -37,7 +37,7 @@ impl RangeLocks {
         (number, granted)
     }
 
-    /// Gives a ticket back, granted or not, and grants the tickets that waited for it.
+    /// Returns a ticket, granted or not, and grants the tickets that waited for it.
     pub fn release(&mut self, number: u64) {
         let Some(released) = self.tickets.remove(&number) else { return };
         let later = self.tickets.range(number..);
@@ -48,7 +48,7 @@ impl RangeLocks {
             .collect();
         for number in freed {
             let grant = self.tickets.get_mut(&number).and_then(|waiting| waiting.grant.take());
-            // If this fails, the caller that drew it is gone and gives it back.
+            // This fails if the caller that drew the ticket was dropped; its drop releases the ticket.
             let _ = grant.map(|grant| grant.send(()));
         }
     }

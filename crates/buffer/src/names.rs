@@ -1,11 +1,11 @@
 //! How files, blocks and references are named.
 //!
-//! Owns: the id of a block, which is its file's number above its own: the policy, all tables and records of references
-//! use it.
+//! Owns: the id of a block: the file's number in the upper bits, the block's number in the lower ones. The policy, all
+//! tables and records of references use it.
 
 use nectary_block::Stream;
 
-/// Bits of a block id that number the block in its file; the others number the file.
+/// How many bits of a block id number the block in its file; the other bits number the file.
 pub(crate) const BLOCK_BITS: u32 = 36;
 
 /// The id of a block, for the policy and all tables.
@@ -13,7 +13,7 @@ pub(crate) fn id_of(file: u32, block: u64) -> u64 {
     u64::from(file) << BLOCK_BITS | block
 }
 
-/// The ids of the blocks that a range of a file touches, as far as a file can reach.
+/// The ids of the blocks that a range of a file touches, limited to the largest block number.
 pub(crate) fn ids_of(file: u32, offset: u64, length: u64, block_bytes: u64) -> std::ops::Range<u64> {
     let last = (1 << BLOCK_BITS) - 1;
     let (first, end) =
@@ -38,10 +38,10 @@ pub struct FileId(pub(crate) u32);
 /// A reference as the policy saw it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reference {
-    /// The id of the block: the file's number above the block's.
+    /// The id of the block: the file's number in the upper bits, the block's in the lower ones.
     pub id: u64,
-    /// Whose reference it was.
+    /// The origin of the reference.
     pub stream: Stream,
-    /// Whether a write named it.
+    /// Whether it was by a write.
     pub is_write: bool,
 }

@@ -1,9 +1,9 @@
 //! How a cache is made, and how its memory is divided.
 //!
-//! Owns: [`Options`], their limits, and the budget. Memory is counted in frames, one a block, with what each costs in
-//! tables. The policy gets most of them: its *capacity*. The rest is the buffer's own budget: blocks that are read or
-//! written, read ahead or pinned, and what the policy evicted before it was written back. So the policy is never
-//! refused a victim, and decides live what it decides in a simulation.
+//! Owns: [`Options`], their limits, and the budget. Memory is counted in frames; a frame is one block with its share of
+//! the tables. The policy gets most frames: its *capacity*. The rest is the buffer's own budget: for blocks that are
+//! being read or written, are read ahead or held by readers, and for blocks that the policy evicted before they were
+//! written back. So the policy can evict any victim, and decides live as it does in a simulation.
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,19 +13,19 @@ use nectary_block::{Error, ErrorKind, Operation, format_size};
 
 use crate::users::history::REFERENCE_BYTES;
 
-/// The block size unless another is given, in bytes.
+/// The default block size, in bytes.
 pub const BLOCK_BYTES: u32 = 8192;
 /// The smallest and the largest block, in bytes.
 const BLOCK_BYTES_RANGE: (u32, u32) = (4096, 64 << 10);
-/// The most blocks that one call of `read` gives, and that one write brings into the cache.
+/// How many blocks one call of `read` returns at most, and how many one write brings into the cache.
 pub const READ_BLOCKS_MAX: usize = 64;
-/// The fewest blocks that a cache has memory for.
+/// For how many blocks a cache must have memory.
 pub const MEMORY_BLOCKS_MIN: u64 = 512;
-/// Write-backs under way at most.
+/// How many write-backs may be in flight.
 pub(crate) const WRITE_BACKS_MAX: usize = 4;
 /// The largest write-back, in bytes.
 const WRITE_BACK_BYTES_MAX: u64 = 1 << 20;
-/// The share of memory for references that are remembered, as a divisor, and the most of it in bytes.
+/// The share of memory for remembered references, as a divisor, and its limit in bytes.
 const HISTORY_DIVISOR: u64 = 64;
 const HISTORY_BYTES_MAX: u64 = 4 << 20;
 /// What a block costs in the buffer's own tables and in the shadow LRU, in bytes.
@@ -79,13 +79,13 @@ pub struct Options {
     pub block_bytes: u32,
     /// What happens to writes.
     pub mode: Mode,
-    /// The share of memory that may be dirty, from 0.01 to 0.5; writers wait at it.
+    /// The share of memory that may be dirty, from 0.01 to 0.5; at this limit writers wait.
     pub dirty_share: f64,
     /// How long a block may be dirty before it is written back.
     pub dirty_age: Duration,
     /// How far a sequential stream is read ahead; 0 turns that off. *Units*: bytes.
     pub readahead_bytes: u64,
-    /// A number of frames in place of `memory_bytes`: for caches so small that simulations meet every limit.
+    /// A number of frames instead of `memory_bytes`: for caches so small that simulations reach every limit.
     #[cfg(feature = "planted")]
     pub frames: Option<u64>,
 }
@@ -107,7 +107,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Refuses options that no cache has.
+    /// Refuses invalid options.
     ///
     /// *Errors*: [`ErrorKind::Invalid`] with the mistake and the right form.
     pub fn check(&self) -> Result<(), Error> {
@@ -121,7 +121,7 @@ impl Options {
             return invalid(format!("no policy is called \"{}\"; known are {known}", self.policy));
         }
         if self.small_frames().is_none() && self.all_frames() < MEMORY_BLOCKS_MIN {
-            // If memory is small, a quarter is left for the part that a policy takes at any size.
+            // If memory is small, a quarter is for the part that a policy takes at any size of the cache.
             let quarters = if policy_fixed_bytes(&self.policy) > 0 { 4 } else { 3 };
             let least = MEMORY_BLOCKS_MIN * self.frame_bytes() * quarters / 3;
             let memory_bytes = (least + 1).next_multiple_of(1 << 20);
@@ -139,13 +139,13 @@ impl Options {
         u64::from(self.block_bytes) + TABLE_BYTES + policy_bytes(&self.policy)
     }
 
-    /// How many frames memory is enough for.
+    /// How many frames fit in memory.
     fn all_frames(&self) -> u64 {
         let fixed = policy_fixed_bytes(&self.policy).min(self.memory_bytes / 4);
         (self.memory_bytes - fixed - self.history_bytes()) / self.frame_bytes()
     }
 
-    /// Memory for references that are remembered.
+    /// Memory for remembered references.
     fn history_bytes(&self) -> u64 {
         (self.memory_bytes / HISTORY_DIVISOR).min(HISTORY_BYTES_MAX)
     }
@@ -168,7 +168,7 @@ impl Options {
         }
         let all = self.all_frames();
         let run = (WRITE_BACK_BYTES_MAX / u64::from(self.block_bytes)).min(all / 64).max(1);
-        // A block that is being written back is copied first.
+        // A block is copied for its write-back.
         let is_back = self.mode == Mode::WriteBack;
         let frames = if is_back { all - run * WRITE_BACKS_MAX as u64 } else { all };
         let dirty = if is_back { (frames as f64 * self.dirty_share) as u64 } else { 0 };
@@ -209,11 +209,11 @@ fn policy_fixed_bytes(policy: &str) -> u64 {
 pub(crate) struct Budget {
     /// All frames.
     pub frames: u64,
-    /// The policy's.
+    /// The frames of the policy.
     pub capacity: u64,
-    /// How many may be dirty.
+    /// How many blocks may be dirty.
     pub dirty_max: u64,
-    /// How many may have been read ahead and not been referenced.
+    /// How many blocks may be read ahead and not referenced yet.
     pub ahead_max: u64,
     /// The longest write-back.
     pub run_max: u64,

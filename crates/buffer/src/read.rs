@@ -1,7 +1,8 @@
-//! Reads: hits from memory, and one read of the source for all who miss a block.
+//! Reads: hits from memory, and one read of the source for all readers that miss a block.
 //!
-//! Promises: a hit copies nothing and takes no lock but the state's mutex; a failed read fails the waiters for that
-//! block, and nothing is cached. Adjacent missing blocks are read together; if that read fails, each is read alone.
+//! Promises: a hit copies nothing and takes only the state's mutex; a failed read fails the readers that wait for that
+//! block, and nothing is cached. Adjacent missing blocks are read together; if that read fails, each block is read
+//! separately.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -16,13 +17,13 @@ use crate::shared::{Shared, Span, Ticket};
 use crate::source::Source;
 use crate::state::{Content, Entry, Load, State};
 
-/// The source of a block.
+/// A block of a read: in memory, or being loaded.
 pub(crate) enum Slot {
     Ready(Arc<Frame>),
     Wait(Arc<Load>),
 }
 
-/// Blocks side by side that are being read; those of a task that ends early fail.
+/// Adjacent blocks that are being read; if the task ends early, their reads fail.
 pub(crate) struct Loading {
     shared: Arc<Shared>,
     source: Arc<dyn Source>,
@@ -49,7 +50,7 @@ impl Shared {
         Some(pins.collect())
     }
 
-    /// Refers to a block that is in memory; a reference before it may have evicted it since.
+    /// References a block that was in memory; an earlier reference of the same read may have evicted it.
     fn refer_ready(&self, state: &mut State, id: u64, frame: &Arc<Frame>, stream: Stream) {
         let referred = state.refer(id, stream, false);
         if !referred.is_resident {
@@ -59,8 +60,7 @@ impl Shared {
         }
     }
 
-    /// Refers to all blocks of a range, and begins to read those that are missing, with memory that was acquired for
-    /// it.
+    /// References all blocks of a range, and begins to read the missing ones into the frames `places`.
     pub(crate) fn begin_read(
         self: &Arc<Shared>,
         state: &mut State,
@@ -98,7 +98,7 @@ impl Shared {
         slots
     }
 
-    /// Begins to read blocks for which there are entries that say so, in ascending order.
+    /// Begins to read blocks that already have a loading entry; `missing` is in ascending order.
     pub(crate) fn begin_loads(
         self: &Arc<Shared>,
         state: &mut State,
@@ -113,7 +113,7 @@ impl Shared {
                 loads.push(load);
             }
             let count = loads.len();
-            // The caller acquired one for each block.
+            // The caller acquired one frame per block.
             let Some(places) = places.split(count) else { return };
             let first_id = id_of(span.file, first);
             let is_ordered = !planted(Bug::ReadKeptOverWrite);
@@ -132,7 +132,7 @@ impl Shared {
         }
     }
 
-    /// Reads ahead what a stream will want; never waits.
+    /// Starts readahead for a stream; never waits.
     pub(crate) fn begin_ahead(self: &Arc<Shared>, state: &mut State, span: &Span, stream: Stream) {
         let blocks = span.source.size_bytes().div_ceil(self.block_bytes as u64);
         let ids = state.read_ahead(span.file, span.blocks.clone(), stream, blocks);
@@ -161,7 +161,7 @@ impl Shared {
     }
 }
 
-/// Waits until all blocks are there.
+/// Waits until all blocks are loaded.
 pub(crate) async fn collect(slots: Vec<Slot>, span: Span, block_bytes: usize) -> Result<Vec<Pinned>, Error> {
     let mut pins = Vec::with_capacity(slots.len());
     for (slot, block) in slots.into_iter().zip(span.blocks.clone()) {
@@ -180,7 +180,7 @@ impl Loading {
         match self.read(0..count).await {
             Ok(buffer) => self.end(0..count, Ok(&buffer)),
             Err(error) if count == 1 => self.end(0..1, Err(error)),
-            // Only readers whose own block cannot be read fail.
+            // Read each block separately, so that only readers of an unreadable block fail.
             Err(_) => {
                 for index in 0..count {
                     match self.read(index..index + 1).await {

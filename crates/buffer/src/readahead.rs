@@ -1,9 +1,9 @@
-//! Readahead: what a sequential stream will want is read before it does, and waits outside the policy.
+//! Readahead: the next blocks of a sequential stream are read in advance, and wait outside the policy.
 //!
-//! Owns: when a stream is sequential, how far it is read ahead, and the bound on what waits. Promises: the policy does
-//! not hear of a block before it is referenced, so its decisions are those of a simulation; a stream never waits for
-//! its own readahead to start; waiting blocks are bounded by the buffer's own budget, also with thousands of streams.
-//! Leaves to others: reading (`read`).
+//! Owns: when a stream is sequential, how far it is read ahead, and the bound on waiting blocks. Promises: the policy
+//! does not see a block before it is referenced, so it decides as in a simulation; a stream never waits for its own
+//! readahead to start; waiting blocks are bounded by the buffer's own budget, even with thousands of streams. Leaves to
+//! others: reading (`read`).
 
 use std::ops::Range;
 
@@ -14,11 +14,11 @@ use crate::state::State;
 
 /// The number of consecutive blocks that make a sequential stream.
 const RUN_MIN: u32 = 4;
-/// A waiting block may be dropped for others after this many times the bound were read ahead since.
+/// A waiting block may be dropped once this many times the bound were read ahead after it.
 const STALE_AFTER: u64 = 4;
 
 impl State {
-    /// Notes that a stream read some blocks of a file of `blocks` blocks, and returns the blocks to read ahead now.
+    /// Records that a stream read some blocks of a file of `blocks` blocks; returns the blocks to read ahead now.
     pub fn read_ahead(&mut self, file: u32, read: Range<u64>, stream: Stream, blocks: u64) -> Range<u64> {
         let window = self.budget.ahead;
         let run = self.streams.run(stream);
@@ -26,7 +26,7 @@ impl State {
         if start == run.next {
             run.length = run.length.saturating_add((end - start) as u32);
         } else if end != run.next {
-            // A part of the last block again is no new start.
+            // A second read of the last block does not end the sequence.
             (run.length, run.ahead) = ((end - start) as u32, 0);
         }
         run.next = end;
@@ -67,7 +67,7 @@ impl State {
         Some(self.ahead.number)
     }
 
-    /// Drops what waits above the bound, the oldest first, after the bound was lowered.
+    /// After the bound was lowered, drops the oldest waiting blocks above it.
     pub fn trim_ahead(&mut self) {
         while self.ahead.waiting > self.budget.ahead_max {
             let Some((number, id)) = self.ahead.order.pop_front() else { return };
@@ -79,7 +79,7 @@ impl State {
         }
     }
 
-    /// Notes which block took a place.
+    /// Records which block took a place.
     pub fn ahead_taken(&mut self, number: u64, id: u64) {
         self.ahead.order.push_back((number, id));
         let most = 4 * self.budget.ahead_max as usize + 1024;

@@ -1,7 +1,7 @@
-//! What handles and tasks share, and the checks of a request.
+//! The state that handles and tasks share, and the checks of a request.
 //!
-//! Owns: the mutex over the state, memory that is waited for, ranges of files, and places in the queue for I/O on
-//! blocks. Leaves to others: the calls (`cache`), and their work.
+//! Owns: the mutex over the state, the semaphore of free frames, ranges of files, and tickets for I/O on blocks. Leaves
+//! to others: the calls (`cache`), and their work.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,7 +17,7 @@ use crate::options::{Options, WRITE_BACKS_MAX};
 use crate::source::Source;
 use crate::state::State;
 
-/// Writes to the source, discards and zeroings under way at most; more wait their turn.
+/// How many writes to the source, discards and zeroings may be in flight; further ones wait.
 const OPERATIONS_MAX: usize = 1024;
 
 /// The state that handles and tasks share.
@@ -29,9 +29,9 @@ pub(crate) struct Shared {
     pub memory: Arc<Semaphore>,
     pub operations: Arc<Semaphore>,
     pub write_backs: Arc<Semaphore>,
-    /// Something was written back or failed to be, or the mode has changed.
+    /// A write-back ended, well or not, or the mode has changed.
     pub changed: Notify,
-    /// The background is to look again.
+    /// Wakes the background task.
     pub nudge: Notify,
     pub tasks: TaskTracker,
     pub stop: CancellationToken,
@@ -71,8 +71,7 @@ impl Span {
     }
 }
 
-/// A place in the queue for the I/O of some blocks; dropping it lets the next one pass. Not to be dropped under the
-/// mutex.
+/// A place in the queue for the I/O of some blocks; dropping it grants the next one. Do not drop it under the mutex.
 pub(crate) struct Ticket {
     shared: Arc<Shared>,
     number: u64,
@@ -98,7 +97,7 @@ impl Drop for Ticket {
 }
 
 impl Shared {
-    /// Of a cache that begins with a state.
+    /// Makes the shared part of a new cache.
     pub fn new(state: State, options: Options, stop: CancellationToken) -> Shared {
         Shared {
             block_bytes: options.block_bytes as usize,
@@ -115,7 +114,7 @@ impl Shared {
         }
     }
 
-    /// Locks the state, also after another thread panicked: every transition leaves it whole.
+    /// Locks the state, even after another thread panicked: every transition leaves it consistent.
     pub fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

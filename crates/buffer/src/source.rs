@@ -1,37 +1,37 @@
-//! The cached thing: an open file, or a device.
+//! The thing that is cached: an open file, or a device.
 //!
-//! Owns: the [`Source`] trait, and the adapter that makes a device one.
+//! Owns: the [`Source`] trait, and the adapter that makes a device a source.
 
 use nectary_block::{Buffer, Context, IoFuture, SharedDevice, WriteFlags};
 
-/// Something of a size with bytes in it that can be read and written at any place.
+/// Bytes of a known size that can be read and written at any offset.
 ///
-/// Operations are called inside a tokio runtime, and each owns its buffers until it ends. The cache asks for ranges
-/// that begin at a multiple of its block and end at one or at the end of the source; a write may also begin and end
-/// where the cache's caller does. It never has two operations under way on the same block, but for flushes.
+/// Operations are called inside a tokio runtime, and each owns its buffers until it ends. The cache's ranges begin at a
+/// multiple of its block size, and end at a multiple or at the end of the source; a write may have the exact range of
+/// the cache's caller. Except for flushes, the cache never has two operations in flight on the same block.
 pub trait Source: Send + Sync + 'static {
-    /// What messages call it.
+    /// Its name in messages.
     fn name(&self) -> String;
 
-    /// Its size now; it may change. *Units*: bytes.
+    /// Its current size; it may change. *Units*: bytes.
     fn size_bytes(&self) -> u64;
 
-    /// Whether others may write to it while it is cached: write-back is refused then.
+    /// Whether others may write to it while it is cached; write-back is then refused.
     fn is_shared(&self) -> bool {
         false
     }
 
-    /// Fills `buffers`, one after another, from `offset` on, and gives them back. Bytes beyond the end read as zeroes.
+    /// Fills `buffers` in order, from `offset` on, and returns them. Bytes beyond the end read as zeroes.
     fn read_at(&self, offset: u64, buffers: Vec<Buffer>, context: Context) -> IoFuture<Vec<Buffer>>;
 
-    /// Writes `buffers`, one after another, from `offset` on, and gives them back.
+    /// Writes `buffers` in order, from `offset` on, and returns them.
     fn write_at(&self, offset: u64, buffers: Vec<Buffer>, flags: WriteFlags, context: Context)
     -> IoFuture<Vec<Buffer>>;
 
-    /// Makes every write that had ended before durable, as the source understands it.
+    /// Makes every completed write as durable as the source can.
     fn flush(&self, context: Context) -> IoFuture<()>;
 
-    /// Tells that a range is not needed; it then reads as before or as zeroes.
+    /// Tells the source that a range is not needed; the range then reads as before or as zeroes.
     fn discard(&self, offset: u64, length: u64, context: Context) -> IoFuture<()>;
 
     /// Makes a range read as zeroes.

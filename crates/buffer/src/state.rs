@@ -1,6 +1,6 @@
-//! What is in memory, under one mutex: entries, the policy, dirty blocks, locks and counters.
+//! The contents of memory, under one mutex: entries, the policy, dirty blocks, locks and counters.
 //!
-//! Owns: the transitions of an entry, and when it goes. Promises: nothing here waits, and no I/O is done. Leaves to
+//! Owns: the transitions of an entry, and when it is dropped. Promises: nothing here waits or does I/O. Leaves to
 //! others: when which transition happens (`read`, `write`, `zero`, `writeback`).
 //!
 //! | an entry is | while |
@@ -10,10 +10,10 @@
 //! | resident | the policy holds it |
 //! | ahead | it was read ahead and not referenced yet |
 //! | dirty | the source does not have its newest version |
-//! | held | a write of a part of it is about to come |
-//! | pinned | a user holds it; of what is pinned and has no entry, one comes with the next reference |
+//! | held | a write of a part of it is about to be applied |
+//! | pinned | a user pinned it; a pinned block without an entry gets one at its next reference |
 //!
-//! It is dropped when it is ready and none of the others is.
+//! An entry is dropped when it is ready and none of the other states applies.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, OnceLock};
@@ -33,7 +33,7 @@ use crate::stats::Counts;
 use crate::streams::{Streams, Verdicts};
 use crate::users::history::History;
 
-/// A read under way, and its waiters.
+/// A read in flight, and its waiters.
 #[derive(Default)]
 pub(crate) struct Load {
     result: OnceLock<Result<Arc<Frame>, Error>>,
@@ -41,7 +41,7 @@ pub(crate) struct Load {
 }
 
 impl Load {
-    /// Says how it ended; the first word counts.
+    /// Sets the result; only the first call has an effect.
     pub fn end(&self, result: Result<Arc<Frame>, Error>) {
         let _ = self.result.set(result);
         self.ended.notify_waiters();
@@ -63,7 +63,7 @@ impl Load {
     }
 }
 
-/// What an entry has.
+/// The content of an entry.
 pub(crate) enum Content {
     Loading(Arc<Load>),
     Ready(Arc<Frame>),
@@ -72,14 +72,14 @@ pub(crate) enum Content {
 /// The bytes that the source does not have yet.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Dirty {
-    /// Its place in the order of age.
+    /// Its position in the order of age.
     pub number: u64,
     pub since: Instant,
     /// The version that memory has.
     pub version: u64,
-    /// Who wrote last.
+    /// The stream of the last write.
     pub stream: Stream,
-    /// When a write-back failed last.
+    /// When a write-back of it last failed.
     pub failed: Option<Instant>,
     pub is_writing: bool,
 }
@@ -87,11 +87,11 @@ pub(crate) struct Dirty {
 pub(crate) struct Entry {
     pub content: Content,
     pub is_resident: bool,
-    /// The number of the readahead that brought it, until it is referenced.
+    /// The number of the readahead that read it, until it is referenced.
     pub ahead: Option<u64>,
     pub dirty: Option<Dirty>,
     pub holds: u32,
-    /// Who referred to it last.
+    /// The stream of the last reference.
     pub stream: Stream,
 }
 
@@ -111,14 +111,14 @@ impl Entry {
 /// Blocks that were read ahead and not referenced yet.
 #[derive(Default)]
 pub(crate) struct Ahead {
-    /// Number of the readahead and id, the oldest first; some are referenced already.
+    /// Number of the readahead and id, the oldest first; some may be referenced already.
     pub order: VecDeque<(u64, u64)>,
     pub waiting: u64,
     pub number: u64,
 }
 
 impl Ahead {
-    /// One of the blocks was referenced, or is gone.
+    /// One of the blocks was referenced or dropped.
     pub fn referenced(&mut self) {
         self.waiting = self.waiting.saturating_sub(1);
     }
@@ -136,7 +136,7 @@ pub(crate) struct File {
 pub(crate) struct State {
     pub entries: HashMap<u64, Entry>,
     pub policy: Box<dyn Policy>,
-    /// LRU of the same capacity over the same references: what the ledger compares with.
+    /// An LRU of the same capacity with the same references, for the counts of saved and lost reads.
     pub shadow: Lru,
     pub verdicts: Verdicts,
     pub files: HashMap<u32, File>,
@@ -144,17 +144,17 @@ pub(crate) struct State {
     pub locks: RangeLocks,
     pub budget: Budget,
     pub mode: Mode,
-    /// Blocks that users hold in memory: the policy does not know them.
+    /// Blocks that users pinned; the policy does not know them.
     pub pins: BTreeSet<u64>,
-    /// References that were sampled, for who asks what another cache would have done.
+    /// Sampled references, to compute what another cache would have done.
     pub history: History,
-    /// Dirty blocks by place, and by age.
+    /// Dirty blocks by id, and by age.
     pub dirty: BTreeSet<u64>,
     pub dirty_by_age: BTreeMap<u64, u64>,
-    /// Blocks that may become dirty soon: room is kept for them.
+    /// How many blocks may become dirty soon; room is reserved for them.
     pub dirty_reserved: u64,
     pub next: u64,
-    /// The last write-back that failed, until one ends well.
+    /// The error of the last failed write-back, until one succeeds.
     pub write_error: Option<Error>,
     pub has_writer: bool,
     pub streams: Streams,
@@ -200,14 +200,14 @@ impl State {
         }
     }
 
-    /// The next number of an order.
+    /// The next number, for versions and orders.
     pub fn number(&mut self) -> u64 {
         self.next += 1;
         self.next
     }
 
-    /// Refers to a block: the one place at which the policy decides. Its victims go, or wait until they are written
-    /// back.
+    /// References a block: the only place where the policy decides. Its victims are dropped, or wait until they are
+    /// written back.
     pub fn refer(&mut self, id: u64, stream: Stream, is_write: bool) -> Referred {
         if self.is_pinned(id) {
             return self.refer_pinned(id, stream);
@@ -228,7 +228,7 @@ impl State {
         referred
     }
 
-    /// Lets the policy decide over a reference; what it evicts goes, but for the block itself.
+    /// Lets the policy decide about a reference, and drops its victims, except for the block itself.
     pub fn decide(&mut self, id: u64, stream: Stream) -> Referred {
         let State { policy, victims, .. } = self;
         victims.clear();
@@ -243,7 +243,7 @@ impl State {
         Referred { is_hit: access == Access::Hit, is_resident }
     }
 
-    /// Lets what the policy evicted go.
+    /// Drops a block that the policy evicted, unless something else keeps it.
     pub fn evicted(&mut self, victim: u64) {
         if let Some(entry) = self.entries.get_mut(&victim) {
             entry.is_resident = false;
@@ -251,7 +251,7 @@ impl State {
         }
     }
 
-    /// Notes that a block was referenced, and whether the policy holds it.
+    /// Records that a block was referenced, and whether the policy holds it.
     pub fn referenced(&mut self, id: u64, stream: Stream, is_resident: bool) {
         if let Some(entry) = self.entries.get_mut(&id) {
             (entry.is_resident, entry.stream) = (is_resident, stream);
@@ -262,7 +262,7 @@ impl State {
         }
     }
 
-    /// Offers the policy a block that is in memory, as if it were referenced now; nobody counts that.
+    /// Offers the policy a block in memory, as if it were referenced now, without counting a reference.
     pub fn offer(&mut self, id: u64) {
         let is_resident = self.decide(id, Stream(0)).is_resident;
         if let Some(entry) = self.entries.get_mut(&id) {
@@ -271,7 +271,7 @@ impl State {
         self.settle(id);
     }
 
-    /// Lets an entry go that nothing keeps.
+    /// Drops an entry if nothing keeps it.
     pub fn settle(&mut self, id: u64) {
         let Some(entry) = self.entries.get(&id) else { return };
         let is_ready = entry.frame().is_some();
@@ -281,7 +281,7 @@ impl State {
         }
     }
 
-    /// Drops a block with all that is known of it, its dirty version included.
+    /// Drops a block from memory and from the policy, even if it is dirty.
     pub fn forget(&mut self, id: u64) {
         self.clean(id);
         if let Some(entry) = self.entries.remove(&id) {
@@ -295,7 +295,7 @@ impl State {
         }
     }
 
-    /// Puts a new version into a ready entry, or makes one: memory then has bytes that the source may not have.
+    /// Puts a new version into the entry, or makes an entry. Memory may then have bytes that the source does not have.
     pub fn put(&mut self, id: u64, frame: Arc<Frame>, is_resident: bool) {
         match self.entries.get_mut(&id) {
             Some(entry) => entry.content = Content::Ready(frame),
@@ -305,7 +305,7 @@ impl State {
         }
     }
 
-    /// Notes that memory has a version of a block that the source has not.
+    /// Marks a block dirty: memory has a version that the source does not have.
     pub fn soil(&mut self, id: u64, stream: Stream, now: Instant) {
         let version = self.number();
         let Some(entry) = self.entries.get_mut(&id) else { return };
@@ -324,14 +324,14 @@ impl State {
         }
     }
 
-    /// Notes that the source has the newest version of a block; the entry may go now.
+    /// Marks a block clean: the source has its newest version. The entry may now be dropped.
     pub fn clean(&mut self, id: u64) {
         let Some(dirty) = self.entries.get_mut(&id).and_then(|entry| entry.dirty.take()) else { return };
         self.dirty.remove(&id);
         self.dirty_by_age.remove(&dirty.number);
     }
 
-    /// Ends a read of a block: it is kept if somebody still wants it.
+    /// Ends a read of a block, and keeps the block if something still needs it.
     pub fn loaded(&mut self, id: u64, load: &Arc<Load>, result: &Result<Arc<Frame>, Error>) {
         let Some(entry) = self.entries.get_mut(&id) else { return };
         let is_same = matches!(&entry.content, Content::Loading(current) if Arc::ptr_eq(current, load));

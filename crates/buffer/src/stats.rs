@@ -1,10 +1,10 @@
-//! What the cache did, in numbers.
+//! The counters of the cache.
 //!
-//! Owns: the counts, their names, and their reading. Leaves to others: what was done for whom (`streams`).
+//! Owns: the counters, their names, and reading them. Leaves to others: counters per stream (`streams`).
 
 use std::time::Duration;
 
-/// What is counted under the mutex.
+/// The counters under the mutex.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Counts {
     pub hits: u64,
@@ -41,23 +41,23 @@ impl Counts {
 pub struct Stats {
     /// References that the policy hit.
     pub hits: u64,
-    /// References that it missed.
+    /// References that the policy missed.
     pub misses: u64,
     /// Hits that an LRU of the same capacity would have missed.
     pub saved: u64,
-    /// Misses that it would have hit.
+    /// Misses that such an LRU would have hit.
     pub lost: u64,
     /// Reads of the source.
     pub source_reads: u64,
-    /// Blocks in them.
+    /// Blocks in these reads.
     pub source_read_blocks: u64,
     /// Blocks whose read failed.
     pub read_errors: u64,
-    /// References that waited for a read that was under way.
+    /// References that waited for a read already in flight.
     pub joined: u64,
     /// Blocks read ahead.
     pub ahead_blocks: u64,
-    /// Of these, how many were then referenced.
+    /// How many of them were later referenced.
     pub ahead_used: u64,
     /// Blocks of writes that went to the source at once.
     pub written_through: u64,
@@ -65,25 +65,25 @@ pub struct Stats {
     pub written_back: u64,
     /// Write-backs that failed.
     pub write_back_errors: u64,
-    /// Of the hits, those of pinned blocks.
+    /// Hits on pinned blocks, which are included in `hits`.
     pub pinned_hits: u64,
-    /// Blocks that the policy can hold: without those that are pinned.
+    /// Blocks that the policy can hold, not counting pinned ones.
     pub capacity_blocks: u64,
-    /// Blocks that it holds.
+    /// Blocks that the policy holds.
     pub resident_blocks: u64,
-    /// What is pinned. *Units*: bytes.
+    /// Size of the pinned blocks. *Units*: bytes.
     pub pinned_bytes: u64,
-    /// The most that may be pinned. *Units*: bytes.
+    /// The limit on pinned blocks. *Units*: bytes.
     pub pinned_bytes_max: u64,
-    /// The budget in all. *Units*: bytes, without tables.
+    /// The whole budget. *Units*: bytes, without tables.
     pub memory_bytes: u64,
-    /// What of it is taken. *Units*: bytes, without tables.
+    /// The used part of it. *Units*: bytes, without tables.
     pub used_bytes: u64,
-    /// What the source does not have yet. *Units*: bytes.
+    /// Size of the dirty blocks. *Units*: bytes.
     pub dirty_bytes: u64,
-    /// Of these, what a failed write-back did not write. *Units*: bytes.
+    /// Dirty blocks whose last write-back failed. *Units*: bytes.
     pub unwritten_bytes: u64,
-    /// How long the oldest of it has been dirty.
+    /// How long the oldest dirty block has been dirty.
     pub dirty_age: Duration,
 }
 

@@ -1,8 +1,8 @@
 //! Counters by stream, in a bounded table.
 //!
-//! Owns: how streams are named, one row a stream with its hits, misses, ledger, last verdict and where it will read
-//! next. At most [`STREAMS_MAX`] have a row; the row of one that has not referred for longest goes to the next, and its
-//! counts to the row of all others, so that sums stay exact.
+//! Owns: how streams are named, and one row per stream with its hits, misses, reads saved and lost, last verdict and
+//! next block. At most [`STREAMS_MAX`] streams have a row. A new stream gets the row of one without recent references,
+//! whose counts are added to the row of all others, so that sums stay exact.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,30 +13,30 @@ use nectary_cache::detect::{PeriodSink, Verdict};
 
 /// How many streams have a row.
 pub const STREAMS_MAX: usize = 1024;
-/// The size of a region if a device's requests say no stream, in bytes.
+/// The size of a region, for requests to a device without a stream, in bytes.
 const REGION_BYTES: u64 = 64 << 20;
 
-/// The stream of a part of a device, for requests that say none.
+/// The stream of a region of a device, for requests without a stream.
 pub fn region_stream(offset: u64) -> Stream {
     Stream(1 << 31 | (offset / REGION_BYTES) as u32 & 0x7fff_ffff)
 }
 
-/// Where the region begins that [`region_stream`] gave a stream for; `None` for any other stream. Devices of more than
-/// 128 PiB have several regions to a stream, of which this is the first. *Units*: bytes.
+/// The start of the region of a stream from [`region_stream`]; `None` for any other stream. On devices of more than 128
+/// PiB several regions have the same stream; this is the first of them. *Units*: bytes.
 pub fn region_of(stream: Stream) -> Option<u64> {
     (stream.0 & 1 << 31 != 0).then(|| u64::from(stream.0 & 0x7fff_ffff) * REGION_BYTES)
 }
 
-/// The stream of a process and file, a connection, or anything else that two numbers name; never 0.
+/// The stream of a process and file, a connection, or anything else that two numbers identify; never 0.
 pub fn stream_of(owner: u64, part: u64) -> Stream {
-    // A fixed mixing: the same in every process, so that records of different runs can be compared.
+    // The mixing is the same in every process, so that records of different runs can be compared.
     let mut mixed = owner.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ part.wrapping_add(0x6a09_e667_f3bc_c908);
     mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
     Stream(((mixed ^ mixed >> 31) as u32 & 0x7fff_ffff).max(1))
 }
 
-/// What a detecting policy found, on its way to the table.
+/// A verdict of a detecting policy, not yet in the table.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Judged {
     stream: Stream,
@@ -45,12 +45,12 @@ pub(crate) struct Judged {
     replacement: &'static str,
 }
 
-/// Takes verdicts from within the policy.
+/// Collects verdicts from the policy.
 #[derive(Clone, Default)]
 pub(crate) struct Verdicts(Arc<(AtomicBool, Mutex<Vec<Judged>>)>);
 
 impl Verdicts {
-    /// The accesses to give to a policy.
+    /// The function to give to a policy, which stores its verdicts here.
     pub fn sink(&self) -> PeriodSink {
         let to = self.0.clone();
         Box::new(move |event| {
@@ -62,7 +62,7 @@ impl Verdicts {
         })
     }
 
-    /// The accesses since then; `None` if there were none.
+    /// The verdicts since the last call; `None` if there were none.
     pub fn take(&self) -> Option<Vec<Judged>> {
         let has_some = self.0.0.load(Ordering::Relaxed) && self.0.0.swap(false, Ordering::Relaxed);
         has_some.then(|| std::mem::take(&mut *self.0.1.lock().unwrap_or_else(PoisonError::into_inner)))
@@ -80,15 +80,15 @@ pub struct StreamStats {
     pub misses: u64,
     /// Hits that an LRU of the same capacity over all streams would have missed.
     pub saved: u64,
-    /// Misses that it would have hit.
+    /// Misses that such an LRU would have hit.
     pub lost: u64,
-    /// What the stream wrote that the source does not have yet. *Units*: bytes.
+    /// Dirty blocks that the stream wrote last. *Units*: bytes.
     pub dirty_bytes: u64,
     /// The last verdict, if the policy detects patterns and a period has ended.
     pub verdict: Option<Verdict>,
     /// The period of that verdict, from 1; 0 without one.
     pub period: u64,
-    /// The replacement that is used for the stream from there on; empty without a verdict.
+    /// The replacement used for the stream since that verdict; empty without a verdict.
     pub replacement: &'static str,
 }
 
@@ -104,19 +104,19 @@ impl StreamStats {
 struct Row {
     stream: Stream,
     stats: StreamStats,
-    /// Whether it has referred since the hand passed.
+    /// Whether it has had a reference since the hand last passed it.
     is_recent: bool,
     run: Run,
 }
 
-/// Where a stream reads.
+/// The position of a stream.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Run {
     /// The block after the last one.
     pub next: u64,
-    /// How many blocks have come one after another.
+    /// How many consecutive blocks it has read.
     pub length: u32,
-    /// Up to which block it has been read ahead.
+    /// The end of its readahead.
     pub ahead: u64,
 }
 
@@ -125,7 +125,7 @@ pub(crate) struct Run {
 pub(crate) struct Streams {
     places: HashMap<u32, u32>,
     rows: Vec<Row>,
-    /// The row of the last reference, which is often the next one's.
+    /// The row of the last reference, which is often that of the next one.
     last: usize,
     hand: usize,
     others: StreamStats,
@@ -138,7 +138,7 @@ impl Streams {
         row.stats.count(is_hit, is_lru_hit);
     }
 
-    /// Takes a verdict; that of a stream without a row is left out.
+    /// Stores a verdict; ignores it if the stream has no row.
     pub fn judge(&mut self, judged: Judged) {
         let Some(&place) = self.places.get(&judged.stream.0) else { return };
         let stats = &mut self.rows[place as usize].stats;
@@ -146,7 +146,7 @@ impl Streams {
         stats.replacement = judged.replacement;
     }
 
-    /// Forgets all verdicts, as the policy that found them is gone.
+    /// Forgets all verdicts, because the policy was replaced.
     pub fn forget_verdicts(&mut self) {
         for row in &mut self.rows {
             (row.stats.verdict, row.stats.period, row.stats.replacement) = (None, 0, "");

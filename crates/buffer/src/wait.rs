@@ -1,4 +1,4 @@
-//! How callers wait: for a task that goes on without them, and until a deadline at most.
+//! How callers wait: for a task that continues without them, up to a deadline.
 
 use std::time::Instant;
 
@@ -26,7 +26,7 @@ pub(crate) fn late(
     }
 }
 
-/// Waits until a deadline.
+/// Waits for `work`, up to a deadline.
 pub(crate) fn within<T: Send + 'static>(
     deadline: Option<Instant>,
     late: impl FnOnce() -> Error + Send + 'static,

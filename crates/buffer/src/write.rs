@@ -1,15 +1,15 @@
 //! Writes: into memory, or through to the source.
 //!
-//! Promises, for each block: a write into memory happens at one moment, under the mutex. A write-through happens when
-//! it ends: until then readers see the old bytes, and then memory has the new ones too. A failed write leaves nothing
-//! in memory that the source may not have, except dirty blocks.
+//! Promises, for each block: a write into memory is atomic, under the mutex. A write-through takes effect when it ends:
+//! until then readers see the old bytes; from then on memory has the new bytes too. After a failed write, memory has
+//! only bytes that the source has, except in dirty blocks.
 //!
-//! A block of which only a part is written into memory is read first; a write through that misses such a block goes
-//! around memory.
+//! Before a part of a block is written into memory, the whole block is read. A write-through of a part of a block that
+//! is not in memory changes only the source.
 //!
 //! | a write-through finds | it |
 //! |---|---|
-//! | a read, write-back, zeroing of a block under way | waits for it, by the range lock |
+//! | a read, write-back or zeroing of a block in flight | waits for it, by the range lock |
 //! | a write into memory, during its own I/O | is ordered after it: both were under way, and its bytes reach the source last |
 //! | a dirty block that it covers | leaves it clean: the source has all of it |
 //! | a dirty block that it covers in part | leaves it dirty, with the written bytes in it |
@@ -28,10 +28,10 @@ use crate::planted::{Bug, planted};
 use crate::shared::{Shared, Span, Ticket};
 use crate::state::{Content, Entry, Load, State};
 
-/// The most blocks that a write covers only in part: the first and the last.
+/// How many blocks a write can cover only in part: the first and the last.
 const PARTS_MAX: usize = 2;
 
-/// The bytes of several buffers, one after another.
+/// The bytes of several buffers, in order.
 #[derive(Clone, Copy)]
 struct Gathered<'a>(&'a [Buffer]);
 
@@ -49,7 +49,7 @@ impl Gathered<'_> {
     }
 }
 
-/// Room for blocks that may become dirty, until it is dropped. Not to be dropped under the mutex.
+/// Reserved room for blocks that may become dirty; dropping this frees it. Do not drop it under the mutex.
 struct Room(Arc<Shared>, u64);
 
 impl Drop for Room {
@@ -65,7 +65,7 @@ impl State {
         self.dirty.len() as u64 + self.dirty_reserved + count <= self.budget.dirty_max
     }
 
-    /// Changes a part of a block in memory, or makes the block; a version that somebody holds stays unchanged.
+    /// Changes a part of a block in memory, or makes the block; a version that a reader holds stays unchanged.
     pub(crate) fn change(
         &mut self,
         id: u64,
@@ -94,7 +94,7 @@ impl State {
 }
 
 impl Shared {
-    /// Writes into memory at once, if nothing has to be waited for; `false` if nothing was done.
+    /// Writes into memory at once if no wait is needed; otherwise does nothing and returns `false`.
     pub(crate) fn write_now(
         self: &Arc<Shared>,
         state: &mut State,
@@ -141,7 +141,7 @@ impl Shared {
         Ok(buffers)
     }
 
-    /// Waits until this many blocks may become dirty; `None` if writes do not stay in memory any more.
+    /// Waits until this many blocks may become dirty; `None` if the mode is no longer write-back.
     async fn room(self: &Arc<Shared>, count: u64) -> Result<Option<Room>, Error> {
         loop {
             let changed = self.changed.notified();
@@ -173,7 +173,8 @@ impl Shared {
         stream: Stream,
     ) -> Result<(), Error> {
         loop {
-            // For the blocks themselves, and for reading partly written ones: nothing is waited for in between.
+            // Frames for the blocks themselves and for reading partly written ones, acquired together so that no wait
+            // comes in between.
             let count = (piece.blocks.end - piece.blocks.start) as usize;
             let mut places = self.places(count + PARTS_MAX).await;
             let (loads, held) = {
@@ -206,7 +207,7 @@ impl Shared {
         }
     }
 
-    /// The blocks of which a part is written, each once.
+    /// The blocks that are written only in part, each once.
     fn parts(&self, span: &Span) -> impl Iterator<Item = u64> + use<> {
         let (first, last) = (span.blocks.start, span.blocks.end.saturating_sub(1));
         let is_part = |block| !span.is_whole(block, &span.part(block, self.block_bytes), self.block_bytes);
@@ -246,7 +247,7 @@ impl Shared {
         (loads, held)
     }
 
-    /// Puts a write into memory, at one moment.
+    /// Applies a write to memory, atomically.
     fn apply(
         self: &Arc<Shared>,
         state: &mut State,
@@ -257,7 +258,7 @@ impl Shared {
         places: &mut OwnedSemaphorePermit,
     ) {
         let now = Instant::now();
-        // A reference to one block may evict another.
+        // Hold the partly written blocks: a reference to one block may evict another.
         let parts: Vec<u64> = self.parts(span).collect();
         let hold = |state: &mut State, by: i32| {
             for &id in &parts {
@@ -315,7 +316,7 @@ impl Shared {
         written
     }
 
-    /// Brings memory up to what the source has now.
+    /// Updates memory with the bytes that the source has now.
     fn apply_written(
         &self,
         state: &mut State,
@@ -333,7 +334,7 @@ impl Shared {
             let part = span.part(block, self.block_bytes);
             let is_whole = span.is_whole(block, &part, self.block_bytes);
             let is_there = match state.entries.get(&id).map(|entry| &entry.content) {
-                // It is read after this.
+                // Its read comes after this write.
                 Some(Content::Loading(_)) => continue,
                 Some(Content::Ready(_)) => true,
                 None => false,

@@ -1,11 +1,11 @@
-//! Write-back: what is dirty goes to the source, by age, by share, and at a flush.
+//! Write-back: dirty blocks are written to the source, by age, by share, and at a flush.
 //!
-//! Promises: two write-backs of a block never overlap, so an older version never ends over a newer; a block is clean
-//! when a write of its newest version has succeeded, and not before; what could not be written stays dirty, readable
-//! and counted, and the next flush says so. Dirty neighbours are written together, in ascending order. The background
-//! runs while there is something dirty.
+//! Promises: two write-backs of a block never overlap, so an older version never overwrites a newer one; a block
+//! becomes clean only when a write of its newest version has succeeded; a block that could not be written stays dirty,
+//! readable and counted, and the next flush reports it. Adjacent dirty blocks are written together, in ascending order.
+//! The background task runs while there are dirty blocks.
 //!
-//! A flush writes back everything that was dirty when it was called, waits for write-backs of it that are under way
+//! A flush writes back all blocks that were dirty when it was called, waits for write-backs of them that are in flight
 //! (they hold the range lock), and then flushes the source.
 
 use std::collections::BTreeSet;
@@ -23,22 +23,22 @@ use crate::shared::{Shared, Ticket};
 use crate::source::Source;
 use crate::state::State;
 
-/// What failed is tried again by the background after this long.
+/// After this time the background task retries a failed write-back.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// Versions of blocks side by side that are to be written.
+/// Versions of adjacent blocks, to be written together.
 struct Segment {
     first: u64,
     blocks: Vec<(u64, Arc<Frame>)>,
 }
 
-/// The work of the background.
+/// The next work of the background task.
 struct Due {
     ids: Vec<u64>,
     wake: Option<Instant>,
 }
 
-/// Notes that the background has ended, even if its runtime ended it.
+/// Records that the background task has ended, even if its runtime ended it.
 struct Alive(Arc<Shared>, bool);
 
 impl Drop for Alive {
@@ -50,8 +50,8 @@ impl Drop for Alive {
 }
 
 impl State {
-    /// The blocks to write back now: the oldest above the share, and those that are too old, except those that failed
-    /// just now.
+    /// The blocks to write back now: the oldest ones above the share, and those that are too old, except those that
+    /// failed recently.
     fn due(&self, now: Instant, age: Duration) -> Due {
         let most = self.budget.dirty_max;
         let dirty = self.dirty.len() as u64;
@@ -80,7 +80,7 @@ impl State {
         due
     }
 
-    /// Ranges of dirty blocks side by side that have the given ones, each of at most `most` blocks.
+    /// Ranges of adjacent dirty blocks that contain the given ones, each of at most `most` blocks.
     fn runs(&self, ids: &[u64], most: u64) -> Vec<Range<u64>> {
         let mut left: BTreeSet<u64> = ids.iter().copied().collect();
         let mut runs = Vec::new();
@@ -97,7 +97,7 @@ impl State {
 }
 
 impl Shared {
-    /// Starts the background if there is something to do and it does not run.
+    /// Starts the background task if there is work and it does not run.
     pub(crate) fn ensure_writer(self: &Arc<Shared>, state: &mut State) {
         if !state.has_writer && !state.dirty.is_empty() {
             state.has_writer = true;
@@ -118,7 +118,7 @@ impl Shared {
                 state.due(Instant::now(), age)
             };
             if self.stop.is_cancelled() {
-                // The last handle is gone: one more try; blocks that cannot be written are lost with the cache.
+                // The last handle was dropped: try once more; blocks that cannot be written are lost with the cache.
                 let _ = self.write_back_range(0..u64::MAX).await;
                 return;
             }
@@ -166,7 +166,7 @@ impl Shared {
         result
     }
 
-    /// Writes back the blocks still dirty in a range, once it has its turn there.
+    /// Writes back the blocks of a range that are still dirty once the range lock is granted.
     async fn write_back_run(self: Arc<Shared>, ids: Range<u64>) -> Result<(), Error> {
         let _slot = self.write_backs.acquire().await;
         let is_ordered = !planted(Bug::WriteBackUnordered);
@@ -213,7 +213,7 @@ impl Shared {
         written.map(drop)
     }
 
-    /// Writes back what is dirty of a file, and flushes its source.
+    /// Writes back the dirty blocks of a file, and flushes its source.
     pub(crate) async fn flush(self: Arc<Shared>, file: u32, source: Arc<dyn Source>) -> Result<(), Error> {
         let ids = id_of(file, 0)..id_of(file, 0) + (1 << BLOCK_BITS);
         let written = self.write_back_range(ids).await;
@@ -258,7 +258,7 @@ impl State {
         segments
     }
 
-    /// Notes how the write of some versions ended.
+    /// Records how the write of some versions ended.
     fn end_segment(&mut self, segment: &Segment, written: &Result<(), Error>) {
         let now = Instant::now();
         for (id, (version, _)) in (segment.first..).zip(&segment.blocks) {

@@ -1,8 +1,8 @@
 //! Discards and zeroings, in order with reads, writes and write-backs of their blocks.
 //!
-//! Promises: a zeroing happens when it ends: it drops every version in memory of its range, as they came before. A
-//! discard leaves dirty blocks unchanged, also those written during it: such a block keeps its bytes, as the source
-//! might have kept them.
+//! Promises: a zeroing takes effect when it ends: it drops every version of its range in memory, because they are
+//! older. A discard leaves dirty blocks unchanged, even those written during it: such a block keeps its bytes, as the
+//! source could have done.
 
 use std::sync::Arc;
 
@@ -36,7 +36,7 @@ impl Shared {
     fn zeroed(&self, state: &mut State, span: &Span, id: u64, operation: Operation, is_good: bool) {
         let Some(entry) = state.entries.get(&id) else { return };
         if entry.frame().is_none() {
-            // It is read after this.
+            // Its read comes after this operation.
             return;
         }
         if !is_good || operation == Operation::Discard {

@@ -1,5 +1,5 @@
-//! Promises of the cache's calls, one at a time: single reads, whom a failure reaches, what a failed write leaves, what
-//! waits.
+//! Promises of the cache's calls, one at a time: one read for several readers, which readers a failure reaches, the
+//! state after a failed write, and waits.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -86,7 +86,7 @@ async fn concurrent_misses_on_a_block_make_one_read() {
     let (cache, file) = cache(&gate, options(Mode::WriteThrough));
     gate.open(false);
     let reads: Vec<_> = (0..20).map(|_| cache.read(file, 8192, 8192, Context::default())).collect();
-    // A reader that goes away takes nothing from the others.
+    // A reader that is dropped does not affect the others.
     let mut reads = reads.into_iter();
     drop(reads.next());
     gate.open(true);
@@ -101,7 +101,7 @@ async fn failed_read_fails_the_readers_of_its_block_alone_and_caches_nothing() {
     let gate = Gate::new(1 << 20);
     let (cache, file) = cache(&gate, options(Mode::WriteThrough));
     gate.fails.lock().unwrap().push((Operation::Read, 3 * 8192));
-    // One read of eight blocks for the source; each of its readers wants one.
+    // One read of eight blocks from the source; two further readers need one of the blocks each.
     let all = cache.read(file, 0, 8 * 8192, Context::default());
     let bad = cache.read(file, 3 * 8192, 8192, Context::default());
     let good = cache.read(file, 4 * 8192, 8192, Context::default());
@@ -132,7 +132,7 @@ async fn after_a_failed_write_back_every_block_stays_readable_and_counted_and_th
     let error = cache.flush(file, Context::default()).await.unwrap_err();
     assert!(error.operation == Operation::Flush && error.detail.contains("a bad sector"), "{error}");
     assert!(cache.stats().dirty_bytes >= 8192);
-    // It fails once more, and then the background writes it.
+    // It fails again, and then the background task writes it.
     tokio::time::sleep(Duration::from_secs(5)).await;
     gate.fails.lock().unwrap().clear();
     tokio::time::sleep(Duration::from_secs(5)).await;

@@ -1,4 +1,4 @@
-//! `cache(…)` is a device like any other: in every mode that writes, with blocks of every size, opened by its SPEC.
+//! `cache(…)` keeps the contract of a device: in every mode that writes, with every block size, opened by its SPEC.
 
 use std::sync::Arc;
 

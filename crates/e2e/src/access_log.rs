@@ -1,7 +1,7 @@
-//! Reads the proxy's access log: what each client requested, what was sent, and its origin.
+//! Reads the proxy's access log: what each client requested, what was sent, and from where.
 //!
 //! The layout is the combined format followed by result, seconds and object bytes (`docs/formats/access-log.md`); this
-//! reader knows no more of it than a user's script would: quoted strings, and words between spaces.
+//! reader knows only as much of it as a user's script would: quoted strings, and words between spaces.
 
 use anyhow::{Context, Result};
 use std::path::Path;
@@ -30,8 +30,8 @@ impl Line {
     }
 }
 
-/// Reads every line of a log. *Errors*: a file that cannot be read, or a line that is no access log line, with its
-/// number.
+/// Reads every line of a log. *Errors*: a file that cannot be read, or the number of a line that is not an access log
+/// line.
 pub fn read(path: &Path) -> Result<Vec<Line>> {
     let text =
         std::fs::read_to_string(path).with_context(|| format!("cannot read the access log {}", path.display()))?;

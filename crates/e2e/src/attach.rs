@@ -1,9 +1,10 @@
-//! A file system on an attached device: made, filled, verified, killed under pressure, attached again, checked.
+//! A file system on an attached device: it is made, filled and verified, its process is killed under memory pressure,
+//! and it is attached again and checked.
 //!
 //! Owns: one attached device with everything that belongs to it (process, mount, memory group), the file systems and
-//! their tools, and the record of what was synced. Promises that nothing is left of it when it is dropped: mounts, loop
-//! devices, processes and groups, also after a failure. The findings of a check are a list of problems, so that it can
-//! be shown to find planted ones.
+//! their tools, and the record of synced files. Promises that no mount, loop device, process or group remains when it
+//! is dropped, even after a failure. A check returns a list of problems, so that tests can show that it finds planted
+//! ones.
 
 use crate::guard::{self, Process, find_program};
 use crate::nectary;
@@ -25,19 +26,19 @@ use std::time::{Duration, Instant};
 const STEP_MAX: Duration = Duration::from_secs(120);
 /// How long a run may take beyond its requested time, on the slowest machine.
 const RUN_MAX: Duration = Duration::from_secs(600);
-/// How long a device with requests under way may complete none before it counts as hanging.
+/// How long a device with requests in flight may complete none of them before it counts as hanging.
 const STALL_MAX: Duration = Duration::from_secs(120);
-/// How often that is looked at.
+/// How often this is checked.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// How much longer than it was asked to a load may take until something was synced and memory was short.
+/// How much longer than planned a load may run, until a file was synced and memory was short.
 const LOAD_MAX: Duration = Duration::from_secs(30);
 /// How long cleaning up may take.
 const CLEAN_UP_MAX: Duration = Duration::from_secs(30);
-/// The time after which a connection that was aborted in vain is aborted again: another one may have taken its place.
+/// After this time the connection is aborted again if the device still hangs: it may have a new connection.
 const ABORT_AGAIN: Duration = Duration::from_secs(10);
 /// The bytes of the device.
 const DEVICE_BYTES: &str = "512M";
-/// The memory that the attaching process and the program that dirties pages may use together, in bytes.
+/// The memory that the attaching process and the program that dirties pages may use in total, in bytes.
 const GROUP_BYTES: u64 = 96 << 20;
 /// The bytes of the largest recorded file.
 const FILE_BYTES_MAX: u64 = 256 << 10;
@@ -62,7 +63,7 @@ impl FileSystem {
         ["ext4", "xfs", "btrfs"][self as usize]
     }
 
-    /// The one of this name.
+    /// The file system of a name.
     pub fn by_name(name: &str) -> Option<FileSystem> {
         FileSystem::ALL.into_iter().find(|system| system.name() == name)
     }
@@ -84,7 +85,7 @@ impl FileSystem {
     }
 }
 
-/// The actions of a run, and its errors.
+/// The results of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
     /// Files that had been synced when the process was killed.
@@ -97,11 +98,11 @@ pub struct Outcome {
     pub short_of_memory: Option<u64>,
     /// Whether planted losses were found.
     pub caught: bool,
-    /// What is wrong.
+    /// The problems found.
     pub problems: Vec<String>,
 }
 
-/// Why this machine cannot run any of it, if it cannot.
+/// Why this machine cannot run these tests, if it cannot.
 pub fn missing(system: FileSystem) -> Option<String> {
     // SAFETY: a plain system call.
     if unsafe { libc::geteuid() } != 0 {
@@ -122,12 +123,12 @@ pub fn missing(system: FileSystem) -> Option<String> {
 
 /// Makes, fills, verifies, kills and checks a file system on `spec`, in which `{file}` stands for a file's path.
 ///
-/// `files` are synced before the first kill; `load` is how long it writes at least before each kill: a slow machine is
-/// given until something was synced and memory was short.
+/// `files` are synced before the first kill. `load` is the minimum time of writing before each kill; on a slow machine,
+/// writing continues until a file was synced and memory was short.
 pub fn run(system: FileSystem, spec: &str, seed: u64, files: u64, kills: u32, load: Duration) -> Result<Outcome> {
     let mut outcome = Outcome::default();
     let mut disk = Disk::new(system, spec)?;
-    // Dropped before the disk, so that the disk's own clean-up can be watched.
+    // Dropped before the disk, whose clean-up starts its own watchdog.
     let watchdog = disk.watch(load * 2 * kills + RUN_MAX);
     disk.attach()?;
     disk.fio(&disk.device.clone(), "randrw")?;
@@ -175,7 +176,7 @@ pub fn run(system: FileSystem, spec: &str, seed: u64, files: u64, kills: u32, lo
         record = writer.join().map_err(|_| anyhow::anyhow!("the writer panicked"))?;
         drop(dirtier);
         outcome.released += disk.attach()?;
-        // Pages that were dirty for the dead device are gone only now that its mount is.
+        // Only now, after the mount of the dead device is gone, its dirty pages are gone too.
         disk.limit(GROUP_BYTES as i64)?;
         outcome.kills = kill + 1;
         disk.mount()?;
@@ -226,7 +227,7 @@ pub fn run_copied_tree(system: FileSystem, spec: &str, plain: &str, tree: &Path)
         bail!("the file system is not well: {problem}");
     }
     disk.detach()?;
-    // What was detached is on the device below, without the layers above it.
+    // After the detach, all data are on the device below, without the layers above it.
     disk.spec = plain.replace("{file}", &disk.scratch.join("disk.img").display().to_string());
     disk.attach()?;
     if let Some(problem) = disk.check() {
@@ -238,7 +239,7 @@ pub fn run_copied_tree(system: FileSystem, spec: &str, plain: &str, tree: &Path)
     disk.detach()
 }
 
-/// What a watchdog needs to know of an attached device.
+/// The part of an attached device that a watchdog needs.
 #[derive(Clone, Debug, Default)]
 struct Watched {
     /// The number of the FUSE connection.
@@ -248,7 +249,7 @@ struct Watched {
 }
 
 impl Watched {
-    /// The requests that were completed, if others are under way.
+    /// How many requests were completed, if others are in flight.
     fn completed_of_busy(&self) -> Option<u64> {
         let text = fs::read_to_string(&self.counts).ok()?;
         let counts: Vec<u64> = text.split_whitespace().filter_map(|count| count.parse().ok()).collect();
@@ -257,7 +258,7 @@ impl Watched {
     }
 }
 
-/// Ends a FUSE connection that hangs: otherwise a process that waits for it in the kernel cannot even be killed.
+/// Aborts a FUSE connection that hangs; otherwise a process that waits for it in the kernel could not even be killed.
 struct Watchdog {
     stop: Option<mpsc::Sender<()>>,
     thread: Option<JoinHandle<()>>,
@@ -265,8 +266,8 @@ struct Watchdog {
 }
 
 impl Watchdog {
-    /// Aborts the connection when its device completes nothing for `STALL_MAX`, or when this is not dropped before the
-    /// limit; repeats that if needed.
+    /// Aborts the connection when its device completes nothing for `STALL_MAX`, or when this watchdog is not dropped
+    /// before the limit; repeats the abort if needed.
     fn new(watched: Arc<Mutex<Watched>>, place: PathBuf, limit: Duration) -> Watchdog {
         let (stop, stopped) = mpsc::channel();
         let aborted = Arc::new(AtomicBool::new(false));
@@ -307,13 +308,13 @@ impl Drop for Watchdog {
     }
 }
 
-/// Aborts the FUSE connection of a number: all that is asked of it fails.
+/// Aborts the FUSE connection with a number: all its requests fail.
 fn abort(number: &str, place: &Path) -> Result<()> {
     ensure!(!number.is_empty(), "its number is not known");
     fs::create_dir_all(place)?;
     let mounted = Command::new("mount").args(["-t", "fusectl", "none"]).arg(place).status()?;
     ensure!(mounted.success(), "fusectl cannot be mounted: {}", guard::describe(mounted));
-    // Not made if it is absent: a connection that is gone needs none.
+    // Do not create the file: a connection that has ended needs no abort.
     let written =
         File::options().write(true).open(place.join(number).join("abort")).and_then(|mut file| file.write(b"1"));
     let _ = Command::new("umount").arg(place).status();
@@ -352,7 +353,8 @@ impl Disk {
         Ok(Disk { system, spec, scratch, place, device, process: None, group, attached: 0, watched: Arc::default() })
     }
 
-    /// Aborts the device's connection if the device hangs, or the watchdog lives longer than the limit.
+    /// Starts a watchdog, which aborts the device's connection if the device hangs, or if the watchdog exists longer
+    /// than the limit.
     fn watch(&self, limit: Duration) -> Watchdog {
         Watchdog::new(self.watched.clone(), self.scratch.join("fusectl"), limit)
     }
@@ -374,7 +376,7 @@ impl Disk {
         command
     }
 
-    /// Attaches the device; returns how many things it said that it released.
+    /// Attaches the device; returns how many leftovers it reported as released.
     fn attach(&mut self) -> Result<usize> {
         self.attached += 1;
         let log = self.scratch.join(&format!("attach-{}.log", self.attached));
@@ -398,7 +400,7 @@ impl Disk {
         }
     }
 
-    /// The connection has the minor number of the file system that the loop device's file is on.
+    /// Finds the connection's number: the minor number of the file system of the loop device's file.
     fn find_connection(&self) -> Result<()> {
         let output = Command::new("losetup").args(["-n", "-O", "BACK-MAJ:MIN"]).arg(&self.device).output()?;
         let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
@@ -408,9 +410,9 @@ impl Disk {
         Ok(())
     }
 
-    /// Bounds the memory of the group, if there is one; -1 for no bound. The kernel refuses a bound below what the
-    /// group uses while it can take nothing back, for example pages that are being written to a device whose process
-    /// was killed.
+    /// Limits the memory of the group, if there is one; -1 for no limit. The kernel refuses a limit below the group's
+    /// usage if it cannot reclaim enough, for example because pages are being written to a device whose process was
+    /// killed.
     fn limit(&self, bytes: i64) -> Result<()> {
         let Some(group) = &self.group else { return Ok(()) };
         let file = group.join("memory.limit_in_bytes");
@@ -425,8 +427,8 @@ impl Disk {
         }
     }
 
-    /// Kills the process. Its group has no limit from then on. Otherwise calls that it has in the kernel could take
-    /// minutes to end: they need memory of a group that is full of dirty pages, and no process writes those any more.
+    /// Kills the process and removes the limit of its group. Otherwise its calls in the kernel could take minutes to
+    /// end: they need memory of a group that is full of dirty pages, which no process writes any more.
     fn kill(&mut self) {
         if let Some(mut process) = self.process.take() {
             process.signal(libc::SIGKILL);
@@ -469,11 +471,11 @@ impl Disk {
         self.tool(self.system.check()).err().map(|error| error.to_string())
     }
 
-    /// Gives the file all of its blocks, of which discards took some: a write then needs none.
+    /// Allocates all blocks of the file, because discards freed some; later writes then allocate none.
     ///
-    /// For a block the host's file system may have to read its own maps, into memory of the group. If the group is full
-    /// of dirty pages, such a page takes up to minutes under cgroups v1, which do not throttle the process that dirties
-    /// them, and all writes wait: the device is as slow as one that hangs.
+    /// To allocate a block, the host's file system may have to read its own maps into memory of the group. cgroups v1
+    /// do not throttle the process that dirties pages, so if the group is full of dirty pages, this memory may take
+    /// minutes to get. All writes wait for it, and the device looks as if it hangs.
     fn allocate(&self) -> Result<()> {
         let path = self.scratch.join("disk.img");
         let file = File::options().write(true).open(&path)?;
@@ -497,7 +499,7 @@ impl Disk {
         self.run("umount", &[&self.place.display().to_string()])
     }
 
-    /// Writes and reads back with fio, which puts a checksum into every block.
+    /// Writes and reads back with fio, which writes a checksum into every block.
     fn fio(&self, file: &Path, kind: &str) -> Result<()> {
         let (file, kind) = (format!("--filename={}", file.display()), format!("--rw={kind}"));
         let fixed = ["--name=verify", "--size=8M", "--bs=4k", "--direct=1", "--ioengine=libaio", "--iodepth=16"];
@@ -512,7 +514,7 @@ impl Disk {
         self.run("fio", &[&fixed[..], &verify[..], &[&file, &kind]].concat())
     }
 
-    /// Starts a process that writes more than its memory group holds, without end, through the page cache.
+    /// Starts a process that endlessly writes more than its memory group can hold, through the page cache.
     fn dirty_pages(&self) -> Result<Process> {
         let file = self.place.join("dirty").display().to_string();
         let script = "while dd if=/dev/zero of=\"$1\" bs=1M count=160 conv=notrunc 2>/dev/null; do :; done";
@@ -531,7 +533,7 @@ impl Drop for Disk {
         }
         self.kill();
         if !self.device.as_os_str().is_empty() {
-            // It releases the leftovers of a killed process; if there are none it says so, and that is no failure.
+            // This releases the leftovers of a killed process; if there are none, its error is ignored.
             let _ = nectary::run(&["detach", &self.device.display().to_string()], self.scratch.path());
         }
         if let Some(group) = &self.group {
@@ -540,14 +542,14 @@ impl Drop for Disk {
     }
 }
 
-/// The files that were synced, with their contents.
+/// The synced files and their contents.
 #[derive(Clone, Debug, Default)]
 struct Record {
     files: Vec<(String, u64, u64)>,
 }
 
 impl Record {
-    /// Writes a file, syncs it and its directory, and only then takes it into the record.
+    /// Writes a file, syncs it and its directory, and only then adds it to the record.
     fn write(&mut self, place: &Path, index: u64, rng: &mut Rng) -> Result<()> {
         let (name, seed, length) = (format!("file-{index}"), rng.next_u64(), 1 + rng.below(FILE_BYTES_MAX));
         let mut file = File::create(place.join(&name))?;

@@ -1,9 +1,10 @@
-//! Requests a second from memory, one worker each, beside nginx and Varnish: paired rounds in alternating order.
+//! Requests per second from memory, with one worker, compared with nginx and Varnish in paired rounds in alternating
+//! order.
 //!
 //! Owns the contestants, the workloads and the rounds. Every server runs pinned to one processor and `wrk` with one
-//! thread on another. All contestants are up and warm the whole time; only the measured one is busy. In each round
-//! every contestant is measured once, in an order that is reversed from round to round, and ratios are taken within a
-//! round, so that a drift of the machine cancels out. Nectary runs twice: the ratio of the two shows the noise.
+//! thread on another. All contestants run and are warm the whole time; only the measured one is busy. In each round
+//! every contestant is measured once; the order is reversed in every second round. Ratios are computed within a round,
+//! so that a drift of the machine cancels out. Nectary runs twice: the ratio of the two shows the noise.
 
 use crate::guard::{self, Process};
 use crate::http::{Connection, wait_listening};
@@ -20,11 +21,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// Connections of the load.
+/// How many connections the load has.
 const CONNECTIONS: usize = 64;
-/// Objects of the mix.
+/// How many objects the mix has.
 const MIX_OBJECTS: usize = 20_000;
-/// Requests of the mix before it repeats.
+/// How many requests the mix has before it repeats.
 const MIX_REQUESTS: usize = 200_000;
 /// Exponent of the mix's Zipf law.
 const MIX_EXPONENT: f64 = 0.9;
@@ -34,9 +35,9 @@ const MIX_EXPONENT: f64 = 0.9;
 pub struct Workload {
     /// Name for the report.
     pub name: &'static str,
-    /// Every target once.
+    /// All targets.
     pub targets: Vec<String>,
-    /// Ranks of the targets in the order of requests.
+    /// Indices of `targets`, in the order of requests.
     pub order: Vec<usize>,
 }
 
@@ -70,7 +71,7 @@ pub struct Plan {
     pub duration: Duration,
     /// Threads of Varnish.
     pub varnish_threads: usize,
-    /// A program that answers `GET /` on the address in its one argument, to show the best case.
+    /// A program that answers `GET /` on the address given as its argument, to show the best case.
     pub floor: Option<PathBuf>,
     /// Further arguments of Nectary.
     pub arguments: Vec<String>,
@@ -84,7 +85,7 @@ pub const PEERS: std::ops::Range<usize> = 2..5;
 struct Contestant {
     name: String,
     address: SocketAddr,
-    /// It caches, so it has to be warm, and must not ask the origin when it is.
+    /// Whether it caches: it must then be warm, and must not contact the origin once it is.
     caches: bool,
     server: Server,
 }
@@ -110,34 +111,33 @@ impl Server {
 /// The measurements of one contestant, by round.
 #[derive(Clone, Debug)]
 pub struct Series {
-    /// Who was measured.
+    /// The measured server.
     pub name: String,
-    /// One measurement a round.
+    /// One measurement per round.
     pub measured: Vec<Measured>,
-    /// Time that the server had on its processor, in nanoseconds, by round.
+    /// The server's processor time, in nanoseconds, by round.
     pub cpu_ns: Vec<u64>,
 }
 
 impl Series {
-    /// Requests for each second that the server had on its processor, by round: what it could do if nothing else were
-    /// slow.
+    /// Requests per second of the server's processor time, by round: its rate if nothing else were slow.
     pub fn rates_of_cpu(&self) -> Vec<f64> {
         let pairs = self.measured.iter().zip(&self.cpu_ns);
         pairs.map(|(measured, ns)| measured.requests as f64 * 1e9 / (*ns).max(1) as f64).collect()
     }
 
-    /// Share of the time that the server was on its processor, by round: below 1, something else was the limit.
+    /// The share of the time in which the server used its processor, by round; below 1, something else was the limit.
     pub fn busy_shares(&self) -> Vec<f64> {
         let pairs = self.rates().into_iter().zip(self.rates_of_cpu());
         pairs.map(|(rate, rate_of_cpu)| rate / rate_of_cpu).collect()
     }
 
-    /// Requests a second, by round.
+    /// Requests per second, by round.
     pub fn rates(&self) -> Vec<f64> {
         self.measured.iter().map(|measured| measured.requests_per_second).collect()
     }
 
-    /// Sum of the errors that wrk saw.
+    /// The number of errors that wrk reported.
     pub fn errors(&self) -> u64 {
         self.measured.iter().map(|measured| measured.errors).sum()
     }
@@ -150,17 +150,17 @@ pub struct Outcome {
     pub workload: &'static str,
     /// All contestants.
     pub series: Vec<Series>,
-    /// Requests that reached the origin while hits were measured; it has to be 0.
+    /// Requests that reached the origin while hits were measured; must be 0.
     pub origin_requests: u64,
 }
 
 impl Outcome {
-    /// Nectary's rate over that of the contestant at this index.
+    /// Nectary's rate divided by that of the contestant at this index.
     pub fn ratio(&self, index: usize) -> Spread {
         Spread::of_ratios(&self.series[0].rates(), &self.series[index].rates())
     }
 
-    /// The same for requests a second of processor time.
+    /// The same for requests per second of processor time.
     pub fn ratio_of_cpu(&self, index: usize) -> Spread {
         Spread::of_ratios(&self.series[0].rates_of_cpu(), &self.series[index].rates_of_cpu())
     }
@@ -247,7 +247,7 @@ fn contestants(plan: &Plan, origin: &Origin, scratch: &Scratch) -> Result<Vec<Co
     Ok(contestants)
 }
 
-/// Asks for every target until none reaches the origin any more.
+/// Requests every target until none of them reaches the origin any more.
 fn warm(contestant: &Contestant, workload: &Workload, origin: &Origin) -> Result<()> {
     let mut client = Connection::new(contestant.address, Duration::from_secs(30));
     for _ in 0..5 {
@@ -265,7 +265,7 @@ fn warm(contestant: &Contestant, workload: &Workload, origin: &Origin) -> Result
     bail!("{} still asks the origin after five rounds over {} targets", contestant.name, workload.targets.len())
 }
 
-/// The machine and programs that a figure belongs to.
+/// The machine and programs of a measurement.
 pub fn machine() -> String {
     let text = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let cpu = text("/proc/cpuinfo");
@@ -276,7 +276,7 @@ pub fn machine() -> String {
     format!("{count} x {model}, Linux {}", kernel.trim())
 }
 
-/// True if both processors that the measurement pins to exist.
+/// True if there are two processors to pin to, and `wrk` is installed.
 pub fn has_two_processors() -> bool {
     Path::new("/sys/devices/system/cpu/cpu1").exists() && guard::find_program("wrk").is_some()
 }

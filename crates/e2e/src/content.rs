@@ -1,14 +1,15 @@
-//! The bytes of an object: a pure function of its target and version, so that any answer can be checked by itself.
+//! The bytes of an object: a pure function of its target and version, so that every answer can be checked alone.
 //!
 //! Promises that two bodies with another target or version differ in nearly every 8-byte word, at every offset, so a
-//! mix of two versions, a shifted range or another key's bytes never compare equal. Also holds the law of object sizes.
+//! mix of two versions, a shifted range or another key's bytes never compare equal. Also owns the distribution of
+//! object sizes.
 
 use crate::rng::{GOLDEN, Rng, mix};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-/// Smallest object that the size law gives.
+/// The smallest object of the size distribution.
 pub const SIZE_BYTES_MIN: u64 = 200;
-/// Largest object that the size law gives: several fragments of 1 MiB.
+/// The largest object of the size distribution: several fragments of 1 MiB.
 pub const SIZE_BYTES_MAX: u64 = 4 << 20;
 
 /// The seed of the bytes of one version of one target.
@@ -36,7 +37,7 @@ pub fn body(target: &str, version: u64, bytes: u64) -> Vec<u8> {
     out
 }
 
-/// Finds the first byte of `found` that is not what the body has at `offset + index`.
+/// Finds the first byte of `found` that differs from the body's at `offset + index`.
 pub fn first_difference(seed: u64, offset: u64, found: &[u8]) -> Option<usize> {
     let mut expected = vec![0; found.len().min(64 << 10)];
     for (chunk_index, chunk) in found.chunks(expected.len().max(1)).enumerate() {

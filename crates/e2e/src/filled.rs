@@ -1,7 +1,7 @@
-//! A proxy whose store holds known objects: the start of tests of faults.
+//! A proxy whose store has known objects, as the start of tests of faults.
 //!
-//! Promises that after [`Filled::fill`] every object has been a hit, and that [`Filled::check`] looks at every object
-//! and tells hits, misses and wrong answers apart; all bytes but the object's are wrong.
+//! Promises that after [`Filled::fill`] every object has been a hit, and that [`Filled::check`] gets every object and
+//! distinguishes hits, misses and wrong answers; any bytes except the object's are wrong.
 
 use crate::content;
 use crate::http::{Connection, Failure};
@@ -12,16 +12,17 @@ use crate::scratch::Scratch;
 use anyhow::{Result, bail};
 use std::time::{Duration, Instant};
 
-/// The result of a look at every object.
+/// The results of getting every object.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Checked {
-    /// Whole and right, from the store.
+    /// Complete and right answers from the store.
     pub hits: usize,
-    /// Whole and right, from the origin.
+    /// Complete and right answers from the origin.
     pub misses: usize,
-    /// Seen to be cut short or reset, and nothing of it wrong: damage that was found while it was sent.
+    /// Answers that were visibly truncated or reset, with only right bytes: the damage was found while the answer was
+    /// sent.
     pub cut: usize,
-    /// Anything else.
+    /// All other answers.
     pub wrong: usize,
 }
 
@@ -39,7 +40,7 @@ pub struct Filled {
 }
 
 impl Filled {
-    /// Nothing is stored yet. `count` objects: most of some kilobytes, every twentieth of several fragments.
+    /// Prepares `count` objects, without storing them: most have some kilobytes, every twentieth has several fragments.
     pub fn new(name: &str, count: usize, seed: u64) -> Result<Self> {
         let scratch = Scratch::new(name)?;
         let origin = Origin::start()?;
@@ -50,7 +51,7 @@ impl Filled {
         Ok(Self { scratch, origin, command, targets })
     }
 
-    /// Stores every object, sees each as a hit, and waits until all are written.
+    /// Stores every object, waits until each is a hit, and until all are written.
     pub fn fill(&self, nectary: &Nectary) -> Result<()> {
         let deadline = Instant::now() + Duration::from_secs(30);
         loop {
@@ -65,7 +66,7 @@ impl Filled {
         }
     }
 
-    /// Starts, fills, stops by SIGTERM: a store on disk with everything in it.
+    /// Starts the proxy, fills the store and stops with SIGTERM; then everything is in the store on disk.
     pub fn fill_and_stop(&self) -> Result<()> {
         let mut nectary = self.command.start()?;
         self.fill(&nectary)?;
@@ -76,7 +77,7 @@ impl Filled {
         Ok(())
     }
 
-    /// Asks for every object once.
+    /// Gets every object once.
     pub fn check(&self, nectary: &Nectary) -> Checked {
         let mut client = Connection::new(nectary.listen, Duration::from_secs(20));
         let mut checked = Checked::default();

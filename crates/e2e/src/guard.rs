@@ -1,8 +1,8 @@
-//! Child processes that cannot outlive the run.
+//! Child processes that end with the run.
 //!
-//! Promises that a [`Process`] is dead and reaped when it is dropped, also in a panic, with every process of its group;
-//! and that the kernel kills it when the thread that started it dies. Start long-lived ones from a thread that lives as
-//! long.
+//! Promises that a [`Process`], with every process of its group, is dead and reaped when it is dropped, even in a
+//! panic; and that the kernel kills it when the thread that started it ends. So start a long-lived process from a
+//! thread that lives as long.
 
 use anyhow::{Context, Result, bail};
 use std::fs::File;
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long the rest of a killed group is waited for.
+/// How long to wait for the end of the other processes of a killed group.
 const GROUP_END_MAX: Duration = Duration::from_secs(1);
 
 /// A running child with its output in a file.
@@ -45,7 +45,7 @@ impl Process {
         self.started
     }
 
-    /// The exit status, when the process has ended.
+    /// The exit status, if the process has ended.
     pub fn try_status(&mut self) -> Option<ExitStatus> {
         if self.status.is_none() {
             self.status = self.child.try_wait().ok().flatten();
@@ -56,7 +56,7 @@ impl Process {
     /// Sends a signal to the process itself.
     pub fn signal(&mut self, signal: i32) {
         if self.try_status().is_none() {
-            // SAFETY: a plain system call; the child is not reaped yet, so its id is still its own.
+            // SAFETY: a plain system call; the child is not reaped yet, so its id is not reused.
             unsafe { libc::kill(self.child.id() as i32, signal) };
         }
     }
@@ -64,23 +64,23 @@ impl Process {
     /// Kills the whole group with SIGKILL and reaps the process.
     pub fn kill(&mut self) {
         if self.try_status().is_none() {
-            // SAFETY: a plain system call; the group leader is not reaped yet, so the group id is still its own.
+            // SAFETY: a plain system call; the group leader is not reaped yet, so the group id is not reused.
             unsafe { libc::kill(-(self.child.id() as i32), libc::SIGKILL) };
             self.status = self.child.wait().ok();
             self.wait_for_group();
         }
     }
 
-    /// Waits, for a bounded time, until no process of the group is left: a wrapper's program may die a moment after it.
+    /// Waits, for a bounded time, until the group has no process: a program may end slightly after its wrapper.
     fn wait_for_group(&self) {
         let deadline = Instant::now() + GROUP_END_MAX;
-        // SAFETY: a plain system call; signal 0 tests whether the group exists and harms nobody.
+        // SAFETY: a plain system call; signal 0 only tests whether the group exists.
         while unsafe { libc::kill(-(self.child.id() as i32), 0) } == 0 && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(1));
         }
     }
 
-    /// Waits for the end of the process; an error (with the log's end) when it takes longer than `limit`.
+    /// Waits for the end of the process; an error, with the end of its output, if it takes longer than `limit`.
     pub fn wait(&mut self, limit: Duration) -> Result<ExitStatus> {
         let deadline = Instant::now() + limit;
         loop {
@@ -99,15 +99,15 @@ impl Process {
         String::from_utf8_lossy(&std::fs::read(&self.log).unwrap_or_default()).into_owned()
     }
 
-    /// The last lines of what the process has printed, for error messages.
+    /// The last lines of the process's output, for error messages.
     pub fn log_tail(&self) -> String {
         let text = self.log_text();
         let lines: Vec<&str> = text.lines().collect();
         format!("--- {} printed:\n{}", self.name, lines[lines.len().saturating_sub(20)..].join("\n"))
     }
 
-    /// Time that all threads of all processes of the group have had on a processor, in nanoseconds. Threads that have
-    /// ended are not in it.
+    /// The processor time of all threads of all processes of the group, in nanoseconds. Threads that have ended are not
+    /// included.
     pub fn cpu_ns(&self) -> u64 {
         let group = self.id().to_string();
         let numbers = std::fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -125,7 +125,7 @@ impl Process {
         threads.filter_map(time).sum()
     }
 
-    /// The most memory that the process ever had resident, in bytes (`VmHWM`).
+    /// The peak resident memory of the process, in bytes (`VmHWM`).
     pub fn resident_bytes_max(&self) -> Result<u64> {
         self.status_bytes("VmHWM")
     }
@@ -147,7 +147,7 @@ impl Drop for Process {
     }
 }
 
-/// Runs a command to its end with a time limit; returns its status and what it printed (output, then errors).
+/// Runs a command to its end with a time limit; returns its status and its output.
 pub fn run(name: &str, command: Command, log: &Path, limit: Duration) -> Result<(ExitStatus, String)> {
     let mut process = Process::spawn(name, command, log, None)?;
     let status = process.wait(limit)?;
@@ -163,7 +163,7 @@ pub fn describe(status: ExitStatus) -> String {
     }
 }
 
-/// How many files a child may have open: what this process may raise its own limit to.
+/// How many files a child may have open: the hard limit of this process.
 pub fn files_max() -> u64 {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: a plain system call that fills the structure it is given.
@@ -177,7 +177,7 @@ pub fn find_program(name: &str) -> Option<PathBuf> {
     path.split(':').chain(["/usr/sbin", "/sbin"]).map(|folder| Path::new(folder).join(name)).find(|file| file.is_file())
 }
 
-/// Makes the kernel kill the child with its parent, lets it open many files, and, if requested, pins it to one
+/// Makes the kernel kill the child when its parent ends, lets it open many files, and, if requested, pins it to one
 /// processor with priority.
 fn bind_to_parent(command: &mut Command, cpu: Option<usize>) {
     let files = libc::rlimit { rlim_cur: files_max(), rlim_max: files_max() };
@@ -188,11 +188,12 @@ fn bind_to_parent(command: &mut Command, cpu: Option<usize>) {
             if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 {
                 return Err(std::io::Error::last_os_error());
             }
-            // As many files as allowed: nginx keeps every cached one open. A process that needs fewer runs with fewer.
+            // As many files as allowed, because nginx keeps every cached file open. A failure is ignored: most
+            // processes need fewer.
             libc::setrlimit(libc::RLIMIT_NOFILE, &files);
             if let Some(cpu) = cpu {
-                // The pinned process is the measured one: it runs before everything else on that processor, if this is
-                // allowed.
+                // The pinned process is the measured one: if allowed, it gets priority over everything else on that
+                // processor.
                 libc::setpriority(libc::PRIO_PROCESS, 0, -20);
                 let mut set: libc::cpu_set_t = std::mem::zeroed();
                 libc::CPU_SET(cpu, &mut set);

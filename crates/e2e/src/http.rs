@@ -1,7 +1,8 @@
-//! A small blocking HTTP/1.1 client that trusts nothing: it tells a whole answer from one that was cut short.
+//! A small blocking HTTP/1.1 client that checks everything: it distinguishes complete answers from truncated ones.
 //!
 //! One [`Connection`] is one TCP connection, kept alive as long as the answers allow. Bodies are bounded. It sends
-//! exactly the given bytes, so that odd requests can be made. It follows no redirects and decodes no contents.
+//! exactly the given bytes, so that malformed requests are possible. It follows no redirects and decodes no content
+//! encodings.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -11,19 +12,19 @@ use std::time::{Duration, Instant};
 const HEAD_BYTES_MAX: usize = 64 << 10;
 const BODY_BYTES_MAX: u64 = 1 << 30;
 
-/// Why there is no whole answer.
+/// Why there is no complete answer.
 #[derive(Debug)]
 pub enum Failure {
-    /// The connection could not be made, or broke before the first byte of the answer.
+    /// The connection failed, or broke before the first byte of the answer.
     Connection(io::Error),
-    /// The answer ended early: the body is not whole.
+    /// The answer ended early: the body is incomplete.
     Truncated {
         /// The head of the answer.
         response: Box<Response>,
         /// The length that the framing promised, if it did.
         expected: Option<u64>,
     },
-    /// The answer is no HTTP.
+    /// The answer is not HTTP.
     Malformed(String),
 }
 
@@ -42,7 +43,7 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// One answer; it is whole unless it is inside [`Failure::Truncated`].
+/// One answer; it is complete unless it is in [`Failure::Truncated`].
 #[derive(Clone, Debug, Default)]
 pub struct Response {
     /// Status code.
@@ -59,12 +60,12 @@ impl Response {
         self.headers.iter().find(|(found, _)| found == name).map(|(_, value)| value.as_str())
     }
 
-    /// True if `Cache-Status` says that the proxy answered from its store without asking the origin.
+    /// True if `Cache-Status` says that the proxy answered from its store without contacting the origin.
     pub fn is_hit(&self) -> bool {
         self.cache_status().split(';').skip(1).any(|part| part.trim() == "hit")
     }
 
-    /// The last member of `Cache-Status`: the action of the nearest cache. Empty if the field is absent.
+    /// The last member of `Cache-Status`, which is that of the nearest cache. Empty if the field is absent.
     pub fn cache_status(&self) -> &str {
         let last = self.headers.iter().rev().find(|(name, _)| name == "cache-status");
         last.and_then(|(_, value)| value.rsplit(',').next()).unwrap_or("").trim()
@@ -76,7 +77,7 @@ impl Response {
     }
 }
 
-/// A keep-alive connection to one address; connects when it is first needed and again after a close.
+/// A keep-alive connection to one address; connects at the first request, and again after a close.
 #[derive(Debug)]
 pub struct Connection {
     address: SocketAddr,
@@ -125,7 +126,7 @@ impl Connection {
         })
     }
 
-    /// Waits until the first byte of an answer is there, without taking it.
+    /// Waits until the first byte of an answer has arrived, without reading it.
     pub fn wait_begun(&self) -> io::Result<()> {
         let stream = self.stream.as_ref().ok_or(io::ErrorKind::NotConnected)?;
         stream.peek(&mut [0]).map(|_| ())
@@ -146,7 +147,7 @@ impl Connection {
         self.buffer.clear();
     }
 
-    /// An answer, and whether the connection can be used again.
+    /// Reads an answer; also returns whether the connection can be reused.
     fn receive_once(&mut self, method: &str) -> Result<(Response, bool), Failure> {
         let stream = self.stream.as_mut().ok_or_else(|| Failure::Connection(io::ErrorKind::NotConnected.into()))?;
         let mut reader = Reader { stream, buffer: &mut self.buffer };
@@ -168,7 +169,7 @@ pub fn connect(address: SocketAddr, timeout: Duration) -> io::Result<TcpStream> 
     Ok(stream)
 }
 
-/// Waits until something accepts connections at `address`; the time that it took.
+/// Waits until something accepts connections at `address`; returns how long it took.
 pub fn wait_listening(address: SocketAddr, limit: Duration) -> io::Result<Duration> {
     let started = Instant::now();
     loop {
@@ -215,7 +216,7 @@ impl Reader<'_> {
         parse_head(&head[..end])
     }
 
-    /// Reads the body into the response; true if the connection can be used again.
+    /// Reads the body into the response; true if the connection can be reused.
     fn body(&mut self, response: &mut Response, method: &str) -> Result<bool, Failure> {
         let keep = !response.header("connection").is_some_and(|value| value.eq_ignore_ascii_case("close"));
         if method == "HEAD" || matches!(response.status, 204 | 304) {

@@ -2,11 +2,11 @@
 //!
 //! Owns the harness that the tests and the `sigkill`, `attach-filesystems`, `cache-tree`, `bench-memory`,
 //! `bench-pressure`, `cache-tests`, `package-clients` and `nbd-kernel` programs share: a deterministic origin, an HTTP
-//! client that trusts nothing, process guards, models of what a cache may answer, and the peers. It links no other
-//! crate of the workspace, so none of its expectations comes from the code that it judges.
+//! client that checks everything, process guards, models of the allowed answers of a cache, and the peers. It links no
+//! other crate of the workspace, so its expectations do not come from the tested code.
 //!
-//! Everything listens on loopback, lives in scratch directories, prints its counts and its seed, and dies with its
-//! parent.
+//! Everything listens on loopback, uses scratch directories, prints its counts and its seed, and ends with its parent
+//! process.
 
 pub mod access_log;
 pub mod attach;

@@ -1,7 +1,7 @@
-//! A cache that runs: a mounted directory or an attached device, and the commands that show and change it.
+//! A running cache: a mounted directory or an attached device, and the commands that show and change it.
 //!
-//! Owns: the process, its scratch folder with a runtime directory, and the end of both: nothing of it is left when it
-//! is dropped. Knows the command line and the control socket, nothing else of what is inside.
+//! Owns: the process, its scratch folder with a runtime directory, and their removal: nothing remains when it is
+//! dropped. Knows only the command line and the control socket, not the implementation.
 
 use crate::guard::Process;
 use crate::nectary::binary;
@@ -16,12 +16,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Nothing takes longer.
+/// The time limit of every wait.
 pub const LIMIT: Duration = Duration::from_secs(60);
 
 /// A running cache.
 pub struct Live {
-    /// The process that has it.
+    /// The process of the cache.
     pub process: Process,
     /// Its folder: `source`, `shown` and `run`.
     pub scratch: Scratch,
@@ -57,7 +57,7 @@ impl Ran {
     }
 }
 
-/// What a mounted cache, or with `is_device` an attached one, needs and this machine has not.
+/// What this machine lacks for a mounted cache, or with `is_device` for an attached one.
 pub fn missing(is_device: bool) -> Option<String> {
     let is_root = fs::metadata("/proc/self").is_ok_and(|metadata| metadata.uid() == 0);
     let files: &[&str] = if is_device { &["/dev/fuse", "/dev/loop-control"] } else { &["/dev/fuse"] };
@@ -77,12 +77,12 @@ fn furnished(scratch: Scratch) -> Result<Scratch> {
 }
 
 impl Live {
-    /// Mounts `source` of a new folder at `shown`; `fill` puts files into it before.
+    /// Mounts `source` of a new folder at `shown`, after `fill` has put files into `source`.
     pub fn mounted(arguments: &[&str], fill: impl FnOnce(&Path)) -> Result<Live> {
         Live::mounted_in(Scratch::new("live-mount")?, arguments, fill)
     }
 
-    /// The same, with its source in memory.
+    /// The same, with the source in memory.
     pub fn mounted_in_memory(arguments: &[&str], fill: impl FnOnce(&Path)) -> Result<Live> {
         Live::mounted_in(Scratch::in_memory("live-mount")?, arguments, fill)
     }
@@ -138,21 +138,21 @@ impl Live {
         Ran { code: output.status.code().unwrap_or(-1), text: text(output.stdout), errors: text(output.stderr) }
     }
 
-    /// Sends bytes to its control socket and gives the first line of the answer.
+    /// Sends bytes to its control socket and returns the first line of the answer.
     pub fn control(&self, request: &[u8]) -> Result<Value> {
         let entries = fs::read_dir(self.scratch.join("run"))?.flatten().map(|entry| entry.path());
         let mut sockets = entries.filter(|path| path.extension().is_some_and(|extension| extension == "sock"));
         let socket = sockets.next().context("it has no control socket")?;
         let mut stream = UnixStream::connect(socket)?;
         stream.set_read_timeout(Some(LIMIT))?;
-        // One that is too long is answered before all of it was read.
+        // A request that is too long is answered before all of it is read, so the write may fail.
         let _ = stream.write_all(request);
         let mut line = Vec::new();
         BufReader::new(stream.take(8 << 20)).read_until(b'\n', &mut line)?;
         serde_json::from_slice(&line).with_context(|| String::from_utf8_lossy(&line).into_owned())
     }
 
-    /// Asks a method of its control socket.
+    /// Calls a method on its control socket.
     pub fn ask(&self, method: &str, parameters: &Value) -> Result<Value> {
         let mut line = serde_json::to_vec(&serde_json::json!({ "method": method, "params": parameters }))?;
         line.push(b'\n');

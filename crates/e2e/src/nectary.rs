@@ -1,7 +1,7 @@
-//! The program under test: finds the `nectary` binary, runs the proxy, asks its control socket.
+//! The program under test: finds the `nectary` binary, runs the proxy, calls its control socket.
 //!
-//! Owns a running proxy as a user would have it: its own runtime directory, an access log, a store. Knows the command
-//! line and the control protocol (one line of JSON each way), but nothing of the inside.
+//! Owns a running proxy as a user would run it: with its own runtime directory, an access log and a store. Knows the
+//! command line and the control protocol (one line of JSON each way), but not the implementation.
 
 use crate::guard::{self, Process};
 use crate::http::{Connection, wait_listening};
@@ -30,15 +30,15 @@ pub fn binary() -> Result<PathBuf> {
     })
 }
 
-/// The header that shows the token of every proxy that is run here.
+/// The header with the token of the proxies that are run here.
 pub const AUTHORIZATION: (&str, &str) = ("Authorization", "Bearer a-token-for-tests");
 
 /// How to run a proxy.
 #[derive(Clone, Debug)]
 pub struct ProxyCommand {
-    /// Where it shall listen.
+    /// The address to listen on.
     pub listen: SocketAddr,
-    /// Origin of a reverse proxy; a forward proxy without.
+    /// Origin of a reverse proxy; `None` for a forward proxy.
     pub origin: Option<String>,
     /// SPEC of the store.
     pub store: String,
@@ -46,7 +46,7 @@ pub struct ProxyCommand {
     pub size: String,
     /// Memory, as on the command line.
     pub memory: String,
-    /// Directory for the control socket, the access log and what the process prints.
+    /// Directory for the control socket, the access log and the process's output.
     pub folder: PathBuf,
     /// Write an access log to `folder/access.log`.
     pub access_log: bool,
@@ -54,7 +54,7 @@ pub struct ProxyCommand {
     pub arguments: Vec<String>,
     /// Processor to run on.
     pub cpu: Option<usize>,
-    /// Program and arguments to put before the binary, as `strace …`.
+    /// Program and arguments to put before the binary, such as `strace …`.
     pub wrapper: Vec<String>,
 }
 
@@ -80,7 +80,7 @@ impl ProxyCommand {
         self.folder.join("access.log")
     }
 
-    /// The command line as it will be run.
+    /// The command line to run.
     pub fn command(&self) -> Result<Command> {
         let binary = binary()?;
         let mut command = match self.wrapper.split_first() {
@@ -127,7 +127,7 @@ impl ProxyCommand {
         Ok(nectary)
     }
 
-    /// Runs the proxy with arguments that it must refuse: its exit status and output.
+    /// Runs the proxy with arguments that it must refuse; returns its exit status and output.
     pub fn run_to_refusal(&self, limit: Duration) -> Result<(ExitStatus, String)> {
         let before = std::fs::read_to_string(self.folder.join("nectary.log")).unwrap_or_default().len();
         let mut nectary = self.spawn()?;
@@ -149,33 +149,33 @@ pub fn run(arguments: &[&str], folder: &Path) -> Result<(ExitStatus, String)> {
 /// The store's progress.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sequences {
-    /// The highest that was given to a put.
+    /// The highest sequence given to a put.
     pub last: u64,
-    /// Everything up to here survives a kill.
+    /// Everything up to this sequence survives a kill.
     pub written: u64,
-    /// Everything up to here survives a power cut.
+    /// Everything up to this sequence survives a power cut.
     pub flushed: u64,
 }
 
-/// The location of the store's ring.
+/// The position of the store's ring.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RingPosition {
     /// The segment epoch that is being written.
     pub head: u64,
     /// How many segments there are.
     pub segment_count: u64,
-    /// Longer bodies are in fragments.
+    /// Longer bodies are stored in fragments.
     pub whole_bytes_max: u64,
 }
 
 impl RingPosition {
-    /// How often the ring has lapped since it was there.
+    /// How many cycles the ring has completed since `before`.
     pub fn laps_since(self, before: RingPosition) -> f64 {
         self.head.saturating_sub(before.head) as f64 / self.segment_count.max(1) as f64
     }
 
-    /// The oldest epoch from which a body of this length surely answers. The next segment is reclaimed before the head
-    /// is there; fragments in the oldest quarter may count as gone, so that no body breaks off while it is read.
+    /// The oldest epoch in which a body of this length is certain to be found. The next segment is reclaimed before the
+    /// head reaches it. Fragments in the oldest quarter may count as lost, so that no body breaks off while it is read.
     pub fn tail(self, body_bytes: u64) -> u64 {
         let leaving = if body_bytes > self.whole_bytes_max { self.segment_count / 4 } else { 0 };
         (self.head + 2 + leaving).saturating_sub(self.segment_count)
@@ -193,7 +193,7 @@ pub struct Nectary {
 }
 
 impl Nectary {
-    /// Waits until it accepts connections. If the process ends instead, fails at once with its output.
+    /// Waits until it accepts connections; if the process ends instead, fails at once with its output.
     pub fn wait_ready(&mut self, limit: Duration) -> Result<()> {
         let deadline = Instant::now() + limit;
         loop {
@@ -209,7 +209,7 @@ impl Nectary {
         }
     }
 
-    /// A client of the proxy with generous waits.
+    /// A client of the proxy with long timeouts.
     pub fn client(&self) -> Connection {
         Connection::new(self.listen, Duration::from_secs(30))
     }
@@ -225,7 +225,7 @@ impl Nectary {
         self.process.wait(limit)
     }
 
-    /// Waits until everything that was put is written, so that it would survive a kill.
+    /// Waits until all puts are written, so that they would survive a kill.
     pub fn wait_written(&self, limit: Duration) -> Result<Sequences> {
         let mut control = self.control()?;
         let target = control.sequences()?.last;
@@ -250,7 +250,7 @@ pub struct Control {
 }
 
 impl Control {
-    /// Connects to the one socket in a runtime directory.
+    /// Connects to the only socket in a runtime directory.
     pub fn connect(runtime: &Path) -> Result<Self> {
         let mut found = None;
         for entry in std::fs::read_dir(runtime).with_context(|| format!("cannot read {}", runtime.display()))? {
@@ -265,7 +265,7 @@ impl Control {
         Ok(Self { stream: BufReader::new(stream) })
     }
 
-    /// Asks and waits for the answer.
+    /// Calls a method and waits for the answer.
     pub fn request(&mut self, method: &str) -> Result<Value> {
         self.request_with(method, &Value::Null)
     }
@@ -283,7 +283,7 @@ impl Control {
         }
     }
 
-    /// The status of the part.
+    /// The status of the proxy.
     pub fn status(&mut self) -> Result<Value> {
         self.request("status")
     }
@@ -293,7 +293,7 @@ impl Control {
         Ok(self.progress()?.0)
     }
 
-    /// The store's progress, and the place of its ring.
+    /// The store's progress, and the position of its ring.
     pub fn progress(&mut self) -> Result<(Sequences, RingPosition)> {
         let status = self.status()?;
         let number = |name: &str| find(&status, name).and_then(Value::as_u64).with_context(|| format!("no {name}"));

@@ -1,8 +1,8 @@
-//! The peers that Nectary is measured beside: nginx and Varnish, each configured to answer from memory with one worker.
+//! The peers that Nectary is compared with: nginx and Varnish, each configured to answer from memory with one worker.
 //!
-//! Promises configurations that favour the peer if there is a choice: no access log, no added headers, files in
-//! memory (tmpfs), as many Varnish threads as there are connections; nginx as it comes, and tuned by its open file
-//! cache. They are here in full, to be checked.
+//! Promises configurations that favour the peer if there is a choice: no access log, no added headers, files in memory
+//! (tmpfs), as many Varnish threads as there are connections; nginx with defaults, and tuned with its open file cache.
+//! The configurations are here in full, so that they can be checked.
 
 use crate::guard::{self, Process};
 use crate::http::wait_listening;
@@ -17,21 +17,21 @@ use std::time::Duration;
 pub struct Peer {
     /// Name for reports, with the version.
     pub name: String,
-    /// Where it listens.
+    /// The address that it listens on.
     pub address: SocketAddr,
     process: Process,
     _scratch: Scratch,
 }
 
 impl Peer {
-    /// Starts nginx: one worker, `proxy_cache` on tmpfs; with its open file cache, which is off by default, where
-    /// `tuned`.
+    /// Starts nginx: one worker, `proxy_cache` on tmpfs; if `tuned`, with its open file cache, which is off by default.
     pub fn nginx(origin: SocketAddr, tuned: bool, cpu: Option<usize>) -> Result<Self> {
         let program = guard::find_program("nginx").context("nginx is not installed (Debian package nginx-light)")?;
         let scratch = Scratch::in_memory("nginx")?;
         let address = free_address()?;
         let folder = scratch.path().display();
-        // Each costs a descriptor; the least used are closed first. Connections and the cache's own work need the rest.
+        // Each open file costs a descriptor; the least used are closed first. Connections and the cache itself need the
+        // remaining descriptors.
         let files = guard::files_max().min(60_000).saturating_sub(4000).max(512);
         let open_files = match tuned {
             true => format!("max={files} inactive=3600s"),
@@ -120,7 +120,7 @@ http {{
     }
 }
 
-/// Asks a program for its version; the bare name if it does not tell.
+/// A program's name and version; only the name if it does not print a version.
 fn version(name: &str, program: &std::path::Path, option: &str) -> String {
     let output = Command::new(program).arg(option).output();
     let text = output.map(|output| String::from_utf8_lossy(&output.stderr).into_owned()).unwrap_or_default();

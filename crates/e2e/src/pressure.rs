@@ -1,12 +1,13 @@
-//! A working set larger than memory and store, for minutes: memory stays in its budget, and the hit rate is what a ring
-//! of segments can give.
+//! A working set larger than memory and store, for minutes: memory must stay in its budget, and the hit rate must be
+//! that of a ring of segments.
 //!
-//! Owns the run (origin, proxy, `wrk`), and the comparison: the access log is fed to [`Ring`](crate::ring::Ring), which
-//! shares no code with the store, and the two hit rates are laid side by side. Checks itself with two planted bugs on
-//! the same data: a simulation with half the segments, and a limit of memory that the process must have passed.
+//! Owns the run (origin, proxy, `wrk`), and the comparison: the requests of the access log are repeated in
+//! [`Ring`](crate::ring::Ring), which shares no code with the store, and the two hit rates are compared. Checks itself
+//! with two planted bugs on the same data: a simulation with half the segments, and a memory limit that the process
+//! must have exceeded.
 //!
-//! The simulation is only a ring, so the proxy rewrites nothing (`--rewrite 0`). If it does rewrite, it may hit more
-//! often than the simulation, and the planted bug of half the segments proves nothing.
+//! The simulation is only a ring, so the proxy must not rewrite objects (`--rewrite 0`). If it does, it may hit more
+//! often than the simulation, and then the planted bug of half the segments proves nothing.
 
 use crate::access_log::{self, Line};
 use crate::content;
@@ -21,15 +22,15 @@ use anyhow::{Context, Result, bail};
 use serde_json::Value;
 use std::time::Duration;
 
-/// The memory that the process may have beyond `--memory`.
+/// How much memory the process may have beyond `--memory`.
 pub const MEMORY_BEYOND_BYTES_MAX: u64 = 64 << 20;
-/// How far the hit rate may be from the simulation's, as a share of the requests.
+/// How much the hit rate may differ from the simulation's.
 pub const HIT_RATE_DIFFERENCE_MAX: f64 = 0.01;
 /// Exponent of the Zipf law of the working set.
 const EXPONENT: f64 = 0.8;
-/// Requests before the list repeats.
+/// How many requests the list has before it repeats.
 const REQUESTS: usize = 300_000;
-/// What an entry costs in the store beside body and key: its header and the response's fields.
+/// The size of an entry in the store in addition to body and key: its header and the response's fields.
 const OVERHEAD_BYTES: u64 = 192 + 256;
 
 /// The figures of the status about memory.
@@ -47,11 +48,11 @@ pub struct Plan {
     pub memory_mib: u64,
     /// `--size`, in MiB.
     pub store_mib: u64,
-    /// Bytes of all objects together, in MiB.
+    /// Total size of all objects, in MiB.
     pub working_set_mib: u64,
     /// Connections.
     pub connections: usize,
-    /// Further arguments of the proxy; without `--rewrite` among them nothing is kept.
+    /// Further arguments of the proxy; without `--rewrite` among them, no object is rewritten.
     pub arguments: Vec<String>,
 }
 
@@ -63,14 +64,14 @@ impl Plan {
     }
 }
 
-/// What came out.
+/// The results of a run.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// What wrk measured.
     pub measured: Measured,
     /// Objects of the working set.
     pub objects: usize,
-    /// The most memory that the process had resident.
+    /// The peak resident memory of the process.
     pub resident_bytes_max: u64,
     /// `--memory` in bytes.
     pub memory_bytes: u64,
@@ -80,13 +81,13 @@ pub struct Outcome {
     pub references: usize,
     /// Share of hits in the access log.
     pub hit_rate: f64,
-    /// Whether more may have been kept than a ring does.
+    /// Whether the proxy may have kept more objects than a plain ring, by rewriting.
     pub keeps: bool,
     /// Share of hits in the simulation.
     pub simulated: f64,
     /// Share of hits in the simulation of half a store: the planted bug.
     pub simulated_half: f64,
-    /// Shape of the store, as its status says.
+    /// Shape of the store, from its status.
     pub shape: Shape,
     /// Segments that were overwritten.
     pub segments_reclaimed: u64,
@@ -117,7 +118,7 @@ impl Outcome {
         problems
     }
 
-    /// Puts that the store did not take, as a share of the references.
+    /// The share of references whose put the store refused.
     pub fn refused_rate(&self) -> f64 {
         let refused = self.counts.get("puts_refused").and_then(Value::as_u64).unwrap_or(0);
         refused as f64 / self.references.max(1) as f64
@@ -125,7 +126,7 @@ impl Outcome {
 
     /// Whether the hit rate is that of a simulation.
     fn fits(&self, simulated: f64) -> bool {
-        // If the disk is too slow, admission gives way: each refused object costs at most one more miss.
+        // If the disk is too slow, puts are refused: each refused object costs at most one more miss.
         let least = -HIT_RATE_DIFFERENCE_MAX - self.refused_rate();
         let most = if self.keeps { 1.0 } else { HIT_RATE_DIFFERENCE_MAX };
         (least..=most).contains(&(self.hit_rate - simulated))
@@ -144,7 +145,7 @@ impl Outcome {
     }
 }
 
-/// Runs it. Call it from a thread that lives as long as the run.
+/// Runs a plan. Call it from a thread that lives as long as the run.
 pub fn run(plan: &Plan) -> Result<Outcome> {
     let scratch = Scratch::new("pressure")?;
     let origin = Origin::start()?;
@@ -180,12 +181,13 @@ pub fn run(plan: &Plan) -> Result<Outcome> {
     let lines = access_log::read(&command.access_log_path())?;
     let results = results(&lines);
     let errors = errors(&lines, &nectary.process.log_text());
-    // Requests passed on beside the store are no accesses of the store.
+    // Requests that bypassed the store are not accesses of the store.
     let is_reference = |line: &Line| matches!(line.result.as_str(), "HIT" | "REVALIDATED" | "MISS" | "COLLAPSED");
     let lines: Vec<Line> = lines.into_iter().filter(is_reference).collect();
     let shape = shape(&status)?;
     let half = Shape { segment_count: shape.segment_count / 2, ..shape };
-    // One fetch serves all requests that wait for it. To the simulation they are hits, since its fetches take no time.
+    // One fetch serves all requests that wait for it. In the simulation these are hits, because its fetches take no
+    // time.
     let hits = lines.iter().filter(|line| line.is_hit() || line.result == "COLLAPSED").count();
     let counts = find(&status, "counts").cloned().unwrap_or_default();
     Ok(Outcome {
@@ -211,7 +213,7 @@ pub fn run(plan: &Plan) -> Result<Outcome> {
     })
 }
 
-/// Objects by the size law until they have this many bytes together.
+/// Objects of the size distribution, with this total size.
 fn targets(bytes: u64) -> Vec<String> {
     let mut sum = 0;
     let fits = |id: &u64| {
@@ -249,7 +251,7 @@ fn shape(status: &Value) -> Result<Shape> {
 fn simulate(lines: &[Line], shape: Shape) -> f64 {
     let mut ring = Ring::new(shape);
     for line in lines {
-        // The size of the object, not of the sent part, which the end of the run may have cut.
+        // The size of the object, not of the sent part, which the end of the run may have truncated.
         let object_bytes = line.object_bytes.unwrap_or(line.body_bytes);
         ring.reference(&line.url, object_bytes);
     }

@@ -6,7 +6,7 @@ use std::fs::File;
 use std::io::Write;
 use std::path::Path;
 
-/// Prints why something was not run, in the form that the test runner collects.
+/// Prints why a test was not run, in the form that the test runner collects.
 pub fn not_run(reason: impl fmt::Display) {
     println!("NOT RUN: {reason}");
 }
@@ -34,7 +34,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// Summarises values; all fields are NaN or infinite for none.
+    /// Summarises values; without values, all fields are NaN or infinite.
     pub fn of(values: &[f64]) -> Self {
         Self {
             median: median(values),
@@ -56,13 +56,13 @@ impl fmt::Display for Spread {
     }
 }
 
-/// Appends one line of JSON to a file, which is made if it is absent.
+/// Appends one line of JSON to a file, which is created if it is absent.
 pub fn write_json_line(path: &Path, value: &serde_json::Value) -> Result<()> {
     let mut file = File::options().create(true).append(true).open(path)?;
     Ok(file.write_all(format!("{value}\n").as_bytes())?)
 }
 
-/// The seed to use: the given one, or a new one from the clock. Either way the caller prints it.
+/// The seed to use: the given one, or a new one from the clock. The caller prints it in either case.
 pub fn seed_or_new(asked: Option<u64>) -> u64 {
     asked.unwrap_or_else(|| {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();

@@ -1,12 +1,13 @@
-//! What the store should hold, computed without the store: a ring of segments, first in, first out, with re-insertion.
+//! The objects that the store should have, computed without the store: a ring of segments, first in, first out, with
+//! re-insertion.
 //!
-//! The simulation knows six things, none of them from the store's code: an object takes its body, its key, its metadata
-//! and a fixed overhead, rounded up to a unit; objects are appended to the open segment; an object that does not fit
-//! opens the next segment, whose former contents are dropped; what is dropped is gone from memory too. When a segment
-//! is opened, the hit objects of the segment dropped next but one (next, if there are fewer than eight) are appended
-//! again: the smallest first, up to a share of the segment, no object of several fragments. A hit counts for all
-//! objects that begin in the same piece. An object of several fragments lives as long as its first. References are hits
-//! or misses; misses append.
+//! The simulation has a few rules, none of them from the store's code. An object takes its body, its key, its metadata
+//! and a fixed overhead, rounded up to a unit. Objects are appended to the open segment; an object that does not fit
+//! opens the next segment, whose former contents are dropped, from memory too. When a segment is opened, hit objects
+//! are appended again from the segment that is dropped next but one (or next, if there are fewer than eight segments):
+//! the smallest first, up to a share of the segment, but no object of several fragments. A hit counts for all objects
+//! that begin in the same piece. An object of several fragments exists as long as its first fragment. A reference is a
+//! hit or a miss; a miss appends the object.
 
 use std::collections::{HashMap, HashSet};
 
@@ -17,19 +18,19 @@ pub struct Shape {
     pub segment_bytes: u64,
     /// Segments in the ring.
     pub segment_count: usize,
-    /// Bytes that every fragment costs beside its body and its key.
+    /// Bytes that every fragment takes in addition to its body and its key.
     pub overhead_bytes: u64,
-    /// Everything is rounded up to a multiple of this.
+    /// Sizes are rounded up to a multiple of this.
     pub unit_bytes: u64,
     /// Bodies are split into fragments of this size.
     pub fragment_bytes: u64,
-    /// Longer bodies are in fragments.
+    /// Longer bodies are stored in fragments.
     pub whole_bytes_max: u64,
     /// How much of a segment may be appended again, in percent.
     pub reinsert_percent: u64,
 }
 
-/// A hit counts for all objects that begin in the same this many bytes.
+/// The size of a piece; a hit counts for all objects that begin in the same piece.
 const PIECE_BYTES: u64 = 4096;
 
 /// An object in a segment.
@@ -44,13 +45,13 @@ struct Held {
 #[derive(Debug)]
 pub struct Ring {
     shape: Shape,
-    /// Objects by segment; the open one is `open`.
+    /// Objects by segment; `open` is the index of the open segment.
     segments: Vec<Vec<Held>>,
     /// Pieces of segments in which something was hit.
     hit_pieces: Vec<HashSet<u64>>,
     open: usize,
     used: u64,
-    /// The segment of an object and its position there.
+    /// The segment of an object and its position in the segment.
     live: HashMap<String, (usize, u64)>,
     hits: u64,
     references: u64,
@@ -65,7 +66,7 @@ impl Ring {
         Self { shape, segments, hit_pieces, open: 0, used: 0, live: HashMap::new(), hits: 0, references: 0 }
     }
 
-    /// References an object: true for a hit; a miss stores it.
+    /// References an object; returns true for a hit, and stores the object on a miss.
     pub fn reference(&mut self, key: &str, body_bytes: u64) -> bool {
         self.references += 1;
         if let Some(&(segment, start)) = self.live.get(key) {
@@ -82,7 +83,7 @@ impl Ring {
         self.hits as f64 / self.references.max(1) as f64
     }
 
-    /// Objects that are held now.
+    /// How many objects it has now.
     pub fn object_count(&self) -> usize {
         self.live.len()
     }
@@ -116,7 +117,7 @@ impl Ring {
         self.open = (self.open + 1) % self.segments.len();
         self.used = 0;
         for held in self.segments[self.open].drain(..) {
-            // Objects that were appended again stay, elsewhere.
+            // Objects that were appended again are now in another segment, and stay.
             if self.live.get(&held.key) == Some(&(self.open, held.start)) {
                 self.live.remove(&held.key);
             }
@@ -172,7 +173,8 @@ mod tests {
             assert!(!ring.reference(key, 900), "{key}");
         }
         assert!(ring.reference("c", 900));
-        // Two segments and a little: the first is harvested when the third is opened, dropped when the fourth is.
+        // A little more than two segments: the objects of the first are appended again when the third is opened; it is
+        // dropped when the fourth is opened.
         for serial in 0..30 {
             ring.reference(&format!("o{serial}"), 1000);
         }

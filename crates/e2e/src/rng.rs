@@ -1,4 +1,4 @@
-//! Seeded randomness: a small generator and a Zipf law, so that one number replays a run.
+//! Seeded randomness: a small generator and a Zipf law, so that one number repeats a run.
 //!
 //! Promises the same values for the same seed on every machine. Not for secrets.
 
@@ -10,7 +10,7 @@ use rand_xoshiro::rand_core::{Rng as _, SeedableRng};
 pub struct Rng(SplitMix64);
 
 impl Rng {
-    /// Starts the stream that belongs to a seed.
+    /// Starts the stream of a seed.
     pub fn new(seed: u64) -> Self {
         Self(SplitMix64::seed_from_u64(seed))
     }
@@ -69,7 +69,7 @@ pub struct Zipf {
 }
 
 impl Zipf {
-    /// Precomputes the law. *Cost*: 8 bytes a rank; a draw is one binary search.
+    /// Precomputes the law. *Cost*: 8 bytes per rank; a draw is one binary search.
     pub fn new(count: usize, exponent: f64) -> Self {
         let mut sum = 0.0;
         let cumulative = (0..count.max(1))

@@ -1,4 +1,4 @@
-//! Scratch directories and free ports: places that belong to one run and leave nothing behind.
+//! Scratch directories and free ports, which belong to one run and leave nothing behind.
 
 use anyhow::{Context, Result, bail};
 use std::net::{SocketAddr, TcpListener};
@@ -19,7 +19,7 @@ impl Scratch {
         Self::under(&std::env::temp_dir(), name)
     }
 
-    /// Makes a directory in memory (`/dev/shm`), for what must not touch a disk.
+    /// Makes a directory in memory (`/dev/shm`), for files that must not be on a disk.
     pub fn in_memory(name: &str) -> Result<Self> {
         Self::under(Path::new("/dev/shm"), name)
     }
@@ -57,8 +57,8 @@ impl Drop for Scratch {
     }
 }
 
-/// Finds a loopback address that nothing listens on, below the range that the kernel gives to outgoing connections, so
-/// that it is still free when a killed process is started again on it.
+/// Finds a loopback address that nothing listens on. Its port is below the kernel's range for outgoing connections, so
+/// it is still free when a killed process is started again on it.
 pub fn free_address() -> Result<SocketAddr> {
     let serial = NEXT.fetch_add(1, Ordering::Relaxed);
     let mut port = 10_000 + (u64::from(std::process::id()) * 131 + serial * 17) % 20_000;

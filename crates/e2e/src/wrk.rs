@@ -1,7 +1,7 @@
 //! Runs `wrk` and reads its results.
 //!
-//! Its script draws targets from a file, in order, each thread from its own place; and prints its summary as one line
-//! of JSON, so that nothing is parsed out of prose.
+//! Its script takes targets from a file, in order, each thread from its own position, and prints its summary as one
+//! line of JSON, which is easy to parse.
 
 use crate::guard::{self, Process};
 use anyhow::{Context, Result, bail};
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// Draws targets from a file.
+/// Takes targets from a file.
 const DRAW: &str = r#"
 local serial = 0
 function setup(thread)
@@ -46,7 +46,7 @@ end
 /// The failures that wrk reports.
 pub const ERROR_KINDS: [&str; 5] = ["connect", "read", "write", "status", "timeout"];
 
-/// What one run measured.
+/// The results of one run.
 #[derive(Clone, Copy, Debug)]
 pub struct Measured {
     /// Requests that were answered.
@@ -59,18 +59,18 @@ pub struct Measured {
     pub errors: u64,
     /// The same for each kind, in the order of [`ERROR_KINDS`].
     pub errors_by_kind: [u64; 5],
-    /// Half of the requests took no longer.
+    /// The median latency.
     pub p50_us: u64,
-    /// 99 of 100 requests took no longer.
+    /// The 99th percentile of the latency.
     pub p99_us: u64,
 }
 
 /// How to run it.
 #[derive(Clone, Debug)]
 pub struct Load {
-    /// Server to ask.
+    /// The server's address.
     pub address: SocketAddr,
-    /// File with one target a line, requested in this order, again and again.
+    /// File with one target per line, requested in this order, repeatedly.
     pub targets: PathBuf,
     /// Threads.
     pub threads: usize,
@@ -104,7 +104,7 @@ pub fn start(load: &Load, folder: &Path) -> Result<Running> {
     let program = guard::find_program("wrk").context("wrk is not installed (Debian package wrk)")?;
     let script = folder.join("wrk.lua");
     let targets = std::fs::read_to_string(&load.targets)?;
-    // Drawing a target costs wrk some time for each request, so a single target is set without drawing.
+    // Taking a target costs wrk some time per request, so a single target is set once.
     let draw = match targets.strip_suffix('\n').unwrap_or(&targets) {
         one if !one.contains('\n') => format!("wrk.path = \"{one}\"\n"),
         _ => DRAW.to_owned(),

@@ -1,4 +1,5 @@
-//! apt through a forward proxy, twice with an empty cache of apt's: the second time the packages come from the store.
+//! apt through a forward proxy, twice, each time with an empty cache of apt: the second time the packages come from the
+//! store.
 
 use anyhow::Result;
 use nectary_e2e::clients::{Verdict, apt};

@@ -5,7 +5,7 @@ use nectary_e2e::report::{not_run, seed_or_new};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Every attaching process releases what dead ones left and reports it, so tests run one after another.
+/// Every attaching process releases and reports the leftovers of dead ones, so tests run one after another.
 fn turn() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(PoisonError::into_inner)

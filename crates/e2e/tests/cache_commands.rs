@@ -1,4 +1,4 @@
-//! Commands on caches that run: what they show, change and refuse, on a mounted directory and an attached device.
+//! Commands on running caches: what they show, change and refuse, on a mounted directory and an attached device.
 
 use nectary_e2e::live::{LIMIT, Live, missing};
 use nectary_e2e::report::not_run;
@@ -16,7 +16,7 @@ fn number(value: &Value, path: &str) -> u64 {
     value.pointer(path).and_then(Value::as_u64).unwrap_or_else(|| panic!("no number {path} in {value:#}"))
 }
 
-/// Reads a device past the page cache of the kernel.
+/// Reads a device without the kernel's page cache.
 fn read_direct(device: &str, offset: u64, bytes: usize) -> Vec<u8> {
     let mut file = File::options().read(true).custom_flags(libc::O_DIRECT).open(device).expect("it opens");
     file.seek(SeekFrom::Start(offset)).expect("it seeks");
@@ -26,7 +26,7 @@ fn read_direct(device: &str, offset: u64, bytes: usize) -> Vec<u8> {
     buffer[start..start + bytes].to_vec()
 }
 
-/// Writes a device past the page cache of the kernel.
+/// Writes a device without the kernel's page cache.
 fn write_direct(device: &str, offset: u64, value: u8, bytes: usize) {
     let mut file = File::options().write(true).custom_flags(libc::O_DIRECT).open(device).expect("it opens");
     file.seek(SeekFrom::Start(offset)).expect("it seeks");
@@ -63,7 +63,7 @@ fn files_of_a_mounted_cache_are_shown_pinned_and_dropped() {
     assert_eq!(cached("link"), (bytes(10), 0), "a link is followed");
     let text = live.run(&["cache", "show", &path("a")]).exits(0).text;
     assert!(text.contains("80K of 80K cached (100.0 %)\n  [oooooooooo"), "{text}");
-    // By the name of the source as well, and of a directory all that is in memory.
+    // A file can also be named by its path in the source; for a directory, all its files in memory are shown.
     let below = live.scratch.join("source/a").display().to_string();
     assert!(live.run(&["cache", "show", &below]).exits(0).text.contains("80K of 80K"));
     fs::read(live.shown("d/b")).expect("read");
@@ -97,7 +97,7 @@ fn files_of_a_mounted_cache_are_shown_pinned_and_dropped() {
     assert_eq!(cached("d/c"), (0, 0));
     assert!(fs::read(live.shown("d/c")).expect("read").iter().all(|&byte| byte == 7));
 
-    // Memory, policy and mode while programs read.
+    // Change memory, policy and mode while programs read.
     let set = ["cache", "set", &live.name, "--memory", "32M", "--policy", "lirs", "--mode", "readonly", "--json"];
     let set = live.run(&set).exits(0).json();
     assert_eq!(
@@ -150,7 +150,7 @@ fn attached_cache_is_flushed_shown_pinned_and_changed_while_it_runs() {
     assert_eq!(kept.code, 1, "{kept:?}");
     assert!(read_direct(&device, 0, 16 * BLOCK).iter().all(|&byte| byte == 5), "what is dirty stays readable");
     fs::remove_file(live.scratch.join("broken")).expect("removed");
-    // The flush says once more what failed since the last one.
+    // The next flush still reports a failure since the last one.
     let again = live.run(&["cache", "flush", &device]);
     let flushed = if again.code == 0 { again } else { live.run(&["cache", "flush", &device]) }.exits(0);
     assert!(flushed.text.contains("all of it is durable"), "{flushed:?}");
@@ -161,7 +161,7 @@ fn attached_cache_is_flushed_shown_pinned_and_changed_while_it_runs() {
     assert_eq!(number(&live.run(&pin).exits(0).json(), "/pinned_bytes"), 2 * BLOCK as u64);
     let dropped = live.run(&["cache", "drop", &device]).exits(0).text;
     assert!(dropped.contains("dropped; 16K stay, as they are pinned"), "{dropped}");
-    // The kernel may read elsewhere for itself.
+    // Show only this range: the kernel may read other parts on its own.
     let part = ["cache", "show", &device, "--offset", "8K", "--length", "16K", "--json"];
     let shown = live.run(&part).exits(0).json();
     let range = json!({ "offset": 8192, "length": 16384, "cached": true, "dirty": false, "pinned": true });
@@ -221,7 +221,7 @@ fn damaged_requests_to_a_running_cache_are_refused_and_nothing_is_lost() {
             requests.extend(odd.iter().map(|value| json!({ "option": "memory", "path": "b", name: value })));
         }
         for request in requests {
-            // One that is understood would unpin what is looked at below.
+            // Skip requests that may be valid: they would unpin blocks that are checked below.
             if method == "unpin" && !request.to_string().contains("..") {
                 continue;
             }
@@ -238,7 +238,7 @@ fn damaged_requests_to_a_running_cache_are_refused_and_nothing_is_lost() {
     }
     println!("{sent} requests, {refused} refused");
     assert!(refused > 500, "{refused} of {sent}");
-    // Every byte as a name; none leads anywhere, none ends the process.
+    // Every byte as a name; each must be answered, and none may end the process.
     for byte in 0..=255u8 {
         for path in [vec![byte], vec![b'a', byte], vec![b'a', b'/', byte], vec![byte; 256], vec![byte; 5000]] {
             let answer = live.ask("show", &json!({ "path_bytes": path })).expect("an answer");
@@ -250,7 +250,7 @@ fn damaged_requests_to_a_running_cache_are_refused_and_nothing_is_lost() {
             assert_eq!(is_found, exists && path.len() <= 4096, "{byte} {answer}");
         }
     }
-    // Names of 10 MB, lines without an end, and what is no request.
+    // Names of 10 MB, lines without end, and bytes that are not a request.
     let long = "x".repeat(10 << 20);
     let line = format!("{}\n", json!({ "method": "show", "params": { "path": long } }));
     for request in [line.into_bytes(), vec![b'x'; 10 << 20], b"\xff\xfe\n".to_vec(), b"{}\n".to_vec(), b"[]\n".to_vec()]
@@ -281,7 +281,7 @@ fn top_and_advise_say_what_programs_did_in_a_terminal_of_any_width() {
     let top = live.run(&["top", "--json"]).exits(0).json();
     let cache = &top["caches"][0];
     let (hits, misses) = (number(cache, "/figures/hits"), number(cache, "/figures/misses"));
-    // A read that begins inside a block refers to it once more.
+    // A read that begins inside a block references this block again.
     assert!((4040..4200).contains(&(hits + misses)), "{hits} {misses}");
     assert_eq!(number(cache, "/window/misses"), misses, "the window has everything");
     assert!(number(cache, "/window/min_misses") < misses && number(cache, "/window/min_misses") >= 1010);
@@ -314,7 +314,7 @@ fn top_and_advise_say_what_programs_did_in_a_terminal_of_any_width() {
     assert!(empty.run(&["top", "--once"]).exits(0).text.contains("no stream has referred to it yet"));
 }
 
-/// The frames of `nectary top` on a terminal of a size, as text: what it drew from the corner on.
+/// The frames of `nectary top` on a terminal of a given size, as text.
 fn frames(live: &Live, columns: usize, rows: usize, count: usize) -> Option<Vec<String>> {
     let program = nectary_e2e::nectary::binary().expect("binary");
     let script = format!("stty cols {columns} rows {rows}; exec {} top", program.display());
@@ -329,7 +329,7 @@ fn frames(live: &Live, columns: usize, rows: usize, count: usize) -> Option<Vec<
     };
     let mut output = child.stdout.take().expect("piped");
     let (began, mut seen, mut buffer) = (Instant::now(), Vec::new(), [0; 4096]);
-    // A frame is whole when the next one begins.
+    // A frame is complete when the next one begins.
     while seen.windows(3).filter(|part| *part == b"\x1b[H").count() <= count && began.elapsed() < LIMIT {
         match output.read(&mut buffer) {
             Ok(bytes) if bytes > 0 => seen.extend_from_slice(&buffer[..bytes]),
@@ -343,7 +343,7 @@ fn frames(live: &Live, columns: usize, rows: usize, count: usize) -> Option<Vec<
     Some(text.split("\x1b[H").skip(1).take(count).map(clean).collect())
 }
 
-/// With `NECTARY_CAPTURE` set the frames are written to `docs/captures`.
+/// If `NECTARY_CAPTURE` is set, the frames are written to `docs/captures`.
 #[test]
 fn top_draws_itself_again_each_second_on_terminals_of_80_and_140_columns() {
     if let Some(reason) = missing(false) {
@@ -355,7 +355,7 @@ fn top_draws_itself_again_each_second_on_terminals_of_80_and_140_columns() {
         }
     })
     .expect("it is mounted");
-    // Programs that read until the frames are there.
+    // Programs that read while the frames are drawn.
     let script = "while :; do cat index.db; cat main.c; grep -c x index.db main.c; cat archive.tar; done >/dev/null";
     let mut command = std::process::Command::new("sh");
     command.args(["-c", script]).current_dir(live.shown(""));

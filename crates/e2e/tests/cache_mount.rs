@@ -1,4 +1,4 @@
-//! `nectary cache mount` as a command: its state after a kill, and how it is mounted again.
+//! `nectary cache mount` as a command: what remains after a kill, and mounting again.
 
 use nectary_e2e::guard::Process;
 use nectary_e2e::nectary;
@@ -10,10 +10,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Nothing takes longer.
+/// The time limit of every wait.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// A cache that was mounted by the command, and goes away in any outcome.
+/// A cache mounted by the command; it is unmounted whether the test passes or fails.
 struct Mounted {
     process: Process,
     scratch: Scratch,
@@ -111,7 +111,7 @@ fn a_killed_cache_leaves_the_source_as_it_was_written_and_is_mounted_again() {
     assert_eq!(mounted.run(&["cache", "umount", &shown]).0, 5, "it is in use");
     drop(user);
     let began = Instant::now();
-    // The kernel closes files a little after their last user does.
+    // The kernel closes files slightly later than their last user.
     while mounted.run(&["cache", "umount", &shown]).0 == 5 {
         assert!(began.elapsed() < LIMIT, "it stays in use");
     }

@@ -11,7 +11,7 @@ use nectary_e2e::scratch::Scratch;
 use std::process::Command;
 use std::time::Duration;
 
-/// Runs curl with the proxy, and reads the head and the body that it wrote.
+/// Runs curl with the proxy, and reads the head and the body that it saved.
 fn curl(scratch: &Scratch, proxy: &str, arguments: &[&str]) -> Result<Response> {
     let (head, body) = (scratch.join("head"), scratch.join("body"));
     let _ = (std::fs::remove_file(&head), std::fs::remove_file(&body));
@@ -54,7 +54,7 @@ fn curl_sees_a_miss_then_hits_ranges_conditions_and_a_purge() -> Result<()> {
 
         let miss = ask(&[])?;
         assert!(miss.status == 200 && !miss.is_hit() && miss.body == whole, "{}", miss.cache_status());
-        // The answer may be whole a moment before the object is.
+        // The answer may be complete slightly before the object is stored.
         let mut hit = ask(&[])?;
         for _ in 0..50 {
             if hit.is_hit() {

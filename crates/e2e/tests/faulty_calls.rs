@@ -1,7 +1,7 @@
-//! System calls that fail, or at which the process dies: `strace` makes every kind of it, with the POSIX engine.
+//! System calls that fail, or at which the process is killed, by means of `strace`, with the POSIX engine.
 //!
-//! After a failed write or flush the proxy keeps serving right bytes and reports the failure. After a death at a call
-//! written objects are there, and purged ones are not.
+//! After a failed write or flush the proxy still serves right bytes and reports the failure. After a kill at a call,
+//! written objects are found, and purged ones are not.
 
 use anyhow::Result;
 use nectary_e2e::filled::Filled;
@@ -30,7 +30,7 @@ fn can_trace() -> bool {
     good
 }
 
-/// A wrapper under which these calls fail from the `first` of each thread on.
+/// A wrapper that makes these calls fail, in each thread from the `first` call on.
 fn failing(filled: &Filled, calls: &str, error: &str, first: u32) -> Vec<String> {
     let log = filled.scratch.join("strace.log").display().to_string();
     let inject = format!("inject={calls}:error={error}:when={first}+");
@@ -49,7 +49,7 @@ fn failed_writes_and_flushes_cost_storage_and_never_bytes() -> Result<()> {
         filled.fill_and_stop()?;
         let good = filled.command.clone();
         filled.command.wrapper = failing(&filled, calls, error, first);
-        // New objects, so that there is something to write.
+        // Get new objects, so that there is something to write.
         let more = Filled::new("failing-more", 200, 2)?;
         let mut nectary = filled.command.start()?;
         let mut client = Connection::new(nectary.listen, Duration::from_secs(20));
@@ -65,7 +65,7 @@ fn failed_writes_and_flushes_cost_storage_and_never_bytes() -> Result<()> {
             serial += 1;
             let target = &filled.targets[serial];
             if client.request("PURGE", target, &[AUTHORIZATION])?.status == 200 {
-                // From here on only the next version is right, also after the restart.
+                // From here on only the next version is right, even after the restart.
                 filled.origin.bump(target);
                 purged += 1;
             }

@@ -1,7 +1,7 @@
-//! Whatever an origin does, a client never gets part of an object as a whole one, no part is stored, and the proxy goes
-//! on serving: one row for each misbehaviour.
+//! Whatever an origin does, a client never gets a part of an object as if it were complete, no part is stored, and the
+//! proxy still serves: one row per misbehaviour.
 //!
-//! The planted bug: the same checks, on the origin itself without a proxy, must complain.
+//! The planted bug: the same checks must fail with the origin alone, without a proxy.
 
 use anyhow::Result;
 use nectary_e2e::content;
@@ -12,12 +12,12 @@ use nectary_e2e::scratch::Scratch;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-/// The bytes that a client may get from a spoiled answer.
+/// What a client may get when the origin misbehaves.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Allowed {
-    /// An error of the proxy (502 or 504), or an answer that is seen to be cut short.
+    /// An error of the proxy (502 or 504), or a visibly truncated answer.
     ErrorOrCut,
-    /// The same, and nothing before the head was judged: an error of the proxy only.
+    /// Only an error of the proxy, because it rejects the origin's head before it answers.
     Error,
 }
 
@@ -39,7 +39,7 @@ fn rows() -> Vec<(Behaviour, Allowed)> {
     ]
 }
 
-/// Judges the answer to a spoiled request; what is wrong in words.
+/// Judges the answer of a misbehaving origin; describes what is wrong.
 fn complaint(result: &Result<Response, Failure>, allowed: Allowed) -> Option<String> {
     match result {
         Ok(response) if matches!(response.status, 502 | 504) => None,
@@ -112,7 +112,8 @@ fn an_origin_that_announces_less_than_it_sends_gives_what_it_announced() -> Resu
     origin.set_behaviour(target, Some(Behaviour::LieShorter(10)));
     let whole = content::body(target, 1, 100_000);
     for _ in 0..3 {
-        // HTTP cannot tell: the announced length is the object. What must not happen is a mix with the next answer.
+        // HTTP cannot detect this: the announced length counts as the object's length. But the rest must not be mixed
+        // into the next answer.
         match client(nectary.listen).get(target) {
             Ok(response) => assert!(response.status == 502 || response.body == whole[..99_990], "{}", response.status),
             Err(Failure::Truncated { .. } | Failure::Connection(_)) => {}
@@ -141,7 +142,7 @@ fn a_slow_origin_is_streamed_to_all_and_fetched_once() -> Result<()> {
             assert!(response.body == whole, "{}", response.cache_status());
         }
     });
-    // 20 pauses of 50 ms; one after another they would take eight times as long.
+    // 20 pauses of 50 ms; eight separate fetches would take eight times as long.
     assert!(started.elapsed() < Duration::from_secs(4), "{:?}", started.elapsed());
     assert_eq!(origin.count(target).requests, 1, "one fetch for eight clients");
     println!("slow origin: 8 clients at once, 1 fetch, {} ms", started.elapsed().as_millis());

@@ -1,7 +1,7 @@
-//! A store that is not what it should be: a clear error or counted misses, never a panic, never a wrong byte.
+//! A damaged or unsuitable store causes a clear error or counted misses, never a panic or a wrong byte.
 //!
-//! The planted bug: a byte of an answer that differs from the origin's must be seen by the same check, so one test
-//! makes the origin disagree with the store.
+//! The planted bug: the same check must notice a byte that differs from the origin's, so one test changes the origin's
+//! objects.
 
 use anyhow::{Context, Result};
 use nectary_e2e::filled::{Checked, Filled};
@@ -18,7 +18,7 @@ use std::time::Duration;
 const LIMIT: Duration = Duration::from_secs(20);
 const OBJECTS: usize = 300;
 
-/// Runs a proxy that has to refuse; returns its output.
+/// Runs a proxy that must refuse to start; returns its output.
 fn refused(command: &ProxyCommand) -> Result<String> {
     let (status, text) = command.run_to_refusal(LIMIT)?;
     let code = status.code().with_context(|| format!("{}: {text}", describe(status)))?;
@@ -151,7 +151,7 @@ fn flipped_bits_cost_the_objects_they_touch_and_nothing_else() -> Result<()> {
     let file = File::options().read(true).write(true).open(filled.store_path())?;
     let bytes = file.metadata()?.len();
     let mut rng = Rng::new(6);
-    // After both superblocks, in written blocks, a bit in each of 200.
+    // Flip one bit in each of 200 written blocks after both superblocks.
     let mut flipped = 0;
     while flipped < 200 {
         let offset = 8192 + rng.below(bytes.min(96 << 20) - 8192);
@@ -171,7 +171,7 @@ fn flipped_bits_cost_the_objects_they_touch_and_nothing_else() -> Result<()> {
         assert_eq!(checked.wrong, 0, "{checked:?}\n{}", nectary.process.log_tail());
         let status = nectary.control()?.status()?;
         assert!(checked.cut <= OBJECTS / 20, "only long objects can be cut: {checked:?}");
-        // Objects that were cut off are gone from the store, and fetched again.
+        // Objects whose answers were truncated are no longer in the store, and are fetched again.
         let again = filled.check(&nectary);
         assert_eq!((again.wrong, again.cut), (0, 0), "{again:?}\n{}", nectary.process.log_tail());
         println!("200 flipped bits, memory {memory}: {checked:?}, damaged {:?}", find(&status, "damaged"));
@@ -248,7 +248,7 @@ fn a_full_disk_is_an_error_at_creation_and_no_harm_later() -> Result<()> {
     filled.command.wrapper = wrapper("");
     let text = refused(&filled.command)?;
     println!("no room to make a store: {}", text.lines().next().unwrap_or(""));
-    // A file without blocks: room is wanted when it is written.
+    // A sparse file: it needs room only when it is written.
     filled.command.wrapper = wrapper(&format!("truncate -s 256M {folder}/store &&"));
     let mut nectary = filled.command.spawn()?;
     if nectary.wait_ready(LIMIT).is_err() {

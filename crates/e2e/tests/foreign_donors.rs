@@ -1,4 +1,4 @@
-//! NBD servers of other makes as donors of a network RAM disk.
+//! NBD servers of other projects as donors of a network RAM disk.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use nectary_e2e::ram::Donor;
 use nectary_e2e::report::not_run;
 use nectary_e2e::scratch::Scratch;
 
-/// The size of the device, and of each donor of another make. *Units*: bytes.
+/// The size of the device, and of each such donor. *Units*: bytes.
 const DEVICE_BYTES: usize = 24 << 20;
 const DONOR_BYTES: u64 = 8 << 20;
 
@@ -46,12 +46,12 @@ fn nbdkit_nbd_server_qemu_and_our_donor_lend_memory_to_one_device() {
     run(folder, "nbdcopy", &["--flush", &text(&image), &export.url("disk")]).unwrap();
     assert!(export.terminate().unwrap().0.success());
 
-    // The next client finds it on all four.
+    // The next client finds the contents on all four donors.
     let export = Server::nectary(folder, "second", &[&format!("disk={spec}")]).unwrap();
     run(folder, "nbdcopy", &[&export.url("disk"), &text(&copy)]).unwrap();
     assert!(std::fs::read(&image).unwrap() == std::fs::read(&copy).unwrap(), "other bytes came back");
 
-    // One ends: its blocks are errors, and the next opening names it.
+    // One donor ends: its blocks cause errors, and the next opening names this donor.
     assert!(qemu.terminate().is_ok());
     let (status, printed) = try_run(folder, "nbdcopy", &[&export.url("disk"), &text(&copy)]).unwrap();
     assert!(!status.success(), "{printed}");

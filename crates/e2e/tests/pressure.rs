@@ -1,5 +1,5 @@
-//! Under a working set larger than memory and store the process stays in its budget and hits as often as its ring
-//! allows.
+//! With a working set larger than memory and store, the process stays in its memory budget and hits as often as its
+//! ring allows.
 
 use nectary_e2e::guard::find_program;
 use nectary_e2e::pressure::{self, Plan};

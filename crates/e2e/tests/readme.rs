@@ -1,8 +1,8 @@
-//! The README's commands, run as they stand: a user who copies them gets the output shown.
+//! Runs the README's commands unchanged: a user who copies them gets the output shown.
 //!
-//! Owns: reading the blocks of the README, and a scratch folder in which they run: the repository's files by links, the
-//! program that was built, a free port, a local origin. A command's output is compared with the README's, numbers
-//! aside. Leaves to others: `make test`, which runs this, and commands outside of `sh` and `console` blocks.
+//! Owns: reading the blocks of the README, and a scratch folder in which they run, with links to the repository's
+//! files, the built program, a free port and a local origin. A command's output is compared with the README's, except
+//! for numbers. Leaves to others: `make test`, which runs this, and commands outside of `sh` and `console` blocks.
 //!
 //! Everything runs in a process namespace that ends with the test, so the README may say `pkill`.
 
@@ -21,13 +21,13 @@ use std::time::Duration;
 
 /// The address in the README.
 const SHOWN_ADDRESS: &str = "127.0.0.1:8080";
-/// The target that stands in for the package in the README; its size is that of the package.
+/// The target that replaces the package in the README; it has the same size.
 const TARGET: &str = "/debian/pool/main/h/hello/hello.deb?size=53080&nocc";
-/// All commands together; they take two or three seconds.
+/// The time limit of all commands together; they take two or three seconds.
 const LIMIT: Duration = Duration::from_secs(20);
 /// Printed before the output of each command, followed by its exit code.
 const MARK: &str = "@@ended@@";
-/// Programs that the commands need beside the build.
+/// Programs that the commands need, in addition to the build.
 const PROGRAMS: &[&str] = &["bash", "make", "cc", "curl", "unshare", "pkill", "pgrep", "grep"];
 
 /// A command of the README, and the output shown below it.
@@ -74,7 +74,7 @@ fn is_server(step: &Step) -> bool {
     step.command.split('#').next().unwrap_or_default().trim() == "make run &"
 }
 
-/// The steps as a script. Servers print to a separate file; the script goes on when they listen, or have died.
+/// The steps as a script. Servers print to a separate file; the script continues when they listen or have ended.
 fn script(steps: &[Step], address: &str) -> Result<String> {
     let (host, port) = address.split_once(':').context("an address has a port")?;
     let mut script = String::from("cd \"$SCRATCH\"\n");
@@ -100,7 +100,7 @@ fn program(path: &Path, text: &str) -> Result<()> {
     Ok(std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755))?)
 }
 
-/// The folder in which the commands run: the repository by links, and programs that stand in for the build and for apt.
+/// Prepares the folder in which the commands run: links to the repository, and programs that replace the build and apt.
 fn prepare(scratch: &Scratch, root: &Path, origin: &Origin) -> Result<()> {
     for name in ["Makefile", "README.md", "ci", "docs"] {
         symlink(root.join(name), scratch.join(name))?;
@@ -108,7 +108,7 @@ fn prepare(scratch: &Scratch, root: &Path, origin: &Origin) -> Result<()> {
     std::fs::create_dir_all(scratch.join("target/release"))?;
     symlink(binary()?, scratch.join("target/release/nectary"))?;
     std::fs::create_dir(scratch.join("bin"))?;
-    // It was built before; a build here could only wait for another one.
+    // The program is already built; a build here would only wait for another build.
     program(
         &scratch.join("bin/cargo"),
         "#!/bin/sh\n[ \"$*\" = 'build --release --locked' ] || { echo \"cargo $*\" >&2; exit 1; }\n",

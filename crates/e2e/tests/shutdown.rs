@@ -1,4 +1,5 @@
-//! SIGTERM finishes requests under way, takes no new ones, stops cleanly, and leaves a full store behind.
+//! After SIGTERM the proxy finishes requests in flight, accepts no new ones, and stops cleanly with all objects in the
+//! store.
 
 use anyhow::Result;
 use nectary_e2e::content;
@@ -19,7 +20,7 @@ fn transfers_under_way_are_finished_and_nothing_new_is_taken() -> Result<()> {
     let slow = Behaviour::Slow { piece_bytes: 20_000, pause: Duration::from_millis(30) };
     filled.origin.set_behaviour(target, Some(slow));
     let listen = nectary.listen;
-    // Connections that are idle or have sent half a request hold nothing up.
+    // Connections that are idle or have sent half a request do not delay the stop.
     let idle = TcpStream::connect(listen)?;
     let half = TcpStream::connect(listen)?;
     std::io::Write::write_all(&mut &half, b"GET /half HTTP/1.1\r\nHost:")?;
@@ -30,7 +31,7 @@ fn transfers_under_way_are_finished_and_nothing_new_is_taken() -> Result<()> {
         client.wait_begun()?;
     }
     nectary.process.signal(libc::SIGTERM);
-    // The bodies take 1.5 s; long before that no new client may be served.
+    // The bodies take 1.5 s; long before that, new clients must no longer be served.
     let signalled = Instant::now();
     while Connection::new(listen, Duration::from_secs(2)).get(&filled.targets[0]).is_ok() {
         assert!(signalled.elapsed() < Duration::from_secs(1), "new connections are served after SIGTERM");
@@ -60,7 +61,7 @@ fn a_second_sigterm_ends_what_a_client_that_reads_nothing_holds_up() -> Result<(
     stuck.send(format!("GET {target} HTTP/1.1\r\nHost: h\r\n\r\n").as_bytes())?;
     stuck.wait_begun()?;
     nectary.process.signal(libc::SIGTERM);
-    // The first signal has been taken when nothing new is served any more.
+    // The first signal has taken effect when new connections are no longer served.
     let signalled = Instant::now();
     while Connection::new(nectary.listen, Duration::from_secs(2)).get(&filled.targets[0]).is_ok() {
         assert!(signalled.elapsed() < Duration::from_secs(5), "new connections are served after SIGTERM");

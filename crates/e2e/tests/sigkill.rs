@@ -1,7 +1,7 @@
 //! After SIGKILL under load everything that was written hits with its bytes, and everything purged misses.
 //!
-//! `NECTARY_E2E_SEED` replays a workload. One test, since the process under test dies with the thread that started it
-//! and the machine has few processors.
+//! `NECTARY_E2E_SEED` repeats a workload. One test, because the process under test ends with the thread that started
+//! it, and the machine has few processors.
 
 use nectary_e2e::report::seed_or_new;
 use nectary_e2e::sigkill::{self, Campaign, InTime, ROOMY};
@@ -14,7 +14,7 @@ fn written_objects_survive_sigkill_and_purged_ones_do_not() {
     println!("seed {seed}");
     let summary = sigkill::run(&Campaign::new(&ROOMY, seed, ROUNDS), |_| Ok(())).expect("the rounds end");
     println!("{}", sigkill::describe(&summary));
-    // Other tests and their builds may run beside; the campaign of the soak judges every first hit.
+    // Other tests and builds may run at the same time, so judge the median; the soak campaign judges every first hit.
     let problems = summary.problems(InTime::Median);
     assert!(problems.is_empty(), "seed {seed}: {problems:?}\n{}", summary.tally.complaints.join("\n"));
 }

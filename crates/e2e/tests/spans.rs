@@ -1,6 +1,7 @@
-//! A proxy on two disks: one fails while it serves, stays away over a restart, and comes back.
+//! A proxy on two disks: one disk fails while the proxy serves, is missing at a restart, and returns.
 //!
-//! The same checks before and after show that each can fail: a hit of a present disk is a miss while the disk is away.
+//! The same checks run before and after, which shows that each can fail: a hit on a disk is a miss while the disk is
+//! missing.
 
 use anyhow::{Result, bail};
 use nectary_e2e::filled::{Checked, Filled};
@@ -21,7 +22,7 @@ fn a_proxy_on_two_disks_goes_on_with_one_and_takes_the_other_back_empty() -> Res
     proxy.control()?.request("sync")?;
 
     std::fs::write(&trigger, "")?;
-    // A purge has to reach every disk, so it meets the one that fails.
+    // A purge must be written to every disk, so it reaches the failing one.
     proxy.client().request("PURGE", "/nothing", &[AUTHORIZATION])?;
     let lost = filled.check(&proxy);
     assert!(lost.wrong == 0 && lost.hits > OBJECTS / 4 && lost.misses > OBJECTS / 4, "after the loss {lost:?}");
@@ -76,7 +77,7 @@ fn a_store_of_two_disks_is_not_opened_with_one_that_may_be_behind() -> Result<()
     Ok(())
 }
 
-/// Asks until everything is a hit again.
+/// Gets all objects until each is a hit again.
 fn settle(filled: &Filled, proxy: &nectary::Nectary) -> Result<Checked> {
     for _ in 0..40 {
         let checked = filled.check(proxy);

@@ -1,4 +1,4 @@
-//! Scripts read `nectary status --json`: its names stay.
+//! Scripts read `nectary status --json`, so its names must not change.
 
 use anyhow::{Context, Result};
 use nectary_e2e::nectary::ProxyCommand;
@@ -7,9 +7,9 @@ use serde_json::Value;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// The keys of the status of a proxy, as paths, one a line.
+/// The keys of the status of a proxy, as paths, one per line.
 const KNOWN: &str = include_str!("golden/status_keys.txt");
-/// Below this are the proxy's own counters, of which every one must be known; other parts may add to theirs.
+/// The path of the proxy's own counters, each of which must be known; other parts of the status may get new keys.
 const COUNTERS: &str = "detail/requests/";
 
 /// Every key of a value as a path; keys of a list's elements are below `[]`.

@@ -1,4 +1,4 @@
-//! A file's attributes, and for how long the kernel may keep them.
+//! A file's attributes, and how long the kernel may cache them.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ pub type Time = (i64, u32);
 /// The attributes of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Attributes {
-    /// The number that programs see as that of the inode.
+    /// The inode number that programs see.
     pub number: u64,
     /// *Units*: bytes.
     pub size: u64,
@@ -27,9 +27,9 @@ pub struct Attributes {
     pub accessed: Time,
     /// When its contents last changed.
     pub modified: Time,
-    /// When anything of it last changed.
+    /// When its contents or attributes last changed.
     pub changed: Time,
-    /// Its time of creation, if that is known.
+    /// When it was created, if known.
     pub born: Option<Time>,
     /// Kind and permissions, as in `st_mode`.
     pub mode: u32,
@@ -39,9 +39,9 @@ pub struct Attributes {
     pub user: u32,
     /// The group.
     pub group: u32,
-    /// The device that it stands for, as system calls give it.
+    /// The device number of a device file, in the form of system calls.
     pub device: u64,
-    /// The unit of I/O that suits it. *Units*: bytes.
+    /// The preferred unit of I/O. *Units*: bytes.
     pub block_bytes: u32,
 }
 
@@ -116,19 +116,19 @@ impl From<&libc::stat64> for Attributes {
     }
 }
 
-/// A name's node, and for how long that may be believed.
+/// A name's node, and how long the kernel may cache it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Entry {
-    /// The node; 0 says that there is none, which the kernel may keep as long. Each answer with one counts as a
-    /// look-up, which the kernel gives back with [`forget`](crate::FileSystem::forget).
+    /// The node; 0 says that the name does not exist, which the kernel may cache for the same time. Each answer with a
+    /// node counts as a look-up, which the kernel ends with [`forget`](crate::FileSystem::forget).
     pub node: u64,
-    /// Tells nodes of the same number apart, which follow one another.
+    /// Distinguishes nodes that use the same number one after another.
     pub generation: u64,
-    /// What it is.
+    /// The node's attributes.
     pub attributes: Attributes,
-    /// For how long the name may be believed.
+    /// How long the kernel may cache the name.
     pub entry_valid: Duration,
-    /// For how long the attributes may be believed.
+    /// How long the kernel may cache the attributes.
     pub attributes_valid: Duration,
 }
 

@@ -1,4 +1,4 @@
-//! A descriptor of `/dev/fuse`, or of a stand-in: one read is one request, one write is one answer.
+//! A descriptor of `/dev/fuse`, or of a substitute in tests: one read is one request, one write is one answer.
 //!
 //! Owns: opening, cloning, the end of a connection, and writing answers. Leaves to others: the contents of messages.
 
@@ -16,13 +16,13 @@ use crate::protocol::answers::OutHeader;
 
 const DEVICE: &str = "/dev/fuse";
 
-/// `FUSE_DEV_IOC_CLONE`: this descriptor is to serve the same connection as the given one.
+/// `FUSE_DEV_IOC_CLONE`: makes this descriptor serve the same connection as the given one.
 const CLONE: libc::c_ulong = 0x8004_e500;
 
-/// Answers of this many parts are written without an allocation.
+/// Answers with fewer parts are written without an allocation.
 const PARTS_WITHOUT_ALLOCATION: usize = 40;
 
-/// A descriptor from which requests come and to which answers go.
+/// A descriptor from which requests are read and to which answers are written.
 #[derive(Debug)]
 pub struct Channel {
     file: File,
@@ -33,15 +33,15 @@ pub struct Channel {
 pub(crate) enum Received {
     /// A number of bytes.
     Bytes(usize),
-    /// There is none now, or it was taken back.
+    /// There is no request now, or it was withdrawn.
     Nothing,
-    /// There will be none any more.
+    /// The connection has ended.
     End,
 }
 
 impl Channel {
-    /// Opens the kernel's end of the protocol; nothing is served before it is mounted. With `blocks` a read waits for a
-    /// request, which suits a thread; else it says that there is none.
+    /// Opens `/dev/fuse`; requests arrive only after a mount. With `blocks` a read waits for a request, as a thread
+    /// needs it; otherwise it reports that there is none.
     ///
     /// *Errors*: [`Error::NoFuse`], [`Error::NotPermitted`].
     pub fn open(blocks: bool) -> Result<Channel, Error> {
@@ -54,8 +54,8 @@ impl Channel {
         Ok(Channel { file })
     }
 
-    /// Another descriptor of the same connection, with its own queue of requests that it is answering. If the kernel
-    /// cannot make one, both share a queue.
+    /// Another descriptor of the same connection, with its own queue of unanswered requests. If the kernel cannot make
+    /// one, both share a queue.
     pub fn again(&self) -> io::Result<Channel> {
         let again = OpenOptions::new().read(true).write(true).open(DEVICE);
         if let Ok(file) = again {
@@ -68,14 +68,14 @@ impl Channel {
         Ok(Channel { file: self.file.try_clone()? })
     }
 
-    /// Reads a request into `parts`, one after another.
+    /// Reads a request into `parts`, in order.
     pub(crate) fn receive(&self, parts: &mut [IoSliceMut<'_>]) -> io::Result<Received> {
         match (&self.file).read_vectored(parts) {
             // The other end of a socket is closed.
             Ok(0) => Ok(Received::End),
             Ok(bytes) => Ok(Received::Bytes(bytes)),
             Err(error) => match error.raw_os_error() {
-                // It was taken back before it was read.
+                // The request was withdrawn before it was read.
                 Some(libc::ENOENT | libc::EINTR) => Ok(Received::Nothing),
                 Some(libc::ENODEV | libc::ECONNABORTED | libc::ECONNRESET) => Ok(Received::End),
                 _ => Err(error),
@@ -85,7 +85,7 @@ impl Channel {
 
     /// Writes an answer; it never waits for the kernel. `error` is 0 or the number of an error, below zero.
     ///
-    /// *Errors*: the kernel's; none for a request that nobody waits for any more.
+    /// *Errors*: the kernel's, except if no process waits for the answer any more.
     pub(crate) fn answer(&self, unique: u64, error: i32, parts: &[IoSlice<'_>]) -> io::Result<()> {
         match self.write(unique, error, parts) {
             Err(error) if is_gone(&error) => Ok(()),
@@ -93,19 +93,19 @@ impl Channel {
         }
     }
 
-    /// Writes an answer; one that the kernel does not take is logged.
+    /// Writes an answer; logs it if the kernel refuses it.
     pub(crate) fn send(&self, unique: u64, error: i32, parts: &[IoSlice<'_>]) {
         if let Err(failed) = self.answer(unique, error, parts) {
             static LOST: Throttle = Throttle::every(Duration::from_secs(60));
             LOST.write(Level::Error, "fuse", format_args!("the kernel did not take an answer: {failed}"));
-            // It still has a waiter.
+            // A process still waits: answer with an error.
             if error == 0 {
                 let _ = self.answer(unique, -libc::EIO, &[]);
             }
         }
     }
 
-    /// Writes a head and its parts in one call.
+    /// Writes a header and its parts in one call.
     pub(crate) fn write(&self, unique: u64, error: i32, parts: &[IoSlice<'_>]) -> io::Result<()> {
         let bytes: usize = parts.iter().map(|part| part.len()).sum();
         let length = u32::try_from(size_of::<OutHeader>() + bytes).map_err(|_| io::ErrorKind::InvalidInput)?;
@@ -123,14 +123,14 @@ impl Channel {
     }
 }
 
-/// Whether nobody waits any more, or the connection has ended: then nothing is lost.
+/// Whether no process waits any more or the connection has ended; then the answer is not needed.
 fn is_gone(error: &io::Error) -> bool {
     let number = error.raw_os_error();
     matches!(number, Some(libc::ENOENT | libc::ENODEV | libc::ECONNABORTED | libc::EPERM | libc::EPIPE))
 }
 
 impl From<OwnedFd> for Channel {
-    /// Anything that keeps the borders of messages.
+    /// The descriptor must preserve the boundaries of messages.
     fn from(descriptor: OwnedFd) -> Channel {
         Channel { file: File::from(descriptor) }
     }

@@ -1,13 +1,14 @@
 //! One connection to the kernel, and the loop of its requests.
 //!
-//! Owns: the order in which a request is read, noted, decoded and handed over, and what needs no file system: `INIT`,
-//! `INTERRUPT`, `FORGET`, and requests that make no sense. Promises:
+//! Owns: the order in which a request is read, registered, decoded and handed over, and the messages that need no file
+//! system: `INIT`, `INTERRUPT`, `FORGET`, and malformed requests. Promises:
 //! 1. Nothing is served before `INIT`.
-//! 2. The memory of requests is there before the first one; no more than [`Limits`] are under way at once. Further
-//!    requests wait in the kernel.
-//! 3. A worker waits only for memory and turns that come back when a request is answered. As no file system waits in
-//!    [`serve`](FileSystem::serve) for another request, each that was handed over ends, and so does each wait.
-//! 4. Reading a request takes no memory of answers to reads, so an interrupt is read while all of that is in use.
+//! 2. The memory of requests is allocated before the first one. No more requests than [`Limits`] allow are in flight at
+//!    a time; further requests wait in the kernel.
+//! 3. A worker waits only for memory and permits, which become free when a request is answered. No file system waits in
+//!    [`serve`](FileSystem::serve) for another request, so every request ends, and so does every wait.
+//! 4. Receiving a request needs no memory for answers to reads, so interrupts are received even when all of that memory
+//!    is in use.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::sync::{Arc, OnceLock};
@@ -27,37 +28,37 @@ use crate::protocol::{ARGUMENT_BYTES_MAX, PAGE_BYTES, opcode};
 use crate::reply::Reply;
 use crate::request::{Caller, Request};
 
-/// The least that a request may have: what the kernel sends without agreeing on more. *Units*: bytes.
+/// The smallest limit on a request: the kernel sends this much without negotiation. *Units*: bytes.
 const REQUEST_BYTES_MIN: usize = 128 << 10;
-/// The most. *Units*: bytes.
+/// The largest limit on a request. *Units*: bytes.
 const REQUEST_BYTES_MAX: usize = 256 << 20;
 
 /// A file system.
 ///
-/// Every method is called on the threads that read requests, several at the same time. `serve` may block for a disk; it
-/// must not block for another request, such as a lock that another one ends: such a request keeps its [`Reply`] and is
-/// answered later.
+/// Every method is called on the threads that receive requests, possibly on several at a time. `serve` may wait for a
+/// disk. It must not wait for another request, for example for a lock that another request releases: instead, it keeps
+/// the [`Reply`] and answers later.
 pub trait FileSystem: Send + Sync + 'static {
     /// The features that it wants from the kernel.
     fn wishes(&self) -> Wishes {
         Wishes::default()
     }
 
-    /// The kernel and it have agreed; before the first request.
+    /// The features are negotiated; called before the first request.
     fn started(&self, agreed: &Agreed) {
         let _ = agreed;
     }
 
-    /// Serves a request. It answers an unknown message with `ENOSYS`; the kernel then does without it if it can.
+    /// Serves a request. It answers unknown calls with `ENOSYS`; the kernel then works without them if it can.
     fn serve(&self, request: Request<'_>, reply: Reply);
 
-    /// The kernel gives back this many look-ups of a node. One of which none is left is not named any more, until it is
+    /// The kernel ends this many look-ups of a node. When none is left, the kernel does not use the node until it is
     /// looked up again.
     fn forget(&self, node: u64, lookups: u64) {
         let _ = (node, lookups);
     }
 
-    /// The waiter of a request was interrupted; `is_answered` if that answered the request.
+    /// The process that waits for a request was interrupted; `is_answered` if the request was answered because of it.
     fn interrupted(&self, unique: u64, is_answered: bool) {
         let _ = (unique, is_answered);
     }
@@ -73,11 +74,11 @@ pub struct Limits {
     pub request_bytes: usize,
     /// The unit of memory for writes: a small write takes one. *Units*: bytes.
     pub unit_bytes: usize,
-    /// Memory for writes under way, beside that of one request for each worker. *Units*: bytes.
+    /// Memory for writes in flight, in addition to that of one request per worker. *Units*: bytes.
     pub write_bytes: usize,
-    /// Requests under way.
+    /// How many requests may be in flight.
     pub requests: usize,
-    /// Workers that read requests.
+    /// How many workers receive requests.
     pub workers: usize,
 }
 
@@ -122,7 +123,7 @@ impl Connection {
         })
     }
 
-    /// The limits, as they are kept.
+    /// The limits in use, after rounding.
     pub fn limits(&self) -> Limits {
         self.limits
     }
@@ -142,7 +143,7 @@ pub enum Step {
     Ended,
 }
 
-/// One descriptor of a connection, with the memory that requests are read into.
+/// One descriptor of a connection, with the memory into which requests are read.
 pub struct Worker {
     connection: Arc<Connection>,
     channel: Arc<Channel>,
@@ -154,7 +155,7 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// A worker of a connection. Each operation waits here for its memory, so no more run than the limits allow.
+    /// A worker of a connection. Waits here for its memory, so at most as many workers exist as the limits allow.
     pub fn new(connection: &Arc<Connection>, channel: Channel) -> Worker {
         let data = connection.pool.take_blocking(connection.limits.request_bytes);
         Worker {
@@ -172,7 +173,7 @@ impl Worker {
         &self.channel
     }
 
-    /// Waits until there are memory and a turn for the next request; before each [`step`](Self::step).
+    /// Waits for the memory and the permit of the next request; call it before each [`step`](Self::step).
     ///
     /// *Cancel safety*: it can be dropped and called again.
     pub async fn prepare(&mut self) {
@@ -189,7 +190,7 @@ impl Worker {
 
     /// Reads a request and hands it over. On a descriptor that blocks it waits for one.
     ///
-    /// *Errors*: `WouldBlock` if there is none; else those of the kernel's end of the protocol.
+    /// *Errors*: `WouldBlock` if there is no request; else the kernel's.
     pub fn step(&mut self) -> io::Result<Step> {
         match self.receive()? {
             Received::Bytes(bytes) => {
@@ -201,7 +202,7 @@ impl Worker {
         }
     }
 
-    /// Reads a request, and nothing else.
+    /// Reads a request, without serving it.
     pub(crate) fn receive(&mut self) -> io::Result<Received> {
         /// With units of 64 KiB and requests of 1 MiB there are 17.
         const PARTS: usize = 33;
@@ -260,7 +261,7 @@ impl Worker {
         let Some(agreed) = connection.agreed.get() else {
             return self.channel.send(header.unique, -libc::EIO, &[]);
         };
-        // Before it is looked at, so that an interrupt finds it.
+        // Register the request before it is decoded, so that an interrupt finds it.
         connection.flights.begin(header.unique, self.channel.clone());
         let is_write = header.opcode == opcode::WRITE;
         let head = &self.head[size_of::<InHeader>()..bytes.min(HEAD_BYTES)];
@@ -313,7 +314,7 @@ impl Worker {
         }
     }
 
-    /// Forgets many at once: as many as were received, even if the count is higher.
+    /// Forgets many nodes at once: only those received, even if the count is higher.
     fn batch_forget(&mut self, bytes: usize) {
         let of_head = &self.head[size_of::<InHeader>()..bytes.min(HEAD_BYTES)];
         let Ok((BatchForgetIn { count, .. }, first)) = BatchForgetIn::read_from_prefix(of_head) else { return };
@@ -340,7 +341,7 @@ impl Worker {
     }
 }
 
-/// Appends the first bytes of what was received after the head.
+/// Appends the first bytes received after the head.
 fn append(arguments: &mut Vec<u8>, data: &Data, bytes: usize) {
     let mut left = bytes;
     for unit in data.slices() {

@@ -1,9 +1,9 @@
-//! Threads that serve a connection: as many as are needed at once, and never more than the limit.
+//! Threads that serve a connection: as many as are needed at a time, up to a limit.
 //!
-//! Owns: the threads. Each has a descriptor, so one's answers do not wait for another's. A thread that has read a
-//! request while no other one waits for the next starts one more, up to the limit; so a lone reader is served by a
-//! thread or two whose caches are warm. Promises: a file system that panics fails its request with `EIO` and nothing
-//! else.
+//! Owns: the threads. Each has its own descriptor, so its answers do not wait for those of other threads. A thread that
+//! has received a request while no other thread waits for the next one starts a further thread, up to the limit. So a
+//! single reader is served by one or two threads with warm caches. Promises: if the file system panics, only that
+//! request fails, with `EIO`.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -18,14 +18,14 @@ const STACK_BYTES: usize = 512 << 10;
 
 /// The threads of a connection.
 ///
-/// They end when the kernel ends the connection: when the file system is unmounted and its last user is gone.
+/// They end when the kernel ends the connection: when the file system is unmounted and has no more users.
 pub struct Crew {
     shared: Arc<Shared>,
 }
 
 struct Shared {
     connection: Arc<Connection>,
-    /// A spare descriptor, from which further threads' descriptors are made.
+    /// A spare descriptor, which is cloned for further threads.
     channel: Channel,
     name: String,
     /// Threads that wait for a request.
@@ -42,7 +42,8 @@ struct State {
 }
 
 impl Crew {
-    /// Serves `channel`, which [blocks](Channel::open), with at most as many threads as the connection's limits say.
+    /// Serves `channel`, which must [block](Channel::open), with at most as many threads as the connection's limits
+    /// allow.
     ///
     /// *Errors*: the first thread cannot be started.
     pub fn start(connection: Arc<Connection>, channel: Channel, name: &str) -> io::Result<Crew> {
@@ -68,9 +69,9 @@ impl Crew {
         self.shared.state().started
     }
 
-    /// Waits until the connection has ended and so have all threads.
+    /// Waits until the connection and all threads have ended.
     ///
-    /// *Errors*: what the kernel's end of the protocol reported, other than its regular end.
+    /// *Errors*: those that the kernel reported on the FUSE connection, except its regular end.
     pub fn wait(&self) -> io::Result<()> {
         let state = self.shared.state();
         let mut state =
@@ -130,10 +131,10 @@ impl Shared {
             match received? {
                 Received::Bytes(bytes) => {
                     if others == 0 {
-                        // Without a further thread the others go on.
+                        // If no thread can be started, the existing ones continue.
                         let _ = Shared::spawn(shared, None);
                     }
-                    // Its half-done work is dropped; the dropped reply fails the request.
+                    // After a panic the unfinished work is dropped; the dropped reply fails the request.
                     let _ = catch_unwind(AssertUnwindSafe(|| worker.dispatch(bytes)));
                 }
                 Received::Nothing => {}

@@ -1,11 +1,11 @@
-//! Reading a request out of bytes.
+//! Decoding requests.
 //!
-//! Owns: the definition of a well-formed request. Promises: for any bytes the result is a request or nothing; no
-//! length, offset, count or name from them is passed on before it is bounded:
+//! Owns: the definition of a well-formed request. Promises: any bytes decode to a request or to `None`; every length,
+//! offset, count and name is checked before it is passed on:
 //! - names are not empty, have no `/`, are neither `.` nor `..`, and have at most [`NAME_BYTES_MAX`] bytes;
 //! - ranges of files end below 2^63;
-//! - sizes of answers are at most what a request may have, or [`XATTR_BYTES_MAX`];
-//! - the part after the arguments is as long as they say.
+//! - sizes of answers are at most the largest request, or [`XATTR_BYTES_MAX`];
+//! - the part after the arguments has the length that they state.
 
 use std::ffi::CStr;
 
@@ -19,23 +19,24 @@ use crate::protocol::arguments::{
 use crate::protocol::{NAME_BYTES_MAX, XATTR_BYTES_MAX, opcode, valid};
 use crate::request::{Call, Copy, Lock, Read, SetAttributes, Write};
 
-/// The highest offset of a file, as the kernel has it.
+/// The kernel's highest offset of a file.
 const OFFSET_MAX: u64 = i64::MAX as u64;
 /// One second has this many nanoseconds.
 const SECOND_NS: u32 = 1_000_000_000;
 
-/// What both sides agreed on, as far as layouts depend on it, and the bounds.
+/// The negotiated features that change layouts, and the limits.
 #[derive(Debug, Clone, Copy)]
 pub struct Form {
-    /// `setxattr` has further flags.
+    /// Whether `setxattr` has further flags.
     pub has_wide_setxattr: bool,
-    /// The most bytes of a read or a write.
+    /// The size limit of a read or a write.
     pub request_bytes_max: u32,
 }
 
-/// Reads the request: `arguments` is the part after the header, without the data of a write, which have `data_bytes`.
+/// Decodes a request. `arguments` is the part after the header, without the data of a write, whose length is
+/// `data_bytes`.
 ///
-/// Gives `None` if something is cut off or out of bounds.
+/// Returns `None` if something is truncated or out of bounds.
 pub fn decode<'a>(header: &InHeader, arguments: &'a [u8], data_bytes: usize, form: Form) -> Option<Call<'a>> {
     let mut rest = Rest(arguments);
     let call = match header.opcode {
@@ -83,7 +84,7 @@ pub fn decode<'a>(header: &InHeader, arguments: &'a [u8], data_bytes: usize, for
             Call::Create { name, mode, umask, flags: flags as i32, kill_privileges }
         }
         opcode::TMPFILE => {
-            // After it follows the kernel's name for a file without one: `/`.
+            // The arguments are followed by the kernel's name for a nameless file, `/`.
             let CreateIn { flags, mode, umask, .. } = rest.take()?;
             Call::TemporaryFile { mode, umask, flags: flags as i32 }
         }
@@ -244,7 +245,7 @@ impl<'a> Rest<'a> {
         Some(value)
     }
 
-    /// A text that ends with a zero byte, of at most this many bytes.
+    /// A text that ends with a zero byte, of at most `bytes_max` bytes.
     fn text_of(&mut self, bytes_max: usize) -> Option<&'a CStr> {
         let bytes = &self.0[..self.0.len().min(bytes_max + 1)];
         let text = CStr::from_bytes_until_nul(bytes).ok()?;

@@ -1,6 +1,6 @@
-//! The entries of an answer to a listing.
+//! The directory entries in an answer.
 //!
-//! Owns: their layout, and that they are no more than the request has room for.
+//! Owns: their layout, and the limit to the size that the request has room for.
 
 use zerocopy::IntoBytes;
 
@@ -24,9 +24,9 @@ impl Listing {
         Listing { bytes: Vec::with_capacity((size as usize).min(64 << 10)), bytes_max: size as usize, plus }
     }
 
-    /// Adds an entry if there is room for it, and says whether there was. `kind` is that of `d_type`; a listing goes on
-    /// at `next_offset` after the entry. `entry` counts as a look-up unless its node is 0, which says that its
-    /// attributes are not known, as for `.` and `..`; it is needed only for a listing with attributes.
+    /// Adds an entry if there is room for it, and returns whether there was. `kind` is that of `d_type`; `next_offset`
+    /// is where a later listing continues after this entry. `entry` is used only in a listing with attributes. It
+    /// counts as a look-up, unless its node is 0, which means unknown attributes, as for `.` and `..`.
     pub fn add(&mut self, name: &[u8], number: u64, kind: u8, next_offset: u64, entry: &Entry) -> bool {
         let fixed = size_of::<EntryHead>() + if self.plus { size_of::<EntryOut>() } else { 0 };
         let bytes = (fixed + name.len()).next_multiple_of(ALIGNMENT);

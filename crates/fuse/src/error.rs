@@ -1,6 +1,6 @@
 //! The errors between a file system and the kernel.
 //!
-//! Owns: the error of making a mount, and the number by which the kernel knows a failed request.
+//! Owns: the error of making a mount, and the kernel's error number of a failed request.
 
 use std::io;
 
@@ -18,7 +18,7 @@ pub enum Error {
     NotPermitted {
         /// What was refused.
         what: &'static str,
-        /// How.
+        /// The system's error.
         source: io::Error,
     },
     /// The operating system refused.
@@ -41,14 +41,14 @@ impl Error {
     }
 }
 
-/// The number of an error, as the kernel gives it to the caller.
+/// An error number, as the kernel returns it to the calling program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Errno(i32);
 
 impl Errno {
     /// An error by its number in `errno.h`; any other number becomes `EIO`.
     pub fn new(number: i32) -> Errno {
-        // The kernel takes no others.
+        // The kernel accepts no other numbers.
         Errno(if (1..512).contains(&number) { number } else { libc::EIO })
     }
 

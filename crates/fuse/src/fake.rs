@@ -1,4 +1,4 @@
-//! A kernel's end without a kernel, for tests: a pair of sockets that keep the borders of messages.
+//! A fake kernel for tests: a pair of sockets that preserve the boundaries of messages.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -10,10 +10,10 @@ use crate::channel::Channel;
 use crate::protocol::arguments::{InHeader, InitIn};
 use crate::protocol::opcode;
 
-/// Nothing is waited for longer. *Units*: seconds.
+/// The time limit of every wait. *Units*: seconds.
 const WAIT_SECONDS_MAX: i64 = 20;
 
-/// The kernel's end.
+/// The kernel's side of the connection.
 pub struct Kernel {
     file: File,
 }
@@ -32,7 +32,7 @@ pub struct Answer {
     pub bytes: Vec<u8>,
 }
 
-/// A kernel's end, and a channel that blocks.
+/// The kernel's side, and a blocking channel.
 pub fn pair() -> (Kernel, Channel) {
     let mut ends = [0; 2];
     // SAFETY: the call writes two numbers into the array.
@@ -57,7 +57,7 @@ pub fn pair() -> (Kernel, Channel) {
 }
 
 impl Kernel {
-    /// Sends bytes as they are.
+    /// Sends bytes unchanged.
     pub fn send_raw(&self, bytes: &[u8]) {
         (&self.file).write_all(bytes).expect("the socket takes it");
     }
@@ -67,7 +67,7 @@ impl Kernel {
         self.send_raw(&request(opcode, unique, node, arguments));
     }
 
-    /// Agrees on everything that the other end likes.
+    /// Sends `INIT` with all features, and returns the answer.
     pub fn init(&self, minor: u32) -> Answer {
         let asked = InitIn { major: 7, minor, read_ahead_bytes_max: 131_072, flags: u32::MAX };
         let mut arguments = asked.as_bytes().to_vec();
@@ -97,7 +97,7 @@ pub fn request(opcode: u32, unique: u64, node: u64, arguments: &[u8]) -> Vec<u8>
     [header.as_bytes(), arguments].concat()
 }
 
-/// The bytes of arguments that are followed by others.
+/// The bytes of arguments, followed by `rest`.
 pub fn with<T: IntoBytes + Immutable>(arguments: T, rest: &[u8]) -> Vec<u8> {
     [arguments.as_bytes(), rest].concat()
 }

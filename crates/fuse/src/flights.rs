@@ -1,19 +1,19 @@
-//! The requests being served, so that an interrupt finds its own.
+//! The requests in flight, so that an interrupt finds its request.
 //!
-//! Owns: the state of each request between its arrival and its answer. Promises: a request is answered once, also if an
-//! interrupt and its own answer meet; an interrupt that another descriptor brings before its request was noted is not
-//! lost.
+//! Owns: the state of each request between its arrival and its answer. Promises: a request is answered once, even if an
+//! interrupt and its answer happen at the same time; an interrupt that arrives on another descriptor before its request
+//! is registered is not lost.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::channel::Channel;
 
-/// Interrupts that came before their request; this many are remembered. Numbers of requests are never used twice, so
-/// interrupts that came after their request's answer do no harm here.
+/// How many interrupts without a known request are remembered. Request numbers are never reused, so an interrupt that
+/// arrived after its request's answer does no harm here.
 const EARLY_MAX: usize = 256;
 
-/// A request that was not answered yet.
+/// A request in flight.
 struct Flight {
     channel: Arc<Channel>,
     can_be_cut_short: bool,
@@ -28,11 +28,11 @@ pub(crate) enum Interrupted {
     Answered,
     /// The request is marked.
     Marked,
-    /// It is not there: not yet, or not any more.
+    /// The request is not registered yet, or has ended.
     Unknown,
 }
 
-/// All requests that are being served.
+/// All requests in flight.
 #[derive(Default)]
 pub(crate) struct Flights {
     state: Mutex<State>,
@@ -49,7 +49,7 @@ impl Flights {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes a request.
+    /// Registers a request.
     pub fn begin(&self, unique: u64, channel: Arc<Channel>) {
         let mut state = self.state();
         let early = state.early.iter().position(|&early| early == unique);
@@ -57,8 +57,8 @@ impl Flights {
         state.flights.insert(unique, Flight { channel, can_be_cut_short: false, is_interrupted, is_answered: false });
     }
 
-    /// Lets an interrupt answer a request with `EINTR` from now on. Says whether it was interrupted before: then it is
-    /// answered now.
+    /// From now on, an interrupt answers this request with `EINTR`. If it was interrupted before, answers it now and
+    /// returns true.
     pub fn can_be_cut_short(&self, unique: u64) -> bool {
         let mut state = self.state();
         let Some(flight) = state.flights.get_mut(&unique) else { return false };
@@ -78,7 +78,7 @@ impl Flights {
         self.state().flights.get(&unique).is_some_and(|flight| flight.is_interrupted)
     }
 
-    /// Takes an interrupt.
+    /// Handles an interrupt.
     pub fn interrupt(&self, unique: u64) -> Interrupted {
         let mut state = self.state();
         let Some(flight) = state.flights.get_mut(&unique) else {
@@ -93,14 +93,14 @@ impl Flights {
             return Interrupted::Marked;
         }
         flight.is_answered = true;
-        // On the descriptor that brought the request: on another the kernel would not know it.
+        // Answer on the descriptor that received the request: the kernel would not find it on another one.
         let channel = flight.channel.clone();
         drop(state);
         channel.send(unique, -libc::EINTR, &[]);
         Interrupted::Answered
     }
 
-    /// Takes a request off. Gives its descriptor if it is still to be answered.
+    /// Removes a request. Returns its descriptor if it is not answered yet.
     pub fn end(&self, unique: u64) -> Option<Arc<Channel>> {
         let flight = self.state().flights.remove(&unique)?;
         (!flight.is_answered).then_some(flight.channel)

@@ -1,4 +1,4 @@
-//! For the fuzz target: a whole request, from its bytes to its meaning, with every promised property.
+//! For the fuzz target: decodes a whole request and checks every promised property.
 
 use zerocopy::FromBytes;
 
@@ -8,10 +8,10 @@ use crate::protocol::arguments::{HEAD_BYTES, InHeader};
 use crate::protocol::{NAME_BYTES_MAX, XATTR_BYTES_MAX, opcode};
 use crate::request::Call;
 
-/// The limits for reading requests.
+/// The size limit of a request.
 const REQUEST_BYTES_MAX: u32 = 1 << 20;
 
-/// Reads a request out of bytes as a worker does; panics if a promise is broken.
+/// Decodes a request as a worker does; panics if a promise is broken.
 pub fn request(bytes: &[u8], has_wide_setxattr: bool) {
     let Ok((header, rest)) = InHeader::read_from_prefix(bytes) else { return };
     if header.opcode == opcode::INIT {

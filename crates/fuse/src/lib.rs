@@ -1,24 +1,25 @@
-//! The kernel's FUSE protocol: one trait for a file system, one loop of requests.
+//! The kernel's FUSE protocol: a trait for file systems, and the loop that serves their requests.
 //!
-//! Owns: reading requests and bounding all that is in them, answers, `INIT`, interrupts, the memory of requests,
-//! threads, mounts. Leaves to others: every file system. Promises: any bytes of the kernel, or of a stand-in, are a
-//! request, an answer of `EINVAL`, or nothing; never a panic.
+//! Owns: decoding requests and checking their bounds, answers, `INIT`, interrupts, the memory of requests, threads,
+//! mounts. Leaves to others: the file systems. Promises: any bytes from the kernel lead to a request, an answer
+//! `EINVAL`, or nothing, never to a panic.
 //!
 //! | file | what is in it |
 //! |---|---|
 //! | `protocol` | numbers and layouts |
-//! | `decode`, `request` | from bytes to requests |
-//! | `reply`, `attributes`, `directory` | from answers to bytes |
+//! | `decode`, `request` | decoding bytes into requests |
+//! | `reply`, `attributes`, `directory` | encoding answers into bytes |
 //! | `negotiate` | `INIT` |
 //! | `channel`, `mount`, `notify` | the kernel's side |
-//! | `pool`, `flights` | memory of requests, and the requests under way |
+//! | `pool`, `flights` | memory of requests, and the requests in flight |
 //! | `connection` | the loop: one step reads one request and hands it over |
-//! | `crew` | threads that go from step to step |
+//! | `crew` | threads that run the loop |
 //!
-//! A program with an event loop steps a [`Worker`] whenever its descriptor is readable; another starts a [`Crew`].
+//! A program with an event loop calls [`Worker::step`] whenever its descriptor is readable; a program without one
+//! starts a [`Crew`].
 //!
 //! # Examples
-//! A file system with nothing in it:
+//! An empty file system:
 //! ```
 //! use nectary_fuse::{Call, FileSystem, Reply, Request};
 //!

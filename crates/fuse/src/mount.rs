@@ -1,7 +1,7 @@
-//! A FUSE mount: attached to a directory, or to none.
+//! A FUSE mount, attached to a directory or attached nowhere.
 //!
-//! Owns: the calls that make it and end it. A mount that is attached nowhere cannot be found, leaves nothing behind
-//! when its process dies, and lives as long as one of its files is open.
+//! Owns: the calls that make and end a mount. A mount that is attached nowhere has no path, leaves nothing behind when
+//! its process dies, and exists as long as one of its files is open.
 
 use std::ffi::{CStr, CString};
 use std::io;
@@ -29,17 +29,17 @@ const ATTRIBUTE_READ_ONLY: libc::c_uint = 1;
 pub struct MountOptions {
     /// The source in lists of mounts.
     pub source: String,
-    /// The text in lists of mounts after `fuse.`; may be empty.
+    /// The text after `fuse.` in lists of mounts; may be empty.
     pub subtype: String,
-    /// The kind of the root, as in `st_mode`, and its permissions, until the kernel asks for them.
+    /// Kind and permissions of the root, as in `st_mode`, until the kernel requests its attributes.
     pub root_mode: u32,
-    /// Other users than the one who mounts it may use it.
+    /// Whether all users may use it, not only the one who mounts it.
     pub for_all: bool,
-    /// The kernel checks permissions by mode and owner.
+    /// Whether the kernel checks permissions by mode and owner.
     pub default_permissions: bool,
-    /// Nothing is written.
+    /// Whether it is mounted read-only.
     pub read_only: bool,
-    /// Programs on it can be run.
+    /// Whether programs on it can be run.
     pub programs: bool,
 }
 
@@ -111,8 +111,8 @@ impl Mount {
     }
 }
 
-/// Takes the uppermost mount off a directory. One that is in use is refused as busy, or with `lazily` ends with its
-/// last user.
+/// Unmounts the topmost mount of a directory. If it is in use, the call fails as busy; with `lazily` it succeeds, and
+/// the mount ends with its last user.
 pub fn unmount(directory: &Path, lazily: bool) -> io::Result<()> {
     let path = CString::new(directory.as_os_str().as_bytes())?;
     let flags = libc::UMOUNT_NOFOLLOW | if lazily { libc::MNT_DETACH } else { 0 };

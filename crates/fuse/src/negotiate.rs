@@ -1,7 +1,7 @@
-//! `INIT`: what kernel and file system agree on.
+//! `INIT`: the negotiation of features between kernel and file system.
 //!
-//! Owns: the answer to the kernel's first request. Promises: nothing is taken that was not offered; requests are as
-//! large as the kernel allows and the file system has memory for.
+//! Owns: the answer to the kernel's first request. Promises: only offered features are accepted; requests are as large
+//! as the kernel allows and the file system has memory for.
 
 use zerocopy::FromBytes;
 
@@ -12,14 +12,14 @@ use crate::protocol::{MAJOR, MINOR, MINOR_MIN, PAGE_BYTES, features};
 
 /// Without [`features::MAX_PAGES`] a request has at most this many pages.
 const PAGES_WITHOUT_FEATURE: usize = 32;
-/// If the kernel does not say how many pages it allows, these are: all that have [`features::MAX_PAGES`] do.
+/// The pages assumed if the kernel does not report its limit: every kernel with [`features::MAX_PAGES`] allows them.
 const PAGES_EVERYWHERE: usize = 256;
-/// The field of the protocol has no more.
+/// The largest value of the protocol's field.
 const PAGES_MAX: usize = u16::MAX as usize;
-/// The file in which the kernel says how many pages a request may have.
+/// The file with the kernel's limit on the pages of a request.
 const PAGES_LIMIT: &str = "/proc/sys/fs/fuse/max_pages_limit";
 
-/// The bytes of one request that the kernel allows on this machine.
+/// The kernel's size limit of one request on this machine, in bytes.
 pub fn request_bytes_allowed() -> usize {
     let text = std::fs::read_to_string(PAGES_LIMIT).ok();
     let pages = text.and_then(|text| text.trim().parse().ok()).unwrap_or(PAGES_EVERYWHERE);
@@ -29,9 +29,9 @@ pub fn request_bytes_allowed() -> usize {
 /// The features that a file system wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Wishes {
-    /// Bits of [`features`], beside [`features::ALWAYS`].
+    /// Bits of [`features`], in addition to [`features::ALWAYS`].
     pub features: u64,
-    /// How many requests that nobody waits for by himself, such as asynchronous direct I/O, may be under way at once.
+    /// How many background requests, such as asynchronous direct I/O, may be in flight.
     pub background_max: u16,
     /// The granularity of times. *Units*: nanoseconds.
     pub time_granularity_ns: u32,
@@ -43,19 +43,19 @@ impl Default for Wishes {
     }
 }
 
-/// What was agreed on.
+/// The result of the negotiation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Agreed {
     /// The minor version of the protocol.
     pub minor: u32,
     /// Bits of [`features`].
     pub features: u64,
-    /// The most bytes of a read or a write.
+    /// The size limit of a read or a write, in bytes.
     pub request_bytes_max: u32,
 }
 
 impl Agreed {
-    /// Whether all of some bits of [`features`] are agreed on.
+    /// Whether all given bits of [`features`] are agreed on.
     pub fn has(&self, features: u64) -> bool {
         self.features & features == features
     }
@@ -69,11 +69,11 @@ impl Agreed {
 /// The answer to `INIT`.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
-    /// It is agreed.
+    /// The negotiation succeeded.
     Agreed(Agreed, InitOut),
-    /// The kernel is to ask again, in this version.
+    /// The kernel must send `INIT` again, in this version.
     Again(InitOut),
-    /// The kernel is too old, or the request is cut off.
+    /// The kernel is too old, or the request is truncated.
     Refused,
 }
 

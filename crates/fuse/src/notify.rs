@@ -1,6 +1,6 @@
-//! Messages that no request of the kernel caused: something in its cache is old.
+//! Messages to the kernel without a request: something in its cache is outdated.
 //!
-//! Owns: their layout. They may wait for locks of the kernel that a request holds, so they must not be sent from inside
+//! Owns: their layout. They may wait for kernel locks that a request holds, so they must not be sent from
 //! [`serve`](crate::FileSystem::serve).
 
 use std::io::{self, IoSlice};
@@ -16,7 +16,7 @@ const EXPIRE: u32 = 1;
 
 /// A descriptor by which the kernel is notified.
 ///
-/// *Errors* of all methods: the kernel's. It does not know nodes and entries that it has not cached; that is none.
+/// *Errors* of all methods: the kernel's. A node or entry that the kernel has not cached is no error.
 #[derive(Debug)]
 pub struct Notifier {
     channel: Channel,
@@ -35,14 +35,14 @@ impl Notifier {
         }
     }
 
-    /// The attributes of a node are old, and so are `length` bytes of its contents from `offset` on: all of them for a
-    /// length of 0, none for an offset below 0.
+    /// The attributes of a node are outdated, and so are `length` bytes of its contents from `offset` on; a length of 0
+    /// means up to the end, an offset below 0 means no contents.
     pub fn invalidate_node(&self, node: u64, offset: i64, length: i64) -> io::Result<()> {
         let out = InvalidateNodeOut { node, offset, length };
         self.tell(notice::INVALIDATE_NODE, &[IoSlice::new(out.as_bytes())])
     }
 
-    /// A name in a directory is old. With `expires` the kernel only looks it up again, and what is mounted on it stays.
+    /// A name in a directory is outdated. With `expires` the kernel only looks it up again, and keeps mounts on it.
     pub fn invalidate_entry(&self, parent: u64, name: &[u8], expires: bool) -> io::Result<()> {
         let name_bytes = u32::try_from(name.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
         let out = InvalidateEntryOut { parent, name_bytes, flags: if expires { EXPIRE } else { 0 } };
@@ -56,7 +56,7 @@ impl Notifier {
         self.tell(notice::DELETE, &[IoSlice::new(out.as_bytes()), IoSlice::new(name), IoSlice::new(&[0])])
     }
 
-    /// All names are old: the kernel looks each up again at its next use. Linux 6.16 or later.
+    /// All names are outdated: the kernel looks each up again at its next use. Linux 6.16 or later.
     pub fn next_epoch(&self) -> io::Result<()> {
         self.tell(notice::NEXT_EPOCH, &[])
     }

@@ -1,7 +1,7 @@
-//! Memory for data: a fixed number of aligned buffers of one size, which requests take turns to have.
+//! Memory for data: a fixed number of aligned buffers of one size, which requests share.
 //!
-//! Owns: the buffers, and the order of their waiters. Promises: never more than its bytes are out at once; they are
-//! there before the first request; who waits is served in the order of asking. Leaves to others: the contents of the
+//! Owns: the buffers, and the queue of waiters. Promises: the pool never hands out more than its size; the buffers are
+//! allocated before the first request; waiters are served in order of arrival. Leaves to others: the contents of the
 //! buffers.
 
 use std::fmt;
@@ -14,7 +14,7 @@ use std::thread::Thread;
 use nectary_block::Buffer;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// The most units that a pool may have.
+/// How many units a pool may have.
 const UNITS_MAX: usize = 1 << 20;
 
 /// A fixed number of buffers.
@@ -57,9 +57,9 @@ impl Pool {
         bytes.div_ceil(self.shared.unit_bytes).max(1)
     }
 
-    /// Takes memory for this many bytes, once it is there. `None` if the whole pool has less.
+    /// Waits for memory of this many bytes and takes it. `None` if the whole pool has less.
     ///
-    /// *Cancel safety*: a wait that is dropped has taken nothing.
+    /// *Cancel safety*: a dropped wait has taken nothing.
     pub async fn take(&self, bytes: usize) -> Option<Data> {
         let units = self.units_of(bytes);
         if units > self.shared.units {
@@ -81,7 +81,7 @@ impl Pool {
             let left = free.len().saturating_sub(units);
             buffers.extend(free.drain(left..));
         }
-        // Buffers that a failed operation kept are replaced.
+        // Replace buffers that a failed operation did not return.
         buffers.resize_with(units, || Buffer::zeroed(self.shared.unit_bytes));
         let mut data = Data { buffers, length: 0, pool: self.clone(), turn: Some(turn) };
         data.set_len(bytes);
@@ -93,7 +93,7 @@ impl Pool {
     }
 }
 
-/// Memory of a pool; it goes back when it is dropped.
+/// Memory of a pool; dropping this returns it.
 pub struct Data {
     buffers: Vec<Buffer>,
     length: usize,
@@ -112,7 +112,7 @@ impl Data {
         self.length == 0
     }
 
-    /// Sets how many bytes are in use, at most as many as there is room for. Buffers that are not needed go back.
+    /// Sets how many bytes are in use, limited to the available room. Returns buffers that are not needed to the pool.
     pub fn set_len(&mut self, bytes: usize) {
         let unit = self.pool.unit_bytes();
         let units = self.pool.units_of(bytes).min(self.buffers.len());
@@ -131,7 +131,8 @@ impl Data {
         }
     }
 
-    /// Takes the first `bytes` out of it, whole buffers; the rest has its full length, and may have no buffers.
+    /// Splits off the buffers of the first `bytes` bytes. The rest has the full length of its buffers, and may have no
+    /// buffers.
     pub(crate) fn split_to(&mut self, bytes: usize) -> Data {
         let units = self.pool.units_of(bytes).min(self.buffers.len());
         let rest = self.buffers.split_off(units);
@@ -143,9 +144,9 @@ impl Data {
         data
     }
 
-    /// Makes it as long as `bytes` needs again, once there is memory. At most as much as the pool has.
+    /// Waits for memory and adds buffers until `bytes` fit again, limited to the size of the pool.
     ///
-    /// *Cancel safety*: a wait that is dropped has changed nothing.
+    /// *Cancel safety*: a dropped wait has changed nothing.
     pub(crate) async fn refill(&mut self, bytes: usize) {
         let missing = self.pool.units_of(bytes).min(self.pool.shared.units).saturating_sub(self.buffers.len());
         if missing > 0
@@ -182,7 +183,8 @@ impl Data {
         self.slices().flatten().copied().collect()
     }
 
-    /// Takes the buffers, for a device that owns them until its end. Their turn stays with this value.
+    /// Takes the buffers out, for a device operation that owns them. They still count as in use as long as this value
+    /// exists.
     pub fn take(&mut self) -> Vec<Buffer> {
         std::mem::take(&mut self.buffers)
     }
@@ -201,12 +203,12 @@ impl fmt::Debug for Data {
 
 impl Drop for Data {
     fn drop(&mut self) {
-        // The buffers are there before the turn ends.
+        // Return the buffers before the permit is released.
         give_back(&self.pool, std::mem::take(&mut self.buffers));
     }
 }
 
-/// Puts buffers back; one of another size is not the pool's.
+/// Returns buffers to the pool; drops those of another size, because they are not the pool's.
 fn give_back(pool: &Pool, mut buffers: Vec<Buffer>) {
     let unit = pool.unit_bytes();
     buffers.retain(|buffer| buffer.capacity() == unit);
@@ -217,7 +219,7 @@ fn give_back(pool: &Pool, mut buffers: Vec<Buffer>) {
     free.append(&mut buffers);
 }
 
-/// Waits for a future on this thread.
+/// Runs a future on this thread.
 pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
     struct Unpark(Thread);
     impl Wake for Unpark {
@@ -253,7 +255,7 @@ mod tests {
             let pool = pool.clone();
             move || pool.take_blocking(4 * 4096).unwrap().len()
         });
-        // Buffers that a device kept are replaced.
+        // Buffers that a device did not return are replaced.
         drop(second.take());
         drop((first, second));
         assert_eq!(waiting.join().unwrap(), 4 * 4096);

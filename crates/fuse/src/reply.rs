@@ -1,7 +1,8 @@
 //! The answer to one request.
 //!
-//! Owns: the forms of answers. Promises: a request is answered once; one whose reply is dropped fails with `EIO`; no
-//! answer is longer than the request has room for; it goes back on the descriptor that brought the request.
+//! Owns: the forms of answers. Promises: a request is answered once; if its reply is dropped, the request fails with
+//! `EIO`; no answer is longer than the request has room for; the answer is written to the descriptor that received the
+//! request.
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -18,20 +19,20 @@ use crate::protocol::XATTR_BYTES_MAX;
 use crate::protocol::answers::{CopyOut, LockOut, OpenOut, SeekOut, WriteOut, XattrOut};
 use crate::request::{Call, Lock};
 
-/// How a request is answered, now or later, on any thread.
+/// Answers a request, now or later, on any thread.
 pub struct Reply {
     flights: Arc<Flights>,
     unique: u64,
-    /// The most bytes of the answer.
+    /// The size limit of the answer, in bytes.
     bytes_max: usize,
-    /// Whether a copy's answer has room for more than 32 bits.
+    /// Whether the answer to a copy has 64 bits for the length.
     is_wide: bool,
     is_answered: bool,
-    /// Counts it among the requests under way.
+    /// Counts the request as in flight.
     _turn: OwnedSemaphorePermit,
 }
 
-/// The most bytes of an answer that is neither file data nor a list of names: a page.
+/// The size limit of an answer that is neither file data nor a list of names: a page.
 const OTHER_BYTES_MAX: usize = 4096;
 
 impl Reply {
@@ -47,13 +48,14 @@ impl Reply {
         Reply { flights, unique, bytes_max, is_wide, is_answered: false, _turn: turn }
     }
 
-    /// Lets a signal to the waiter answer the request at once with `EINTR`; the later answer is then dropped. For what
-    /// changes nothing: a write that is answered early could land after a later one.
+    /// Allows an interrupt of the waiting process to answer the request at once with `EINTR`; the later answer is then
+    /// dropped. Only for requests that change nothing: a write answered early could take effect after a later one.
     pub fn can_be_cut_short(&self) {
         self.flights.can_be_cut_short(self.unique);
     }
 
-    /// Whether the waiter was interrupted. It is answered all the same, with `EINTR` if it did not happen.
+    /// Whether the waiting process was interrupted. The request must be answered nevertheless, with `EINTR` if it was
+    /// not done.
     pub fn is_interrupted(&self) -> bool {
         self.flights.is_interrupted(self.unique)
     }
@@ -65,22 +67,22 @@ impl Reply {
         }
     }
 
-    /// It is done; the kernel expects no answer.
+    /// Success without data.
     pub fn ok(self) {
         self.send(0, &[]);
     }
 
-    /// It failed.
+    /// Failure.
     pub fn error(self, error: Errno) {
         self.send(-error.number(), &[]);
     }
 
-    /// It failed with a number of `errno.h`.
+    /// Failure with a number of `errno.h`.
     pub fn errno(self, number: i32) {
         self.error(Errno::new(number));
     }
 
-    /// It is done, or it failed.
+    /// Success or failure.
     pub fn done(self, result: Result<(), Errno>) {
         match result {
             Ok(()) => self.ok(),
@@ -88,7 +90,7 @@ impl Reply {
         }
     }
 
-    /// Bytes in several parts: of a read, where fewer than were requested say that the file ends there.
+    /// Bytes in several parts, for example of a read; fewer bytes than requested mean that the file ends there.
     pub fn parts(self, parts: &[IoSlice<'_>]) {
         let bytes: usize = parts.iter().map(|part| part.len()).sum();
         if bytes > self.bytes_max { self.errno(libc::EIO) } else { self.send(0, parts) }
@@ -108,12 +110,12 @@ impl Reply {
         self.layout(&entry.out());
     }
 
-    /// Attributes, to be believed for this long.
+    /// Attributes, which the kernel may cache for the time `valid`.
     pub fn attributes(self, attributes: &Attributes, valid: Duration) {
         self.layout(&attributes.out(valid));
     }
 
-    /// Attributes, as `statx` gives them.
+    /// Attributes in the form of `statx`.
     pub fn statx(self, attributes: &Attributes, valid: Duration) {
         self.layout(&attributes.statx_out(valid));
     }
@@ -123,7 +125,7 @@ impl Reply {
         self.layout(&OpenOut { handle, flags, padding: 0 });
     }
 
-    /// A node that was made and a handle on it.
+    /// A new node and a handle on it.
     pub fn created(self, entry: &Entry, handle: u64, flags: u32) {
         let (entry, open) = (entry.out(), OpenOut { handle, flags, padding: 0 });
         self.send(0, &[IoSlice::new(entry.as_bytes()), IoSlice::new(open.as_bytes())]);
@@ -148,7 +150,7 @@ impl Reply {
         self.layout(&sizes.out());
     }
 
-    /// An extended attribute, or a list of names: the bytes, or their number if the request has no room for any.
+    /// An extended attribute, or a list of names: the bytes, or only their number if the request asks for size 0.
     pub fn xattr(self, value: &[u8]) {
         match u32::try_from(value.len()) {
             Ok(size) if self.bytes_max == 0 => self.layout(&XattrOut { size, padding: 0 }),
@@ -157,7 +159,7 @@ impl Reply {
         }
     }
 
-    /// The lock that stands in the way, or one of the kind `F_UNLCK`.
+    /// The conflicting lock, or one of kind `F_UNLCK` if there is none.
     pub fn lock(self, lock: &Lock) {
         let Lock { start, end, process, .. } = *lock;
         self.layout(&LockOut { start, end, kind: lock.kind as u32, process });
@@ -168,7 +170,7 @@ impl Reply {
         self.layout(&SeekOut { offset });
     }
 
-    /// Entries of a directory; none say that it ends.
+    /// Entries of a directory; an empty list means the end.
     pub fn listing(self, listing: &Listing) {
         self.bytes(listing.bytes());
     }

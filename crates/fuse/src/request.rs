@@ -1,122 +1,119 @@
 //! The kernel's requests to a file system.
 //!
-//! Owns: the requests as a file system sees them. Leaves to others: their reading out of bytes
-//! ([`decode`](crate::decode)).
+//! Owns: the requests as a file system sees them. Leaves to others: decoding them ([`decode`](crate::decode)).
 
 use std::ffi::CStr;
 
 use crate::pool::Data;
 
-/// Who asks.
+/// The process that caused a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Caller {
-    /// The user, as this process's user namespace sees it.
+    /// The user, in this process's user namespace.
     pub user: u32,
     /// The group.
     pub group: u32,
-    /// The *thread*, as this process's pid namespace sees it; 0 if it has none there, and for the kernel's own
-    /// requests.
+    /// The *thread*, in this process's pid namespace; 0 if it is not visible there, and for the kernel's own requests.
     pub thread: u32,
 }
 
-/// A request that wants an answer.
+/// A request that must be answered.
 #[derive(Debug)]
 pub struct Request<'a> {
-    /// The kernel's number of the request; no two are alike.
+    /// The kernel's unique number of the request.
     pub unique: u64,
-    /// The node that it is about: for names, the directory that they are in.
+    /// The node that it is about; for a call with names, their directory.
     pub node: u64,
-    /// Who asks.
+    /// The process that caused it.
     pub caller: Caller,
-    /// What is asked.
+    /// The operation and its arguments.
     pub call: Call<'a>,
-    /// The data of a [`Call::Write`], as many as it names; of no other.
+    /// The data of a [`Call::Write`], of the length that it states; `None` for other calls.
     pub data: Option<Data>,
 }
 
-/// What is asked. Names are never empty, have no `/` in them and are neither `.` nor `..`; any other bytes they may
-/// have.
+/// The operation of a request. Names are not empty, contain no `/`, and are neither `.` nor `..`; they may contain any
+/// other bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs)] // The fields are those of the system calls, under whole words.
+#[allow(missing_docs)] // The fields are those of the system calls, with full words as names.
 pub enum Call<'a> {
-    /// The node of a name in a directory.
+    /// Looks up a name in a directory.
     LookUp { name: &'a CStr },
-    /// Attributes.
+    /// Returns attributes.
     GetAttributes { handle: Option<u64> },
-    /// Attributes with the additions of `statx`.
+    /// Returns attributes with the additions of `statx`.
     StatX { handle: Option<u64>, flags: u32, mask: u32 },
-    /// A change of attributes.
+    /// Changes attributes.
     SetAttributes(SetAttributes),
-    /// The target of a symbolic link.
+    /// Returns the target of a symbolic link.
     ReadLink,
-    /// A new symbolic link.
+    /// Makes a symbolic link.
     SymbolicLink { name: &'a CStr, target: &'a CStr },
-    /// A new file, or a device of a [number](crate::protocol::decode_device).
+    /// Makes a file, or a device file with a [number](crate::protocol::decode_device).
     MakeNode { name: &'a CStr, mode: u32, device: u32, umask: u32 },
-    /// A new directory.
+    /// Makes a directory.
     MakeDirectory { name: &'a CStr, mode: u32, umask: u32 },
-    /// A name of a file is to go.
+    /// Removes a name of a file.
     Unlink { name: &'a CStr },
-    /// A directory is to go.
+    /// Removes a directory.
     RemoveDirectory { name: &'a CStr },
-    /// A name moves; the flags are those of `renameat2`.
+    /// Renames; the flags are those of `renameat2`.
     Rename { name: &'a CStr, new_parent: u64, new_name: &'a CStr, flags: u32 },
-    /// A further name for a node, in the directory that the request is about.
+    /// Adds a name for a node, in the directory that the request is about.
     Link { node: u64, new_name: &'a CStr },
-    /// A handle on a file.
+    /// Opens a file.
     Open { flags: i32, kill_privileges: bool },
-    /// A new file and a handle on it.
+    /// Makes a file and opens it.
     Create { name: &'a CStr, mode: u32, umask: u32, flags: i32, kill_privileges: bool },
-    /// A new file without a name and a handle on it.
+    /// Makes a file without a name and opens it.
     TemporaryFile { mode: u32, umask: u32, flags: i32 },
-    /// Bytes of a file.
+    /// Reads from a file.
     Read(Read),
-    /// Bytes for a file.
+    /// Writes to a file.
     Write(Write),
-    /// Sizes of the file system.
+    /// Returns the sizes of the file system.
     StatFs,
-    /// A handle has no user any more.
+    /// Closes a handle that has no more users.
     Release { handle: u64, flags: i32, owner: u64, flush: bool, unlock: bool },
-    /// A handle on a directory has no user any more.
+    /// Closes a handle on a directory.
     ReleaseDirectory { handle: u64 },
-    /// The written bytes are to survive.
+    /// Makes the bytes written to a file durable.
     Sync { handle: u64, data_only: bool },
-    /// The names in a directory are to survive.
+    /// Makes the names in a directory durable.
     SyncDirectory { handle: u64, data_only: bool },
-    /// Everything is to survive.
+    /// Makes the whole file system durable.
     SyncFileSystem,
-    /// One of the descriptors of a handle was closed; locks of this owner end.
+    /// One of the descriptors of a handle was closed; releases the locks of this owner.
     Flush { handle: u64, owner: u64 },
-    /// An extended attribute; the flags are those of `setxattr`.
+    /// Sets an extended attribute; the flags are those of `setxattr`.
     SetXattr { name: &'a CStr, value: &'a [u8], flags: u32, kill_group_id: bool },
-    /// The value of an extended attribute; its length only where `size` is 0.
+    /// Returns the value of an extended attribute; only its length if `size` is 0.
     GetXattr { name: &'a CStr, size: u32 },
-    /// The names of all extended attributes, each with a zero byte; their length only where `size` is 0.
+    /// Returns the names of all extended attributes, each with a zero byte; only their length if `size` is 0.
     ListXattr { size: u32 },
-    /// An extended attribute is to go.
+    /// Removes an extended attribute.
     RemoveXattr { name: &'a CStr },
-    /// A handle on a directory.
+    /// Opens a directory.
     OpenDirectory { flags: i32 },
-    /// Entries of a directory, with their attributes where `plus` is true.
+    /// Lists entries of a directory, with their attributes if `plus` is true.
     ReadDirectory { handle: u64, offset: u64, size: u32, plus: bool },
-    /// A lock that stands in the way of this one.
+    /// Returns a lock that conflicts with this one.
     GetLock(Lock),
-    /// A lock; `waits` if it may be waited for. It must not be waited for inside
-    /// [`serve`](crate::FileSystem::serve).
+    /// Sets a lock; if `waits`, waits until it is free, but not inside [`serve`](crate::FileSystem::serve).
     SetLock { lock: Lock, waits: bool },
-    /// Whether the caller may.
+    /// Checks whether the caller has access.
     Access { mask: u32 },
-    /// The next data or the next hole.
+    /// Finds the next data or the next hole.
     Seek { handle: u64, offset: u64, whence: i32 },
-    /// Room, a hole or zeroes; the mode is that of `fallocate`.
+    /// Allocates blocks, punches a hole or writes zeroes; the mode is that of `fallocate`.
     Allocate { handle: u64, offset: u64, length: u64, mode: i32 },
-    /// Bytes from one file to another.
+    /// Copies bytes from one file to another.
     Copy(Copy),
-    /// The block of a disk.
+    /// Returns the number of a file's block on its disk.
     BlockMap { block: u64, block_bytes: u32 },
-    /// An `ioctl` with its input.
+    /// Calls an `ioctl`, with its input.
     Ioctl { handle: u64, flags: u32, command: u32, argument: u64, input: &'a [u8], output_bytes_max: u32 },
-    /// Whether something could be read or written.
+    /// Returns whether the file can be read or written without waiting.
     Poll { handle: u64, kernel_handle: u64, flags: u32, events: u32 },
     /// An operation that this version does not know.
     Other(u32),
@@ -127,9 +124,9 @@ pub enum Call<'a> {
 pub struct Read {
     /// Of the open file.
     pub handle: u64,
-    /// *Units*: bytes. With `size` it stays below 2^63.
+    /// *Units*: bytes. `offset + size` is below 2^63.
     pub offset: u64,
-    /// At most as much as a request may have.
+    /// At most the size limit of a request.
     pub size: u32,
     /// The flags with which the file is open.
     pub flags: i32,
@@ -140,9 +137,9 @@ pub struct Read {
 /// A write; its data are the request's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Write {
-    /// That of the open file; a guess if `from_page_cache` is true.
+    /// That of the open file; possibly of another open file of this node if `from_page_cache` is true.
     pub handle: u64,
-    /// *Units*: bytes. With `size` it stays below 2^63.
+    /// *Units*: bytes. `offset + size` is below 2^63.
     pub offset: u64,
     /// The length of the data.
     pub size: u32,
@@ -150,9 +147,9 @@ pub struct Write {
     pub flags: i32,
     /// The owner of the locks, if the kernel says so.
     pub owner: Option<u64>,
-    /// It is written back from the page cache: the caller is not the writer.
+    /// Whether it is written back from the page cache; then the caller is not the writer.
     pub from_page_cache: bool,
-    /// Set-user-id bits and capabilities are to be cleared.
+    /// Whether set-user-id bits and capabilities must be cleared.
     pub kill_privileges: bool,
 }
 
@@ -178,37 +175,37 @@ pub struct SetAttributes {
 pub struct Lock {
     /// Of the open file.
     pub handle: u64,
-    /// Whose lock it is.
+    /// The owner of the lock.
     pub owner: u64,
     /// The first byte.
     pub start: u64,
-    /// The last byte; `i64::MAX` for the end of the file, wherever that will be.
+    /// The last byte; `i64::MAX` means up to the end of the file, even if it grows.
     pub end: u64,
     /// `F_RDLCK`, `F_WRLCK` or `F_UNLCK`.
     pub kind: i32,
     /// The process.
     pub process: u32,
-    /// It comes from `flock`.
+    /// Whether it comes from `flock`.
     pub is_flock: bool,
 }
 
-/// Bytes from one file to another; both ranges stay below 2^63.
+/// A copy of bytes from one file to another; both ranges end below 2^63.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Copy {
     /// That of the file that is read; its node is the request's.
     pub handle: u64,
-    /// Where from.
+    /// The offset in the file that is read.
     pub offset: u64,
     /// The node of the file that is written.
     pub to_node: u64,
     /// Its handle.
     pub to_handle: u64,
-    /// Where to.
+    /// The offset in the file that is written.
     pub to_offset: u64,
     /// *Units*: bytes.
     pub length: u64,
     /// Those of `copy_file_range`.
     pub flags: u64,
-    /// Whether the answer has room for more than 32 bits.
+    /// Whether the answer has 64 bits for the length.
     pub is_wide: bool,
 }

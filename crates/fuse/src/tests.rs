@@ -1,4 +1,4 @@
-//! The loop of requests over a pair of sockets, without a kernel.
+//! The request loop over a pair of sockets, without a kernel.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex};
@@ -11,10 +11,10 @@ use crate::protocol::arguments::*;
 use crate::protocol::opcode;
 use crate::{Call, Connection, Crew, Errno, FileSystem, Limits, Lock, Reply, Request};
 
-/// Nothing is waited for longer.
+/// The time limit of every wait.
 const WAIT: Duration = Duration::from_secs(20);
 
-/// A file system that does as its requests say: the node is the command.
+/// A file system that does what its requests say: the node number is the command.
 #[derive(Default)]
 struct Script {
     state: Mutex<State>,
@@ -42,7 +42,7 @@ const GATE: u64 = 3;
 const DROP: u64 = 4;
 /// Panics.
 const PANIC: u64 = 5;
-/// Keeps the reply, which an interrupt may answer.
+/// Keeps the reply; an interrupt may answer the request.
 const HOLD_CUT_SHORT: u64 = 6;
 
 impl Script {
@@ -71,7 +71,7 @@ impl FileSystem for Script {
         state.serving_max = state.serving_max.max(state.serving);
         self.changed.notify_all();
         match (request.node, request.call) {
-            // The lock is free as soon as it is unlocked.
+            // An unlock grants the lock to the first waiter.
             (_, Call::SetLock { lock: Lock { kind: libc::F_UNLCK, .. }, .. }) => {
                 if let Some(waiting) = state.held.pop_front() {
                     waiting.ok();
@@ -180,7 +180,7 @@ fn nothing_is_served_before_both_have_agreed_and_they_agree_once() {
     assert_eq!(run.kernel().init(38).error, -libc::EIO);
     run.kernel().send(opcode::READ, 4, AT_ONCE, &read(10));
     assert_eq!(run.kernel().answer().unwrap().bytes, [7; 10]);
-    // An answer is never longer than the request has room for.
+    // A read of more than the size limit is refused.
     run.kernel().send(opcode::READ, 6, AT_ONCE, &read(2 << 20));
     assert_eq!(run.answer(), (6, -libc::EINVAL));
 }
@@ -194,8 +194,8 @@ fn data_of_writes_arrive_whole_at_every_length_around_a_unit() {
         let write = WriteIn { size: length as u32, offset: 512, ..WriteIn::default() };
         if length > 100_000 {
             let full: libc::c_int = 1 << 20;
-            // The test's sockets take messages as large as their buffers.
-            // SAFETY: the option is read from the value, which outlives the call.
+            // A socket accepts messages up to the size of its buffer. SAFETY: the option is read from the value, which
+            // outlives the call.
             unsafe {
                 libc::setsockopt(
                     std::os::fd::AsRawFd::as_raw_fd(run.kernel()),
@@ -241,12 +241,12 @@ fn requests_that_are_cut_off_are_refused_at_every_length() {
             assert_eq!(run.answer(), (4, -libc::EINVAL), "operation {opcode} at {length}");
         }
     }
-    // A length in the head that is not that of the message.
+    // The length in the header differs from that of the message.
     let mut bytes = request(opcode::READ, 6, AT_ONCE, &read(1));
     bytes[0] += 1;
     run.kernel().send_raw(&bytes);
     assert_eq!(run.answer(), (6, -libc::EINVAL));
-    // Not even a head: nobody can be answered, and the next request is served.
+    // Less than a header: there is nothing to answer, and the next request is served.
     run.kernel().send_raw(&bytes[..39]);
     run.kernel().send(opcode::READ, 8, AT_ONCE, &read(1));
     assert_eq!(run.answer(), (8, 0));
@@ -303,7 +303,7 @@ fn ranges_that_end_beyond_what_files_have_are_refused() {
 #[test]
 fn many_are_forgotten_at_once_and_no_more_than_were_named() {
     let run = Run::begun(few(1));
-    // They go over the border of head and data, and over that of two units.
+    // The records cross the border between head and data, and that between two units.
     let count = 70_000 / 16;
     let all: Vec<u8> = (0..count).flat_map(|node: u64| with(ForgetOne { node, lookups: 1 }, &[])).collect();
     run.kernel().send(opcode::BATCH_FORGET, 2, 0, &with(BatchForgetIn { count: u32::MAX, padding: 0 }, &all));
@@ -325,7 +325,7 @@ fn an_interrupted_read_is_answered_at_once_and_only_once() {
     interrupt(2);
     assert_eq!(run.answer(), (2, -libc::EINTR));
     run.script.held().bytes(&[1; 10]);
-    // Requests that must not be cut short are marked, and answered at their end.
+    // A request that must not be answered early is marked, and answered when it ends.
     run.kernel().send(opcode::READ, 4, HOLD, &read(10));
     interrupt(4);
     run.script.until("the interrupt is lost", |state| state.interrupted.len() == 2);
@@ -334,11 +334,11 @@ fn an_interrupted_read_is_answered_at_once_and_only_once() {
     held.bytes(&[2; 10]);
     assert_eq!(run.kernel().answer().unwrap().bytes, [2; 10]);
     assert_eq!(run.script.state.lock().unwrap().interrupted, [(2, true), (4, false)]);
-    // An interrupt that comes before its request, as over another descriptor.
+    // An interrupt that arrives before its request, as it can on another descriptor.
     interrupt(6);
     run.kernel().send(opcode::READ, 6, HOLD_CUT_SHORT, &read(10));
     assert_eq!(run.answer(), (6, -libc::EINTR));
-    // An interrupt that comes after the answer.
+    // An interrupt that arrives after the answer.
     interrupt(4);
     run.kernel().send(opcode::READ, 8, AT_ONCE, &read(1));
     assert_eq!(run.answer(), (8, 0));
@@ -381,7 +381,7 @@ fn no_more_requests_are_under_way_than_the_limit() {
     }
     run.script.until("two are not held", |state| state.held.len() == 2);
     assert_eq!(run.script.state.lock().unwrap().served.len(), 2);
-    // The third is read only now that one is answered.
+    // The third is received only now, after one is answered.
     run.script.held().ok();
     assert_eq!(run.answer(), (2, 0));
     run.script.until("the third is not held", |state| state.held.len() == 2);
@@ -395,7 +395,7 @@ fn what_is_not_answered_fails_and_the_next_is_served() {
     assert_eq!(run.answer(), (2, -libc::EIO));
     run.kernel().send(opcode::READ, 4, PANIC, &read(1));
     assert_eq!(run.answer(), (4, -libc::EIO));
-    // The panic has poisoned nothing that the loop needs.
+    // The panic has not poisoned a lock that the loop needs.
     run.kernel().send(opcode::READ, 6, AT_ONCE, &read(1));
     assert_eq!(run.answer(), (6, 0));
 }
@@ -417,6 +417,6 @@ fn the_end_of_the_connection_ends_the_crew() {
     run.kernel.take();
     run.crew.wait().unwrap();
     assert!(began.elapsed() < WAIT);
-    // Nobody sees it any more.
+    // The connection has ended; this answer goes nowhere.
     run.script.held().ok();
 }

@@ -1,5 +1,4 @@
-//! A small file system in memory, mounted by the kernel: what programs do to it comes back as they would see it
-//! anywhere.
+//! A small file system in memory, mounted by the kernel: programs see the same behaviour as on any file system.
 
 mod support;
 
@@ -14,7 +13,7 @@ use std::time::{Duration, Instant};
 use nectary_fuse::{features, request_bytes_allowed};
 use support::Mounted;
 
-/// Nothing is waited for longer.
+/// The time limit of every wait.
 const WAIT: Duration = Duration::from_secs(20);
 
 #[test]
@@ -32,7 +31,7 @@ fn files_directories_and_links_are_what_was_made_of_them() {
     assert_eq!(fs::read(root.join("c")).unwrap(), b"hello");
     assert_eq!(fs::remove_dir(root.join("nowhere")).unwrap_err().kind(), io::ErrorKind::NotFound);
     fs::remove_dir(root.join("d")).unwrap();
-    // Every byte that a name may have, and as many entries as need several answers.
+    // A name with every allowed byte, and so many entries that a listing needs several answers.
     let odd: Vec<u8> = (1..=255).filter(|&byte| byte != b'/').collect();
     let mut names: Vec<Vec<u8>> = (0..500).map(|index| format!("file {index}").into_bytes()).collect();
     names.push(odd);
@@ -65,7 +64,7 @@ fn bytes_are_read_as_they_were_written_at_every_length_and_requests_are_large() 
     (&file).seek(SeekFrom::Start(90)).unwrap();
     (&file).read_to_end(&mut text).unwrap();
     assert_eq!(text, bytes[90..100]);
-    // A file without a name is still there for the process that has it open.
+    // A deleted file still exists for the process that has it open.
     fs::remove_file(&path).unwrap();
     file.write_all_at(b"end", 100).unwrap();
     assert_eq!(file.metadata().unwrap().len(), 103);
@@ -140,7 +139,7 @@ fn a_lock_waits_for_another_process_and_a_signal_ends_the_wait() {
     };
     let mut granted = flock("true").unwrap();
     mounted.until("both do not wait", || mounted.memory.figures().locks_waited_for == 2);
-    // SAFETY: a plain system call; the child is not reaped yet, so its number is still its own.
+    // SAFETY: a plain system call; the child is not reaped yet, so its number is not reused.
     assert_eq!(unsafe { libc::kill(killed.id() as i32, libc::SIGTERM) }, 0);
     killed.wait().unwrap();
     mounted.until("the killed one still waits", || mounted.memory.figures().locks_waited_for == 1);

@@ -13,12 +13,12 @@ pub struct Arguments {
 impl Arguments {
     /// Parses the process's arguments, all of the form `--name value` with a name from `names`.
     ///
-    /// *Errors*: prints what is wrong, or the usage on request, and gives the code to exit with.
+    /// *Errors*: prints what is wrong, or the usage if requested, and returns the exit code.
     pub fn parse(program: &'static str, names: &[&str]) -> Result<Arguments, ExitCode> {
         Arguments::parse_from(program, names, 1)
     }
 
-    /// As [`parse`](Self::parse), from the process's argument `first` on, the program itself counted as 0.
+    /// As [`parse`](Self::parse), from the process's argument `first` on; argument 0 is the program itself.
     pub fn parse_from(program: &'static str, names: &[&str], first: usize) -> Result<Arguments, ExitCode> {
         let mut values = HashMap::new();
         let mut words = std::env::args().skip(first);
@@ -40,7 +40,7 @@ impl Arguments {
 
     /// A number, or its default.
     ///
-    /// A value that is no number ends the program with code 2.
+    /// A value that is not a number ends the program with code 2.
     pub fn number(&self, name: &str, default: u64) -> u64 {
         match self.values.get(name).map(|value| value.parse()) {
             None => default,

@@ -1,9 +1,9 @@
-//! A campaign of many clients at once: planted bugs first, then histories from a seed on, then crash states.
+//! A campaign with many concurrent clients: planted bugs first, then histories from a seed on, then crash states.
 //!
-//! Owns: the order, progress on the terminal, the line of the log, and the exit code. It succeeds when every history and
-//! every state can be explained, enough was done, and each planted bug was caught, twice by the same seed. With
-//! `--bug NAME --replay SEED` it runs that seed alone with that bug planted, and succeeds when that is caught. Leaves to
-//! others: what a run does, and what is enough ([`Campaign`]).
+//! Owns: the order, progress on the terminal, the line of the log, and the exit code. It succeeds if every history and
+//! every state can be explained, enough was done, and each planted bug was caught, twice by the same seed. With `--bug
+//! NAME --replay SEED` it runs only that seed with that bug planted, and succeeds if the bug is caught. Leaves to
+//! others: what a run does, and how much is enough ([`Campaign`]).
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -15,58 +15,58 @@ use crate::arguments::Arguments;
 use crate::planted::{self, Case, Caught};
 
 const ARGUMENTS: [&str; 7] = ["seed", "runs", "images", "planted", "bug", "replay", "log"];
-/// A planted bug must be caught within so many runs.
+/// A planted bug must be caught within this many runs.
 const PLANTED_RUNS_MAX: u64 = 20_000;
 /// Crash states of each recorded run.
 const STATES_PER_WORKLOAD: usize = 60;
-/// Distinct images of crash states, where nothing is said.
+/// The default number of distinct images of crash states.
 const IMAGES: u64 = 10_000;
 /// Runs between two lines of progress.
 const RUNS_TOLD: u64 = 500;
 
-/// What every account says.
+/// The results that every campaign has.
 pub trait Account {
     /// How much was done: runs, or distinct images.
     fn done(&self) -> u64;
-    /// How much of it is broken, and the first of that in words.
+    /// How many violations there are, and the first of them in words.
     fn broken(&self) -> (u64, &[String]);
 }
 
-/// What sets a campaign apart.
+/// The parts that differ between campaigns.
 pub trait Campaign {
-    /// The program that it is.
+    /// The name of its program.
     const PROGRAM: &'static str;
-    /// Runs, where nothing is said.
+    /// The default number of runs.
     const RUNS: u64;
-    /// What can be planted.
+    /// The bugs that can be planted.
     type Bug: Copy;
-    /// The account of histories.
+    /// The results of histories.
     type Report: Account;
-    /// The account of crash states.
+    /// The results of crash states.
     type States: Account;
 
-    /// What is planted, and the name of each.
+    /// The bugs to plant, with their names.
     fn bugs() -> Vec<(&'static str, Self::Bug)>;
     /// Runs one seed with one bug planted.
     fn replay_planted(bug: Self::Bug, seed: u64) -> Option<Caught>;
     /// Runs seeds from `first` on.
     fn run_many(first: u64, runs: u64, progress: &mut dyn FnMut(&Self::Report) -> bool) -> Self::Report;
-    /// Looks at crash states of workloads from `first` on, until there were so many distinct images.
+    /// Checks crash states of workloads from `first` on, until `images` distinct images were checked.
     fn run_states(
         first: u64,
         images: u64,
         states_per_workload: usize,
         progress: &mut dyn FnMut(&Self::States) -> bool,
     ) -> Self::States;
-    /// Prints an account of histories; tells whether enough was done.
+    /// Prints the results of histories; returns whether enough was done.
     fn print_runs(report: &Self::Report, first: u64) -> bool;
-    /// Prints an account of crash states; tells whether enough was done, where any were wanted.
+    /// Prints the results of crash states; returns whether enough was done, if any were requested.
     fn print_states(states: &Self::States, images: u64) -> bool;
-    /// What the log says of histories besides.
+    /// Further figures of histories, for the log.
     fn figures(report: &Self::Report) -> Value;
 }
 
-/// Runs a campaign as the process's arguments say.
+/// Runs a campaign according to the process's arguments.
 pub fn main<C: Campaign>() -> ExitCode {
     let arguments = match Arguments::parse(C::PROGRAM, &ARGUMENTS) {
         Ok(arguments) => arguments,
@@ -96,7 +96,7 @@ pub fn main<C: Campaign>() -> ExitCode {
     progress.told = 0;
     let states =
         C::run_states(first, images, STATES_PER_WORKLOAD, &mut |states| progress.of(states, images, "images", 1));
-    // The last workload has not been told of.
+    // The last workload has not been reported yet.
     progress.of(&states, images, "images", 1);
     eprintln!();
     let is_whole = report.done() == runs && states.done() >= images;
@@ -116,15 +116,15 @@ pub fn main<C: Campaign>() -> ExitCode {
     if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// What has been said so far.
+/// What has been printed so far.
 struct Progress {
     begun: Instant,
-    /// Broken ones that are printed.
+    /// How many violations have been printed.
     told: usize,
 }
 
 impl Progress {
-    /// Prints what is broken at once, and from time to time how far it is.
+    /// Prints new violations at once, and the progress from time to time.
     fn of(&mut self, account: &impl Account, wanted: u64, what: &str, every: u64) -> bool {
         let (broken_count, broken) = account.broken();
         broken[self.told..].iter().for_each(|broken| println!("BROKEN {broken}"));

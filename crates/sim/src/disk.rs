@@ -1,14 +1,15 @@
-//! A seeded disk over memory: it tears, loses, delays and rots, but never more than its options allow.
+//! A simulated disk in memory, driven by a seed: it tears, loses, delays and corrupts, within the limits of its
+//! options.
 //!
 //! Its possible faults, by kind:
-//! - *late*: an operation ends after others that began later; a flush does not cover what has not ended.
-//! - *lost*, *torn*: at a crash a write that no flush covers is gone, or there in part (at 512 bytes). Without a crash
-//!   nothing is lost.
-//! - *rotten*: a sector that was written reads with a flipped bit from then on, until it is written again. At most
-//!   `rotten_max` sectors at a time, and none in the protected ranges: what must survive is never all taken.
+//! - *late*: an operation ends after others that began later; a flush does not cover operations that have not ended.
+//! - *lost*, *torn*: after a crash, a write that no flush covers is missing, or only a part of it is present (in units
+//!   of 512 bytes). Without a crash nothing is lost.
+//! - *rotten*: a written sector reads with a flipped bit until it is written again. At most `rotten_max` sectors at a
+//!   time, and none in the protected ranges, so that the store always keeps what it needs.
 //!
 //! Promises: the contract of [`BlockDevice`](nectary_block::BlockDevice), except for rot. The same seed and the same
-//! operations in the same order give the same faults. Leaves to others: errors and wrong bits on the way (the filters
+//! operations in the same order cause the same faults. Leaves to others: errors and transient bit flips (the filters
 //! `error` and `corrupt`), and trying crash states one by one (`crate::crash`).
 
 use std::collections::BTreeMap;
@@ -27,7 +28,7 @@ use crate::random::Random;
 /// The unit in which writes are atomic, in bytes.
 const SECTOR_BYTES: u64 = 512;
 
-/// How often a late operation lets others go first, at most.
+/// How often a late operation lets others run first, at most.
 const TURNS_MAX: u64 = 8;
 
 /// The faults of a disk. Shares are in percent.
@@ -37,15 +38,15 @@ pub struct DiskOptions {
     pub seed: u64,
     /// The share of operations that end late.
     pub late_percent: u64,
-    /// Whether operations take time, too: that of the runtime.
+    /// Whether operations also take time, on the runtime's clock.
     pub delays: bool,
-    /// The share of the writes in doubt that are gone after a crash.
+    /// The share of the uncertain writes that are missing after a crash.
     pub lost_percent: u64,
-    /// The share of the doubtful writes, of those not gone, that are there in part after a crash.
+    /// The share of the remaining uncertain writes that are torn after a crash.
     pub torn_percent: u64,
-    /// The share of writes of which one sector rots.
+    /// The share of writes after which one sector rots.
     pub rotten_percent: u64,
-    /// The most sectors that are rotten at a time.
+    /// How many sectors may be rotten at a time.
     pub rotten_max: usize,
     /// Ranges, in bytes, in which nothing rots.
     pub protected: Vec<Range<u64>>,
@@ -91,7 +92,7 @@ pub struct Disk {
 
 struct State {
     random: Random,
-    /// The writes that survive a crash for certain.
+    /// The contents that are certain to survive a crash.
     durable: Snapshot,
     /// Writes that no flush covers, by the order in which they began.
     pending: BTreeMap<u64, Pending>,
@@ -126,7 +127,7 @@ impl Disk {
         Arc::new(Disk { inner: memory.clone(), memory, options, state: Arc::new(Mutex::new(state)), delays })
     }
 
-    /// The disk as it is found after a loss of power now: with the same rot and the next seed.
+    /// The disk after a loss of power now, with the same rotten sectors and the next seed.
     pub fn crash(&self) -> Arc<Disk> {
         let mut state = self.lock();
         let mut snapshot = state.durable.clone();
@@ -163,7 +164,7 @@ impl Disk {
         lock(&self.state)
     }
 
-    /// How late an operation ends that begins now.
+    /// Draws how late an operation that begins now ends.
     fn lateness(&self) -> Lateness {
         let delay = self.delays.as_ref().map(Delays::draw);
         let mut state = self.lock();
@@ -173,7 +174,7 @@ impl Disk {
 }
 
 impl State {
-    /// Takes a checked write. Call it once the device may hold the write.
+    /// Registers a checked write. Call it as soon as the device may hold the write.
     fn begin(&mut self, offset: u64, data: Vec<u8>) -> u64 {
         let sectors = offset / SECTOR_BYTES..(offset + data.len() as u64).div_ceil(SECTOR_BYTES);
         let healed: Vec<u64> = self.rotten.range(sectors).map(|(&sector, _)| sector).collect();
@@ -186,7 +187,7 @@ impl State {
         number
     }
 
-    /// The write has ended: from here on a flush covers it; a forced one is covered already.
+    /// Records that a write has ended: later flushes cover it; a forced write is covered at once.
     fn complete(&mut self, number: u64, fua: bool, options: &DiskOptions) {
         let Some(pending) = self.pending.get_mut(&number) else { return };
         pending.is_completed = true;
@@ -204,7 +205,8 @@ impl State {
         }
     }
 
-    /// Makes the completed writes among some durable, and what was written below them before no longer in doubt.
+    /// Makes the completed writes among `numbers` durable. Older writes to the same ranges are then no longer
+    /// uncertain.
     fn cover(&mut self, numbers: Range<u64>) {
         let covered: Vec<u64> = self
             .pending
@@ -216,7 +218,7 @@ impl State {
             let Some(pending) = self.pending.remove(&number) else { continue };
             self.durable.grow(pending.offset + pending.data.len() as u64);
             self.durable.write(pending.offset, &pending.data);
-            // An older write to the same place can no longer come out on top.
+            // An older write to the same range can no longer overwrite this one.
             for older in self.pending.range_mut(..number).map(|(_, older)| older) {
                 older.hide(pending.offset, &pending.data);
             }
@@ -225,7 +227,7 @@ impl State {
 }
 
 impl Pending {
-    /// Gives way to a later write that is durable.
+    /// Replaces the overlapping bytes by those of a later, durable write.
     fn hide(&mut self, offset: u64, data: &[u8]) {
         let start = offset.max(self.offset);
         let end = (offset + data.len() as u64).min(self.offset + self.data.len() as u64);
@@ -283,7 +285,7 @@ impl Filter for Disk {
     }
 
     fn discard(&self, offset: u64, length: u64, context: Context) -> IoFuture<()> {
-        // A hint that is not taken: the old contents stay, in memory and after a crash. Only the request is checked.
+        // Discards are ignored: the old contents stay, in memory and after a crash. Only the request is checked.
         let checked = self.inner.allocation(offset, length, context);
         Box::pin(
             async move { checked.await.map(drop).map_err(|error| Error { operation: Operation::Discard, ..error }) },
@@ -333,7 +335,7 @@ impl Disk {
             let error = Error::new(ErrorKind::Io, &Filter::spec(self), Operation::Write, detail);
             return Box::pin(std::future::ready(Err(error)));
         };
-        // From here on the write may be found after a crash, also when its future is dropped.
+        // From here on the write may be found after a crash, even if its future is dropped.
         let number = result.is_ok().then(|| lock(&state).begin(offset, data));
         Box::pin(async move {
             lateness.wait().await;
@@ -345,7 +347,7 @@ impl Disk {
     }
 }
 
-/// The result of a future that is polled once: operations on memory are done when they are called.
+/// Polls a future once and returns its result: operations on memory are complete when they are called.
 fn now<T>(mut future: IoFuture<T>) -> Option<Result<T, Error>> {
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
     match future.as_mut().poll(&mut context) {
@@ -357,7 +359,7 @@ fn now<T>(mut future: IoFuture<T>) -> Option<Result<T, Error>> {
 /// How late an operation ends.
 #[derive(Clone, Copy)]
 struct Lateness {
-    /// How often it lets others go first.
+    /// How often it lets others run first.
     turns: u64,
     delay: Option<Duration>,
 }

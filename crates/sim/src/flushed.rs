@@ -1,6 +1,6 @@
-//! A device that keeps the state of each flush: the contents after a loss of power then.
+//! A device that keeps, for each flush, the contents after a loss of power at that moment.
 //!
-//! Promises: an image for each flush that succeeded, in their order, taken before its caller hears of it.
+//! Promises: one image per successful flush, in order, taken before the caller of the flush is told.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -13,7 +13,7 @@ use crate::disk::Disk;
 pub struct Images(Arc<Mutex<Vec<Arc<Disk>>>>);
 
 impl Images {
-    /// Takes them, the oldest first.
+    /// Takes the images out, the oldest first.
     pub fn take(&self) -> Vec<Arc<Disk>> {
         std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }

@@ -1,9 +1,9 @@
-//! Reads whose answers come very late: after the device has read, and after much else was written.
+//! Reads that are answered very late, after many other writes.
 //!
-//! Owns: a filter that holds back the answer of some reads. A held read has the bytes that were there when it reached
-//! the device, and ends after a number of bytes that the seed decides have been written since: so a store whose ring is
-//! small overwrites what was read before the caller sees it. Promises: a read is held for [`HELD_MAX`] at most, and not
-//! after [`Hold::release`]. Leaves to others: operations that come late to the device (`late`).
+//! Owns: a filter that holds back the answers of some reads. A held read returns the bytes from when it reached the
+//! device, but ends only after a number of further bytes, chosen by the seed, have been written. So a store with a
+//! small ring overwrites the bytes before the caller sees them. Promises: a read is held for at most [`HELD_MAX`], and
+//! not after [`Hold::release`]. Leaves to others: operations that reach the device late (`late`).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,7 +14,7 @@ use tokio::sync::watch;
 
 use crate::random::Random;
 
-/// The longest time that a read is held, in the time of the runtime.
+/// The longest time that a read is held, on the runtime's clock.
 pub const HELD_MAX: Duration = Duration::from_secs(3);
 
 /// Which reads of a device are held, and for how long.
@@ -24,9 +24,9 @@ pub struct Hold(Arc<Rule>);
 /// Which reads may be held.
 #[derive(Debug, Clone, Copy)]
 pub struct Which {
-    /// Those that begin here or later, in bytes, …
+    /// Only reads at this offset or later, in bytes.
     pub offset_min: u64,
-    /// … and have at most this many bytes.
+    /// Only reads of at most this many bytes.
     pub bytes_max: u64,
 }
 
@@ -38,7 +38,7 @@ impl Which {
 struct Rule {
     random: Mutex<Random>,
     which: Which,
-    /// The share of those that are held, in percent.
+    /// The share of these reads that is held, in percent.
     percent: u64,
     /// A held read ends after fewer than this many bytes have been written.
     written_bytes_max: u64,
@@ -54,8 +54,8 @@ struct State {
 }
 
 impl Hold {
-    /// Holds `percent` of the reads that `which` allows, each for fewer than `written_bytes_max` bytes written, and
-    /// nothing before [`begin`](Self::begin).
+    /// Holds `percent` of the reads that `which` allows, each until fewer than `written_bytes_max` further bytes are
+    /// written. Holds nothing before [`begin`](Self::begin).
     pub fn new(seed: u64, which: Which, percent: u64, written_bytes_max: u64) -> Hold {
         let random = Mutex::new(Random::new(seed));
         let (state, count) = (watch::Sender::new(State::default()), AtomicU64::new(0));
@@ -67,7 +67,7 @@ impl Hold {
         self.0.state.send_modify(|state| state.is_on = true);
     }
 
-    /// Lets go of all held reads, and holds no more.
+    /// Releases all held reads, and holds no more.
     pub fn release(&self) {
         self.0.state.send_modify(|state| state.is_on = false);
     }
@@ -77,7 +77,7 @@ impl Hold {
         self.0.count.load(Ordering::Relaxed)
     }
 
-    /// How many bytes are to be written before the answer of a read that begins now; `None` if it is not held.
+    /// How many bytes must be written before a read that begins now is answered; `None` if it is not held.
     fn draw(&self, offset: u64, bytes: u64) -> Option<u64> {
         let Which { offset_min, bytes_max } = self.0.which;
         if !self.0.state.borrow().is_on || offset < offset_min || bytes > bytes_max {
@@ -94,7 +94,7 @@ impl Hold {
         self.0.count.fetch_add(1, Ordering::Relaxed);
         let mut state = self.0.state.subscribe();
         let end = state.borrow().written_bytes + bytes;
-        // After `HELD_MAX` it ends in any case.
+        // After `HELD_MAX` the wait ends in any case.
         let _ =
             tokio::time::timeout(HELD_MAX, state.wait_for(|state| !state.is_on || state.written_bytes >= end)).await;
     }
@@ -107,7 +107,7 @@ pub struct Held {
 }
 
 impl Held {
-    /// Holds reads of a device as `hold` says.
+    /// Holds reads of a device according to `hold`.
     pub fn new(inner: SharedDevice, hold: &Hold) -> Held {
         Held { inner, hold: hold.clone() }
     }

@@ -1,12 +1,11 @@
-//! Operations that take time and end in any order that the contract allows, and that continue when no caller waits for
-//! them.
+//! Operations that take time, end in any order that the contract allows, and continue when no caller waits for them.
 //!
-//! Owns: two filters. [`Late`] lets a device see each operation some time after it was called. [`Owned`] runs each
-//! operation as its own task, so that it goes on when its future is dropped, as on a real device. The order of a stack
-//! is `Owned(Recorder(Late(Disk)))`: the recorder then sees when operations are called and when they end, also those
-//! without waiters.
+//! Owns: two filters. [`Late`] passes each operation to the device some time after it was called. [`Owned`] runs each
+//! operation as its own task, so that it continues when its future is dropped, as on a real device. The order of a
+//! stack is `Owned(Recorder(Late(Disk)))`: the recorder then sees when operations are called and when they end, even if
+//! no caller waits for them.
 //!
-//! Time is that of the runtime: if it is paused, a run costs no time and a seed repeats it.
+//! The time is the runtime's clock: if it is paused, a run takes no real time and a seed repeats it.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -30,12 +29,12 @@ pub struct Delays {
 }
 
 impl Delays {
-    /// Mostly a few milliseconds, seldom some hundred, by a seed.
+    /// Delays from a seed: mostly a few milliseconds, rarely some hundred.
     pub fn new(seed: u64) -> Delays {
         Delays { random: Arc::new(Mutex::new(Random::new(seed))), is_short: false }
     }
 
-    /// Never more than a few milliseconds.
+    /// Delays of at most a few milliseconds.
     pub fn short(seed: u64) -> Delays {
         Delays { is_short: true, ..Delays::new(seed) }
     }
@@ -53,7 +52,7 @@ impl Delays {
     }
 }
 
-/// A filter that passes each operation on after a while.
+/// A filter that passes each operation on after a delay.
 pub struct Late {
     inner: SharedDevice,
     delays: Delays,
@@ -66,7 +65,7 @@ impl Late {
         Late::by(inner, Delays::new(seed), under_way)
     }
 
-    /// The same, by other delays.
+    /// The same with other delays.
     pub fn by(inner: SharedDevice, delays: Delays, under_way: &UnderWay) -> Late {
         Late { inner, delays, under_way: under_way.clone() }
     }
@@ -98,14 +97,14 @@ impl Filter for Late {
     }
 }
 
-/// The operations that one process has under way, on a device that is [`Owned`] and [`Late`].
+/// The operations that one process has in flight, on a device that is [`Owned`] and [`Late`].
 #[derive(Clone, Default)]
 pub struct UnderWay(Arc<Mutex<Operations>>);
 
 #[derive(Default)]
 struct Operations {
     tasks: Vec<AbortHandle>,
-    /// Once the process has ended: decides about what has not come to the device.
+    /// Set when the process has ended: decides about operations that have not reached the device.
     loses: Option<Random>,
 }
 
@@ -116,8 +115,8 @@ impl Operations {
 }
 
 impl UnderWay {
-    /// Waits until everything has ended, as after the end of a process. If a seed is given for it, some operations that
-    /// have not reached the device never do. Nothing may be called afterwards.
+    /// Waits until all operations have ended, as after the end of a process. With a seed, some operations that have not
+    /// reached the device never do. No operation may be called afterwards.
     pub async fn settle(&self, loses: Option<u64>) {
         let tasks = {
             let mut operations = self.lock();
@@ -134,7 +133,7 @@ impl UnderWay {
     }
 }
 
-/// A filter whose operations go on when their futures are dropped.
+/// A filter whose operations continue when their futures are dropped.
 pub struct Owned {
     inner: SharedDevice,
     under_way: UnderWay,
@@ -162,7 +161,7 @@ impl Filter for Owned {
         operation: impl FnOnce(&SharedDevice) -> IoFuture<T> + Send + 'static,
     ) -> IoFuture<T> {
         let (inner, spec) = (self.inner.clone(), self.spec());
-        // It begins with the call, as the contract says.
+        // The operation begins with the call, as the contract says.
         let operation = operation(&inner);
         let task = tokio::spawn(operation);
         let mut operations = self.under_way.lock();

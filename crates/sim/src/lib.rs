@@ -1,4 +1,4 @@
-//! For tests: faults of disks, states after a crash, and models to compare the store with.
+//! Simulation for tests: faults of disks, states after a crash, and models to compare the store with.
 //!
 //! Owns: simulated faults, crash states, models and seeded workloads. Nothing here is part of a user's build.
 #![forbid(unsafe_code)]

@@ -1,8 +1,8 @@
-//! Planted bugs: each has to be caught, and what caught it has to catch it again.
+//! Planted bugs: each must be caught, and the case that caught it must catch it again.
 //!
 //! Owns: the identity of a case, its printed form, and the command line that replays it. Promises: a bug counts as
-//! caught only if its case, run again, gives the same message and the same counts. Leaves to others: what a case runs,
-//! and that it runs on one thread in virtual time; on threads, or with a real clock, nothing can be repeated.
+//! caught only if its case, run again, has the same message and the same counts. Leaves to others: what a case runs,
+//! and that it runs on one thread in virtual time; with several threads or a real clock it could not be repeated.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use nectary_store::planted::Bug;
 
 use crate::arguments::Arguments;
 
-/// The program that is run to catch a bug.
+/// The run that catches a bug.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Case {
     /// The seed of the run.
@@ -20,12 +20,12 @@ pub struct Case {
 }
 
 impl Case {
-    /// A run that is looked at as a whole.
+    /// A run that is checked as a whole.
     pub fn of_seed(seed: u64) -> Case {
         Case { seed, state: None }
     }
 
-    /// The bug and the case that `--bug NAME --replay SEED`, and `--state N` if it is given, ask for; `None` without
+    /// The bug and the case of the arguments `--bug NAME --replay SEED` and, if given, `--state N`; `None` without
     /// them.
     ///
     /// A bug that is not one of `names` ends the process with code 2, and so does a bug without a seed.
@@ -54,18 +54,18 @@ impl fmt::Display for Case {
     }
 }
 
-/// What caught a bug.
+/// How a bug was caught.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Caught {
-    /// What was run.
+    /// The case that was run.
     pub case: Case,
-    /// What it said first.
+    /// The first violation that it reported.
     pub broken: String,
-    /// The other results. It is compared and not printed.
+    /// Its other results, which are compared but not printed.
     pub account: String,
 }
 
-/// Whether a bug was caught, and by a case that catches it again; in words too.
+/// Whether a bug was caught by a case that catches it again; also in words.
 pub fn is_caught(
     program: &str,
     name: &str,
@@ -88,7 +88,7 @@ pub fn is_caught(
     (is_same, format!("planted: {name}: caught with {case}: {broken}; {how}\n  {command}"))
 }
 
-/// Catches each bug and prints how; tells the seed that caught it, and whether it did so twice.
+/// Catches each bug and prints how: with which seed, and whether that seed catches it again.
 pub fn catch_each<'n>(
     program: &str,
     names: &[&'n str],
@@ -113,7 +113,7 @@ pub fn print_replay(name: &str, case: Case, caught: Option<&Caught>) -> bool {
     caught.is_some()
 }
 
-/// The bug of a name. *Panics* if no bug in `bugs` has this name.
+/// The bug with a name. *Panics* if no bug in `bugs` has this name.
 pub fn named(bugs: &[Bug], name: &str) -> Bug {
     let bug = bugs.iter().find(|bug| bug.name() == name);
     *bug.expect("names are those of the bugs")

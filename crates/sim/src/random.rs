@@ -1,4 +1,4 @@
-//! A seeded source of numbers, so that every run can be made again.
+//! A seeded source of numbers, so that every run can be repeated.
 
 use rand_xoshiro::SplitMix64;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};

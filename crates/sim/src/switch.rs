@@ -1,6 +1,6 @@
-//! A device that can be switched off: a cable that is pulled.
+//! A device that can be switched off, as by pulling a cable.
 //!
-//! Promises: while it is off every operation fails and none reaches the device below.
+//! Promises: while it is off, every operation fails and none reaches the device below.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,14 +18,14 @@ impl Off {
     }
 }
 
-/// A filter that fails everything while it is off.
+/// A filter that fails all operations while it is off.
 pub struct Switch {
     inner: SharedDevice,
     off: Off,
 }
 
 impl Switch {
-    /// Puts a switch before a device.
+    /// Puts a switch in front of a device.
     pub fn new(inner: SharedDevice, off: &Off) -> Switch {
         Switch { inner, off: off.clone() }
     }

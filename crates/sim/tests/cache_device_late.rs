@@ -1,4 +1,4 @@
-//! The contract of a device, kept by `cache(…)` over a device that completes its operations in any order.
+//! `cache(…)` keeps the contract of a device, over a device that completes its operations in any order.
 
 use std::sync::Arc;
 

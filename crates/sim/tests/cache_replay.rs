@@ -1,4 +1,4 @@
-//! A live cache does exactly what a simulation of the same references does: misses, ledger and verdicts.
+//! A live cache has exactly the same misses, saved and lost reads, and verdicts as a simulation of the same references.
 
 use std::sync::{Arc, Mutex};
 

@@ -1,7 +1,7 @@
-//! Objects put while a large index is still loading, into a store that does not admit everything, crashed and opened
-//! again.
+//! Objects are put while a large index is still loading, into a store that does not admit everything; the store then
+//! crashes and is opened again.
 //!
-//! A separate program, as it plants a bug.
+//! A separate program, because it plants a bug.
 
 use std::sync::Arc;
 use std::thread::{self, ThreadId};
@@ -13,12 +13,13 @@ use nectary_store::{AdmissionOptions, AdmitRule, CreateOptions, KeyRef, OpenOpti
 use tokio::sync::watch;
 
 const STORE_BYTES: u64 = 64 << 20;
-/// Enough objects that the index is not loaded before the store is open.
+/// So many objects that the store is open before the index is loaded.
 const OBJECTS: u64 = 36_000;
-/// The number of objects put again after the restart, spread over all, and again of new ones.
+/// How many old objects are put again after the restart, spread over all; as many new ones are put.
 const AGAIN: u64 = 400;
 
-/// Until it is opened, it holds back the reads of every thread except the test's own: those of the store's writer.
+/// Until it is opened, this filter holds back the reads of all threads except the test's own, so those of the store's
+/// writer.
 struct Gate {
     device: SharedDevice,
     passes: ThreadId,
@@ -39,7 +40,7 @@ impl Filter for Gate {
         let mut opened = (thread::current().id() != self.passes).then(|| self.opened.clone());
         Box::pin(async move {
             if let Some(opened) = &mut opened {
-                // If the opener is gone, it counts as open.
+                // If the opener was dropped, the gate counts as open.
                 let _ = opened.wait_for(|opened| *opened).await;
             }
             device.read_at(offset, buffers, context).await
@@ -84,9 +85,9 @@ async fn crashed() -> Vec<u8> {
 
 /// Objects that were put under `second-request` while the index was loading.
 struct Outcome {
-    /// Replaced, and not the newest version after another crash.
+    /// Replaced objects that do not have the newest version after another crash.
     came_back: u64,
-    /// New, and found after it: admitted, as their shard was not there.
+    /// New objects that are found after it: they were admitted because their shard was not loaded.
     new_admitted: u64,
 }
 
@@ -100,7 +101,8 @@ async fn put_while_the_index_comes(image: Vec<u8>) -> Outcome {
     for (place, number) in again.iter().enumerate() {
         put(&store, &format!("object/{number}"), format!("new {number}")).await;
         put(&store, &format!("another/{number}"), "new".into()).await;
-        // The first half finds no shard there, and nothing waits. Then they come; a get waits for its own.
+        // During the first half no shard is loaded, and puts do not wait. Then the shards are loaded; a get waits for
+        // its shard.
         if place as u64 == AGAIN / 2 {
             opener.send_replace(true);
         }

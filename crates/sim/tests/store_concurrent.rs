@@ -1,4 +1,4 @@
-//! A sample of many clients at once; `store-concurrent` runs all that an issue asks for. Alone in its process, as
+//! A sample of the runs with many concurrent clients; `store-concurrent` runs more. Alone in its process, because
 //! planted bugs affect the whole process.
 
 use nectary_sim::store::concurrent::crash;

@@ -1,4 +1,4 @@
-//! A sample of the crash states of the store; `store-crash-states` runs all that an issue asks for.
+//! A sample of the crash states of the store; `store-crash-states` runs more.
 
 use nectary_sim::store::crash_run::{CrashRunOptions, run};
 
@@ -20,7 +20,7 @@ async fn every_crash_state_keeps_what_was_promised() {
             && report.tag_purges > 0,
         "{report:?}"
     );
-    // The campaign demands 95 %; among so few workloads, those that do not admit everything are a larger part by
+    // The campaign demands 95 %; among few workloads, those that do not admit everything may be a larger share by
     // chance.
     assert!(report.distinct >= 500 && report.live * 100 >= report.distinct * 90, "{report:?}");
 }

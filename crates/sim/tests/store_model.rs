@@ -1,4 +1,4 @@
-//! A sample of the model run of the store; `store-model` runs the million operations.
+//! A sample of the model run of the store; `store-model` runs a million operations.
 
 use nectary_sim::store::random_run::{RunOptions, run};
 use nectary_store::Background;

@@ -1,5 +1,5 @@
-//! The crash-state check and the model run catch each planted bug, and a seed catches it again. Alone in its process,
-//! because a bug is planted process-wide.
+//! The crash-state check and the model run catch each planted bug, and the same seed catches it again. Alone in its
+//! process, because planted bugs affect the whole process.
 
 use std::process::Command;
 
@@ -29,7 +29,7 @@ fn each_planted_bug_is_caught() {
     }
 }
 
-/// Runs the command line that is printed for a case.
+/// Runs the printed command line of a case in another process.
 fn replay_of_another_process_says_the_same(program: &str, name: &str, caught: &Caught) {
     let mut command = Command::new(program);
     command.args(["--bug", name, "--replay", &caught.case.seed.to_string()]);

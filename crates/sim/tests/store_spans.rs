@@ -1,12 +1,12 @@
-//! A sample of the run of stores whose spans go away and come back; `store-spans` runs more. Alone in its process, as
-//! planted bugs affect the whole process.
+//! A sample of the runs of stores whose spans are lost and return; `store-spans` runs more. Alone in its process,
+//! because planted bugs affect the whole process.
 
 use nectary_sim::late::in_virtual_time;
 use nectary_sim::store::spans_run::{SpansOptions, SpansReport, replay_planted, run, run_planted};
 use nectary_store::planted::Bug;
 
-/// Bugs that a few stores suffice to catch. The third of [`Bug::SPANS`] shows in one store of hundreds: `store-spans`
-/// looks for it.
+/// Bugs that are caught within a few stores. The third of [`Bug::SPANS`] shows only in one of hundreds of stores;
+/// `store-spans` searches for it.
 const PLANTED: [Bug; 3] = [Bug::ReturningSpanTrusted, Bug::StandInTrusted, Bug::OlderCopyTrusted];
 
 fn run_sample(seed: u64, stores: u64) -> SpansReport {

@@ -1,14 +1,14 @@
 //! A device as a file system with one file.
 //!
-//! Owns: the meaning of each request for the device, and the tasks that wait for it. Promises:
-//! 1. Data of a write go to the device from the buffers that the kernel wrote; data of a read go back from those that
-//!    the device filled.
-//! 2. A request is answered once, after the device has ended it, except a read or a flush whose waiter is interrupted,
-//!    which is answered at once with `EINTR`; its memory stays out until the device gives it back. A write is never
-//!    answered early: it could land after a later one.
+//! Owns: the meaning of each request for the device, and the tasks that wait for the device. Promises:
+//! 1. A write passes to the device the buffers that the kernel filled; a read returns to the kernel the buffers that
+//!    the device filled. No data are copied between them.
+//! 2. A request is answered once, after the device has completed it. If the process that waits for a read or a flush is
+//!    interrupted, the request is answered at once with `EINTR`; its memory stays in use until the device returns it. A
+//!    write is never answered early, because it could then take effect after a later one.
 //! 3. A flush covers every write that was answered before it.
-//! 4. A discarded range reads as zeroes, whatever the device below makes of a discard: the kernel takes a hole for
-//!    zeroes.
+//! 4. A discarded range reads as zeroes, whatever the device below does on a discard: the kernel assumes that a hole
+//!    has zeroes.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -24,13 +24,13 @@ use tokio::task::JoinSet;
 use crate::counters::{Counters, add};
 use crate::error::errno;
 
-/// The number of the file; that of its directory is 1.
+/// The node number of the file; its directory has number 1.
 const FILE: u64 = 2;
 
-/// The kernel's own requests side by side: all that its block layer sends.
+/// How many background requests the kernel may send at a time: as many as its block layer sends.
 const BACKGROUND_MAX: u16 = 128;
 
-/// For how long the kernel may keep the file's size.
+/// How long the kernel may cache the file's size.
 const VALID: Duration = Duration::from_secs(3600);
 
 /// The kernel caches nothing, sends writes in parallel, and does not report closing.
@@ -47,12 +47,12 @@ struct Shared {
     device: SharedDevice,
     read_only: bool,
     counters: Arc<Counters>,
-    /// For the data of reads. The data of writes are where the kernel wrote them.
+    /// Memory for the data of reads. Data of writes stay in the buffers that the kernel filled.
     memory: Pool,
 }
 
 impl DeviceFile {
-    /// A file of `device`; the data of its reads are in `memory`.
+    /// A file of `device`; the data of its reads use `memory`.
     pub fn new(device: SharedDevice, read_only: bool, counters: Arc<Counters>, memory: Pool) -> DeviceFile {
         let shared = Arc::new(Shared { device, read_only, counters, memory });
         DeviceFile { shared, tasks: Mutex::new(JoinSet::new()) }
@@ -62,11 +62,11 @@ impl DeviceFile {
         self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins the device's operation, and lets a task wait for it if it is not done at once.
+    /// Begins the device's operation; if it does not complete at once, a task waits for it.
     fn begin(&self, work: impl Future<Output = ()> + Send + 'static) {
         let mut work: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(work);
         if work.as_mut().poll(&mut TaskContext::from_waker(Waker::noop())).is_pending() {
-            // The task polls it again, with a waker that counts.
+            // The task polls it again, with a real waker.
             let mut tasks = self.tasks();
             tasks.spawn(work);
             while tasks.try_join_next().is_some() {}
@@ -108,7 +108,7 @@ impl FileSystem for DeviceFile {
                 add(&shared.counters.zeroes, 1);
                 reply.done(done);
             }),
-            // The mount has no place, so only its maker asks, and any name that it asks for is that of the file.
+            // The mount is attached nowhere, so only this process looks up names, and any name means the file.
             (Call::LookUp { .. }, _) => {
                 let attributes = shared.attributes(FILE);
                 let entry =
@@ -140,7 +140,7 @@ impl FileSystem for DeviceFile {
 }
 
 impl Shared {
-    /// The attributes of the file, or of the directory that it is in.
+    /// The attributes of the file, or of its directory.
     fn attributes(&self, node: u64) -> Attributes {
         if node != FILE {
             return Attributes { number: node, mode: libc::S_IFDIR | 0o500, links: 2, ..Attributes::default() };
@@ -193,7 +193,7 @@ impl Shared {
         }
     }
 
-    /// Makes a hole or zeroes.
+    /// Punches a hole or writes zeroes.
     async fn allocate(&self, offset: u64, length: u64, mode: i32) -> Result<(), Errno> {
         if self.read_only {
             return Err(Errno::new(libc::EROFS));
@@ -216,7 +216,7 @@ impl Shared {
         }
     }
 
-    /// Counts and names a failure of the device; returns the number that the kernel understands.
+    /// Counts and logs a failure of the device; returns the kernel's error number.
     fn failed(&self, error: &Error) -> Errno {
         static FAILED: Throttle = Throttle::every(Duration::from_secs(10));
         add(&self.counters.failed, 1);

@@ -1,6 +1,6 @@
-//! One file in FUSE: the kernel asks, a [`BlockDevice`](nectary_block::BlockDevice) answers.
+//! One file in FUSE: a [`BlockDevice`](nectary_block::BlockDevice) answers the kernel's requests.
 //!
-//! Owns: the nature of the file, and the event loop that steps its requests. Leaves to others: the protocol
+//! Owns: the behaviour of the file, and the event loop that handles its requests. Leaves to others: the protocol
 //! (`nectary-fuse`), and the layers above the file.
 
 mod file;

@@ -1,10 +1,9 @@
-//! The event loop of an attached device: one thread steps the requests, and waits for the device, whichever comes
-//! first.
+//! The event loop of an attached device: one thread waits for requests and for the device, and handles both.
 //!
-//! Owns: the memory of requests, all of it there before the first one, and the wait for the next. Promises: no request
-//! waits for memory or a thread that only a later request could free. Reads and writes have memory of their own kind
-//! each, which comes back when the device ends them; a flush takes none; and requests are read while all memory of
-//! reads is out, so interrupts arrive.
+//! Owns: the memory of requests, all allocated before the first request, and the wait for the next request. Promises:
+//! no request waits for memory or a thread that only a later request could free. Reads and writes have separate memory,
+//! which is free again when the device completes them; a flush needs none. Requests are received even when all memory
+//! for reads is in use, so interrupts arrive.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -24,19 +23,20 @@ use crate::error::Error;
 /// The unit of memory: the size of a small read or write. *Units*: bytes.
 const UNIT_BYTES: usize = 64 << 10;
 
-/// The number of units for reads, and again for writes. The request being read has its own.
+/// The number of units for reads, and as many again for writes. The request that is being received has its own memory.
 pub(super) const UNITS: usize = 128;
 
 /// The largest request, if the kernel allows it. *Units*: bytes.
 pub(super) const REQUEST_BYTES: usize = 1 << 20;
 
-/// The most requests under way: far more than the kernel sends to one disk, as those waiting for memory count.
+/// How many requests may be in flight, including those that wait for memory; far more than the kernel sends to one
+/// disk.
 const REQUESTS_MAX: usize = 4096;
 
-/// What is waited for: a request, or the end of the connection, which the kernel shows as an error.
+/// The events to wait for: a request, or the end of the connection, which the kernel reports as an error.
 const READY: Interest = Interest::READABLE.add(Interest::ERROR);
 
-/// A device that is served to the kernel.
+/// Serves a device to the kernel.
 pub struct Server {
     file: Arc<DeviceFile>,
     worker: Worker,
@@ -44,7 +44,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Makes a server of `device` on `channel`, in the runtime that it is called in.
+    /// Makes a server of `device` on `channel`, in the current runtime.
     pub fn new(channel: Channel, device: SharedDevice, read_only: bool, counters: Arc<Counters>) -> io::Result<Server> {
         let memory = Pool::new(UNITS, UNIT_BYTES);
         let file = Arc::new(DeviceFile::new(device, read_only, counters, memory));
@@ -61,10 +61,10 @@ impl Server {
         Ok(Server { file, worker, readiness })
     }
 
-    /// Serves until the kernel ends the connection, which it does when the last user of the file is gone, and until the
-    /// device has ended what was begun.
+    /// Serves until the kernel ends the connection, because the file has no user any more, and until the device has
+    /// completed all operations.
     ///
-    /// *Errors*: what the kernel's end of the protocol reports, other than its regular end.
+    /// *Errors*: those that the kernel reports on the FUSE connection, except its regular end.
     pub async fn run(self) -> io::Result<()> {
         let Server { file, mut worker, readiness } = self;
         let result = loop {
@@ -86,9 +86,9 @@ impl Server {
     }
 }
 
-/// Mounts the file system that `channel` serves, attached nowhere: nobody can reach it, nothing is left of it when this
-/// process dies, and no mount point has to be found, made or cleaned. It lives as long as its file is open: the loop
-/// device has it open.
+/// Mounts the file system that `channel` serves, attached nowhere: no other process can reach it, nothing of it remains
+/// when this process dies, and it needs no mount point. It exists as long as its file is open, and the loop device
+/// keeps the file open.
 ///
 /// *Errors*: [`Error::NotPermitted`] without the right to mount.
 pub fn mount(channel: &Channel) -> Result<Mount, Error> {
@@ -100,13 +100,13 @@ pub fn mount(channel: &Channel) -> Result<Mount, Error> {
     Ok(Mount::new(channel, &options)?)
 }
 
-/// Opens the file of a mount; another thread has to serve the channel during the call. It has a name that no other has,
-/// since tools take loop devices on files of the same path for the same.
+/// Opens the file of a mount; another thread must serve the channel during the call. The name must be unique, because
+/// tools treat loop devices on files of the same path as the same.
 pub fn open(mount: &Mount, name: &str, read_only: bool) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(!read_only).custom_flags(libc::O_DIRECT);
     let file = options.open(mount.path(name))?;
-    // The kernel asks for the size now; the loop device may take what is known already.
+    // Make the kernel request the size now: the loop device may use a cached one.
     file.metadata()?;
     Ok(file)
 }

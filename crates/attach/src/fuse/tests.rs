@@ -17,7 +17,7 @@ use super::{Server, mount, open};
 use crate::counters::Counters;
 use crate::error::Error;
 
-/// A served file; its thread ends with it, also where requests are under way.
+/// A served file; its thread ends when it is dropped, even with requests in flight.
 struct Served {
     file: Option<File>,
     counters: Arc<Counters>,
@@ -70,7 +70,7 @@ impl Drop for Served {
         if std::thread::panicking() {
             self.stop.take();
         }
-        // The last user of the file ends the mount, and the mount's end ends the thread.
+        // Closing the file ends the mount, which ends the thread.
         self.file.take();
         let stop = self.stop.take();
         if self.counters.read().interrupted > 0 {
@@ -86,10 +86,10 @@ fn a_read_whose_waiter_is_interrupted_is_answered_at_once() {
     let began = Instant::now();
     let mut reader =
         Command::new("cat").stdin(served.file().try_clone().unwrap()).stdout(Stdio::null()).spawn().unwrap();
-    // SAFETY: a plain system call; the child is not reaped yet, so its number is still its own. Not SIGINT: a
-    // background process of another shell ignores it.
+    // SAFETY: a plain system call; the child is not reaped yet, so its number is not reused. Not SIGINT: a background
+    // process of another shell ignores it.
     let interrupt = || unsafe { libc::kill(reader.id() as i32, libc::SIGTERM) };
-    // A read that the device does not have yet ends with its process, and nobody hears of an interrupt.
+    // Wait until the read has reached the device: before that it would end without an interrupt.
     while served.device.snapshot().reads.begun == 0 {
         assert!(began.elapsed() < Duration::from_secs(20), "cat does not read");
         std::thread::yield_now();
@@ -109,12 +109,12 @@ fn an_interrupt_is_heard_while_all_memory_of_reads_is_out() {
     let began = Instant::now();
     let read = |bytes: usize| {
         let mut command = Command::new("dd");
-        // Each opens it again: reads of one open file wait for each other.
+        // Each reader opens the file again: reads of one open file wait for each other.
         let path = format!("/proc/{}/fd/{}", std::process::id(), served.file().as_raw_fd());
         command.args([format!("if={path}"), format!("bs={bytes}"), "count=1".to_owned()]);
         command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
     };
-    // As many of the largest reads as all memory has room for, and one that waits for some.
+    // As many of the largest reads as fit in all memory, and one that waits for memory.
     let bytes = REQUEST_BYTES.min(request_bytes_allowed());
     let count = UNITS * (64 << 10) / bytes;
     let mut readers: Vec<_> = (0..count).map(|_| read(bytes)).collect();
@@ -124,7 +124,8 @@ fn an_interrupt_is_heard_while_all_memory_of_reads_is_out() {
     }
     readers.push(read(4096));
     let last = format!("/proc/{}/syscall", readers[count].id());
-    // It is in `read` of descriptor 0, and stays there: on the way to its request it may wait for a moment elsewhere.
+    // Wait until it is in `read` of descriptor 0, several times in a row: before it sends its request it may wait
+    // elsewhere for a moment.
     let mut seen = 0;
     while seen < 50 {
         let is_reading = std::fs::read_to_string(&last).unwrap_or_default().starts_with("0 0x0 ");
@@ -133,7 +134,7 @@ fn an_interrupt_is_heard_while_all_memory_of_reads_is_out() {
         std::thread::yield_now();
     }
     for (index, mut reader) in readers.into_iter().rev().enumerate() {
-        // SAFETY: a plain system call; the child is not reaped yet, so its number is still its own.
+        // SAFETY: a plain system call; the child is not reaped yet, so its number is not reused.
         assert_eq!(unsafe { libc::kill(reader.id() as i32, libc::SIGTERM) }, 0);
         reader.wait().unwrap();
         while served.counters.read().interrupted <= index as u64 {
@@ -169,7 +170,8 @@ fn writes_beyond_all_memory_and_the_flush_among_them_are_all_answered() {
         for index in 0..32u64 {
             let file = served.file();
             scope.spawn(move || {
-                // Of memory that begins inside a page the kernel makes requests that are no multiple of one.
+                // The memory must be page-aligned: from other memory the kernel makes requests that are not a multiple
+                // of a page.
                 let mut bytes = Buffer::zeroed(1 << 20);
                 bytes.fill(index as u8 + 1);
                 file.write_all_at(&bytes, (index % 16) << 20).unwrap();

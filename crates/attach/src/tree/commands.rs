@@ -1,8 +1,8 @@
-//! What users do with a tree that is shown: flush, look, drop, pin, and changes.
+//! The commands of users on a mounted tree: flush, show, drop, pin, and changes of options.
 //!
-//! Owns: the way from a path to what the cache has of it. A path is walked below the source name by name: symbolic
-//! links and `..` are refused, so it cannot lead out. Promises: looking and dropping make the kernel know nothing that
-//! it did not; a pinned file is known until it is unpinned, so that its blocks are not forgotten with it.
+//! Owns: finding the cached file of a path. A path is looked up below the source name by name; symbolic links and `..`
+//! are refused, so it cannot leave the source. Promises: show and drop add no nodes; a pinned file keeps its node until
+//! it is unpinned, so that its blocks are not dropped together with the node.
 
 use std::collections::BTreeSet;
 use std::ffi::CString;
@@ -23,10 +23,10 @@ use super::{Tree, sys};
 
 /// The longest path. *Units*: bytes.
 const PATH_BYTES_MAX: usize = libc::PATH_MAX as usize;
-/// The longest part of one. *Units*: bytes.
+/// The longest name in a path. *Units*: bytes.
 const NAME_BYTES_MAX: usize = 255;
 
-/// Why a path was not done.
+/// Why a command failed for a path.
 #[derive(Debug, thiserror::Error)]
 pub enum PathError {
     /// Nothing is there.
@@ -38,7 +38,7 @@ pub enum PathError {
     /// It is not a path of a file or directory of the tree.
     #[error("{path}: {problem}")]
     Invalid {
-        /// The path, below the tree; its beginning, where it is long.
+        /// The path, below the tree; only its beginning if it is long.
         path: String,
         /// Why not.
         problem: String,
@@ -53,16 +53,16 @@ pub enum PathError {
     },
 }
 
-/// What memory holds of one file.
+/// Which parts of one file are in memory.
 #[derive(Debug, Clone)]
 pub struct HeldFile {
-    /// Where it is, below the tree.
+    /// Its path below the tree.
     pub path: PathBuf,
-    /// What is held of it.
+    /// The parts in memory.
     pub holding: Holding,
 }
 
-/// What a path is.
+/// The node of a path.
 struct Found {
     descriptor: OwnedFd,
     stat: libc::stat64,
@@ -74,7 +74,7 @@ impl Tree {
         &self.file_system.bytes.cache
     }
 
-    /// Who a stream is, where that is known.
+    /// The name of a stream, if it is known.
     pub fn stream_name(&self, stream: nectary_block::Stream) -> Option<StreamName> {
         let mut name = self.file_system.bytes.names.get(stream)?;
         if let Ok(path) = Path::new(&name.path).strip_prefix(&self.options.source) {
@@ -83,8 +83,7 @@ impl Tree {
         Some(name)
     }
 
-    /// Makes all that was written through the tree durable; says of which files that failed, and why. The list is empty
-    /// where all went well.
+    /// Makes all data written through the tree durable; returns the files for which that failed, and the errors.
     pub async fn flush(&self) -> Vec<(PathBuf, nectary_block::Error)> {
         let failed = self.cache().flush_all().await;
         if failed.is_empty() {
@@ -99,10 +98,10 @@ impl Tree {
         named.collect()
     }
 
-    /// Changes the mode while it is shown.
+    /// Changes the mode of the mounted tree.
     ///
-    /// *Errors*: [`ErrorKind::Unsupported`] for write-back, as others may write below, and for a tree that was mounted
-    /// read-only; what the flush reports.
+    /// *Errors*: [`ErrorKind::Unsupported`] for write-back, because others may write to the source, and for a tree that
+    /// was mounted read-only; those of the flush.
     pub async fn set_mode(&self, mode: Mode) -> Result<(), nectary_block::Error> {
         if self.options.cache.mode == Mode::ReadOnly && mode != Mode::ReadOnly {
             let detail = "it was mounted read-only: unmount it and mount it again with another mode";
@@ -110,7 +109,7 @@ impl Tree {
             return Err(nectary_block::Error::new(ErrorKind::Unsupported, &name, Operation::Open, detail));
         }
         if mode == Mode::ReadOnly {
-            // Requests are refused by the tree first: with the word that programs know.
+            // The tree must refuse writes before the cache does, with `EROFS`, which programs expect.
             self.file_system.read_only.store(true, Ordering::Release);
         }
         self.cache().set_mode(mode).await?;
@@ -118,8 +117,8 @@ impl Tree {
         Ok(())
     }
 
-    /// What memory holds of a file, or of each file below a directory that it holds something of: the fullest
-    /// `files_max` of them, and how many there are in all.
+    /// Which parts of a file, or of the files below a directory, are in memory. Lists the `files_max` files with the
+    /// most cached bytes, and returns how many files have any.
     pub fn show(
         &self,
         path: &[u8],
@@ -139,7 +138,7 @@ impl Tree {
         let mut files = Vec::new();
         for (below, node) in self.below(path) {
             let Some(file) = node.file() else { continue };
-            // One that the kernel has just forgotten holds nothing.
+            // Skip a file that the kernel has just forgotten.
             let Ok(holding) = self.holding(path, &file, &range, ranges_max) else { continue };
             if holding.cached_bytes + holding.pinned_bytes > 0 {
                 files.push(HeldFile { path: below, holding });
@@ -162,7 +161,7 @@ impl Tree {
         held.map_err(|source| PathError::Failed { path: shown_text(path), source })
     }
 
-    /// Sends a file, or all below a directory, out of memory; what is dirty or pinned stays.
+    /// Drops a file, or all files below a directory, from memory, except dirty and pinned blocks.
     pub fn drop_path(&self, path: &[u8], range: Range<u64>) -> Result<Dropped, PathError> {
         let mut dropped = Dropped::default();
         for node in self.meant(path)? {
@@ -175,11 +174,11 @@ impl Tree {
         Ok(dropped)
     }
 
-    /// Holds a file in memory until it is unpinned, and reads what is missing; says how many bytes were not pinned
+    /// Pins a file in memory until it is unpinned, and reads the missing blocks; returns how many bytes were not pinned
     /// before. `range` is cut at the end of the file.
     ///
-    /// *Errors*: [`PathError::Invalid`] for what is no file; [`PathError::Failed`] with [`ErrorKind::Full`] where too
-    /// much would be pinned.
+    /// *Errors*: [`PathError::Invalid`] if the path is not a regular file; [`PathError::Failed`] with
+    /// [`ErrorKind::Full`] if too much would be pinned.
     pub async fn pin(&self, path: &[u8], range: Range<u64>) -> Result<u64, PathError> {
         let file_system = &self.file_system;
         let found = self.walk(path)?;
@@ -198,7 +197,7 @@ impl Tree {
             }
             Err(error) => Err(error),
         };
-        // The kernel may forget it now: the look-up of the pin stays, once.
+        // The kernel may forget the node now; the pin keeps exactly one look-up of it.
         let is_kept = pinned.is_ok() && self.pinned().insert(node.number);
         if !is_kept {
             nectary_fuse::FileSystem::forget(&**file_system, node.number, 1);
@@ -206,7 +205,7 @@ impl Tree {
         pinned
     }
 
-    /// Lets the policy decide again over a file or all below a directory; says how many bytes were pinned.
+    /// Unpins a file or all files below a directory; returns how many bytes were pinned.
     pub fn unpin(&self, path: &[u8], range: Range<u64>) -> Result<u64, PathError> {
         let mut unpinned = 0;
         for node in self.meant(path)? {
@@ -225,7 +224,7 @@ impl Tree {
         self.pinned.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The nodes that a path means, of those that are known: a file, or all below a directory.
+    /// The known nodes that a path selects: a file, or all nodes below a directory.
     fn meant(&self, path: &[u8]) -> Result<Vec<Arc<Node>>, PathError> {
         let found = self.walk(path)?;
         match found.is_directory() {
@@ -256,7 +255,7 @@ impl Tree {
         path.strip_prefix(&self.options.source).map(Path::to_owned).ok()
     }
 
-    /// Opens what a path below the tree names.
+    /// Opens the node of a path below the tree.
     fn walk(&self, path: &[u8]) -> Result<Found, PathError> {
         if path.len() > PATH_BYTES_MAX {
             return Err(invalid(path, &format!("a path has at most {PATH_BYTES_MAX} bytes")));
@@ -300,7 +299,7 @@ fn invalid(path: &[u8], problem: &str) -> PathError {
     PathError::Invalid { path: shown_text(path), problem: problem.to_owned() }
 }
 
-/// A path without what does not count in it.
+/// A path without empty names and `.`.
 fn shown(path: &[u8]) -> PathBuf {
     let names = path.split(|&byte| byte == b'/').filter(|name| !name.is_empty() && *name != b".");
     names.map(std::ffi::OsStr::from_bytes).collect()

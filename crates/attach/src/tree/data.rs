@@ -1,8 +1,9 @@
-//! Bytes of files: through the cache.
+//! Reads and writes of files, through the cache.
 //!
-//! Owns: the ways of a read and of a write. A hit is answered on the thread that read the request, from the cache's own
-//! memory, without a copy; what has to wait waits in a task of the tree's runtime, so no thread of the crew ever waits
-//! for a disk. Promises: a read whose waiter is interrupted is answered at once; an answered write is in the source.
+//! Owns: how reads and writes are served. A hit is answered on the thread that received the request, from the cache's
+//! own memory, without a copy. A request that must wait does so in a task of the tree's runtime, so no thread of the
+//! crew waits for a disk. Promises: a read whose process is interrupted is answered at once; an answered write is in
+//! the source.
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -17,18 +18,18 @@ use super::names::StreamNames;
 use super::processes::Processes;
 use super::source::{Shared, errno};
 
-/// A read that meets a file which has become shorter looks again, this often.
+/// How often a read is tried again if the file has become shorter meanwhile.
 const TRIES_MAX: u32 = 3;
 
 /// The cache, and the other things needed for reading and writing.
 pub struct Bytes {
     /// The cache.
     pub cache: BufferCache,
-    /// For reads of more blocks than the cache pins at once.
+    /// Memory for reads of more blocks than the cache can pin at once.
     pub memory: Pool,
-    /// Whose threads read.
+    /// The processes of the threads that read.
     pub processes: Processes,
-    /// What streams are called.
+    /// The names of streams.
     pub names: StreamNames,
     block_bytes: u64,
 }
@@ -50,7 +51,7 @@ impl Bytes {
         Context { stream, ..Context::default() }
     }
 
-    /// The bytes that a read can have now.
+    /// How many bytes a read returns with the current size of the file.
     fn length(file: &OpenFile, read: Read) -> u64 {
         let size = Shared(file.file.source.clone()).size_bytes();
         u64::from(read.size).min(size.saturating_sub(read.offset))
@@ -60,7 +61,7 @@ impl Bytes {
         (offset + length).div_ceil(self.block_bytes) - offset / self.block_bytes
     }
 
-    /// Reads; `spawn` starts the task of a read that has to wait.
+    /// Reads; `spawn` starts the task of a read that must wait.
     pub fn read(
         self: &Arc<Bytes>,
         file: &Arc<OpenFile>,
@@ -108,7 +109,7 @@ impl Bytes {
         }
     }
 
-    /// Copies a read of many blocks together: no block stays pinned while the next ones are waited for.
+    /// Serves a read of many blocks by copying, so that no block stays pinned while the read waits for the next ones.
     async fn read_in_pieces(
         &self,
         file: FileId,
@@ -133,10 +134,10 @@ impl Bytes {
         Ok(Some(data))
     }
 
-    /// Writes; `data` are the write's.
+    /// Writes `data`.
     pub async fn write(&self, file: Arc<OpenFile>, write: Write, caller: Caller, mut data: Data, reply: Reply) {
         let context = match write.from_page_cache {
-            // The kernel writes it back, no matter which process wrote it.
+            // The kernel writes back a mapped page; the process that changed it is unknown.
             true => Context::default(),
             false => self.context(caller, &file),
         };

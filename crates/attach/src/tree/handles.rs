@@ -1,6 +1,6 @@
-//! What programs have open.
+//! The files and directories that programs have open.
 //!
-//! Owns: the numbers of handles. Promises: a number that is none is an error, and harms nothing.
+//! Owns: the numbers of handles. Promises: an unknown number is an error without other effects.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -14,22 +14,22 @@ use super::source::CachedFile;
 
 /// An open file.
 pub struct OpenFile {
-    /// What it is.
+    /// Its node.
     pub node: Arc<Node>,
-    /// Where its bytes are.
+    /// The file in the cache.
     pub file: Arc<CachedFile>,
-    /// The process that read last through it: the name of its stream is known.
+    /// The last process that read through it; the name of its stream is known.
     pub named: AtomicU32,
 }
 
-/// Something that is open.
+/// An open file or directory.
 #[derive(Clone)]
 enum Handle {
     File(Arc<OpenFile>),
     Directory(Arc<Mutex<File>>),
 }
 
-/// Everything that is open.
+/// All open files and directories.
 #[derive(Default)]
 pub struct Handles {
     handles: RwLock<HashMap<u64, Handle>>,

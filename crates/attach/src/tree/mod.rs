@@ -1,17 +1,17 @@
 //! A directory shown through the cache: `nectary cache mount`.
 //!
-//! Owns: the mount, its crew, the thread on which misses and writes wait, and their order of ending. Promises: every read of a program
-//! reaches the cache with the thread that reads; what was written is in the source when the write returns; a process
-//! that is killed leaves the source as it is. Leaves to others: the cache (`nectary-buffer`), the protocol (`nectary-fuse`).
+//! Owns: the mount, its crew, the thread on which misses and writes wait, and the order in which they end. Promises:
+//! the cache learns which thread makes each read; written data are in the source when the write returns; if the process
+//! is killed, the source stays as it is. Leaves to others: the cache (`nectary-buffer`), the protocol (`nectary-fuse`).
 //!
 //! | file | what is in it |
 //! |---|---|
 //! | `serve` | what each request means |
 //! | `nodes`, `handles` | the nodes that the kernel knows, and the files that programs have open |
 //! | `data`, `source` | bytes: to the cache, and from the cache to the file |
-//! | `processes`, `names` | whose thread reads, and what streams are called |
-//! | `commands` | what users do with a tree that is shown |
-//! | `access_lists` | what lists of access ask of a file system |
+//! | `processes`, `names` | which process a thread belongs to, and the names of streams |
+//! | `commands` | commands of users on a mounted tree |
+//! | `access_lists` | the duties of a file system with access control lists |
 //! | `sys` | system calls |
 
 mod access_lists;
@@ -42,11 +42,11 @@ pub use names::StreamName;
 use nodes::Nodes;
 use serve::TreeFileSystem;
 
-/// Memory for reads of more blocks than the cache pins at once. *Units*: bytes.
+/// Memory for reads of more blocks than the cache can pin at once. *Units*: bytes.
 const READ_BYTES: usize = 4 << 20;
 /// The unit of that memory. *Units*: bytes.
 const READ_UNIT_BYTES: usize = 64 << 10;
-/// The kind of file system in lists of mounts, after `fuse.`.
+/// The file system type in lists of mounts, after `fuse.`.
 const SUBTYPE: &str = "nectary-cache";
 
 /// How a directory is shown.
@@ -58,8 +58,8 @@ pub struct TreeOptions {
     pub directory: PathBuf,
     /// The cache; with [`Mode::ReadOnly`] nothing can be changed.
     pub cache: Options,
-    /// Whether nobody else changes the source: then names and attributes are believed for an hour and not for a second,
-    /// and an open file is not looked at again. What others change all the same may not be seen.
+    /// Whether nobody else changes the source. If true, the kernel may cache names and attributes for an hour instead
+    /// of a second, and opening a file again does not check for changes. Changes by others may then not be seen.
     pub is_exclusive: bool,
 }
 
@@ -70,29 +70,29 @@ pub struct Tree {
     ended: watch::Receiver<bool>,
     threads: Mutex<Vec<JoinHandle<std::io::Result<()>>>>,
     descriptors_max: u64,
-    /// Nodes that have a look-up for their pins.
+    /// Nodes of pinned files; the pin keeps one look-up of each.
     pinned: Mutex<std::collections::BTreeSet<u64>>,
 }
 
 /// The counters and contents of a tree.
 #[derive(Debug, Clone)]
 pub struct TreeFigures {
-    /// Files, directories and others that the kernel knows now; each takes a descriptor.
+    /// How many files, directories and other nodes the kernel knows now; each takes a descriptor.
     pub nodes: usize,
-    /// The most descriptors that the process may have.
+    /// How many descriptors the process may have.
     pub descriptors_max: u64,
-    /// The cache.
+    /// The cache's counters.
     pub cache: Stats,
-    /// The cache, by stream.
+    /// The cache's counters by stream.
     pub streams: Vec<StreamStats>,
 }
 
 impl Tree {
     /// Shows `source` at `directory`. The mount hides the directory's own contents; it may be the source itself.
     ///
-    /// It changes the process: its umask becomes 0, and its limit of open descriptors as high as allowed.
+    /// It changes the process: its umask becomes 0, and its limit of open descriptors is raised to the maximum.
     ///
-    /// *Errors*: what is missing on this machine, faults of the directories, and options that no cache has.
+    /// *Errors*: a missing feature of this machine, a directory that cannot be opened, and invalid options.
     pub fn start(options: TreeOptions) -> Result<Tree, Error> {
         let channel = Channel::open(true)?;
         sys::clear_mask();
@@ -106,7 +106,7 @@ impl Tree {
                 let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
                 let _ = handle.send(runtime.handle().clone());
                 runtime.block_on(async {
-                    // Nothing comes if the mount could not be made.
+                    // This fails if the mount could not be made.
                     if let Ok(file_system) = stopped.await {
                         file_system.finish().await;
                     }
@@ -172,13 +172,13 @@ impl Tree {
         TreeFigures { nodes, descriptors_max: self.descriptors_max, cache: cache.stats(), streams: cache.streams() }
     }
 
-    /// Makes a session with all its processes and files one stream from here on, in place of process and file: what a
-    /// user started as one program, as the experiments of the paper count.
+    /// From now on, all processes of a session and all their files are one stream, instead of each pair of process and
+    /// file. A session is what a user started as one program; the paper's experiments count in this way.
     pub fn set_streams_by_session(&self, by_session: bool) {
         self.file_system.bytes.processes.set_by_session(by_session);
     }
 
-    /// Tells every reference to `recorder` from here on; as [`BufferCache::record`].
+    /// From now on calls `recorder` with every reference; see [`BufferCache::record`].
     pub fn record(&self, recorder: Option<Box<dyn FnMut(Reference) + Send>>) {
         self.file_system.bytes.cache.record(recorder);
     }
@@ -188,16 +188,17 @@ impl Tree {
         self.ended.clone()
     }
 
-    /// Takes it off the directory, unless somebody uses it; with `lazily` also then, and it ends with its last user.
+    /// Unmounts the tree, unless it is in use. With `lazily`, unmounts it even then; it ends when its last user closes
+    /// it.
     ///
     /// *Errors*: [`Error::InUse`].
     pub fn unmount(&self, lazily: bool) -> Result<(), Error> {
         unmount_tree(&self.options.directory, lazily)
     }
 
-    /// Waits until it has ended, once. It blocks the calling thread.
+    /// Waits until the tree has ended, once. It blocks the calling thread.
     ///
-    /// *Errors*: what the kernel's end of the protocol reported.
+    /// *Errors*: those that the kernel reported on the FUSE connection.
     pub fn finish(&self) -> Result<(), Error> {
         let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
         for thread in threads {
@@ -214,9 +215,9 @@ fn open_directory(path: &Path) -> Result<OwnedFd, Error> {
     opened.map(OwnedFd::from).map_err(|source| Error::Os { what: path.display().to_string(), source })
 }
 
-/// Takes a tree off a directory, even if its process was killed.
+/// Unmounts a tree, even if its process was killed.
 ///
-/// *Errors*: [`Error::InUse`]; [`Error::Os`] if nothing of the kind is there.
+/// *Errors*: [`Error::InUse`]; [`Error::Os`] if no tree is mounted there.
 pub fn unmount_tree(directory: &Path, lazily: bool) -> Result<(), Error> {
     if !is_tree(directory) {
         let source = std::io::Error::from_raw_os_error(libc::EINVAL);
@@ -234,7 +235,7 @@ pub fn unmount_tree(directory: &Path, lazily: bool) -> Result<(), Error> {
     })
 }
 
-/// Whether a tree, or the rest of a dead one, is mounted on a directory.
+/// Whether a tree, possibly of a dead process, is mounted on a directory.
 pub fn is_tree(directory: &Path) -> bool {
     let Ok(text) = std::fs::read_to_string("/proc/self/mountinfo") else { return false };
     let kind = format!("fuse.{SUBTYPE}");

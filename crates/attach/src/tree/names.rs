@@ -1,6 +1,6 @@
-//! What streams are called: the process, its command and the file.
+//! The names of streams: the process, its command and the file.
 //!
-//! Owns: a bounded memory of it. A stream's name is looked up once an open file and process, not at each read.
+//! Owns: a bounded table of them. A name is looked up once per open file and process, not at each read.
 
 use std::collections::HashMap;
 use std::os::fd::AsRawFd;
@@ -12,19 +12,19 @@ use nectary_block::Stream;
 
 use super::nodes::Node;
 
-/// So many are remembered; then all are forgotten, and learned again when files are opened.
+/// How many names are stored. At this limit all are deleted; they are looked up again when files are opened.
 const NAMES_MAX: usize = 4096;
-/// The longest path of a name; of a longer one the end is kept. *Units*: bytes.
+/// The longest path of a name; of a longer path only the end is stored. *Units*: bytes.
 const PATH_BYTES_MAX: usize = 256;
 
-/// Who refers, and to what.
+/// Which process accesses which file.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct StreamName {
-    /// The process; 0 where the kernel reads for itself.
+    /// The process; 0 if the kernel reads on its own.
     pub process: u32,
-    /// What it runs; empty where it is not to be seen.
+    /// Its command; empty if it is not visible here.
     pub command: String,
-    /// The file below, as it was called when the process first read it; its end, where it is long.
+    /// The path of the source file when the process first read it; only its end if it is long.
     pub path: String,
 }
 
@@ -35,7 +35,7 @@ pub struct StreamNames {
 }
 
 impl StreamNames {
-    /// Remembers who a stream is.
+    /// Stores the name of a stream.
     pub fn learn(&self, stream: Stream, process: u32, node: &Node) {
         let command = std::fs::read_to_string(format!("/proc/{process}/comm")).unwrap_or_default();
         let path = node_path(node).unwrap_or_default();
@@ -49,13 +49,13 @@ impl StreamNames {
         names.insert(stream.0, StreamName { process, command: command.trim_end().to_owned(), path });
     }
 
-    /// Who a stream is.
+    /// The name of a stream.
     pub fn get(&self, stream: Stream) -> Option<StreamName> {
         self.names.lock().unwrap_or_else(PoisonError::into_inner).get(&stream.0).cloned()
     }
 }
 
-/// The path of a node below, as it is called now; that of a file without a name ends with ` (deleted)`.
+/// The current path of a node in the source; for a deleted file it ends with ` (deleted)`.
 pub fn node_path(node: &Node) -> std::io::Result<PathBuf> {
     std::fs::read_link(Path::new("/proc/self/fd").join(node.descriptor.as_raw_fd().to_string()))
 }

@@ -1,7 +1,7 @@
 //! The nodes that the kernel knows.
 //!
-//! Owns: their numbers, and how often each was looked up. Promises: a node of the source has one number as long as the
-//! kernel knows it, under any name; its descriptor stays open, so its inode number is not given to another node.
+//! Owns: their numbers, and how often each was looked up. Promises: a node of the source has one number, under any
+//! name, as long as the kernel knows it. Its descriptor stays open, so its inode number is not reused.
 
 use std::collections::HashMap;
 use std::ffi::CStr;
@@ -17,10 +17,10 @@ use super::sys;
 /// The number of the root.
 pub const ROOT: u64 = 1;
 
-/// For how long the kernel may believe names and attributes of a source that others change: so late at most it sees what
-/// they did.
+/// How long the kernel may cache names and attributes of a source that others change, and so how late it may see their
+/// changes.
 const SHARED_VALID: Duration = Duration::from_secs(1);
-/// The same if nobody else changes the source: whatever changes passes the kernel.
+/// The same if nobody else changes the source: all changes then go through the kernel.
 const EXCLUSIVE_VALID: Duration = Duration::from_secs(3600);
 
 /// A node.
@@ -39,7 +39,7 @@ impl Node {
         self.file.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// What it is now.
+    /// Its current attributes.
     pub fn attributes(&self) -> Result<Attributes, Errno> {
         sys::stat(&self.descriptor).map(|stat| Attributes::from(&stat))
     }
@@ -61,7 +61,7 @@ struct State {
 }
 
 impl Nodes {
-    /// Knows the root alone.
+    /// Begins with only the root.
     pub fn new(root: OwnedFd, is_exclusive: bool) -> Result<Nodes, Errno> {
         let stat = sys::stat(&root)?;
         let key = (stat.st_dev, stat.st_ino);
@@ -75,12 +75,12 @@ impl Nodes {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// For how long the kernel may believe names and attributes.
+    /// How long the kernel may cache names and attributes.
     pub fn valid(&self) -> Duration {
         if self.is_exclusive { EXCLUSIVE_VALID } else { SHARED_VALID }
     }
 
-    /// How many there are.
+    /// How many nodes there are.
     pub fn count(&self) -> usize {
         self.state().nodes.len()
     }
@@ -90,24 +90,24 @@ impl Nodes {
         self.state().nodes.get(&number).map(|(node, ..)| node.clone()).ok_or(Errno::new(libc::ESTALE))
     }
 
-    /// A node by its device and inode below, where it is known; it counts as no look-up.
+    /// A node by its device and inode in the source, if it is known; this does not count as a look-up.
     pub fn find(&self, key: (u64, u64)) -> Option<Arc<Node>> {
         let state = self.state();
         let number = state.numbers.get(&key)?;
         state.nodes.get(number).map(|(node, ..)| node.clone())
     }
 
-    /// All nodes that are known.
+    /// All known nodes.
     pub fn all(&self) -> Vec<Arc<Node>> {
         self.state().nodes.values().map(|(node, ..)| node.clone()).collect()
     }
 
-    /// Looks a name up; it counts as one look-up.
+    /// Looks a name up; this counts as one look-up.
     pub fn look_up(&self, parent: &Node, name: &CStr) -> Result<(Arc<Node>, Entry), Errno> {
         self.know(sys::look_up(&parent.descriptor, name)?)
     }
 
-    /// Knows a node by its descriptor; it counts as one look-up.
+    /// Finds the node of a descriptor, or adds it; this counts as one look-up.
     pub fn know(&self, descriptor: OwnedFd) -> Result<(Arc<Node>, Entry), Errno> {
         let stat = sys::stat(&descriptor)?;
         let key = (stat.st_dev, stat.st_ino);
@@ -131,7 +131,7 @@ impl Nodes {
         Ok((node.clone(), entry))
     }
 
-    /// Takes look-ups back; returns the node if none is left.
+    /// Subtracts look-ups; if none is left, removes the node and returns it.
     pub fn forget(&self, number: u64, lookups: u64) -> Option<Arc<Node>> {
         let mut state = self.state();
         let (_, key, known) = state.nodes.get_mut(&number).filter(|_| number != ROOT)?;
@@ -144,7 +144,7 @@ impl Nodes {
         state.nodes.remove(&number).map(|(node, ..)| node)
     }
 
-    /// Takes all nodes out.
+    /// Removes and returns all nodes.
     pub fn clear(&self) -> Vec<Arc<Node>> {
         let mut state = self.state();
         state.numbers.clear();

@@ -1,17 +1,17 @@
 //! Which process a thread belongs to.
 //!
-//! Owns: a bounded memory of it. The kernel names the thread that reads; the stream of a reference is its process and the
-//! file, or its session with all that runs in it.
+//! Owns: a bounded table of processes by thread. The kernel reports the thread that reads. The stream of a reference is
+//! the pair of its process and the file, or its session.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// For how long an answer is believed: numbers of threads are used again much later.
+/// How long an entry is valid; thread numbers are reused only much later.
 const VALID: Duration = Duration::from_secs(1);
 
-/// The number of processes that are remembered; then all are forgotten.
+/// How many threads are stored; at this limit all are deleted.
 const THREADS_MAX: usize = 4096;
 
 /// The processes of threads.
@@ -22,18 +22,18 @@ pub struct Processes {
 }
 
 impl Processes {
-    /// Gives sessions in place of processes from here on, or processes again.
+    /// From now on returns sessions instead of processes, or processes again.
     pub fn set_by_session(&self, by_session: bool) {
         self.by_session.store(by_session, Ordering::Relaxed);
         self.known.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
-    /// Whether it gives sessions.
+    /// Whether it returns sessions.
     pub fn is_by_session(&self) -> bool {
         self.by_session.load(Ordering::Relaxed)
     }
 
-    /// The process of a thread; the thread's own number if it is not to be seen here.
+    /// The process of a thread; the thread's own number if it is not visible here.
     pub fn of(&self, thread: u32) -> u32 {
         if thread == 0 {
             return 0;
@@ -55,7 +55,7 @@ impl Processes {
     }
 }
 
-/// The first number of a field of the thread's status; namespaces within ours have the others.
+/// The first number of a field of the thread's status; the further numbers are those in nested namespaces.
 fn read(thread: u32, field: &str) -> Option<u32> {
     let text = std::fs::read_to_string(format!("/proc/{thread}/status")).ok()?;
     let numbers = text.lines().find_map(|line| line.strip_prefix(field))?;
@@ -72,7 +72,7 @@ mod tests {
         let own = std::process::id();
         let found = std::thread::scope(|scope| {
             let thread = scope.spawn(|| {
-                // SAFETY: the call takes nothing.
+                // SAFETY: the call has no arguments.
                 let thread = unsafe { libc::syscall(libc::SYS_gettid) } as u32;
                 (thread, processes.of(thread), processes.of(thread))
             });

@@ -1,8 +1,8 @@
 //! The meaning of each request for the directory below.
 //!
-//! Owns: the file system: names and attributes are those of the source, each read when the kernel asks; bytes go through
-//! the cache. Leaves to the kernel: permissions, by mode, owner and access control list; locks, which hold between
-//! programs in the mount.
+//! Owns: the file system. Names and attributes are those of the source, read at each request; file contents go through
+//! the cache. Leaves to the kernel: permissions, by mode, owner and access control list; locks, which work between
+//! programs that use the mount.
 
 use std::ffi::CStr;
 use std::os::fd::OwnedFd;
@@ -24,9 +24,9 @@ use super::sys::{self, SetTime};
 
 type Result<T> = std::result::Result<T, Errno>;
 
-/// The memory in which a directory is read. *Units*: bytes.
+/// The size of the buffer for reading a directory. *Units*: bytes.
 const DIRECTORY_BYTES: usize = 32 << 10;
-/// Before the name of an entry of `getdents64`: inode, offset, length, kind.
+/// The size of the fields before the name in an entry of `getdents64`: inode, offset, length, kind.
 const DIRENT_HEAD_BYTES: usize = 19;
 
 /// A directory behind a cache.
@@ -41,7 +41,7 @@ pub struct TreeFileSystem {
 }
 
 impl TreeFileSystem {
-    /// Shows the source of `nodes` through `bytes`; what waits runs in `runtime`.
+    /// Shows the source of `nodes` through `bytes`; requests that wait run in `runtime`.
     pub fn new(nodes: Nodes, bytes: Arc<Bytes>, read_only: bool, runtime: Runtime) -> Result<TreeFileSystem> {
         let (handles, read_only) = (Handles::default(), AtomicBool::new(read_only));
         Ok(TreeFileSystem { nodes, handles, bytes, read_only, runtime, tasks: Mutex::new(JoinSet::new()) })
@@ -53,7 +53,7 @@ impl TreeFileSystem {
         while tasks.try_join_next().is_some() {}
     }
 
-    /// Waits for all that was begun, and closes the cache.
+    /// Waits for all tasks, and closes the cache.
     pub async fn finish(&self) {
         let mut tasks = std::mem::take(&mut *self.tasks.lock().unwrap_or_else(PoisonError::into_inner));
         while tasks.join_next().await.is_some() {}
@@ -64,7 +64,7 @@ impl TreeFileSystem {
         if self.read_only.load(Ordering::Acquire) { Err(Errno::new(libc::EROFS)) } else { Ok(()) }
     }
 
-    /// The file of a node in the cache, which looks whether it was changed underneath.
+    /// The file of a node in the cache; checks whether others changed the source file.
     pub(super) fn open(&self, node: &Arc<Node>) -> Result<Arc<CachedFile>> {
         let mut file = node.file.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(file) = &*file {
@@ -80,7 +80,7 @@ impl TreeFileSystem {
         Ok(cached)
     }
 
-    /// After a change of a file past the cache.
+    /// Updates the cache after a change of a file that bypassed it.
     fn changed(&self, node: &Node, offset: u64, length: u64) {
         if let Some(file) = node.file() {
             let _ = file.source.look();
@@ -88,17 +88,19 @@ impl TreeFileSystem {
         }
     }
 
-    /// Gives a new node to its maker, unless its directory gives it its group.
+    /// Sets the owner of a new node to the caller, and the group too, unless the directory's set-group-id bit
+    /// determines it.
     fn give(&self, parent: &Node, descriptor: &OwnedFd, caller: Caller, mode: u32) -> Result<()> {
         let parent = sys::stat(&parent.descriptor)?;
         let group = (parent.st_mode & libc::S_ISGID == 0).then_some(caller.group);
         sys::set_owner(descriptor, Some(caller.user), group)?;
-        // A new owner takes these bits away. The others may be those of the directory's default list.
+        // Set these bits again, because the change of owner cleared them. The other bits may come from the directory's
+        // default list.
         let bits = if mode & libc::S_IFMT == libc::S_IFREG { mode & 0o6000 } else { 0 };
         if bits == 0 { Ok(()) } else { sys::set_mode(descriptor, sys::stat(descriptor)?.st_mode & 0o777 | bits) }
     }
 
-    /// Makes a name by `make`, which receives the mode; `mode` is that of the request and its umask.
+    /// Makes a named node with `make`, which receives its mode; `mode` is the request's mode and umask.
     fn make(
         &self,
         request: &Request<'_>,
@@ -115,7 +117,7 @@ impl TreeFileSystem {
         Ok(self.nodes.know(descriptor)?.1)
     }
 
-    /// Makes a file, with a name or without, and opens it.
+    /// Creates a file, with or without a name, and opens it.
     fn create(
         &self,
         request: &Request<'_>,
@@ -133,7 +135,7 @@ impl TreeFileSystem {
                     self.give(&parent, &descriptor, request.caller, mode | libc::S_IFREG)?;
                     descriptor
                 }
-                // Another one was first, which is good enough unless it was to be new.
+                // The file exists already; that is an error only with `O_EXCL`.
                 Err(error) if error.number() == libc::EEXIST && flags & libc::O_EXCL == 0 => {
                     sys::look_up(&parent.descriptor, name)?
                 }
@@ -186,7 +188,8 @@ impl TreeFileSystem {
         if has(valid::SIZE) {
             let before = sys::stat(&node.descriptor)?.st_size as u64;
             let set = sys::open(&node.descriptor, libc::O_WRONLY)?.set_len(change.size);
-            // Of the block that the shorter of the two ends in, memory may have more than the file.
+            // Drop the blocks from the shorter size on: memory may have bytes of the last block that the file no longer
+            // has.
             self.changed(&node, change.size.min(before), u64::MAX);
             set?;
         }
@@ -234,7 +237,7 @@ impl TreeFileSystem {
         Ok(listing)
     }
 
-    /// What a listing says of a name: nothing of the directory itself, its parent, and what has just gone.
+    /// The entry of a name in a listing; empty for `.`, `..` and names that were just deleted.
     fn entry_of(&self, parent: &Node, name: &[u8]) -> Entry {
         if matches!(name, b"." | b"..") {
             return Entry::default();
@@ -247,7 +250,7 @@ impl TreeFileSystem {
     fn copy(&self, copy: nectary_fuse::Copy) -> Result<u64> {
         self.changes()?;
         let (from, to) = (self.handles.file(copy.handle)?, self.handles.file(copy.to_handle)?);
-        // Not the descriptor that reads past the page cache: a copy may begin anywhere.
+        // Not the direct I/O descriptor: a copy may begin at any offset.
         let reader = sys::open(&from.node.descriptor, libc::O_RDONLY)?;
         let writer = to.file.source.writer(&to.node.descriptor)?;
         let copied = sys::copy(&reader, copy.offset, writer, copy.to_offset, copy.length);
@@ -259,7 +262,7 @@ impl TreeFileSystem {
         self.changes()?;
         let open = self.handles.file(handle)?;
         let done = sys::allocate(open.file.source.writer(&open.node.descriptor)?, mode, offset, length);
-        // Some kinds move the bytes after the range.
+        // Some modes move the bytes after the range.
         let moves = mode & (libc::FALLOC_FL_COLLAPSE_RANGE | libc::FALLOC_FL_INSERT_RANGE) != 0;
         self.changed(&open.node, offset, if moves { u64::MAX } else { length });
         done
@@ -283,7 +286,7 @@ impl TreeFileSystem {
         sys::unlink(&self.nodes.get(parent)?.descriptor, name, is_directory)
     }
 
-    /// Lets the cache forget the file of a node that the kernel does not know any more.
+    /// Removes the file of a node from the cache after the kernel has forgotten the node.
     fn retire(&self, node: &Node) {
         let file = node.file.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(file) = file {
@@ -323,7 +326,7 @@ impl FileSystem for TreeFileSystem {
             Call::LookUp { name } => {
                 let found = node().and_then(|parent| Ok(self.nodes.look_up(&parent, name)?.1));
                 match found {
-                    // The kernel may believe that, too, as long as nobody makes the name elsewhere.
+                    // The kernel may also cache that a name is absent, because nobody else creates names.
                     Err(error) if self.nodes.is_exclusive && error.number() == libc::ENOENT => {
                         reply.entry(&Entry { entry_valid: self.nodes.valid(), ..Entry::default() });
                     }
@@ -372,7 +375,7 @@ impl FileSystem for TreeFileSystem {
             }
             Call::Read(read) => match self.handles.file(read.handle) {
                 Ok(file) => {
-                    // Reading ahead begins tasks.
+                    // Readahead spawns tasks in the runtime.
                     let _inside = self.runtime.enter();
                     self.bytes.read(&file, read, caller, reply, |task| self.spawn(task));
                 }

@@ -1,8 +1,8 @@
-//! A file below the tree, as the cache sees it.
+//! A file of the source directory, as a source of the cache.
 //!
-//! Owns: its descriptors, its size, and when it was last seen. Reads go past the kernel's page cache if the file
-//! system allows it, so that nothing is cached twice; writes go through it, as they may begin anywhere. Promises: a
-//! change that was made underneath is noticed when the file is opened: by its size and its time of modification.
+//! Owns: its descriptors, its size, and its last known state. Reads bypass the kernel's page cache if the file system
+//! allows it, so that nothing is cached twice. Writes use the page cache, because they may begin at any offset.
+//! Promises: changes by others are noticed when the file is opened, by its size and modification time.
 
 use std::fs::File;
 use std::io;
@@ -19,22 +19,22 @@ use super::sys;
 
 /// A file in the cache.
 pub struct CachedFile {
-    /// Its number there.
+    /// Its number in the cache.
     pub id: FileId,
     /// The file.
     pub source: Arc<FileSource>,
 }
 
-/// A file below the tree.
+/// A file of the source directory.
 pub struct FileSource {
     name: String,
     reader: File,
-    /// Opened when it is first written.
+    /// Opened at the first write.
     writer: OnceLock<File>,
     size: AtomicU64,
-    /// Size and time of modification after the last change that came this way, or at the last opening.
+    /// Size and modification time after the last change through this value, or at the last opening.
     seen: Mutex<(u64, i64, i64)>,
-    /// Nobody will flush it any more: its writes are as durable as the last request made them.
+    /// Whether the kernel has forgotten the file: flushes then do nothing, because no program requests them.
     is_retired: AtomicBool,
 }
 
@@ -57,9 +57,9 @@ impl FileSource {
         Ok(source)
     }
 
-    /// Looks at size and time now, and says whether they have changed since it last did.
+    /// Reads size and time, and returns whether they have changed since the last call.
     pub fn look(&self) -> Result<bool, Errno> {
-        // Under the lock, so that of two that look the later one's size stays.
+        // Under the lock, so that of two concurrent calls the later size is kept.
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let stat = sys::stat(&self.reader)?;
         let now = (stat.st_size as u64, stat.st_mtime, stat.st_mtime_nsec);
@@ -67,16 +67,16 @@ impl FileSource {
         Ok(std::mem::replace(&mut *seen, now) != now)
     }
 
-    /// The descriptor for writing; `node` is opened for it the first time.
+    /// The descriptor for writing; the first call opens `node`.
     pub fn writer(&self, node: &OwnedFd) -> Result<&File, Errno> {
         if self.writer.get().is_none() {
-            // If two come at once, one of the descriptors is closed again.
+            // If two calls race, one of the descriptors is closed again.
             let _ = self.writer.set(sys::open(node, libc::O_RDWR)?);
         }
         self.writer.get().ok_or(Errno::new(libc::EIO))
     }
 
-    /// Says that the cache is to let it go.
+    /// Marks that the cache is about to remove it.
     pub fn retire(&self) {
         self.is_retired.store(true, Ordering::Release);
     }
@@ -94,7 +94,7 @@ impl FileSource {
         let mut offset = offset;
         for buffer in buffers {
             let wanted = buffer.len();
-            // Direct I/O wants whole units, which fit into the buffer; the file's end does not move.
+            // Direct I/O needs whole units, which fit into the buffer's capacity.
             buffer.set_len(wanted.next_multiple_of(BUFFER_ALIGNMENT).min(buffer.capacity()));
             let mut read = 0;
             while read < wanted {
@@ -102,7 +102,7 @@ impl FileSource {
                     Ok(0) => break,
                     Ok(count) => read += count,
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                    // The rest behind an end inside a unit.
+                    // The file ended inside a unit, so the next offset is not aligned.
                     Err(error)
                         if error.raw_os_error() == Some(libc::EINVAL) && !read.is_multiple_of(BUFFER_ALIGNMENT) =>
                     {
@@ -131,7 +131,7 @@ impl FileSource {
     }
 }
 
-/// Does blocking work for a file on a thread of the runtime's.
+/// Does blocking work for a file on one of the runtime's threads.
 fn blocking<T: Send + 'static>(
     source: Arc<FileSource>,
     operation: Operation,
@@ -148,7 +148,7 @@ fn blocking<T: Send + 'static>(
     })
 }
 
-/// A file that the cache holds.
+/// A file as the cache's source.
 pub struct Shared(pub Arc<FileSource>);
 
 impl Source for Shared {
@@ -181,7 +181,7 @@ impl Source for Shared {
     ) -> IoFuture<Vec<Buffer>> {
         blocking(self.0.clone(), Operation::Write, move |source| {
             let stored = source.store(offset, &buffers);
-            // Also the written part of a failed write has changed the file.
+            // Even a failed write may have changed the file.
             let _ = source.look();
             stored.map(|()| buffers)
         })
@@ -212,7 +212,7 @@ impl Source for Shared {
     }
 }
 
-/// The number by which the kernel knows a failure of the cache.
+/// The kernel's error number for a failure of the cache.
 pub fn errno(error: &Error) -> Errno {
     crate::error::errno(error.kind)
 }

@@ -1,7 +1,7 @@
-//! System calls on nodes that are held open by `O_PATH`.
+//! System calls on nodes that are open with `O_PATH`.
 //!
-//! Owns: the unsafe calls of the tree. A node is never looked up by its path again, so a rename underneath leads
-//! nowhere else; what needs a path gets that of the descriptor in `/proc/self/fd`.
+//! Owns: the unsafe calls of the tree. An open node is never looked up by its path again, so renames by others do not
+//! matter; calls that need a path get that of the descriptor in `/proc/self/fd`.
 
 use std::ffi::{CStr, CString};
 use std::fs::File;
@@ -57,7 +57,7 @@ pub fn open(node: &OwnedFd, flags: libc::c_int) -> Result<File> {
     owned(unsafe { libc::open(path(node.as_raw_fd()).as_ptr(), flags | libc::O_CLOEXEC) }).map(File::from)
 }
 
-/// Makes a file and opens it; one of the name must not be there.
+/// Makes a file and opens it; the name must not exist.
 pub fn create(parent: &OwnedFd, name: &CStr, mode: u32) -> Result<File> {
     let flags = libc::O_CREAT | libc::O_EXCL | libc::O_RDWR | libc::O_NOFOLLOW | libc::O_CLOEXEC;
     // SAFETY: the name is a string that ends with a zero byte and outlives the call.
@@ -89,7 +89,7 @@ pub fn make_link(parent: &OwnedFd, name: &CStr, target: &CStr) -> Result<()> {
     done(unsafe { libc::symlinkat(target.as_ptr(), parent.as_raw_fd(), name.as_ptr()) })
 }
 
-/// Gives a node one more name.
+/// Gives a node an additional name.
 pub fn link(node: &OwnedFd, parent: &OwnedFd, name: &CStr) -> Result<()> {
     let from = path(node.as_raw_fd());
     let flags = libc::AT_SYMLINK_FOLLOW;
@@ -97,7 +97,7 @@ pub fn link(node: &OwnedFd, parent: &OwnedFd, name: &CStr) -> Result<()> {
     done(unsafe { libc::linkat(libc::AT_FDCWD, from.as_ptr(), parent.as_raw_fd(), name.as_ptr(), flags) })
 }
 
-/// Takes a name away: of a directory, or of anything else.
+/// Removes a name, of a directory or of anything else.
 pub fn unlink(parent: &OwnedFd, name: &CStr, is_directory: bool) -> Result<()> {
     let flags = if is_directory { libc::AT_REMOVEDIR } else { 0 };
     // SAFETY: the name is a string that ends with a zero byte and outlives the call.
@@ -168,7 +168,7 @@ pub fn set_xattr(node: &OwnedFd, name: &CStr, value: &[u8], flags: u32) -> Resul
     done(unsafe { libc::setxattr(path.as_ptr(), name.as_ptr(), value.as_ptr().cast(), value.len(), flags) })
 }
 
-/// The value of an extended attribute, of at most this many bytes; for a length of 0 as many zeroes as it has bytes.
+/// The value of an extended attribute, if it has at most `bytes_max` bytes; for `bytes_max` 0, zeroes of its length.
 pub fn xattr(node: &OwnedFd, name: &CStr, bytes_max: usize) -> Result<Vec<u8>> {
     let path = path(node.as_raw_fd());
     let mut value = vec![0u8; bytes_max];
@@ -177,7 +177,7 @@ pub fn xattr(node: &OwnedFd, name: &CStr, bytes_max: usize) -> Result<Vec<u8>> {
     value_of(value, count)
 }
 
-/// The names of all extended attributes, each with its zero byte, of at most this many bytes.
+/// The names of all extended attributes, each with its zero byte, if they have at most `bytes_max` bytes.
 pub fn xattr_names(node: &OwnedFd, bytes_max: usize) -> Result<Vec<u8>> {
     let path = path(node.as_raw_fd());
     let mut names = vec![0u8; bytes_max];
@@ -192,13 +192,13 @@ fn value_of(mut value: Vec<u8>, count: isize) -> Result<Vec<u8>> {
     Ok(value)
 }
 
-/// Takes an extended attribute away.
+/// Removes an extended attribute.
 pub fn remove_xattr(node: &OwnedFd, name: &CStr) -> Result<()> {
     // SAFETY: both are strings that end with a zero byte and outlive the call.
     done(unsafe { libc::removexattr(path(node.as_raw_fd()).as_ptr(), name.as_ptr()) })
 }
 
-/// Makes room, a hole or zeroes.
+/// Calls `fallocate`: allocates blocks, punches a hole or zeroes a range.
 pub fn allocate(file: &File, mode: i32, offset: u64, length: u64) -> Result<()> {
     // SAFETY: the call takes numbers only.
     done(unsafe { libc::fallocate64(file.as_raw_fd(), mode, offset as i64, length as i64) })
@@ -211,7 +211,7 @@ pub fn seek(file: &File, offset: u64, whence: i32) -> Result<u64> {
     u64::try_from(found).map_err(|_| io::Error::last_os_error().into())
 }
 
-/// Copies inside the file system below.
+/// Copies bytes between two files within the kernel.
 pub fn copy(from: &File, offset: u64, to: &File, to_offset: u64, length: u64) -> Result<u64> {
     let (mut offset, mut to_offset) = (offset as i64, to_offset as i64);
     // SAFETY: both offsets outlive the call, which reads and writes them.
@@ -239,7 +239,7 @@ pub fn read_directory(directory: &File, offset: u64, bytes: &mut [u8]) -> Result
     usize::try_from(count).map_err(|_| io::Error::last_os_error().into())
 }
 
-/// Makes all that was written to a file system durable.
+/// Makes all data written to a file system durable.
 pub fn sync_file_system(node: &OwnedFd) -> Result<()> {
     let file = open(node, libc::O_RDONLY | libc::O_DIRECTORY)?;
     // SAFETY: the call takes a number only.
@@ -264,13 +264,13 @@ pub fn sizes(node: &OwnedFd) -> Result<StatFs> {
     })
 }
 
-/// Whether the caller may; as the process's own user.
+/// Checks access for this process's own user.
 pub fn access(node: &OwnedFd, mask: u32) -> Result<()> {
     // SAFETY: the path is a string that ends with a zero byte and outlives the call.
     done(unsafe { libc::access(path(node.as_raw_fd()).as_ptr(), mask as libc::c_int) })
 }
 
-/// Lets this process have as many open descriptors as it may.
+/// Raises this process's limit of open descriptors to the maximum; returns it.
 pub fn raise_descriptor_limit() -> u64 {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the buffer has the layout that the call writes.
@@ -286,7 +286,7 @@ pub fn raise_descriptor_limit() -> u64 {
     }
 }
 
-/// Leaves the modes of new nodes to its callers, whose masks the kernel has applied.
+/// Sets the umask to 0: the mode of a new node comes from its creator, whose umask is applied already.
 pub fn clear_mask() {
     // SAFETY: the call takes a number only.
     unsafe { libc::umask(0) };

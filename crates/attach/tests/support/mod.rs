@@ -1,4 +1,4 @@
-//! An attached device for a test, which goes away in any outcome.
+//! An attached device for a test, which is detached whether the test passes or fails.
 #![allow(dead_code)]
 
 use std::fs::{File, OpenOptions};
@@ -8,7 +8,7 @@ use std::path::Path;
 use nectary_attach::{Attachment, Error, Options};
 use nectary_block::Registry;
 
-/// Says why nothing can be attached here, if it cannot.
+/// Whether devices cannot be attached on this machine; prints the reason.
 pub fn is_missing(test: &str) -> bool {
     let root =
         std::fs::metadata("/proc/self").is_ok_and(|metadata| std::os::unix::fs::MetadataExt::uid(&metadata) == 0);
@@ -22,7 +22,7 @@ pub fn is_missing(test: &str) -> bool {
     true
 }
 
-/// An attached device that goes away in any outcome.
+/// An attached device that is detached when this is dropped.
 pub struct Attached(pub Attachment);
 
 impl Attached {
@@ -35,7 +35,7 @@ impl Attached {
         OpenOptions::new().read(true).write(true).open(self.0.path()).expect("it opens")
     }
 
-    /// Past the page cache, so that the device itself answers.
+    /// Opens it with direct I/O, so that the device itself answers.
     pub fn open_direct(&self) -> File {
         OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(self.0.path()).expect("it opens")
     }

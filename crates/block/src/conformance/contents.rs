@@ -1,4 +1,5 @@
-//! Clauses about contents: what is read is what was written, zeroed or discarded, through any handle and by any call.
+//! Clauses about contents: a read returns what was last written, zeroed or discarded, through any handle and by any
+//! call.
 
 use std::task::Poll;
 
@@ -104,7 +105,7 @@ pub(super) async fn buffers_come_back(device: SharedDevice) -> Verdict {
     ensure(same(&buffers), || "a read gave other buffers back".to_owned())
 }
 
-/// Many operations at a time on ranges of their own, over two handles.
+/// Many operations at a time, each on its own range, through two handles.
 pub(super) async fn concurrent(device: SharedDevice, mut random: Random) -> Verdict {
     let geometry = device.geometry();
     let block = block(&geometry);

@@ -1,4 +1,4 @@
-//! Clauses about crashes: what a flush and a forced write make survive.
+//! Clauses about crashes: what survives after a flush or a forced write.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -110,7 +110,7 @@ async fn flush(device: &SharedDevice) -> Verdict {
     succeed(device.flush(Context::default()).await, "a flush")
 }
 
-/// Sees that each atomic unit of a block has one of the values.
+/// Checks that each atomic unit of a block has one of the values.
 async fn holds(device: &SharedDevice, index: u64, values: &[u8]) -> Verdict {
     let geometry = device.geometry();
     let found = succeed(read(&**device, index * block(&geometry), geometry.block_bytes as usize).await, "a read")?;

@@ -1,8 +1,8 @@
-//! The one conformance test: what every device and filter has to do to be a [`BlockDevice`](crate::BlockDevice).
+//! The conformance test: it checks that a device or filter keeps the contract of [`BlockDevice`](crate::BlockDevice).
 //!
-//! Owns: [`check`], which tries every clause of the contract that can be seen from outside on fresh devices, and
-//! [`check_durability`], which needs a caller that can crash a device. Both give the first clause that is broken, so
-//! that a bad device can be shown to be caught. [`VolatileDevice`] is a device that crashes on demand, to put filters
+//! Owns: [`check`], which tries on fresh devices every clause of the contract that can be seen from outside, and
+//! [`check_durability`], which needs a caller that can crash a device. Both return the first broken clause, so that
+//! tests can show that a bad device is caught. [`VolatileDevice`] is a device that crashes on demand, to test filters
 //! on.
 //!
 //! Leaves to others: faults of hardware (`nectary-sim`), speed (`nectary-bench`).
@@ -23,7 +23,7 @@ pub use self::volatile::VolatileDevice;
 use crate::device::{Geometry, SharedDevice};
 use crate::error::Error;
 
-/// The size that devices under test are asked to have, in bytes.
+/// The size of the devices under test, in bytes.
 pub const DEVICE_BYTES: u64 = 4 << 20;
 
 /// The clause that a device broke, and how.
@@ -45,12 +45,12 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// The finding of a single clause: nothing, or the violation in words.
+/// The result of one clause: nothing, or the violation in words.
 type Verdict = Result<(), String>;
 
 type Clause = fn(SharedDevice, Random) -> Pin<Box<dyn Future<Output = Verdict> + Send>>;
 
-/// The clauses that need nothing but a fresh device.
+/// The clauses that need only a fresh device.
 const CLAUSES: &[(&str, Clause)] = &[
     ("geometry is sound", |device, _| Box::pin(requests::geometry(device))),
     ("the name is a SPEC", |device, _| Box::pin(requests::name(device))),
@@ -75,7 +75,7 @@ const CLAUSES: &[(&str, Clause)] = &[
 
 /// Tries the contract on fresh devices of [`DEVICE_BYTES`] that `make` gives, with a fixed seed.
 ///
-/// *Errors*: the first clause that is broken. `Ok` gives how many clauses were tried.
+/// *Errors*: the first clause that is broken. `Ok` holds how many clauses were tried.
 pub async fn check<M, F>(make: M) -> Result<usize, Failure>
 where
     M: Fn(u64) -> F,
@@ -97,10 +97,10 @@ where
     Ok(CLAUSES.len())
 }
 
-/// Tries what a device promises over a crash.
+/// Tests what a device promises about crashes.
 ///
-/// `make` gives a fresh device; `crash` ends one, loses everything that the device may lose by its `flush_survives`,
-/// and gives the device as it is found afterwards.
+/// `make` returns a fresh device. `crash` ends a device, loses everything that its `flush_survives` allows it to lose,
+/// and returns the device as it is after the crash.
 ///
 /// *Errors*: the first clause that is broken. `Ok` gives how many clauses were tried.
 pub async fn check_durability<M, F, C, G>(make: M, crash: C) -> Result<usize, Failure>

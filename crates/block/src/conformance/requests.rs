@@ -46,7 +46,7 @@ pub(super) async fn empty(device: SharedDevice) -> Verdict {
     ensure(extents.is_empty(), || format!("nothing is mapped as {extents:?}"))
 }
 
-/// Tries every kind of operation on a range and looks at how it is refused.
+/// Tries every kind of operation on a range and checks how it is refused.
 async fn refused(device: &SharedDevice, offset: u64, length: u64, context: Context, kind: ErrorKind) -> Verdict {
     let length_in_memory = length.min(1 << 20) as usize;
     let buffer = || vec![Buffer::copy_of(&vec![0xee; length_in_memory])];
@@ -82,7 +82,7 @@ fn look(
     ensure(device.spec().contains(&error.device), || format!("{what} failed on {}, not here", error.device))
 }
 
-/// Sees that a refused write has touched nothing.
+/// Checks that a refused write changed nothing.
 async fn untouched(device: &SharedDevice) -> Verdict {
     let size = device.geometry().size_bytes;
     let found = succeed(read(&**device, 0, size as usize).await, "a read of everything")?;

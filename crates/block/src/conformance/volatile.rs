@@ -1,4 +1,4 @@
-//! A device that loses at a crash everything that was not flushed: the strictest reading of the contract.
+//! A device that at a crash loses everything not flushed: the most that the contract allows.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -8,7 +8,7 @@ use crate::filter::Filter;
 use crate::memory::MemoryDevice;
 use crate::snapshot::Snapshot;
 
-/// Memory with a cache in front of it that a crash empties.
+/// Memory behind a write cache that a crash empties.
 pub struct VolatileDevice {
     memory: Arc<MemoryDevice>,
     inner: SharedDevice,
@@ -26,7 +26,7 @@ impl VolatileDevice {
         Arc::new(VolatileDevice { inner: memory.clone(), memory, durable: Arc::new(Mutex::new(snapshot.clone())) })
     }
 
-    /// The device as it is found after a loss of power now.
+    /// The device as it would be after a loss of power now.
     pub fn crash(&self) -> Arc<VolatileDevice> {
         VolatileDevice::from_snapshot(&lock(&self.durable))
     }

@@ -1,11 +1,11 @@
-//! Finding out who holds a file or disk, for the message of a refused open.
+//! Finding out which process holds a file or disk, for the message of a refused open.
 //!
 //! Promises: best effort, bounded, never an error: the answer is text for a person.
 
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
-/// The most lines of a table in `/proc` that are looked at.
+/// How many lines of a table in `/proc` are read at most.
 const LINES_MAX: usize = 65536;
 
 /// Names the holder of `path`, if it can be seen.
@@ -26,7 +26,7 @@ pub(super) fn describe(path: &Path) -> String {
     }
 }
 
-/// True if a living process or a mount is seen to hold `path`.
+/// True if a living process or a mount is known to hold `path`.
 pub(super) fn is_known(path: &Path) -> bool {
     let Ok(status) = std::fs::metadata(path) else { return false };
     let mounted = status.file_type().is_block_device() && mounted_on(status.rdev()).is_some();

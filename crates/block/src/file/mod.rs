@@ -1,9 +1,9 @@
 //! `file:PATH` and `disk:PATH`: regular files and raw disks.
 //!
 //! Owns: the device, its promises and its latch. Reads, writes and flushes go through one of two engines: `uring` (a
-//! ring of the calling thread; an operation costs no thread switch) or `posix` (a pool of threads); everything rare
-//! goes through the pool. Promises: one owner at a time; buffers stay owned until the kernel is done with them; after a
-//! failed flush, or a write that leaves in doubt what is stored, nothing is written any more.
+//! ring of the calling thread; an operation costs no thread switch) or `posix` (a pool of threads). All rare operations
+//! go through the pool. Promises: one owner at a time; buffers stay owned until the kernel is done with them; after a
+//! failed flush, or a failed write whose stored bytes are unknown, the device refuses all writes.
 
 mod holder;
 mod open;
@@ -39,8 +39,8 @@ const WRITE_BYTES_PREFERRED: u32 = 1024 * 1024;
 
 /// A file or a disk, open and owned by this process alone.
 ///
-/// *Durability*: a completed write survives the process; on a disk that is written past the page cache, also a crash of
-/// the host's kernel. A flush makes it survive loss of power, except on a file system that lies in memory.
+/// *Durability*: a completed write survives the process; on a disk with direct I/O, it also survives a crash of the
+/// host's kernel. After a flush it survives loss of power, except on a file system in memory.
 ///
 /// # Examples
 /// ```
@@ -114,7 +114,7 @@ impl FileDevice {
         self.engine
     }
 
-    /// Whether reads and writes go past the page cache.
+    /// Whether reads and writes bypass the page cache.
     pub fn is_direct(&self) -> bool {
         self.is_direct
     }
@@ -130,14 +130,14 @@ impl FileDevice {
             Engine::Posix => self.pool.transfer(transfer),
             _ => match uring::transfer(&handle, transfer) {
                 Ok(work) => work,
-                // This thread has no ring: its runtime has several threads, or the kernel refuses one more.
+                // This thread has no ring: its runtime has several threads, or the kernel refused to make one.
                 Err(transfer) => self.pool.transfer(transfer),
             },
         };
         within(deadline, work, move || request.error(ErrorKind::TimedOut, || shared.spec.clone(), late()))
     }
 
-    /// Runs something rare on the pool.
+    /// Runs a rare operation on the pool.
     fn rare<T: Send + 'static>(
         &self,
         request: Request,
@@ -263,7 +263,7 @@ impl BlockDevice for FileDevice {
     }
 }
 
-/// Decides the meaning of `Auto` on this host.
+/// Chooses the engine for this host.
 fn choose_engine(spec: &str, wanted: Engine, uring: Result<(), &str>) -> Result<Engine, Error> {
     match (wanted, uring) {
         (Engine::Posix, _) | (Engine::Auto, Err(_)) => Ok(Engine::Posix),

@@ -1,7 +1,7 @@
-//! Opening files and disks: creation, exclusive ownership, and what the kernel says about units.
+//! Opening files and disks: creation, exclusive ownership, and the units that the kernel reports.
 //!
-//! Promises: one owner at a time, on this host, for files (`flock`) and disks (`O_EXCL`); a file that is created
-//! appears under its name whole, with its blocks allocated, or not at all. Blocking: called on the blocking pool.
+//! Promises: one owner at a time, on this host, for files (`flock`) and disks (`O_EXCL`); a created file appears under
+//! its name complete, with its blocks allocated, or not at all. Blocking: called on the blocking pool.
 
 use std::fs::{File, OpenOptions as FileOptions};
 use std::io;
@@ -19,10 +19,10 @@ const CREATE_UNIT_BYTES: u64 = 4096;
 /// The alignment that direct I/O is assumed to need if the kernel does not say, in bytes.
 const ALIGNMENT_ASSUMED: u32 = 4096;
 
-/// How long a lock is waited for that no living process holds.
+/// How long to wait for a lock that no living process holds.
 const LEAVING_MAX: Duration = Duration::from_secs(2);
 
-/// How often it is tried in that time.
+/// The time between two attempts to take that lock.
 const LEAVING_INTERVAL: Duration = Duration::from_millis(2);
 
 /// An open file or disk and its properties.
@@ -90,10 +90,12 @@ pub(super) fn open_file(spec: &str, path: &Path, create_bytes: Option<u64>, dire
     Ok(Opened { file, size_bytes, block_bytes, direct: is_direct, in_memory })
 }
 
-/// Tries to take ownership. If it is `busy` but no living process has it, tries again until [`LEAVING_MAX`] is over.
+/// Tries to take ownership. If the file is `busy` but no living process holds it, tries again until [`LEAVING_MAX`] is
+/// over.
 ///
-/// The kernel takes a ring apart after its process is gone, also after SIGKILL: until then the file stays open and
-/// locked, and writes that were in flight may still reach it. The next process to open it has to wait for that.
+/// After a process has ended, also by SIGKILL, the kernel still needs time to remove its ring. During that time the
+/// file stays open and locked, and writes in flight may still reach it. The next process that opens the file must wait
+/// for this.
 fn once_left<T>(
     path: &Path,
     busy: impl Fn(&io::Error) -> bool,
@@ -129,7 +131,7 @@ pub(super) fn open_disk(spec: &str, path: &Path, direct: bool) -> Result<Opened,
         Some(libc::EBUSY) => fail(ErrorKind::Busy, holder::describe(path)),
         _ => os(error),
     })?;
-    // O_EXCL guards the disk, not this lock; the lock lets the next process find out who holds it.
+    // The disk is guarded by O_EXCL, not by this lock; the lock lets the next process find out who holds the disk.
     let _ = sys::lock_exclusive(&file);
     let block_bytes = sys::sector_bytes(&file).map_err(os)?;
     if !block_bytes.is_power_of_two() || !(512..=4096).contains(&block_bytes) {
@@ -141,7 +143,7 @@ pub(super) fn open_disk(spec: &str, path: &Path, direct: bool) -> Result<Opened,
     Ok(Opened { file, size_bytes, block_bytes, direct, in_memory: false })
 }
 
-/// Creates a file without a name, allocates it, and only then gives it its name.
+/// Creates a file without a name, allocates its blocks, and only then gives it its name.
 fn create(path: &Path, size_bytes: u64) -> io::Result<()> {
     let parent = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
@@ -167,7 +169,8 @@ fn create(path: &Path, size_bytes: u64) -> io::Result<()> {
     File::open(parent)?.sync_all()
 }
 
-/// Makes a file `size_bytes` long, with blocks if the file system can, so that no write runs out of room later.
+/// Makes a file `size_bytes` long. Allocates the blocks if the file system can, so that no later write runs out of
+/// room.
 pub(super) fn allocate(file: &File, size_bytes: u64) -> io::Result<()> {
     let length = file.metadata()?.size();
     if size_bytes <= length {
@@ -176,7 +179,7 @@ pub(super) fn allocate(file: &File, size_bytes: u64) -> io::Result<()> {
     match sys::fallocate(file, 0, length, size_bytes - length) {
         Err(error) if matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOSYS)) => file.set_len(size_bytes),
         Err(error) => {
-            // The part allocated before the room ran out is given back; a failure of that changes nothing.
+            // Free the part that was allocated before the room ran out; a failure to do so is ignored.
             let _ = file.set_len(length);
             Err(error)
         }

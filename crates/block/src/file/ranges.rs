@@ -1,7 +1,8 @@
-//! The abilities of a file or disk with ranges: discard, zero, list mapped parts, grow. Blocking: run on the pool.
+//! Operations on ranges of a file or disk: discard, zero, list mapped parts, grow. Blocking: run on the pool.
 //!
 //! Promises: a discarded range reads as its old contents or as zeroes. A disk's plain discard (`BLKDISCARD`) does not
-//! promise that, so both files and disks are asked to unmap with zeroes, and left alone if they cannot.
+//! promise that, so the kernel is asked to unmap with zeroes, for files and for disks. If it cannot, nothing is
+//! discarded.
 
 use std::sync::atomic::Ordering;
 
@@ -13,14 +14,14 @@ use crate::buffer::Buffer;
 use crate::device::{Extent, SLOW_ZEROES};
 use crate::error::{Error, ErrorKind, Operation};
 
-/// The unit of zeroes that are written if nothing better is possible, in bytes.
+/// How many zeroes one write has, if zeroes must be written, in bytes.
 const ZEROES_BYTES: usize = 1 << 20;
 
 fn is_unsupported(error: &std::io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOSYS | libc::EINVAL | libc::ENODEV))
 }
 
-/// Unmaps a range if that is possible; a hint.
+/// Unmaps a range if possible; the caller must not rely on it.
 pub(super) fn discard(shared: &Shared, offset: u64, length: u64) -> Result<(), Error> {
     match sys::fallocate(&shared.file, PUNCH, offset, length) {
         Err(error) if !is_unsupported(&error) => {
@@ -30,12 +31,12 @@ pub(super) fn discard(shared: &Shared, offset: u64, length: u64) -> Result<(), E
     }
 }
 
-/// Zeroes a range and keeps its room.
+/// Zeroes a range and keeps its blocks.
 const ZERO: i32 = libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE;
-/// Zeroes a range and gives its room back.
+/// Zeroes a range and frees its blocks.
 const PUNCH: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
 
-/// Zeroes a range by one of these modes of `fallocate`, the first that there is; false if there is none.
+/// Zeroes a range by the first of these modes of `fallocate` that is supported; false if none is.
 fn zero_by(shared: &Shared, modes: &[i32], offset: u64, length: u64) -> Result<bool, Error> {
     for &mode in modes {
         match sys::fallocate(&shared.file, mode, offset, length) {
@@ -49,9 +50,9 @@ fn zero_by(shared: &Shared, modes: &[i32], offset: u64, length: u64) -> Result<b
     Ok(false)
 }
 
-/// Zeroes a range only if nothing is written for it.
+/// Zeroes a range only if no data has to be written for it.
 pub(super) fn zero_quickly(shared: &Shared, is_disk: bool, offset: u64, length: u64) -> Result<(), Error> {
-    // Of a disk the kernel writes the zeroes itself where the disk cannot; it does not where they are a hole.
+    // If a disk cannot zero a range, the kernel writes the zeroes itself for `ZERO`, but not for `PUNCH`.
     let modes: &[i32] = if is_disk { &[PUNCH] } else { &[ZERO, PUNCH] };
     if zero_by(shared, modes, offset, length)? {
         return Ok(());
@@ -60,7 +61,7 @@ pub(super) fn zero_quickly(shared: &Shared, is_disk: bool, offset: u64, length: 
     Err(slow.at(offset, length))
 }
 
-/// Makes a range read as zeroes, by the cheapest way there is.
+/// Makes a range read as zeroes in the cheapest possible way.
 pub(super) fn write_zeroes(shared: &Shared, offset: u64, length: u64) -> Result<(), Error> {
     let failed = |error| Error::from_os(&error, &shared.spec, Operation::WriteZeroes).at(offset, length);
     if zero_by(shared, &[ZERO, PUNCH], offset, length)? {
@@ -80,7 +81,7 @@ pub(super) fn write_zeroes(shared: &Shared, offset: u64, length: u64) -> Result<
     Ok(())
 }
 
-/// Lists the mapped parts of a range; all of it if they cannot be found out.
+/// Lists the mapped parts of a range; reports all of it as mapped if they cannot be found out.
 pub(super) fn allocation(shared: &Shared, offset: u64, length: u64) -> Result<Vec<Extent>, Error> {
     let failed = |error| Error::from_os(&error, &shared.spec, Operation::Allocation).at(offset, length);
     let (mut position, end) = (offset, offset + length);
@@ -107,7 +108,7 @@ pub(super) fn allocation(shared: &Shared, offset: u64, length: u64) -> Result<Ve
     Ok(list.finish())
 }
 
-/// Makes a file longer, durably; takes over the size of a disk that has become larger.
+/// Makes a file longer, durably. Of a disk that has become larger, uses the new size.
 pub(super) fn grow(shared: &Shared, is_disk: bool, size_bytes: u64) -> Result<(), Error> {
     let failed = |error| Error::from_os(&error, &shared.spec, Operation::Grow).at(0, size_bytes);
     if is_disk {

@@ -1,6 +1,6 @@
 //! The system calls of file and disk devices, each as one safe function.
 //!
-//! Owns: the `unsafe` of this folder outside the ring. Every function restarts after a signal.
+//! Owns: the `unsafe` of this folder outside the ring. Every function repeats a call that a signal interrupted.
 
 use std::fs::File;
 use std::io;
@@ -9,7 +9,7 @@ use std::path::Path;
 
 use crate::buffer::Buffer;
 
-/// Runs a call until no signal interrupts it; a negative result is the error in `errno`.
+/// Repeats a call until no signal interrupts it; a negative result means an error in `errno`.
 fn retry(mut call: impl FnMut() -> i64) -> io::Result<u64> {
     loop {
         match u64::try_from(call()) {
@@ -74,7 +74,7 @@ pub(super) fn lock_exclusive(file: &File) -> io::Result<()> {
     retry(|| unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) as i64 }).map(drop)
 }
 
-/// Whether the file lies in memory (tmpfs, ramfs), and so does not survive the host.
+/// Whether the file is in memory (tmpfs, ramfs), so that it does not survive a restart of the host.
 pub(super) fn is_in_memory(file: &File) -> io::Result<bool> {
     const RAMFS_MAGIC: libc::__fsword_t = 0x8584_58f6;
     // SAFETY: all zeroes is a value of this plain structure.

@@ -1,4 +1,5 @@
-//! Files as devices, by both engines: opening, owning, failing, and what happens when futures and runtimes go away.
+//! Files as devices, by both engines: opening, ownership, failures, and what happens when futures and runtimes are
+//! dropped.
 
 use std::path::PathBuf;
 use std::sync::atomic::AtomicU32;

@@ -1,6 +1,6 @@
-//! One read, write or flush on its way, for either engine.
+//! One read, write or flush in progress, for either engine.
 //!
-//! Owns: the buffers until the operation has ended, how far it got, and what its end means for the device. The engines
+//! Owns: the buffers until the operation has ended, its progress, and what its result means for the device. The engines
 //! only move bytes and report counts.
 
 use std::fs::File;
@@ -16,22 +16,22 @@ pub(super) struct Shared {
     pub spec: String,
     pub block_bytes: u32,
     pub size_bytes: AtomicU64,
-    /// The failure after which nothing is written any more.
+    /// The failure after which the device refuses writes.
     pub latched: OnceLock<String>,
 }
 
 impl Shared {
-    /// Refuses what would change the device after a failed write or flush.
+    /// Refuses operations that would change the device after a failed write or flush.
     pub fn check_latch(&self, operation: Operation, offset: u64, length: u64) -> Result<(), Error> {
         let Some(first) = self.latched.get() else { return Ok(()) };
         let detail = format!("first failure: {first}; repair the cause and open the device again");
         Err(Error::new(ErrorKind::Latched, &self.spec, operation, detail).at(offset, length))
     }
 
-    /// Makes the device take no more writes if `error` leaves the stored bytes in doubt.
+    /// Latches the device, so that it refuses writes, if after `error` the stored bytes are unknown.
     ///
-    /// A write that found no room leaves only its own range in doubt, so it does not latch; a flush that fails always
-    /// does, as the kernel then forgets which pages it could not write.
+    /// After a write that found no room only its own range is unknown, so the device does not latch. A failed flush
+    /// always latches, because the kernel forgets which pages it could not write.
     pub fn latch_after(&self, error: &Error) {
         let in_doubt = match error.operation {
             Operation::Flush => true,
@@ -68,7 +68,7 @@ pub(super) enum Progress {
 }
 
 impl Transfer {
-    /// The offset of the rest.
+    /// The offset of the bytes not moved yet.
     pub fn position(&self) -> u64 {
         self.offset + self.done
     }
@@ -81,7 +81,7 @@ impl Transfer {
         self.done += moved;
         match self.operation {
             _ if self.done == self.length => return Ok(Progress::Ended),
-            // A read that stops inside a block has met the end of the file.
+            // A read that stops inside a block has reached the end of the file.
             Operation::Read if moved > 0 && self.done.is_multiple_of(block) => return Ok(Progress::More),
             Operation::Write if moved >= block => {
                 self.done -= self.done % block;
@@ -111,7 +111,7 @@ impl Transfer {
         Error::from_os(error, &self.shared.spec, self.operation).at(self.offset, self.length)
     }
 
-    /// Ends the operation: gives the buffers back, or the error, after which the device may latch.
+    /// Ends the operation: returns the buffers or the error; after an error the device may latch.
     pub fn end(self, result: Result<(), Error>) -> Result<Vec<Buffer>, Error> {
         match result {
             Ok(()) => Ok(self.buffers),

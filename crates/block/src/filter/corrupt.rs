@@ -1,7 +1,7 @@
 //! `corrupt(A,rate=1%,seed=N,when=FILE)`: flips one bit in a share of the reads.
 //!
-//! Promises: only the bytes read change, not the stored ones; one bit in each chosen read. The same seed and order of
-//! reads change the same bits.
+//! Promises: only the returned bytes change, not the stored ones; one bit in each chosen read. The same seed and order
+//! of reads change the same bits.
 
 use std::path::PathBuf;
 

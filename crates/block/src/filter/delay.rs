@@ -1,4 +1,4 @@
-//! `delay(A,read=12ms,write=12ms,flush=12ms)`: lets operations wait before they reach the device below.
+//! `delay(A,read=12ms,write=12ms,flush=12ms)`: delays operations before they reach the device below.
 //!
 //! Promises: an operation whose future is dropped, or whose deadline passes, during the wait does not happen.
 
@@ -29,7 +29,7 @@ pub struct DelayFilter {
 }
 
 impl DelayFilter {
-    /// Lets the operations on `inner` wait.
+    /// Delays the operations on `inner`.
     pub fn new(inner: SharedDevice, options: DelayOptions) -> DelayFilter {
         DelayFilter { inner, options }
     }

@@ -1,7 +1,7 @@
 //! `error(A,rate=1%,on=read|write|flush,kind=io|full,when=FILE,seed=N)`: fails a share of the operations.
 //!
-//! Promises: an operation that fails never reaches the device below. The same seed and order of operations fail the
-//! same ones. It does not latch; the device below, or its user, decides that.
+//! Promises: an operation that fails never reaches the device below. With the same seed and order of operations the
+//! same ones fail. The filter does not latch; the device below, or its user, decides that.
 
 use std::path::PathBuf;
 

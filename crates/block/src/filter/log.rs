@@ -1,10 +1,10 @@
 //! `log(A,file=FILE)`: writes a line for each operation when it ends.
 //!
-//! A line has six words: the time at which it began, in seconds since 1970 with microseconds; the operation,
-//! `write-fua` where it is forced; offset; length; how it ended, `ok`, `dropped` or the kind of error; how long it
-//! took, with its unit. Promises: lines are whole, in the order in which operations end. Operations go on if the file
-//! cannot be written; the lines that are lost are counted in [`LogFilter::lines_lost`]. It writes from the calling
-//! thread: it is for finding out, not for measuring.
+//! A line has six words: the time at which the operation began, in seconds since 1970 with microseconds; the operation,
+//! `write-fua` if it is forced; offset; length; the result, `ok`, `dropped` or the kind of error; how long it took,
+//! with the unit. Promises: lines are never mixed, and are in the order in which operations end. Operations still work
+//! if the file cannot be written; lost lines are counted in [`LogFilter::lines_lost`]. The filter writes from the
+//! calling thread: use it to find errors, not to measure speed.
 
 use std::fs::File;
 use std::io::Write;
@@ -33,7 +33,7 @@ struct Log {
 }
 
 impl LogFilter {
-    /// Writes a line for each operation on `inner` to the end of a file, which is made if it is absent.
+    /// Writes a line for each operation on `inner` to the end of a file, which is created if it is absent.
     pub fn new(inner: SharedDevice, path: PathBuf) -> Result<LogFilter, Error> {
         let name = quoted(&path.to_string_lossy());
         let file = File::options().create(true).append(true).open(&path);
@@ -47,7 +47,7 @@ impl LogFilter {
     }
 }
 
-/// An operation under way; it writes its line when it is dropped.
+/// An operation in progress; dropping this writes its line.
 struct Pending {
     log: Arc<Log>,
     request: Request,

@@ -1,7 +1,7 @@
 //! Filters: devices on top of another device that change one thing about it. One small file each.
 //!
-//! Owns: the [`Filter`] trait, which forwards whatever a filter does not change, and what several filters share: a
-//! seeded chance and a trigger file. Filters compose: `stats(error(memory:1G,rate=1%))`.
+//! Owns: the [`Filter`] trait, which forwards all operations that a filter does not change, and the parts that several
+//! filters share: a seeded chance and a trigger file. Filters compose: `stats(error(memory:1G,rate=1%))`.
 
 pub mod corrupt;
 pub mod delay;
@@ -23,10 +23,10 @@ use crate::error::{Error, ErrorKind, Operation};
 use crate::figures::Figures;
 use crate::request::{Request, total};
 
-/// A device on top of one other device; every operation goes there unless the filter says otherwise.
+/// A device on top of one other device; every operation goes to that device unless the filter overrides it.
 ///
-/// A filter that does the same with every kind of operation says it once, in [`around`](Filter::around); one that means
-/// a single kind overrides that method, which then does not pass through `around`.
+/// A filter that treats all kinds of operations alike overrides only [`around`](Filter::around). A filter that changes
+/// one kind overrides the method of that kind, which then does not use `around`.
 pub trait Filter: Send + Sync + Sized + 'static {
     /// The device below.
     fn inner(&self) -> &SharedDevice;
@@ -44,9 +44,9 @@ pub trait Filter: Send + Sync + Sized + 'static {
         None
     }
 
-    /// Applies this filter to an operation; `operation` passes it to the given device.
+    /// Applies this filter to an operation; `operation` runs it on the given device.
     ///
-    /// The request is not checked yet: the device below refuses what no device takes.
+    /// The request is not checked yet: the device below refuses invalid requests.
     fn around<T: Send + 'static>(
         &self,
         _request: Request,
@@ -158,7 +158,7 @@ impl<F: Filter> BlockDevice for F {
     }
 }
 
-/// Decides by a seed, so that the same operations in the same order meet the same fate.
+/// Decides by a seed, so that the same operations in the same order have the same results.
 pub(crate) struct Chance {
     rate: f64,
     seed: u64,
@@ -170,7 +170,7 @@ impl Chance {
         Chance { rate, seed, drawn: AtomicU64::new(0) }
     }
 
-    /// Draws once. At the given rate it returns random bits, to choose what happens to the operation.
+    /// Draws once. With the given probability it returns random bits, which choose what happens to the operation.
     pub fn draw(&self) -> Option<u64> {
         let index = self.drawn.fetch_add(1, Ordering::Relaxed);
         let bits = mix(self.seed ^ mix(index));
@@ -197,9 +197,9 @@ impl Trigger {
     }
 }
 
-/// Waits until `end`, or until the request's deadline if that comes first: then it did not happen.
+/// Waits until `end`, or until the request's deadline if that is earlier; then the operation fails and did not happen.
 ///
-/// `why` gives the filter's SPEC and the reason of the wait.
+/// `why` returns the filter's SPEC and the reason for the wait.
 pub(crate) async fn wait_until(
     end: Instant,
     request: &Request,
@@ -219,7 +219,7 @@ pub(crate) async fn wait_until(
     }
 }
 
-/// Writes `,key=value` for every option that is there.
+/// Writes `,key=value` for every option that has a value.
 pub(crate) fn options_text<const N: usize>(options: [(&str, Option<String>); N]) -> String {
     let given = options.into_iter().filter_map(|(key, value)| Some(format!(",{key}={}", value?)));
     given.collect()

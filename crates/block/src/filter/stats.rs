@@ -1,6 +1,6 @@
 //! `stats(A)`: counts the operations.
 //!
-//! Promises: an operation is counted when its end is seen; one whose future is dropped before is counted as dropped.
+//! Promises: an operation is counted when it ends; if its future is dropped before, it is counted as dropped.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,10 +1,10 @@
-//! `throttle(A,iops=150,bandwidth=20M)`: lets no more through than a rate.
+//! `throttle(A,iops=150,bandwidth=20M)`: limits the rate of operations and bytes.
 //!
 //! Reads, writes, zeroings and discards count as operations; the bytes of reads and writes count against the bandwidth.
-//! Each limit keeps the time at which the next operation may pass; an operation moves that time on by its own cost, and
-//! waits for it. Unused time may be made up for [`BURST`] at once, so that the timer's unit costs nothing. Promises:
-//! over any time longer than that no more passes than the rate allows, whatever the sizes and however many operations
-//! wait. An operation whose future is dropped while it waits does not happen, but its turn has passed.
+//! Each limit keeps the time at which the next operation may pass. An operation waits for that time and advances it by
+//! its own cost. Up to [`BURST`] of unused time may be used later, so that the coarse timer costs no throughput.
+//! Promises: over any longer time no more passes than the rate allows, whatever the sizes and however many operations
+//! wait. An operation whose future is dropped while it waits does not happen, but its cost still counts.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::error::Operation;
 use crate::request::Request;
 use crate::size::exact_size;
 
-/// How much unused time may be made up for at once.
+/// How much unused time may be used later at once.
 const BURST: Duration = Duration::from_millis(10);
 
 /// The limits of the `throttle` filter; `None` is no limit.
@@ -44,20 +44,19 @@ struct Next {
 }
 
 impl ThrottleFilter {
-    /// Lets no more through to `inner` than `options` allow.
+    /// Limits the operations on `inner` to what `options` allow.
     pub fn new(inner: SharedDevice, options: ThrottleOptions) -> ThrottleFilter {
         ThrottleFilter { inner, options, next: Mutex::new(None) }
     }
 
-    /// Takes a turn for an operation and gives the time at which it may pass; the request's deadline if it comes
-    /// first.
+    /// Counts an operation and returns the time at which it may pass. If its deadline is earlier, it is not counted.
     fn turn(&self, request: &Request) -> Instant {
         let now = Instant::now();
         let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
         let Next { operation, byte } = next.unwrap_or(Next { operation: now, byte: now });
         let pass = operation.max(byte);
         if request.deadline.is_some_and(|deadline| pass > deadline.into()) {
-            // It will not happen, so it takes no turn.
+            // It will not happen, so it is not counted.
             return pass;
         }
         let earliest = now.checked_sub(BURST).unwrap_or(now);

@@ -22,25 +22,25 @@ pub(super) struct Part {
 }
 
 impl Map {
-    /// The device of an offset, the offset there, and how far its unit goes from there.
+    /// The device of an offset, the offset on that device, and how many bytes of the unit follow.
     pub fn locate(&self, offset: u64) -> (usize, u64, u64) {
         let (unit, inside) = (offset / self.unit_bytes, offset % self.unit_bytes);
         let place = unit / self.devices * self.unit_bytes + inside;
         ((unit % self.devices) as usize, place, self.unit_bytes - inside)
     }
 
-    /// The part that holds a whole range, if one does.
+    /// The part that holds a whole range, if a single part does.
     pub fn only(&self, offset: u64, length: u64) -> Option<Part> {
         let (device, place, left) = self.locate(offset);
         match self.devices {
             1 => Some(Part { device: 0, offset, length }),
-            // The end of the device has no place on any; an empty operation goes to the first.
+            // The end of the stripe is on no device, so an empty operation goes to the first device.
             _ if length == 0 => Some(Part { device: 0, offset: 0, length: 0 }),
             _ => (length <= left).then_some(Part { device, offset: place, length }),
         }
     }
 
-    /// The part of a range on each device, devices in order; devices without a part are left out.
+    /// The part of a range on each device, in order of devices; devices without a part are omitted.
     pub fn parts(&self, offset: u64, length: u64) -> Vec<Part> {
         let end = offset + length;
         let bound = |device: u64, position: u64| {
@@ -56,7 +56,8 @@ impl Map {
         (0..self.devices).map(part).filter(|part| part.length > 0).collect()
     }
 
-    /// Calls `copy` for each piece of `buffers` inside one unit: the piece, the index of its part, the range there.
+    /// Calls `copy` for each piece of `buffers` inside one unit, with the piece, the index of its part, and the range
+    /// in that part.
     pub fn for_each_piece<'a>(
         &self,
         offset: u64,
@@ -82,7 +83,7 @@ impl Map {
 
     /// Joins the mapped ranges of all devices; `found` are the answers of each part's device.
     ///
-    /// *Cost*: a step for each change on a device, and one for each unit of the rows in which devices differ.
+    /// *Cost*: one step per change on a device, and one per unit in rows in which devices differ.
     pub fn merge(&self, offset: u64, length: u64, parts: &[Part], found: &[Vec<Extent>], list: &mut ExtentList) {
         let (end, row_bytes) = (offset + length, self.unit_bytes * self.devices);
         let mut cursors: Vec<usize> = vec![0; parts.len()];
@@ -116,7 +117,7 @@ impl Map {
         }
     }
 
-    /// How many whole rows from `row` on all devices are the same throughout, and whether they are mapped.
+    /// For how many whole rows, from `row` on, all devices have the same state, and whether that state is mapped.
     fn same_rows(&self, row: u64, parts: &[Part], found: &[Vec<Extent>], cursors: &mut [usize]) -> Option<(u64, bool)> {
         if parts.len() as u64 != self.devices {
             return None;

@@ -1,11 +1,12 @@
-//! `stripe(A,B,…[,unit=64K])`: one device out of several, unit by unit in turn.
+//! `stripe(A,B,…[,unit=64K])`: one device made of several; units are on them in turn.
 //!
 //! Unit `u` of the stripe is unit `u / n` of device `u % n`; so a range of the stripe is one contiguous range on each
-//! device, and an operation costs at most one on each. The size is `n` times the whole units of the smallest device.
-//! Promises: an operation inside one unit goes to its device unchanged, without a copy; a longer one is begun on all
-//! its devices at once and copied once. A flush covers all devices. Durability, and the unit that is never torn, are
-//! those of the weakest device. The order of the devices is that of the SPEC and is stored nowhere; another order reads
-//! as rubbish. Leaves to others: redundancy; the loss of one device is the loss of the stripe.
+//! device, and an operation needs at most one operation per device. The size is `n` times the whole units of the
+//! smallest device. Promises: an operation inside one unit goes to its device unchanged, without a copy. A longer one
+//! begins on all its devices at once, and its data are copied once. A flush covers all devices. Durability, and the
+//! unit that is never torn, are those of the weakest device. The order of the devices is that of the SPEC and is not
+//! stored; with another order, reads return the wrong bytes. Leaves to others: redundancy; the loss of one device is
+//! the loss of the stripe.
 
 mod map;
 
@@ -25,7 +26,7 @@ use crate::figures::Figures;
 use crate::request::{Request, ready};
 use crate::size::exact_size;
 
-/// The unit of a stripe that names none, in bytes.
+/// The default unit of a stripe, in bytes.
 pub const STRIPE_UNIT_BYTES: u64 = 64 << 10;
 
 /// The most devices of one stripe.
@@ -40,8 +41,8 @@ pub struct StripeDevice {
 impl StripeDevice {
     /// Makes one device of several.
     ///
-    /// *Errors*: [`ErrorKind::Invalid`] without devices, with more than [`STRIPE_DEVICES_MAX`], where the unit is not a
-    /// multiple of every device's block, or where a device is smaller than one unit.
+    /// *Errors*: [`ErrorKind::Invalid`] without devices, with more than [`STRIPE_DEVICES_MAX`], if the unit is not a
+    /// multiple of every device's block, or if a device is smaller than one unit.
     pub fn new(devices: Vec<SharedDevice>, unit_bytes: u64) -> Result<StripeDevice, Error> {
         let stripe = StripeDevice { devices, unit_bytes };
         let invalid = |detail: String| Error::new(ErrorKind::Invalid, &stripe.spec(), Operation::Open, detail);
@@ -82,7 +83,7 @@ impl StripeDevice {
         self.together(request, operations)
     }
 
-    /// Waits for all, and makes the first failure one of this device.
+    /// Waits for all operations, and reports the first failure as one of this device.
     fn together<T: Send + 'static>(&self, request: Request, operations: Vec<IoFuture<T>>) -> IoFuture<Vec<T>> {
         let spec = self.spec();
         Box::pin(async move {
@@ -269,7 +270,7 @@ impl<T> Together<T> {
     }
 }
 
-// Nothing in it is pinned in place: every operation has its own box.
+// Its fields need no pinning: every operation has its own box.
 impl<T> Unpin for Together<T> {}
 
 impl<T> Future for Together<T> {

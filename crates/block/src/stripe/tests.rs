@@ -1,4 +1,4 @@
-//! Promises of stripes beyond the contract: where bytes go, and which mistakes are refused.
+//! Promises of stripes beyond the contract: where bytes are stored, and which mistakes are refused.
 
 use std::sync::Arc;
 

@@ -1,9 +1,9 @@
 //! What another cache would have done with the last references.
 //!
-//! Owns: a [`Window`] of references as they were, replays of it with other capacities and policies, and what follows
-//! from them in words. A window that begins in the middle of things is replayed from its start, and counted from its
-//! second half on: until then the replayed caches fill. Promises: a window of all references and all blocks gives the
-//! cache's own misses exactly. Leaves to others: the references (`history`).
+//! Owns: a [`Window`] of the last references, replays of it with other capacities and policies, and the conclusions in
+//! words. If a window does not begin with the cache's first reference, only its second half is counted; the first half
+//! fills the replayed caches. Promises: a replay of a window of all references and all blocks has exactly the cache's
+//! own misses. Leaves to others: the references (`history`).
 
 use nectary_block::format_size;
 use nectary_cache::{Access, Future, Min, Policy, by_name};
@@ -12,13 +12,13 @@ use crate::cache::BufferCache;
 use crate::options::Options;
 use crate::users::history::Past;
 
-/// The sizes that advice is about, beside the cache's own: as many quarters of its memory.
+/// The memory sizes that advice compares, in quarters of the cache's memory.
 const QUARTERS: [u64; 5] = [1, 2, 4, 8, 16];
-/// The policies that advice is about, beside the cache's own.
+/// The policies that advice compares with the cache's own.
 const POLICIES: [&str; 5] = ["lru", "lirs", "s3fifo", "wtinylfu", "adaptive"];
-/// Fewer counted references say nothing.
+/// With fewer counted references no advice is given.
 const REFERENCES_MIN: u64 = 1000;
-/// A change of misses of less than this is none. *Units*: percent.
+/// A smaller change of the misses counts as no change. *Units*: percent.
 const PERCENT_MIN: f64 = 2.0;
 
 /// References and misses.
@@ -26,7 +26,7 @@ const PERCENT_MIN: f64 = 2.0;
 pub struct Counted {
     /// References that were counted.
     pub references: u64,
-    /// Of these, the misses.
+    /// How many of them missed.
     pub misses: u64,
 }
 
@@ -37,14 +37,14 @@ impl Counted {
     }
 }
 
-/// The last references of a cache, as they were.
+/// The last references of a cache.
 #[derive(Debug, Clone)]
 pub struct Window {
     past: Vec<Past>,
     options: Options,
     /// The capacity of the policy when it was taken. *Units*: blocks.
     capacity: u64,
-    /// What is pinned of any capacity. *Units*: blocks.
+    /// Pinned blocks, which are subtracted from every capacity. *Units*: blocks.
     pinned: u64,
     share: f64,
     is_whole: bool,
@@ -57,11 +57,11 @@ pub struct AdviceRow {
     pub memory_bytes: u64,
     /// The policy.
     pub policy: String,
-    /// Blocks that the policy holds with that.
+    /// Blocks that the policy can hold with that memory.
     pub capacity_blocks: u64,
-    /// What it would have done; `None` where so little memory makes no cache.
+    /// Its references and misses; `None` if the memory is too little for a cache.
     pub counted: Option<Counted>,
-    /// Whether this is how the cache is.
+    /// Whether this is the current cache.
     pub is_now: bool,
 }
 
@@ -70,18 +70,18 @@ pub struct AdviceRow {
 pub struct Advice {
     /// The sizes, from small to large, then the policies.
     pub rows: Vec<AdviceRow>,
-    /// The least that any policy could have missed at this size.
+    /// The misses of the optimal policy at this size.
     pub min: Counted,
-    /// What the cache itself did.
+    /// References and misses of the cache itself.
     pub live: Counted,
-    /// The share of the blocks that were looked at, from 0 to 1.
+    /// The share of the blocks that are in the sample, from 0 to 1.
     pub share: f64,
-    /// What follows, a sentence each.
+    /// The conclusions, one sentence each.
     pub says: Vec<String>,
 }
 
 impl BufferCache {
-    /// The last references. *Cost*: a copy of 4 MiB at most, under the mutex.
+    /// The last references. *Cost*: a copy of up to 4 MiB, under the mutex.
     pub fn window(&self) -> Window {
         let options = self.options();
         let state = self.shared.lock();
@@ -97,12 +97,12 @@ impl BufferCache {
 }
 
 impl Window {
-    /// The share of the blocks that are in it, from 0 to 1.
+    /// The share of the blocks that are in the sample, from 0 to 1.
     pub fn share(&self) -> f64 {
         self.share
     }
 
-    /// Whether it begins where the cache, or its last change, did, and has every block.
+    /// Whether it has all blocks, and all references since the cache began or last changed.
     pub fn is_whole(&self) -> bool {
         self.is_whole
     }
@@ -115,7 +115,7 @@ impl Window {
         ((capacity as f64 * self.share).round() as u64).max(1)
     }
 
-    /// What the cache did.
+    /// References and misses of the cache itself.
     pub fn live(&self) -> Counted {
         let counted = &self.past[self.first_counted()..];
         let misses = counted.iter().filter(|past| !past.is_hit).count() as u64;
@@ -134,14 +134,14 @@ impl Window {
         counted
     }
 
-    /// What a policy would have done with a capacity; `None` for a name that is none. *Cost*: a reference of the policy
-    /// for each in the window.
+    /// References and misses of a policy with a capacity; `None` for an unknown policy. *Cost*: one reference of the
+    /// policy per reference in the window.
     pub fn misses(&self, policy: &str, capacity_blocks: u64) -> Option<Counted> {
         Some(self.replay(&mut *by_name(policy, self.sampled(capacity_blocks))?))
     }
 
-    /// The least that any policy could have missed with the capacity that the cache has. Of a window that begins in the
-    /// middle the cache knew more than the replay does: what it did is possible in any case.
+    /// The misses of the optimal policy with the cache's capacity, or the cache's own if they are fewer: in a window
+    /// without the first references, the real cache began full and the replay begins empty.
     pub fn min(&self) -> Counted {
         let replayed = self.replay_min();
         Counted { misses: replayed.misses.min(self.live().misses), ..replayed }
@@ -151,12 +151,12 @@ impl Window {
         let ids: Vec<u64> = self.past.iter().map(|past| past.id).collect();
         match Future::of(&ids) {
             Some(future) => self.replay(&mut Min::new(self.sampled(self.capacity), &future)),
-            // Longer than any window is.
+            // Only for more references than a window can have.
             None => Counted::default(),
         }
     }
 
-    /// What other sizes and policies would have changed. *Cost*: ten replays, half a second at most in all.
+    /// What other sizes and policies would have changed. *Cost*: ten replays, together up to half a second.
     pub fn advise(&self) -> Advice {
         let own = &self.options;
         let mut rows: Vec<AdviceRow> =
@@ -196,7 +196,7 @@ impl Window {
         let mut says = Vec::new();
         let sizes = || advice.rows.iter().filter(|row| row.policy == self.options.policy);
         let more = sizes().filter(|row| row.memory_bytes > self.options.memory_bytes);
-        // The smallest that is worth it.
+        // The smallest size that saves enough.
         let worth =
             more.filter_map(|row| Some((row, change(row.counted?)))).find(|(_, change)| *change <= -PERCENT_MIN);
         says.push(match worth {

@@ -1,7 +1,7 @@
-//! The caches that SPECs have opened in this process, for who shows and changes them while they run.
+//! The caches that SPECs have opened in this process, for code that shows or changes them while they run.
 //!
-//! Owns: the list. It keeps no cache open: one that nobody uses is gone from it. Leaves to others: what is done with
-//! them.
+//! Owns: the list. It does not keep caches open: a cache without users is no longer in it. Leaves to others: what is
+//! done with the caches.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -15,17 +15,17 @@ use crate::names::FileId;
 #[derive(Clone, Default)]
 pub struct Caches(Arc<Mutex<Vec<Weak<CacheDevice>>>>);
 
-/// A cache that a SPEC has opened, held open.
+/// A cache that a SPEC has opened; this value keeps it open.
 #[derive(Clone)]
 pub struct Opened(Arc<CacheDevice>);
 
-/// Adds `cache(SPEC,…)` to the names that a SPEC can use; [`Caches::register`] also lists what it opens.
+/// Adds `cache(SPEC,…)` to the names that a SPEC can use; [`Caches::register`] also lists the caches.
 pub fn register(registry: &mut Registry) {
     Caches::default().register(registry);
 }
 
 impl Caches {
-    /// Adds `cache(SPEC,…)` to the names that a SPEC can use; what it opens is in this list.
+    /// Adds `cache(SPEC,…)` to the names that a SPEC can use; caches opened by it are in this list.
     pub fn register(&self, registry: &mut Registry) {
         let list = self.clone();
         registry.register("cache", move |arguments| {
@@ -42,7 +42,7 @@ impl Caches {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The caches that are open: of those in one another the outer ones first.
+    /// The open caches; if one contains another, the outer one is first.
     pub fn opened(&self) -> Vec<Opened> {
         let mut list = self.lock();
         list.retain(|cache| cache.strong_count() > 0);
@@ -61,7 +61,7 @@ impl Opened {
         self.0.cache()
     }
 
-    /// The device's bytes in the cache.
+    /// The device's file in the cache.
     pub fn file(&self) -> FileId {
         self.0.file()
     }

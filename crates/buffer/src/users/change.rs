@@ -1,7 +1,8 @@
-//! Changes of a cache while it runs: its memory, its mode and its policy.
+//! Changing a cache while it runs: its memory, mode and policy.
 //!
-//! Promises: operations go on meanwhile, and one change comes after another. Less memory is waited for:
-//! blocks leave, what is dirty is written back first. When write-back ends, what is dirty is written back and flushed.
+//! Promises: operations continue during a change, and changes are made one after another. A change to less memory waits
+//! until enough blocks are evicted; dirty blocks are written back first. When write-back mode ends, dirty blocks are
+//! written back and flushed.
 
 use nectary_block::{Context, Error, ErrorKind, Operation, format_size};
 use nectary_cache::{Policy, explaining};
@@ -15,9 +16,9 @@ use crate::users::pins::PIN_PERCENT_MAX;
 use crate::wait::ended;
 
 impl BufferCache {
-    /// Changes the memory of a cache that runs, and ends when it has no more than that.
+    /// Changes the memory of a running cache, and returns when the cache uses no more than that.
     ///
-    /// *Errors*: [`ErrorKind::Invalid`] for less than a cache needs, or than what is pinned needs.
+    /// *Errors*: [`ErrorKind::Invalid`] for less than a cache needs, or less than the pinned blocks need.
     pub async fn set_memory(&self, memory_bytes: u64) -> Result<(), Error> {
         let _one = self.shared.changes.lock().await;
         let options = Options { memory_bytes, ..self.options() };
@@ -25,12 +26,12 @@ impl BufferCache {
         self.adopt(options).await
     }
 
-    /// Changes the policy of a cache that runs. Blocks stay in memory: the new policy hears of them as if each had been
-    /// referenced once, in the order of files and places, by a stream that nobody is (0); what streams were found to do
-    /// is forgotten. The policies' tables differ in size, so blocks may leave.
+    /// Changes the policy of a running cache. Blocks stay in memory: the new policy sees each of them as referenced
+    /// once, in the order of files and offsets, by stream 0, which no caller uses. The verdicts on streams are
+    /// forgotten. The policies' tables differ in size, so some blocks may be evicted.
     ///
-    /// *Errors*: [`ErrorKind::Invalid`] for a policy that there is not, or memory that is too little for it. *Cost*: a
-    /// reference for each block in memory, under the mutex.
+    /// *Errors*: [`ErrorKind::Invalid`] for an unknown policy, or too little memory for it. *Cost*: one reference per
+    /// block in memory, under the mutex.
     pub async fn set_policy(&self, policy: &str) -> Result<(), Error> {
         let _one = self.shared.changes.lock().await;
         let options = Options { policy: policy.to_owned(), ..self.options() };
@@ -38,17 +39,17 @@ impl BufferCache {
         self.adopt(options).await
     }
 
-    /// Changes the memory of a cache that is so small that simulations meet every limit.
+    /// Changes the memory of a cache so small that simulations reach every limit.
     #[cfg(feature = "planted")]
     pub async fn set_frames(&self, frames: u64) -> Result<(), Error> {
         let _one = self.shared.changes.lock().await;
         self.adopt(Options { frames: Some(frames), ..self.options() }).await
     }
 
-    /// Changes the mode of a cache that runs. What is dirty is written back and flushed when write-back ends.
+    /// Changes the mode of a running cache. When write-back ends, dirty blocks are written back and flushed.
     ///
-    /// *Errors*: [`ErrorKind::Unsupported`] for write-back where a source is shared; what the flush reports: the mode
-    /// has changed all the same, and what could not be written stays dirty and readable.
+    /// *Errors*: [`ErrorKind::Unsupported`] for write-back if a source is shared; those of the flush: the mode has
+    /// changed even then, and blocks that could not be written stay dirty and readable.
     pub async fn set_mode(&self, mode: Mode) -> Result<(), Error> {
         let _one = self.shared.changes.lock().await;
         let files: Vec<FileId> = {
@@ -71,7 +72,7 @@ impl BufferCache {
         Ok(())
     }
 
-    /// Divides memory again, and waits until what is too much is free.
+    /// Divides memory again and waits until the excess frames are free.
     async fn adopt(&self, options: Options) -> Result<(), Error> {
         let budget = options.budget();
         let less = {
@@ -123,7 +124,7 @@ impl BufferCache {
 }
 
 impl State {
-    /// Puts another policy in place, which takes over what is in memory; its name was checked.
+    /// Replaces the policy; the new one takes over the blocks in memory. The name was checked before.
     fn replace_policy(&mut self, name: &str, budget: &Budget) {
         let capacity = budget.capacity.saturating_sub(self.pins.len() as u64);
         let Some(policy) = explaining(name, capacity, self.verdicts.sink()) else { return };
@@ -133,7 +134,7 @@ impl State {
         let mut ids: Vec<u64> = self.entries.iter().filter_map(is_resident).collect();
         ids.sort_unstable();
         ids.into_iter().for_each(|id| self.offer(id));
-        // What it found in these is of no stream.
+        // Drop its verdicts on these references: they belong to no stream.
         let _ = self.verdicts.take();
     }
 }

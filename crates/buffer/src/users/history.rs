@@ -1,11 +1,12 @@
-//! References that were, for who asks what another cache would have done with them.
+//! Past references, to compute what another cache would have done with them.
 //!
-//! Owns: a bounded memory of the last references to a sample of the blocks. Of a small cache every block is in the
-//! sample; of a large one as many as make its sampled capacity [`SAMPLED_BLOCKS_MAX`], chosen by a hash of the block: a
-//! cache of so much of the capacity then does to the sample what the cache does to all [1].
+//! Owns: a bounded list of the last references to a sample of the blocks. For a small cache, every block is in the
+//! sample. For a large one, a hash of the block selects a share such that the same share of the capacity is
+//! [`SAMPLED_BLOCKS_MAX`]: a cache of that size has the same hit rate on the sample as the whole cache on all blocks
+//! [1].
 //!
-//! *Cost*: a multiplication a reference, and a write where the block is in the sample. 16 bytes a reference that is
-//! remembered.
+//! *Cost*: two multiplications per reference, and a write if the block is in the sample; 16 bytes per remembered
+//! reference.
 //!
 //! [1] C. Waldspurger et al., "Efficient MRC construction with SHARDS", FAST 2015.
 
@@ -13,12 +14,12 @@ use std::collections::VecDeque;
 
 use nectary_block::Stream;
 
-/// What a reference that is remembered costs.
+/// The memory of one remembered reference.
 pub(crate) const REFERENCE_BYTES: u64 = 16;
-/// The capacity of a sampled cache as large as the real one, at most. *Units*: blocks.
+/// The largest capacity of a cache in a replay of the sample at the real size. *Units*: blocks.
 const SAMPLED_BLOCKS_MAX: u64 = 8192;
 
-/// A reference that was.
+/// A past reference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Past {
     pub id: u64,
@@ -39,7 +40,7 @@ pub(crate) struct History {
 }
 
 impl History {
-    /// None yet, for a cache of a capacity; at most `past_max` are remembered.
+    /// An empty history for a cache of a capacity; at most `past_max` references are remembered.
     pub fn new(capacity: u64, past_max: u64) -> History {
         let hash_max = match capacity <= SAMPLED_BLOCKS_MAX {
             true => u64::MAX,
@@ -48,12 +49,12 @@ impl History {
         History { past: VecDeque::new(), past_max: past_max.max(1) as usize, hash_max, has_lost: false }
     }
 
-    /// None yet, for a cache that has blocks already.
+    /// An empty history for a cache that has blocks already.
     pub fn begun_late(capacity: u64, past_max: u64) -> History {
         History { has_lost: true, ..History::new(capacity, past_max) }
     }
 
-    /// Remembers a reference, where its block is in the sample.
+    /// Remembers a reference if its block is in the sample.
     pub fn refer(&mut self, id: u64, stream: Stream, is_hit: bool) {
         if hash(id) > self.hash_max {
             return;
@@ -63,19 +64,19 @@ impl History {
             self.has_lost = true;
         }
         if self.past.len() == self.past.capacity() {
-            // Grown by doubling, and not beyond its bound.
+            // Grow by doubling, but not beyond the bound.
             let count = self.past.len();
             self.past.reserve_exact(count.max(64).min(self.past_max - count));
         }
         self.past.push_back(Past { id, stream, is_hit });
     }
 
-    /// All that are remembered, the oldest first.
+    /// All remembered references, the oldest first.
     pub fn past(&self) -> Vec<Past> {
         self.past.iter().copied().collect()
     }
 
-    /// Whether there were references before these.
+    /// Whether older references are missing.
     pub fn has_lost(&self) -> bool {
         self.has_lost
     }
@@ -86,7 +87,7 @@ impl History {
     }
 }
 
-/// Spreads ids evenly, neighbours too.
+/// Spreads ids evenly, even adjacent ones.
 fn hash(id: u64) -> u64 {
     let mixed = (id ^ id >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (mixed ^ mixed >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9)

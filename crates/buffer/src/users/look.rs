@@ -1,6 +1,6 @@
-//! What memory holds of a file, and who holds how much.
+//! Which ranges of a file are in memory, and how much memory each stream takes.
 //!
-//! Owns: the looking. Promises: it changes nothing and refers to nothing.
+//! Owns: these queries. Promises: they change nothing and count as no reference.
 
 use hashbrown::HashMap;
 use nectary_block::{Error, Stream};
@@ -9,50 +9,50 @@ use crate::cache::BufferCache;
 use crate::names::{FileId, block_of};
 use crate::state::State;
 
-/// So many entries are counted by stream at most, as it is done under the mutex.
+/// With more entries they are not counted by stream, because the mutex is held during the count.
 const COUNTED_MAX: usize = 1 << 20;
 
-/// Blocks side by side of which the same is true.
+/// Adjacent blocks in the same state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HeldRange {
-    /// Where it begins. *Units*: bytes.
+    /// Its start. *Units*: bytes.
     pub offset: u64,
-    /// How long it is; the last block ends where the file does. *Units*: bytes.
+    /// Its length; the last block ends with the file. *Units*: bytes.
     pub length: u64,
-    /// In memory.
+    /// Whether it is in memory.
     pub is_cached: bool,
-    /// The source does not have it yet.
+    /// Whether it is dirty.
     pub is_dirty: bool,
-    /// Held until it is unpinned; what is pinned and not cached is read again at the next reference.
+    /// Whether it is pinned; a pinned block that is not cached is read at its next reference.
     pub is_pinned: bool,
 }
 
-/// What memory holds of a range of a file.
+/// Which parts of a range of a file are in memory.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Holding {
     /// The size of the file. *Units*: bytes.
     pub size_bytes: u64,
-    /// What is in memory. *Units*: bytes.
+    /// Size of the blocks in memory. *Units*: bytes.
     pub cached_bytes: u64,
-    /// Of these, what the source does not have yet. *Units*: bytes.
+    /// Size of the dirty blocks. *Units*: bytes.
     pub dirty_bytes: u64,
-    /// Of these, what a failed write-back did not write. *Units*: bytes.
+    /// Dirty blocks whose last write-back failed. *Units*: bytes.
     pub unwritten_bytes: u64,
-    /// What is pinned, in memory or not. *Units*: bytes.
+    /// Size of the pinned blocks, in memory or not. *Units*: bytes.
     pub pinned_bytes: u64,
-    /// What was read ahead and not referenced yet. *Units*: bytes.
+    /// Blocks read ahead and not referenced yet. *Units*: bytes.
     pub ahead_bytes: u64,
-    /// What is cached or pinned, in order.
+    /// The cached or pinned ranges, in order.
     pub ranges: Vec<HeldRange>,
-    /// How many ranges there are beside them.
+    /// How many further ranges there are.
     pub ranges_left_out: u64,
 }
 
 impl BufferCache {
-    /// What memory holds of a range of a file, with `ranges_max` ranges at most.
+    /// Which parts of a range of a file are in memory; lists up to `ranges_max` ranges.
     ///
-    /// *Errors*: [`ErrorKind::Invalid`](nectary_block::ErrorKind::Invalid) for a file that is not there. *Cost*: the
-    /// blocks of the range or of the cache, whichever are fewer, under the mutex.
+    /// *Errors*: [`ErrorKind::Invalid`](nectary_block::ErrorKind::Invalid) for a file that is not in the cache. *Cost*:
+    /// one step per block of the range or of the cache, whichever has fewer, under the mutex.
     pub fn holding(&self, file: FileId, offset: u64, length: u64, ranges_max: usize) -> Result<Holding, Error> {
         let state = self.shared.lock();
         let wanted = self.clipped(&state, file, offset, length)?;
@@ -93,8 +93,8 @@ impl BufferCache {
         Ok(holding)
     }
 
-    /// How much memory the blocks take that each stream was the last to refer to; `None` where the cache has too many
-    /// blocks to count them while others wait.
+    /// How much memory each stream takes; a block belongs to the stream of its last reference. `None` if the cache has
+    /// too many blocks to count them under the mutex.
     pub fn resident_bytes(&self) -> Option<HashMap<Stream, u64>> {
         let state = self.shared.lock();
         State::counted(&state, self.block_bytes() as u64)

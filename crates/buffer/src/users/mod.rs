@@ -1,12 +1,12 @@
-//! What users do with a cache that runs: change it, hold and look at what it has, and ask what another would have done.
+//! What users do with a running cache: change it, pin blocks, inspect it, and compare it with other caches.
 //!
 //! | file | what is in it |
 //! |---|---|
 //! | `caches` | the caches that SPECs have opened |
 //! | `change` | memory, mode and policy |
-//! | `pins` | what is held, and what is dropped |
-//! | `look` | what memory holds of a file |
-//! | `history`, `advise` | the last references, and what other sizes and policies would have done with them |
+//! | `pins` | pinned blocks, and dropping blocks |
+//! | `look` | which parts of a file are in memory |
+//! | `history`, `advise` | the last references, and the misses that other sizes and policies would have had |
 
 pub mod advise;
 pub mod caches;

@@ -1,9 +1,9 @@
-//! What users hold in memory, and what they send away: pins and drops of ranges of a file.
+//! Pinning ranges of a file in memory, and dropping ranges from memory.
 //!
 //! Owns: which blocks are pinned, and the bound on them. A pinned block is outside the policy: its memory is taken from
-//! the policy's capacity, and the policy does not hear of references to it; so pins never take memory that reads and
-//! writes need. A pin is of a place, not of contents: where the file was changed underneath, the block is read again
-//! and stays again. Promises: at most [`PIN_PERCENT_MAX`] of the capacity are pinned; a pin that fails pins nothing.
+//! the policy's capacity, and the policy does not see references to it. So pins never take memory that reads and writes
+//! need. A pin belongs to a range, not to its contents: if others change the file, the block is read again and stays
+//! pinned. Promises: at most [`PIN_PERCENT_MAX`] of the capacity is pinned; a pin that fails pins nothing.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -22,19 +22,19 @@ use crate::wait::ended;
 /// The share of the capacity that may be pinned. *Units*: percent.
 pub const PIN_PERCENT_MAX: u64 = 50;
 
-/// What a drop came to.
+/// The result of a drop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Dropped {
-    /// What left memory. *Units*: bytes, whole blocks.
+    /// Blocks that were dropped. *Units*: bytes, whole blocks.
     pub bytes: u64,
-    /// What stayed, as the source does not have it yet. *Units*: bytes, whole blocks.
+    /// Blocks that stayed because they are dirty. *Units*: bytes, whole blocks.
     pub dirty_bytes: u64,
-    /// What stayed, as it is pinned. *Units*: bytes, whole blocks.
+    /// Blocks that stayed because they are pinned. *Units*: bytes, whole blocks.
     pub pinned_bytes: u64,
 }
 
 impl State {
-    /// How many blocks may be pinned under a capacity.
+    /// How many blocks may be pinned with a capacity.
     pub fn pins_max(capacity: u64) -> u64 {
         capacity * PIN_PERCENT_MAX / 100
     }
@@ -43,7 +43,7 @@ impl State {
         !self.pins.is_empty() && self.pins.contains(&id)
     }
 
-    /// Refers to a pinned block, of which the policy does not hear.
+    /// References a pinned block; the policy does not see it.
     pub fn refer_pinned(&mut self, id: u64, stream: Stream) -> Referred {
         let is_hit = self.entries.get(&id).is_some_and(|entry| entry.frame().is_some());
         let is_lru_hit = self.shadow.reference(id, 1, nectary_cache::Stream(stream.0), &mut |_| true) == Access::Hit;
@@ -55,8 +55,8 @@ impl State {
         Referred { is_hit, is_resident: true }
     }
 
-    /// Gives the policy what is not pinned of the capacity. References of another capacity are of no use for what other
-    /// caches would have done.
+    /// Sets the policy's capacity to the part that is not pinned. If it changes, the history begins again: references
+    /// from a time with another capacity cannot be used for advice.
     pub fn fit_policy(&mut self) {
         let capacity = self.budget.capacity.saturating_sub(self.pins.len() as u64);
         if capacity != self.policy.capacity() {
@@ -70,7 +70,7 @@ impl State {
         victims.into_iter().for_each(|victim| self.evicted(victim));
     }
 
-    /// Pins blocks that are not.
+    /// Pins blocks that are not pinned yet.
     fn pin(&mut self, ids: &[u64]) {
         for &id in ids {
             self.pins.insert(id);
@@ -82,8 +82,8 @@ impl State {
         self.fit_policy();
     }
 
-    /// Unpins the blocks of a range, and gives the policy those that are in memory, as if they were referenced now.
-    /// Says how many there were.
+    /// Unpins the blocks of a range, and offers the policy those in memory, as if they were referenced now. Returns how
+    /// many blocks were pinned.
     pub fn unpin(&mut self, ids: Range<u64>) -> u64 {
         let pinned: Vec<u64> = self.pins.range(ids).copied().collect();
         if pinned.is_empty() {
@@ -101,7 +101,7 @@ impl State {
         pinned.len() as u64
     }
 
-    /// Forgets that blocks are pinned, which are about to go.
+    /// Removes the pins of blocks that are about to be dropped.
     pub fn forget_pins(&mut self, ids: Range<u64>) {
         let pinned: Vec<u64> = self.pins.range(ids).copied().collect();
         if !pinned.is_empty() {
@@ -114,11 +114,11 @@ impl State {
 }
 
 impl BufferCache {
-    /// Holds a range of a file in memory until it is unpinned, and reads what is missing of it; says how many bytes
-    /// were not pinned before, in whole blocks. What the file gets behind the range later is not pinned.
+    /// Pins a range of a file in memory until it is unpinned, and reads the missing blocks. Returns how many bytes were
+    /// not pinned before, in whole blocks. If the file grows later, the new part is not pinned.
     ///
-    /// *Errors*: [`ErrorKind::Full`] where more than [`PIN_PERCENT_MAX`] of memory would be pinned;
-    /// [`ErrorKind::Invalid`] for a range that leaves the file; what reading it reports. After an error no more is
+    /// *Errors*: [`ErrorKind::Full`] if more than [`PIN_PERCENT_MAX`] of the capacity would be pinned;
+    /// [`ErrorKind::Invalid`] for a range outside the file; those of reading the range. After an error no more is
     /// pinned than before.
     pub async fn pin(&self, file: FileId, offset: u64, length: u64) -> Result<u64, Error> {
         let shared = self.shared.clone();
@@ -126,7 +126,7 @@ impl BufferCache {
             let mut state = shared.lock();
             let span = shared.span(&state, file, Operation::Read, offset, length, Context::default())?;
             let most = State::pins_max(state.budget.capacity);
-            // Counted before anything is made of it.
+            // Check the count before building a list of this length.
             let count = span.blocks.end - span.blocks.start;
             let known = state.pins.range(span.ids()).count() as u64;
             if state.pins.len() as u64 + (count - known) > most {
@@ -137,7 +137,7 @@ impl BufferCache {
             (span, fresh)
         };
         let block = self.block_bytes() as u64;
-        // A task: a caller that goes away leaves no half of it.
+        // A separate task: if the caller is dropped, the pin still succeeds or fails as a whole.
         let task = self.spawn(async move {
             let loaded = shared.load(&span).await;
             if loaded.is_err() {
@@ -163,18 +163,18 @@ impl BufferCache {
         Error::new(ErrorKind::Full, &span.source.name(), Operation::Read, detail).at(span.offset, span.length)
     }
 
-    /// Lets the policy decide again over a range; says how many bytes were pinned, in whole blocks.
+    /// Returns a range to the policy; returns how many bytes were pinned, in whole blocks.
     ///
-    /// *Errors*: [`ErrorKind::Invalid`] for a file that is not there.
+    /// *Errors*: [`ErrorKind::Invalid`] for a file that is not in the cache.
     pub fn unpin(&self, file: FileId, offset: u64, length: u64) -> Result<u64, Error> {
         let mut state = self.shared.lock();
         let ids = self.clipped(&state, file, offset, length)?;
         Ok(state.unpin(ids) * self.block_bytes() as u64)
     }
 
-    /// Sends a range out of memory: what is dirty or pinned stays.
+    /// Drops a range from memory, except dirty and pinned blocks.
     ///
-    /// *Errors*: [`ErrorKind::Invalid`] for a file that is not there.
+    /// *Errors*: [`ErrorKind::Invalid`] for a file that is not in the cache.
     pub fn drop_clean(&self, file: FileId, offset: u64, length: u64) -> Result<Dropped, Error> {
         let mut state = self.shared.lock();
         let ids = self.clipped(&state, file, offset, length)?;
@@ -192,16 +192,16 @@ impl BufferCache {
         Ok(dropped)
     }
 
-    /// The ids of a range, which may leave the file.
+    /// The ids of a range, which may go beyond the end of the file.
     pub(crate) fn clipped(&self, state: &State, file: FileId, offset: u64, length: u64) -> Result<Range<u64>, Error> {
         let span = self.shared.span(state, file, Operation::Read, 0, 0, Context::default())?;
-        // What was pinned or cached before the file became shorter counts as well.
+        // Blocks pinned or cached before the file became shorter are included.
         Ok(crate::names::ids_of(span.file, offset, length, self.block_bytes() as u64))
     }
 }
 
 impl Shared {
-    /// Reads what is missing of a range into memory, without a reference to it.
+    /// Reads the missing blocks of a range into memory, without counting references.
     async fn load(self: &Arc<Shared>, span: &Span) -> Result<(), Error> {
         let mut first = span.blocks.start;
         while first < span.blocks.end {

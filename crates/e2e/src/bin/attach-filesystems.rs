@@ -1,9 +1,8 @@
-//! File systems on attached devices for as long as asked: `attach-filesystems --fs ext4,xfs,btrfs --seconds 600 --seed
-//! 7`.
+//! File systems on attached devices, for a given time: `attach-filesystems --fs ext4,xfs,btrfs --seconds 600 --seed 7`.
 //!
-//! Each round takes the next file system and the next device, with its own seed, and kills the attaching process
-//! several times under memory pressure. Prints a line a round. Exit code 0 only if at least one round ran, every
-//! planted loss was found, and there was no error.
+//! Each round uses the next file system and the next device, with its own seed, and kills the attaching process several
+//! times under memory pressure. Prints one line per round. Exit code 0 only if at least one round ran, every planted
+//! loss was found, and there was no error.
 
 use anyhow::{Context, Result};
 use clap::Parser;
@@ -13,7 +12,7 @@ use nectary_e2e::rng::Rng;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// The devices that take turns; each keeps its contents in a file, so that it outlives its process.
+/// The devices, used in turn; each stores its contents in a file, so that they survive its process.
 const DEVICES: [&str; 6] = [
     "{file}",
     "cache({file},memory=16M,mode=writeback)",
@@ -50,7 +49,7 @@ fn main() -> Result<ExitCode> {
     let systems = arguments.fs.iter().map(named).collect::<Result<Vec<_>>>()?;
     println!("attach-filesystems: {}, seed {seed}", arguments.fs.join(","));
     let (mut rng, deadline) = (Rng::new(seed), Instant::now() + Duration::from_secs(arguments.seconds));
-    // Short runs reach all devices too, with different seeds.
+    // Start at a random device, so that short runs with different seeds cover all devices.
     let first_device = rng.below(DEVICES.len() as u64) as usize;
     let (mut rounds, mut failed) = (0, 0);
     for turn in 0.. {

@@ -1,9 +1,10 @@
-//! Requests a second from memory beside nginx and Varnish: `bench-memory --rounds 10 --seconds 3 --json out.json`.
+//! Requests per second from memory, compared with nginx and Varnish: `bench-memory --rounds 10 --seconds 3 --json
+//! out.json`.
 //!
-//! Prints rates, and Nectary's ratio to each contestant as median (min-max) over the paired rounds, the A/A row
-//! included; beside them the same for a second that the server had on its processor, which tells whether the server was
-//! the limit. Exit code 0 only if the median ratio to every peer reaches `--ratio-min` in every workload, no request
-//! failed, and none reached the origin.
+//! Prints rates, and Nectary's ratio to each contestant as median (min-max) over the paired rounds, including the A/A
+//! row; also the same per second of the server's processor time, which shows whether the server was the limit. Exit
+//! code 0 only if the median ratio to every peer reaches `--ratio-min` in every workload, no request failed, and none
+//! reached the origin.
 
 use anyhow::Result;
 use clap::Parser;
@@ -83,7 +84,7 @@ fn main() -> Result<ExitCode> {
     Ok(if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The example beside this program, if it has been built.
+/// The example in this program's build directory, if it has been built.
 fn bare_hyper() -> Option<PathBuf> {
     let own = std::env::current_exe().ok()?;
     let built = own.parent()?.join("examples/bare_hyper");
@@ -122,7 +123,7 @@ fn print(outcome: &Outcome) {
     println!("requests that reached the origin meanwhile: {}", outcome.origin_requests);
 }
 
-/// What falls short.
+/// The requirements that are not met.
 fn problems(outcome: &Outcome, ratio_min: f64) -> Vec<String> {
     let mut problems = Vec::new();
     for index in bench::PEERS {

@@ -1,5 +1,5 @@
-//! The suite for HTTP caches against Nectary, nginx, Varnish, Squid and no cache at all:
-//! `cache-tests --suite ./cache-tests --write docs/results`.
+//! Runs the suite for HTTP caches against Nectary, nginx, Varnish, Squid and no cache at all: `cache-tests --suite
+//! ./cache-tests --write docs/results`.
 //!
 //! Prints a table and the tests that Nectary fails. Exit code 0 only if Nectary passes at least 158 of 160 required and
 //! 95 of 105 optimal tests (of the older package: 139 of 157 and 76 of 86), and each failure is explained. Needs node

@@ -1,7 +1,7 @@
 //! File-system exercisers and programs over `nectary cache mount`: `cache-tree --operations 1000000 --seed 7`.
 //!
-//! fsx with maps, pjdfstest beside the mount and in it, a compiler, git and a database; at the end the source and the mount
-//! hold the same. Exit code 0 only if all of it ran and held.
+//! fsx with memory maps, pjdfstest outside of the mount and in it, a compiler, git and a database. At the end the
+//! source and the mount must have the same files. Exit code 0 only if everything ran and passed.
 
 use std::process::ExitCode;
 
@@ -22,7 +22,7 @@ struct Arguments {
     seed: Option<u64>,
 }
 
-/// The ways to mount that are tried.
+/// The options of the mounts.
 const MOUNTS: [&[&str]; 2] = [&[], &["--policy", "dear"]];
 
 fn main() -> Result<ExitCode> {

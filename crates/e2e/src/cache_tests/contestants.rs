@@ -1,8 +1,8 @@
 //! The contestants of the suite, each with its configuration.
 //!
-//! Owns: Nectary as it comes; nginx, Varnish and Squid configured as the suite's authors configure them for their
-//! published results (validation on, no lifetime of their own invention, no grace); and the origin itself, as a proxy
-//! that caches nothing. Their configurations stand here whole.
+//! Owns: Nectary with its defaults; nginx, Varnish and Squid configured as the suite's authors configure them for their
+//! published results (validation on, no invented lifetimes, no grace); and the origin itself, as a proxy that caches
+//! nothing. Their configurations are here in full.
 
 use crate::guard::{Process, find_program};
 use crate::http::wait_listening;
@@ -26,7 +26,8 @@ pub struct Contestant {
     _scratch: Option<Scratch>,
 }
 
-/// Starts Nectary, then everybody else who is installed; `only` names some of `nginx`, `varnish`, `squid`, `nothing`.
+/// Starts Nectary, then the other contestants that are installed; `only` names some of `nginx`, `varnish`, `squid`,
+/// `nothing`.
 pub fn start(origin: SocketAddr, only: Option<&[String]>) -> Result<Vec<Contestant>> {
     type Start = fn(SocketAddr) -> Result<Contestant>;
     let peers: [(&str, &str, Start); 3] =
@@ -111,7 +112,7 @@ fn varnish(origin: SocketAddr) -> Result<Contestant> {
 
 fn squid(origin: SocketAddr) -> Result<Contestant> {
     let (scratch, address) = (Scratch::new("cache-tests-squid")?, free_address()?);
-    // As root it gives up its rights, and still has to write here.
+    // Started as root, Squid drops its rights, and must still be able to write here.
     std::fs::set_permissions(scratch.path(), std::os::unix::fs::PermissionsExt::from_mode(0o777))?;
     let (folder, host, port) = (scratch.path().display(), origin.ip(), origin.port());
     let configuration = format!(
@@ -135,7 +136,7 @@ visible_hostname squid
     let file = scratch.join("squid.conf");
     std::fs::write(&file, configuration)?;
     let mut command = Command::new(program("squid")?);
-    // One process, so that nothing is left when it is killed; a separate name, for its shared memory.
+    // One process, so that nothing remains when it is killed; a unique name, for its shared memory.
     command.args(["-N", "-n", &format!("nectary{}", std::process::id()), "-f"]).arg(&file);
     spawn(version("squid", "-v"), command, address, scratch)
 }
@@ -151,7 +152,7 @@ fn spawn(name: String, command: Command, address: SocketAddr, scratch: Scratch) 
     Ok(Contestant { name, address, _process: Some(process), _scratch: Some(scratch) })
 }
 
-/// A program's name and version; the bare name if it does not tell.
+/// A program's name and version; only the name if it does not print a version.
 fn version(name: &str, option: &str) -> String {
     let output = Command::new(find_program(name).unwrap_or_else(|| Path::new(name).to_owned())).arg(option).output();
     let text = output.map(|output| [output.stdout, output.stderr].concat()).unwrap_or_default();

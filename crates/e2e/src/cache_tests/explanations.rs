@@ -1,7 +1,7 @@
-//! Why each test fails that fails in front of Nectary.
+//! Why tests fail with Nectary.
 //!
-//! Owns: a sentence for each, by the suite's name of the test. A test that fails because it depends on another failed
-//! test is explained by that one. A failure without an explanation fails the run.
+//! Owns: a sentence per failing test, by the suite's name of the test. A test that fails because it depends on another
+//! failed test is explained by that test. A failure without an explanation fails the run.
 
 use super::Row;
 

@@ -1,11 +1,10 @@
-//! The cache-tests suite against Nectary and the proxies beside it.
+//! The cache-tests suite against Nectary and other proxies.
 //!
 //! Owns: a run of the suite and the meaning of its figures. `suite` installs it with npm and runs it, `contestants` has
-//! the configurations, `explanations` says why a test fails that fails, `page` writes it all down.
+//! the configurations, `explanations` has the reasons of failures, `page` writes the results.
 //!
-//! Promises: the suite's own code decides what passes, dependencies between its tests included; its browser-only tests
-//! are not run. All contestants run at the same time in front of the same origin: the suite waits much and computes
-//! little.
+//! Promises: the suite's own code decides what passes, including dependencies between its tests; its browser-only tests
+//! are not run. All contestants run at the same time in front of the same origin, because the suite mostly waits.
 
 pub mod contestants;
 pub mod explanations;
@@ -30,8 +29,8 @@ pub enum Layout {
 }
 
 impl Layout {
-    /// The most tests of a kind that Nectary may fail: 158 of 160 required and 95 of 105 optimal tests of the
-    /// repository pass.
+    /// How many tests of a kind Nectary may fail: 158 of 160 required and 95 of 105 optimal tests of the repository
+    /// pass.
     pub fn failures_max(self, kind: &str) -> usize {
         match (self, kind) {
             (Layout::Repository, "required") => 2,
@@ -62,7 +61,7 @@ pub struct Row {
     pub id: String,
     /// The part of the suite.
     pub group: String,
-    /// Its subject, in a sentence of the suite.
+    /// What it tests, in the suite's words.
     pub name: String,
     /// `required`, `optimal`, or `check`, which can neither pass nor fail.
     pub kind: String,
@@ -92,18 +91,18 @@ pub(crate) struct Written {
 }
 
 impl Outcome {
-    /// The tests of a kind that pass, and all of that kind.
+    /// How many tests of a kind pass, and how many there are.
     pub fn passed(&self, kind: &str) -> (usize, usize) {
         let of_kind = || self.rows.iter().filter(|row| row.kind == kind);
         (of_kind().filter(|row| row.passes()).count(), of_kind().count())
     }
 
-    /// The tests that should pass and do not.
+    /// The tests that should pass but do not.
     pub fn failures(&self) -> Vec<&Row> {
         self.rows.iter().filter(|row| row.kind != "check" && !row.passes()).collect()
     }
 
-    /// The faults in these results of Nectary: too many failures, or an unexplained one.
+    /// The problems in these results of Nectary: too many failures, or an unexplained failure.
     pub fn problems(&self, layout: Layout) -> Vec<String> {
         let mut problems = Vec::new();
         for kind in ["required", "optimal"] {
@@ -130,7 +129,7 @@ impl Row {
 
 /// Runs the suite against all contestants at the same time.
 ///
-/// *Errors*: no contestant, or a client of the suite that cannot be run to its end.
+/// *Errors*: there is no contestant, or the suite's client does not run to its end.
 pub fn measure(suite: &Suite, contestants: &[Contestant]) -> Result<Measured> {
     let runs: Vec<Result<Written>> = thread::scope(|scope| {
         let started: Vec<_> = contestants

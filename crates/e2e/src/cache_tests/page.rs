@@ -105,7 +105,7 @@ fn page(source: &str, measured: &Measured) -> String {
     text
 }
 
-/// A sentence of the suite in a table: its links would lead away.
+/// A sentence of the suite as a table cell, without its links.
 fn cell(text: &str) -> String {
     let mut plain = String::new();
     let mut rest = text.replace('|', "\\|").replace('\n', " ");

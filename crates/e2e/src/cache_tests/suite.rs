@@ -29,7 +29,7 @@ pub struct Suite {
 }
 
 impl Suite {
-    /// The missing programs of this machine.
+    /// A required program that this machine does not have.
     pub fn missing() -> Option<&'static str> {
         ["node", "npm"].into_iter().find(|program| find_program(program).is_none())
     }

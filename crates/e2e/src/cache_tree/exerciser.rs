@@ -1,4 +1,4 @@
-//! fsx: random reads, writes, maps, cuts, holes and reopenings of one file, each read compared.
+//! fsx: random reads, writes, memory maps, truncations, holes and reopenings of one file; each read is compared.
 
 use std::fs;
 use std::process::Command;
@@ -12,8 +12,8 @@ use crate::report::not_run;
 /// The tool's name.
 const TOOL: &str = "fsx";
 
-/// Which operations, by weight. The file is larger than a read-ahead and smaller than the cache, and operations cross blocks
-/// and pages.
+/// The weights of the operations. The file is larger than a read-ahead and smaller than the cache, and operations cross
+/// the borders of blocks and pages.
 const OPERATIONS: &str = "\
 flen = 262144
 [opsize]
@@ -33,7 +33,7 @@ posix_fallocate = 1.0
 punch_hole = 1.0
 ";
 
-/// Runs so many operations on a file of the mount. `None` if the tool is missing.
+/// Runs `operations` operations on a file of the mount. `None` if the tool is missing.
 pub fn exercise(live: &Live, operations: u64, seed: u64) -> Result<Option<()>> {
     let Some(tool) = tool(TOOL) else {
         not_run(format!("{TOOL} is not installed: run `ci/setup test`"));
@@ -43,7 +43,7 @@ pub fn exercise(live: &Live, operations: u64, seed: u64) -> Result<Option<()>> {
     fs::write(&settings, OPERATIONS)?;
     let mut command = Command::new(tool);
     command.arg("-f").arg(settings).args(["-N", &operations.to_string(), "-S", &seed.to_string()]);
-    // What it keeps of a failure is outside of the mount.
+    // Its files about a failure are outside of the mount.
     command.arg("-P").arg(live.scratch.path()).arg(live.shown("exercised"));
     run(&mut command)?;
     Ok(Some(()))

@@ -1,7 +1,7 @@
 //! File-system exercisers and programs over `nectary cache mount`.
 //!
-//! Owns: the mounted directory they run in, what each of them has to find, and the comparison of what is below the mount
-//! with what it shows. Leaves to others: the mount's process (`live`), installing the tools (`ci/setup`).
+//! Owns: the mounted directory in which they run, the expected results of each, and the comparison of the mount with
+//! its source. Leaves to others: the mount's process (`live`), installing the tools (`ci/setup`).
 
 mod exerciser;
 mod posix;
@@ -21,10 +21,11 @@ pub use exerciser::exercise;
 pub use posix::{Comparison, compare};
 pub use programs::run_programs;
 
-/// The memory of the cache: less than what the programs write, so that blocks leave it.
+/// The memory of the cache: less than the programs write, so that blocks are evicted.
 const MEMORY: &str = "8M";
 
-/// A directory shown through a small cache; with `in_memory` it is in memory, where nothing waits for a disk.
+/// A directory mounted through a small cache; with `in_memory` the directory is in memory, so that nothing waits for a
+/// disk.
 pub fn mounted(arguments: &[&str], in_memory: bool) -> Result<Live> {
     let arguments = [&["--memory", MEMORY], arguments].concat();
     let live =
@@ -36,8 +37,7 @@ pub fn mounted(arguments: &[&str], in_memory: bool) -> Result<Live> {
     Ok(live)
 }
 
-/// Finds a tool that `ci/setup` installs: in `NECTARY_TOOLS`, else in `tools/bin` of the target directory that this program
-/// was built into.
+/// Finds a tool that `ci/setup` installs: in `NECTARY_TOOLS`, else in `tools/bin` of this program's target directory.
 pub fn tool(name: &str) -> Option<PathBuf> {
     let given = std::env::var_os("NECTARY_TOOLS").map(PathBuf::from);
     let own = std::env::current_exe().ok()?;
@@ -45,8 +45,8 @@ pub fn tool(name: &str) -> Option<PathBuf> {
     given.into_iter().chain(beside).map(|folder| folder.join(name)).find(|path| path.is_file())
 }
 
-/// Every file below the mount's source and what the mount shows of it are the same: names, kinds, modes, owners, sizes and
-/// contents. Returns the number of files.
+/// Checks that the mount shows the same files as its source: names, kinds, modes, owners, sizes and contents. Returns
+/// the number of files.
 pub fn is_the_source(live: &Live) -> Result<usize> {
     let below = listing(&live.scratch.join("source"))?;
     let shown = listing(&live.scratch.join("shown"))?;
@@ -80,7 +80,7 @@ fn listing(root: &Path) -> Result<BTreeMap<PathBuf, Entry>> {
             } else {
                 0
             };
-            // The size of a directory is its file system's own.
+            // The size of a directory depends on the file system, so it is not compared.
             let size = if metadata.is_dir() { 0 } else { metadata.size() };
             let entry = Entry { mode: metadata.mode(), owner: (metadata.uid(), metadata.gid()), size, contents };
             if metadata.is_dir() {
@@ -92,7 +92,7 @@ fn listing(root: &Path) -> Result<BTreeMap<PathBuf, Entry>> {
     Ok(found)
 }
 
-/// Runs a command to its end; an error carries what it printed.
+/// Runs a command to its end; an error contains its output.
 fn run(command: &mut Command) -> Result<Output> {
     let output = command.stdin(Stdio::null()).output().with_context(|| format!("cannot start {command:?}"))?;
     let text = |bytes: &[u8]| String::from_utf8_lossy(&bytes[bytes.len().saturating_sub(4000)..]).into_owned();

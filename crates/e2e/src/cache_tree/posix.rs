@@ -1,4 +1,4 @@
-//! pjdfstest, test by test: the mount answers as the source's own file system does.
+//! pjdfstest, test by test: the mount must have the same results as the source's own file system.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,7 +14,7 @@ use crate::report::not_run;
 /// The tool's name.
 const TOOL: &str = "pjdfstest";
 
-/// Users that every Debian has, each with its group, for the tests that change users.
+/// Users that exist on every Debian, each with its group, for the tests that change users.
 const SETTINGS: &str = "\
 [features]
 posix_fallocate = {}
@@ -27,7 +27,7 @@ allow_remount = false
 entries = [[\"nobody\", \"nogroup\"], [\"daemon\", \"daemon\"]]
 ";
 
-/// What differs on any FUSE file system, whatever serves it: the test, and why.
+/// Tests with different results on any FUSE file system, and why.
 const EXCEPTIONS: [(&str, &str); 1] = [(
     "link::link_count_max",
     "the C library tells the limit by the kind of file system, and knows none for FUSE: skipped",
@@ -36,17 +36,18 @@ const EXCEPTIONS: [(&str, &str); 1] = [(
 /// How two runs compare.
 #[derive(Debug, Default)]
 pub struct Comparison {
-    /// Tests that ended alike.
+    /// How many tests had the same result.
     pub alike: usize,
-    /// Of them, those that passed.
+    /// How many of them passed.
     pub passed: usize,
-    /// Tests that did not, other than exceptions: the name, how it ended on the source's file system, and how on the mount.
+    /// Tests with different results, except the exceptions: the name, the result on the source's file system, and the
+    /// result on the mount.
     pub differing: Vec<String>,
-    /// Exceptions that occurred.
+    /// How many exceptions occurred.
     pub excepted: usize,
 }
 
-/// Runs the suite beside the mount and in it. `None` if the tool is missing.
+/// Runs the suite outside of the mount and in it. `None` if the tool is missing.
 pub fn compare(live: &Live) -> Result<Option<Comparison>> {
     let Some(tool) = tool(TOOL) else {
         not_run(format!("{TOOL} is not installed: run `ci/setup soak`"));
@@ -54,7 +55,7 @@ pub fn compare(live: &Live) -> Result<Option<Comparison>> {
     };
     let settings = live.scratch.join("posix.toml");
     fs::write(&settings, SETTINGS)?;
-    // The source's file system, but not the source: nothing there is cached.
+    // A directory on the source's file system but outside of the source, so that nothing in it is cached.
     let beside = live.scratch.join("beside");
     fs::create_dir_all(&beside)?;
     fs::set_permissions(&beside, std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
@@ -76,11 +77,11 @@ pub fn compare(live: &Live) -> Result<Option<Comparison>> {
     Ok(Some(comparison))
 }
 
-/// How each test ended: `ok`, `FAILED`, `skipped`.
+/// The result of each test: `ok`, `FAILED`, `skipped`.
 fn outcomes(tool: &Path, settings: &Path, folder: &Path) -> Result<BTreeMap<String, String>> {
     let mut command = Command::new(tool);
     command.arg("-c").arg(settings).arg("-p").arg(folder).env("NO_COLOR", "1").stdin(Stdio::null());
-    // It ends with 1 if any test failed; which ones is what is compared.
+    // The exit code is 1 if any test failed; the comparison uses the individual results.
     let output = command.output().with_context(|| format!("cannot start {command:?}"))?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let mut found = BTreeMap::new();

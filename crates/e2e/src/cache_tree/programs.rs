@@ -11,11 +11,11 @@ use crate::cache_tree::run;
 use crate::live::Live;
 use crate::rng::Rng;
 
-/// Files of C, each a separate unit.
+/// How many C files there are, each a separate unit.
 const UNITS: u64 = 40;
-/// Files of the repository.
+/// How many files the repository has.
 const FILES: u64 = 300;
-/// Rows of the database.
+/// How many rows the database has.
 const ROWS: u64 = 20_000;
 
 /// Compiles, commits, clones and queries in the mounted directory. Returns what was done, in words.
@@ -27,7 +27,7 @@ pub fn run_programs(live: &Live, seed: u64) -> Result<String> {
     Ok(format!("{UNITS} units compiled and linked, {FILES} files committed and cloned, {ROWS} rows"))
 }
 
-/// Compiles and links units that call one another, and runs the program.
+/// Compiles and links units that call each other, and runs the program.
 fn compile(folder: &Path) -> Result<()> {
     fs::create_dir(folder)?;
     let mut makefile = "OBJECTS =".to_owned();
@@ -56,14 +56,14 @@ fn compile(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A repository is filled, cloned and checked.
+/// Fills, clones and checks a repository.
 fn version(folder: &Path, seed: u64) -> Result<()> {
     let (repository, clone) = (folder.join("repository"), folder.join("clone"));
     let mut rng = Rng::new(seed);
     fs::create_dir(&repository)?;
     let git = |place: &Path| {
         let mut command = Command::new("git");
-        // Whatever the user has configured stays outside.
+        // Ignore the user's configuration.
         command.arg("-C").arg(place).env("GIT_CONFIG_NOSYSTEM", "1").env("HOME", place);
         command.args(["-c", "user.name=nectary", "-c", "user.email=nectary@localhost", "-c", "commit.gpgsign=false"]);
         command
@@ -87,7 +87,7 @@ fn version(folder: &Path, seed: u64) -> Result<()> {
     Ok(())
 }
 
-/// A database with a write-ahead log, whose index is mapped, is filled, changed and checked.
+/// Fills, changes and checks a database with a write-ahead log, whose index is memory-mapped.
 fn query(folder: &Path) -> Result<()> {
     let statements = format!(
         "PRAGMA journal_mode=WAL; PRAGMA mmap_size=8388608;

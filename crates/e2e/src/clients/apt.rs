@@ -1,7 +1,7 @@
 //! apt through a forward proxy.
 //!
-//! apt works in a private root with the mirrors of this machine's own configuration. The mirrors often give no
-//! freshness at all, so the proxy gets a `--default-ttl`.
+//! apt works in a private root with the mirrors of this machine's configuration. Mirrors often send no freshness
+//! information, so the proxy gets a `--default-ttl`.
 
 use super::{Files, Verdict, call, compare, finish, last_line, proxy};
 use crate::guard::find_program;
@@ -10,7 +10,7 @@ use anyhow::{Result, bail};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Small packages that every Debian and Ubuntu has.
+/// Small packages that are in every Debian and Ubuntu.
 const PACKAGES: [&str; 4] = ["hello", "tree", "netcat-traditional", "libjansson4"];
 
 /// Downloads lists and packages twice, each time into an empty root.
@@ -50,11 +50,12 @@ pub fn run() -> Result<Verdict> {
     if packages != PACKAGES.len() {
         bail!("apt: {packages} packages of {} were downloaded", PACKAGES.len());
     }
-    // The lists may change between a run and the next; the packages are checked against them by apt.
+    // The lists may change between the runs; apt itself checks the packages against them.
     compare("apt", &Files::new(), &runs, &lines, |url| url.ends_with(".deb")).map(Verdict::Kept)
 }
 
-/// The sources of this machine as (file name, text), where any of them is asked over plain http without a proxy.
+/// The files of this machine's apt sources that are contacted over plain http, as (file name, text). *Errors*: there
+/// are none, or apt uses a proxy.
 fn sources() -> std::result::Result<Vec<(String, String)>, String> {
     let configuration =
         Command::new("apt-config").arg("dump").output().map_err(|error| format!("apt-config: {error}"))?;
@@ -125,7 +126,7 @@ fn apt(root: &Path, proxy: &str, arguments: &[&str]) -> Result<(bool, String)> {
         .current_dir(root.join("packages"))
         .env("APT_CONFIG", root.join("etc/apt/apt.conf"));
     let (good, text) = call("apt-get", command, &root.join("apt.log"))?;
-    // A mirror that cannot be reached is a warning of `update` only.
+    // `update` only warns about a mirror that cannot be reached.
     Ok((good && !text.contains("Failed to fetch"), text))
 }
 

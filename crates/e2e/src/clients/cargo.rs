@@ -1,7 +1,7 @@
 //! cargo through reverse proxies in front of its index and its packages.
 //!
-//! The registry is the configured one of cargo, or its built-in one: a run without the proxy leaves its host and the
-//! address of its packages in cargo's home, and they are read there.
+//! The registry is the one that cargo is configured for, or its built-in one. A run without the proxy stores the
+//! registry's host and the address of its packages in cargo's home, from where they are read.
 
 use super::split::{Split, origin_of};
 use super::{Files, Verdict, call, compare, last_line, tree};
@@ -41,7 +41,7 @@ pub fn run() -> Result<Verdict> {
         return Ok(Verdict::NotRun("cargo: the registry is not asked over http".to_owned()));
     };
     let (files, _) = origin_of(&packages).with_context(|| format!("the index has its packages at {packages}"))?;
-    // Indexes change; a test can do without that.
+    // Indexes change; a long lifetime hides this from the test.
     let split = Split::start(&scratch.join("proxy"), &index, files, "1h")?;
     let mut runs = [Files::new(), Files::new()];
     for (name, run) in ["first", "second"].into_iter().zip(&mut runs) {
@@ -78,7 +78,7 @@ fn fetch(cargo: &Path, folder: &Path, registry: Option<&str>) -> Result<(bool, S
         (None, Some(configuration)) => _ = std::fs::copy(configuration, home.join("config.toml"))?,
         (None, None) => {}
     }
-    // If cargo runs the tests, it has set variables for this process.
+    // If cargo runs the tests, it has set variables for this process; remove them.
     for (name, _) in std::env::vars_os() {
         let is_cargos =
             name.to_string_lossy().starts_with("CARGO") && name != "CARGO_NET_RETRY" && name != "CARGO_HOME";
@@ -89,7 +89,7 @@ fn fetch(cargo: &Path, folder: &Path, registry: Option<&str>) -> Result<(bool, S
     call("cargo", command, &folder.join("cargo.log"))
 }
 
-/// The index that a home was filled from, and the address of its packages.
+/// The index from which a home was filled, and the address of its packages.
 fn registry(folder: &Path) -> Result<Option<(String, String)>> {
     for entry in std::fs::read_dir(folder.join("home/registry/index"))? {
         let entry = entry?;
@@ -106,7 +106,7 @@ fn registry(folder: &Path) -> Result<Option<(String, String)>> {
     Ok(None)
 }
 
-/// The packages in a home, by their names alone.
+/// The packages in a home, by their file names.
 fn crates(folder: &Path) -> Result<Files> {
     let files = tree(&folder.join("home/registry/cache"))?;
     let packages = files.into_iter().filter(|(name, _)| name.ends_with(".crate"));

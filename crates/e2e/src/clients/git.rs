@@ -1,7 +1,7 @@
-//! git through a forward proxy, from a repository on loopback that is served as plain files.
+//! git through a forward proxy, with a repository on loopback that is served as plain files.
 //!
-//! git's newer protocol asks with `POST`, which no cache answers; its older one needs nothing but files, and is what a
-//! cache is for. git demands the newest list of branches with `no-cache`.
+//! git's newer protocol uses `POST`, which no cache answers; the older one needs only plain files, which can be cached.
+//! git requests the list of branches with `no-cache`.
 
 use super::{Files, Verdict, call, compare, finish, proxy, small_server, tree};
 use crate::content;
@@ -13,7 +13,7 @@ use std::path::{Component, Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
-/// Files of the repository, and their length.
+/// How many files the repository has, and their length.
 const FILES: u64 = 40;
 const FILE_BYTES: u64 = 20_000;
 
@@ -36,7 +36,7 @@ pub fn run() -> Result<Verdict> {
         git(&scratch, &["-c", &through, "clone", "--quiet", &url, name])?;
         git(&scratch, &["-C", name, "fsck", "--strict"])?;
         *run = tree(&scratch.join(name))?;
-        // Git's texts about itself and about time.
+        // Ignore git's own files, which contain times.
         run.retain(|name, _| !name.starts_with("/.git/"));
     }
     let lines = finish(nectary, &command)?;
@@ -76,7 +76,7 @@ fn git(scratch: &Scratch, arguments: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// A file below `folder`; nothing outside of it.
+/// Serves a file below `folder`, and no file outside of it.
 fn file(folder: &Path, target: &str) -> Response {
     let path = target.split('?').next().unwrap_or("").trim_start_matches('/');
     let is_inside = Path::new(path).components().all(|component| matches!(component, Component::Normal(_)));

@@ -1,13 +1,13 @@
-//! Package clients through the proxy, each twice and each time with an empty cache: what do the second runs find in
-//! the store?
+//! Package clients through the proxy, each twice and each time with an empty cache of its own: does the second run find
+//! its packages in the store?
 //!
-//! Owns: what a run is and how two are compared; a file for each client: npm, pip, cargo, apt, git. Addresses of
-//! registries and mirrors are those of this machine's configuration, or those built into a client; none is in this
-//! file.
+//! Owns: a run, and the comparison of two runs; each client has its own file: npm, pip, cargo, apt, git. Addresses of
+//! registries and mirrors are those of this machine's configuration, or those built into a client; this file contains
+//! none.
 //!
 //! Promises: the files of both runs are equal, and equal to those of a run without the proxy; each package of the
-//! second run is a hit. A client that is missing, or cannot reach its registry without the proxy, is not run, and says
-//! why.
+//! second run is a hit. A client that is missing, or cannot reach its registry without the proxy, is not run, and the
+//! reason is reported.
 
 pub mod apt;
 pub mod cargo;
@@ -38,7 +38,7 @@ pub type Files = BTreeMap<String, Vec<u8>>;
 pub enum Verdict {
     /// It kept its promise.
     Kept(Report),
-    /// It could not be run, because of this.
+    /// It could not be run; the text is the reason.
     NotRun(String),
 }
 
@@ -47,17 +47,17 @@ pub enum Verdict {
 pub struct Report {
     /// The client.
     pub client: &'static str,
-    /// Files that were equal.
+    /// How many files were equal.
     pub files: usize,
     /// Their bytes.
     pub bytes: usize,
-    /// Packages that the second run found in the store: all.
+    /// How many packages the second run found in the store: all of them.
     pub packages: usize,
-    /// URLs of which both runs wanted something.
+    /// How many URLs both runs requested.
     pub urls: usize,
-    /// The ones that were hits the second time.
+    /// How many of them were hits in the second run.
     pub hits: usize,
-    /// The URLs that were misses the second time: the end of each, and its two `Cache-Status` values.
+    /// The URLs that were misses in the second run: the end of each, and its two `Cache-Status` values.
     pub misses: Vec<String>,
 }
 
@@ -72,9 +72,9 @@ impl fmt::Display for Report {
     }
 }
 
-/// Compares two runs, with one another and with what is known to be right, and reads what the cache did in both.
+/// Compares two runs with each other and with the right files, and reads the cache's results of both from the log.
 ///
-/// *Errors*: files that differ, or a package (a URL that `is_package` knows) that is no hit the second time.
+/// *Errors*: files differ, or a package (a URL for which `is_package` is true) is not a hit in the second run.
 fn compare(
     client: &'static str,
     right: &Files,
@@ -122,7 +122,8 @@ fn difference(left: &Files, right: &Files) -> String {
     names().find(differs).map_or_else(|| "both are empty".to_owned(), Clone::clone)
 }
 
-/// A proxy with an access log that gives a lifetime to responses without one, whatever clients demand.
+/// A proxy with an access log, which gives a lifetime to responses without one and ignores clients' demands for fresh
+/// responses.
 fn proxy(folder: &Path, origin: Option<String>, default_ttl: &str) -> Result<ProxyCommand> {
     std::fs::create_dir_all(folder)?;
     let mut command = ProxyCommand::new(folder, origin)?;
@@ -140,10 +141,10 @@ fn finish(mut nectary: Nectary, command: &ProxyCommand) -> Result<Vec<Line>> {
     access_log::read(&command.access_log_path())
 }
 
-/// Runs a client to its end: whether it reports success, and its output.
+/// Runs a client to its end; returns whether it reports success, and its output.
 fn call(name: &str, mut command: Command, log: &Path) -> Result<(bool, String)> {
     let _ = std::fs::remove_file(log);
-    // A proxy of this machine's own would stand between the client and ours.
+    // Ignore a proxy that this machine is configured for; it would be between the client and our proxy.
     for variable in ["http_proxy", "https_proxy", "all_proxy", "no_proxy"] {
         command.env_remove(variable).env_remove(variable.to_ascii_uppercase());
     }
@@ -151,7 +152,7 @@ fn call(name: &str, mut command: Command, log: &Path) -> Result<(bool, String)> 
     Ok((status.success(), text))
 }
 
-/// Every file under `folder` with its bytes, by its path from there.
+/// Every file under `folder` with its bytes, by its relative path.
 fn tree(folder: &Path) -> Result<Files> {
     fn walk(folder: &Path, name: &str, files: &mut Files) -> Result<()> {
         for entry in std::fs::read_dir(folder)? {

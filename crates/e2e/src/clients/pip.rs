@@ -1,7 +1,7 @@
 //! pip through reverse proxies in front of its index and its packages.
 //!
-//! The index is the one that pip is configured for, or the one that it has built in. pip demands the newest index with
-//! `max-age=0`, and some indexes give no lifetime: the proxy ignores the one and gives the other.
+//! The index is the one that pip is configured for, or its built-in one. pip requests the index with `max-age=0`, which
+//! the proxy ignores; some indexes send no lifetime, so the proxy gives them one.
 
 use super::split::{Split, origin_of};
 use super::{Files, Verdict, call, compare, last_line, tree};

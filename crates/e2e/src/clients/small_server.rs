@@ -1,4 +1,4 @@
-//! A small HTTP server on loopback: one answer a connection, from a function of the request's path and headers.
+//! A small HTTP server on loopback: one answer per connection, made by a function from the request's path and headers.
 
 use crate::http::Response;
 use anyhow::Result;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-/// How long a request may take to come, and a piece of an answer to be taken.
+/// How long to wait for a request, and for a piece of an answer to be accepted.
 const WAIT: Duration = Duration::from_secs(60);
 const HEAD_BYTES_MAX: u64 = 64 << 10;
 
@@ -28,7 +28,7 @@ pub fn start(handler: Arc<Handler>) -> Result<SocketAddr> {
     Ok(address)
 }
 
-/// Answers one request, as far as its client takes the answer.
+/// Answers one request; stops if the client does not accept the answer.
 fn serve(stream: TcpStream, handler: &Handler) -> Option<()> {
     stream.set_read_timeout(Some(WAIT)).ok()?;
     stream.set_write_timeout(Some(WAIT)).ok()?;

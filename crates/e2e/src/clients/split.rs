@@ -1,8 +1,8 @@
 //! A registry with its index and its packages on different hosts, behind two reverse proxies.
 //!
-//! Such an index names the packages' host in full, and clients would go there past the proxy. So a small server of the
-//! test is between client and proxies: it passes each request to the first proxy, and replaces the packages' host in
-//! texts by its own `/files`, which it passes to the second.
+//! Such an index contains the full address of the packages' host, so clients would bypass the proxy. Therefore a small
+//! server of the test is between the client and the proxies. It passes each request to the first proxy, and replaces
+//! the packages' host in texts by its own `/files`, whose requests it passes to the second proxy.
 
 use super::{finish, proxy, small_server};
 use crate::access_log::Line;
@@ -15,13 +15,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 const WAIT: Duration = Duration::from_secs(60);
-/// The headers of a client that are passed on, and of an answer.
+/// The headers of a request, and of an answer, that are passed on.
 const ASKED: [&str; 5] = ["accept", "user-agent", "cache-control", "pragma", "range"];
 const ANSWERED: [&str; 4] = ["content-type", "etag", "last-modified", "location"];
 
 /// The proxies and the server between them and a client.
 pub struct Split {
-    /// Where the client goes.
+    /// The address for the client.
     pub address: SocketAddr,
     proxies: Vec<(ProxyCommand, Nectary)>,
 }
@@ -83,7 +83,7 @@ fn relay(
     let is_text = response.headers.iter().any(|(name, value)| {
         name == "content-type" && ["text/", "json", "html"].iter().any(|kind| value.contains(kind))
     });
-    // Cargo's registries do not always announce what they send.
+    // Cargo's registries do not always send a content type.
     if (is_text || target.ends_with("/config.json"))
         && let Ok(text) = std::str::from_utf8(&response.body)
     {

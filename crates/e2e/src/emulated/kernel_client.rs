@@ -1,9 +1,9 @@
-//! The NBD client of a stock kernel on our server: a file system is made, filled and compared across connections.
+//! The NBD client of a stock kernel with our server: a file system is made, filled and compared across connections.
 //!
-//! Owns: what the machine does, and what it must have printed. In each session it connects, compares what earlier
-//! sessions wrote (the first makes the file system), writes files of random bytes, each with an fsync, unmounts, and
-//! disconnects. In the end this host checks the file system. Sums of all files stay in the machine's memory, so a file
-//! that changed on the way is found. Leaves to others: the machine (`emulated`).
+//! Owns: what the machine does, and its expected output. In each session it connects, compares the files of earlier
+//! sessions (the first session makes the file system), writes files of random bytes, each with an fsync, unmounts, and
+//! disconnects. At the end this host checks the file system. Checksums of all files stay in the machine's memory, so a
+//! file that changed is found. Leaves to others: the machine (`emulated`).
 
 use std::path::Path;
 use std::time::Duration;
@@ -16,16 +16,16 @@ use super::{HOST, Kernel, run};
 use crate::nbd::{self, Server};
 use crate::scratch::{Scratch, free_address};
 
-/// The programs that go into the machine, and the one that checks the file system afterwards.
+/// The programs to copy into the machine, and the one that checks the file system afterwards.
 pub const PROGRAMS: [&str; 4] = ["nbd-client", "mkfs.ext4", "e2fsck", "ldd"];
 /// The modules that the machine loads; `crc32c_generic` is loaded by name when ext4 is mounted.
 pub const MODULES: [&str; 5] = ["virtio_pci.ko", "virtio_net.ko", "crc32c_generic.ko", "ext4.ko", "nbd.ko"];
-/// How long the machine may take: it is emulated, on a processor that others use.
+/// How long the machine may take: it is emulated, on a processor that other programs use too.
 const LIMIT: Duration = Duration::from_secs(600);
 /// The size of the disk.
 const DISK: &str = "64M";
 
-/// What a run did.
+/// The results of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Counts {
     /// Sessions, each with its own connections.
@@ -34,14 +34,14 @@ pub struct Counts {
     pub files: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Files compared with their sums after a new connection.
+    /// Files compared with their checksums over a new connection.
     pub compared: u64,
-    /// Requests that the server counts: reads, writes, flushes, trims, zeroes.
+    /// Requests that the server counted: reads, writes, flushes, trims, zeroes.
     pub requests: [u64; 5],
 }
 
-/// Runs `sessions` sessions with `files` files each, whose lengths the seed decides, on a device: in its SPEC `{file}`
-/// stands for the file of its contents.
+/// Runs `sessions` sessions with `files` files each on a device; the seed decides the files' lengths. In the device's
+/// SPEC, `{file}` stands for the file with its contents.
 pub fn check(kernel: &Kernel, device: &str, sessions: u64, files: u64, seed: u64) -> Result<Counts> {
     let scratch = Scratch::new("nbd-kernel")?;
     let folder = scratch.path();
@@ -67,7 +67,7 @@ pub fn check(kernel: &Kernel, device: &str, sessions: u64, files: u64, seed: u64
     Ok(Counts { requests, ..counts })
 }
 
-/// Reads what the machine printed last.
+/// Reads the counts that the machine printed.
 fn counts(printed: &str) -> Result<Counts> {
     let line = printed.lines().find_map(|line| line.trim().strip_prefix("COUNTS "));
     let line = line.context("it did not come to the end")?;
@@ -92,7 +92,7 @@ fn tail(text: &str) -> String {
     lines[lines.len().saturating_sub(30)..].join("\n")
 }
 
-/// The first program of the machine.
+/// The machine's first program.
 const INIT: &str = r#"#!/bin/busybox sh
 export PATH=/bin
 /bin/busybox --install -s /bin
@@ -109,7 +109,7 @@ ip addr add 10.0.2.15/24 dev eth0
 reboot -f
 "#;
 
-/// What the machine checks. Any command that fails ends it.
+/// The machine's checks. It ends at the first command that fails.
 const CHECK: &str = r#"#!/bin/busybox sh
 set -e
 export PATH=/bin

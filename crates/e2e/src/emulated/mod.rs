@@ -1,6 +1,6 @@
-//! A stock kernel in an emulated machine, for clients that this machine's kernel does not have.
+//! A stock kernel in an emulated machine, for clients that this host's kernel does not have.
 //!
-//! Owns: which programs that needs, and one run of the machine: its kernel, its first file system, and what it printed.
+//! Owns: the list of required programs, and one run of the machine: its kernel, its first file system, and its output.
 //! The machine has no disk; it reaches 127.0.0.1 of this host as [`HOST`]. Leaves to others: what is in the file system
 //! (`root`), and what the machine does there (`kernel_client`).
 
@@ -15,14 +15,14 @@ use anyhow::{Context, Result};
 
 use crate::guard::{self, find_program};
 
-/// The address of this host in the machine.
+/// This host's address in the machine.
 pub const HOST: &str = "10.0.2.2";
 /// The programs of this host that a machine needs.
 const PROGRAMS: [&str; 2] = ["qemu-system-x86_64", "busybox"];
 /// The memory of the machine. *Units*: MiB.
 const MEMORY_MIB: u32 = 384;
 
-/// A kernel that is installed here, though another one runs.
+/// A kernel that is installed on this host; it need not be the running one.
 #[derive(Debug, Clone)]
 pub struct Kernel {
     /// Its image.
@@ -48,12 +48,12 @@ fn kernel(entry: &std::fs::DirEntry) -> Option<Kernel> {
     modules.is_dir().then(|| Kernel { image: entry.path(), modules })
 }
 
-/// The programs that are missing here, of those that a machine needs and `others`.
+/// The missing programs, among those that a machine needs and `others`.
 pub fn missing(others: &[&'static str]) -> Vec<&'static str> {
     PROGRAMS.iter().chain(others).copied().filter(|name| find_program(name).is_none()).collect()
 }
 
-/// Runs a machine on a kernel and a packed file system until it ends itself; returns what it printed.
+/// Runs a machine with a kernel and a packed file system until it ends by itself; returns its output.
 ///
 /// *Errors*: it does not end within `limit`, or qemu fails.
 pub fn run(kernel: &Kernel, packed: &Path, log: &Path, limit: Duration) -> Result<String> {

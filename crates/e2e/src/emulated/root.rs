@@ -1,7 +1,6 @@
 //! The first file system of an emulated machine: programs of this host with their libraries, and modules of its kernel.
 //!
-//! Promises: modules are listed in `/modules/order` so that each comes after those it needs. Everything else is
-//! busybox.
+//! Promises: `/modules/order` lists each module after those that it needs. All other programs are busybox.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -16,13 +15,13 @@ use crate::guard;
 /// How long a program of this host may take.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A file system that is being put together in a directory.
+/// A file system under construction, in a directory.
 pub struct Root {
     folder: PathBuf,
 }
 
 impl Root {
-    /// An almost empty one, in a new directory, with busybox and the directories that a system has.
+    /// Makes an almost empty one, in a new directory, with busybox and the usual directories of a system.
     pub fn new(folder: &Path) -> Result<Root> {
         for name in ["bin", "dev", "etc", "mnt", "modules", "proc", "sys", "tmp"] {
             std::fs::create_dir_all(folder.join(name))?;
@@ -53,7 +52,7 @@ impl Root {
         Ok(())
     }
 
-    /// Adds modules of a kernel, with those that they need.
+    /// Adds modules of a kernel, and the modules that they need.
     pub fn add_modules(&self, kernel: &Kernel, names: &[&str]) -> Result<()> {
         let mut order = String::new();
         for file in module_files(&kernel.modules, names)? {
@@ -71,7 +70,7 @@ impl Root {
         Ok(std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755))?)
     }
 
-    /// Packs it as the kernel wants it; returns the file.
+    /// Packs it in the format that the kernel needs; returns the file.
     pub fn pack(&self) -> Result<PathBuf> {
         let packed = self.beside("packed.cpio");
         let mut command = Command::new("sh");
@@ -88,9 +87,9 @@ impl Root {
     }
 }
 
-/// The files of these modules (`nbd.ko`) and of those they need, in the order in which they are loaded.
+/// The files of these modules (`nbd.ko`) and of those they need, in loading order.
 ///
-/// *Errors*: the kernel has no such module, or its modules are packed.
+/// *Errors*: the kernel has no such module, or its modules are compressed.
 pub fn module_files(modules: &Path, names: &[&str]) -> Result<Vec<PathBuf>> {
     let index = modules.join("modules.dep");
     let text = std::fs::read_to_string(&index).with_context(|| format!("cannot read {}", index.display()))?;
@@ -102,7 +101,7 @@ pub fn module_files(modules: &Path, names: &[&str]) -> Result<Vec<PathBuf>> {
         });
         let line = line.with_context(|| format!("{} has no {name}", index.display()))?;
         let (own, needed) = line.split_once(':').context("a line of modules.dep has a colon")?;
-        // What a module needs is listed with the first to load last.
+        // The needed modules are listed in reverse loading order.
         for path in needed.split_whitespace().rev().chain([own]) {
             if known.insert(path.to_owned()) {
                 files.push(modules.join(path));

@@ -1,4 +1,4 @@
-//! One connection of the origin: requests in, answers out, and the ways to do that wrong.
+//! One connection of the origin: it reads requests and writes answers, or misbehaves.
 
 use super::{Behaviour, Resource, Shared};
 use crate::content;
@@ -27,7 +27,7 @@ pub(super) async fn serve(listener: std::net::TcpListener, shared: Arc<Shared>, 
                         let _ = Connection { stream, shared, input: Vec::new(), out: Vec::new() }.run().await;
                     });
                 }
-                // Out of file descriptors: connections have to end first.
+                // Out of file descriptors: wait until connections end.
                 Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
             },
             Some(_) = connections.join_next() => {}
@@ -64,7 +64,7 @@ impl Connection {
         self.stream.shutdown().await
     }
 
-    /// Reads one request with its body; `None` at the end of the stream or where the bytes are no request.
+    /// Reads one request with its body; `None` at the end of the stream or if the bytes are not a request.
     async fn request(&mut self) -> io::Result<Option<Request>> {
         let end = loop {
             if let Some(at) = find_end(&self.input) {
@@ -93,7 +93,7 @@ impl Connection {
         Ok(self.stream.read_buf(&mut self.input).await? > 0)
     }
 
-    /// Answers one request; false if the connection has to end.
+    /// Answers one request; false if the connection must end.
     async fn answer(&mut self, request: Request) -> io::Result<bool> {
         self.shared.requests.fetch_add(1, Ordering::Relaxed);
         let (version, behaviour) = self.shared.with(&request.target, |found| {
@@ -134,7 +134,7 @@ impl Connection {
         if resource.chunked && !resource.close {
             self.out.extend_from_slice(b"0\r\n\r\n");
         }
-        // Counted before the last byte leaves, so that a client that has the whole answer finds it counted.
+        // Count before the last byte is sent, so that the answer is counted when the client has all of it.
         self.shared.with(&request.target, |found| found.count.whole += 1);
         self.flush().await?;
         Ok(!resource.close)
@@ -205,7 +205,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Does what the behaviour says; false if the connection has to end.
+    /// Does what the behaviour says; false if the connection must end.
     async fn misbehave(
         &mut self,
         behaviour: Behaviour,
@@ -320,7 +320,7 @@ enum Framing {
     Close,
 }
 
-/// Makes the close of this socket a reset.
+/// Makes closing this socket send a reset.
 fn socket_reset(stream: &TcpStream) {
     let _ = stream.set_zero_linger();
 }

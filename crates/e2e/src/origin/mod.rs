@@ -1,11 +1,11 @@
-//! The origin: an HTTP/1.1 server whose every answer can be predicted, counted and spoiled.
+//! The origin: an HTTP/1.1 server whose answers can be predicted, counted and deliberately broken.
 //!
 //! A target is `/anything/<id>?size=N&cc=TEXT&chunked&…` (see [`Resource`]); its bytes are `content(target, version)`.
 //! At run time a version can be bumped ([`Origin::bump`]), which replaces the object, and a [`Behaviour`] can be
-//! planted, which spoils it. Requests are counted by target, so that "one fetch" can be proven.
+//! planted, which breaks its answers. Requests are counted by target, so that "one fetch" can be proven.
 //!
-//! Runs on one thread with its own runtime, which ends when the [`Origin`] is dropped. It is meant to be asked by a
-//! proxy and not by the world: it checks no more of a request than it needs to answer.
+//! Runs on one thread with its own runtime, which ends when the [`Origin`] is dropped. It is meant only for a proxy
+//! under test: it checks only the parts of a request that it needs for the answer.
 
 mod connection;
 mod resource;
@@ -24,13 +24,13 @@ use tokio::sync::watch;
 /// The misbehaviours of an origin. Byte positions count body bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Behaviour {
-    /// Promises the whole body, closes after this many bytes.
+    /// Announces the whole body, but closes after this many bytes.
     DieAfter(u64),
     /// The same with a reset instead of a clean close.
     ResetAfter(u64),
-    /// Chunked; closes after this many bytes, without the last chunk.
+    /// Uses chunks; closes after this many bytes, without the last chunk.
     ChunkedDieAfter(u64),
-    /// Chunked; after this many bytes a chunk size that is no number.
+    /// Uses chunks; after this many bytes sends a chunk size that is not a number.
     ChunkedNonsenseAfter(u64),
     /// Announces this many bytes fewer than it sends.
     LieShorter(u64),
@@ -47,13 +47,13 @@ pub enum Behaviour {
     Silent,
     /// Sends the head and this many bytes, then nothing more while the connection lasts.
     StallAfter(u64),
-    /// Answers with bytes that are no HTTP.
+    /// Answers with bytes that are not HTTP.
     Nonsense,
     /// Sends both `Content-Length` and `Transfer-Encoding`.
     BothFramings,
     /// Sends two `Content-Length` fields that differ.
     TwoLengths,
-    /// Sends header fields without an end, up to this many bytes.
+    /// Sends header fields without end, up to this many bytes.
     EndlessHead(u64),
     /// Sends a chunked body of this many bytes, however long that is.
     EndlessBody(u64),
@@ -72,7 +72,7 @@ pub struct Count {
     pub conditional: u64,
     /// Answers of 304.
     pub not_modified: u64,
-    /// Answers that were produced to their last byte.
+    /// Answers that were sent completely.
     pub whole: u64,
 }
 
@@ -137,7 +137,7 @@ impl Origin {
         Ok(Self { address, shared, stop, thread: Some(thread) })
     }
 
-    /// Where it listens.
+    /// The address that it listens on.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -147,7 +147,7 @@ impl Origin {
         format!("http://{}", self.address)
     }
 
-    /// Replaces the object: the next answer has another version. Gives that version.
+    /// Replaces the object: the next answer has a new version. Returns that version.
     pub fn bump(&self, target: &str) -> u64 {
         self.shared.with(target, |found| {
             found.bumps += 1;
@@ -160,7 +160,7 @@ impl Origin {
         self.shared.targets().get(target).map_or(1, |found| found.bumps + 1)
     }
 
-    /// Spoils a target from the next request on, or makes it good again.
+    /// Makes a target misbehave from the next request on, or behave again.
     pub fn set_behaviour(&self, target: &str, behaviour: Option<Behaviour>) {
         self.shared.with(target, |found| found.behaviour = behaviour);
     }

@@ -1,12 +1,12 @@
-//! The request of a target to the origin: its query describes the answer in full.
+//! What a target requests from the origin: its query describes the whole answer.
 
 use crate::content;
 
-/// An answer as its target describes it.
+/// An answer, as described by its target.
 ///
 /// | query | answer |
 /// |---|---|
-/// | `size=N` | body of N bytes; without it, the size law of the last path element, read as a number |
+/// | `size=N` | body of N bytes; without it, the size distribution's size for the number in the last path element |
 /// | `cc=TEXT` | `Cache-Control: TEXT`; `+` stands for a space; without it `max-age=86400` |
 /// | `nocc` | no `Cache-Control` |
 /// | `notag` | no `ETag` and no 304 |
@@ -21,13 +21,13 @@ pub struct Resource {
     pub bytes: u64,
     /// Value of `Cache-Control`.
     pub cache_control: Option<String>,
-    /// An `ETag` is sent and honoured.
+    /// Whether an `ETag` is sent and honoured.
     pub tag: bool,
-    /// Days after 2020-01-01 of `Last-Modified`.
+    /// `Last-Modified`, in days after 2020-01-01.
     pub modified_days: Option<u64>,
-    /// Chunked framing.
+    /// Whether chunked framing is used.
     pub chunked: bool,
-    /// Close-delimited framing.
+    /// Whether the body ends with the connection.
     pub close: bool,
     /// Value of `Surrogate-Key`.
     pub tags: Option<String>,
@@ -77,7 +77,8 @@ impl Resource {
         Some(format!("{}, {:02} Jan 2020 00:00:00 GMT", NAMES[(days % 7) as usize], days + 1))
     }
 
-    /// The parameters of the content beside the version: the target and the value of the header that `Vary` names.
+    /// The parameters of the content in addition to the version: the target and the value of the header that `Vary`
+    /// names.
     pub fn identity(&self, target: &str, vary_value: &str) -> String {
         match &self.vary {
             Some(name) => format!("{target} {name}={vary_value}"),

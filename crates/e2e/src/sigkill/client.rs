@@ -1,7 +1,7 @@
-//! One client of the SIGKILL rounds: uses its keys through the proxy, keeps their models, notes errors.
+//! One client of the SIGKILL rounds: uses its keys through the proxy, keeps their models, records errors.
 //!
-//! Each key belongs to one client, so its history is known exactly; purges of tags, of prefixes and of everything reach
-//! keys of others too. Sizes run from 200 bytes to several fragments.
+//! Each key belongs to one client, so its history is known exactly; purges of tags, of prefixes and of everything also
+//! affect keys of other clients. Sizes are from 200 bytes to several fragments.
 
 use super::Load;
 use super::model::{Expectation, KeyModel, Poll, Stop, Verdict, judge};
@@ -18,14 +18,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Most complaints that are kept in words; all are counted.
+/// How many complaints are described in words; all are counted.
 const COMPLAINTS_MAX: usize = 20;
-/// How long a client waits if its choice is not stored and it may not request new objects.
+/// How long a client waits if the chosen key is not stored and it may not request new objects.
 const PAUSE: Duration = Duration::from_millis(1);
-/// Requests that are never sent to the origin.
+/// The header of requests that must never be passed to the origin.
 const ONLY_IF_CACHED: [(&str, &str); 1] = [("Cache-Control", "only-if-cached")];
 
-/// What was counted.
+/// The counts of a client or a round.
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
     /// Requests that were answered.
@@ -40,15 +40,15 @@ pub struct Tally {
     pub demanded: u64,
     /// Keys that had to miss after the kill.
     pub forbidden: u64,
-    /// The demanded ones that did not hit.
+    /// Demanded keys that did not hit.
     pub missing: u64,
-    /// Wrong bytes, versions that may not answer, purged keys that hit, broken answers.
+    /// Wrong bytes, versions that are not allowed, purged keys that hit, broken answers.
     pub wrong: u64,
-    /// Answers that broke off while the process lived, as the ring overtook their body.
+    /// Answers that broke off while the process ran, because the ring overwrote their body.
     pub cut_short: u64,
     /// Hits after the kill.
     pub verified_hits: u64,
-    /// Stored keys that were no hit while the process lived.
+    /// Stored keys that did not hit while the process ran.
     pub lost_alive: u64,
     /// The first complaints in words.
     pub complaints: Vec<String>,
@@ -82,7 +82,7 @@ impl Tally {
 /// The state that the clients of a round share.
 #[derive(Debug)]
 pub struct Round<'a> {
-    /// What they do.
+    /// The load to make.
     pub load: &'a Load,
     /// The origin behind the proxy.
     pub origin: &'a Origin,
@@ -90,27 +90,26 @@ pub struct Round<'a> {
     pub runtime: PathBuf,
     /// Purges that reach keys of several clients.
     pub purges: &'a Purges,
-    /// Longer bodies are stored as several records.
+    /// Longer bodies are stored in several records.
     pub whole_bytes_max: u64,
     /// The segment epoch that the ring had reached at the latest poll.
     pub head: AtomicU64,
-    /// Set just before the kill: from then on a broken answer is no complaint.
+    /// Set just before the kill; from then on a broken answer is not an error.
     pub killed: AtomicBool,
-    /// The process ends on its own: a broken answer is no complaint.
+    /// Whether the process may end by itself; then a broken answer is not an error.
     pub may_break: bool,
     /// The origin's count of body bytes when the round began.
     pub body_bytes_begin: u64,
-    /// When the round began, and over which time new bytes are spread, so that the kill comes while some are being
-    /// written.
+    /// When the round began, and the time over which new bytes are spread, so that some are being written at the kill.
     pub pace: (Instant, Duration),
-    /// The share of that time after which one client purges everything; taken when one does.
+    /// The share of that time after which one client purges everything; `None` once a client does.
     pub purge_all_after: Mutex<Option<f64>>,
     /// Planted bug: one byte of one answer is flipped before it is compared.
     pub flip_byte: AtomicBool,
 }
 
 impl Round<'_> {
-    /// The share of the time that is over; 1 at the end.
+    /// The elapsed share of the time; 1 at the end.
     fn share(&self) -> f64 {
         let (began, over) = self.pace;
         (began.elapsed().as_secs_f64() / over.as_secs_f64().max(0.001)).min(1.0)
@@ -122,14 +121,14 @@ impl Round<'_> {
         self.origin.body_bytes() < self.body_bytes_begin + bytes_max
     }
 
-    /// True for the one client that shall purge everything now.
+    /// True for the single client that must purge everything now.
     fn takes_purge_of_everything(&self) -> bool {
         let mut after = self.purge_all_after.lock().unwrap_or_else(PoisonError::into_inner);
         after.take_if(|after| *after <= self.share()).is_some()
     }
 }
 
-/// A key that was stored and missed while the process lived.
+/// A stored key that missed while the process ran.
 #[derive(Debug)]
 struct Missed {
     key: KeyModel,
@@ -157,13 +156,13 @@ impl Client {
         &self.keys
     }
 
-    /// Starts a round: new targets carry the name, the choices follow the generator, the keys of former rounds stay.
+    /// Starts a round: new targets contain `name`, choices use `rng`, keys of earlier rounds stay.
     pub fn begin_round(&mut self, name: String, rng: Rng) {
         self.name = name;
         self.rng = rng;
     }
 
-    /// Forgets all keys, as their store is gone.
+    /// Forgets all keys, because their store was replaced.
     pub fn forget(&mut self) {
         self.keys.clear();
     }
@@ -213,8 +212,8 @@ impl Client {
         tally
     }
 
-    /// Counts objects lost while the process lived: misses although the next poll shows that the ring had not reached
-    /// them.
+    /// Counts objects lost while the process ran: those that missed although the next poll shows that the ring had not
+    /// reached them.
     pub fn judge_missed(&mut self, polls: &[Poll]) -> Tally {
         let mut tally = Tally::default();
         for missed in self.missed.drain(..) {
@@ -227,12 +226,12 @@ impl Client {
         tally
     }
 
-    /// Takes note of the purges of all clients.
+    /// Applies the purges of all clients to its keys.
     pub fn take_note_of(&mut self, purges: &Purges) {
         self.keys.iter_mut().for_each(|key| key.purged(purges.reach(key.tag, key.prefix)));
     }
 
-    /// Asks for every key once after a restart, but not the origin, and compares with what must be.
+    /// After a restart, gets every key once, only from the store, and compares the answers with the model.
     pub fn verify(&mut self, proxy: SocketAddr, round: &Round<'_>, stop: Stop<'_>) -> Tally {
         let mut tally = Tally::default();
         let mut connection = Connection::new(proxy, Duration::from_secs(30));
@@ -269,7 +268,7 @@ impl Client {
         &mut self.keys
     }
 
-    /// Half of the keys are small, and a few have several fragments.
+    /// Makes a key; half of the keys are small, and a few have several fragments.
     fn new_key(&mut self) -> KeyModel {
         let serial = self.keys.len();
         let framing = if self.rng.chance(0.2) { "&chunked" } else { "" };
@@ -280,7 +279,7 @@ impl Client {
         KeyModel::new(format!("{}{name}/{serial}?size={bytes}&tags=t{tag}{framing}", prefix_path(prefix)), tag, prefix)
     }
 
-    /// Stores a key, and half of the time sees that it is stored.
+    /// Gets a key once, which stores it, and half of the time again, which shows that it is stored.
     fn get_once_or_twice(&mut self, connection: &mut Connection, round: &Round<'_>, index: usize, tally: &mut Tally) {
         self.get(connection, round, index, &[], tally);
         if self.rng.chance(0.5) {
@@ -313,12 +312,12 @@ impl Client {
         let response = match answer {
             Ok(response) => response,
             Err(Failure::Truncated { response, .. }) if response.is_hit() => {
-                // So it is where the ring overtakes a body that is being read, and nowhere else.
+                // This happens only if the ring overwrites a body while it is read.
                 tally.cut_short += u64::from(!round.killed.load(Ordering::SeqCst));
                 key.hit(response.version().unwrap_or(0), began, Instant::now());
                 return self.note_missed(index, reach_after, "cut short");
             }
-            // The same before the head has left the proxy, or while a body is read along that is still being fetched.
+            // The same, but before the proxy has sent the head, or while reading a body that is still being fetched.
             Err(failure) if key.has_fragments(round.whole_bytes_max) && !matches!(failure, Failure::Malformed(_)) => {
                 tally.cut_short += u64::from(!round.killed.load(Ordering::SeqCst));
                 return self.note_missed(index, reach_after, "cut short");
@@ -330,7 +329,8 @@ impl Client {
         };
         let Some(version) = check(&key.target, &response, round, tally) else { return };
         if fetched_at.is_none() {
-            // From the store, or from the fetch of the request before, which is not over in the store yet.
+            // The answer is from the store, or from the fetch of the previous request, which the store has not finished
+            // yet.
             compare(key, &response, expected, Some(version), tally);
         }
         if response.is_hit() {
@@ -343,7 +343,7 @@ impl Client {
         }
     }
 
-    /// Remembers that a stored key did not answer, unless a purge may be the reason.
+    /// Records that a stored key missed, unless a purge may be the reason.
     fn note_missed(&mut self, index: usize, reach: Reach, status: &str) {
         let key = &mut self.keys[index];
         key.purged(reach);
@@ -363,7 +363,7 @@ impl Client {
         }
     }
 
-    /// By tag over HTTP; by prefix and of everything over the control socket.
+    /// Purges by tag over HTTP, or by prefix or everything over the control socket.
     fn purge_wide(&mut self, connection: &mut Connection, round: &Round<'_>, scope: Scope, tally: &mut Tally) {
         let sent = round.purges.sent(scope);
         let (kind, holds) = match scope {
@@ -433,7 +433,7 @@ fn compare(key: &KeyModel, response: &Response, expected: Expectation, hit: Opti
     tally.complain(format!("{target} version {hit:?}: {verdict:?} by {expected:?}: {status:?}; before: {history}"));
 }
 
-/// Notes an answer that did not come, unless the proxy has been killed.
+/// Records a missing or broken answer, unless the proxy was killed.
 fn broken(target: &str, failure: &dyn std::fmt::Display, round: &Round<'_>, tally: &mut Tally) {
     if !round.may_break && !round.killed.load(Ordering::SeqCst) {
         tally.wrong += 1;

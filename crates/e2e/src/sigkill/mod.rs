@@ -1,13 +1,13 @@
-//! SIGKILL rounds under load: objects written before the kill must be there after it, purged ones must not.
+//! SIGKILL rounds under load: objects written before the kill must be found after it, purged ones must not.
 //!
-//! A round: clients load the proxy while the main thread polls the sequences; it reads the written sequence, kills the
-//! process, starts it again, measures the time from exec to the first hit, and asks for every key. Odd rounds run with
-//! little memory, so that hits come from the disk. There are two loads: [`ROOMY`], whose store has twice the room of
-//! everything put into it (a new one is made when that would no longer hold), and [`LAPPING`], whose ring turns between
-//! kills while 48 clients purge by key, by tag, by prefix and everything.
+//! In a round, clients load the proxy while the main thread polls the sequences. It then reads the written sequence,
+//! kills the process, starts it again, measures the time from exec to the first hit, and gets every key. Odd rounds run
+//! with little memory, so that hits come from the disk. There are two loads. With [`ROOMY`], the store is at least
+//! twice as large as everything put into it; when that would no longer be so, a new store is made. With [`LAPPING`],
+//! the ring completes cycles between kills while 48 clients purge by key, by tag, by prefix and everything.
 //!
-//! Promises that a planted bug of each kind is reported (see [`Plant`]), and that a seed chooses the same workload
-//! again; the moment of the kill within it is up to the machine.
+//! Promises that a planted bug of each kind is reported (see [`Plant`]), and that a seed repeats the workload; the
+//! moment of the kill within it depends on the machine.
 
 pub mod client;
 pub mod model;
@@ -22,31 +22,32 @@ use std::time::Duration;
 
 /// The longest time from exec to the first hit.
 pub const FIRST_HIT_MAX: Duration = Duration::from_secs(1);
-/// The ring overtakes few bodies that are being read: at most this share of the answers.
+/// The largest share of answers whose body the ring may overwrite while it is read.
 const CUT_SHORT_SHARE_MAX: f64 = 0.001;
-/// A purge of everything just before the kill leaves no key to plant a bug at; then it is tried again, this often at
-/// most.
+/// How often planting a bug is tried at most: after a purge of everything just before the kill, there is no key for the
+/// bug.
 const PLANT_ATTEMPTS_MAX: u64 = 5;
 
-/// The actions of clients between two kills, and their least results, a round in the mean: less proves nothing.
+/// The actions of clients between two kills, and the minimum results per round on average; with less, a run proves
+/// nothing.
 #[derive(Debug)]
 pub struct Load {
     /// Bytes of the store.
     pub store_bytes: u64,
-    /// Clients at once.
+    /// How many clients there are.
     pub clients: usize,
-    /// The most keys that a client has.
+    /// How many keys a client has at most.
     pub keys_max: usize,
-    /// About how many body bytes a round may fetch from the origin: fetches under way at that point still finish.
+    /// About how many body bytes a round may fetch from the origin; fetches in flight at that point still finish.
     pub round_bytes_max: u64,
-    /// The share of the gets that are purges of a tag, of a prefix or, rarely, of everything instead; if there are any,
-    /// everything is also purged once in each round.
+    /// The share of gets that are replaced by purges of a tag, of a prefix or, rarely, of everything; if it is not 0,
+    /// everything is also purged once per round.
     pub wide_purges: f64,
-    /// How often the ring has to lap; 0: it must not.
+    /// How many cycles the ring must complete; 0 means that it must not complete one.
     pub laps_min: f64,
-    /// Purges that have to return: by key, by tag, by prefix, of everything.
+    /// How many purges must return: by key, by tag, by prefix, of everything.
     pub purges_min: [f64; 4],
-    /// Keys that have to be demanded after the kill.
+    /// How many keys must be demanded after the kill.
     pub demanded_min: u64,
 }
 
@@ -71,11 +72,11 @@ pub const LAPPING: Load = Load {
     wide_purges: 0.01,
     laps_min: 2.0,
     purges_min: [20.0, 5.0, 5.0, 1.0],
-    // After a late purge of everything few are left.
+    // After a late purge of everything few keys remain.
     demanded_min: 20,
 };
 
-/// A bug that the harness makes, to show that it would be seen.
+/// A bug that the harness plants, to show that it would be noticed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Plant {
     /// One byte of one answer is flipped.
@@ -84,11 +85,11 @@ pub enum Plant {
     LostObject,
     /// A purged key is stored again without the model's knowledge.
     ForgottenPurge,
-    /// The front of the store's file, after the superblock, is overwritten with zeros between kill and restart.
+    /// The beginning of the store's file, after the superblock, is overwritten with zeros between kill and restart.
     ZeroedStore,
-    /// The model believes in a newer version of a key that must hit.
+    /// The model has a newer version of a key, which was never put.
     VersionNeverPut,
-    /// The model believes in a purge of a key that was never sent.
+    /// The model has a purge of a key that was never sent.
     KeyNeverPurged,
     /// The same of a tag.
     TagNeverPurged,
@@ -99,7 +100,7 @@ pub enum Plant {
 }
 
 impl Plant {
-    /// All of them, with their names.
+    /// All planted bugs, with their names.
     pub const ALL: [(&'static str, Plant); 9] = [
         ("wrong-byte", Plant::WrongByte),
         ("lost-object", Plant::LostObject),
@@ -112,16 +113,16 @@ impl Plant {
         ("all-never-purged", Plant::AllNeverPurged),
     ];
 
-    /// True if this is the report that the bug must cause.
+    /// True if `total` is the report that the bug must cause.
     fn is_told_by(self, total: &Tally) -> bool {
         match self {
             Plant::WrongByte | Plant::ForgottenPurge | Plant::VersionNeverPut | Plant::KeyNeverPurged => {
                 total.wrong == 1 && total.missing == 0
             }
             Plant::LostObject => total.missing == 1 && total.wrong == 0,
-            // If the newest version of a key is gone, an older one may answer, which is wrong.
+            // If the newest version of a key is lost, an older one may answer, which counts as wrong.
             Plant::ZeroedStore => total.missing > total.wrong,
-            // Only one key may be left with a tag or a prefix.
+            // There may be only one key with a tag or a prefix.
             Plant::TagNeverPurged | Plant::PrefixNeverPurged => total.wrong > 0 && total.missing == 0,
             Plant::AllNeverPurged => total.wrong == total.verified_hits && total.wrong > 1 && total.missing == 0,
         }
@@ -131,20 +132,20 @@ impl Plant {
 /// What to run.
 #[derive(Clone, Debug)]
 pub struct Campaign {
-    /// What clients do.
+    /// The load of the clients.
     pub load: &'static Load,
     /// Chooses the workload.
     pub seed: u64,
     /// Numbers of the rounds to run.
     pub rounds: Vec<u64>,
-    /// Bug to plant in every round.
+    /// The bug to plant in every round.
     pub plant: Option<Plant>,
-    /// Memory of even and of odd rounds.
+    /// The proxy's memory in even and in odd rounds.
     pub memory: [String; 2],
     /// Further arguments of the proxy.
     pub arguments: Vec<String>,
-    /// Instead of after a time, kill it at one of these system calls (names as `strace` takes them, with commas), the
-    /// n-th of a thread, n drawn for each round.
+    /// If given, the process is killed not after a time but at the n-th of these system calls of a thread; n is drawn
+    /// for each round. The names are in `strace`'s form, with commas.
     pub kill_at_calls: Option<String>,
 }
 
@@ -171,7 +172,7 @@ pub struct RoundReport {
     pub round: u64,
     /// Everything counted, under load and after the restart.
     pub tally: Tally,
-    /// Keys that the model knew.
+    /// How many keys the model had.
     pub keys: usize,
     /// The written sequence that was read before the kill.
     pub written: u64,
@@ -179,32 +180,32 @@ pub struct RoundReport {
     pub last: u64,
     /// How often the ring lapped under load.
     pub laps: f64,
-    /// The bug of the campaign was planted.
+    /// Whether the bug of the campaign was planted.
     pub is_planted: bool,
     /// From exec to the first hit; `None` if no key had to hit.
     pub first_hit: Option<Duration>,
 }
 
-/// Which first hits have to come in time.
+/// Which first hits must come in time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum InTime {
     /// Each of them.
     #[default]
     Every,
-    /// The median: on a machine with other work, some come late through no fault of the proxy.
+    /// The median: on a busy machine some come late without a fault of the proxy.
     Median,
 }
 
 /// The results of all rounds.
 #[derive(Clone, Debug)]
 pub struct Summary {
-    /// What clients did.
+    /// The load of the clients.
     pub load: &'static Load,
     /// Rounds that were run.
     pub rounds: u64,
     /// How often the ring lapped.
     pub laps: f64,
-    /// Sums of everything counted.
+    /// The sums of all counts.
     pub tally: Tally,
     /// The time from exec to the first hit, in each round that had one.
     pub first_hits: Vec<Duration>,
@@ -300,7 +301,7 @@ pub fn run(campaign: &Campaign, mut report: impl FnMut(&RoundReport) -> Result<(
     Ok(summary)
 }
 
-/// Plants every bug in a separate round, and prints the result; true if each was reported as what it is.
+/// Plants every bug in a separate round, and prints the result; true if each was reported correctly.
 pub fn run_planted(load: &'static Load, seed: u64) -> Result<bool> {
     let mut good = true;
     for (index, (name, plant)) in Plant::ALL.into_iter().enumerate() {
@@ -332,7 +333,7 @@ pub fn run_planted(load: &'static Load, seed: u64) -> Result<bool> {
     Ok(good)
 }
 
-/// The sums in one line, for the closing note.
+/// The sums in one line, printed at the end.
 pub fn describe(summary: &Summary) -> String {
     let (total, stop) = (&summary.tally, &summary.after_stop);
     let [key, tag, prefix, all] = total.purges;

@@ -1,19 +1,19 @@
-//! The answers that one key may give, by what its owner has seen: the oracle of the SIGKILL rounds.
+//! The allowed answers of one key, derived from what its owner has seen: the oracle of the SIGKILL rounds.
 //!
-//! A key is used by one client at a time, so its history is a sequence. Each request has a version; the origin puts the
-//! request's version into its answer. So the version of an answer tells which request fetched it. The rules:
-//! 1. An object counts as stored once a later request was answered as a hit with it.
+//! A key is used by one client at a time, so its history is a sequence. Each request has a version, which the origin
+//! puts into its answer. So the version of an answer shows which request fetched it. The rules:
+//! 1. An object counts as stored once a later request hit it.
 //! 2. A poll that *began* after that hit and showed `last = L` proves that the object's sequence is at most L.
-//! 3. A poll that *ended* before the object was requested and showed `head = H` proves that it is in no epoch below H:
-//!    the ring has not reached it while the tail is at most H.
-//! 4. After a kill, with `written = W` read just before it, the newest stored version with L <= W must hit, or a newer
-//!    one, if the ring has not reached it. Nothing older may answer, wherever the ring is.
-//! 5. While the process lives, nothing older than a version that was a hit may answer; after a kill an older one may,
-//!    where rule 4 does not forbid it.
-//! 6. Once a purge of any kind has returned, an object fetched before the purge was sent never answers again. While one
-//!    is under way, no object that it reaches is required to hit.
+//! 3. A poll that *ended* before the object was requested and showed `head = H` proves that the object is in no epoch
+//!    below H: the ring has not reached the object while the tail is at most H.
+//! 4. After a kill, with `written = W` read just before it, the newest stored version with L <= W, or a newer one, must
+//!    hit, if the ring has not reached it. No older version may answer, wherever the ring is.
+//! 5. While the process runs, no version older than one that was a hit may answer. After a kill an older one may
+//!    answer, unless rule 4 forbids it.
+//! 6. Once a purge of any kind has returned, an object fetched before the purge was sent never answers again. While a
+//!    purge is in flight, no object that it covers is required to hit.
 //!
-//! Decides without a clock and without I/O; only the history in complaints has times of now.
+//! Decides without a clock and without I/O; only the history in complaints uses the current time.
 
 use super::purges::Reach;
 use crate::nectary::RingPosition;
@@ -21,30 +21,30 @@ use crate::origin::Resource;
 use std::collections::VecDeque;
 use std::time::Instant;
 
-/// Events of a key that are kept for complaints.
+/// How many events of a key are kept for complaints.
 const HISTORY_MAX: usize = 16;
 
 /// A poll of the store's progress.
 #[derive(Clone, Copy, Debug)]
 pub struct Poll {
-    /// When the question was sent.
+    /// When the request was sent.
     pub began: Instant,
-    /// The highest sequence that it showed.
+    /// The highest sequence in the answer.
     pub last: u64,
-    /// Where the ring was.
+    /// The position of the ring.
     pub ring: RingPosition,
 }
 
-/// How the process before this one ended, which decides what must still be there.
+/// How the previous process ended, which decides which objects must still be found.
 #[derive(Clone, Copy, Debug)]
 pub struct Stop<'a> {
     /// The written sequence just before it was killed, and the polls of the round; `None` after a clean stop.
     pub killed: Option<(u64, &'a [Poll])>,
-    /// Where the ring is.
+    /// The current position of the ring.
     pub ring: RingPosition,
 }
 
-/// A version that the origin gave.
+/// A version that the origin returned.
 #[derive(Clone, Copy, Debug)]
 struct Fetched {
     version: u64,
@@ -57,18 +57,18 @@ struct Fetched {
 struct Stored {
     version: u64,
     epoch_min: u64,
-    /// When the latest request began that it answered.
+    /// When the latest request that it answered began.
     hit_began: Instant,
-    /// When it was first seen as a hit; `None` if it is on the device, as it was found there after a restart.
+    /// When it was first a hit; `None` if it is certain to be on the device, because it was found after a restart.
     unproven_since: Option<Instant>,
 }
 
 /// The demand on a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Expectation {
-    /// It must be a hit.
+    /// Whether it must be a hit.
     pub must_hit: bool,
-    /// Versions below are purged.
+    /// Versions below this are purged.
     pub purged_below: u64,
     /// The oldest version that may answer.
     pub version_min: u64,
@@ -77,22 +77,22 @@ pub struct Expectation {
 /// How an answer compares with the model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// As it must be.
+    /// It is as required.
     Right,
-    /// It had to be a hit and was not.
+    /// It had to be a hit but was not.
     Missing,
-    /// It was purged and is a hit.
+    /// It was purged but is a hit.
     Resurrected,
-    /// A version that may not answer.
+    /// A version that is not allowed.
     Stale {
-        /// What answered.
+        /// The version that answered.
         found: u64,
-        /// The oldest that may.
+        /// The oldest allowed version.
         expected_min: u64,
     },
 }
 
-/// The part of one key's history that matters.
+/// The relevant part of one key's history.
 #[derive(Clone, Debug)]
 pub struct KeyModel {
     /// The request.
@@ -112,18 +112,18 @@ pub struct KeyModel {
     history: VecDeque<(Instant, Event)>,
 }
 
-/// What happened to a key, as its complaints tell it.
+/// An event in the history of a key, for its complaints.
 #[derive(Clone, Copy, Debug)]
 enum Event {
     /// It was requested when the origin had this version.
     Requested(u64),
-    /// The origin gave this version.
+    /// The origin returned this version.
     Fetched(u64),
     /// This version was a hit.
     Hit(u64),
-    /// A purge that was sent then is known to hold.
+    /// A purge that was sent at this time is known to hold.
     Purged(Instant),
-    /// After a restart this version was there.
+    /// After a restart this version was found.
     Restarted(Option<u64>),
 }
 
@@ -148,7 +148,7 @@ impl KeyModel {
         }
     }
 
-    /// Its latest events, in milliseconds before now.
+    /// Its latest events, with times in milliseconds before now.
     pub fn history(&self) -> String {
         let now = Instant::now();
         let ago = |at: Instant| now.saturating_duration_since(at).as_secs_f64() * 1e3;
@@ -172,17 +172,17 @@ impl KeyModel {
         self.history.push_back((at, event));
     }
 
-    /// True if it is stored as several records, some of which the ring may overwrite during the read.
+    /// True if it is stored in several records, some of which the ring may overwrite during a read.
     pub fn has_fragments(&self, whole_bytes_max: u64) -> bool {
         self.bytes > whole_bytes_max
     }
 
-    /// True if something is known to have been stored; the ring may have overwritten it since.
+    /// True if a version is known to have been stored; the ring may have overwritten it since then.
     pub fn is_stored(&self) -> bool {
         !self.stored.is_empty()
     }
 
-    /// True if something is stored that the ring has not reached.
+    /// True if a version is stored that the ring has not reached.
     pub fn is_stored_in(&self, ring: RingPosition) -> bool {
         self.stored.last().is_some_and(|stored| stored.epoch_min >= ring.tail(self.bytes))
     }
@@ -192,7 +192,7 @@ impl KeyModel {
         self.purged_below > self.requested
     }
 
-    /// Notes purges: those that returned, and those that may have removed something.
+    /// Applies purges: those that returned, and those that may have removed something.
     pub fn purged(&mut self, reach: Reach) {
         if let Some(before) = reach.dead_before {
             let count = self.fetched.len();
@@ -206,20 +206,21 @@ impl KeyModel {
         self.stored.retain(|stored| stored.version >= purged_below && reach.spares(stored.hit_began));
     }
 
-    /// What the next answer must be while the process lives, if it is a hit; the origin would answer with `version`.
+    /// Records a request to which the origin would answer with `version`; returns what a hit must be while the process
+    /// runs.
     pub fn asked(&mut self, version: u64) -> Expectation {
         self.requested = version;
         self.note(Instant::now(), Event::Requested(version));
         Expectation { must_hit: false, purged_below: self.purged_below, version_min: self.version_min_alive }
     }
 
-    /// The origin was asked at `asked_at` by the latest request, before which the ring was at `head`.
+    /// Records that the latest request reached the origin at `asked_at`; before this request the ring was at `head`.
     pub fn fetched(&mut self, asked_at: Instant, head: u64) {
         self.note(asked_at, Event::Fetched(self.requested));
         self.fetched.push(Fetched { version: self.requested, asked_at, epoch_min: head });
     }
 
-    /// A request that began at `began` was answered at `at` as a hit.
+    /// Records that a request that began at `began` was answered at `at` as a hit.
     pub fn hit(&mut self, version: u64, began: Instant, at: Instant) {
         self.version_min_alive = self.version_min_alive.max(version);
         self.note(at, Event::Hit(version));
@@ -230,7 +231,7 @@ impl KeyModel {
         }
     }
 
-    /// The rules that must hold after the process ended.
+    /// What the key must answer after the process ended.
     pub fn after(&self, stop: Stop<'_>) -> Expectation {
         let is_proven = |stored: &&Stored| match (stop.killed, stored.unproven_since) {
             (None, _) | (_, None) => true,
@@ -246,7 +247,7 @@ impl KeyModel {
         }
     }
 
-    /// The first answer after a restart, to a request that began at `began`: the version that hit, if one did.
+    /// Records the first answer after a restart, to a request that began at `began`: the version that hit, if one did.
     pub fn restarted(&mut self, hit: Option<u64>, began: Instant) {
         self.note(began, Event::Restarted(hit));
         self.stored.clear();
@@ -258,7 +259,7 @@ impl KeyModel {
         self.version_min_alive = self.version_min_ever;
     }
 
-    /// Planted bug: believes in a version that was never put.
+    /// Planted bug: adds a version that was never put.
     pub fn believe_in_a_version_never_put(&mut self, now: Instant) {
         self.store(self.requested + 1, now, None);
     }
@@ -270,7 +271,7 @@ impl KeyModel {
     }
 }
 
-/// Compares an answer, the version that hit or a miss, with the required one.
+/// Compares an answer with the expectation; `hit` is the version that hit, or `None` for a miss.
 pub fn judge(expected: Expectation, hit: Option<u64>) -> Verdict {
     match hit {
         None if expected.must_hit => Verdict::Missing,
@@ -298,7 +299,7 @@ mod tests {
         Stop { killed: Some((written, polls)), ring: RING }
     }
 
-    /// Fetches at `ms`, before which the ring was at `head`, and hits two milliseconds later.
+    /// Fetches at `ms`, when the ring was at `head`, and hits two milliseconds later.
     fn store(key: &mut KeyModel, ms: u64, head: u64) -> u64 {
         let version = key.requested + 1;
         key.asked(version);

@@ -1,12 +1,11 @@
-//! Purges that reach keys of several clients: the objects that they removed for certain, and those that they may have
-//! removed.
+//! Purges that affect keys of several clients: which objects they removed for certain, and which they may have removed.
 //!
-//! A purge that was sent at S and has returned killed everything that was fetched before S. It did not remove an object
-//! that was hit by a request begun after it had returned. Everything else is in doubt. So a group needs only the latest
-//! S of those that returned, when the latest returned, and how many are under way. Purges of one key are in its own
-//! model.
+//! A purge that was sent at time S and has returned has purged everything fetched before S. It has not purged an object
+//! that was hit by a request begun after it returned. Everything else is uncertain. So a group needs only the latest S
+//! of the returned purges, the time when the latest one returned, and the number of purges in flight. Purges of one key
+//! are in the model of that key.
 //!
-//! Promises: a purge counts as under way before it is sent, and as returned only after its answer came.
+//! Promises: a purge counts as in flight before it is sent, and as returned only after its answer has arrived.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -16,7 +15,7 @@ pub const TAG_COUNT: usize = 64;
 /// How many prefixes there are; each key has one.
 pub const PREFIX_COUNT: usize = 32;
 
-/// What a purge names.
+/// What a purge covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
     /// All keys with this tag.
@@ -42,9 +41,9 @@ impl Scope {
 pub struct Reach {
     /// Everything fetched before this is purged.
     pub dead_before: Option<Instant>,
-    /// An object not hit by a request that began after this may be purged.
+    /// An object may be purged unless a request that began after this time hit it.
     pub doubt_until: Option<Instant>,
-    /// How many are under way: until they return everything may be dead.
+    /// How many purges are in flight: until they return everything may be purged.
     pub under_way: usize,
 }
 
@@ -57,7 +56,7 @@ impl Reach {
         }
     }
 
-    /// True if something that was hit by a request that began at `at` has surely outlived these purges.
+    /// True if an object that was hit by a request that began at `at` is certain to be untouched by these purges.
     pub fn spares(&self, at: Instant) -> bool {
         self.under_way == 0 && self.doubt_until.is_none_or(|until| until < at)
     }
@@ -76,13 +75,13 @@ impl Default for Purges {
 }
 
 impl Purges {
-    /// A purge is about to be sent; returns the time that [`Purges::returned`] wants.
+    /// Records that a purge is about to be sent; returns the time to pass to [`Purges::returned`].
     pub fn sent(&self, scope: Scope) -> Instant {
         self.groups()[scope.index()].under_way += 1;
         Instant::now()
     }
 
-    /// The purge that was sent at `sent` has returned.
+    /// Records that the purge sent at `sent` has returned.
     pub fn returned(&self, scope: Scope, sent: Instant) {
         let group = &mut self.groups()[scope.index()];
         group.under_way -= 1;
@@ -90,7 +89,7 @@ impl Purges {
         group.doubt_until = Some(Instant::now());
     }
 
-    /// The process is dead: calls that had not returned never will.
+    /// Records that the process was killed: purges in flight will never return.
     pub fn killed(&self) {
         for group in self.groups().iter_mut().filter(|group| group.under_way > 0) {
             group.under_way = 0;

@@ -1,7 +1,7 @@
 //! Runs the rounds: load, poll, kill, start, first hit, verify.
 //!
-//! Owns the proxy, the origin and the clients from round to round, and the room in the store. If the store must not
-//! lap, a new one is made before all puts together exceed half of its size.
+//! Owns the proxy, the origin and the clients across rounds, and the room in the store. If the ring must not complete a
+//! cycle, a new store is made before all puts together exceed half of its size.
 
 use super::client::{Client, Round, Tally};
 use super::model::{KeyModel, Poll, Stop};
@@ -19,22 +19,22 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// How much of the ring a restart may skip: open segments are not filled up.
+/// How much of the ring a restart may skip, because open segments are not filled further.
 const RESTART_BYTES: u64 = 32 << 20;
 /// The highest number of a call at which the process is killed.
 const CALLS_MAX: u64 = 12;
 /// How often the sequences are read.
 const POLL_INTERVAL: Duration = Duration::from_millis(40);
-/// The share of a round after which everything was purged once, at the latest: later objects are demanded.
+/// The latest moment, as a share of a round, for the purge of everything; later objects are demanded.
 const PURGE_ALL_AFTER_MAX: f64 = 0.6;
-/// How much longer a round may take than it was drawn, if the machine is slow, until the ring has lapped.
+/// How much longer than planned a round may take on a slow machine, until the ring has completed its cycles.
 const LAPS_WAIT_MAX: Duration = Duration::from_secs(20);
 /// The longest time that a start or a clean stop may take before the run gives up.
 const READY_MAX: Duration = Duration::from_secs(30);
 /// What [`Plant::ZeroedStore`] overwrites.
 const ZEROED_BYTES: std::ops::Range<u64> = (8 << 20)..(48 << 20);
 
-/// The state that rounds hand on.
+/// The state that is passed from round to round.
 pub(super) struct Runner<'a> {
     campaign: &'a Campaign,
     command: ProxyCommand,
@@ -46,7 +46,7 @@ pub(super) struct Runner<'a> {
 }
 
 impl<'a> Runner<'a> {
-    /// An origin, a command line, clients without keys; nothing runs yet.
+    /// Prepares an origin, a command line, and clients without keys; the proxy does not run yet.
     pub(super) fn new(campaign: &'a Campaign, scratch: &Scratch) -> Result<Self> {
         let origin = Origin::start()?;
         let mut command = ProxyCommand::new(scratch.path(), Some(origin.url()))?;
@@ -98,7 +98,7 @@ impl<'a> Runner<'a> {
         Ok(RoundReport { round: number, tally, keys, written, last, laps: loaded.laps, is_planted, first_hit })
     }
 
-    /// Starts the proxy under `strace`, which kills it at the `nth` of these calls of any thread.
+    /// Starts the proxy under `strace`, which kills it at the `nth` of these calls in any thread.
     fn start_to_be_killed(&self, calls: &str, nth: u64) -> Result<Nectary> {
         let mut command = self.command.clone();
         let log = command.folder.join("strace.log").display().to_string();
@@ -108,21 +108,21 @@ impl<'a> Runner<'a> {
         command.wrapper = words.map(str::to_owned).to_vec();
         let mut nectary = command.spawn()?;
         match nectary.wait_ready(READY_MAX) {
-            // It may be killed before it is ready: that is a valid crash state too.
+            // It may be killed before it is ready; that is a valid crash state too.
             Err(_) if nectary.process.try_status().is_some() => self.command.start(),
             Err(error) => Err(error),
             Ok(()) => Ok(nectary),
         }
     }
 
-    /// Loads the proxy from all clients for a time, reads the sequences a last time, and kills it.
+    /// Loads the proxy with all clients for a time, reads the sequences a last time, and kills it.
     fn load_and_kill(
         &mut self,
         mut nectary: Nectary,
         load_for: Duration,
         purge_all_after: Option<f64>,
     ) -> Result<Loaded> {
-        // If the process may end by itself it may have done so already.
+        // If the process may end by itself, it may have ended already.
         let ring_before = nectary.control().and_then(|mut control| control.progress()).unwrap_or_default().1;
         let mut clients = std::mem::take(&mut self.clients);
         let pace = (Instant::now(), load_for);
@@ -163,7 +163,7 @@ impl<'a> Runner<'a> {
         Ok(Loaded { tally, polls, at_kill, laps })
     }
 
-    /// The state that clients share, when nothing is planted.
+    /// The state that clients share, without a planted bug.
     fn round_of(&self, pace: (Instant, Duration)) -> Round<'_> {
         Round {
             load: self.campaign.load,
@@ -181,7 +181,7 @@ impl<'a> Runner<'a> {
         }
     }
 
-    /// Starts the proxy again; returns the time from exec to the first hit of a key that has to hit.
+    /// Starts the proxy again; returns the time from exec to the first hit of a key that must hit.
     fn restart(&mut self, stop: Stop<'_>) -> Result<(Nectary, Option<Duration>)> {
         let keys = self.clients.iter().flat_map(|client| client.keys());
         let mut demanded = keys.filter(|key| key.after(stop).must_hit).map(|key| key.target.as_str());
@@ -189,7 +189,7 @@ impl<'a> Runner<'a> {
         let mut connection = Connection::new(nectary.listen, Duration::from_secs(5));
         let mut target = demanded.next();
         while let Some(asked) = target {
-            // A miss must not fetch objects that the verification will look for; the ring may have overwritten some
+            // A miss must not fetch objects that the verification will get later; the ring may have overwritten some
             // since the last poll.
             match connection.request("GET", asked, &[("Cache-Control", "only-if-cached")]) {
                 Ok(response) if response.is_hit() => {
@@ -213,7 +213,7 @@ impl<'a> Runner<'a> {
         Ok((nectary, None))
     }
 
-    /// Compares every key with its model; nothing may enter the store in this time.
+    /// Compares every key with its model; nothing may be stored during this time.
     fn verify(&mut self, nectary: &Nectary, stop: Stop<'_>) -> Result<Tally> {
         let requests_before = self.origin.requests();
         let mut clients = std::mem::take(&mut self.clients);
@@ -239,7 +239,7 @@ impl<'a> Runner<'a> {
         Ok(tally)
     }
 
-    /// Stops cleanly, starts again, and expects everything that was ever stored and was not lapped.
+    /// Stops cleanly, starts again, and expects everything that was stored and not overwritten by the ring.
     pub(super) fn clean_stop(&mut self) -> Result<Tally> {
         let Some(mut nectary) = self.nectary.take() else { return Ok(Tally::default()) };
         stop_cleanly(&mut nectary)?;
@@ -260,7 +260,7 @@ impl<'a> Runner<'a> {
         Ok(())
     }
 
-    /// Plants the bug of the campaign, if that is not done elsewhere; true if there was something to plant it at.
+    /// Plants the bug of the campaign, unless it is planted at another moment; true if there was a key for it.
     fn plant_after_restart(&mut self, nectary: &Nectary, stop: Stop<'_>) -> Result<bool> {
         let Some(plant) = self.campaign.plant else { return Ok(false) };
         let mut keys = self.clients.iter_mut().flat_map(|client| client.keys_mut());
@@ -305,8 +305,8 @@ struct Loaded {
     laps: f64,
 }
 
-/// Polls until the time is over and the ring has lapped, or, if the process may end by itself, until it has; also
-/// gives the last poll, the one just before the kill.
+/// Polls until the time is over and the ring has completed its cycles; if the process may end by itself, until it has
+/// ended. Also returns the last poll, just before the kill.
 fn poll(
     nectary: &mut Nectary,
     load_for: Duration,
@@ -336,7 +336,7 @@ fn poll(
     }
 }
 
-/// Where the ring is once nothing waits to be written.
+/// Waits until nothing waits to be written; returns the position of the ring.
 fn settled(nectary: &Nectary) -> Result<RingPosition> {
     let mut control = nectary.control()?;
     let deadline = Instant::now() + READY_MAX;
@@ -360,7 +360,7 @@ fn stop_cleanly(nectary: &mut Nectary) -> Result<()> {
     Ok(())
 }
 
-/// Overwrites the front of the store after its superblock, where the first round's objects are.
+/// Overwrites the beginning of the store after its superblock, where the first round's objects are.
 fn zero_front(store: &str) -> Result<()> {
     let mut file = std::fs::File::options().write(true).open(store)?;
     let end = ZEROED_BYTES.end.min(file.metadata()?.len());

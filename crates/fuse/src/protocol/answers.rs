@@ -1,5 +1,5 @@
 //! The layouts of answers to the kernel.
-#![allow(missing_docs)] // The fields are the kernel's, under whole words.
+#![allow(missing_docs)] // The fields are the kernel's, with full words as names.
 
 use zerocopy::{Immutable, IntoBytes};
 

@@ -1,5 +1,5 @@
 //! The layouts of the kernel's messages.
-#![allow(missing_docs)] // The fields are the kernel's, under whole words.
+#![allow(missing_docs)] // The fields are the kernel's, with full words as names.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 

@@ -1,4 +1,4 @@
-//! The numbers and layouts of the protocol, as its documentation gives them (`linux/fuse.h`, up to version 7.45).
+//! The numbers and layouts of the protocol, from `linux/fuse.h`, up to version 7.45.
 //!
 //! Owns: operation codes, flags, layouts. Everything is in the machine's own byte order. Leaves to others: the meaning
 //! of a request ([`request`](crate::request)).
@@ -6,21 +6,21 @@
 pub mod answers;
 pub mod arguments;
 
-/// The major version that is spoken.
+/// The major version of the protocol.
 pub const MAJOR: u32 = 7;
-/// The newest minor version that is spoken.
+/// The newest supported minor version.
 pub const MINOR: u32 = 45;
-/// The oldest minor version of a kernel that is served: that of Linux 5.4.
+/// The oldest supported minor version: that of Linux 5.4.
 pub const MINOR_MIN: u32 = 31;
 
 /// The kernel's unit of requests, in bytes.
 pub const PAGE_BYTES: usize = 4096;
 
-/// The longest name of a directory entry that is taken, its terminating zero not counted. *Units*: bytes.
+/// The longest accepted name of a directory entry, without its terminating zero. *Units*: bytes.
 pub const NAME_BYTES_MAX: usize = 4095;
 /// The longest value of an extended attribute. *Units*: bytes.
 pub const XATTR_BYTES_MAX: usize = 64 << 10;
-/// The most bytes that the arguments of a request may have; the data of a write do not count.
+/// The size limit of a request's arguments, without the data of a write. *Units*: bytes.
 pub const ARGUMENT_BYTES_MAX: usize = 128 << 10;
 
 /// The operation codes.
@@ -77,41 +77,41 @@ pub mod opcode {
     pub const COPY_FILE_RANGE_64: u32 = 53;
 }
 
-/// The features that kernel and file system can agree on: the bits of `INIT`, those of the second word above the 32nd.
+/// The features that kernel and file system can agree on: the bits of `INIT`; those of its second word begin at bit 32.
 pub mod features {
-    /// Reads may be sent side by side.
+    /// Several reads of a file may be sent at a time.
     pub const ASYNC_READ: u64 = 1;
-    /// Locks of byte ranges are sent; without it the kernel keeps them itself.
+    /// Byte-range locks are sent; without this feature the kernel keeps them itself.
     pub const POSIX_LOCKS: u64 = 1 << 1;
-    /// `O_TRUNC` is sent with the open.
+    /// `O_TRUNC` is sent with the open request.
     pub const ATOMIC_TRUNCATE: u64 = 1 << 3;
     /// Writes may be larger than a page.
     pub const BIG_WRITES: u64 = 1 << 5;
     /// The umask is left to the file system.
     pub const DO_NOT_MASK: u64 = 1 << 6;
-    /// `flock` is sent; without it the kernel keeps these locks itself.
+    /// `flock` is sent; without this feature the kernel keeps these locks itself.
     pub const FLOCK: u64 = 1 << 10;
-    /// What is in the page cache is dropped when size or time change.
+    /// Cached pages are dropped when size or time change.
     pub const AUTO_INVALIDATE: u64 = 1 << 12;
-    /// A listing may bring attributes.
+    /// A listing may include attributes.
     pub const READ_DIRECTORY_PLUS: u64 = 1 << 13;
-    /// The kernel chooses when a listing brings attributes.
+    /// The kernel chooses when a listing includes attributes.
     pub const READ_DIRECTORY_PLUS_AUTO: u64 = 1 << 14;
-    /// Direct I/O of one call may be sent side by side.
+    /// The requests of one direct I/O call may be sent at the same time.
     pub const ASYNC_DIRECT_IO: u64 = 1 << 15;
-    /// Look-ups and listings of one directory may be sent side by side.
+    /// Several look-ups and listings of one directory may be sent at a time.
     pub const PARALLEL_DIRECTORY: u64 = 1 << 18;
     /// The file system clears set-user-id bits and capabilities at each write, truncation and change of owner.
     pub const HANDLE_KILL_PRIVILEGES: u64 = 1 << 19;
     /// Access control lists are checked by the kernel.
     pub const POSIX_ACL: u64 = 1 << 20;
-    /// A read of the channel after an abort says so.
+    /// A read of the channel after an abort fails with its own error.
     pub const ABORT_ERROR: u64 = 1 << 21;
     /// Requests may be larger than 128 KiB.
     pub const MAX_PAGES: u64 = 1 << 22;
     /// The targets of symbolic links are cached.
     pub const CACHE_SYMBOLIC_LINKS: u64 = 1 << 23;
-    /// As [`HANDLE_KILL_PRIVILEGES`], but the kernel says when it is due.
+    /// As [`HANDLE_KILL_PRIVILEGES`], but the kernel requests it when needed.
     pub const HANDLE_KILL_PRIVILEGES_2: u64 = 1 << 28;
     /// `setxattr` has further flags.
     pub const SETXATTR_EXTENDED: u64 = 1 << 29;
@@ -122,24 +122,24 @@ pub mod features {
     /// A file opened for direct I/O can be mapped shared.
     pub const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
 
-    /// The features that the loop of requests itself uses wherever they are offered.
+    /// The features that the request loop itself uses whenever they are offered.
     pub const ALWAYS: u64 =
         ASYNC_READ | BIG_WRITES | ASYNC_DIRECT_IO | ABORT_ERROR | MAX_PAGES | SETXATTR_EXTENDED | INIT_EXTENDED;
 }
 
 /// Flags of an opened file or directory.
 pub mod open_flags {
-    /// Reads and writes go past the page cache.
+    /// Reads and writes bypass the page cache.
     pub const DIRECT_IO: u32 = 1;
     /// The contents of the page cache stay valid.
     pub const KEEP_CACHE: u32 = 1 << 1;
-    /// There is no position.
+    /// The file has no position.
     pub const NON_SEEKABLE: u32 = 1 << 2;
     /// The listing may be cached.
     pub const CACHE_DIRECTORY: u32 = 1 << 3;
-    /// Closing says nothing.
+    /// The kernel sends no flush when a descriptor is closed.
     pub const NO_FLUSH: u32 = 1 << 5;
-    /// Direct writes to one file may be sent side by side.
+    /// Several direct writes to one file may be sent at a time.
     pub const PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
 }
 
@@ -167,11 +167,11 @@ pub mod valid {
     pub const LOCK_OWNER: u32 = 1 << 9;
     /// Time of change.
     pub const CHANGED: u32 = 1 << 10;
-    /// Set-user-id bits are to be cleared.
+    /// Set-user-id bits must be cleared.
     pub const KILL_PRIVILEGES: u32 = 1 << 11;
 }
 
-/// Codes of messages that no request of the kernel caused.
+/// Codes of messages to the kernel without a request.
 pub(crate) mod notice {
     pub const INVALIDATE_NODE: i32 = 2;
     pub const INVALIDATE_ENTRY: i32 = 3;
@@ -179,13 +179,13 @@ pub(crate) mod notice {
     pub const NEXT_EPOCH: i32 = 8;
 }
 
-/// A device number as the protocol has it: major and minor in 32 bits.
+/// Converts a device number to the protocol's form: major and minor in 32 bits.
 pub fn encode_device(device: u64) -> u32 {
     let (major, minor) = (libc::major(device), libc::minor(device));
     (minor & 0xff) | (major << 8) | ((minor & !0xff) << 12)
 }
 
-/// A device number of the protocol as system calls take it.
+/// Converts the protocol's device number to the form of system calls.
 pub fn decode_device(device: u32) -> u64 {
     libc::makedev((device >> 8) & 0xfff, (device & 0xff) | ((device >> 12) & 0xfff00))
 }

@@ -1,4 +1,4 @@
-//! A file system in memory: the least that real programs need, and every kind of answer.
+//! A file system in memory: the minimum that real programs need, and every kind of answer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard};
@@ -17,7 +17,7 @@ pub struct MemoryFileSystem {
     state: Mutex<State>,
 }
 
-/// What happened.
+/// Counters of the file system.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Figures {
     pub write_bytes_max: u32,
@@ -131,7 +131,7 @@ impl State {
         Ok(())
     }
 
-    /// Drops a node that has neither a name nor a user.
+    /// Drops a node that has no name and no look-ups.
     fn bury(&mut self, number: u64) {
         if self.nodes.get(&number).is_some_and(|node| node.attributes.links == 0 && node.lookups == 0) {
             self.nodes.remove(&number);
@@ -171,7 +171,7 @@ impl State {
         Ok(listing)
     }
 
-    /// Takes a lock, or reports that it conflicts with another.
+    /// Takes a lock, or reports a conflict with another lock.
     fn lock(&mut self, number: u64, lock: &Lock) -> Result<()> {
         let node = self.node(number)?;
         let is_alone = lock.kind == libc::F_WRLCK;
@@ -189,7 +189,7 @@ impl State {
         Ok(())
     }
 
-    /// Gives locks to their waiters.
+    /// Grants locks to their waiters.
     fn grant(&mut self) {
         let waiting = std::mem::take(&mut self.waiting);
         for (unique, node, lock, reply) in waiting {

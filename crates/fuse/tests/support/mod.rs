@@ -1,4 +1,4 @@
-//! A mounted file system in memory, which goes away in any outcome.
+//! A mounted file system in memory, which is unmounted whether the test passes or fails.
 
 mod memory;
 
@@ -21,7 +21,7 @@ pub struct Mounted {
 }
 
 impl Mounted {
-    /// Mounts an empty one; `None`, with the reason printed, if this machine cannot.
+    /// Mounts an empty file system; if this machine cannot, prints the reason and returns `None`.
     pub fn new(test: &str) -> Option<Mounted> {
         static SERIAL: AtomicU32 = AtomicU32::new(0);
         let options = MountOptions {
@@ -58,12 +58,12 @@ impl Mounted {
     }
 
     pub fn agreed(&self) -> Agreed {
-        // The mount has answered before anything else is served.
+        // `INIT` is answered before any other request is served.
         let _ = std::fs::metadata(&self.directory);
         self.crew.connection().agreed().unwrap()
     }
 
-    /// Waits until something is so, for a bounded time.
+    /// Waits until a condition holds, for a bounded time.
     pub fn until(&self, what: &str, is_so: impl Fn() -> bool) {
         let began = Instant::now();
         while !is_so() {

@@ -9,7 +9,7 @@ use nectary_sim::campaign::{self, Campaign};
 use nectary_sim::planted::Caught;
 use serde_json::{Value, json};
 
-/// Of the operations, this many begin at least while another of the same cell is under way, in percent.
+/// The minimum share of operations that must begin while another one on the same cell is in flight, in percent.
 const OVERLAPPING_PERCENT_MIN: u64 = 10;
 
 fn main() -> ExitCode {

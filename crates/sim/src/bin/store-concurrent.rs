@@ -9,15 +9,15 @@ use nectary_sim::store::concurrent::{OPERATIONS, Report, replay_planted, run_man
 use nectary_store::planted::Bug;
 use serde_json::{Value, json};
 
-/// Of the operations, this many begin at least while another of the same key is under way, in percent …
+/// The minimum share of operations that must begin while another one on the same key is in flight, in percent.
 const OVERLAPPING_PERCENT_MIN: u64 = 4;
-/// … and of the gets this many hit, and this many have to, at least.
+/// The minimum shares of gets that hit, and of gets that had to hit, in percent.
 const HITS_PERCENT_MIN: u64 = 30;
 const DEMANDED_PERCENT_MIN: u64 = 10;
-/// Gets during which the ring overwrites each segment, in a hundred runs, at least.
+/// The minimum number of gets, per hundred runs, during which the ring overwrites every segment.
 const LAPPED_MIN: u64 = 10;
 
-/// How many gets the ring overtakes in so many runs, at least.
+/// The minimum number of such gets in `runs` runs.
 fn lapped_min(runs: u64) -> u64 {
     runs * LAPPED_MIN / 100
 }

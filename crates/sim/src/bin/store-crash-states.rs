@@ -1,8 +1,8 @@
-//! `store-crash-states`: a store after a crash at any moment, opened and compared with the promises.
+//! `store-crash-states`: opens a store after a crash at any moment and compares it with the promises.
 //!
 //! Exits with 0 when enough distinct images were checked, enough of them had live objects, no promise was broken, and
 //! each planted bug was caught, twice by the same crash state of the same seed. With `--bug NAME --replay SEED --state
-//! N` it looks at that crash state alone with that bug planted, and exits with 0 when it was caught.
+//! N` it checks only that crash state with that bug planted, and exits with 0 if the bug was caught.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -15,9 +15,9 @@ use nectary_store::planted::Bug;
 const ARGUMENTS: [&str; 8] = ["seed", "workloads", "states", "planted", "bug", "replay", "state", "log"];
 /// At least this share of the distinct images must have live objects, in percent.
 const LIVE_PERCENT_MIN: u64 = 95;
-/// The same for a sample: one workload that deletes all its objects is a large share of a few.
+/// The same for a sample: among few workloads, one that deletes all its objects is a large share.
 const LIVE_PERCENT_MIN_OF_A_SAMPLE: u64 = 80;
-/// Fewer workloads are a sample: of what is rare they need not have any.
+/// Fewer workloads are a sample, in which rare events need not occur.
 const WORKLOADS_WHOLE: u64 = 200;
 /// A planted bug must be caught within this many workloads.
 const PLANTED_WORKLOADS_MAX: u64 = 200;

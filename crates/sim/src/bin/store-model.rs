@@ -1,8 +1,8 @@
 //! `store-model`: a long run of operations on a store against a model, with restarts and damage.
 //!
-//! Exits with 0 when no answer differed, nothing was missing beyond what was damaged, and a wrong model and each
-//! planted bug were noticed, twice by the same seed. With `--bug NAME --replay SEED` it runs only that seed, with that
-//! bug planted, and exits with 0 if the bug was noticed.
+//! Exits with 0 when no answer differed, only damaged objects were missing, and a wrong model and each planted bug were
+//! noticed, twice by the same seed. With `--bug NAME --replay SEED` it runs only that seed, with that bug planted, and
+//! exits with 0 if the bug was noticed.
 
 use std::io::Write;
 
@@ -18,7 +18,7 @@ const PLANTED_RUNS_MAX: u64 = 16;
 
 /// Fewer operations are a sample, in which the ring turns once or not at all: rare events need not be in it.
 const OPERATIONS_WHOLE: u64 = 200_000;
-/// One in this many of the operations are done on a late device besides.
+/// In addition, one in this many operations is done on a late device.
 const LATE_SHARE: u64 = 4;
 
 fn main() -> std::process::ExitCode {
@@ -125,6 +125,6 @@ fn print(options: &RunOptions, report: &RunReport) -> bool {
         && report.admitted_replacing > 0
         && report.demanded_missing <= report.damaged_places
         && report.demanded > report.hits / 2
-        // Objects that may have been lost are not demanded, so they have to be few.
+        // Objects that may have been lost need not be found, so there must be few of them.
         && report.uncertain <= report.operations / 100
 }

@@ -1,8 +1,8 @@
-//! `store-spans`: stores of several spans that go away and come back, against a model.
+//! `store-spans`: stores of several spans that are lost and return, against a model.
 //!
-//! Exits with 0 if nothing came back, even with a span put back to an earlier state, nothing was lost but the objects
-//! of lost spans, and each planted bug was caught, twice by the same seed. With `--bug NAME --replay SEED` it runs only
-//! the store of that seed with that bug planted, and exits with 0 when it was caught.
+//! Exits with 0 if no purged or replaced object reappeared, even after a span was restored from an older copy, only
+//! objects of lost spans were lost, and each planted bug was caught, twice by the same seed. With `--bug NAME --replay
+//! SEED` it runs only the store of that seed with that bug planted, and exits with 0 if the bug was caught.
 
 use std::io::Write;
 
@@ -13,7 +13,7 @@ use nectary_sim::store::spans_run::{SpansOptions, replay_planted, run, run_plant
 use nectary_store::planted::Bug;
 
 const ARGUMENTS: [&str; 7] = ["seed", "stores", "events", "keys", "bug", "replay", "log"];
-/// In how many stores a planted bug has to show; the run ends with the first.
+/// A planted bug must be caught within this many stores.
 const PLANTED_STORES_MAX: u64 = 4000;
 
 fn main() -> std::process::ExitCode {

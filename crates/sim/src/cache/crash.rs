@@ -1,7 +1,7 @@
-//! Crash states of cached devices with many clients: the contents of the disk are compared with the allowed ones.
+//! Crash states of cached devices with many clients: compares the contents of the disk with the allowed ones.
 //!
-//! Owns: the recording of a run, and the account of its states. Leaves to others: the possible states (`crate::crash`),
-//! and the allowed contents (`history`).
+//! Owns: recording a run, and counting its states. Leaves to others: the possible states (`crate::crash`), and the
+//! allowed contents (`history`).
 
 use std::collections::HashSet;
 
@@ -15,25 +15,25 @@ use crate::campaign::Account;
 use crate::crash::{CrashOptions, CrashStates};
 use crate::late::in_virtual_time;
 
-/// The number of violations that are kept in words.
+/// How many violations are described in words.
 const BROKEN_MAX: usize = 10;
 
-/// The account of a run.
+/// The results of a run.
 #[derive(Debug, Default, Clone)]
 pub struct CrashReport {
     /// Recorded runs of clients.
     pub workloads: u64,
-    /// Operations of the device that began while another was under way.
+    /// Operations on the device that began while another was in flight.
     pub in_flight: u64,
-    /// States looked at.
+    /// States checked.
     pub states: u64,
-    /// Of these, those with a new image.
+    /// How many of them had a new image.
     pub distinct: u64,
-    /// Flushes and forced writes that had ended well before them.
+    /// Flushes and forced writes that had succeeded before those states.
     pub promises: u64,
-    /// Objects that must not be there, counted.
+    /// How many violations were found.
     pub broken_count: u64,
-    /// The first of it in words.
+    /// The first of them in words.
     pub broken: Vec<String>,
 }
 
@@ -47,7 +47,7 @@ impl Account for CrashReport {
     }
 }
 
-/// Looks at the crash states of workloads from `seed` on, until there were this many distinct images.
+/// Checks the crash states of workloads from `seed` on, until `images` distinct images were checked.
 pub fn run(
     seed: u64,
     images: u64,
@@ -69,7 +69,7 @@ pub fn run(
 fn workload(seed: u64, states: usize, seen: &mut HashSet<u64>, report: &mut CrashReport) {
     let (history, recording) = record(seed);
     report.in_flight += overlapping(&recording);
-    // States of one epoch are much alike: some of each, spread over the whole recording.
+    // States of one epoch are similar: take some of each epoch, spread over the whole recording.
     let options = CrashOptions { max_per_epoch: 12, seed, ..CrashOptions::default() };
     let all: Vec<_> = CrashStates::new(vec![0; CELLS * CELL_BYTES], &recording, options).collect();
     for number in 0..states.min(all.len()) {
@@ -97,7 +97,7 @@ fn record(seed: u64) -> (History, Recording) {
     (world.history.take(), recorder.take())
 }
 
-/// How many operations began while another was under way.
+/// How many operations began while another was in flight.
 fn overlapping(recording: &Recording) -> u64 {
     let (mut under_way, mut overlapping) = (0_u64, 0);
     for event in &recording.events {

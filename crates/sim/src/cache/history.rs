@@ -1,14 +1,15 @@
-//! What clients of a cached device did and saw, cell by cell, and whether one device that does one thing at a time
-//! could have answered so.
+//! What clients of a cached device did and saw, cell by cell, and whether a device that does one operation at a time
+//! could have given these answers.
 //!
-//! A cell is 4 KiB of the device and holds the number of the write that it comes from, 0 if it is zeroes. Each write
-//! has a number that no other has. Two questions are answered:
+//! A cell is 4 KiB of the device. It holds the unique number of the write that wrote it, or 0 if it is zeroes. Two
+//! questions are answered:
 //!
-//! - *Could it be?* There must be an order of the operations of a cell that keeps the order of those that did not
-//!   overlap, and in which every read gives what the last change before it left. A discard leaves zeroes or the old
-//!   bytes; a change that failed, or whose caller left, may have happened at any moment since, or not at all.
-//! - *May a crash leave it?* A number may be found unless a change that began after that one had ended is durable: it
-//!   was forced and had ended, or a flush that ended well had begun after it ended.
+//! - *Are the answers possible?* There must be an order of the operations on a cell that keeps the order of those that
+//!   did not overlap, and in which every read returns the result of the last change before it. A discard leaves zeroes
+//!   or the old bytes. A change that failed, or whose caller gave up, may happen at any later moment or never.
+//! - *May a crash leave this number?* A number may be found unless a durable change began after the write of that
+//!   number had ended. A change is durable if it was forced and has ended, or if a successful flush began after it
+//!   ended.
 
 use std::collections::HashSet;
 
@@ -46,7 +47,7 @@ pub struct Read {
     pub ended: Time,
 }
 
-/// A flush that ended well.
+/// A successful flush.
 #[derive(Debug, Clone, Copy)]
 pub struct Flushed {
     pub began: Time,
@@ -62,7 +63,7 @@ pub struct History {
     pub flushes: Vec<Flushed>,
 }
 
-/// An operation of a cell, as the search for an order sees it.
+/// An operation on a cell, for the search for an order.
 #[derive(Debug, Clone, Copy)]
 struct Step {
     began: Time,
@@ -83,14 +84,14 @@ impl History {
         self.now
     }
 
-    /// Notes that a change begins; returns its place.
+    /// Records that a change begins; returns its index.
     pub fn begin(&mut self, cells: std::ops::Range<usize>, change: Change, is_forced: bool) -> usize {
         let began = self.tick();
         self.changes.push(Changed { cells, change, began, ended: NEVER, is_forced });
         self.changes.len() - 1
     }
 
-    /// Notes that a change ended well.
+    /// Records that a change succeeded.
     pub fn end(&mut self, place: usize) {
         self.changes[place].ended = self.tick();
     }
@@ -107,7 +108,7 @@ impl History {
         }
     }
 
-    /// The cells whose reads cannot be explained, in words.
+    /// Describes the cells whose reads cannot be explained.
     pub fn unexplained(&self, cells: usize) -> Vec<String> {
         (0..cells).filter_map(|cell| self.unexplained_cell(cell)).collect()
     }
@@ -155,7 +156,7 @@ impl History {
     }
 }
 
-/// Which steps have their place in the order: all before the first that has none, and some behind it.
+/// Which steps are placed in the order: all before `first`, and those in `behind`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 struct Taken {
     first: usize,
@@ -180,7 +181,7 @@ impl Taken {
     }
 }
 
-/// The search for an order (Wing and Gong, with Lowe's memory of tried states).
+/// The search for an order: Wing and Gong's algorithm, with Lowe's cache of tried states.
 struct Search<'a> {
     steps: &'a [Step],
     seen: HashSet<(Taken, u64)>,
@@ -200,12 +201,12 @@ impl Search<'_> {
         }
         let earliest = open().map(|index| self.steps[index].ended).min().unwrap_or(NEVER);
         let next: Vec<usize> = open().take_while(|index| self.steps[*index].began < earliest).collect();
-        // A read that fits changes nothing, so it may come first without loss.
+        // A read that fits changes nothing, so it can always be placed first.
         let is_read = |index: &&usize| matches!(self.steps[**index].kind, Kind::Read(read) if read == number);
         if let Some(&read) = next.iter().find(is_read) {
             return self.from(taken.with(read), number, depth + 1);
         }
-        // An operation without an answer is only tried where a read may need it next.
+        // An operation without an answer is tried only where a read may need it next.
         let wanted =
             |read: u64| next.iter().any(|&at| matches!(self.steps[at].kind, Kind::Read(number) if number == read));
         let is_needed = |index: &usize| match (self.steps[*index].ended, self.steps[*index].kind) {

@@ -1,7 +1,7 @@
-//! Many clients on one cached device at once, and whether what they saw can be explained.
+//! Many clients on one cached device at a time, and whether their answers can be explained.
 //!
-//! Owns: a run and the account of many. `world`: the device, its faults and its clients; `history`: the allowed
-//! answers; `crash`: crash states of such runs. A run is repeated exactly by its seed.
+//! Owns: a run, and the results of many. `world`: the device, its faults and its clients; `history`: the allowed
+//! answers; `crash`: crash states of such runs. A seed repeats a run exactly.
 
 pub mod crash;
 pub(crate) mod history;
@@ -16,29 +16,29 @@ use crate::late::in_virtual_time;
 use crate::planted::{Case, Caught};
 use world::{CELL_BYTES, CELLS, World};
 
-/// Operations of a run, at least.
+/// The minimum number of operations of a run.
 pub const OPERATIONS: u64 = 160;
-/// Clients of a run.
+/// The minimum and maximum number of clients of a run.
 pub const CLIENTS: (u64, u64) = (4, 8);
-/// The number of violations that are kept in words.
+/// How many violations are described in words.
 const BROKEN_MAX: usize = 10;
-/// The number of flushes that may report an earlier failure after nothing fails any more.
+/// How many flushes may report earlier failures after the faults have ended.
 const FLUSHES_MAX: u32 = 4;
 
-/// The account of many runs.
+/// The results of many runs.
 #[derive(Debug, Default, Clone)]
 pub struct Report {
     /// Runs done.
     pub runs: u64,
     /// Operations of clients.
     pub operations: u64,
-    /// Operations that began while another of the same cell was under way.
+    /// Operations that began while another one on the same cell was in flight.
     pub overlapping: u64,
     /// Operations that failed.
     pub failed: u64,
     /// Changes of memory and mode.
     pub changes: u64,
-    /// Losses of power that were looked at.
+    /// Losses of power that were checked.
     pub crashes: u64,
     /// Hits of the policies.
     pub hits: u64,
@@ -52,16 +52,16 @@ pub struct Report {
     pub written_back: u64,
     /// Write-backs that failed.
     pub write_back_errors: u64,
-    /// Violations, counted.
+    /// The number of violations.
     pub broken_count: u64,
     /// The first of them in words.
     pub broken: Vec<String>,
-    /// A hash of all that happened.
+    /// A hash of all events.
     pub trace: u64,
 }
 
 impl Report {
-    /// Whether enough happened that finding no error means something.
+    /// Whether enough happened for the result to mean something.
     pub fn is_enough(&self) -> bool {
         let each = [self.failed, self.changes, self.crashes, self.hits, self.misses, self.joined, self.written_back];
         let has_all = each.iter().all(|&count| count > 0) && self.ahead_used > 0 && self.write_back_errors > 0;
@@ -113,11 +113,11 @@ pub fn run(seed: u64, report: &mut Report) {
     }
 }
 
-/// Once nothing fails any more: everything is written back, and memory and the disk have the same.
+/// Ends the faults, and checks that everything is written back and that memory and disk have the same contents.
 async fn settle(world: &World) {
     world.faults.set(0);
     let mut flushes = 0;
-    // An operation that a client abandoned is under way still.
+    // Operations that clients abandoned may still be in flight.
     while world.device.cache().close().await.is_err() {
         flushes += 1;
         if flushes == FLUSHES_MAX {
@@ -129,7 +129,7 @@ async fn settle(world: &World) {
     }
     world.flush(Context::default()).await;
     let image = world.disk.image();
-    // Cell by cell: a small cache has no memory for many at a time.
+    // Cell by cell, because a small cache has no memory for many at a time.
     for cell in 0..CELLS {
         let part = cell * CELL_BYTES..(cell + 1) * CELL_BYTES;
         let found = read(&world.device, part.start as u64, CELL_BYTES).await;
@@ -147,7 +147,7 @@ async fn settle(world: &World) {
     }
 }
 
-/// Runs seeds from `seed` on; `progress` is told the account after each and says whether to go on.
+/// Runs seeds from `seed` on; `progress` gets the results after each and returns whether to continue.
 pub fn run_many(seed: u64, runs: u64, mut progress: impl FnMut(&Report) -> bool) -> Report {
     let mut report = Report::default();
     for seed in seed..seed + runs {
@@ -159,7 +159,7 @@ pub fn run_many(seed: u64, runs: u64, mut progress: impl FnMut(&Report) -> bool)
     report
 }
 
-/// Runs seeds from `seed` on with one bug planted, until one finds it.
+/// Runs seeds from `seed` on with one bug planted, until one catches it.
 pub fn run_planted(bug: Bug, seed: u64, runs: u64) -> Option<Caught> {
     (seed..seed + runs).find_map(|seed| replay_planted(bug, seed))
 }

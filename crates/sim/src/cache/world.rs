@@ -1,8 +1,8 @@
-//! A cached device under concurrent clients: its stack, its faults, and what a client does.
+//! A cached device with concurrent clients: its stack, its faults, and the operations of a client.
 //!
-//! Owns: one cache over a disk whose operations take time, end in any order and fail now and then, and the operations
-//! of a client, each noted when it begins and when it ends. Everything runs on the caller's thread in virtual time, so
-//! a seed repeats a run exactly.
+//! Owns: one cache over a disk whose operations take time, end in any order and sometimes fail, and the operations of a
+//! client, each recorded when it begins and when it ends. Everything runs on the caller's thread in virtual time, so a
+//! seed repeats a run exactly.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -27,14 +27,14 @@ pub const CELLS: usize = 40;
 pub const CELL_BYTES: usize = 4096;
 /// The unit that a write never tears, in bytes.
 const SECTOR_BYTES: usize = 512;
-/// Cells of one operation, at most.
+/// The maximum number of cells of one operation.
 const CELLS_MAX: usize = 3;
-/// Frames of a cache, at least and at most.
+/// The minimum and maximum number of frames of a cache.
 const FRAMES: (u64, u64) = (32, 64);
-/// Policies that are tried.
+/// The policies of the runs.
 const POLICIES: [&str; 5] = ["lru", "mru", "s3fifo", "lirs", "dear"];
 
-/// A filter whose operations fail by chance, before they reach the device below or after.
+/// A filter whose operations fail by chance, before or after they reach the device below.
 pub struct Faulty {
     inner: SharedDevice,
     faults: Faults,
@@ -52,7 +52,7 @@ impl Faults {
         Faults { random: Arc::new(Mutex::new(Random::new(seed))), percent: Arc::default() }
     }
 
-    /// Sets how many operations fail.
+    /// Sets the share of operations that fail.
     pub fn set(&self, percent: u64) {
         self.percent.store(percent, Ordering::SeqCst);
     }
@@ -98,16 +98,16 @@ pub struct World {
     pub disk: Arc<Disk>,
     pub faults: Faults,
     recorder: Option<Recorder>,
-    /// How many operations of each cell are under way.
+    /// How many operations on each cell are in flight.
     busy: RefCell<[u32; CELLS]>,
     pub operations: Cell<u64>,
-    /// Operations that began while another of the same cell was under way.
+    /// Operations that began while another one on the same cell was in flight.
     pub overlapping: Cell<u64>,
     /// Operations that failed.
     pub failed: Cell<u64>,
     /// Changes of memory and mode.
     pub changes: Cell<u64>,
-    /// Losses of power that were looked at.
+    /// Losses of power that were checked.
     pub crashes: Cell<u64>,
     pub broken: RefCell<Vec<String>>,
     next_number: Cell<u64>,
@@ -167,7 +167,7 @@ impl World {
         tokio::time::sleep(Duration::from_millis(ms)).await;
     }
 
-    /// Does one operation after another, until enough were done.
+    /// Does one operation after another, until `operations` were done by all clients.
     pub async fn client(&self, stream: u32, operations: u64) {
         let context = Context { stream: Stream(stream), deadline: None };
         while self.operations.get() < operations {
@@ -187,7 +187,7 @@ impl World {
         }
     }
 
-    /// Some cells side by side; few are taken often, so that operations meet.
+    /// Some adjacent cells; a few cells are chosen often, so that operations overlap.
     fn cells(&self) -> std::ops::Range<usize> {
         let first = if self.chance(60) { self.below(8) } else { self.below(CELLS as u64) } as usize;
         let count = 1 + self.below(CELLS_MAX as u64) as usize;
@@ -286,7 +286,7 @@ impl World {
         }
     }
 
-    /// Flushes; a loss of power right after it is looked at.
+    /// Flushes, and checks a loss of power right after it.
     pub async fn flush(&self, context: Context) {
         self.operations.set(self.operations.get() + 1);
         let began = self.history.borrow_mut().tick();
@@ -327,8 +327,8 @@ fn number_in(bytes: &[u8]) -> Option<u64> {
     bytes.chunks_exact(8).all(|eight| eight == number.to_le_bytes()).then_some(number)
 }
 
-/// Describes each sector of an image that no allowed crash can have left. Sectors are compared one by one: a write may
-/// be torn.
+/// Describes each sector of an image that no allowed crash can leave. Sectors are compared one by one, because a write
+/// may be torn.
 pub fn lost(history: &History, image: &[u8]) -> impl Iterator<Item = String> {
     let sectors = image.chunks(SECTOR_BYTES).enumerate().filter_map(|(index, sector)| {
         let cell = index * SECTOR_BYTES / CELL_BYTES;

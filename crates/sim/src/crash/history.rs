@@ -1,7 +1,8 @@
-//! A recording, read as the possible contents of the disk at each moment.
+//! The possible contents of the disk at each moment of a recording.
 //!
-//! Owns: for every operation when it began, from when on a crash of the process spares it, and from when on a loss of
-//! power does. Events are counted: "before `point`" means that the events `..point` had happened.
+//! Owns: for every operation, when it began, from when on it survives a crash of the process, and from when on it
+//! survives a loss of power. A point is a number of events: "before `point`" means that the events `..point` had
+//! happened.
 
 use std::collections::HashMap;
 
@@ -23,13 +24,13 @@ pub(super) struct Operation {
     pub number: u64,
     pub offset: u64,
     pub change: Change,
-    /// The event that began it.
+    /// The event with which it began.
     pub begun: usize,
-    /// Crashes of the process at points after this one find it whole.
+    /// It survives crashes of the process at points after this one.
     pub completed: usize,
-    /// Losses of power at points after this one find it whole.
+    /// It survives losses of power at points after this one.
     pub durable: usize,
-    /// Whether its end makes it durable by itself.
+    /// Whether it is durable when it ends, without a flush.
     pub fua: bool,
 }
 
@@ -48,9 +49,9 @@ impl Operation {
 
 /// A recording, prepared.
 pub(super) struct History {
-    /// In the order in which they began.
+    /// The operations, in the order in which they began.
     pub operations: Vec<Operation>,
-    /// The events that ended a flush well, in order. An epoch ends at each.
+    /// The events with which flushes succeeded, in order. Each ends an epoch.
     pub flushes: Vec<usize>,
     /// (event that ended it, new size) of growths.
     pub growths: Vec<(usize, u64)>,
@@ -58,7 +59,7 @@ pub(super) struct History {
     pub marks: Vec<(usize, u64)>,
     /// How many events there are.
     pub event_count: usize,
-    /// Points between which nothing that matters to a loss of power happens.
+    /// The points to try for a loss of power; between two of them nothing relevant happens.
     pub power_points: Vec<usize>,
 }
 
@@ -74,7 +75,7 @@ impl History {
         let mut flush_begun: HashMap<u64, usize> = HashMap::new();
         let mut growth_begun: HashMap<u64, u64> = HashMap::new();
         let (mut flushes, mut growths, mut marks) = (Vec::new(), Vec::new(), Vec::new());
-        // Completed and not yet covered by a flush, as indices of operations.
+        // Indices of operations that are completed and not covered by a flush yet.
         let mut uncovered: Vec<usize> = Vec::new();
         let mut power_points = Vec::new();
         for (index, event) in events.iter().enumerate() {
@@ -97,7 +98,7 @@ impl History {
                     matters = false;
                 }
                 Event::Mark(mark) => marks.push((index, *mark)),
-                // The range of a failed operation stays in doubt for ever.
+                // The range of a failed operation stays uncertain.
                 Event::Completed { succeeded: false, .. } => matters = false,
                 Event::Completed { id, succeeded: true } => {
                     matters = false;
@@ -138,7 +139,7 @@ impl History {
         base_bytes.max(grown.unwrap_or(0))
     }
 
-    /// The last flush that had ended well at a point.
+    /// The last flush that had succeeded at a point.
     pub fn flushed_through(&self, point: usize) -> Option<usize> {
         self.flushes.partition_point(|&event| event < point).checked_sub(1).map(|index| self.flushes[index])
     }

@@ -1,8 +1,7 @@
-//! Images of a crashed device: one base an epoch, and changes on copies of it.
+//! Images of a crashed device: one base per epoch, and changes to copies of it.
 //!
-//! Promises: a state costs the bytes of its changes, not of the image. The hash of an image is the sum of the xxh3
-//! hashes of its pieces, each seeded with its place, so that it too follows the changes; pieces of zeroes count
-//! nothing.
+//! Promises: a state takes memory only for its changes, not for the image. The hash of an image is the sum of the xxh3
+//! hashes of its pieces, each seeded with its position; it is updated with each change. Pieces of zeroes add nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,7 +23,7 @@ pub(super) enum Part {
     Whole,
     /// The first ones.
     Head(u64),
-    /// All but the first ones.
+    /// All except the first ones.
     Tail(u64),
     /// Some, by a seed.
     Some(u64),
@@ -56,7 +55,7 @@ impl Image {
         Image { snapshot, hash }
     }
 
-    /// Lays operations over the image, in the order in which they began.
+    /// Applies operations to the image, in the order in which they began.
     pub fn apply(&mut self, operations: &[(&Operation, Part)], size_bytes: u64) {
         let mut ranges: BTreeMap<u64, u64> = BTreeMap::new();
         let mut size = size_bytes;

@@ -1,20 +1,21 @@
-//! Crash states: every image that a disk could have after a crash at some point of a recording, as far as one can try.
+//! Crash states: the images that a disk could have after a crash at some point of a recording; if there are too many, a
+//! sample.
 //!
-//! Two crashes are distinguished. When the *process* dies, completed operations are there; those under way are there,
-//! partly or not. When *power* is lost, only what a flush (or forced unit access) covers is certain; of everything else
-//! that had begun any part may be there, in any combination, each write torn at 512 bytes. Recordings are cut into
-//! *epochs*, each ending with a flush that ended well; within an epoch the certain part of the image stands and the
-//! rest varies.
+//! There are two kinds of crash. When the *process* dies, completed operations survive; those in flight survive wholly,
+//! partly or not at all. When *power* is lost, only operations covered by a flush or by forced unit access are certain.
+//! Of all others that had begun, any part may survive, in any combination, each write torn at 512 bytes. Recordings are
+//! split into *epochs*, each of which ends with a successful flush; within an epoch the certain part of the image is
+//! fixed and the rest varies.
 //!
 //! 1. Overlapping operations take effect in the order in which they began.
-//! 2. A failed write stays in doubt for ever. So does one whose end was not seen.
-//! 3. A discard is a write of zeroes that is in doubt until a flush covers it.
-//! 4. A growth has happened when it ended well, and not before.
-//! 5. Every state names the marks that the recording had by then: the promises to the user of the device.
+//! 2. A failed write, or one whose end was not seen, stays uncertain.
+//! 3. A discard is a write of zeroes that is uncertain until a flush covers it.
+//! 4. A growth takes effect when it has succeeded, not before.
+//! 5. Every state has the marks recorded before it: the promises to the user of the device.
 //!
-//! Owns: which states there are. Leaves to others: the promises to check in them.
+//! Owns: the possible states. Leaves to others: which promises to check in them.
 //!
-//! *Cost*: a state costs the bytes of the writes of its epoch; images share everything else.
+//! *Cost*: a state takes memory for the writes of its epoch; images share everything else.
 
 mod history;
 mod image;
@@ -34,20 +35,20 @@ use self::image::{Image, Part};
 use self::plan::{Choice, Plan};
 use crate::random::Random;
 
-/// How many operations a description names.
+/// How many operations a description names at most.
 const NAMES_MAX: usize = 6;
 
 /// The kind of crash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum CrashModel {
-    /// The process died: completed writes are there.
+    /// The process died: completed writes survive.
     Process,
-    /// Power was lost: only flushed writes are sure to be there.
+    /// Power was lost: only flushed writes are certain to survive.
     Power,
 }
 
 impl CrashModel {
-    /// The event that made an operation certain.
+    /// The event from which on an operation is certain.
     fn certain_from(self, operation: &Operation) -> usize {
         match self {
             CrashModel::Process => operation.completed,
@@ -59,11 +60,11 @@ impl CrashModel {
 /// Which crash states are tried.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CrashOptions {
-    /// The most states of one epoch and one kind of crash.
+    /// How many states to try at most per epoch and kind of crash.
     pub max_per_epoch: usize,
-    /// Decides which states are tried if there are too many for all.
+    /// Decides which states are tried if there are too many to try all.
     pub seed: u64,
-    /// The most operations that a random subset keeps, or loses.
+    /// How many operations a random subset keeps, or loses, at most.
     pub subset_size: usize,
     /// The kinds of crash.
     pub models: Vec<CrashModel>,
@@ -79,7 +80,7 @@ impl Default for CrashOptions {
 /// An image that a crash could have left, and what had happened by then.
 #[derive(Debug, Clone)]
 pub struct CrashState {
-    /// The crash and its losses, in words.
+    /// The crash and the lost operations, in words.
     pub description: String,
     /// The kind of crash.
     pub model: CrashModel,
@@ -89,19 +90,19 @@ pub struct CrashState {
     pub hash: u64,
     /// How many events of the recording had happened.
     pub point: usize,
-    /// The event that ended the last flush that had ended well, if there was one.
+    /// The event with which the last successful flush had ended, if there was one.
     pub flushed_through: Option<usize>,
     marks: Arc<[u64]>,
     mark_count: usize,
 }
 
 impl CrashState {
-    /// The marks that the recording had by then, in order.
+    /// The marks recorded before the crash, in order.
     pub fn marks(&self) -> &[u64] {
         &self.marks[..self.mark_count]
     }
 
-    /// The last mark that the recording had by then.
+    /// The last mark recorded before the crash.
     pub fn last_mark(&self) -> Option<u64> {
         self.marks().last().copied()
     }
@@ -165,7 +166,7 @@ pub struct CrashStates {
 }
 
 impl CrashStates {
-    /// Starts with the device's contents when the recording began, and the recording.
+    /// Prepares the crash states of a recording; `base` is the device's contents when the recording began.
     pub fn new(base: Vec<u8>, recording: &Recording, options: CrashOptions) -> CrashStates {
         let history = History::new(recording);
         let mut epochs = Vec::new();
@@ -193,7 +194,7 @@ impl CrashStates {
         }
     }
 
-    /// Goes on to the next kind of crash, or the next epoch.
+    /// Continues with the next kind of crash, or the next epoch.
     fn advance(&mut self) -> Option<()> {
         self.model = match self.models.next() {
             Some(model) => model,
@@ -220,7 +221,7 @@ impl CrashStates {
         Some(())
     }
 
-    /// Brings into the base what is durable at the first point of the epoch.
+    /// Applies to the base the operations that are durable at the first point of the epoch.
     fn settle(&mut self) {
         let point = self.epoch.first_point;
         let new: Vec<usize> = (0..self.history.operations.len())
@@ -289,7 +290,7 @@ impl Iterator for CrashStates {
     }
 }
 
-/// Orders operations by begin, and adds the contents of the base on top of any of them.
+/// Orders operations by begin, and adds the later operations of the base that overlap any of them.
 fn with_later_overlaps<'h>(
     history: &'h History,
     applied: &[bool],

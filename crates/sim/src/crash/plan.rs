@@ -1,30 +1,30 @@
-//! The states of an epoch that are tried, and their order.
+//! Which states of an epoch are tried, and in which order.
 //!
-//! Owns: the choice. At each crash point the writes in doubt may have happened or not; all combinations are too many,
-//! so the plan has, by kind of fault: everything and nothing at every point; at some points (the last of the epoch
-//! always) each prefix by order of begin and of end, each single loss, each single survivor and torn writes; then
-//! random small subsets until there are enough. If the list is longer than wanted, a seeded sample is taken. It keeps
-//! two states of the last point: with all doubtful writes, and with none.
+//! Owns: the choice. At each crash point every uncertain write may have happened or not. There are too many
+//! combinations, so the plan has: all and none of these writes at every point; at some points, always at the last of
+//! the epoch, each prefix by order of begin and of end, each single loss, each single survivor, and torn writes; then
+//! random small subsets until there are enough. If the list is longer than the limit, a seeded sample is taken, which
+//! always contains two states of the last point: with all uncertain writes, and with none.
 
 use super::CrashModel;
 use super::history::{History, Operation};
 use super::image::{Part, SECTOR_BYTES};
 use crate::random::Random;
 
-/// At how many points of an epoch, beside the last, every single fault is listed.
+/// At how many points of an epoch, in addition to the last, every single fault is tried.
 const FOCUS_POINTS: usize = 3;
 
-/// At how many writes in doubt single faults are listed, at one point.
+/// For how many uncertain writes single faults are tried, at one point.
 const FOCUS_OPERATIONS: usize = 256;
 
-/// A crash at a point and what is left of the operations in doubt.
+/// A crash at a point, and which uncertain operations survive it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Plan {
     pub point: usize,
     pub choice: Choice,
 }
 
-/// The outcome of the operations in doubt at a point, in the order in which they began.
+/// Which uncertain operations survive, in the order in which they began.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Choice {
     All,
@@ -33,7 +33,7 @@ pub(super) enum Choice {
     Begun(usize),
     /// The first ones by end.
     Ended(usize),
-    /// All but one.
+    /// All except one.
     Lost(usize),
     /// Only one.
     Only(usize),
@@ -45,7 +45,7 @@ pub(super) enum Choice {
     Random(u64),
 }
 
-/// Lists the operations that a crash at `point` leaves in doubt.
+/// Lists the operations that are uncertain after a crash at `point`.
 pub(super) fn in_doubt(history: &History, model: CrashModel, point: usize) -> Vec<&Operation> {
     let begun = history.begun_before(point).iter();
     begun.filter(|operation| model.certain_from(operation) >= point).collect()
@@ -74,7 +74,7 @@ pub(super) fn plans(
     for point in focus {
         single_faults(&in_doubt(history, model, point), random, |choice| plans.push(Plan { point, choice }));
     }
-    // The random rest: more plans than are needed, since many repeat images that were made before.
+    // The rest is random: more plans than needed, because many of them repeat earlier images.
     for _ in 0..max {
         let point = points[random.below(points.len() as u64) as usize];
         plans.push(Plan { point, choice: Choice::Random(random.bits()) });
@@ -140,7 +140,7 @@ pub(super) fn chosen<'h>(doubt: &[&'h Operation], choice: &Choice, subset_size: 
     }
 }
 
-/// A small subset, or all but a small subset; sometimes one of them is torn.
+/// A small subset, or all except a small subset; sometimes with one torn write.
 fn subset<'h>(doubt: &[&'h Operation], seed: u64, subset_size: usize) -> Vec<(&'h Operation, Part)> {
     let mut random = Random::new(seed);
     let size = 1 + random.below(subset_size.max(1) as u64) as usize;

@@ -1,4 +1,4 @@
-//! All possible states, and a small log whose bugs they have to find.
+//! Tests of the crash states, and of a small log whose bugs they must find.
 
 mod states;
 mod toy;

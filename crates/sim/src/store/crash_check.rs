@@ -1,4 +1,4 @@
-//! Opening a crash image with the store's own recovery and comparing every key with what was promised.
+//! Opens a crash image with the store's own recovery and compares every key with the promises.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::store::{body, primary, variant};
 /// The outcome of a check.
 #[derive(Debug, Default)]
 pub struct Verdict {
-    /// Keys that hit with bytes that are allowed.
+    /// Keys that hit with allowed bytes.
     pub live: u32,
     /// Keys that had to hit.
     pub demanded: u32,
@@ -26,7 +26,7 @@ pub struct Verdict {
     pub violations: Vec<String>,
 }
 
-/// Opens an image and asks for every key.
+/// Opens an image and gets every key.
 pub async fn check(
     image: MemoryDevice,
     crash: CrashModel,
@@ -43,7 +43,7 @@ pub async fn check(
         }
     };
     let stat = store.stat();
-    // In one image of two memory is as it was before the crash when the first key is requested.
+    // In every second image, wait until memory is warmed up before the first key is requested.
     while stat.sequences.written.0.is_multiple_of(2) && store.stat().warming {
         tokio::time::sleep(Duration::from_micros(100)).await;
     }
@@ -84,7 +84,7 @@ pub async fn check(
     verdict
 }
 
-/// Reads a whole object; one that breaks off is a miss.
+/// Reads a whole object; a read that breaks off is a miss.
 pub async fn read(store: &Store, key: KeyRef<'_>) -> Option<(Vec<u8>, Vec<u8>)> {
     let object = store.get(key).await?;
     let mut bytes = Vec::with_capacity(object.body_bytes() as usize);

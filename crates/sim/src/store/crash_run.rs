@@ -1,9 +1,9 @@
 //! Many workloads, the crash states of each, and every state checked.
 //!
-//! Workloads are run on threads of the store, as users have them, and so differ a little each time. Those with a
-//! planted bug run in virtual time on one thread, so that a seed and the number of a crash state repeat the finding.
+//! Workloads run on the store's threads, as for users, and so differ a little each time. Workloads with a planted bug
+//! run in virtual time on one thread, so that a seed and the number of a crash state repeat the result.
 //!
-//! Owns: the account: how many distinct images, how many with live objects, how many violations. Leaves to others: the
+//! Owns: the results: how many distinct images, how many with live objects, how many violations. Leaves to others: the
 //! operations of a workload, the possible states, and the promises.
 
 use std::collections::HashSet;
@@ -20,23 +20,23 @@ use crate::store::workload::{self, Workload};
 
 /// Operations of a workload while it is recorded.
 const OPERATIONS: u32 = 40;
-/// Violations that are kept in words.
+/// How many violations are described in words.
 const VIOLATIONS_MAX: usize = 10;
 
-/// The account of a run.
+/// The results of a run.
 #[derive(Debug, Default, Clone)]
 pub struct CrashReport {
     /// Workloads done.
     pub workloads: u64,
     /// States checked.
     pub states: u64,
-    /// Of these, how many had a new image.
+    /// How many of them had a new image.
     pub distinct: u64,
     /// Distinct images in which at least one object hit.
     pub live: u64,
     /// Objects that the workloads re-inserted.
     pub reinserted: u64,
-    /// Objects written beside those that hints tie them to.
+    /// Objects written next to those that hints tie them to.
     pub tied: u64,
     /// Objects that workloads rewrote from memory.
     pub rewritten: u64,
@@ -46,26 +46,26 @@ pub struct CrashReport {
     pub neighbours: u64,
     /// Objects that came into memory with the hot list when images were checked.
     pub warmed: u64,
-    /// Answers compared that had to be hits.
+    /// Compared answers that had to be hits.
     pub demanded: u64,
-    /// Broken promises, counted.
+    /// The number of broken promises.
     pub violation_count: u64,
     /// The first of them in words.
     pub violations: Vec<String>,
 }
 
-/// How far to go.
+/// How much to run.
 #[derive(Debug, Clone, Copy)]
 pub struct CrashRunOptions {
-    /// The seed of the first workload; the next have the next seeds.
+    /// The seed of the first workload; the following ones have the next seeds.
     pub seed: u64,
     /// How many workloads.
     pub workloads: u64,
-    /// How many states of each, at most.
+    /// How many states to check per workload, at most.
     pub states_per_workload: u64,
 }
 
-/// Runs workloads and checks their crash states; `progress` is told the account after each workload.
+/// Runs workloads and checks their crash states; `progress` gets the results after each workload.
 pub async fn run(options: CrashRunOptions, mut progress: impl FnMut(&CrashReport)) -> CrashReport {
     let mut report = CrashReport::default();
     let mut seen = HashSet::new();
@@ -83,7 +83,7 @@ pub async fn run(options: CrashRunOptions, mut progress: impl FnMut(&CrashReport
     report
 }
 
-/// Runs workloads from the seed `options` has with one bug planted, until a crash state of one of them breaks a
+/// Runs workloads from the seed in `options` on with one bug planted, until a crash state of one of them breaks a
 /// promise.
 pub fn run_planted(bug: Bug, options: CrashRunOptions) -> Option<Caught> {
     (options.seed..options.seed + options.workloads).find_map(|seed| {
@@ -101,8 +101,8 @@ pub fn run_planted(bug: Bug, options: CrashRunOptions) -> Option<Caught> {
     })
 }
 
-/// Runs the workload of a case with one bug planted, and looks at the one crash state; a case without one has the
-/// first.
+/// Runs the workload of a case with one bug planted, and checks the case's crash state; the first one if the case has
+/// none.
 pub fn replay_planted(bug: Bug, case: Case) -> Option<Caught> {
     with_planted(bug, async {
         let workload = workload::run(case.seed, OPERATIONS, Background::Caller).await;
@@ -117,7 +117,7 @@ fn with_planted<T>(bug: Bug, run: impl Future<Output = T>) -> T {
     result
 }
 
-/// Looks at only one crash state.
+/// Checks only one crash state.
 async fn check_planted(workload: &Workload, states: &[CrashState], number: usize) -> Option<Caught> {
     let state = states.get(number)?;
     let mut expectation = Expectation::default();
@@ -127,19 +127,19 @@ async fn check_planted(workload: &Workload, states: &[CrashState], number: usize
     Some(Caught {
         case: Case { seed: workload.seed, state: Some(number as u64) },
         broken: format!("{}: {first}", state.description),
-        // Not the hash of the image, as a superblock says in which second it was made.
+        // Without the hash of the image, because a superblock contains the time at which it was made.
         account: format!("{} events, {} states, {verdict:?}", workload.events.len(), states.len()),
     })
 }
 
-/// All crash states of a workload, in an order that its seed decides.
+/// All crash states of a workload, in an order that depends on its seed.
 fn crash_states(workload: &Workload) -> Vec<CrashState> {
-    // States of one epoch are much alike: some of each, spread over the whole recording.
+    // States of one epoch are similar: take some of each epoch, spread over the whole recording.
     let options = CrashOptions { max_per_epoch: 8, seed: workload.seed, ..CrashOptions::default() };
     CrashStates::new(workload.base.clone(), &workload.recording, options).collect()
 }
 
-/// The numbers of at most `most` of this many states, spread over all.
+/// At most `most` numbers below `count`, evenly spread.
 fn sample(count: usize, most: u64) -> impl Iterator<Item = usize> {
     let most = count.min(most as usize);
     (0..most).map(move |number| number * count / most)

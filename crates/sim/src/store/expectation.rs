@@ -1,16 +1,16 @@
-//! What a store must, may and must not answer after a crash: the promises of the store as a model of some lines.
+//! What a store must, may and must not answer after a crash: the store's promises as a small model.
 //!
-//! Events arrive in the order in which they happened. A crash comes after some of them; the recovered store must keep
-//! what had been promised by then.
+//! Events are reported in the order in which they happened. After a crash, the recovered store must keep all promises
+//! made before it.
 //!
 //! | the key's history | the answer |
 //! |---|---|
-//! | a version up to the durable sequence, not purged since, not overtaken by the ring | must hit |
+//! | a version up to the durable sequence, not purged since, not overwritten by the ring | must hit |
 //! | the last version at or below the recovered sequence, or a later one | may be the hit |
 //! | a version that was not admitted to the disk | may be the hit, and hides older ones |
-//! | anything older, purged by its key or a tag that it has, or never put | must not |
+//! | anything older, purged by its key or by one of its tags, or never put | must not hit |
 //!
-//! A version purged by tag hides the versions it replaced. So if it may still be there, the older ones need not be
+//! A version purged by tag hides the versions that it replaced. So if it may still exist, the older ones need not be
 //! found.
 
 use std::collections::HashMap;
@@ -28,23 +28,23 @@ pub struct Version {
     pub began: usize,
     /// The segment epoch that was being written when it began.
     pub head: u64,
-    /// Its tags, a bit for each.
+    /// Its tags, one bit each.
     pub tags: u32,
     /// Its sequence, once it was accepted.
     pub sequence: Option<u64>,
-    /// Whether it was not admitted to the disk then: it hides the version that it replaced, and need not be found.
+    /// Whether it was not admitted to the disk; it then hides the version that it replaced, and need not be found.
     pub in_memory_alone: bool,
     /// Whether a crash may have lost it.
     pub uncertain: bool,
 }
 
 /// Something that happened.
-#[allow(missing_docs)] // The fields are named for what they are.
+#[allow(missing_docs)] // The names of the fields say what they are.
 #[derive(Debug, Clone)]
 pub enum Event {
     /// A put or fill began.
     Began { key: u32, version: u32, length: usize, head: u64, tags: u32 },
-    /// It was accepted under a sequence.
+    /// It was accepted with a sequence.
     Accepted { key: u32, version: u32, sequence: u64, admitted: bool },
     /// A purge began.
     PurgeBegan { key: u32 },
@@ -54,7 +54,7 @@ pub enum Event {
     TagPurgeBegan { tag: u32 },
     /// It returned.
     TagPurgeReturned { tag: u32 },
-    /// The store said how far it had come.
+    /// The store reported its sequences.
     Sequences { written: u64, flushed: u64 },
     /// The store was opened again after a crash, having recovered everything up to a sequence.
     Reopened { recovered: u64 },
@@ -71,7 +71,7 @@ struct KeyHistory {
 #[derive(Debug, Clone, Default)]
 pub struct Expectation {
     keys: HashMap<u32, KeyHistory>,
-    /// Of each purge of a tag: the tag, when it began, and whether it returned.
+    /// For each purge of a tag: the tag, when it began, and whether it returned.
     tag_purges: Vec<(u32, usize, bool)>,
     events: usize,
     written: u64,
@@ -99,7 +99,7 @@ pub struct Allowed {
 }
 
 impl Expectation {
-    /// Tells of an event.
+    /// Reports an event.
     pub fn tell(&mut self, event: &Event) {
         self.events += 1;
         let now = self.events;
@@ -156,7 +156,7 @@ impl Expectation {
         self.keys.keys().copied()
     }
 
-    /// Everything up to here must be recovered.
+    /// The sequence up to which everything must be recovered.
     pub fn durable(&self, crash: CrashModel) -> u64 {
         match crash {
             CrashModel::Process => self.written,
@@ -285,7 +285,7 @@ mod tests {
         expectation.tell(&Event::TagPurgeReturned { tag: 1 });
         let allowed = expectation.allowed(1, CrashModel::Power, STORE);
         assert_eq!((numbers(&allowed), allowed.must_hit), (vec![], false), "not even version 1, whose tag is another");
-        // A lost version may have been there all the same: the version that it replaced may hit, but need not.
+        // The lost version may still exist: the version that it replaced may hit, but need not.
         let mut expectation = Expectation::default();
         put_tagged(&mut expectation, 1, 5, 0);
         put_tagged(&mut expectation, 2, 20, 0b10);

@@ -1,7 +1,7 @@
-//! The store under test: workloads, what they promise, and whether a store keeps it.
+//! Tests of the store: workloads, the promises made to them, and whether a store keeps the promises.
 //!
-//! Owns: models of the store that share no code with it, and checkers that compare. Leaves to others: which crash
-//! states there are (`crate::crash`), and the store itself.
+//! Owns: models of the store that share no code with it, and checkers that compare. Leaves to others: the possible
+//! crash states (`crate::crash`), and the store itself.
 
 pub mod concurrent;
 pub mod crash_check;

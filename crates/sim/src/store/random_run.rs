@@ -1,9 +1,9 @@
 //! A long seeded run of operations against a model, with restarts and damage.
 //!
-//! Owns: the model (the current version of each key), and the account of objects that may be missing: those that the
-//! ring has overwritten, and one for each damaged place. Damage in records that no later append states as flushed looks
-//! like a power cut. The store then reports how far it recovered. Of the versions of a key, the last one before that
-//! point or any later one may be found. Every answer is compared byte by byte.
+//! Owns: the model (the current version of each key), and the count of objects that may be missing: those that the ring
+//! has overwritten, and one per damaged place. If no later append confirms that a damaged record was flushed, the
+//! damage looks like a power cut. The store then reports the sequence up to which it recovered. Of each key, the last
+//! version before that sequence or any later version may be found. Every answer is compared byte by byte.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -24,9 +24,9 @@ use crate::random::Random;
 use crate::store::crash_check::read;
 use crate::store::{body, primary, tag, variant};
 
-/// A write budget that a life uses up.
+/// A write budget so small that a life uses it up.
 const BUDGET: WriteBudget = WriteBudget { bytes: 64 << 20, period: Duration::from_secs(86_400) };
-/// One operation in this many purges everything, some more purge by prefix or tag.
+/// One operation in this many purges everything; some others purge by prefix or tag.
 const PURGE_ALL_EVERY: u64 = 30_000;
 /// Tags in the run.
 const TAGS: u64 = 300;
@@ -48,10 +48,10 @@ pub struct RunOptions {
     pub damage_per_restart: u64,
     /// The store's size in bytes.
     pub store_bytes: u64,
-    /// Whether the device's operations take time and end in any order; for virtual time.
+    /// Whether the device's operations take time and end in any order; only in virtual time.
     pub is_late: bool,
-    /// Where the store works. On the caller's thread and in virtual time a seed repeats a run; on threads it does not,
-    /// as those write when the machine lets them.
+    /// Where the store's background work runs. On the caller's thread and in virtual time a seed repeats a run; with
+    /// threads it does not, because their timing varies.
     pub background: Background,
     /// Whether to stop at the first difference.
     pub stops_at_difference: bool,
@@ -59,7 +59,7 @@ pub struct RunOptions {
     pub plant_wrong_model: bool,
 }
 
-/// What it came to.
+/// All defects that can be planted.
 #[derive(Debug, Default, Clone)]
 pub struct RunReport {
     /// Operations done.
@@ -68,13 +68,13 @@ pub struct RunReport {
     pub hits: u64,
     /// Gets that missed.
     pub misses: u64,
-    /// Gets that the model demanded to hit.
+    /// Gets that had to hit according to the model.
     pub demanded: u64,
-    /// Of these, how many missed.
+    /// How many of them missed.
     pub demanded_missing: u64,
-    /// Restarts, and how many of them after a clean stop.
+    /// Restarts.
     pub restarts: u64,
-    /// Clean ones among them.
+    /// Restarts after a clean stop.
     pub restarts_clean: u64,
     /// Places damaged.
     pub damaged_places: u64,
@@ -88,17 +88,17 @@ pub struct RunReport {
     pub regrouped: u64,
     /// Objects that were rewritten from memory before their segment was overwritten.
     pub kept: u64,
-    /// Objects that purges by tag killed.
+    /// Objects that were purged by tag.
     pub purged_by_tag: u64,
     /// Puts that were not admitted to the disk.
     pub unadmitted: u64,
-    /// Puts that were admitted because they replaced something there, in lives that do not admit everything.
+    /// Puts that were admitted because they replaced an object on the disk, in lives that do not admit everything.
     pub admitted_replacing: u64,
-    /// Versions that a restart may have lost, with those that they replaced.
+    /// Keys whose last versions a restart may have lost.
     pub uncertain: u64,
-    /// Of these, how many were found to be lost: the versions that they replaced were there.
+    /// How many of them were lost: the replaced version was found.
     pub rolled_back: u64,
-    /// The most that a life with a write budget admitted, of puts that could be refused, as a share of the budget.
+    /// The highest share of a write budget that a life used for puts that could have been refused.
     pub budget_used_max: f64,
     /// Answers that differ from the model's.
     pub differences: Vec<String>,
@@ -111,7 +111,7 @@ struct Expected {
     length: u32,
     head: u64,
     live: bool,
-    /// Whether it was not admitted to the disk when it was put: then it need not be found.
+    /// Whether it was not admitted to the disk; it then need not be found.
     in_memory_alone: bool,
     /// Up to two; `u16::MAX` for none.
     tags: [u16; 2],
@@ -123,21 +123,21 @@ struct Run {
     under_way: UnderWay,
     store: Option<Store>,
     expected: Vec<Expected>,
-    /// By key, what its current version replaced since the last restart, oldest first.
+    /// By key, the versions replaced since the last restart, oldest first.
     replaced: HashMap<u32, Vec<Expected>>,
     /// Keys whose current version a restart may have lost.
     uncertain: HashSet<u32>,
     version: u32,
     segment_count: u64,
     whole_bytes_max: u64,
-    /// Puts that the open store did not admit so far.
+    /// How many puts the open store has not admitted so far.
     unadmitted: u64,
     opened: Instant,
     report: RunReport,
     options: RunOptions,
 }
 
-/// Runs; `progress` receives how many operations are done.
+/// Runs; `progress` gets the number of operations done.
 pub async fn run(options: RunOptions, mut progress: impl FnMut(u64)) -> RunReport {
     let memory = Arc::new(MemoryDevice::new(options.store_bytes));
     let under_way = UnderWay::default();
@@ -190,7 +190,7 @@ impl Plant {
         [Plant::WrongModel].into_iter().chain(bugs.map(Plant::Bug)).collect()
     }
 
-    /// The name that is printed.
+    /// The printed name.
     pub fn name(self) -> &'static str {
         match self {
             Plant::WrongModel => "a model that expects a version never put",
@@ -199,16 +199,16 @@ impl Plant {
     }
 }
 
-/// Runs seeds from `seed` on with something planted, until an answer differs.
+/// Runs seeds from `seed` on with a planted defect, until an answer differs.
 pub fn run_planted(plant: Plant, seed: u64, runs: u64) -> Option<Caught> {
     (seed..seed + runs).find_map(|seed| replay_planted(plant, seed))
 }
 
-/// Runs one seed with something planted.
+/// Runs one seed with a planted defect.
 pub fn replay_planted(planted: Plant, seed: u64) -> Option<Caught> {
     let options = RunOptions {
         seed,
-        // Each way to admit, and each way to read, has several lives.
+        // Enough for several lives with each rule of admission and each way to read.
         operations: 100_000,
         keys: 10_000,
         operations_per_restart: 8_000,
@@ -233,7 +233,7 @@ fn page_of(key: u32) -> u32 {
     key / PAGE_KEYS * PAGE_KEYS
 }
 
-/// The size of reads, and the rules of admission, change from one restart to the next.
+/// The options of a life: the size of reads and the rules of admission change at each restart.
 fn open_options(restarts: u64, background: Background) -> OpenOptions {
     let write_delay = Duration::from_millis(50);
     let cluster_read = [ClusterRead::Cluster, ClusterRead::Auto, ClusterRead::Object][(restarts % 3) as usize];
@@ -276,7 +276,7 @@ impl Run {
             21..=80 => return self.purge_tag().await,
             _ => {}
         }
-        // Popular keys come often, so that versions replace each other; the others cover the whole range.
+        // A few popular keys are chosen often, so that versions replace each other; the others cover the whole range.
         let bound =
             if self.random.chance(50) { u64::from(self.options.keys / 50).max(1) } else { self.options.keys.into() };
         let key = self.random.below(bound) as u32;
@@ -290,7 +290,7 @@ impl Run {
         }
     }
 
-    /// Requests a page, some objects stored with it, and an object stored with the previous page.
+    /// Gets a page, some objects stored with it, and an object stored with the previous page.
     async fn view(&mut self, key: u32) {
         let page = page_of(key);
         self.get(page, None).await;
@@ -312,7 +312,8 @@ impl Run {
         }
         let expected = self.expected[key as usize];
         let head = self.store().stat().head_epoch;
-        // Fragments in the oldest quarter of the ring count as gone for as long as it turns too fast to read them all.
+        // Fragments in the oldest quarter of the ring need not be found, because the ring may overwrite some while
+        // others are read.
         let leaving = if u64::from(expected.length) > self.whole_bytes_max { self.segment_count / 4 } else { 0 };
         let is_certain = !self.uncertain.contains(&key);
         let demanded = is_certain
@@ -325,7 +326,7 @@ impl Run {
                 self.report.misses += 1;
                 if demanded {
                     self.report.demanded_missing += 1;
-                    // It is known to be lost; it is not to be counted again.
+                    // The loss is counted now; do not count it again.
                     self.expected[key as usize].live = false;
                 }
             }
@@ -347,7 +348,7 @@ impl Run {
         }
     }
 
-    /// Accepts the found version as the current one, if it is a possible one.
+    /// Makes the found version the current one, if it is a possible one.
     fn settle(&mut self, key: u32, metadata: &[u8]) {
         if !self.uncertain.contains(&key) {
             return;
@@ -361,13 +362,13 @@ impl Run {
         self.forget_replaced(key);
     }
 
-    /// A key has this version from now on, or none.
+    /// Forgets replaced versions and doubts: from now on a key has its current version or none.
     fn forget_replaced(&mut self, key: u32) {
         self.replaced.remove(&key);
         self.uncertain.remove(&key);
     }
 
-    /// Whether a put was not admitted since this was asked last.
+    /// Whether a put was not admitted since the last call.
     fn was_not_admitted(&mut self) -> bool {
         let counts = self.store().stat().counts;
         let unadmitted = counts.unadmitted_first + counts.unadmitted_size + counts.unadmitted_budget;
@@ -397,7 +398,7 @@ impl Run {
             let put = self.store().put_tagged(key, &tag_refs, metadata.clone(), bytes.clone()).await;
             match put {
                 Ok(sequence) => break sequence.0,
-                // Refused because the writer is behind: here every put is to be accepted.
+                // Refused because the writer is behind: wait and retry, because here every put must be accepted.
                 Err(_) if self.store().sync().await.is_ok() => {}
                 Err(error) => {
                     self.report.differences.push(format!("put of key {key:?} failed: {error}"));
@@ -429,7 +430,7 @@ impl Run {
         self.uncertain.clear();
     }
 
-    /// All keys whose number begins like another's.
+    /// Purges all keys whose number begins with a random number.
     async fn purge_prefix(&mut self) {
         let number = 100 + self.random.below(900) as u32;
         if let Err(error) = self.store().purge_prefix(&primary(number)).await {
@@ -446,7 +447,7 @@ impl Run {
         }
     }
 
-    /// All keys whose version has the tag; the versions that those replaced stay away.
+    /// Purges all keys whose version has a tag; the versions that those replaced stay hidden.
     async fn purge_tag(&mut self) {
         let number = self.random.below(TAGS) as u16;
         if let Err(error) = self.store().purge_tag(&tag(number.into())).await {
@@ -461,7 +462,7 @@ impl Run {
         }
     }
 
-    /// A fill that ends in the middle leaves what was there before.
+    /// Breaks a fill off in the middle; the previous version must remain.
     async fn fill_that_breaks(&mut self, key: u32) {
         let name = primary(key);
         let key_ref = KeyRef::new(&name, variant(key));
@@ -527,7 +528,7 @@ impl Run {
         }
     }
 
-    /// Of each key the last version up to a sequence is certain to have been recovered; those after it are not.
+    /// Marks as uncertain the versions after the recovered sequence; the last version up to it is certain.
     fn doubt_what_came_after(&mut self, recovered: u64) {
         self.uncertain.clear();
         let expected = &self.expected;
@@ -540,8 +541,8 @@ impl Run {
         self.report.uncertain += self.uncertain.len() as u64;
     }
 
-    /// Objects that could be refused were admitted within the budget's credit: half of an hour's at the start, and the
-    /// income since.
+    /// Checks that objects that could be refused were admitted within the budget: the initial credit, and the income
+    /// since.
     fn look_at_the_budget(&mut self) {
         let stat = self.store().stat();
         if stat.admission.write_budget.is_none() {

@@ -1,10 +1,10 @@
-//! A long seeded run of a store of several spans that go away and come back, against a model.
+//! A long seeded run of a store of several spans that are lost and return, against a model.
 //!
-//! Owns: the versions that may be found of each key. After a put, until the next end of the store, that version and no
-//! other; after an end what was synced or anything later; after a purge nothing that began before it. The set of
-//! present spans changes nothing in that: a loss costs only hits, and only those of the lost span. A span that is put
-//! back as it was earlier, beside one that was present all the time, brings back no purged object; and no replaced one,
-//! unless it is of the same life.
+//! Owns: which versions of each key may be found. After a put, until the store ends: only that version. After an end:
+//! the last synced version or a later one. After a purge: nothing that began before it. This does not depend on which
+//! spans are present: a loss costs only hits, and only those on the lost span. If a span is restored from an older copy
+//! while another span was present all the time, no purged object reappears. No replaced object reappears either, unless
+//! the copy is from the same life.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,9 +26,9 @@ use crate::switch::{Off, Switch};
 
 /// How large a span is, in bytes.
 const SPAN_BYTES: u64 = 4 << 20;
-/// Fills that are left open for a while, at most.
+/// How many fills may be left open for a while.
 const FILLS_MAX: usize = 4;
-/// After this many opens with other spans away at least one must have succeeded.
+/// Within this many opens, each with other spans missing, one must succeed.
 const OPENS_MAX: u32 = 500;
 /// Operations between two events.
 const OPERATIONS_PER_EVENT: u64 = 60;
@@ -38,9 +38,9 @@ const OPERATIONS_PER_EVENT: u64 = 60;
 pub struct SpansOptions {
     /// The seed.
     pub seed: u64,
-    /// How many stores are made, one after another.
+    /// How many stores to run, one after another.
     pub stores: u64,
-    /// Losses, returns, ends and crashes in the life of each.
+    /// How many losses, returns, ends and crashes each store has.
     pub events: u64,
     /// Over how many keys.
     pub keys: u32,
@@ -48,32 +48,32 @@ pub struct SpansOptions {
     pub stops_at_difference: bool,
 }
 
-/// What it came to.
+/// The results of a run.
 #[derive(Debug, Default, Clone)]
 pub struct SpansReport {
     /// Operations done.
     pub operations: u64,
-    /// Gets that hit with bytes that may be found.
+    /// Gets that hit with allowed bytes.
     pub hits: u64,
     /// Gets that missed.
     pub misses: u64,
     /// Spans lost while the store served.
     pub losses: u64,
-    /// Spans that came back.
+    /// Spans that returned.
     pub returns: u64,
     /// Ends by a kill, by a clean stop, and by a loss of power.
     pub ends: [u64; 3],
     /// Spans restored from older copies: from before the last open, and from since then.
     pub put_back: [u64; 2],
-    /// Opens that a crash ended.
+    /// Opens that a crash interrupted.
     pub torn_opens: u64,
-    /// Opens that were refused because missing spans may have served alone.
+    /// Opens that were refused because the missing spans may have been used without the others.
     pub refused: u64,
-    /// Gets that had to hit, as their span was not the lost one.
+    /// Gets that had to hit, because their span was not the lost one.
     pub demanded: u64,
-    /// Of these, how many missed.
+    /// How many of them missed.
     pub demanded_missing: u64,
-    /// The objects that must not be found.
+    /// The answers that differ from the model.
     pub differences: Vec<String>,
 }
 
@@ -82,13 +82,13 @@ pub struct SpansReport {
 struct Expected {
     oldest: u32,
     newest: u32,
-    /// The lowest `oldest` after a crash.
+    /// The value of `oldest` after a crash.
     durable: u32,
-    /// A lower bound for it: the last purge that returned.
+    /// The lower bound of `durable`: the last purge that returned.
     floor: u32,
-    /// Whether a purge failed since the last put: it may hold all the same.
+    /// Whether a purge failed since the last put; the purge may have taken effect nevertheless.
     is_shaken: bool,
-    /// Whether nothing was stored since a purge. A put or a fill that is on its way has raised `newest` already.
+    /// Whether nothing was stored since a purge. A put or fill in progress has already raised `newest`.
     is_purged: bool,
 }
 
@@ -98,7 +98,7 @@ struct Device {
     is_away: bool,
     /// Its state at an earlier moment, and the open before that moment.
     copy: Option<(u64, Arc<Disk>)>,
-    /// The state after each flush, if a crash is to end an open.
+    /// The state after each flush, if a crash will interrupt the open.
     flushed: Option<Images>,
 }
 
@@ -108,23 +108,23 @@ struct Run {
     store: Option<Spans>,
     expected: Vec<Expected>,
     fills: Vec<(u32, u32, Fill)>,
-    /// If operations take time and end in any order: those that do not wait for the store's end.
+    /// The operations in flight, if operations take time and end in any order.
     under_way: Option<UnderWay>,
     version: u32,
     /// Opens so far.
     opens: u64,
-    /// Whether no span is away at the next open.
+    /// Whether all spans are present at the next open.
     keeps_all: bool,
     report: SpansReport,
     seed: u64,
 }
 
-/// Runs, in virtual time; `progress` is told how many stores are done. On every other store operations of the devices
-/// take time and end in any order.
+/// Runs in virtual time; `progress` gets the number of stores done. On every second store the devices' operations take
+/// time and end in any order.
 pub async fn run(options: SpansOptions, mut progress: impl FnMut(u64)) -> SpansReport {
     let mut report = SpansReport::default();
     for number in 0..options.stores {
-        // The first store has the given seed: a difference's seed is run alone with `--stores 1 --seed`.
+        // The first store has the given seed: so `--stores 1 --seed` repeats a single store.
         let seed = seed_of(options.seed, number);
         let mut random = Random::new(seed);
         let count = 2 + random.below(3) as usize;
@@ -168,22 +168,22 @@ pub async fn run(options: SpansOptions, mut progress: impl FnMut(u64)) -> SpansR
     report
 }
 
-/// The seed of one store of many: odd ones follow even ones, and neighbours have nothing else in common.
+/// The seed of one store of many: even and odd seeds alternate, and successive seeds are otherwise unrelated.
 fn seed_of(first: u64, number: u64) -> u64 {
     first.wrapping_add(number.wrapping_mul(0xd6e8_feb8_6659_fd93))
 }
 
-/// How one of the stores with a planted bug is run. The seed is that of [`run_planted`].
+/// The options of one store with a planted bug.
 fn planted_options(seed: u64) -> SpansOptions {
     SpansOptions { seed, stores: 1, events: 12, keys: 120, stops_at_difference: true }
 }
 
-/// Makes stores with one bug planted, the first with this seed, until one of them shows it.
+/// Runs stores with one bug planted, the first with this seed, until one of them catches it.
 pub fn run_planted(bug: Bug, seed: u64, stores: u64) -> Option<Caught> {
     (0..stores).find_map(|number| replay_planted(bug, seed_of(seed, number)))
 }
 
-/// Makes the store of one seed with one bug planted.
+/// Runs the store of one seed with one bug planted.
 pub fn replay_planted(bug: Bug, seed: u64) -> Option<Caught> {
     plant(Some(bug));
     let report = in_virtual_time(run(planted_options(seed), |_| {}));
@@ -297,7 +297,7 @@ impl Run {
         }
     }
 
-    /// A purge that returned holds for good; one that failed may.
+    /// Records a purge: one that succeeded is permanent; one that failed may have taken effect.
     fn purged(&mut self, is_good: bool, keys: impl Fn(u32) -> bool) {
         self.version += 1;
         for (key, expected) in self.expected.iter_mut().enumerate() {
@@ -347,7 +347,7 @@ impl Run {
         }
     }
 
-    /// Pulls a cable while the store serves. Everything on the other spans has to be there afterwards.
+    /// Switches a span off while the store serves. Everything on the other spans must still be found afterwards.
     async fn lose(&mut self) {
         let there: Vec<usize> = (0..self.devices.len()).filter(|span| !self.devices[*span].is_away).collect();
         if there.len() < 2 {
@@ -367,7 +367,7 @@ impl Run {
         self.devices[lost].off.set(true);
         self.devices[lost].is_away = true;
         self.report.losses += 1;
-        // A write that fails is how it shows; until then some operations may pass between.
+        // The store notices the loss at the next failed write; some operations may happen before.
         let patience = self.random.below(6);
         for _ in 0..patience {
             self.operate().await;
@@ -377,7 +377,7 @@ impl Run {
         let gone: Vec<u32> =
             store.stat().spans.iter().filter(|span| span.lost.is_some()).map(|span| span.number).collect();
         for (key, span) in held.into_iter().filter(|(_, span)| span.is_none_or(|span| !gone.contains(&span))) {
-            // Objects that were purged in the meantime are not demanded.
+            // Objects that were purged meanwhile need not be found.
             let Expected { is_shaken, is_purged, .. } = self.expected[key as usize];
             if is_shaken || is_purged {
                 continue;
@@ -390,7 +390,7 @@ impl Run {
         }
     }
 
-    /// Ends the store: 0 killed, 1 stopped cleanly, 2 the power fails.
+    /// Ends the store: 0 is a kill, 1 a clean stop, 2 a loss of power.
     async fn end(&mut self, way: usize) {
         let Some(store) = self.store.take() else { return };
         self.report.ends[way] += 1;
@@ -410,14 +410,14 @@ impl Run {
         }
     }
 
-    /// Lets operations under way end, or some of them never reach a device.
+    /// Lets operations in flight end; some of them may never reach a device.
     async fn settle(&mut self) {
         if let Some(under_way) = &mut self.under_way {
             std::mem::take(under_way).settle(Some(self.random.below(u64::MAX))).await;
         }
     }
 
-    /// Keeps a copy of some spans as a backup of their files would.
+    /// Keeps a copy of some spans, as a backup of their files would be.
     fn copy_some(&mut self) {
         for span in 0..self.devices.len() {
             if !self.devices[span].is_away && self.random.chance(40) {
@@ -426,7 +426,7 @@ impl Run {
         }
     }
 
-    /// Restores an older copy of a span, while another span was there all the time and can notice it.
+    /// Restores an older copy of a span, if another span was present all the time and can notice it.
     fn put_back(&mut self) {
         let there: Vec<usize> = (0..self.devices.len()).filter(|span| !self.devices[*span].is_away).collect();
         let span = self.random.below(self.devices.len() as u64) as usize;
@@ -438,30 +438,30 @@ impl Run {
         let is_same_life = opens == self.opens;
         self.report.put_back[usize::from(is_same_life)] += 1;
         if is_same_life {
-            // The other spans do not know what was put on it since.
+            // The other spans do not know what was put on this span since the copy.
             for expected in &mut self.expected {
                 (expected.oldest, expected.durable) = (expected.floor, expected.floor);
             }
         }
-        // Spans that know better are present when it is opened.
+        // The spans that can notice the old copy must be present at the next open.
         self.keeps_all = true;
     }
 
-    /// Opens the store. Sometimes a crash ends a first attempt, so that some disks lack the last change of the
+    /// Opens the store. Sometimes a crash interrupts a first attempt, so that some disks lack the last change of the
     /// membership.
     async fn reopen(&mut self) {
         if self.version > 0 && self.random.chance(30) {
             let before: Vec<Arc<Disk>> = self.devices.iter().map(|device| device.disk.crash()).collect();
             self.devices.iter_mut().for_each(|device| device.flushed = Some(Images::default()));
             self.open().await;
-            // A span that begins empty is emptied before anybody knows that it is present.
+            // A span that begins empty is emptied before the membership records that it is present.
             let is_empty = |span: &SpanStat| span.stat.as_ref().is_some_and(|stat| stat.recovery.open_count == 1);
             let empty: Vec<bool> = self.store().stat().spans.iter().map(is_empty).collect();
             self.store = None;
             self.settle().await;
             self.report.torn_opens += 1;
-            // The last flush is that of the second change, and the one before it that of the first: no disk has the
-            // second where one lacks the first.
+            // The last flush is that of the second change of the membership, the one before it that of the first. No
+            // disk has the second change while another disk lacks the first.
             let is_second = self.random.chance(50);
             for ((device, before), is_empty) in self.devices.iter_mut().zip(before).zip(empty) {
                 let mut images = device.flushed.take().map(|images| images.take()).unwrap_or_default();
@@ -484,7 +484,7 @@ impl Run {
         self.keeps_all = false;
     }
 
-    /// Opens the store with some spans back and some away.
+    /// Opens the store with some spans returned and some missing.
     async fn open(&mut self) {
         let mut tries = 0;
         loop {
@@ -523,7 +523,7 @@ impl Run {
                     let has_begun =
                         |span: &SpanStat| span.stat.as_ref().is_none_or(|stat| stat.recovery.open_count == 1);
                     if store.stat().spans.iter().all(has_begun) {
-                        // It is another store than the copied one.
+                        // The store is a new one; drop the copies of the old one.
                         self.devices.iter_mut().for_each(|device| device.copy = None);
                     }
                     self.store = Some(store);
@@ -534,7 +534,7 @@ impl Run {
                 }
                 Err(error) => {
                     self.differ(format!("the store does not open: {error}"));
-                    // All are there next time, or nothing would ever end.
+                    // Make all spans present at the next attempt, so that the loop ends.
                     self.devices.iter_mut().for_each(|device| device.is_away = false);
                 }
             }
@@ -542,7 +542,7 @@ impl Run {
     }
 }
 
-/// The device of a span as a user names it; that of an absent span cannot be opened, or fails afterwards.
+/// The device of a span as a user would name it; the device of a missing span cannot be opened, or fails afterwards.
 fn named(span: usize, device: &Device, late: Option<(&UnderWay, u64)>) -> SpanDevice {
     let inner: SharedDevice = device.disk.clone() as Arc<dyn BlockDevice>;
     let spec = format!("disk{span}");

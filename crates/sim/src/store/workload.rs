@@ -1,7 +1,7 @@
-//! Short seeded workloads on a small store, recorded on their way to the device.
+//! Short seeded workloads on a small store, recorded at the device.
 //!
-//! Owns: what is done and in which order, and telling every promise as an event and a mark in the recording. A workload
-//! may start on the remains of another store, or on a store that has been filled for several cycles. Now and then it
+//! Owns: the operations and their order, and reporting every promise as an event and a mark in the recording. A
+//! workload may start on the remains of another store, or on a store that was filled for several cycles. Sometimes it
 //! crashes the store and opens it again.
 
 use std::sync::Arc;
@@ -22,41 +22,41 @@ pub const STORE_BYTES: u64 = 512 << 10;
 const SEGMENT_BYTES: u64 = 32 << 10;
 /// Keys of a workload.
 pub const KEYS: u32 = 24;
-/// One operation in this many purges everything, and some more purge by prefix or tag.
+/// One operation in this many purges everything; some others purge by prefix or tag.
 const PURGE_ALL_EVERY: u64 = 400;
 /// Tags of a workload.
 const TAGS: u32 = 6;
-/// Of the keys, this many are put most of the time.
+/// How many of the keys are put most of the time.
 const BUSY_KEYS: u32 = 6;
-/// Keys requested at a time, so that something proves itself.
+/// How many keys are requested in a row, so that some objects count as requested.
 const LOOKS: u32 = 4;
-/// The salt of the bodies of the former store: none of them may ever be returned.
+/// The salt of the bodies of the former store; none of these bodies may ever be returned.
 const FORMER_SALT: u64 = 0xdead;
 
 /// A recorded workload.
 pub struct Workload {
-    /// The seed that makes it again.
+    /// The seed that repeats it.
     pub seed: u64,
-    /// The device when the recording began.
+    /// The device's contents when the recording began.
     pub base: Vec<u8>,
-    /// What was written since.
+    /// The recording.
     pub recording: Recording,
-    /// What happened; mark `n` in the recording says that `events[..n]` have happened.
+    /// The events; mark `n` in the recording means that `events[..n]` have happened.
     pub events: Vec<Event>,
     /// How many of them had happened before the recording began.
     pub events_before: usize,
     /// Objects that were re-inserted.
     pub reinserted: u64,
-    /// Objects that were written beside those that hints tie them to.
+    /// Objects that were written next to those that hints tie them to.
     pub tied: u64,
-    /// Objects that were rewritten from memory, to be kept or to be next to their page.
+    /// Objects that were rewritten from memory, to keep them or to store them next to their page.
     pub rewritten: u64,
 }
 
 struct Running {
     random: Random,
     device: SharedDevice,
-    /// None only while one store is gone and the next not yet open.
+    /// `None` only between two stores.
     store: Option<Store>,
     recorder: Option<Recorder>,
     events: Vec<Event>,
@@ -65,12 +65,12 @@ struct Running {
     reinserted: u64,
     tied: u64,
     rewritten: u64,
-    /// Puts that the open store did not admit so far.
+    /// How many puts the open store has not admitted so far.
     unadmitted: u64,
 }
 
-/// How stores are opened here. With work on the caller's thread, and in virtual time, a seed repeats a workload; with
-/// threads it does not, as they write when the machine lets them.
+/// The options of stores. With background work on the caller's thread and in virtual time, a seed repeats a workload;
+/// with threads it does not, because their timing varies.
 pub fn open_options(background: Background) -> OpenOptions {
     let write_delay = Duration::from_millis(2);
     OpenOptions {
@@ -98,11 +98,11 @@ pub async fn run(seed: u64, operations: u32, background: Background) -> Workload
     Store::create(device.clone(), &create).await.expect("a store is made");
     let reinsert_percent = [0, 20, 50, 50][random.below(4) as usize];
     let write_delay = Duration::from_millis(random.below(6));
-    // This draw decides nothing any more; it stays so that seeds keep their meaning.
+    // An unused draw, so that existing seeds keep their meaning.
     random.chance(50);
     let cluster_bytes = [0, 8 << 10, 16 << 10, 16 << 10][random.below(4) as usize];
     let rewrite_percent = [0, 20, 100, 100][random.below(4) as usize];
-    // An object that is not in memory again after a restart is read from disk, and may be moved next to its page.
+    // Without a warm-up after a restart, objects are read from disk and may be moved next to their page.
     let warm_up = random.chance(50);
     let admission = admission(seed);
     let index_loading = [IndexLoading::Shards, IndexLoading::Apart, IndexLoading::BySize][(seed % 3) as usize];
@@ -131,7 +131,8 @@ pub async fn run(seed: u64, operations: u32, background: Background) -> Workload
         unadmitted: 0,
     };
 
-    // Before the recording: one cycle to three, so that reclaimed and re-inserted segments and old cycles are around.
+    // Before the recording, often run one to three cycles, so that there are reclaimed segments, re-inserted objects
+    // and old cycles.
     let before = if running.random.chance(60) { 200 + running.random.below(400) } else { running.random.below(12) };
     for _ in 0..before {
         running.operate().await;
@@ -167,12 +168,12 @@ pub async fn run(seed: u64, operations: u32, background: Background) -> Workload
     Workload { seed, base, recording: recorder.take(), events, events_before, reinserted, tied, rewritten }
 }
 
-/// In one workload of six not everything is admitted: objects only in memory leave images with little in them.
+/// In one of six workloads not everything is admitted; not in more, because images then contain few objects.
 fn admission(seed: u64) -> AdmissionOptions {
     let open = AdmissionOptions::default();
     match seed % 12 {
         1 => AdmissionOptions { rule: AdmitRule::SecondRequest, ..open },
-        // Up to 2 KiB; some replace longer ones, which are on the disk from the time before the recording.
+        // Up to 2 KiB; some replace longer objects that were written before the recording.
         7 => AdmissionOptions { bytes_max: Some(2048), ..open },
         _ => open,
     }
@@ -185,7 +186,7 @@ async fn leave_former_store(
     background: Background,
     random: &mut Random,
 ) {
-    // It is another store.
+    // The former store has another seed.
     let create = CreateOptions { seed: create.seed.map(|seed| !seed), ..create.clone() };
     Store::create(device.clone(), &create).await.expect("a store is made");
     let store = Store::open(device.clone(), open_options(background)).await.expect("a new store opens");
@@ -210,7 +211,7 @@ impl Running {
         self.store.as_ref().expect("a store is open between operations")
     }
 
-    /// Tells that a version was accepted, and whether it was admitted to the disk.
+    /// Reports that a version was accepted, and whether it was admitted to the disk.
     fn accepted(&mut self, key: u32, version: u32, sequence: Sequence) {
         let counts = self.store().stat().counts;
         let unadmitted = counts.unadmitted_first + counts.unadmitted_size;
@@ -218,7 +219,7 @@ impl Running {
         self.tell(Event::Accepted { key, version, sequence: sequence.0, admitted });
     }
 
-    /// Drops the store, as a crash would.
+    /// Drops the store without a clean stop, as in a crash.
     fn leave(&mut self) {
         let counts = self.store.take().map(|store| store.stat().counts).unwrap_or_default();
         self.reinserted += counts.reinserted;
@@ -258,7 +259,7 @@ impl Running {
 
     /// Begins a version: its key, number, length, and tags.
     fn begin(&mut self) -> (u32, u32, usize, u32) {
-        // Some keys are replaced all the time; the others stay long enough to be re-inserted.
+        // A few keys are replaced all the time; the others stay long enough to be re-inserted.
         let keys = if self.random.chance(75) { BUSY_KEYS } else { KEYS };
         let key = self.random.below(keys.into()) as u32;
         self.next_version += 1;
@@ -294,7 +295,7 @@ impl Running {
         }
     }
 
-    /// Some keys are pages to which others belong.
+    /// Hints that a key belongs to a page; some keys are pages.
     fn collocate(&mut self, key: u32) {
         let page = self.random.below(BUSY_KEYS.into()) as u32;
         self.store().collocate(&primary(key), &primary(page));
@@ -308,7 +309,7 @@ impl Running {
         }
     }
 
-    /// A purge of everything is one of each key.
+    /// Purges everything; reported as a purge of each key.
     async fn purge_all(&mut self) {
         (0..KEYS).for_each(|key| self.tell(Event::PurgeBegan { key }));
         if self.store().purge_all().await.is_ok() {
@@ -316,7 +317,7 @@ impl Running {
         }
     }
 
-    /// All keys whose number begins with a digit.
+    /// Purges all keys whose number begins with a random digit.
     async fn purge_prefix(&mut self) {
         let prefix = primary(1 + self.random.below(9) as u32);
         let keys = || (0..KEYS).filter(|&key| primary(key).starts_with(&prefix));
@@ -339,7 +340,7 @@ impl Running {
         }
     }
 
-    /// A fill that begins before a purge of its tag, if it has one, and ends after it.
+    /// A fill that begins before a purge of its tag, if it has a tag, and ends after it.
     async fn fill_across_a_purge_of_its_tag(&mut self) {
         let (key, version, length, tags) = self.begin();
         let name = primary(key);
@@ -366,7 +367,7 @@ impl Running {
         }
     }
 
-    /// A fill that begins before a purge and ends after it: it must leave nothing.
+    /// A fill that begins before a purge and ends after it; it must not be stored.
     async fn fill_across_a_purge(&mut self) {
         let (key, version, length, _) = self.begin();
         let name = primary(key);
@@ -419,7 +420,7 @@ impl Running {
     }
 
     async fn crash_and_reopen(&mut self) {
-        // The store is dropped first, as a process is gone before its successor starts.
+        // The store is dropped first, because a process ends before its successor starts.
         self.leave();
         let opened = Store::open(self.device.clone(), self.options.clone()).await;
         self.store = Some(opened.expect("a dropped store opens again"));

@@ -1,4 +1,4 @@
-//! Planted bad devices, each with one mistake, and the clause that has to catch it.
+//! Deliberately bad devices, each with one mistake, and the clause that must catch it.
 
 use std::sync::{Arc, Mutex};
 
@@ -33,7 +33,7 @@ enum Mistake {
     FuaIgnored,
 }
 
-/// The bytes read first, by place.
+/// The bytes of the first read of each range, by offset.
 type Stale = Vec<(u64, Vec<u8>)>;
 
 struct Bad {
@@ -47,7 +47,7 @@ impl Bad {
         Arc::new(Bad { inner, mistake, stale: Arc::default() })
     }
 
-    /// Moves a range to where the device takes it.
+    /// The range that the device below gets instead of the requested one.
     fn bend(&self, offset: u64, length: u64) -> (u64, u64) {
         let geometry = self.inner.geometry();
         let block = u64::from(geometry.block_bytes);

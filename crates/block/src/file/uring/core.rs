@@ -1,8 +1,8 @@
-//! The bookkeeping of one ring: which operation is in which slot, which ones wait, which ones have ended.
+//! The bookkeeping of one ring: which operation is in which slot, which operations wait, which have ended.
 //!
-//! Owns: the ring and, from acceptance to completion entry, the operations with their buffers. That is the safety of
-//! the engine: memory that the kernel may touch belongs to a slot, a slot is emptied only by its completion entry, and
-//! what a closing ring cannot wait for is leaked, never freed.
+//! Owns: the ring, and the operations with their buffers from acceptance to completion entry. The engine is safe
+//! because memory that the kernel may touch belongs to a slot, a slot is emptied only by its completion entry, and a
+//! closing ring leaks the buffers that it cannot wait for instead of freeing them.
 
 use std::collections::VecDeque;
 use std::io;
@@ -16,7 +16,7 @@ use crate::error::{Error, ErrorKind, Operation};
 use crate::file::sys;
 use crate::file::transfer::{Progress, Transfer};
 
-/// How often an operation that the kernel asks to repeat is repeated.
+/// How often an operation is repeated at most when the kernel asks for it.
 const RETRIES_MAX: u32 = 100;
 
 /// The result of an operation.
@@ -25,7 +25,7 @@ pub(super) type Reply = Result<Vec<Buffer>, Error>;
 /// Operations that have ended, to be reported once the ring's lock is free.
 pub(super) type Ended = Vec<(oneshot::Sender<Reply>, Reply)>;
 
-/// An operation, and the waiter for its end.
+/// An operation, and the channel to the task that waits for it.
 pub(super) struct Job {
     transfer: Transfer,
     vectors: Vec<libc::iovec>,
@@ -71,11 +71,11 @@ impl Job {
     }
 }
 
-/// Whether a ring takes an operation.
+/// Whether a ring accepts an operation.
 pub(super) enum Accepted {
-    /// It does; the driver has to be woken.
+    /// It does; the driver must be woken.
     Yes,
-    /// Too many wait already.
+    /// Too many operations wait already.
     Full(Job),
     /// The ring has been closed.
     Closed(Job),
@@ -93,7 +93,7 @@ pub(super) struct Core {
 }
 
 impl Core {
-    /// Makes a ring with `depth` slots, behind which `waiting_max` operations may wait.
+    /// Makes a ring with `depth` slots; `waiting_max` further operations may wait.
     pub fn new(depth: u32, waiting_max: usize) -> io::Result<Core> {
         let uring = build(depth)?;
         let mut slots = Vec::new();
@@ -139,9 +139,9 @@ impl Core {
         self.waiting_max
     }
 
-    /// Submits new operations and collects ended ones, until neither is left.
+    /// Submits new operations and collects ended ones, until there are none of either.
     ///
-    /// Gives whether the kernel was too busy to take everything: the caller comes again.
+    /// Returns whether the kernel was too busy to accept everything; the caller must then call again.
     pub fn turn(&mut self, ended: &mut Ended) -> bool {
         loop {
             self.reap(ended);
@@ -159,7 +159,7 @@ impl Core {
         }
     }
 
-    /// Ends the ring: waits for what the kernel has, at most for `patience`, and leaks the buffers of the rest.
+    /// Ends the ring: waits up to `patience` for the operations that the kernel has, and leaks the buffers of the rest.
     pub fn close(&mut self, patience: Duration, ended: &mut Ended) {
         self.closed = true;
         for job in self.waiting.drain(..) {
@@ -192,7 +192,7 @@ impl Core {
         assert!(pushed.is_ok(), "there are as many submission entries as slots");
     }
 
-    /// Hands over new operations: false if the kernel is too busy to take all of them now.
+    /// Submits new operations; false if the kernel is too busy to accept all of them now.
     fn submit(&mut self) -> io::Result<bool> {
         while !self.uring.submission().is_empty() {
             match self.uring.submit() {
@@ -219,14 +219,14 @@ impl Core {
                 break;
             };
             match job.reply.is_closed() {
-                // No caller waits for it and it has not begun: it never will.
+                // No caller waits for the operation and it has not begun: drop it.
                 true => self.free.push(slot),
                 false => self.place(slot, job),
             }
         }
     }
 
-    /// Acts on a completion entry: the operation has ended, or goes on in the same slot.
+    /// Handles a completion entry: the operation has ended, or continues in the same slot.
     fn complete(&mut self, slot: u32, result: i32, ended: &mut Ended) {
         let Some(mut job) = self.slots.get_mut(slot as usize).and_then(Option::take) else { return };
         let result = match u64::try_from(result) {
@@ -264,7 +264,7 @@ impl Core {
     }
 }
 
-/// Builds a ring, with the options that spare interrupts if the kernel knows them.
+/// Builds a ring, with the options that avoid interrupts if the kernel supports them.
 fn build(depth: u32) -> io::Result<IoUring> {
     let uring = match IoUring::builder().setup_coop_taskrun().setup_submit_all().build(depth) {
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => IoUring::builder().build(depth)?,
@@ -276,7 +276,7 @@ fn build(depth: u32) -> io::Result<IoUring> {
     Ok(uring)
 }
 
-/// Whether an error of a submission passes by itself.
+/// Whether an error of a submission is temporary.
 fn is_passing(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EBUSY | libc::EAGAIN | libc::EINTR))
 }

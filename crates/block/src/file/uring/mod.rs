@@ -1,18 +1,18 @@
 //! The io_uring engine: one ring for each thread that runs a current-thread runtime.
 //!
-//! Why a ring a thread: an operation is put into the ring of the thread that calls it and its end is seen by that
-//! thread's own event loop, so an I/O costs no thread switch and no lock that another thread wants. How:
+//! Why one ring per thread: an operation goes into the ring of the calling thread, and that thread's own event loop
+//! sees its end. So an I/O costs no thread switch and no contended lock. How:
 //!
 //! 1. An operation goes into a slot of the ring (or a bounded queue) and wakes the *driver*, a task of the same
 //!    runtime.
-//! 2. The driver is polled after the ready tasks; it submits everything that has come together in one call.
-//! 3. The ring's descriptor is watched by the runtime like a socket. When it is readable the driver collects what has
-//!    ended and wakes its waiter.
+//! 2. The driver is polled after the ready tasks; it submits all operations that have gathered, in one call.
+//! 3. The ring's descriptor is watched by the runtime like a socket. When it is readable, the driver collects the ended
+//!    operations and wakes the tasks that wait for them.
 //!
-//! A ring belongs to one pair of thread and runtime. The runtime owns the driver: when the runtime is dropped the
-//! driver waits for what the kernel has (at most [`CLOSE_PATIENCE`]), tells everybody, and closes the ring. When the
-//! thread ends first, the driver stops as soon as the ring is idle. Runtimes with several threads have no ring: the
-//! caller then uses the pool of the POSIX engine.
+//! A ring belongs to one pair of thread and runtime. The runtime owns the driver: when the runtime is dropped, the
+//! driver waits for the operations that the kernel has (at most [`CLOSE_PATIENCE`]), reports all results, and closes
+//! the ring. If the thread ends first, the driver stops as soon as the ring is idle. Runtimes with several threads have
+//! no ring: the caller then uses the pool of the POSIX engine.
 
 mod core;
 
@@ -43,13 +43,13 @@ use crate::request::ready;
 /// How many operations of one ring the kernel has at a time.
 const DEPTH: u32 = 256;
 
-/// The most operations that wait for a slot of one ring; one more is refused as busy.
+/// How many operations may wait for a slot of one ring; one more is refused as busy.
 const WAITING_MAX: usize = 65536;
 
-/// How long a runtime that ends waits for the operations that the kernel has.
+/// How long an ending runtime waits for the operations that the kernel has.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(10);
 
-/// Whether this host allows io_uring; asked once.
+/// Whether this host allows io_uring; determined once per process.
 pub(super) fn available() -> Result<(), &'static str> {
     static ANSWER: OnceLock<Option<String>> = OnceLock::new();
     match ANSWER.get_or_init(|| Core::new(8, 0).err().map(|error| error.to_string())) {
@@ -58,7 +58,7 @@ pub(super) fn available() -> Result<(), &'static str> {
     }
 }
 
-/// Begins an operation on this thread's ring; gives it back where the thread has none.
+/// Begins an operation on this thread's ring; returns it if the thread has no ring.
 pub(super) fn transfer(handle: &Handle, transfer: Transfer) -> Result<IoFuture<Vec<Buffer>>, Transfer> {
     if handle.runtime_flavor() != RuntimeFlavor::CurrentThread {
         return Err(transfer);
@@ -101,7 +101,7 @@ thread_local! {
     static RINGS: RefCell<Vec<Local>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A thread's hold on a ring; when the thread ends the driver is told to stop.
+/// A thread's reference to a ring; when the thread ends, the driver is told to stop.
 struct Local {
     runtime: Id,
     /// `None` if the kernel refused to make one.
@@ -160,7 +160,7 @@ struct State {
     core: Core,
     /// Wakes the driver; taken by the task that wakes it.
     waker: Option<Waker>,
-    /// The thread has ended: nothing new comes.
+    /// The thread has ended: no new operations arrive.
     is_orphan: bool,
 }
 
@@ -170,7 +170,7 @@ impl Ring {
     }
 }
 
-/// The ring's descriptor as the runtime watches it; the ring owns it and outlives the watch.
+/// The ring's descriptor, for the runtime to watch; the ring owns it and outlives the watch.
 struct Descriptor(RawFd);
 
 impl AsRawFd for Descriptor {
@@ -210,7 +210,8 @@ impl Future for Driver {
                 return Poll::Ready(());
             }
             match self.readiness.poll_read_ready(context) {
-                // Readiness is cleared before the next turn collects, so that nothing that ends in between is missed.
+                // Readiness is cleared before the next turn collects, so that no operation that ends in between is
+                // missed.
                 Poll::Ready(Ok(mut guard)) => guard.clear_ready(),
                 // The runtime is ending and drops this task next.
                 Poll::Ready(Err(_)) => return Poll::Ready(()),

@@ -1,4 +1,4 @@
-//! The ring when it is full, when its runtime or its thread goes away, and when the kernel does not answer.
+//! The ring when it is full, when its runtime or its thread ends, and when the kernel does not answer.
 
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::atomic::AtomicU64;
@@ -13,7 +13,7 @@ fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
 }
 
-/// An operation on a pipe, which does not end before something is written to the other side.
+/// An operation on a pipe; it does not end until something is written to the other side.
 fn pipe_read() -> (Transfer, OwnedFd) {
     let mut ends = [0; 2];
     // SAFETY: the array has room for the two descriptors that the call writes.
@@ -93,7 +93,7 @@ fn runtime_that_ends_waits_for_what_the_kernel_has() {
     drop(first);
     let mut done = 0;
     for operation in pending {
-        // Every operation has ended, with its bytes or with the news that it never began.
+        // Every operation has ended: with its bytes, or with the error that it never began.
         match runtime().block_on(operation) {
             Ok(_) => done += 1,
             Err(error) => assert!(error.detail.contains("runtime ended"), "{error}"),
@@ -182,7 +182,7 @@ fn deadline_passes_while_the_kernel_keeps_the_buffer() {
     });
 }
 
-/// Lets the kernel refuse io_uring to the calling thread from now on.
+/// Makes the kernel refuse io_uring to the calling thread from now on.
 fn forbid_uring() {
     let code = |code: u32| code as u16;
     let filter = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };

@@ -1,18 +1,18 @@
 //! Kinds of disks as numbers, and how long they take: pure arithmetic, no clock.
 //!
 //! # Disks with platters
-//! One arm serves one request at a time. *Seek*: nothing on the same track; else `track + (average - track) * sqrt(3
-//! d)` up to a third of the stroke, where the average is reached, and a straight line from there to the full stroke,
-//! `d` being the distance as a share of the disk [1]. *Rotation*: the platter turns all the time, so the wait is the
-//! angle from its position when the arm has arrived to the first sector. *Transfer*: at the rate of the track, which
-//! falls in a straight line from the outer tracks (offset 0) to the inner ones. A read that continues the last read
-//! comes out of the disk's read-ahead, without seek and rotation, no faster than the platter has delivered it. The
-//! write cache is off: a write ends on the platter, and a flush has nothing to do. The size of the device below counts
-//! as the size of the disk: a small device has the same seeks as a large one.
+//! One arm serves one request at a time. *Seek*: 0 on the same track; else `track + (average - track) * sqrt(3 d)` up
+//! to a third of the stroke, where it equals the average, and linear from there to the full stroke. `d` is the distance
+//! as a share of the disk [1]. *Rotation*: the platter always turns, so the wait is the angle between its position when
+//! the arm has arrived and the first sector. *Transfer*: at the rate of the track, which falls linearly from the outer
+//! tracks (offset 0) to the inner ones. A read that continues the last read is served from the disk's read-ahead,
+//! without seek and rotation, but no faster than the platter delivers the bytes. The write cache is off: a write ends
+//! on the platter, and a flush does nothing. The size of the device below is the size of the disk: a small device has
+//! the same seek times as a large one.
 //!
 //! # Disks without
-//! Requests wait for the interface (a fixed time each), then for one of several flash units (a latency each), then for
-//! the bus (bytes at a rate). A write ends in the disk's memory, at the latency of writes; a flush is a fixed time.
+//! Each request waits for the interface (a fixed time), then for one of several flash units (a latency), then for the
+//! bus (bytes at a rate). A write ends in the disk's memory, after the write latency; a flush takes a fixed time.
 //!
 //! The numbers are typical of such disks' data sheets, not those of one disk:
 //!
@@ -48,7 +48,7 @@ impl Disk {
     pub const ALL: [(&str, Disk); 4] =
         [("hdd-1999", Disk::Hdd1999), ("hdd-7200", Disk::Hdd7200), ("ssd-sata", Disk::SsdSata), ("nvme", Disk::Nvme)];
 
-    /// Reads the name of a kind.
+    /// Parses the name of a kind.
     pub fn parse(text: &str) -> Result<Disk, String> {
         let known = Disk::ALL.map(|entry| entry.0).join(", ");
         let found = Disk::ALL.iter().find(|entry| entry.0 == text);
@@ -115,7 +115,7 @@ pub(super) struct Work {
     pub size_bytes: u64,
 }
 
-/// The parts of a request's time, in nanoseconds.
+/// The parts of a request's service time, in nanoseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Times {
     pub seek: u64,
@@ -158,7 +158,7 @@ pub(super) struct Platters {
     options: PlatterOptions,
     /// The position of the arm, in bytes from the start of the disk.
     position: u64,
-    /// The time and place of the end of the last read, for the read-ahead.
+    /// The offset at which the last read ended, and when, for the read-ahead.
     last_read: Option<(u64, u64)>,
 }
 
@@ -185,7 +185,7 @@ impl Platters {
         if let (Operation::Read, Some((end, ended))) = (work.operation, self.last_read)
             && end == work.offset
         {
-            // The platter went on reading: the bytes that it has passed since are there already.
+            // The disk continued to read ahead: the bytes that passed under the head since then are in its memory.
             let delivered = start.saturating_sub(ended).min(transfer);
             return Times { transfer: transfer - delivered, other: options.overhead_ns, ..Times::default() };
         }
@@ -220,7 +220,7 @@ impl Platters {
         self.last_read = (work.operation == Operation::Read).then_some((self.position, end));
     }
 
-    /// The next request to serve among several: the one whose data come under the head first.
+    /// The next request to serve among several: the one whose data reach the head first.
     pub fn next<'a>(&self, waiting: impl Iterator<Item = &'a Work>, start: u64) -> Option<usize> {
         let positioned = waiting.map(|work| self.times(work, start).positioning());
         positioned.enumerate().min_by_key(|&(_, time)| time).map(|(index, _)| index)
@@ -251,7 +251,7 @@ impl Flash {
         Flash { options, interface_free: 0, bus_free: 0, units_free: vec![0; options.units] }
     }
 
-    /// Takes a request that arrives at `now`, and gives when it ends and how long it was served, without its waits.
+    /// Serves a request that arrives at `now`; returns when it ends and its service times, without waits.
     pub fn serve(&mut self, work: &Work, now: u64) -> (u64, Times) {
         let options = self.options;
         let accepted = self.interface_free.max(now) + options.interface_ns;

@@ -1,15 +1,15 @@
 //! `model(A,disk=hdd-1999)`: takes the time that a disk of some kind would take.
 //!
 //! How: every operation is handed to the device below at once, and ends when both that device and the modelled disk
-//! have ended it. The disk's own time is real time times `speed`. With `clock=virtual` nobody waits for the disk: its
-//! time is the real time passed plus its service time, and is read from the figures; so a run of hours takes only the
-//! processor's time.
+//! have ended it. The disk's own time is real time times `speed`. With `clock=virtual` no caller waits for the disk:
+//! its time is the real time passed plus its service times, and the figures report it. So a modelled run of hours takes
+//! only processor time.
 //!
-//! On a disk with platters requests wait in a queue while the arm is busy. Of the oldest `queue-depth` of them, 32 by
-//! default, the one whose data reach the head first is served next, unless the oldest has waited for [`PATIENCE_NS`].
-//! With a depth of 1 they are served in order of arrival, as by disks of 1999. Any polled operation drives the queue;
-//! there is no task. An operation whose future is dropped while it waits leaves the queue, though the device below may
-//! have done it; one that is being served still takes its time.
+//! On a disk with platters, requests wait in a queue while the arm is busy. The next one is chosen from the oldest
+//! `queue-depth` requests, 32 by default: the one whose data reach the head first, unless the oldest has waited for
+//! [`PATIENCE_NS`]. With a depth of 1 they are served in order of arrival, as by disks of 1999. Any polled operation
+//! drives the queue; there is no task. An operation whose future is dropped while it waits leaves the queue, although
+//! the device below may have done it. An operation that is being served still takes its time.
 //!
 //! Promises: contents, errors and durability are those of the device below. The arithmetic is in `disk.rs`.
 
@@ -34,13 +34,13 @@ use crate::error::{ErrorKind, Operation};
 use crate::figures::Figures;
 use crate::request::Request;
 
-/// Whether a model lets operations wait.
+/// Whether operations wait for the modelled disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Clock {
     /// Operations take the modelled time.
     #[default]
     Real,
-    /// Operations do not wait; the modelled time is counted.
+    /// Operations do not wait; the modelled time is only counted.
     Virtual,
 }
 
@@ -53,7 +53,7 @@ pub struct ModelOptions {
     pub clock: Clock,
     /// How many times faster than real the disk's time runs; above 0.
     pub speed: f64,
-    /// From how many waiting requests a disk with platters chooses the next; at least 1.
+    /// How many waiting requests a disk with platters chooses the next one from; at least 1.
     pub queue_depth: usize,
 }
 
@@ -64,20 +64,20 @@ impl ModelOptions {
     }
 }
 
-/// The work of a modelled disk; times are the disk's own.
+/// The work of a modelled disk; times are on the disk's clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ModelStats {
     /// Operations that were served.
     pub operations: u64,
     /// Operations that moved the arm.
     pub seeks: u64,
-    /// The time in which operations were served, together.
+    /// The total service time.
     pub busy: Duration,
-    /// The part of it for moving the arm.
+    /// The part of `busy` for moving the arm.
     pub seek: Duration,
-    /// The part of it for waiting for the platter.
+    /// The part of `busy` for waiting for the platter.
     pub rotation: Duration,
-    /// The part of it for moving bytes.
+    /// The part of `busy` for moving bytes.
     pub transfer: Duration,
     /// The time that operations waited before they were served.
     pub waited: Duration,
@@ -93,7 +93,7 @@ pub struct ModelFilter {
 }
 
 impl ModelFilter {
-    /// Lets `inner` take as long as a disk would.
+    /// Makes `inner` take as long as a disk would.
     pub fn new(inner: SharedDevice, options: ModelOptions) -> ModelFilter {
         ModelFilter { inner, options, model: Arc::new(Model::new(options)) }
     }

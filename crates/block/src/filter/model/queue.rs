@@ -1,13 +1,13 @@
-//! The request that a modelled disk serves, and until when.
+//! Which request a modelled disk serves, and when it ends.
 //!
-//! Owns: the disk's clock, the queue and the counters. Promises: a request that is served has a time at which that
-//! ends; when it ends, or its future is dropped, the next is chosen, and begins when the disk became free, not when
-//! that was noticed: late timers cost nothing.
+//! Owns: the disk's clock, the queue and the counters. Promises: a request in service has a known end. At that end, or
+//! when its future is dropped, the next request is chosen. Its service begins when the disk became free, not when the
+//! program noticed: late timers cost no modelled time.
 //!
-//! On a virtual clock nothing says how long the callers take between two requests; they take no time. So a request ends
-//! when no other one has come for [`QUIET`] of real time, or when the queue is as long as the disk chooses from. By
-//! then all callers wait for the disk, and it chooses from all of their requests. With a queue of one there is no
-//! choice, and nothing is waited for.
+//! On a virtual clock, callers take no time between two requests. So a request ends when no other request has arrived
+//! for [`QUIET`] of real time, or when the queue has as many requests as the disk chooses from. By then all callers
+//! wait for the disk, and it chooses from all of their requests. With a queue depth of 1 there is no choice, so no such
+//! wait.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -19,18 +19,18 @@ use super::disk::{Mechanics, Times, Work};
 use super::timer::Timers;
 use super::{Clock, ModelOptions, ModelStats};
 
-/// From how many waiting requests a disk with platters chooses by default.
+/// How many waiting requests a disk with platters chooses from by default.
 pub(super) const QUEUE_DEPTH: usize = 32;
 
-/// For how long the oldest request may be passed over, in nanoseconds of the disk's time.
+/// How long the oldest request may wait while others are chosen, in nanoseconds of the disk's time.
 pub(super) const PATIENCE_NS: u64 = 500_000_000;
 
-/// For this time after its end a served request may still choose the next one; then any waiting request does. *Units*:
+/// How long after its end the waiter of a served request may still choose the next one; later any waiter does. *Units*:
 /// real time.
 const GRACE: Duration = Duration::from_millis(1);
 
-/// On a virtual clock a served request ends when no new one has come for this time. *Units*: real time. Longer than the
-/// kernel takes from the end of one request to sending the next one.
+/// On a virtual clock a served request ends when no new request has arrived for this time. *Units*: real time. Longer
+/// than the kernel takes from the end of one request to the next one.
 const QUIET: Duration = Duration::from_micros(100);
 
 /// A modelled disk.
@@ -44,9 +44,9 @@ pub(super) struct Model {
 
 struct State {
     mechanics: Mechanics,
-    /// The time by which a virtual clock is ahead of real time.
+    /// How far a virtual clock is ahead of real time.
     ahead: u64,
-    /// When the last request came, and when one was last chosen. *Units*: real time.
+    /// When the last request arrived, and when one was last chosen. *Units*: real time.
     last_came: std::time::Instant,
     last_chosen: std::time::Instant,
     /// When the arm is free.
@@ -132,19 +132,19 @@ impl Model {
         self.real(self.lock().free_at)
     }
 
-    /// Whether requests wait on a virtual clock to be chosen from.
+    /// Whether requests on a virtual clock wait until the disk can choose among several.
     fn chooses_in_virtual_time(&self) -> bool {
         self.options.clock == Clock::Virtual && self.options.queue_depth > 1
     }
 
-    /// How long a served request still takes on a virtual clock, if no other comes; `None` if it ends now.
+    /// How long a served request still takes on a virtual clock, if no other request arrives; `None` if it ends now.
     fn quiet_in(&self) -> Option<Duration> {
         let state = self.lock();
         let left = (state.last_came.max(state.last_chosen) + QUIET).checked_duration_since(std::time::Instant::now());
         left.filter(|left| !left.is_zero() && state.waiting.len() < self.options.queue_depth)
     }
 
-    /// Ends the request that is served on a virtual clock if its waiter is not polled.
+    /// Ends the request in service on a virtual clock, if its waiter is not polled.
     fn end_late(&self) {
         let (serving, end) = {
             let state = self.lock();
@@ -155,7 +155,7 @@ impl Model {
         }
     }
 
-    /// Ends the request that is served on a virtual clock.
+    /// Ends the request in service on a virtual clock.
     fn end_virtual(&self, id: u64, end: u64) {
         let mut state = self.lock();
         let now = self.now(&state);
@@ -166,7 +166,7 @@ impl Model {
         state.dispatch(self.options.queue_depth);
     }
 
-    /// Ends the served request if its time is over, also if its waiter is not polled.
+    /// Ends the request in service if its time is over, even if its waiter is not polled.
     fn advance(&self) {
         let mut state = self.lock();
         if self.real(state.free_at) <= Instant::now() {
@@ -190,7 +190,7 @@ impl State {
             let index = match start - oldest.arrived > PATIENCE_NS {
                 true => 0,
                 false => {
-                    // A request that came after the arm became free could not be chosen.
+                    // A request that arrived after the arm became free could not be chosen.
                     let present = self.waiting.iter().take(queue_depth).take_while(|other| other.arrived <= start);
                     platters.next(present.map(|other| &other.work), start).unwrap_or(0)
                 }
@@ -209,7 +209,7 @@ impl State {
     }
 }
 
-/// A request's hold on a modelled disk.
+/// A request's place on a modelled disk.
 pub(super) struct Turn {
     model: Arc<Model>,
     id: u64,
@@ -259,7 +259,7 @@ impl Turn {
         Turn { model: model.clone(), id, end }
     }
 
-    /// Whether there is nothing to wait for: the virtual clock has already gone on.
+    /// Whether there is nothing to wait for, because the virtual clock has already advanced.
     pub fn is_over(&self) -> bool {
         self.model.options.clock == Clock::Virtual && matches!(self.end, End::Known(_))
     }

@@ -1,4 +1,4 @@
-//! The time that a modelled disk takes, on a paused clock or its own.
+//! The time that a modelled disk takes, on a paused clock or a virtual one.
 
 use std::sync::Arc;
 
@@ -38,7 +38,7 @@ async fn real_operations_wait_as_long_as_the_disk_takes() {
         read(&device, scatter(index), 4096).await.unwrap();
     }
     let (elapsed, stats) = (began.elapsed(), device.snapshot());
-    // On a paused clock the last stretch of each wait does not pass, and so is waited for by the next one.
+    // On a paused clock the last part of each wait does not pass, so the next wait includes it.
     assert!(elapsed + Duration::from_millis(3) > stats.busy && elapsed < stats.busy * 2, "{elapsed:?} {stats:?}");
 }
 
@@ -49,7 +49,7 @@ async fn a_queue_is_served_faster_than_its_requests_one_by_one() {
         let busy = busy_by_depth(options).await;
         assert!(busy[1] * 3 < busy[0] * 2, "{busy:?}");
     }
-    // A disk that serves requests in order gains nothing by their number.
+    // A disk that serves requests in order is not faster with more of them.
     let busy = busy_by_depth(ModelOptions { clock: Clock::Virtual, queue_depth: 1, ..real }).await;
     assert!(busy[1] * 10 > busy[0] * 9 && busy[1] * 9 < busy[0] * 10, "{busy:?}");
 }
@@ -82,7 +82,7 @@ async fn requests_that_are_given_up_leave_the_queue_to_the_others() {
     let device = modelled(ModelOptions::new(Disk::Hdd1999));
     let begin = |index| BlockDevice::read_at(&device, scatter(index), vec![Buffer::zeroed(4096)], Context::default());
     let mut pending: Vec<_> = (0..8).map(begin).collect();
-    // The one that is being served, one in the middle, and the last.
+    // The last request, one in the middle, and the one in service.
     drop(pending.remove(7));
     drop(pending.remove(3));
     drop(pending.remove(0));
@@ -140,7 +140,7 @@ fn each_runtime_that_uses_a_device_waits_for_itself() {
     let runtimes: Vec<_> =
         (0..2).map(|_| tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()).collect();
     for runtime in runtimes.iter().chain(&runtimes) {
-        // The other one stops in that time: a timer that it watches would never be seen to go off.
+        // The other runtime stands still meanwhile: if it watched the timer, nobody would see the timer fire.
         let limit = Duration::from_secs(10);
         runtime.block_on(async { tokio::time::timeout(limit, read(&device, 0, 4096)).await }).unwrap().unwrap();
     }

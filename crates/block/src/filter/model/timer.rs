@@ -1,8 +1,8 @@
-//! Waits that are exact to tens of microseconds: a millisecond, the runtime's unit, is the whole life of a fast disk's
+//! Waits that are exact to tens of microseconds. The runtime's unit, a millisecond, is longer than a fast disk's
 //! request.
 //!
-//! Owns: timer descriptors of the kernel for the last stretch of each wait, watched by the runtime and kept for the
-//! next one. Without one the runtime's own timer serves, rounded up.
+//! Owns: the kernel's timer descriptors for the last part of each wait. The runtime watches them, and they are kept for
+//! later waits. If the kernel gives no descriptor, the runtime's own timer is used, rounded up.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -14,17 +14,17 @@ use tokio::io::unix::AsyncFd;
 use tokio::runtime::{Handle, Id};
 use tokio::time::Instant;
 
-/// The stretch for which the runtime's timer is too coarse.
+/// The last part of a wait, for which the runtime's timer is too coarse.
 const LAST_STRETCH: Duration = Duration::from_millis(2);
 
-/// How many are made when none is left: an attached device has as many requests under way, and its process is to make
-/// no more of them when memory is short, as the kernel's part of a timer is charged to it.
+/// How many timers are made when none is left: as many as an attached device has requests in flight. Its process should
+/// make no more of them when memory is short, because the kernel charges each timer to it.
 const MADE_TOGETHER: usize = 64;
 
-/// How many are kept.
+/// How many timers are kept.
 const KEPT_MAX: usize = 256;
 
-/// A timer belongs to one runtime: in another one it would not fire once the first one stops.
+/// A timer belongs to one runtime: once that runtime stops, no other one would see the timer fire.
 struct Timer {
     descriptor: AsyncFd<OwnedFd>,
     runtime: Id,
@@ -37,8 +37,8 @@ pub(super) struct Timers(Mutex<Vec<Timer>>);
 impl Timers {
     /// Waits until `end`.
     ///
-    /// *Cancel safety*: a timer whose wait is dropped is closed. *Cost*: three system calls if the end is far from a
-    /// whole number of milliseconds, and a descriptor for each wait at the same time, 64 at least.
+    /// *Cancel safety*: a timer whose wait is dropped is closed. *Cost*: three system calls, and one descriptor per
+    /// simultaneous wait, at least 64.
     pub async fn sleep_until(&self, end: Instant) {
         if let Some(early) = end.checked_sub(LAST_STRETCH)
             && early > Instant::now()
@@ -60,7 +60,7 @@ impl Timers {
         set(&timer.descriptor, left)?;
         loop {
             let mut ready = timer.descriptor.readable().await?;
-            // A timer that was ready may be in its last use; one that has not expired gives nothing to read.
+            // The readiness may be from the timer's previous use; a timer that has not fired has nothing to read.
             if let Ok(gone_off) = ready.try_io(read) {
                 gone_off?;
                 drop(ready);
@@ -78,7 +78,7 @@ impl Timers {
         let first = new(runtime)?;
         let room = KEPT_MAX - kept.len().min(KEPT_MAX);
         for _ in 1..MADE_TOGETHER.min(room) {
-            // One is enough to go on with.
+            // One is enough to continue.
             let Ok(timer) = new(runtime) else { break };
             kept.push(timer);
         }
@@ -88,7 +88,7 @@ impl Timers {
     fn keep(&self, timer: Timer) {
         let mut kept = self.kept();
         if kept.len() >= KEPT_MAX {
-            // Timers of ended runtimes go first, as they are never taken again.
+            // Remove the oldest: timers of ended runtimes collect there, because nobody takes them again.
             kept.remove(0);
         }
         kept.push(timer);
@@ -113,7 +113,7 @@ fn new(runtime: Id) -> io::Result<Timer> {
     Ok(Timer { descriptor, runtime })
 }
 
-/// Lets a timer go off once after `left`.
+/// Makes a timer fire once after `left`.
 fn set(timer: &AsyncFd<OwnedFd>, left: Duration) -> io::Result<()> {
     let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     let value = libc::timespec { tv_sec: left.as_secs() as libc::time_t, tv_nsec: left.subsec_nanos().into() };
@@ -125,7 +125,7 @@ fn set(timer: &AsyncFd<OwnedFd>, left: Duration) -> io::Result<()> {
     Ok(())
 }
 
-/// Takes the note that a timer has gone off.
+/// Reads the notice that a timer has fired.
 fn read(timer: &AsyncFd<OwnedFd>) -> io::Result<()> {
     let mut count = 0u64;
     // SAFETY: the pointer is to eight bytes that outlive the call.

@@ -1,7 +1,7 @@
 //! The file of a recording: a header, then events, each with its data. The byte map is `docs/formats/record.md`.
 //!
-//! Promises: nothing that is read is trusted before its checksum and its bounds have been checked; a damaged file is an
-//! error that names file, offset, expected and found.
+//! Promises: bytes from the file are used only after their checksum and bounds were checked; a damaged file is an error
+//! that names file, offset, expected and found.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read};
@@ -190,7 +190,7 @@ pub(super) fn parse(mut source: impl Read, name: &str) -> Result<Recording, Prob
     Ok(recording)
 }
 
-/// Reads one event and its length in the file; nothing if the file ends, also in the middle of an event.
+/// Reads one event and its length in the file; `None` if the file ends, even in the middle of an event.
 fn parse_event(
     source: &mut impl Read,
     identity: u64,
@@ -222,7 +222,7 @@ fn parse_event(
         let detail = format!("event {index}: {data_bytes} bytes of data do not fit its kind and length");
         return damage(position, bytes.len(), detail);
     }
-    // Read piece by piece, so a false length costs no more memory than the file has bytes.
+    // Read piece by piece, so that a wrong length cannot allocate more memory than the file has bytes.
     let mut data = Vec::new();
     source.by_ref().take(data_bytes).read_to_end(&mut data).map_err(Problem::Os)?;
     if (data.len() as u64) < data_bytes {

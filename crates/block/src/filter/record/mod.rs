@@ -1,11 +1,11 @@
-//! `record(A,file=F)`: writes down every write with its data, every flush, discard and growth, in the order in which
+//! `record(A,file=F)`: records every write with its data, and every flush, discard and growth, in the order in which
 //! they begin and end.
 //!
-//! Owns: the filter and the [`Recorder`], a handle that tests keep to take the recording out and to set marks.
-//! Promises: an operation's begin is recorded before the device below sees it, its end before its user does. So a flush
-//! covers exactly the writes whose end is recorded before the flush's begin. An operation whose future is dropped has
-//! no end: it may have happened or not. Reads are not recorded. When the recording is full, or cannot be written,
-//! operations fail: a recording with holes would be wrong. The file's format is `docs/formats/record.md`.
+//! Owns: the filter and the [`Recorder`], a handle with which tests set marks and take the recording out. Promises: the
+//! begin of an operation is recorded before the device below sees it, and its end before its user sees it. So a flush
+//! covers exactly the writes whose end is recorded before the flush begins. An operation whose future is dropped has no
+//! end: it may have happened or not. Reads are not recorded. When the recording is full, or cannot be written,
+//! operations fail, because a recording with gaps would be wrong. The file's format is `docs/formats/record.md`.
 
 mod format;
 mod recording;
@@ -25,13 +25,13 @@ use crate::error::{Error, ErrorKind, Operation};
 use crate::request::{Request, ready};
 use crate::spec::quoted;
 
-/// The most bytes of data that a recording in memory holds, unless it is given another limit.
+/// The default limit of a recording in memory, in bytes of data.
 pub const RECORDING_BYTES_MAX: u64 = 4 << 30;
 
-/// The most bytes of data that a recording in a file holds, unless it is given another limit.
+/// The default limit of a recording in a file, in bytes of data.
 pub(crate) const FILE_BYTES_MAX: u64 = 64 << 30;
 
-/// The bytes of an event that count against the limit beside its data.
+/// How many bytes an event counts against the limit, in addition to its data.
 const EVENT_BYTES: u64 = format::EVENT_BYTES as u64;
 
 /// A recording in progress; clones are the same recording.
@@ -62,7 +62,7 @@ struct State {
     bytes_max: u64,
 }
 
-/// A file that takes the events in place of memory.
+/// A file that stores the events instead of memory.
 struct Sink {
     file: File,
     path: PathBuf,
@@ -83,7 +83,7 @@ impl Recorder {
         Recorder::with_bytes_max(RECORDING_BYTES_MAX)
     }
 
-    /// Starts a recording in memory with its own limit.
+    /// Starts a recording in memory with the given limit.
     pub fn with_bytes_max(bytes_max: u64) -> Recorder {
         Recorder::start(Recording::default(), None, bytes_max)
     }
@@ -114,14 +114,14 @@ impl Recorder {
         Recorder(Arc::new(Mutex::new(State { recording, sink, next_id: 0, next_index: 0, bytes: 0, bytes_max })))
     }
 
-    /// Records what passes to `device`; the recording is the device that it returns.
+    /// Records what passes to `device`; the recorded device is the returned one.
     pub fn wrap(&self, device: SharedDevice) -> SharedDevice {
         Arc::new(RecordFilter::new(device, self.clone()))
     }
 
-    /// Sets a mark: from here on a promise holds that the caller knows by this number.
+    /// Sets a mark: from here on, the promise holds that the caller identifies by this number.
     pub fn mark(&self, mark: u64) {
-        // Where the recording cannot take it the next operation fails and says why.
+        // If the mark cannot be recorded, the next operation fails and says why.
         let _ = self.lock().push(Event::Mark(mark));
     }
 
@@ -132,7 +132,7 @@ impl Recorder {
 
     /// Takes the recording in memory out of the recorder, which continues with an empty list.
     ///
-    /// Operations under way keep their numbers, so their ends may stand in the next recording.
+    /// Operations in flight keep their numbers; their ends may be in the next recording.
     pub fn take(&self) -> Recording {
         let mut state = self.lock();
         state.bytes = 0;
@@ -190,7 +190,7 @@ impl Sink {
 }
 
 impl Recording {
-    /// Reads a recording from a file. An event that is cut off at the end of the file ends the recording.
+    /// Reads a recording from a file. An incomplete event at the end of the file ends the recording.
     ///
     /// *Errors*: [`ErrorKind::Invalid`] that names file, offset, expected and found; what the file system reports.
     pub fn load(path: &Path) -> Result<Recording, Error> {
@@ -198,12 +198,12 @@ impl Recording {
     }
 }
 
-/// Reads a recording from memory; nothing if it is damaged. For fuzz targets.
+/// Reads a recording from memory; `None` if it is damaged. For fuzz targets.
 pub fn parse_recording(bytes: &[u8]) -> Option<Recording> {
     format::parse(bytes, "fuzz").ok()
 }
 
-/// Writes a recording as a file of it would be. For fuzz targets.
+/// Writes a recording in the file format. For fuzz targets.
 pub fn write_recording(recording: &Recording, identity: [u8; 16]) -> Vec<u8> {
     let geometry = Geometry {
         block_bytes: recording.block_bytes,
@@ -257,7 +257,7 @@ impl RecordFilter {
         })
     }
 
-    /// Requests that no device takes are not recorded: they have no effect anywhere.
+    /// Invalid requests are not recorded: they have no effect.
     fn check(&self, operation: Operation, offset: u64, length: u64, context: Context) -> Result<Request, Error> {
         let request = Request::new(operation, offset, length, context);
         request.check(|| Filter::spec(self), &self.inner.geometry())?;

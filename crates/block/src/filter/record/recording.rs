@@ -9,11 +9,11 @@ pub enum Event {
     WriteBegun {
         /// The operation's number.
         id: u64,
-        /// The offset of the next write, in bytes.
+        /// The offset of its first byte.
         offset: u64,
         /// What it writes.
         data: Bytes,
-        /// Whether its end makes it durable.
+        /// Whether it is durable when it completes.
         fua: bool,
     },
     /// A write of zeroes was handed to the device.
@@ -46,7 +46,7 @@ pub enum Event {
         /// The new size in bytes.
         size_bytes: u64,
     },
-    /// An operation ended, and its user learns it.
+    /// An operation ended, and its user is told next.
     Completed {
         /// The operation's number.
         id: u64,

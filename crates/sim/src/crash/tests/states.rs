@@ -1,4 +1,4 @@
-//! The images that come out of small recordings which can be checked by hand.
+//! The images of small recordings that can be checked by hand.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -29,7 +29,7 @@ fn states(events: Vec<Event>, model: CrashModel) -> CrashStates {
     CrashStates::new(vec![0; BLOCK * BLOCKS], &recording(events), options)
 }
 
-/// The first bytes of the first blocks of untorn states, at crashes with a certain last mark.
+/// The first bytes of the first three blocks in untorn states whose last mark is `mark`.
 fn heads(events: &[Event], model: CrashModel, mark: Option<u64>) -> BTreeSet<[u8; 3]> {
     let mut heads = BTreeSet::new();
     for state in states(events.to_vec(), model).filter(|state| state.last_mark() == mark) {
@@ -189,7 +189,8 @@ fn every_sector_has_only_what_the_rules_allow() {
     }
 }
 
-/// What each block may hold, derived again from the rules: the last certain write to it, or any in doubt after that.
+/// The allowed contents of each block, derived independently from the rules: the last certain write to it, or any
+/// uncertain one after that.
 fn allowed(recording: &Recording, model: CrashModel, point: usize) -> Vec<BTreeSet<u8>> {
     let events = &recording.events[..point];
     let ended = |id: u64| events.iter().position(|event| *event == Event::Completed { id, succeeded: true });

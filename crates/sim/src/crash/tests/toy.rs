@@ -1,7 +1,7 @@
-//! A log in thirty lines, right and with four bugs: the states have to find each bug and none in the right one.
+//! A log in thirty lines, correct and with four bugs: the states must find each bug, and nothing in the correct log.
 //!
-//! The log is records of one block each: magic, sequence, key, value, checksum. A put is promised (by mark) when it is
-//! written, for crashes of the process, and after a sync also for losses of power.
+//! The log consists of records of one block each: magic, sequence, key, value, checksum. A mark promises a put when it
+//! is written, for crashes of the process, and after a sync also for losses of power.
 
 use std::sync::Arc;
 
@@ -13,7 +13,8 @@ use crate::random::Random;
 
 const BLOCK: u64 = 4096;
 const BLOCKS: u64 = 64;
-/// Marks at or above this say that everything up to a sequence is synced; those below, that a sequence is written.
+/// Marks at or above this promise that everything up to a sequence is synced; lower marks promise that a sequence is
+/// written.
 const SYNCED: u64 = 1 << 32;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,7 +22,7 @@ enum Bug {
     None,
     /// A sync forgets to flush.
     FlushDropped,
-    /// Recovery believes a record without its checksum.
+    /// Recovery accepts a record without checking its checksum.
     ChecksumSkipped,
     /// A sync is promised before the flush ends.
     PromisedEarly,
@@ -42,7 +43,7 @@ impl Log {
         let mut block = Buffer::zeroed(BLOCK as usize);
         block[..8].copy_from_slice(b"TOYRECOR");
         block[8..16].copy_from_slice(&self.sequence.to_le_bytes());
-        // The value fills the block, so that a torn one shows.
+        // The value fills the block, so that a torn record is noticed.
         for place in block[16..4088].chunks_exact_mut(8) {
             place.copy_from_slice(&value.to_le_bytes());
         }
@@ -85,7 +86,7 @@ async fn workload(seed: u64, bug: Bug) -> Recording {
     recorder.take()
 }
 
-/// Reads the log as far as it goes: the values of the records from the first on.
+/// Reads the log up to the first invalid record: the values of the records.
 async fn recover(device: &MemoryDevice, bug: Bug) -> Vec<u64> {
     let mut values = Vec::new();
     for index in 0..BLOCKS {
@@ -95,7 +96,7 @@ async fn recover(device: &MemoryDevice, bug: Bug) -> Vec<u64> {
         if &block[..8] != b"TOYRECOR" || number(8) != index + 1 || !is_sound {
             break;
         }
-        // All places have the same value unless the record is torn.
+        // All positions have the same value unless the record is torn.
         let is_torn = block[16..4088].chunks_exact(8).any(|place| place != &block[16..24]);
         values.push(if is_torn { 0 } else { number(16) });
     }

@@ -1,7 +1,7 @@
-//! What a client does: one operation after another, each noted when it begins and when it ends.
+//! The operations of a client: one after another, each recorded when it begins and when it ends.
 //!
 //! Promises: each answer is in the history before its client continues. A client that is dropped in the middle leaves
-//! its operation open, as a process does that is killed.
+//! its operation open, as a killed process does.
 
 use futures_util::future::join_all;
 use nectary_store::{ErrorKind, FillHead, FillRole, Object};
@@ -10,15 +10,15 @@ use super::history::{Get, Outcome, Purge, Scope, Seen, Time, Version, name_of};
 use super::world::{KEYS, TAGS, World, body_of, key_name, key_ref, key_variant, metadata, numbers};
 use crate::store::{primary, tag};
 
-/// Purges at once in a storm, at most.
+/// The maximum number of concurrent purges in a storm.
 const STORM: u64 = 14;
-/// Gets of one key at once.
+/// The number of concurrent gets of one key in a stampede.
 const STAMPEDE: u64 = 6;
-/// The shortest body of a client that moves the ring on, and how much longer the longest is, in bytes: each is several
-/// records, so that its put waits for the disk and is not refused.
+/// For clients that advance the ring: the shortest body, and how much longer the longest is, in bytes. Each body is
+/// several records, so that its put waits for the disk instead of being refused.
 const PUSHED_BYTES: (u64, u64) = (12 << 10, 8 << 10);
 
-/// Notes that an operation of a key is under way.
+/// Counts an operation on a key as in flight.
 struct Busy<'a>(&'a World, u32);
 
 impl<'a> Busy<'a> {
@@ -49,7 +49,7 @@ pub async fn run(world: &World) {
     }
 }
 
-/// Puts one object after another, so that the ring goes round, and leaves half of the keys to others.
+/// Puts one object after another, so that the ring advances quickly; uses only half of the keys.
 pub async fn push(world: &World) {
     loop {
         world.pause(8).await;
@@ -58,7 +58,7 @@ pub async fn push(world: &World) {
     }
 }
 
-/// Purges a key and looks whether it is gone: the second get finds nothing in memory.
+/// Purges a key and then gets it twice; the second get finds nothing in memory.
 async fn purge_and_get(world: &World, key: u32) {
     purge(world, Scope::Name(name_of(key))).await;
     for _ in 0..2 {
@@ -70,7 +70,7 @@ async fn operate(world: &World) {
     if world.is_lapping && world.chance(20) {
         return purge_and_get(world, world.below(u64::from(KEYS / 2)) as u32).await;
     }
-    // Few keys are requested often, so that operations meet.
+    // A few keys are requested often, so that operations overlap.
     let key = if world.chance(50) { world.below(4) } else { world.below(KEYS.into()) } as u32;
     match world.below(100) {
         0..=35 => get(world, key).await,
@@ -152,7 +152,7 @@ pub async fn put(world: &World, key: u32, length: usize) {
     world.end_version(number, put.map(|sequence| sequence.0).map_err(|error| is_refusal(&error)));
 }
 
-/// A get that is under way.
+/// A get in flight.
 struct Begun {
     began: Time,
     life: usize,
@@ -191,7 +191,7 @@ fn compare(world: &World, key: u32, number: u32, content: u32, start: u64, bytes
     assert!(!is_all || end == whole.len(), "key {key}: version {number} ends after {end} of {} bytes", whole.len());
 }
 
-/// Reads an object, or a part of it; what breaks off is a miss.
+/// Reads an object, or a part of it; a read that breaks off is a miss.
 async fn read(world: &World, key: u32, object: &Object) -> Option<Seen> {
     let (number, content) = numbers(object.metadata()).expect("metadata is whole");
     let length = object.body_bytes();

@@ -1,7 +1,8 @@
-//! Crash states of stores with many clients: each is opened and compared, written to, ended again, opened and compared once more.
+//! Crash states of stores with many clients: each is opened and compared, written to, ended again, and opened and
+//! compared once more.
 //!
-//! Owns: the recording of a run, and the account of its states. Leaves to others: the possible states (`crate::crash`),
-//! and the allowed contents (`history`).
+//! Owns: recording a run, and counting its states. Leaves to others: the possible states (`crate::crash`), and the
+//! allowed contents (`history`).
 
 use std::collections::HashSet;
 use std::pin::pin;
@@ -19,29 +20,29 @@ use crate::crash::{CrashModel, CrashOptions, CrashState, CrashStates};
 use crate::late::in_virtual_time;
 use crate::random::Random;
 
-/// Keys that are put again in each image.
+/// How many keys are put again in each image.
 const PUTS: u32 = 8;
-/// The number of violations that are kept in words.
+/// How many violations are described in words.
 const BROKEN_MAX: usize = 10;
 
-/// The account of a run.
+/// The results of a run.
 #[derive(Debug, Default, Clone)]
 pub struct CrashReport {
     /// Recorded runs of clients.
     pub workloads: u64,
-    /// Operations of the device that began while another was under way.
+    /// Operations on the device that began while another was in flight.
     pub in_flight: u64,
-    /// States looked at.
+    /// States checked.
     pub states: u64,
-    /// Of these, those with a new image.
+    /// How many of them had a new image.
     pub distinct: u64,
-    /// Gets that hit in them.
+    /// Gets that hit in those states.
     pub hits: u64,
-    /// Gets that had to.
+    /// Gets that had to hit.
     pub demanded: u64,
-    /// Violations, counted.
+    /// The number of violations.
     pub broken_count: u64,
-    /// The first of it in words.
+    /// The first of them in words.
     pub broken: Vec<String>,
 }
 
@@ -55,7 +56,7 @@ impl Account for CrashReport {
     }
 }
 
-/// Looks at the crash states of workloads from `seed` on, until there were this many distinct images.
+/// Checks the crash states of workloads from `seed` on, until `images` distinct images were checked.
 pub fn run(
     seed: u64,
     images: u64,
@@ -77,7 +78,7 @@ pub fn run(
 fn workload(seed: u64, states: usize, seen: &mut HashSet<u64>, report: &mut CrashReport) {
     let Recorded { world, base, began, recording } = in_virtual_time(record(seed));
     report.in_flight += overlapping(&recording);
-    // States of one epoch are much alike: some of each, spread over the whole recording.
+    // States of one epoch are similar: take some of each epoch, spread over the whole recording.
     let options = CrashOptions { max_per_epoch: 8, seed, ..CrashOptions::default() };
     let all: Vec<_> = CrashStates::new(base, &recording, options).collect();
     for number in 0..states.min(all.len()) {
@@ -92,16 +93,16 @@ fn workload(seed: u64, states: usize, seen: &mut HashSet<u64>, report: &mut Cras
     }
 }
 
-/// What a workload left.
+/// The result of a workload.
 struct Recorded {
     world: World,
-    /// The device when the recording began, and that moment.
+    /// The device's contents when the recording began, and that moment.
     base: Vec<u8>,
     began: Time,
     recording: Recording,
 }
 
-/// Clients at work, for some time before the recording and some time in it, with a kill in the middle.
+/// Runs clients for some time before the recording and some time during it, with a kill in between.
 async fn record(seed: u64) -> Recorded {
     let world = World::new(seed).await;
     world.open(End::Process).await;
@@ -152,7 +153,7 @@ async fn look(recorded: &World, state: &CrashState, began: Time, seed: u64, repo
     checked.broken
 }
 
-/// How many writes and flushes began while another was under way.
+/// How many writes and flushes began while another was in flight.
 fn overlapping(recording: &Recording) -> u64 {
     use nectary_block::Event;
     let (mut under_way, mut overlapping) = (0_u64, 0);

@@ -1,4 +1,4 @@
-//! How the lives of a store end: a kill, a clean stop, a loss of power, a purge log that was cut.
+//! How the lives of a store end: a kill, a clean stop, a loss of power, a truncated purge log.
 
 use nectary_block::{BlockDevice, Buffer, Context, WriteFlags};
 
@@ -6,7 +6,7 @@ use super::client::{purge, put};
 use super::history::{End, Scope};
 use super::world::{KEYS, World};
 
-/// A block of the purge log, and its first bytes.
+/// The size of a block of the purge log, and its magic.
 const BLOCK_BYTES: u64 = 4096;
 const PURGE_BLOCK: &[u8; 4] = b"NPRG";
 
@@ -16,12 +16,12 @@ pub enum Way {
     Killed,
     Stopped,
     PowerLost,
-    /// Killed, and then the last block of the purge log is lost, although later appends mention it.
+    /// Killed, and then the last block of the purge log is lost, although later appends refer to it.
     LogCut,
 }
 
 impl World {
-    /// Ends a life. The clients are gone, except in a clean stop, whose begin they saw.
+    /// Ends a life. The clients have ended before, except in a clean stop, whose begin they still see.
     pub async fn end(&self, way: Way) -> End {
         let cuts_log = way == Way::LogCut && self.purge_and_append().await;
         self.look();
@@ -42,14 +42,14 @@ impl World {
 
     async fn settle(&self) {
         self.hold.borrow().release();
-        // A call in a recording has to have happened, or not, from then on: here all of it does.
+        // In a recording, every call must have either happened or not from this moment on; here all of them happen.
         let loses = self.recorder.borrow().is_none().then(|| self.below(u64::MAX));
         let under_way = self.under_way.borrow().clone();
         under_way.settle(loses).await;
     }
 
-    /// A purge, and an append that states how far the log of purges goes; nothing else happens in between. Whether
-    /// there is one.
+    /// Makes a purge and then an append that records the end of the purge log, without other calls in between. Returns
+    /// whether there was such an append.
     async fn purge_and_append(&self) -> bool {
         let store = self.store();
         let appends = || store.stat().counts.appends;
@@ -61,7 +61,7 @@ impl World {
         store.sync().await.is_ok() && appends() > before
     }
 
-    /// Wipes the last block of the purge log in both copies.
+    /// Zeroes the last block of the purge log in both copies.
     async fn cut_purge_log(&self) {
         let disk = self.disk.borrow().clone();
         let image = disk.image();

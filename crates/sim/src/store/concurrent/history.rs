@@ -1,21 +1,21 @@
-//! The calls and answers of clients, and whether one store that does one thing at a time could have answered so.
+//! The calls and answers of clients, and whether a store that does one call at a time could have given these answers.
 //!
 //! A key is a register: puts and purges change it, gets read it, and a cache may lose it. Each version is written once,
-//! and the store gives each accepted version a sequence, so the order of the versions of a key is known; a get is
-//! explained by a possible position in that order. Each operation has a beginning and an end, numbered by one counter;
-//! one that a crash cut off has no end.
+//! and the store gives each accepted version a sequence, so the order of a key's versions is known. A get is explained
+//! by a possible position in that order. Each operation has a begin and an end, numbered by one counter; an operation
+//! that a crash interrupted has no end.
 //!
-//! | rule | a get of version `v` is refused where |
+//! | rule | a get of version `v` is a violation if |
 //! |---|---|
-//! | future | it ended before `v` began |
-//! | refused | the caller got the answer that `v` is not stored |
-//! | replaced | a version of a higher sequence was accepted before the get began, and no crash may have lost that |
-//! | order | a get that ended before saw a version of a higher sequence, and no crash may have lost that |
-//! | came back | a get in this life or before saw another version from before that life: what a crash lost stays lost |
+//! | future | the get ended before `v` began |
+//! | refused | the store had answered that `v` is not stored |
+//! | replaced | a version with a higher sequence was accepted before the get began, and no crash may have lost that version |
+//! | order | an earlier get saw a version with a higher sequence, and no crash may have lost that version |
+//! | came back | an earlier get showed that a crash had lost `v`: a lost version must stay lost |
 //! | purged | a purge that covers `v` began after `v` and returned before the get began |
 //!
-//! A miss is explained by a purge, a newer version, a refusal, a crash, admission, or the ring: a version that was
-//! written so long ago that its segment may be reclaimed, or the next ones. Any other miss breaks a promise, too.
+//! A miss is explained by a purge, a newer version, a refusal, a crash, admission, or the ring: the version was written
+//! so long ago that its segment, or one of the next ones, may be reclaimed. Any other miss is also a violation.
 
 /// A moment: the number of events before it.
 pub type Time = u64;
@@ -23,11 +23,11 @@ pub type Time = u64;
 /// The fate of a version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// Nobody was told.
+    /// The caller got no answer.
     Unknown,
     /// It was accepted.
     Accepted { sequence: u64, is_admitted: bool },
-    /// It was refused, or given up by its writer.
+    /// It was refused, or its writer gave it up.
     Refused,
 }
 
@@ -37,10 +37,10 @@ pub struct Version {
     pub key: u32,
     /// Its unique number.
     pub number: u32,
-    /// The version whose body it has, and the length of that in bytes.
+    /// The version whose body it has, and the length of the body in bytes.
     pub content: u32,
     pub length: usize,
-    /// A bit for each tag.
+    /// One bit per tag.
     pub tags: u32,
     pub began: Time,
     pub ended: Option<Time>,
@@ -56,7 +56,7 @@ pub struct Version {
 pub enum Scope {
     /// All variants of a name.
     Name(u32),
-    /// All names that begin like this one.
+    /// All names that begin with this one.
     Prefix(u32),
     Tag(u32),
     All,
@@ -85,9 +85,9 @@ pub struct Get {
     pub ended: Time,
     pub life: usize,
     pub seen: Option<Seen>,
-    /// Whether it read a running fill: the object that it sees need not be stored.
+    /// Whether it read a fill in progress, whose object need not be stored.
     pub follows: bool,
-    /// Whether a miss needs no reason, as the get looked only into memory.
+    /// Whether a miss needs no explanation, because the get looked only in memory.
     pub may_miss: bool,
     /// The segment epoch that was being written when it ended.
     pub head: u64,
@@ -98,20 +98,20 @@ pub struct Get {
 pub enum End {
     /// The process was killed, or stopped.
     Process,
-    /// The same, and the purge log was cut.
+    /// The same, and the purge log was truncated.
     LogCut,
     Power,
 }
 
-/// From one opening of the store to the next.
+/// The time from one opening of the store to the next.
 #[derive(Debug, Clone)]
 pub struct Life {
     pub began: Time,
-    /// How the life before ended.
+    /// How the previous life ended.
     pub after: End,
-    /// The sequence up to which the store says that it has recovered everything.
+    /// The sequence up to which the store reports that it has recovered everything.
     pub recovered: u64,
-    /// Whether the store reports lost purge records: then everything older is purged.
+    /// Whether the store reports lost purge records; then everything older counts as purged.
     pub purges_lost: bool,
     pub segment_count: u64,
     pub whole_bytes_max: u64,
@@ -143,7 +143,7 @@ pub struct Checked {
     pub hits: u64,
     /// Gets that had to hit.
     pub demanded: u64,
-    /// What cannot be explained.
+    /// The answers that cannot be explained.
     pub broken: Vec<String>,
 }
 
@@ -171,7 +171,7 @@ impl History {
         self.now
     }
 
-    /// The events before a moment, as a crash at that moment finds them.
+    /// The events before a moment, for a crash at that moment.
     pub fn until(&self, moment: Time) -> History {
         let ended = |ended: Option<Time>| ended.filter(|&ended| ended <= moment);
         let versions = self.versions.iter().filter(|version| version.began <= moment).map(|version| {
@@ -196,11 +196,11 @@ impl History {
         self.check_from(0)
     }
 
-    /// The same, for the events after a given time only.
+    /// The same, only for events after a moment.
     pub fn check_from(&self, moment: Time) -> Checked {
         let mut checked = Checked::default();
         for (number, life) in self.lives.iter().enumerate().skip(1).filter(|(_, life)| life.began > moment) {
-            // A power cut may have taken a written version since, but not a flushed one.
+            // A power cut since then may have lost a written version, but not a flushed one.
             let before = self.lives[number - 1].began;
             let survives = |told: &Told| match life.after != End::Power && told.at > before {
                 true => told.written,
@@ -270,11 +270,11 @@ impl<'a> Register<'a> {
         self.versions.iter().copied().find(|version| version.number == number)
     }
 
-    /// A version's place in the order of all, as far as that is known.
+    /// A version's position in the order of all versions, if known.
     fn sequence(&self, version: &Version) -> Option<u64> {
         match version.outcome {
             Outcome::Accepted { sequence, .. } => Some(sequence),
-            // A rewritten object has a higher one, but below that of all later puts.
+            // A rewritten object has a higher sequence, but a lower one than all later puts.
             _ => self
                 .gets
                 .iter()
@@ -285,15 +285,15 @@ impl<'a> Register<'a> {
         }
     }
 
-    /// Whether a version is certain to be on the disk in a life: it was written, and every crash up to then came later.
+    /// Whether a version is certain to be on the disk in a life: it was written, and no crash up to that life lost it.
     fn survives(&self, version: &Version, life: usize) -> bool {
         version.life == life
             || (!matches!(version.outcome, Outcome::Accepted { is_admitted: false, .. }) && self.hides(version, life))
     }
 
-    /// Whether the version that `newer` replaced stays away in a life: no crash up to then went back before `newer`. If
-    /// `newer` was not admitted it replaced nothing on the disk, but a reclaimed version is there again if the segment
-    /// that was to overwrite it was not written.
+    /// Whether the version that `newer` replaced stays hidden in a life: no crash up to that life lost `newer`. If
+    /// `newer` was not admitted, it replaced nothing on the disk; then an already reclaimed version can reappear if the
+    /// segment that was going to overwrite it was not written before a crash.
     fn hides(&self, newer: &Version, life: usize) -> bool {
         let Some(sequence) = self.sequence(newer) else { return newer.life == life };
         let lives = self.history.lives.get(newer.life + 1..=life).unwrap_or_default();
@@ -368,7 +368,7 @@ impl<'a> Register<'a> {
                 }
         };
         let may_purge = |purge: &&Purge| {
-            // A purge of a tag that the version does not have may have taken what hides nothing.
+            // A purge of a tag that the newest version does not have does not explain the miss.
             purge.scope.covers(newest)
                 && purge.began < get.ended
                 && purge.ended.is_none_or(|ended| ended > newest.began)

@@ -1,8 +1,8 @@
-//! Many clients on one store at once, and whether their answers can be explained.
+//! Many clients on one store at a time, and whether their answers can be explained.
 //!
-//! Owns: a run (clients, lives, and how they end) and the account of many. `world`: the store and its device; `client`:
-//! operations; `ending`: how lives end; `history`: what is allowed; `crash`: crash states of such runs. A run is repeated
-//! exactly by its seed.
+//! Owns: a run (clients, lives, and how they end), and the results of many. `world`: the store and its device;
+//! `client`: operations; `ending`: how lives end; `history`: the allowed answers; `crash`: crash states of such runs. A
+//! seed repeats a run exactly.
 
 mod client;
 pub mod crash;
@@ -23,52 +23,52 @@ use ending::Way;
 use history::End;
 use world::World;
 
-/// Operations of a run, at least.
+/// The minimum number of operations of a run.
 pub const OPERATIONS: u64 = 200;
-/// Clients of a run.
+/// The minimum and maximum number of clients of a run.
 pub const CLIENTS: (u64, u64) = (4, 8);
-/// Clients that move the ring on, in a run that holds reads.
+/// Clients that advance the ring, in a run that holds reads.
 const PUSHERS: u64 = 2;
-/// The number of violations that are kept in words.
+/// How many violations are described in words.
 const BROKEN_MAX: usize = 10;
 
-/// The account of many runs.
+/// The results of many runs.
 #[derive(Debug, Default, Clone)]
 pub struct Report {
     /// Runs done.
     pub runs: u64,
     /// Operations of clients.
     pub operations: u64,
-    /// Operations that began while another of the same key was under way.
+    /// Operations that began while another one on the same key was in flight.
     pub overlapping: u64,
-    /// Gets, except those that read a fill while it runs.
+    /// Gets, except those that read a fill in progress.
     pub gets: u64,
-    /// Of these, how many hit.
+    /// How many of them hit.
     pub hits: u64,
     /// Gets that had to hit.
     pub demanded: u64,
-    /// Lives ended by a kill, a clean stop, a loss of power, a cut purge log.
+    /// Lives ended by a kill, a clean stop, a loss of power, a truncated purge log.
     pub ends: [u64; 4],
     /// Segments that the ring overwrote.
     pub reclaimed: u64,
     /// Reads that the device held while others wrote.
     pub reads_held: u64,
-    /// Gets during which the ring overwrote each segment.
+    /// Gets during which the ring overwrote every segment.
     pub gets_lapped: u64,
-    /// Gets that another's read answered.
+    /// Gets that were answered by the read of another get.
     pub reads_shared: u64,
     /// Purges that returned.
     pub purges: u64,
-    /// Violations, counted.
+    /// The number of violations.
     pub broken_count: u64,
     /// The first of them in words.
     pub broken: Vec<String>,
-    /// A hash of all that happened.
+    /// A hash of all events.
     pub trace: u64,
 }
 
 impl Report {
-    /// Lives that did not end well, and what was done to the disk then.
+    /// How many lives did not end with a clean stop.
     pub fn faults(&self) -> u64 {
         self.ends[0] + self.ends[2] + self.ends[3]
     }
@@ -89,7 +89,7 @@ pub fn run(seed: u64, report: &mut Report) {
     let world = in_virtual_time(async {
         let world = World::new(seed).await;
         world.open(End::Process).await;
-        // In most runs the ring comes round soon.
+        // In most runs, fill the store first so that the ring soon overwrites segments.
         for _ in 0..world.below(200).saturating_sub(60) {
             client::put(&world, world.below(world::KEYS.into()) as u32, world.below(4096) as usize).await;
             world.pause(20).await;
@@ -100,7 +100,7 @@ pub fn run(seed: u64, report: &mut Report) {
             let after = world.end(way).await;
             world.open(after).await;
         }
-        // The contents at the end are looked at, too.
+        // Check the contents at the end as well.
         join_all((0..world::KEYS).map(|key| client::get(&world, key))).await;
         count(&world, report);
         *world.store.borrow_mut() = None;
@@ -124,13 +124,13 @@ pub fn run(seed: u64, report: &mut Report) {
     }
 }
 
-/// Clients work for a while; tells how their life is to end.
+/// Runs the clients for a while; returns how their life must end.
 async fn live(world: &World, report: &mut Report) -> Way {
     let clients = CLIENTS.0 + world.below(CLIENTS.1 - CLIENTS.0 + 1);
     let pushers = if world.is_lapping { PUSHERS } else { 0 };
     let pushers = join_all((0..pushers).map(|_| client::push(world)));
     let clients = pin!(join(join_all((0..clients).map(|_| client::run(world))), pushers));
-    // A lap takes a while.
+    // One cycle of the ring takes longer.
     let most_ms = if world.is_lapping { 1500 } else { 400 };
     let end = pin!(tokio::time::sleep(Duration::from_millis(20 + world.below(most_ms))));
     world.hold.borrow().begin();
@@ -158,7 +158,7 @@ fn count(world: &World, report: &mut Report) {
     report.purges += counts.purges;
 }
 
-/// Runs seeds from `seed` on; `progress` is told the account after each and says whether to go on.
+/// Runs seeds from `seed` on; `progress` gets the results after each and returns whether to continue.
 pub fn run_many(seed: u64, runs: u64, mut progress: impl FnMut(&Report) -> bool) -> Report {
     let mut report = Report::default();
     for seed in seed..seed + runs {
@@ -170,7 +170,7 @@ pub fn run_many(seed: u64, runs: u64, mut progress: impl FnMut(&Report) -> bool)
     report
 }
 
-/// Runs seeds from `seed` on with one bug planted, until one finds it.
+/// Runs seeds from `seed` on with one bug planted, until one catches it.
 pub fn run_planted(bug: Bug, seed: u64, runs: u64) -> Option<Caught> {
     (seed..seed + runs).find_map(|seed| replay_planted(bug, seed))
 }

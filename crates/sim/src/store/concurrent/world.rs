@@ -1,10 +1,10 @@
-//! The store under concurrent clients: its stack of devices, and how it is opened.
+//! The store with concurrent clients: its stack of devices, and how it is opened.
 //!
 //! Owns: one open store at a time, on a device whose operations take time and end in any order. Everything runs on the
 //! caller's thread in virtual time, so a seed repeats a run exactly. Leaves to others: how its lives end (`ending`).
 //!
-//! In one of [`LAPPING`] runs reads are held at the device while the ring goes round: it is small, and some clients do
-//! nothing but put.
+//! In one of [`LAPPING`] runs, reads are held at the device while the ring completes a cycle: the ring is small, and
+//! some clients only put.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -25,17 +25,17 @@ use crate::store::{body, primary};
 /// Size of the store in bytes: some ten segments.
 pub const STORE_BYTES: u64 = 512 << 10;
 const SEGMENT_BYTES: u64 = 32 << 10;
-/// A segment of a store that has as few of them as there may be, in bytes.
+/// The segment size of a store with the fewest allowed segments, in bytes.
 const LONG_SEGMENT_BYTES: u64 = 64 << 10;
 /// One in this many runs holds reads.
 const LAPPING: u64 = 8;
-/// How long its objects wait to be written: so little that the ring goes round while few operations are done.
+/// How long objects wait to be written in such a run: so little that the ring completes a cycle within few operations.
 const LAPPING_WRITE_DELAY: Duration = Duration::from_millis(2);
-/// Its memory for objects, in bytes: room for a few, so that most gets read.
+/// Memory for objects in such a run, in bytes: room for few, so that most gets read the disk.
 const LAPPING_OBJECTS_BYTES: u64 = 48 << 10;
-/// Which reads are held in it: those of objects. The ring does not go round while the index or a segment is read.
+/// Which reads are held in such a run: those of objects, not those of the index or of whole segments.
 const HELD: Which = Which { offset_min: STORE_BYTES / 2, bytes_max: 12 << 10 };
-/// The share of them that are held, in percent.
+/// The share of these reads that is held, in percent.
 const HELD_PERCENT: u64 = 20;
 /// A held read ends after fewer than this many bytes have been written: more than a cycle of the ring.
 const HELD_BYTES_MAX: u64 = STORE_BYTES;
@@ -49,29 +49,29 @@ pub struct World {
     pub random: RefCell<Random>,
     pub history: RefCell<History>,
     pub store: RefCell<Option<Store>>,
-    /// How many operations of each key are under way.
+    /// How many operations on each key are in flight.
     pub busy: RefCell<[u32; KEYS as usize]>,
     pub operations: Cell<u64>,
-    /// Operations that began while another of the same key was under way.
+    /// Operations that began while another one on the same key was in flight.
     pub overlapping: Cell<u64>,
-    /// Puts that the open store did not admit so far.
+    /// How many puts the open store has not admitted so far.
     unadmitted: Cell<u64>,
-    /// Gets during which the ring overwrote each segment.
+    /// Gets during which the ring overwrote every segment.
     pub lapped: Cell<u64>,
-    /// Whether reads are held while the ring goes round.
+    /// Whether reads are held while the ring completes a cycle.
     pub is_lapping: bool,
     pub(super) hold: RefCell<Hold>,
     next_version: Cell<u32>,
     pub(super) disk: RefCell<Arc<Disk>>,
     pub(super) under_way: RefCell<UnderWay>,
-    /// The recorder, once something is to be recorded.
+    /// The recorder, if a recording is running.
     pub(super) recorder: RefCell<Option<Recorder>>,
     pub options: OpenOptions,
     seed: u64,
 }
 
 impl World {
-    /// Makes a store by a seed, without opening it.
+    /// Makes a store from a seed, without opening it.
     pub async fn new(seed: u64) -> World {
         let mut random = Random::new(seed);
         let options = open_options(&mut random, seed);
@@ -98,7 +98,7 @@ impl World {
         world
     }
 
-    /// A device that a crash left, with what had happened by then.
+    /// A world with the device after a crash, and the history before that crash.
     pub fn of_image(snapshot: &Snapshot, history: History, options: OpenOptions, seed: u64) -> World {
         let disk = Disk::from_snapshot(snapshot, DiskOptions { seed, late_percent: 0, ..DiskOptions::default() });
         let next_version = history.versions.iter().map(|version| version.number).max().unwrap_or(0);
@@ -126,7 +126,7 @@ impl World {
         }
     }
 
-    /// Records what the store does to its device from its next opening on; returns the device's contents now.
+    /// Records the operations on the device from the store's next opening on; returns the device's current contents.
     pub fn record(&self, recorder: &Recorder) -> Vec<u8> {
         *self.recorder.borrow_mut() = Some(recorder.clone());
         self.mark(&self.history.borrow());
@@ -173,7 +173,7 @@ impl World {
         *self.store.borrow_mut() = Some(store);
     }
 
-    /// Notes how far the store says it has come.
+    /// Records the sequences that the store reports.
     pub fn look(&self) {
         let Some(store) = &*self.store.borrow() else { return };
         let sequences = store.sequences();
@@ -183,7 +183,7 @@ impl World {
         self.mark(&history);
     }
 
-    /// Tells the recorder that everything up to now has happened.
+    /// Sets a mark in the recording: everything up to now has happened.
     pub fn mark(&self, history: &History) {
         if let Some(recorder) = &*self.recorder.borrow() {
             recorder.mark(history.now);
@@ -211,7 +211,7 @@ impl World {
         self.next_version.get()
     }
 
-    /// Ends a version that was accepted, or not.
+    /// Records whether a version was accepted.
     pub fn end_version(&self, number: u32, outcome: Result<u64, bool>) {
         let store = self.store();
         let counts = store.stat().counts;
@@ -235,13 +235,13 @@ impl World {
         self.store().stat().head_epoch
     }
 
-    /// Notes that a get began when the ring was at `head`, and ends now.
+    /// Counts a get that began when the ring was at `head` and ends now, if the ring completed a cycle meanwhile.
     pub fn note_lap(&self, head: u64) {
         let segment_count = self.history.borrow().lives.last().map_or(0, |life| life.segment_count);
         self.lapped.set(self.lapped.get() + u64::from(self.head() >= head + segment_count));
     }
 
-    /// Waits for up to some milliseconds.
+    /// Waits for up to `most_ms` milliseconds.
     pub async fn pause(&self, most_ms: u64) {
         let ms = self.below(most_ms + 1);
         tokio::time::sleep(Duration::from_millis(ms)).await;
@@ -259,7 +259,7 @@ fn open_options(random: &mut Random, seed: u64) -> OpenOptions {
     };
     OpenOptions {
         memory_bytes: 8 << 20,
-        // So small that objects leave memory all the time.
+        // So small that objects are evicted from memory all the time.
         objects_bytes_max: Some((32 << 10) << random.below(4)),
         write_delay: Duration::from_millis(random.below(30)),
         flush_interval: random.chance(30).then(|| Duration::from_millis(40)),
@@ -269,7 +269,7 @@ fn open_options(random: &mut Random, seed: u64) -> OpenOptions {
         cluster_read: if random.chance(50) { ClusterRead::Cluster } else { ClusterRead::Auto },
         warm_up: {
             let warm_up = random.chance(40);
-            // A draw for a choice that is gone: it keeps the meaning of seeds.
+            // An unused draw for a removed choice, so that existing seeds keep their meaning.
             random.chance(50);
             warm_up
         },
@@ -280,7 +280,7 @@ fn open_options(random: &mut Random, seed: u64) -> OpenOptions {
     }
 }
 
-/// The name of a key, of which two are variants.
+/// The name of a key; two keys are variants of the same name.
 pub fn key_name(key: u32) -> Vec<u8> {
     primary(super::history::name_of(key))
 }
@@ -290,7 +290,7 @@ pub fn key_variant(key: u32) -> &'static [u8] {
     if key.is_multiple_of(2) { b"" } else { b"gzip" }
 }
 
-/// A key as the store takes it.
+/// A key in the store's form.
 pub fn key_ref(name: &[u8], key: u32) -> KeyRef<'_> {
     KeyRef::new(name, key_variant(key))
 }
