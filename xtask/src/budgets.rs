@@ -28,6 +28,7 @@ const SECONDS: &[(&str, u64)] = &[
     ("nectary-fuse", 5),
     ("nectary-proxy", 30),
     ("nectary-bench", 10),
+    ("nectary-volume", 5),
     ("nectary-foyer", 20),
     ("nectary", 20),
     ("nectary-capi", 5),

@@ -11,6 +11,8 @@ pub enum ErrorKind {
     Usage,
     /// Something that it needs is not there: a program, a right, a part of the kernel.
     Missing,
+    /// It is in use elsewhere: mounted, or open in another process.
+    Busy,
     /// The bytes read differ from the bytes written: the run is void.
     Void,
     /// A step failed.

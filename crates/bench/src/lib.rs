@@ -14,6 +14,7 @@
 //! | `statistics` | medians of paired ratios, intervals |
 //! | `store` | the experiment `bench store`: presets, rounds, tables |
 //! | `dear` | the experiment `bench cache --seed dear`: programs on the live cache |
+//! | `io` | the experiment `bench io`: request sizes on files and devices, and the figures of the NCAR report |
 //! | `limits` | the experiment `bench limits`: the store beside fio |
 
 pub mod contender;
@@ -22,6 +23,7 @@ pub mod disk;
 mod error;
 pub mod group;
 pub mod guardian;
+pub mod io;
 pub mod limits;
 pub mod machine;
 pub mod random;

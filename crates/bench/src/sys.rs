@@ -159,6 +159,26 @@ pub(crate) fn give_back_memory() {
     }
 }
 
+/// Writes what the kernel holds of a file or device, and drops its pages from the cache.
+pub(crate) fn drop_pages(file: &File) -> Result<(), Error> {
+    file.sync_all().map_err(|error| Error::failed("fsync", error))?;
+    // SAFETY: the descriptor is open for as long as the call runs; the other arguments are numbers.
+    match unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) } {
+        0 => Ok(()),
+        error => Err(Error::failed("dropping pages", std::io::Error::from_raw_os_error(error))),
+    }
+}
+
+/// Room for files of any user in the file system at a path. *Units*: bytes.
+pub(crate) fn free_space(path: &Path) -> Result<u64, Error> {
+    let text = string(path)?;
+    // SAFETY: zeroes are a value of this plain structure.
+    let mut found: libc::statvfs = unsafe { std::mem::zeroed() };
+    // SAFETY: the string ends with a zero byte, and the structure is the call's to write.
+    checked(unsafe { libc::statvfs(text.as_ptr(), &mut found) }, path.display())?;
+    Ok(found.f_bavail * found.f_frsize)
+}
+
 /// The processor time of this process, all its threads.
 pub(crate) fn processor_time() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };

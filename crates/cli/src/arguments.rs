@@ -7,6 +7,7 @@ mod admin;
 mod admission;
 mod attach;
 mod bench;
+mod bench_io;
 mod cache;
 mod cache_live;
 mod cache_mount;
@@ -36,6 +37,7 @@ pub use bench::{
     BenchArguments, BenchCacheArguments, BenchCommand, BenchDisk, BenchLimitsArguments, BenchStoreArguments,
     SeedPrograms, SeedTable,
 };
+pub use bench_io::{BenchIoArguments, IoMatrix};
 pub use cache::{CacheCommand, SimulateArguments};
 pub use cache_live::{CacheAdviseArguments, CacheFlushArguments, CachePathArguments, CacheSetArguments, TopArguments};
 pub use cache_mount::{CacheMountArguments, CacheStatArguments, CacheUmountArguments};

@@ -9,11 +9,11 @@ use std::process::Command;
 use anyhow::Context;
 use nectary_bench::limits::{LimitsOptions, limits};
 use nectary_bench::store::{self, EXPERIMENTS, Options, Plan, Preset, Programs};
-use nectary_bench::{dear, guardian, worker};
+use nectary_bench::{dear, guardian, io, worker};
 
 use crate::arguments::{
-    BenchArguments, BenchCacheArguments, BenchCommand, BenchDisk, BenchLimitsArguments, BenchStoreArguments,
-    SeedPrograms, SeedTable,
+    BenchArguments, BenchCacheArguments, BenchCommand, BenchDisk, BenchIoArguments, BenchLimitsArguments,
+    BenchStoreArguments, IoMatrix, SeedPrograms, SeedTable,
 };
 use crate::exit::{FAILED, Failure, GOOD, NOT_FOUND};
 use crate::{output, progress};
@@ -26,8 +26,10 @@ pub fn run(arguments: &BenchArguments) -> Result<u8, Failure> {
     match command {
         BenchCommand::Store(arguments) => run_store(arguments)?,
         BenchCommand::Cache(arguments) => return run_cache(arguments),
+        BenchCommand::Io(arguments) => return run_io(arguments),
         BenchCommand::Limits(arguments) => run_limits(arguments)?,
         BenchCommand::Worker => worker::serve(std::io::stdin().lock(), std::io::stdout().lock())?,
+        BenchCommand::IoWorker => io::serve(std::io::stdin().lock(), std::io::stdout().lock())?,
         BenchCommand::CacheWorker => dear::serve(std::io::stdin().lock(), std::io::stdout().lock())?,
         BenchCommand::Guardian => guardian::serve(std::io::stdin().lock()),
     }
@@ -39,6 +41,7 @@ fn list() -> String {
     EXPERIMENTS
         .iter()
         .chain(&dear::EXPERIMENTS)
+        .chain(&io::EXPERIMENTS)
         .map(|(command, shows, takes)| format!("{command:38} {shows} ({takes})\n"))
         .collect()
 }
@@ -76,27 +79,10 @@ fn run_store(arguments: &BenchStoreArguments) -> Result<(), Failure> {
         folder: arguments.folder.clone(),
         foyer: arguments.foyer.clone().or_else(|| foyer_beside(&program)),
     })?;
-    let again = |process: &'static str| -> Box<dyn Fn() -> Command + Sync> {
-        let program = program.clone();
-        Box::new(move || process_of(&program, process))
-    };
-    let programs = Programs { worker: again("worker"), guardian: again("guardian") };
-    let bar = progress::steps();
-    let report = store::run(&plan, &programs, &mut |step| {
-        bar.set_length(step.of);
-        bar.set_position(step.done);
-        bar.set_message(step.what.clone());
-    });
-    bar.finish_and_clear();
-    let report = report?;
-    save(arguments.json.as_deref(), &report)?;
-    if let Some(path) = &arguments.svg {
-        write(path, report.svg())?;
-    }
-    if let Some(folder) = &arguments.write {
-        write_results(folder, &report.experiment, report.text(), report.svg())?;
-    }
-    output::text(report.text())
+    let programs = programs(&program, "worker");
+    let report = with_progress(|progress| store::run(&plan, &programs, progress))?;
+    let places = Places { json: &arguments.json, svg: &arguments.svg, write: &arguments.write };
+    publish(&places, &report, &report.experiment, report.text(), report.svg())
 }
 
 fn run_cache(arguments: &BenchCacheArguments) -> Result<u8, Failure> {
@@ -108,28 +94,93 @@ fn run_cache(arguments: &BenchCacheArguments) -> Result<u8, Failure> {
         speed: arguments.speed,
     })?;
     let program = std::env::current_exe().context("cannot find this program")?;
+    let programs = programs(&program, "cache-worker");
+    let report = with_progress(|progress| dear::run(&plan, &programs, progress))?;
+    let places = Places { json: &arguments.json, svg: &arguments.svg, write: &arguments.write };
+    publish(&places, &report, &report.experiment, report.text(), report.svg())?;
+    Ok(if report.is_short() { FAILED } else { GOOD })
+}
+
+fn run_io(arguments: &BenchIoArguments) -> Result<u8, Failure> {
+    let program = std::env::current_exe().context("cannot find this program")?;
+    let report = match arguments.matrix {
+        Some(IoMatrix::Ncar) => {
+            let options = arguments.ncar_options();
+            if arguments.dry_run {
+                return output::text(&io::ncar_dry_run(&options)?).map(|()| GOOD);
+            }
+            let programs = programs(&program, "io-worker");
+            with_progress(|progress| io::run_ncar(&options, &programs, progress))?
+        }
+        None => {
+            let options = arguments.options();
+            let guardian = process_of(&program, "guardian");
+            if arguments.check_fio {
+                with_progress(|progress| io::check_fio(&options, guardian, progress))?
+            } else {
+                let plan = io::Plan::new(options)?;
+                if arguments.dry_run {
+                    return output::text(&io::dry_run(&plan)?).map(|()| GOOD);
+                }
+                with_progress(|progress| io::run(&plan, guardian, progress))?
+            }
+        }
+    };
+    if let Some(path) = &arguments.timestamps {
+        let file = std::fs::File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
+        let mut file = std::io::BufWriter::new(file);
+        let written = report.timestamps().write(&mut file).and_then(|()| std::io::Write::flush(&mut file));
+        written.with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    let places = Places { json: &arguments.json, svg: &arguments.svg, write: &arguments.write };
+    publish(&places, &report, &report.experiment, report.text(), report.svg())?;
+    Ok(if report.is_short() { FAILED } else { GOOD })
+}
+
+/// This program again, for the processes of a run.
+fn programs(program: &Path, worker: &'static str) -> Programs {
     let again = |process: &'static str| -> Box<dyn Fn() -> Command + Sync> {
-        let program = program.clone();
+        let program = program.to_owned();
         Box::new(move || process_of(&program, process))
     };
-    let programs = Programs { worker: again("cache-worker"), guardian: again("guardian") };
+    Programs { worker: again(worker), guardian: again("guardian") }
+}
+
+/// Runs something that says how far it is, with a bar on the terminal.
+fn with_progress<T>(run: impl FnOnce(&mut (dyn FnMut(&store::Progress) + Send)) -> T) -> T {
     let bar = progress::steps();
-    let report = dear::run(&plan, &programs, &mut |step| {
+    let ended = run(&mut |step| {
         bar.set_length(step.of);
         bar.set_position(step.done);
         bar.set_message(step.what.clone());
     });
     bar.finish_and_clear();
-    let report = report?;
-    save(arguments.json.as_deref(), &report)?;
-    if let Some(path) = &arguments.svg {
-        write(path, report.svg())?;
+    ended
+}
+
+/// Where a report goes, beside the terminal.
+struct Places<'a> {
+    json: &'a Option<PathBuf>,
+    svg: &'a Option<PathBuf>,
+    write: &'a Option<PathBuf>,
+}
+
+/// Writes a report's files and prints it.
+fn publish(
+    places: &Places<'_>,
+    report: &impl serde::Serialize,
+    experiment: &str,
+    text: &str,
+    svg: &str,
+) -> Result<(), Failure> {
+    save(places.json.as_deref(), report)?;
+    if let Some(path) = places.svg {
+        write(path, svg)?;
     }
-    if let Some(folder) = &arguments.write {
-        write_results(folder, &report.experiment, report.text(), report.svg())?;
+    if let Some(folder) = places.write {
+        write_results(folder, experiment, text, svg)?;
     }
-    output::text(report.text())?;
-    Ok(if report.is_short() { FAILED } else { GOOD })
+    output::text(text)
 }
 
 /// Writes a page of `docs/results/` and its picture.

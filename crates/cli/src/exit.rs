@@ -148,6 +148,7 @@ fn classify(cause: &(dyn std::error::Error + 'static)) -> Option<(u8, Option<&'s
         return Some(match error.kind {
             bench::ErrorKind::Usage => (USAGE, None),
             bench::ErrorKind::Missing => (NOT_FOUND, None),
+            bench::ErrorKind::Busy => (BUSY, None),
             bench::ErrorKind::Void => (FAILED, Some(REMEDY_VOID)),
             bench::ErrorKind::Failed => (FAILED, None),
         });

@@ -7,7 +7,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use nectary_bench::disk::QUEUE_DEPTH;
 use nectary_block::parse_size;
 
-use super::{TEMPLATE, exit};
+use super::{BenchIoArguments, TEMPLATE, exit};
 
 /// `bench`.
 #[derive(Debug, Args)]
@@ -44,6 +44,20 @@ pub enum BenchCommand {
   One program and one mix, once each:
     nectary bench cache --seed dear --only sort --only cscope+sort --executions 1", after_help = exit::HELP)]
     Cache(BenchCacheArguments),
+    /// What a directory, file or device gives for each size of request, as xdd measures it
+    #[command(help_template = TEMPLATE, before_help = "Examples:
+  A look at the disk that /var/cache is on:
+    nectary bench io /var/cache --quick
+  Two streams, direct, four requests of each at once, and when each request began and ended:
+    nectary bench io /var/cache --mode direct --streams 2 --depth 4 --timestamps requests.csv --svg io.svg
+  Reads of a disk (writes would need --overwrite):
+    nectary bench io /dev/sdb --op read
+  Whether fio measures the same:
+    nectary bench io /var/cache --check-fio
+  The figures of the NCAR report, and the xdd command lines of them:
+    nectary bench io /var/cache --matrix ncar --json ncar.json
+    nectary bench io /var/cache --matrix ncar --dry-run", after_help = exit::HELP)]
+    Io(Box<BenchIoArguments>),
     /// The rates of the store, beside those of fio: reads at queue depth 32, and filling
     #[command(help_template = TEMPLATE, before_help = "Examples:
   The device that /var/cache is on:
@@ -52,6 +66,9 @@ pub enum BenchCommand {
     /// The process of one contender; started by the command itself
     #[command(hide = true)]
     Worker,
+    /// The process of one pass on a host; started by the command itself
+    #[command(hide = true)]
+    IoWorker,
     /// The process with the cache of one execution; started by the command itself
     #[command(hide = true)]
     CacheWorker,

@@ -1,5 +1,10 @@
 //! `nectary bench`: the list of experiments, and what is refused before anything runs.
 
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+
 use crate::common::Scratch;
 
 #[test]
@@ -7,9 +12,13 @@ fn experiments_are_listed_with_what_they_show_and_how_long_they_take() {
     let scratch = Scratch::new("bench-list");
     let listed = scratch.run("bench --list").exits(0);
     let text = String::from_utf8_lossy(&listed.output).into_owned();
-    for command in
-        ["bench store --seed table4 --quick", "bench store --disk bare", "bench cache --seed dear", "bench limits"]
-    {
+    for command in [
+        "bench store --seed table4 --quick",
+        "bench store --disk bare",
+        "bench cache --seed dear",
+        "bench limits",
+        "bench io",
+    ] {
         assert!(
             text.lines().any(|line| line.starts_with(command) && line.contains("minute") || line.contains("hour")),
             "{text}"
@@ -34,4 +43,122 @@ fn programs_that_there_are_not_are_refused_and_those_that_there_are_named() {
     scratch.run("bench cache --seed dear --executions 0").exits(2).says("1 at least");
     scratch.run("bench cache --seed dear --speed 0").exits(2);
     scratch.run("bench cache").exits(2);
+}
+
+/// A run of `bench io` that takes a moment.
+const SMALL: &str = "--mode buffered --request 64K,1M --size 4M --passes 1";
+
+#[test]
+fn each_request_of_bench_io_is_counted_once_and_nothing_is_left() {
+    let scratch = Scratch::new("bench-io");
+    let line = format!(
+        "bench io . {SMALL} --op read,write,mixed --depth 1,2 --engine threads --timestamps r.csv \
+         --svg i.svg --json i.json"
+    );
+    let text = scratch.run(&line).exits(0).text();
+    assert!(text.contains("Bytes_Xfered") && text.contains("ceilings, MiB/s:"), "{text}");
+    let report: Value = serde_json::from_slice(&std::fs::read(scratch.file("i.json")).unwrap()).unwrap();
+    let rows = report["rows"].as_array().unwrap();
+    // Three operations, two depths, two sizes; for each the stream, all streams, and the mean.
+    assert_eq!(rows.len(), 3 * 2 * 2 * 3);
+    for row in rows {
+        let ops = if row["request_bytes"] == 65536 { 64 } else { 4 };
+        assert_eq!((row["ops"].as_u64(), row["bytes"].as_u64()), (Some(ops), Some(4 << 20)), "{row}");
+    }
+    let requests = std::fs::read_to_string(scratch.file("r.csv")).unwrap();
+    assert_eq!(requests.lines().count(), 1 + 3 * 2 * (64 + 4));
+    assert!(requests.starts_with("cell,pass,target,op,request,location_bytes"), "{requests}");
+    let picture = std::fs::read_to_string(scratch.file("i.svg")).unwrap();
+    assert!(picture.starts_with("<svg") && picture.ends_with("</svg>\n"));
+    let mut left: Vec<_> =
+        std::fs::read_dir(scratch.file(".")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    left.sort();
+    assert_eq!(left, ["i.json", "i.svg", "r.csv"]);
+}
+
+#[test]
+fn what_this_command_did_not_write_is_not_overwritten_and_what_cannot_be_is_said() {
+    let scratch = Scratch::new("bench-io-foreign");
+    let before = vec![7; 8 << 20];
+    std::fs::write(scratch.file("foreign"), &before).unwrap();
+    let run = |line: &str| scratch.run(&format!("bench io {line}"));
+    run(&format!("foreign {SMALL}")).exits(2).says("--overwrite");
+    run("foreign --check-fio --size 4M").exits(2).says("--overwrite");
+    run(&format!("foreign {SMALL} --op read")).exits(0);
+    assert!(std::fs::read(scratch.file("foreign")).unwrap() == before);
+    run(&format!("foreign {SMALL} --op read --streams 3")).exits(2).says("it has 8M");
+    run(&format!("foreign {SMALL} --overwrite")).exits(0);
+    run(&format!("foreign {SMALL}")).exits(0);
+    run("no --op read").exits(2).says("name a directory, an existing file, or a block device");
+    run(". --request 5000").exits(2).says("multiples of 4096");
+    run(". --size 1E").exits(2);
+    run(". --size 1000000G --request 16M").exits(2);
+    run("foreign --matrix ncar --dry-run --quick").exits(0);
+    run(". --matrix ncar --op read").exits(2);
+}
+
+#[test]
+fn dry_runs_print_xdds_command_lines() {
+    let scratch = Scratch::new("bench-io-dry");
+    let sweep =
+        scratch.run("bench io . --op read --mode direct --request 64K --streams 2 --depth 4 --dry-run").exits(0).text();
+    assert_eq!(
+        sweep,
+        "xdd -targets 2 ./stream-0 ./stream-1 -op read -blocksize 1024 -reqsize 64 -mbytes 256 -passes 3 -queuedepth 4 \
+         -dio -ts detailed -verbose\n"
+    );
+    let matrix = scratch.run("bench io . --matrix ncar --dry-run").exits(0).text();
+    assert!(matrix.contains("volume: NOT RUN: nectary volume does not exist yet") && matrix.contains("-reqsize 16384"));
+}
+
+/// A file system that is mounted from a loop device; it goes away in any outcome.
+struct MountedLoop {
+    device: String,
+    place: std::path::PathBuf,
+}
+
+impl MountedLoop {
+    fn new(scratch: &Scratch) -> Result<MountedLoop, String> {
+        let (image, place) = (scratch.file("image"), scratch.file("mounted"));
+        std::fs::File::create(&image).and_then(|file| file.set_len(16 << 20)).map_err(|error| error.to_string())?;
+        std::fs::create_dir(&place).map_err(|error| error.to_string())?;
+        said("mkfs.ext4", &["-q".as_ref(), &image])?;
+        let device = said("losetup", &["-f".as_ref(), "--show".as_ref(), &image])?.trim().to_owned();
+        let mounted = MountedLoop { device, place };
+        said("mount", &[mounted.device.as_ref(), &mounted.place])?;
+        Ok(mounted)
+    }
+}
+
+impl Drop for MountedLoop {
+    fn drop(&mut self) {
+        let _ = said("umount", &[&self.place]);
+        let _ = said("losetup", &["-d".as_ref(), self.device.as_ref()]);
+    }
+}
+
+/// What a program printed, or why it failed.
+fn said(program: &str, words: &[&Path]) -> Result<String, String> {
+    let output = Command::new(program).args(words).output().map_err(|error| format!("{program}: {error}"))?;
+    match output.status.success() {
+        true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
+        false => Err(format!("{program}: {}", String::from_utf8_lossy(&output.stderr).trim())),
+    }
+}
+
+#[test]
+fn a_mounted_device_is_refused_and_a_device_is_not_overwritten_unless_told_to() {
+    let scratch = Scratch::new("bench-io-mounted");
+    let mounted = match MountedLoop::new(&scratch) {
+        Ok(mounted) => mounted,
+        Err(reason) => return println!("NOT RUN: no file system can be mounted here: {reason}"),
+    };
+    let device = mounted.device.clone();
+    let refused = scratch.run(&format!("bench io {device} {SMALL} --overwrite")).exits(5);
+    refused.says("mounted on");
+    scratch.run(&format!("bench io {device} {SMALL} --op read")).exits(5);
+    let place = mounted.place.clone();
+    said("umount", &[&place]).unwrap();
+    scratch.run(&format!("bench io {device} {SMALL}")).exits(2).says("a device is not overwritten");
+    scratch.run(&format!("bench io {device} {SMALL} --streams 2 --overwrite")).exits(0);
 }

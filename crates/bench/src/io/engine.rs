@@ -1,0 +1,322 @@
+//! Moves the bytes of one pass, and takes the time of each request.
+//!
+//! Owns: threads, rings and clocks. Requests of a stream are claimed in order from one counter, so a pass that runs out
+//! of time has done a prefix. In the timed part a write stamps its blocks and a read compares the stamp of its first
+//! block; all bytes are compared outside of it (`content`). Two engines: `Threads`, one thread for each request in
+//! flight, as xdd; and `Uring`, one thread and ring a stream, through the file engine of `nectary-block`.
+
+use std::fs::File;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Barrier, OnceLock};
+use std::time::Instant;
+
+use nectary_block::{Buffer, Context, Engine as BlockEngine, FileDevice, OpenOptions, SharedDevice, WriteFlags};
+use tokio::runtime::Runtime;
+
+use super::job::{Engine, Job, Mode, Outcome, Place, Request, StreamOutcome};
+use super::pattern::{BLOCK_BYTES, Pattern, Stamp};
+use crate::{Error, sys};
+
+/// What a stream did, and how long it took in seconds.
+type Done = Result<(Vec<Request>, f64), Error>;
+
+/// Runs a pass; `keep` keeps each request in the outcome.
+///
+/// *Errors*: [`ErrorKind::Void`](crate::ErrorKind::Void) if a read found another block;
+/// [`ErrorKind::Failed`](crate::ErrorKind::Failed) if the system refused a request.
+pub fn run(job: &Job, keep: bool) -> Result<Outcome, Error> {
+    let stream = |number| Stream { job: job.clone(), number, next: AtomicU64::new(0), pattern: Pattern::new() };
+    let streams: Vec<Arc<Stream>> = (0..job.places.len()).map(|number| Arc::new(stream(number))).collect();
+    let (done, processor_s) = match job.engine {
+        Engine::Threads => threads(job, &streams)?,
+        Engine::Uring => uring(job, &streams)?,
+    };
+    let done = done.into_iter().collect::<Result<Vec<_>, _>>()?;
+    let seconds = done.iter().map(|(_, seconds)| *seconds).fold(0.0, f64::max);
+    let streams = done.into_iter().map(|(requests, seconds)| StreamOutcome::of(job, requests, seconds, keep)).collect();
+    Ok(Outcome { streams, seconds, processor_s })
+}
+
+/// What the requests of one stream share.
+struct Stream {
+    job: Job,
+    number: usize,
+    next: AtomicU64,
+    pattern: Pattern,
+}
+
+impl Stream {
+    /// The next request: its number, its offset in the stream, and whether it writes. `None` where the pass is over.
+    fn claim(&self, began: Instant) -> Option<(u64, u64, bool)> {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let in_round = number % self.job.requests();
+        if number != in_round && !self.job.is_repeated {
+            return None;
+        }
+        let is_late = self.job.seconds_max.is_some_and(|max| began.elapsed().as_secs_f64() >= max);
+        // No pass is empty.
+        if is_late && number > 0 {
+            return None;
+        }
+        Some((number, in_round * self.job.request_bytes, self.job.is_write(self.number, in_round)))
+    }
+
+    fn place(&self) -> &Place {
+        &self.job.places[self.number]
+    }
+
+    fn stamp(&self, offset: u64, generation: u32) -> Stamp {
+        Stamp { offset, generation, stream: self.number as u32 }
+    }
+
+    /// Makes a buffer what a write at an offset leaves there.
+    fn prepare(&self, buffer: &mut [u8], offset: u64) {
+        Pattern::stamp(buffer, self.stamp(offset, self.job.write_generation));
+    }
+
+    /// Compares the first stamp of what was read.
+    fn compare(&self, buffer: &[u8], offset: u64) -> Result<(), Error> {
+        let Some(generation) = self.job.read_generations.get(self.number) else { return Ok(()) };
+        let (expected, block) = (self.stamp(offset, *generation), &buffer[..BLOCK_BYTES]);
+        match Stamp::decode(block) == Some(expected) {
+            true => Ok(()),
+            false => self.pattern.check(block, expected),
+        }
+    }
+
+    fn failed(&self, error: impl std::fmt::Display) -> Error {
+        Error::failed(self.place().path.display(), error)
+    }
+}
+
+/// The workers begin together.
+struct Start {
+    ready: Barrier,
+    began: OnceLock<Instant>,
+    go: Barrier,
+}
+
+impl Start {
+    fn new(workers: usize) -> Start {
+        Start { ready: Barrier::new(workers + 1), began: OnceLock::new(), go: Barrier::new(workers + 1) }
+    }
+
+    /// Lets all workers begin, once all are ready.
+    fn go(&self) -> Instant {
+        self.ready.wait();
+        let began = *self.began.get_or_init(Instant::now);
+        self.go.wait();
+        began
+    }
+
+    /// Waits with the others; the time at which they begin.
+    fn wait(&self) -> Instant {
+        self.ready.wait();
+        self.go.wait();
+        self.began.get().copied().unwrap_or_else(Instant::now)
+    }
+}
+
+fn last_end(requests: &[Request]) -> f64 {
+    requests.iter().map(|request| request.end_ns).max().unwrap_or(0) as f64 / 1e9
+}
+
+/// Opens a stream's file for its requests.
+fn open(job: &Job, place: &Place, flags: i32) -> Result<File, Error> {
+    let mut options = File::options();
+    options.read(true).write(job.operation.writes()).custom_flags(job.mode.flags() | flags);
+    let file = options.open(&place.path).map_err(|error| refused(job, place, &error))?;
+    if job.is_fresh && !job.is_device {
+        file.set_len(0).map_err(|error| refused(job, place, &error))?;
+    }
+    Ok(file)
+}
+
+/// A refused call, and what to do about it.
+fn refused(job: &Job, place: &Place, error: &std::io::Error) -> Error {
+    let what = match error.raw_os_error() {
+        Some(libc::ENOSPC) => "; make room there, or give a smaller --size",
+        Some(libc::EBUSY) => "; it is mounted or in use: unmount it first",
+        Some(libc::EINVAL) if job.mode.is_direct() => {
+            "; O_DIRECT is not taken there in requests of this size: leave --mode direct out"
+        }
+        _ => "",
+    };
+    let (operation, mode, size) = (job.operation.name(), job.mode.name(), job.request_bytes);
+    Error::failed(place.path.display(), format!("{operation}, {mode}, requests of {size} bytes: {error}{what}"))
+}
+
+fn lost<T>(_: T) -> Error {
+    Error::failed("a thread of the pass", "it panicked")
+}
+
+fn threads(job: &Job, streams: &[Arc<Stream>]) -> Result<(Vec<Done>, f64), Error> {
+    // Nobody mounts a device while it is written to.
+    let is_claimed = job.is_device && job.operation.writes();
+    let _claims = is_claimed.then(|| open(job, &job.places[0], libc::O_EXCL)).transpose()?;
+    let files = job.places.iter().map(|place| open(job, place, 0)).collect::<Result<Vec<_>, _>>()?;
+    let start = Start::new(job.places.len() * job.depth);
+    std::thread::scope(|scope| {
+        let mut workers = Vec::new();
+        for (stream, file) in streams.iter().zip(&files) {
+            let start = &start;
+            let of_stream = (0..job.depth).map(|_| scope.spawn(move || worker(stream, file, start)));
+            workers.push(of_stream.collect::<Vec<_>>());
+        }
+        let before = sys::processor_time();
+        let began = start.go();
+        let mut done = Vec::new();
+        for (workers, (stream, file)) in workers.into_iter().zip(streams.iter().zip(&files)) {
+            let mut requests = Vec::new();
+            for worker in workers {
+                requests.extend(worker.join().map_err(lost)??);
+            }
+            let mut seconds = last_end(&requests);
+            if job.is_synced && job.operation.writes() {
+                file.sync_data().map_err(|error| refused(job, stream.place(), &error))?;
+                seconds = began.elapsed().as_secs_f64();
+            }
+            done.push(Ok((requests, seconds)));
+        }
+        Ok((done, (sys::processor_time() - before).as_secs_f64()))
+    })
+}
+
+/// One request in flight, again and again.
+fn worker(stream: &Stream, file: &File, start: &Start) -> Result<Vec<Request>, Error> {
+    let (job, place) = (&stream.job, stream.place());
+    let mut buffer = stream.pattern.buffer(job.request_bytes);
+    let mut requests = Vec::with_capacity((job.requests() as usize).div_ceil(job.depth));
+    let began = start.wait();
+    while let Some((number, offset, is_write)) = stream.claim(began) {
+        if is_write {
+            stream.prepare(&mut buffer, offset);
+        }
+        let start_ns = began.elapsed().as_nanos() as u64;
+        let moved = match is_write {
+            true => file.write_at(&buffer, place.start + offset),
+            false => file.read_at(&mut buffer, place.start + offset),
+        };
+        let end_ns = began.elapsed().as_nanos() as u64;
+        let moved = moved.map_err(|error| refused(job, place, &error))?;
+        if moved as u64 != job.request_bytes {
+            let how = format!("a request of {} bytes at {offset} moved only {moved}", job.request_bytes);
+            return Err(stream.failed(how));
+        }
+        requests.push(Request { number, start_ns, end_ns, is_write });
+        if !is_write {
+            stream.compare(&buffer, offset)?;
+        }
+    }
+    Ok(requests)
+}
+
+fn runtime() -> Result<Runtime, Error> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.map_err(|error| Error::failed("starting a runtime", error))
+}
+
+fn uring(job: &Job, streams: &[Arc<Stream>]) -> Result<(Vec<Done>, f64), Error> {
+    let devices = runtime()?.block_on(open_devices(job))?;
+    let start = Start::new(streams.len());
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = streams
+            .iter()
+            .zip(&devices)
+            .map(|(stream, device)| {
+                let (stream, device, start) = (Arc::clone(stream), device.clone(), &start);
+                scope.spawn(move || ring(&stream, &device, start))
+            })
+            .collect();
+        let before = sys::processor_time();
+        start.go();
+        let done = workers.into_iter().map(|worker| worker.join().unwrap_or_else(|panic| Err(lost(panic)))).collect();
+        Ok((done, (sys::processor_time() - before).as_secs_f64()))
+    })
+}
+
+/// Opens the device of each stream; streams on the same file or disk share it.
+async fn open_devices(job: &Job) -> Result<Vec<SharedDevice>, Error> {
+    let options = OpenOptions { create_bytes: None, engine: BlockEngine::Uring, direct: job.mode.is_direct() };
+    let mut devices: Vec<SharedDevice> = Vec::new();
+    for (number, place) in job.places.iter().enumerate() {
+        let same = job.places[..number].iter().position(|other| other.path == place.path);
+        if let Some(same) = same {
+            devices.push(devices[same].clone());
+            continue;
+        }
+        let device = match job.is_device {
+            true => FileDevice::open_disk(&place.path, &options).await?,
+            false => FileDevice::open_file(&place.path, &options).await?,
+        };
+        if device.is_direct() != job.mode.is_direct() {
+            return Err(refused(job, place, &std::io::Error::from_raw_os_error(libc::EINVAL)));
+        }
+        devices.push(Arc::new(device));
+    }
+    Ok(devices)
+}
+
+/// All requests of a stream, on one ring.
+fn ring(stream: &Arc<Stream>, device: &SharedDevice, start: &Start) -> Done {
+    // Whatever fails before, the others wait for this one.
+    let made = runtime().and_then(|runtime| {
+        // The ring is made by its first operation.
+        runtime.block_on(async { device.flush(Context::default()).await })?;
+        Ok(runtime)
+    });
+    let job = &stream.job;
+    let buffers: Vec<Buffer> = (0..job.depth).map(|_| stream.pattern.buffer(job.request_bytes)).collect();
+    let began = start.wait();
+    made?.block_on(async {
+        let mut tasks = tokio::task::JoinSet::new();
+        for buffer in buffers {
+            tasks.spawn(slot(Arc::clone(stream), device.clone(), buffer, began));
+        }
+        let mut requests = Vec::new();
+        while let Some(done) = tasks.join_next().await {
+            requests.extend(done.map_err(lost)??);
+        }
+        let mut seconds = last_end(&requests);
+        if job.is_synced && job.operation.writes() {
+            device.flush(Context::default()).await?;
+            seconds = began.elapsed().as_secs_f64();
+        }
+        Ok((requests, seconds))
+    })
+}
+
+/// One request in flight on a ring, again and again.
+async fn slot(
+    stream: Arc<Stream>,
+    device: SharedDevice,
+    mut buffer: Buffer,
+    began: Instant,
+) -> Result<Vec<Request>, Error> {
+    let job = &stream.job;
+    let flags = WriteFlags { fua: matches!(job.mode, Mode::Dsync | Mode::DirectDsync) };
+    let mut requests = Vec::with_capacity((job.requests() as usize).div_ceil(job.depth));
+    while let Some((number, offset, is_write)) = stream.claim(began) {
+        let position = stream.place().start + offset;
+        if is_write {
+            stream.prepare(&mut buffer, offset);
+        }
+        let start_ns = began.elapsed().as_nanos() as u64;
+        let mut buffers = match is_write {
+            true => device.write_at(position, vec![buffer], flags, Context::default()).await?,
+            false => device.read_at(position, vec![buffer], Context::default()).await?,
+        };
+        let end_ns = began.elapsed().as_nanos() as u64;
+        buffer = buffers.pop().ok_or_else(|| stream.failed("a request gave no buffer back"))?;
+        requests.push(Request { number, start_ns, end_ns, is_write });
+        if !is_write {
+            stream.compare(&buffer, offset)?;
+        }
+    }
+    Ok(requests)
+}
+
+#[cfg(test)]
+#[path = "tests.rs"]
+mod tests;

@@ -1,0 +1,281 @@
+//! `bench io --check-fio`: whether this command and fio measure the same.
+//!
+//! Owns: the pairs and the verdict. In each round this command runs twice and fio once on the same file, in turns. fio
+//! uses the same kind of call (`psync` at depth 1, io_uring else), offset, size and flags. The ratio of the two own runs
+//! is the noise. A median ratio to fio beyond [`TOLERANCE`] is outside; a noise beyond it too, as it shows nothing.
+
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use serde_json::{Value, json};
+
+use super::content::{drop_pages, fill};
+use super::job::{Engine, Job, Mode};
+use super::report::{Report, figure};
+use super::run::Streams;
+use super::target::{Target, Wish};
+use super::timestamps::Timestamps;
+use super::{Cell, Options, Plan, engine, engine_of, or, usage};
+use crate::guardian::Guardian;
+use crate::statistics::{Estimate, median, order, paired_ratio};
+use crate::store::Progress;
+use crate::{Error, ErrorKind, machine};
+
+/// How far the two may be apart.
+const TOLERANCE: f64 = 0.03;
+/// Rounds where nothing is said.
+const PAIRS: usize = 10;
+/// The least that give an interval.
+const PAIRS_MIN: usize = 4;
+/// How long each run takes where nothing is said. *Units*: seconds.
+const SECONDS: f64 = 0.5;
+/// Sizes of requests where nothing is said. *Units*: bytes.
+const SIZES: [u64; 3] = [4 << 10, 64 << 10, 1 << 20];
+/// Requests in flight where nothing is said.
+const DEPTHS: [usize; 2] = [1, 8];
+
+/// The rates of a cell, round by round. *Units*: MiB a second.
+#[derive(Debug, Clone)]
+struct Pairs {
+    cell: Cell,
+    own: Vec<f64>,
+    again: Vec<f64>,
+    fio: Vec<f64>,
+}
+
+impl Pairs {
+    fn noise(&self) -> Estimate {
+        paired_ratio(&self.own, &self.again)
+    }
+
+    fn ratio(&self) -> Estimate {
+        paired_ratio(&self.own, &self.fio)
+    }
+
+    fn is_outside(&self) -> bool {
+        [self.noise(), self.ratio()].iter().any(is_beyond)
+    }
+}
+
+fn is_beyond(found: &Estimate) -> bool {
+    // A median that is no number is outside too.
+    found.value.is_nan() || (found.value - 1.0).abs() > TOLERANCE
+}
+
+/// Runs the comparison; `guardian` has to call [`serve`](crate::guardian::serve).
+///
+/// *Errors*: [`ErrorKind::Missing`] without fio; [`ErrorKind::Usage`] if the target must not be used.
+pub fn check(options: &Options, guardian: Command, progress: &mut dyn FnMut(&Progress)) -> Result<Report, Error> {
+    let began = Instant::now();
+    let pairs = options.passes.unwrap_or(PAIRS);
+    if pairs < PAIRS_MIN {
+        return Err(usage(format!("{pairs} pairs give no interval: {PAIRS_MIN} at least")));
+    }
+    let plan = Plan::new(Options {
+        modes: or(&options.modes, &[Mode::Direct]),
+        sizes: or(&options.sizes, &SIZES),
+        depths: or(&options.depths, &DEPTHS),
+        passes: Some(pairs),
+        ..options.clone()
+    })?;
+    if plan.cells.iter().any(|cell| cell.operation == super::Operation::Mixed) {
+        return Err(usage("fio mixes requests in its own order: compare --op read and --op write"));
+    }
+    let seconds = options.seconds.unwrap_or(SECONDS);
+    let wish =
+        Wish { streams: plan.streams_max(), bytes: plan.bytes, writes: plan.writes(), overwrite: options.overwrite };
+    let mut target = Target::find(&options.target, wish)?;
+    let mut guardian = Guardian::start(guardian)?;
+    target.make(&mut guardian, wish.streams)?;
+    let of = (plan.cells.len() * pairs * 3) as u64;
+    let mut done = 0;
+    let (is_device, is_own) = (target.is_device(), target.is_own);
+    let streams = Streams::new(target.places, is_device, plan.bytes, is_own)?;
+    let mut all = Vec::new();
+    for cell in &plan.cells {
+        let mut job = Job {
+            seconds_max: Some(seconds),
+            is_repeated: true,
+            ..streams.job(cell, engine_of(options.engine, cell.mode, cell.depth)?)
+        };
+        if cell.operation.writes() {
+            // What fio left there is not compared.
+            job.read_generations.clear();
+        }
+        let mut found = Pairs { cell: *cell, own: Vec::new(), again: Vec::new(), fio: Vec::new() };
+        for pair in 0..pairs {
+            for contender in order(3, pair) {
+                progress(&Progress { done, of, what: cell.name() });
+                done += 1;
+                drop_pages(&job.places)?;
+                match contender {
+                    0 => found.own.push(engine::run(&job, false)?.rate()),
+                    1 => found.again.push(engine::run(&job, false)?.rate()),
+                    _ => found.fio.push(fio(&job)?),
+                }
+            }
+        }
+        if cell.operation.writes() {
+            fill(&streams.places, plan.bytes, 1)?;
+        }
+        all.push(found);
+    }
+    guardian.finish();
+    Ok(report(&plan, seconds, &all, began.elapsed().as_secs_f64()))
+}
+
+/// The words of fio's command line.
+fn words(job: &Job) -> Vec<String> {
+    let seconds = job.seconds_max.unwrap_or(SECONDS);
+    let engine = match job.engine {
+        Engine::Threads => ("psync", 1),
+        Engine::Uring => ("io_uring", job.depth),
+    };
+    let mut words: Vec<String> =
+        ["--output-format=json", "--time_based", "--overwrite=1", "--fallocate=none"].map(str::to_owned).to_vec();
+    words.push(format!("--rw={}", job.operation.name()));
+    words.push(format!("--bs={}", job.request_bytes));
+    words.push(format!("--size={}", job.requests() * job.request_bytes));
+    words.push(format!("--runtime={}ms", (seconds * 1e3).round()));
+    words.push(format!("--ioengine={}", engine.0));
+    words.push(format!("--iodepth={}", engine.1));
+    words.push(format!("--direct={}", u8::from(job.mode.is_direct())));
+    match job.mode {
+        Mode::Sync => words.push("--sync=sync".to_owned()),
+        Mode::Dsync | Mode::DirectDsync => words.push("--sync=dsync".to_owned()),
+        Mode::Buffered | Mode::Direct => {}
+    }
+    for (number, place) in job.places.iter().enumerate() {
+        words.push(format!("--name=stream-{number}"));
+        words.push(format!("--filename={}", place.path.display().to_string().replace(':', "\\:")));
+        words.push(format!("--offset={}", place.start));
+    }
+    words
+}
+
+/// fio's rate. *Units*: MiB a second.
+fn fio(job: &Job) -> Result<f64, Error> {
+    let output = Command::new("fio").args(words(job)).stdin(Stdio::null()).output();
+    let output = output
+        .map_err(|error| Error::new(ErrorKind::Missing, format!("fio: {error}; install the Debian package fio")))?;
+    if !output.status.success() {
+        return Err(Error::failed("fio", String::from_utf8_lossy(&output.stderr).trim()));
+    }
+    let text = String::from_utf8_lossy(&output.stdout);
+    // Warnings may stand before it.
+    let json = text.find('{').map_or("", |start| &text[start..]);
+    let report = serde_json::from_str(json).map_err(|error| Error::failed("fio's report", error))?;
+    rate(&report, job.operation.name())
+}
+
+/// The rate in fio's report: the sum of its jobs, or bytes over the longest time.
+fn rate(report: &Value, operation: &str) -> Result<f64, Error> {
+    let jobs = report["jobs"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let number = |name: &str| jobs.iter().filter_map(|job| job[operation][name].as_f64()).collect::<Vec<f64>>();
+    let (bytes, times) = (number("io_bytes").iter().sum::<f64>(), number("runtime"));
+    let time_s = times.into_iter().fold(0.0, f64::max) / 1e3;
+    if bytes <= 0.0 || time_s <= 0.0 {
+        return Err(Error::failed("fio's report", format!("there are no {operation} bytes in it")));
+    }
+    Ok(bytes / time_s / (1 << 20) as f64)
+}
+
+fn report(plan: &Plan, seconds: f64, all: &[Pairs], took_s: f64) -> Report {
+    let mut text = format!("bench io --check-fio {}: {}\n", plan.options.target.display(), machine::describe());
+    text += &format!(
+        "{} pairs of {seconds} s on {} MiB a stream; MiB/s are medians; noise is this command over itself; took \
+         {took_s:.0} s\n\n",
+        plan.passes,
+        plan.bytes >> 20
+    );
+    text += &format!("{:38} {:>9} {:>9}  {:22} this command over fio\n", "", "nectary", "fio", "noise (A/A)");
+    let (mut figures, mut rows) = (Vec::new(), Vec::new());
+    // What is outside stands first.
+    let mut sorted: Vec<&Pairs> = all.iter().collect();
+    sorted.sort_by_key(|pairs| !pairs.is_outside());
+    for pairs in sorted {
+        let (noise, ratio, name) = (pairs.noise(), pairs.ratio(), pairs.cell.name());
+        let verdict = match (is_beyond(&noise), is_beyond(&ratio)) {
+            (true, _) => "OUTSIDE: the noise alone is beyond 3 %",
+            (false, true) => "OUTSIDE",
+            (false, false) => "agrees",
+        };
+        let shown = |found: &Estimate| format!("{:.3} ({:.3} to {:.3})", found.value, found.low, found.high);
+        text += &format!(
+            "{name:38} {:9.1} {:9.1}  {:22} {}  {verdict}\n",
+            median(&pairs.own),
+            median(&pairs.fio),
+            shown(&noise),
+            shown(&ratio)
+        );
+        figures.push(figure(format!("io.fio.{name}"), "x", [ratio.value, ratio.low, ratio.high]));
+        figures.push(figure(format!("io.fio.noise.{name}"), "x", [noise.value, noise.low, noise.high]));
+        rows.push(json!({ "cell": name, "nectary": pairs.own, "again": pairs.again, "fio": pairs.fio }));
+    }
+    let outside = all.iter().filter(|pairs| pairs.is_outside()).count();
+    text += &format!("\n{outside} of {} outside of 3 %\n", all.len());
+    let setting = json!({
+        "target": plan.options.target, "bytes": plan.bytes, "pairs": plan.passes, "seconds": seconds,
+        "machine": machine::describe(), "took_s": took_s,
+    });
+    Report {
+        experiment: "io-fio".to_owned(),
+        setting,
+        figures,
+        rows,
+        is_short: outside > 0,
+        text,
+        plot: super::plot::plot("bench io --check-fio", &[]),
+        timestamps: Timestamps::default(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::job::tests::job;
+    use super::super::plan_tests::options;
+    use super::super::results::tests::result;
+    use super::*;
+
+    #[test]
+    fn fio_is_told_the_same_as_the_engine() {
+        let threads = words(&job()).join(" ");
+        assert!(
+            threads.contains("--rw=write --bs=65536 --size=1048576")
+                && threads.contains("--ioengine=psync --iodepth=1"),
+            "{threads}"
+        );
+        let uring = Job { engine: Engine::Uring, depth: 8, mode: Mode::DirectDsync, seconds_max: Some(0.25), ..job() };
+        let uring = words(&uring).join(" ");
+        assert!(uring.contains("--ioengine=io_uring --iodepth=8 --direct=1 --sync=dsync"), "{uring}");
+        assert!(uring.contains("--runtime=250ms") && uring.contains("--name=stream-0 --filename=/mnt/x/stream-0"));
+    }
+
+    #[test]
+    fn fios_rate_is_all_bytes_over_the_longest_time_and_none_is_an_error() {
+        let one = |bytes: u64, ms: u64| json!({ "read": { "io_bytes": bytes, "runtime": ms } });
+        let report = json!({ "jobs": [one(1 << 20, 500), one(3 << 20, 1000)] });
+        assert_eq!(rate(&report, "read").unwrap(), 4.0);
+        assert!(rate(&report, "write").is_err() && rate(&Value::Null, "read").is_err());
+    }
+
+    #[test]
+    fn four_percent_are_outside_and_stand_first_and_so_is_noise() {
+        let pairs = |own: f64, again: f64| Pairs {
+            cell: result().cell,
+            own: vec![own; 4],
+            again: vec![again; 4],
+            fio: vec![100.0; 4],
+        };
+        assert!(pairs(104.0, 104.0).is_outside() && pairs(100.0, 110.0).is_outside());
+        assert!(!pairs(102.0, 101.0).is_outside());
+        let none = Pairs { own: Vec::new(), again: Vec::new(), fio: Vec::new(), ..pairs(1.0, 1.0) };
+        assert!(none.is_outside(), "no pairs agree with nothing");
+        let plan = Plan::new(options()).unwrap();
+        let found = report(&plan, 0.5, &[pairs(100.0, 100.0), pairs(96.0, 96.0), pairs(100.0, 120.0)], 1.0);
+        assert!(found.is_short() && found.text().contains("2 of 3 outside"));
+        let lines: Vec<&str> = found.text().lines().filter(|line| line.starts_with("read.")).collect();
+        assert!(lines[0].ends_with("OUTSIDE") && lines[1].contains("noise alone") && lines[2].ends_with("agrees"));
+        assert!(!report(&plan, 0.5, &[pairs(100.0, 100.0)], 1.0).is_short());
+    }
+}

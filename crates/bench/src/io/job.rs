@@ -1,0 +1,342 @@
+//! One pass: what is moved, how, and what came of it.
+//!
+//! Owns: the description of a pass, which also goes to the process of a host as JSON, its outcome, and the xdd command
+//! line that does the same.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+/// What requests do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Operation {
+    /// All of them read.
+    Read,
+    /// All of them write.
+    Write,
+    /// Some read and some write, in an order that is the same in every run.
+    Mixed,
+}
+
+impl Operation {
+    /// Its name in reports, and xdd's.
+    pub fn name(self) -> &'static str {
+        match self {
+            Operation::Read => "read",
+            Operation::Write => "write",
+            Operation::Mixed => "mixed",
+        }
+    }
+
+    /// Whether anything is written.
+    pub fn writes(self) -> bool {
+        self != Operation::Read
+    }
+}
+
+/// How files are opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Mode {
+    /// Through the page cache.
+    Buffered,
+    /// Past it (`O_DIRECT`).
+    Direct,
+    /// Through the page cache, each write durable with all metadata (`O_SYNC`).
+    Sync,
+    /// Through the page cache, each write durable with the metadata that reading it takes (`O_DSYNC`).
+    Dsync,
+    /// Past the page cache, each write durable (`O_DIRECT` and `O_DSYNC`).
+    DirectDsync,
+}
+
+impl Mode {
+    /// Its name in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Mode::Buffered => "buffered",
+            Mode::Direct => "direct",
+            Mode::Sync => "sync",
+            Mode::Dsync => "dsync",
+            Mode::DirectDsync => "direct-dsync",
+        }
+    }
+
+    /// Whether it goes past the page cache.
+    pub fn is_direct(self) -> bool {
+        matches!(self, Mode::Direct | Mode::DirectDsync)
+    }
+
+    /// The flags of `open`.
+    pub fn flags(self) -> i32 {
+        match self {
+            Mode::Buffered => 0,
+            Mode::Direct => libc::O_DIRECT,
+            Mode::Sync => libc::O_SYNC,
+            Mode::Dsync => libc::O_DSYNC,
+            Mode::DirectDsync => libc::O_DIRECT | libc::O_DSYNC,
+        }
+    }
+}
+
+/// How requests are in flight at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Engine {
+    /// A thread for each request in flight, with `pread` and `pwrite`: what xdd does.
+    Threads,
+    /// A thread for each stream, with io_uring.
+    Uring,
+}
+
+/// A stream's place.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Place {
+    /// A file or a block device.
+    pub path: PathBuf,
+    /// Where its part begins. *Units*: bytes.
+    pub start: u64,
+}
+
+/// One pass over all streams.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Job {
+    /// The streams' places; each stream has its part alone.
+    pub places: Vec<Place>,
+    /// Whether the places are on a block device.
+    pub is_device: bool,
+    /// The length of a stream's part. *Units*: bytes.
+    pub bytes: u64,
+    /// The size of a request. *Units*: bytes.
+    pub request_bytes: u64,
+    /// What requests do.
+    pub operation: Operation,
+    /// How files are opened.
+    pub mode: Mode,
+    /// Requests of a stream in flight at once.
+    pub depth: usize,
+    /// How they are.
+    pub engine: Engine,
+    /// Of mixed requests, how many read, in percent.
+    pub read_percent: u64,
+    /// The generation that reads find, of each stream; empty where the contents are not this command's.
+    pub read_generations: Vec<u32>,
+    /// The generation that writes leave.
+    pub write_generation: u32,
+    /// When the pass ends, if it is not done by then. *Units*: seconds.
+    pub seconds_max: Option<f64>,
+    /// Whether it begins again at the start until that time is over.
+    pub is_repeated: bool,
+    /// Whether files are emptied first, so that writes allocate.
+    pub is_fresh: bool,
+    /// Whether the time of a final `fsync` is counted (xdd's `-syncwrite`).
+    pub is_synced: bool,
+}
+
+impl Job {
+    /// Requests of a stream in one round.
+    pub fn requests(&self) -> u64 {
+        self.bytes / self.request_bytes
+    }
+
+    /// Whether a request of a stream writes.
+    pub fn is_write(&self, stream: usize, request: u64) -> bool {
+        match self.operation {
+            Operation::Read => false,
+            Operation::Write => true,
+            Operation::Mixed => {
+                let key = (u64::from(self.write_generation) << 44) ^ ((stream as u64) << 36) ^ request;
+                crate::random::mix(key) % 100 >= self.read_percent
+            }
+        }
+    }
+
+    /// The xdd command line that does the same, with `passes` passes.
+    pub fn xdd(&self, passes: usize) -> String {
+        let mut line = format!("xdd -targets {}", self.places.len());
+        for place in &self.places {
+            line += &format!(" {}", place.path.display());
+        }
+        line += match self.operation {
+            Operation::Read => " -op read",
+            Operation::Write => " -op write",
+            Operation::Mixed => "",
+        };
+        if self.operation == Operation::Mixed {
+            line += &format!(" -rwratio {}", self.read_percent);
+        }
+        line += &format!(" -blocksize 1024 -reqsize {}", self.request_bytes >> 10);
+        line += &format!(" -mbytes {} -passes {passes} -queuedepth {}", self.bytes >> 20, self.depth);
+        for (number, place) in self.places.iter().enumerate().filter(|(_, place)| place.start > 0) {
+            line += &format!(" -startoffset target {number} {}", place.start >> 10);
+        }
+        if self.mode.is_direct() {
+            line += " -dio";
+        }
+        if self.is_synced && self.operation.writes() {
+            line += " -syncwrite";
+        }
+        if let Some(seconds) = self.seconds_max {
+            line += &format!(" -timelimit {seconds:.0}");
+        }
+        line += " -ts detailed -verbose";
+        match self.mode {
+            Mode::Sync => line += "  # with O_SYNC",
+            Mode::Dsync | Mode::DirectDsync => line += "  # with O_DSYNC",
+            Mode::Buffered | Mode::Direct => {}
+        }
+        line
+    }
+}
+
+/// One request as it went.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Request {
+    /// Its number in the pass, from 0.
+    pub number: u64,
+    /// From the start of the pass. *Units*: nanoseconds.
+    pub start_ns: u64,
+    /// See `start_ns`.
+    pub end_ns: u64,
+    /// Whether it wrote.
+    pub is_write: bool,
+}
+
+/// What a stream did in a pass.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct StreamOutcome {
+    /// Bytes moved.
+    pub bytes: u64,
+    /// Requests that read.
+    pub reads: u64,
+    /// Requests that wrote.
+    pub writes: u64,
+    /// From the start of the pass to the stream's end. *Units*: seconds.
+    pub seconds: f64,
+    /// The sum of the times of its requests. *Units*: seconds.
+    pub waiting_s: f64,
+    /// The time below which half, and 99 of 100, of its requests stayed, and the longest. *Units*: milliseconds.
+    pub half_ms: f64,
+    /// See `half_ms`.
+    pub most_ms: f64,
+    /// See `half_ms`.
+    pub longest_ms: f64,
+    /// Each request, ordered by its start; empty unless they are kept.
+    pub requests: Vec<Request>,
+}
+
+impl StreamOutcome {
+    /// Sums up the requests of a stream.
+    pub fn of(job: &Job, mut requests: Vec<Request>, seconds: f64, keep: bool) -> StreamOutcome {
+        let mut times: Vec<u64> = requests.iter().map(|request| request.end_ns - request.start_ns).collect();
+        times.sort_unstable();
+        let at = |share: f64| match times.len() {
+            0 => 0.0,
+            count => times[((count - 1) as f64 * share).round() as usize] as f64 / 1e6,
+        };
+        let writes = requests.iter().filter(|request| request.is_write).count() as u64;
+        let reads = requests.len() as u64 - writes;
+        let bytes = (reads + writes) * job.request_bytes;
+        let waiting_s = times.iter().sum::<u64>() as f64 / 1e9;
+        let (half_ms, most_ms, longest_ms) = (at(0.5), at(0.99), at(1.0));
+        match keep {
+            true => requests.sort_by_key(|request| (request.start_ns, request.number)),
+            false => requests = Vec::new(),
+        }
+        StreamOutcome { bytes, reads, writes, seconds, waiting_s, half_ms, most_ms, longest_ms, requests }
+    }
+
+    /// Requests.
+    pub fn count(&self) -> u64 {
+        self.reads + self.writes
+    }
+}
+
+/// What a pass did.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Outcome {
+    /// Each stream.
+    pub streams: Vec<StreamOutcome>,
+    /// From the start to the last stream's end. *Units*: seconds.
+    pub seconds: f64,
+    /// Processor time of the process. *Units*: seconds.
+    pub processor_s: f64,
+}
+
+impl Outcome {
+    /// Bytes of all streams.
+    pub fn bytes(&self) -> u64 {
+        self.streams.iter().map(|stream| stream.bytes).sum()
+    }
+
+    /// The rate of all streams together. *Units*: MiB a second.
+    pub fn rate(&self) -> f64 {
+        self.bytes() as f64 / (1 << 20) as f64 / self.seconds.max(1e-9)
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// A pass of one stream.
+    pub fn job() -> Job {
+        Job {
+            places: vec![Place { path: PathBuf::from("/mnt/x/stream-0"), start: 0 }],
+            is_device: false,
+            bytes: 1 << 20,
+            request_bytes: 64 << 10,
+            operation: Operation::Write,
+            mode: Mode::Direct,
+            depth: 1,
+            engine: Engine::Threads,
+            read_percent: 50,
+            read_generations: vec![1],
+            write_generation: 2,
+            seconds_max: None,
+            is_repeated: false,
+            is_fresh: false,
+            is_synced: false,
+        }
+    }
+
+    #[test]
+    fn xdds_command_line_says_the_same() {
+        let mut job = job();
+        assert_eq!(
+            job.xdd(3),
+            "xdd -targets 1 /mnt/x/stream-0 -op write -blocksize 1024 -reqsize 64 -mbytes 1 -passes 3 -queuedepth 1 -dio \
+             -ts detailed -verbose"
+        );
+        job.places = [0, 1 << 20].map(|start| Place { path: PathBuf::from("/dev/sdx"), start }).to_vec();
+        job.operation = Operation::Mixed;
+        job.mode = Mode::Dsync;
+        job.is_synced = true;
+        let line = job.xdd(1);
+        assert!(
+            line.contains("-targets 2 /dev/sdx /dev/sdx -rwratio 50") && line.ends_with("# with O_DSYNC"),
+            "{line}"
+        );
+        assert!(line.contains("-startoffset target 1 1024") && line.contains("-syncwrite"), "{line}");
+    }
+
+    #[test]
+    fn mixed_requests_read_as_often_as_they_should_and_the_same_ones_each_time() {
+        let job = Job { operation: Operation::Mixed, read_percent: 70, ..job() };
+        let writes = (0..10_000).filter(|request| job.is_write(0, *request)).count();
+        assert!((2800..3200).contains(&writes), "{writes}");
+        assert!((0..100).all(|request| job.is_write(1, request) == job.is_write(1, request)));
+        assert!((0..100).any(|request| job.is_write(0, request) != job.is_write(1, request)));
+    }
+
+    #[test]
+    fn a_stream_sums_up_its_requests() {
+        let request = |number, start_ns, end_ns| Request { number, start_ns, end_ns, is_write: number == 2 };
+        let requests =
+            vec![request(1, 4_000_000, 7_000_000), request(0, 0, 1_000_000), request(2, 7_000_000, 9_000_000)];
+        let found = StreamOutcome::of(&job(), requests, 0.009, true);
+        assert_eq!((found.reads, found.writes, found.bytes), (2, 1, 3 * (64 << 10)));
+        assert_eq!((found.half_ms, found.longest_ms), (2.0, 3.0));
+        assert!((found.waiting_s - 0.006).abs() < 1e-9);
+        assert_eq!(found.requests.iter().map(|request| request.number).collect::<Vec<_>>(), [0, 1, 2]);
+        assert!(StreamOutcome::of(&job(), Vec::new(), 0.0, false).requests.is_empty());
+    }
+}

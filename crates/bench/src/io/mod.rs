@@ -1,0 +1,302 @@
+//! `bench io`: what a directory, file or device gives for each size of request, as xdd measures it.
+//!
+//! Owns: the options and the cells of a run. How a run goes: the streams are filled with a pattern; each cell (what,
+//! how, streams, depth, size) is a number of passes; what writes left is compared outside of the timed part. Sizes are
+//! the inner loop and passes the outer one, so that a drift of the machine is in all sizes alike.
+//!
+//! | file | what is in it |
+//! |---|---|
+//! | `pattern`, `content` | the bytes of the streams, and their comparison |
+//! | `target` | what may be used, and what is refused |
+//! | `job`, `engine` | one pass: its description, and the threads and rings that do it |
+//! | `run`, `results`, `report`, `plot` | the sweep, its columns, tables and pictures |
+//! | `timestamps` | the file of requests |
+//! | `fio` | the comparison with fio |
+//! | `ncar` | the conditions of the NCAR report: hosts, file system, figures |
+
+mod content;
+mod engine;
+mod fio;
+mod job;
+mod ncar;
+mod pattern;
+mod plot;
+mod report;
+mod results;
+mod run;
+mod target;
+mod timestamps;
+
+use std::path::PathBuf;
+
+pub use fio::check as check_fio;
+pub use job::{Engine, Job, Mode, Operation, Outcome, Request, StreamOutcome};
+pub use ncar::{Options as NcarOptions, dry_run as ncar_dry_run, run as run_ncar, serve};
+pub use report::Report;
+pub use run::{dry_run, run};
+pub use timestamps::Timestamps;
+
+use crate::{Error, ErrorKind};
+use pattern::BLOCK_BYTES;
+
+/// The experiments, each with what it shows and about how long it takes.
+pub const EXPERIMENTS: [(&str, &str, &str); 4] = [
+    ("bench io TARGET --quick", "a look: MiB/s by request size of a directory, file or device", "1 minute"),
+    ("bench io TARGET", "the same for 4 KiB to 16 MiB, beside the device's ceiling", "10 minutes"),
+    ("bench io DIR --check-fio", "whether this command and fio measure the same, in pairs", "2 minutes"),
+    ("bench io DIR --matrix ncar", "the figures of the NCAR report: XFS and the raw device on two hosts", "40 minutes"),
+];
+
+/// The length of each stream where nothing is said. *Units*: bytes.
+pub const BYTES: u64 = 256 << 20;
+const BYTES_QUICK: u64 = 64 << 20;
+/// The largest request. *Units*: bytes.
+const REQUEST_BYTES_MAX: u64 = 64 << 20;
+/// The most requests of a stream in a pass: each is kept until the pass is summed up.
+const REQUESTS_MAX: u64 = 4 << 20;
+/// The most streams.
+const STREAMS_MAX: usize = 64;
+/// The most requests of a stream in flight at once.
+const DEPTH_MAX: usize = 256;
+/// The most threads of a pass.
+const THREADS_MAX: usize = 512;
+/// The most memory that buffers of a pass take. *Units*: bytes.
+const BUFFERS_BYTES_MAX: u64 = 4 << 30;
+/// The most passes.
+const PASSES_MAX: usize = 1000;
+/// How long a pass of a quick run takes at most. *Units*: seconds.
+const SECONDS_QUICK: f64 = 0.5;
+
+/// What to run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Options {
+    /// A directory, file or block device.
+    pub target: PathBuf,
+    /// What requests do; reads and writes where nothing is named, only reads if nothing may be written.
+    pub operations: Vec<Operation>,
+    /// How files are opened; buffered and direct where nothing is named.
+    pub modes: Vec<Mode>,
+    /// Sizes of requests; 4 KiB to 16 MiB by doubling where nothing is named. *Units*: bytes.
+    pub sizes: Vec<u64>,
+    /// Numbers of streams; 1 where nothing is named.
+    pub streams: Vec<usize>,
+    /// Requests of a stream in flight at once; 1 where nothing is named.
+    pub depths: Vec<usize>,
+    /// Passes of each cell.
+    pub passes: Option<usize>,
+    /// The length of each stream. *Units*: bytes.
+    pub bytes: Option<u64>,
+    /// Of mixed requests, how many read, in percent.
+    pub read_percent: u64,
+    /// The end of a pass, if it is not done by then. *Units*: seconds.
+    pub seconds: Option<f64>,
+    /// How requests are in flight at once; one a thread at depth 1, io_uring else, where nothing is said.
+    pub engine: Option<Engine>,
+    /// Whether what is there may be overwritten.
+    pub overwrite: bool,
+    /// Whether the kernel keeps what it has cached of the streams between passes.
+    pub is_warm: bool,
+    /// Whether a final `fsync` is in the time.
+    pub is_synced: bool,
+    /// A look, in less than a minute.
+    pub quick: bool,
+    /// Whether each request is kept.
+    pub keep: bool,
+}
+
+/// A cell of the sweep.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Cell {
+    /// What requests do.
+    pub operation: Operation,
+    /// How files are opened.
+    pub mode: Mode,
+    /// Streams.
+    pub streams: usize,
+    /// Requests of a stream in flight at once.
+    pub depth: usize,
+    /// The size of a request. *Units*: bytes.
+    pub request_bytes: u64,
+}
+
+/// A whole run.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// The options.
+    pub options: Options,
+    /// The cells, in the order in which a pass goes through them.
+    pub cells: Vec<Cell>,
+    /// Passes of each.
+    pub passes: usize,
+    /// The length of each stream. *Units*: bytes.
+    pub bytes: u64,
+    /// The end of a pass, if it is not done by then. *Units*: seconds.
+    pub seconds: Option<f64>,
+}
+
+fn usage(message: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Usage, message)
+}
+
+fn or<T: Clone>(given: &[T], else_these: &[T]) -> Vec<T> {
+    if given.is_empty() { else_these.to_vec() } else { given.to_vec() }
+}
+
+impl Plan {
+    /// Makes the plan of a run.
+    ///
+    /// *Errors*: [`ErrorKind::Usage`] for numbers out of bounds, with the bounds.
+    pub fn new(options: Options) -> Result<Plan, Error> {
+        let bytes = options.bytes.unwrap_or(if options.quick { BYTES_QUICK } else { BYTES });
+        let passes = options.passes.unwrap_or(if options.quick { 1 } else { 3 });
+        let doubled: Vec<u64> = (12..=24).map(|power| 1 << power).collect();
+        let sizes = match (options.quick, options.sizes.is_empty()) {
+            (true, true) => doubled.into_iter().step_by(4).collect(),
+            _ => or(&options.sizes, &doubled),
+        };
+        for size in &sizes {
+            check_size(*size, bytes)?;
+        }
+        let (streams, depths) = (or(&options.streams, &[1]), or(&options.depths, &[1]));
+        if !(1..=PASSES_MAX).contains(&passes) {
+            return Err(usage(format!("{passes} passes: 1 at least, and {PASSES_MAX} at most")));
+        }
+        if let Some(count) = streams.iter().find(|count| !(1..=STREAMS_MAX).contains(*count)) {
+            return Err(usage(format!("{count} streams: 1 at least, and {STREAMS_MAX} at most")));
+        }
+        if let Some(depth) = depths.iter().find(|depth| !(1..=DEPTH_MAX).contains(*depth)) {
+            return Err(usage(format!("{depth} requests in flight: 1 at least, and {DEPTH_MAX} at most")));
+        }
+        if options.read_percent > 100 {
+            return Err(usage("mixed requests: 0 to 100 percent of them read"));
+        }
+        if options.seconds.is_some_and(|seconds| !(0.01..=86_400.0).contains(&seconds)) {
+            return Err(usage("a pass takes 0.01 seconds at least, and a day at most"));
+        }
+        let operations = or(&options.operations, &[Operation::Read, Operation::Write]);
+        let modes = or(&options.modes, &[Mode::Buffered, Mode::Direct]);
+        let mut cells = Vec::new();
+        for operation in &operations {
+            for mode in &modes {
+                for streams in &streams {
+                    for depth in &depths {
+                        for request_bytes in &sizes {
+                            let (operation, mode, request_bytes) = (*operation, *mode, *request_bytes);
+                            cells.push(Cell { operation, mode, streams: *streams, depth: *depth, request_bytes });
+                        }
+                    }
+                }
+            }
+        }
+        for cell in &cells {
+            let in_flight = cell.streams * cell.depth;
+            if in_flight as u64 * cell.request_bytes > BUFFERS_BYTES_MAX {
+                let message = format!(
+                    "{in_flight} requests of {} bytes at once take more than {} GiB: fewer streams, less depth or smaller \
+                     requests",
+                    cell.request_bytes,
+                    BUFFERS_BYTES_MAX >> 30
+                );
+                return Err(usage(message));
+            }
+            let engine = engine_of(options.engine, cell.mode, cell.depth)?;
+            if engine == Engine::Threads && in_flight > THREADS_MAX {
+                return Err(usage(format!("{in_flight} threads: {THREADS_MAX} at most; io_uring needs one a stream")));
+            }
+        }
+        let seconds = options.seconds.or(options.quick.then_some(SECONDS_QUICK));
+        Ok(Plan { cells, passes, bytes, seconds, options })
+    }
+
+    /// Whether a cell writes.
+    pub fn writes(&self) -> bool {
+        self.cells.iter().any(|cell| cell.operation.writes())
+    }
+
+    /// The most streams of a cell.
+    pub fn streams_max(&self) -> usize {
+        self.cells.iter().map(|cell| cell.streams).max().unwrap_or(1)
+    }
+}
+
+/// Whether requests can have this size.
+fn check_size(size: u64, bytes: u64) -> Result<(), Error> {
+    let block = BLOCK_BYTES as u64;
+    if !size.is_multiple_of(block) || !(block..=REQUEST_BYTES_MAX).contains(&size) {
+        let most = REQUEST_BYTES_MAX >> 20;
+        return Err(usage(format!("requests of {size} bytes: multiples of {block}, and {most} MiB at most")));
+    }
+    if !bytes.is_multiple_of(block) || size > bytes {
+        return Err(usage(format!(
+            "streams of {bytes} bytes: a multiple of {block}, and at least a request of {size} bytes"
+        )));
+    }
+    if bytes / size > REQUESTS_MAX {
+        return Err(usage(format!(
+            "streams of {bytes} bytes in requests of {size} are more than {REQUESTS_MAX} requests: a smaller --size, \
+             or larger requests"
+        )));
+    }
+    Ok(())
+}
+
+/// How the requests of a cell are in flight.
+fn engine_of(wanted: Option<Engine>, mode: Mode, depth: usize) -> Result<Engine, Error> {
+    match (wanted, mode, depth) {
+        (Some(Engine::Uring), Mode::Sync, _) => Err(usage("O_SYNC goes with threads: leave --engine uring out")),
+        (Some(engine), ..) => Ok(engine),
+        (None, Mode::Sync, _) | (None, _, 1) => Ok(Engine::Threads),
+        (None, ..) => Ok(Engine::Uring),
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod plan_tests {
+    use super::*;
+
+    /// Options without any wish.
+    pub fn options() -> Options {
+        Options {
+            target: PathBuf::from("/tmp"),
+            operations: Vec::new(),
+            modes: Vec::new(),
+            sizes: Vec::new(),
+            streams: Vec::new(),
+            depths: Vec::new(),
+            passes: None,
+            bytes: None,
+            read_percent: 50,
+            seconds: None,
+            engine: None,
+            overwrite: false,
+            is_warm: false,
+            is_synced: false,
+            quick: false,
+            keep: false,
+        }
+    }
+
+    #[test]
+    fn a_plan_has_each_cell_once_and_refuses_what_is_out_of_bounds() {
+        let plan = Plan::new(options()).unwrap();
+        assert_eq!((plan.cells.len(), plan.passes, plan.bytes), (2 * 2 * 13, 3, 256 << 20));
+        assert!(plan.writes() && plan.streams_max() == 1);
+        let quick = Plan::new(Options { quick: true, ..options() }).unwrap();
+        assert_eq!((quick.cells.len(), quick.passes, quick.seconds), (2 * 2 * 4, 1, Some(SECONDS_QUICK)));
+        let refused = |options: Options, words: &str| {
+            let error = Plan::new(options).unwrap_err();
+            assert!(error.kind == ErrorKind::Usage && error.message.contains(words), "{error}");
+        };
+        refused(Options { sizes: vec![5000], ..options() }, "multiples of 4096");
+        refused(Options { sizes: vec![128 << 20], ..options() }, "64 MiB at most");
+        refused(Options { bytes: Some(1 << 20), ..options() }, "at least a request");
+        refused(Options { bytes: Some(1 << 40), ..options() }, "more than 4194304 requests");
+        refused(Options { streams: vec![0], ..options() }, "64 at most");
+        refused(Options { depths: vec![257], ..options() }, "256 at most");
+        refused(Options { passes: Some(0), ..options() }, "1 at least");
+        refused(Options { streams: vec![64], depths: vec![64], ..options() }, "GiB");
+        refused(Options { modes: vec![Mode::Sync], engine: Some(Engine::Uring), ..options() }, "threads");
+        assert_eq!(engine_of(None, Mode::Direct, 8).unwrap(), Engine::Uring);
+        assert_eq!(engine_of(None, Mode::Sync, 8).unwrap(), Engine::Threads);
+    }
+}

@@ -1,0 +1,155 @@
+//! Which series each figure of the report shows.
+//!
+//! Owns: the table. The report calls two figures 7, and captions 11 and 12 "read" where its list says "write": its
+//! list is followed. Figures 1 to 12 show the volume alone; until it exists they are drawn for XFS and the device.
+
+use super::{Emptied, Host, Series, System, XFS_BLOCK_BYTES};
+use crate::io::job::{Mode, Operation};
+
+/// What the two plots of a figure are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Plots {
+    /// One a host.
+    Hosts,
+    /// One a mode, both hosts in it.
+    Modes,
+}
+
+/// A figure.
+#[derive(Debug, Clone, Copy)]
+pub struct Figure {
+    /// Its number.
+    pub number: u32,
+    /// What requests do.
+    pub operation: Operation,
+    /// The modes that it compares, or the one that it shows.
+    pub modes: &'static [Mode],
+    /// The numbers of streams.
+    pub streams: &'static [usize],
+    /// Its plots.
+    pub plots: Plots,
+    /// Whether it compares with XFS.
+    pub is_against_xfs: bool,
+}
+
+const BUFFERED: &[Mode] = &[Mode::Buffered];
+const DIRECT: &[Mode] = &[Mode::Direct];
+const BOTH: &[Mode] = &[Mode::Buffered, Mode::Direct];
+const ONE: &[usize] = &[1];
+const TWO: &[usize] = &[2];
+const ONE_AND_TWO: &[usize] = &[1, 2];
+
+/// All figures, in order.
+pub fn all() -> Vec<Figure> {
+    use Operation::{Read, Write};
+    let mut figures = Vec::new();
+    let mut add = |operation, modes, streams, plots, is_against_xfs| {
+        let number = figures.len() as u32 + 1;
+        figures.push(Figure { number, operation, modes, streams, plots, is_against_xfs });
+    };
+    for operation in [Read, Write] {
+        for modes in [BUFFERED, DIRECT] {
+            add(operation, modes, ONE_AND_TWO, Plots::Hosts, false);
+        }
+    }
+    for plots in [Plots::Hosts, Plots::Modes] {
+        for operation in [Read, Write] {
+            for streams in [ONE, TWO] {
+                add(operation, BOTH, streams, plots, false);
+            }
+        }
+    }
+    for operation in [Read, Write] {
+        for streams in [ONE, TWO] {
+            for modes in [BUFFERED, DIRECT] {
+                add(operation, modes, streams, Plots::Hosts, true);
+            }
+        }
+    }
+    figures
+}
+
+impl Figure {
+    /// What stands above it.
+    pub fn title(&self) -> String {
+        let modes: Vec<&str> = self.modes.iter().map(|mode| mode.name()).collect();
+        let streams: Vec<String> = self.streams.iter().map(usize::to_string).collect();
+        let against = if self.is_against_xfs { ", volume against XFS" } else { "" };
+        let (operation, modes, streams) = (self.operation.name(), modes.join(" and "), streams.join(" and "));
+        format!("Figure {}: {operation}, {modes}, {streams} stream(s){against}", self.number)
+    }
+
+    /// Whether a series is one of its lines.
+    pub fn shows(&self, series: &Series) -> bool {
+        let is_its_system = matches!(series.system, System::Raw | System::Xfs(XFS_BLOCK_BYTES));
+        is_its_system
+            && series.operation == self.operation
+            && self.modes.contains(&series.mode)
+            && self.streams.contains(&series.streams)
+    }
+
+    /// The plots, each with its name and what belongs to it.
+    pub fn parts(&self) -> Vec<(String, Part)> {
+        match self.plots {
+            Plots::Hosts => Host::ALL.iter().map(|host| (host.name().to_owned(), Part::Host(*host))).collect(),
+            Plots::Modes => self.modes.iter().map(|mode| (mode.name().to_owned(), Part::Mode(*mode))).collect(),
+        }
+    }
+}
+
+/// What one plot of a figure shows.
+#[derive(Debug, Clone, Copy)]
+pub enum Part {
+    /// One host.
+    Host(Host),
+    /// One mode.
+    Mode(Mode),
+}
+
+impl Part {
+    /// Whether a series is in it.
+    pub fn shows(&self, series: &Series) -> bool {
+        match self {
+            Part::Host(host) => series.host == *host,
+            Part::Mode(mode) => series.mode == *mode,
+        }
+    }
+}
+
+/// The figures that show a series, in words.
+pub fn shown_in(series: &Series) -> String {
+    let of_report = series.emptied == Emptied::Remount || series.mode != Mode::Buffered;
+    let of_report = of_report || series.operation != Operation::Read;
+    let is_xfs = series.system == System::Xfs(XFS_BLOCK_BYTES);
+    let numbers: Vec<String> = all()
+        .iter()
+        .filter(|figure| is_xfs && of_report && figure.is_against_xfs && figure.shows(series))
+        .map(|figure| figure.number.to_string())
+        .collect();
+    match numbers.is_empty() {
+        true => "in no figure of the report".to_owned(),
+        false => format!("figures {}", numbers.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_figures_are_those_of_the_reports_list() {
+        let figures = all();
+        let title = |number: usize| figures[number - 1].title();
+        assert_eq!(figures.len(), 20);
+        assert_eq!(title(1), "Figure 1: read, buffered, 1 and 2 stream(s)");
+        assert_eq!(title(4), "Figure 4: write, direct, 1 and 2 stream(s)");
+        assert_eq!(title(6), "Figure 6: read, buffered and direct, 2 stream(s)");
+        assert_eq!(title(8), "Figure 8: write, buffered and direct, 2 stream(s)");
+        assert_eq!(title(11), "Figure 11: write, buffered and direct, 1 stream(s)");
+        assert_eq!(title(14), "Figure 14: read, direct, 1 stream(s), volume against XFS");
+        assert_eq!(title(15), "Figure 15: read, buffered, 2 stream(s), volume against XFS");
+        assert_eq!(title(20), "Figure 20: write, direct, 2 stream(s), volume against XFS");
+        assert_eq!((figures[7].plots, figures[8].plots), (Plots::Hosts, Plots::Modes));
+        assert!(figures.iter().all(|figure| figure.parts().len() == 2), "top and bottom");
+    }
+}

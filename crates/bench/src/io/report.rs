@@ -1,0 +1,174 @@
+//! What a sweep has to say: xdd's columns, the ceiling beside them, figures, and a chart an operation.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::Plan;
+use super::job::{Mode, Operation};
+use super::plot::{Chart, Line, plot};
+use super::results::{Ceilings, CellResult, headings};
+use super::timestamps::Timestamps;
+use crate::machine;
+use crate::store::Figure;
+
+/// A finished run.
+#[derive(Debug, Clone, Serialize)]
+pub struct Report {
+    /// `io`, or what is measured besides.
+    pub experiment: String,
+    /// How it was called and where it ran.
+    pub setting: Value,
+    /// A rate a cell, and the ceilings.
+    pub figures: Vec<Figure>,
+    /// Each stream and pass, in xdd's columns.
+    pub rows: Vec<Value>,
+    #[serde(skip)]
+    pub(super) is_short: bool,
+    #[serde(skip)]
+    pub(super) text: String,
+    #[serde(skip)]
+    pub(super) plot: String,
+    #[serde(skip)]
+    pub(super) timestamps: Timestamps,
+}
+
+/// A figure without a target.
+pub(super) fn figure(name: String, unit: &'static str, [value, low, high]: [f64; 3]) -> Figure {
+    Figure { name, value, unit, low, high, target: None, is_at_most: false, is_judged: true }
+}
+
+impl Report {
+    /// Makes the report of a sweep.
+    pub(super) fn new(
+        plan: &Plan,
+        ceilings: Ceilings,
+        results: Vec<CellResult>,
+        timestamps: Timestamps,
+        took: Duration,
+    ) -> Report {
+        let named = [("read", ceilings.read), ("write", ceilings.write), ("copy", ceilings.copy)];
+        let mut figures: Vec<Figure> = named
+            .iter()
+            .filter_map(|(name, rate)| Some(figure(format!("io.ceiling.{name}"), "MiB/s", [(*rate)?; 3])))
+            .collect();
+        figures.extend(results.iter().map(|result| {
+            let rate = result.rate();
+            figure(format!("io.{}", result.cell.name()), "MiB/s", [rate.value, rate.low, rate.high])
+        }));
+        let options = &plan.options;
+        let setting = json!({
+            "target": options.target, "bytes": plan.bytes, "passes": plan.passes, "seconds": plan.seconds,
+            "is_warm": options.is_warm, "is_synced": options.is_synced, "read_percent": options.read_percent,
+            "machine": machine::describe(), "took_s": took.as_secs_f64(),
+        });
+        let rows = results.iter().flat_map(CellResult::rows).map(|row| json!(row)).collect();
+        let text = text(plan, &named, &results, took);
+        let plot = plot("bench io", &charts(ceilings, &results));
+        Report { experiment: "io".to_owned(), setting, figures, rows, is_short: false, text, plot, timestamps }
+    }
+
+    /// Whether it measured something else than it should have.
+    pub fn is_short(&self) -> bool {
+        self.is_short
+    }
+
+    /// Tables for the terminal.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// A picture.
+    pub fn svg(&self) -> &str {
+        &self.plot
+    }
+
+    /// The requests, if they were kept.
+    pub fn timestamps(&self) -> &Timestamps {
+        &self.timestamps
+    }
+}
+
+fn text(plan: &Plan, ceilings: &[(&str, Option<f64>)], results: &[CellResult], took: Duration) -> String {
+    let options = &plan.options;
+    let mut text = format!("bench io {}: {}\n", options.target.display(), machine::describe());
+    let limit = plan.seconds.map(|seconds| format!(", {seconds} s at most each")).unwrap_or_default();
+    text += &format!(
+        "{} pass(es) over {} MiB a stream{limit}; pages of the streams {} before each pass; took {:.0} s\n",
+        plan.passes,
+        plan.bytes >> 20,
+        if options.is_warm { "stay" } else { "are dropped" },
+        took.as_secs_f64()
+    );
+    text += "ceilings, MiB/s:";
+    for (name, rate) in ceilings {
+        let rate = rate.map_or("not measured".to_owned(), |rate| format!("{rate:.0}"));
+        text += &format!(" {name} {rate};");
+    }
+    text += " read and write are direct, 4 MiB, 8 at once; copy is in memory\n";
+    if !options.is_synced && results.iter().any(|one| one.cell.mode == Mode::Buffered && one.cell.operation.writes()) {
+        text += "buffered writes end in the page cache: add --fsync to count their way to the device\n";
+    }
+    let mut mode = None;
+    for result in results {
+        let cell = &result.cell;
+        if mode.replace((cell.operation, cell.mode)) != Some((cell.operation, cell.mode)) {
+            text += &format!("\n{}, {}\n{}", cell.operation.name(), cell.mode.name(), headings());
+        }
+        text += &result.average().map(|row| row.line()).unwrap_or_default();
+    }
+    text
+}
+
+/// A chart an operation, a line for each way of it.
+fn charts(ceilings: Ceilings, results: &[CellResult]) -> Vec<Chart> {
+    let mut charts = Vec::new();
+    for operation in [Operation::Read, Operation::Write, Operation::Mixed] {
+        let mut lines: BTreeMap<_, Vec<(u64, f64)>> = BTreeMap::new();
+        for result in results.iter().filter(|result| result.cell.operation == operation) {
+            let key = (result.cell.mode, result.cell.streams, result.cell.depth);
+            lines.entry(key).or_default().push((result.cell.request_bytes, result.rate().value));
+        }
+        if lines.is_empty() {
+            continue;
+        }
+        let mut lines: Vec<Line> = lines
+            .into_iter()
+            .map(|((mode, streams, depth), mut points)| {
+                points.sort_by_key(|point| point.0);
+                let name = format!("{}, {streams} stream(s), depth {depth}", mode.name());
+                Line { name, points, is_ceiling: false }
+            })
+            .collect();
+        let ceiling = if operation == Operation::Write { ceilings.write } else { ceilings.read };
+        lines.extend(ceiling.map(|rate| Line {
+            name: "the device's ceiling".to_owned(),
+            points: vec![(0, rate)],
+            is_ceiling: true,
+        }));
+        charts.push(Chart { title: format!("bench io: {}", operation.name()), lines });
+    }
+    charts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::plan_tests::options;
+    use super::super::results::tests::result;
+    use super::*;
+
+    #[test]
+    fn a_report_has_a_figure_and_a_line_for_each_cell_and_the_ceilings_beside() {
+        let plan = Plan::new(options()).unwrap();
+        let ceilings = Ceilings { read: Some(20.0), write: None, copy: Some(9000.0) };
+        let report = Report::new(&plan, ceilings, vec![result()], Timestamps::default(), Duration::from_secs(1));
+        let names: Vec<&str> = report.figures.iter().map(|figure| figure.name.as_str()).collect();
+        assert_eq!(names, ["io.ceiling.read", "io.ceiling.copy", "io.read.direct.streams2.depth1.1m"]);
+        assert!(report.text().contains("read 20; write not measured; copy 9000;"), "{}", report.text());
+        assert!(report.text().contains("AVERAGE") && report.rows.len() == 7);
+        super::super::plot::tests::is_well_formed(report.svg());
+        assert_eq!(report.svg().matches("<polyline").count(), 2);
+    }
+}

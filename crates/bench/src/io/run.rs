@@ -1,0 +1,201 @@
+//! Runs a plan on a target.
+//!
+//! Owns: the order of passes, the generations of the streams, and the ceiling beside the result.
+
+use std::process::Command;
+use std::time::Instant;
+
+use nectary_block::Buffer;
+
+use super::content::{drop_pages, fill, settle};
+use super::job::{Engine, Job, Mode, Operation, Outcome, Place};
+use super::report::Report;
+use super::results::{Ceilings, CellResult};
+use super::target::{Target, Wish};
+use super::timestamps::Timestamps;
+use super::{Cell, Plan, engine, engine_of};
+use crate::Error;
+use crate::guardian::Guardian;
+use crate::statistics::order;
+use crate::store::Progress;
+
+/// Requests of the ceiling: large, several at once, past the page cache. *Units*: bytes.
+const CEILING_REQUEST_BYTES: u64 = 4 << 20;
+/// How many of them at once.
+const CEILING_DEPTH: usize = 8;
+/// How long each ceiling is measured. *Units*: seconds.
+const CEILING_SECONDS: f64 = 0.5;
+/// What is copied for the ceiling of the page cache. *Units*: bytes.
+const COPY_BYTES: usize = 32 << 20;
+/// The generation of the first contents.
+const FIRST: u32 = 1;
+
+/// The streams of a run, and what they hold.
+pub(super) struct Streams {
+    pub places: Vec<Place>,
+    pub is_device: bool,
+    pub bytes: u64,
+    /// Of each stream; empty where the contents are not this run's.
+    generations: Vec<u32>,
+    /// The newest generation of all.
+    newest: u32,
+}
+
+impl Streams {
+    /// Takes places over; `is_own` fills them.
+    pub fn new(places: Vec<Place>, is_device: bool, bytes: u64, is_own: bool) -> Result<Streams, Error> {
+        if is_own {
+            fill(&places, bytes, FIRST)?;
+        }
+        let generations = if is_own { vec![FIRST; places.len()] } else { Vec::new() };
+        Ok(Streams { places, is_device, bytes, generations, newest: FIRST })
+    }
+
+    /// The description of a pass of a cell.
+    pub fn job(&self, cell: &Cell, engine: Engine) -> Job {
+        Job {
+            places: self.places[..cell.streams].to_vec(),
+            is_device: self.is_device,
+            bytes: self.bytes,
+            request_bytes: cell.request_bytes,
+            operation: cell.operation,
+            mode: cell.mode,
+            depth: cell.depth,
+            engine,
+            read_percent: 50,
+            read_generations: self.generations.iter().take(cell.streams).copied().collect(),
+            write_generation: self.newest + 1,
+            seconds_max: None,
+            is_repeated: false,
+            is_fresh: false,
+            is_synced: false,
+        }
+    }
+
+    /// Runs a pass by `how`, and compares what it left.
+    pub fn pass(&mut self, job: &Job, how: impl FnOnce(&Job) -> Result<Outcome, Error>) -> Result<Outcome, Error> {
+        let outcome = how(job)?;
+        if job.operation.writes() {
+            settle(job, &outcome)?;
+            self.newest = job.write_generation;
+            let known = self.generations.iter_mut().take(job.places.len());
+            known.for_each(|generation| *generation = job.write_generation);
+        }
+        Ok(outcome)
+    }
+}
+
+/// Runs a plan; `guardian` has to call [`serve`](crate::guardian::serve).
+///
+/// *Errors*: [`ErrorKind::Usage`](crate::ErrorKind::Usage) if the target must not be used;
+/// [`ErrorKind::Void`](crate::ErrorKind::Void) if a byte was wrong.
+pub fn run(plan: &Plan, guardian: Command, progress: &mut dyn FnMut(&Progress)) -> Result<Report, Error> {
+    let began = Instant::now();
+    let options = &plan.options;
+    let wish =
+        Wish { streams: plan.streams_max(), bytes: plan.bytes, writes: plan.writes(), overwrite: options.overwrite };
+    let mut target = Target::find(&options.target, wish)?;
+    let mut guardian = Guardian::start(guardian)?;
+    target.make(&mut guardian, wish.streams)?;
+    let of = (plan.cells.len() * plan.passes + 2) as u64;
+    let mut done = 0;
+    let mut step = |what: String| {
+        progress(&Progress { done, of, what });
+        done += 1;
+    };
+    step("writing what is read later".to_owned());
+    let is_device = target.is_device();
+    let mut streams = Streams::new(target.places, is_device, plan.bytes, target.is_own)?;
+    step("the ceiling".to_owned());
+    let ceilings = ceilings(plan, &mut streams)?;
+    let mut results: Vec<CellResult> = plan.cells.iter().map(|cell| CellResult::new(*cell)).collect();
+    let mut timestamps = Timestamps::default();
+    for pass in 0..plan.passes {
+        for index in order(results.len(), pass) {
+            let result = &mut results[index];
+            let cell = result.cell;
+            step(format!("{}, pass {} of {}", cell.name(), pass + 1, plan.passes));
+            let job = job_of(plan, &streams, &cell)?;
+            if !options.is_warm {
+                drop_pages(&job.places)?;
+            }
+            let mut outcome = streams.pass(&job, |job| engine::run(job, options.keep))?;
+            timestamps.add(&cell, pass + 1, &job, &mut outcome);
+            result.outcomes.push(outcome);
+        }
+    }
+    guardian.finish();
+    Ok(Report::new(plan, ceilings, results, timestamps, began.elapsed()))
+}
+
+fn job_of(plan: &Plan, streams: &Streams, cell: &Cell) -> Result<Job, Error> {
+    let options = &plan.options;
+    let engine = engine_of(options.engine, cell.mode, cell.depth)?;
+    Ok(Job {
+        read_percent: options.read_percent,
+        seconds_max: plan.seconds,
+        is_synced: options.is_synced,
+        ..streams.job(cell, engine)
+    })
+}
+
+/// The xdd command lines of a plan, one a cell.
+pub fn dry_run(plan: &Plan) -> Result<String, Error> {
+    let is_folder = plan.options.target.is_dir();
+    let place = |stream: usize| match is_folder {
+        true => Place { path: plan.options.target.join(format!("stream-{stream}")), start: 0 },
+        false => Place { path: plan.options.target.clone(), start: stream as u64 * plan.bytes },
+    };
+    let places = (0..plan.streams_max()).map(place).collect();
+    let streams = Streams { places, is_device: !is_folder, bytes: plan.bytes, generations: Vec::new(), newest: FIRST };
+    let mut text = String::new();
+    for cell in &plan.cells {
+        text += &format!("{}\n", job_of(plan, &streams, cell)?.xdd(plan.passes));
+    }
+    Ok(text)
+}
+
+/// What the device gives at most, by the same engine, and what a copy in memory does.
+fn ceilings(plan: &Plan, streams: &mut Streams) -> Result<Ceilings, Error> {
+    let mut found = Ceilings::default();
+    for operation in [Operation::Read, Operation::Write] {
+        if operation.writes() && !plan.writes() {
+            continue;
+        }
+        let request_bytes = CEILING_REQUEST_BYTES.min(plan.bytes);
+        let cell = Cell { operation, mode: Mode::Direct, streams: 1, depth: CEILING_DEPTH, request_bytes };
+        for engine in [Engine::Uring, Engine::Threads] {
+            let job = Job { seconds_max: Some(CEILING_SECONDS), is_repeated: true, ..streams.job(&cell, engine) };
+            match streams.pass(&job, |job| engine::run(job, false)) {
+                Ok(outcome) => {
+                    let rate = Some(outcome.rate());
+                    if operation.writes() {
+                        found.write = rate
+                    } else {
+                        found.read = rate
+                    }
+                    break;
+                }
+                Err(error) if error.kind == crate::ErrorKind::Void => return Err(error),
+                // No io_uring, or no O_DIRECT: then there is no such ceiling.
+                Err(_) => {}
+            }
+        }
+    }
+    if plan.cells.iter().any(|cell| !cell.mode.is_direct()) {
+        found.copy = Some(copy_rate());
+    }
+    Ok(found)
+}
+
+/// A copy in memory. *Units*: MiB a second.
+fn copy_rate() -> f64 {
+    let (from, mut to) = (Buffer::zeroed(COPY_BYTES), Buffer::zeroed(COPY_BYTES));
+    let rate = |_| {
+        let began = Instant::now();
+        to.copy_from_slice(&from);
+        std::hint::black_box(&mut to);
+        (COPY_BYTES >> 20) as f64 / began.elapsed().as_secs_f64()
+    };
+    crate::statistics::median(&(0..5).map(rate).collect::<Vec<_>>())
+}

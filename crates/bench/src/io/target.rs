@@ -1,0 +1,192 @@
+//! What is measured: a directory, a file or a block device; and what is refused.
+//!
+//! Owns: the rules of safety. In a directory the run makes its own files. A file or device that exists is written to
+//! only if the caller says so, or if the file is an earlier one of this command. A device that is mounted or in use is
+//! never written to. Leaves to others: the removal of what was made (`guardian`).
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use nectary_block::{BlockDevice, Engine as BlockEngine, FileDevice, OpenOptions, format_size, is_block_device};
+
+use super::job::Place;
+use super::pattern::{BLOCK_BYTES, Pattern};
+use crate::guardian::Guardian;
+use crate::{Error, ErrorKind, sys};
+
+/// What the path names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// A directory: one file a stream is made in it.
+    Folder,
+    /// A regular file: streams have parts of it.
+    File,
+    /// A block device: streams have parts of it.
+    Device,
+}
+
+/// What a run does to its target.
+#[derive(Debug, Clone, Copy)]
+pub struct Wish {
+    /// The most streams.
+    pub streams: usize,
+    /// The length of each. *Units*: bytes.
+    pub bytes: u64,
+    /// Whether anything is written.
+    pub writes: bool,
+    /// Whether what is there may be overwritten.
+    pub overwrite: bool,
+}
+
+/// A target that may be used.
+#[derive(Debug)]
+pub struct Target {
+    /// What it is.
+    pub kind: Kind,
+    /// The places of the streams.
+    pub places: Vec<Place>,
+    /// Whether the contents are this run's, and so are compared.
+    pub is_own: bool,
+    /// The directory in which files are made.
+    pub folder: Option<PathBuf>,
+}
+
+fn usage(message: String) -> Error {
+    Error::new(ErrorKind::Usage, message)
+}
+
+impl Target {
+    /// Looks at a path, and refuses what must not be used. Makes nothing.
+    ///
+    /// *Errors*: [`ErrorKind::Usage`] for what the caller can change; the device's own if it is mounted or in use.
+    pub fn find(path: &Path, wish: Wish) -> Result<Target, Error> {
+        let status = std::fs::metadata(path).map_err(|error| {
+            usage(format!("{}: {error}; name a directory, an existing file, or a block device", path.display()))
+        })?;
+        if status.is_dir() {
+            let (needed, free) = (wish.bytes * wish.streams as u64, sys::free_space(path)?);
+            // What a file system keeps about the files, beside them.
+            if needed + needed / 16 > free {
+                return Err(usage(format!(
+                    "{}: {} stream(s) of {} do not fit, {} are free; make room there, or give a smaller --size",
+                    path.display(),
+                    wish.streams,
+                    format_size(wish.bytes),
+                    format_size(free)
+                )));
+            }
+            return Ok(Target { kind: Kind::Folder, places: Vec::new(), is_own: true, folder: Some(path.to_owned()) });
+        }
+        let kind = if is_block_device(path) { Kind::Device } else { Kind::File };
+        let size_bytes = probe(path, kind)?;
+        let needed = wish.bytes * wish.streams as u64;
+        if needed > size_bytes {
+            return Err(usage(format!(
+                "{}: it has {}, and {} stream(s) of {} need {}; give a smaller --size",
+                path.display(),
+                format_size(size_bytes),
+                wish.streams,
+                format_size(wish.bytes),
+                format_size(needed)
+            )));
+        }
+        if wish.writes && !wish.overwrite && (kind == Kind::Device || !is_known(path, needed)?) {
+            let what = if kind == Kind::Device { "a device" } else { "a file that this command did not write" };
+            return Err(usage(format!(
+                "{}: {what} is not overwritten: add --overwrite if its contents may go, or only read (--op read)",
+                path.display()
+            )));
+        }
+        let place = |stream: usize| Place { path: path.to_owned(), start: stream as u64 * wish.bytes };
+        let places = (0..wish.streams).map(place).collect();
+        Ok(Target { kind, places, is_own: wish.writes, folder: None })
+    }
+
+    /// Makes the files of a directory, named to the guardian first.
+    pub fn make(&mut self, guardian: &mut Guardian, streams: usize) -> Result<(), Error> {
+        let Some(parent) = &self.folder else { return Ok(()) };
+        let folder = parent.join(format!("nectary-bench-io-{}", std::process::id()));
+        guardian.make_folder(&folder)?;
+        for stream in 0..streams {
+            let path = folder.join(format!("stream-{stream}"));
+            File::create_new(&path).map_err(|error| Error::failed(path.display(), error))?;
+            self.places.push(Place { path, start: 0 });
+        }
+        Ok(())
+    }
+
+    /// Whether streams are on a block device.
+    pub fn is_device(&self) -> bool {
+        self.kind == Kind::Device
+    }
+}
+
+/// Opens a file or disk as its only user, and gives its size. So a mounted disk is refused with its place.
+fn probe(path: &Path, kind: Kind) -> Result<u64, Error> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| Error::failed("starting a runtime", error))?;
+    let options = OpenOptions { create_bytes: None, engine: BlockEngine::Posix, direct: true };
+    let device = runtime.block_on(async {
+        match kind {
+            Kind::Device => FileDevice::open_disk(path, &options).await,
+            _ => FileDevice::open_file(path, &options).await,
+        }
+    });
+    let size_bytes = match device {
+        Ok(device) => device.geometry().size_bytes,
+        Err(error) if error.kind == nectary_block::ErrorKind::Busy => {
+            return Err(Error::new(ErrorKind::Busy, format!("{}: {}", path.display(), error.detail)));
+        }
+        Err(error) => return Err(error.into()),
+    };
+    Ok(size_bytes - size_bytes % BLOCK_BYTES as u64)
+}
+
+/// Whether this command wrote the start of a file in an earlier run: all of the blocks that are looked at are its own.
+fn is_known(path: &Path, bytes: u64) -> Result<bool, Error> {
+    let file = File::open(path).map_err(|error| Error::failed(path.display(), error))?;
+    let (pattern, blocks) = (Pattern::new(), bytes / BLOCK_BYTES as u64);
+    let mut block = vec![0; BLOCK_BYTES];
+    for index in (0..=64).map(|part| blocks.saturating_sub(1) * part / 64) {
+        file.read_exact_at(&mut block, index * BLOCK_BYTES as u64)
+            .map_err(|error| Error::failed(path.display(), error))?;
+        if !pattern.is_own(&block) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::content::fill;
+    use super::*;
+
+    #[test]
+    fn only_own_files_are_overwritten_without_being_told_to() {
+        let folder = std::env::temp_dir().join(format!("nectary-bench-io-target-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("file");
+        std::fs::write(&path, vec![7; 1 << 20]).unwrap();
+        let wish = Wish { streams: 2, bytes: 512 << 10, writes: true, overwrite: false };
+        let error = Target::find(&path, wish).unwrap_err();
+        assert!(error.kind == ErrorKind::Usage && error.message.contains("--overwrite"), "{error}");
+        let read = Target::find(&path, Wish { writes: false, ..wish }).unwrap();
+        assert!(read.kind == Kind::File && !read.is_own, "other people's bytes are not compared");
+        let told = Target::find(&path, Wish { overwrite: true, ..wish }).unwrap();
+        assert_eq!(told.places.iter().map(|place| place.start).collect::<Vec<_>>(), [0, 512 << 10]);
+        fill(&told.places, wish.bytes, 1).unwrap();
+        assert!(Target::find(&path, wish).unwrap().is_own);
+        // One foreign block in it, and it is foreign.
+        File::options().write(true).open(&path).unwrap().write_all_at(&[7], (1 << 20) - 1).unwrap();
+        assert!(Target::find(&path, wish).is_err());
+        let error = Target::find(&path, Wish { bytes: 1 << 20, ..wish }).unwrap_err();
+        assert!(error.message.contains("it has 1M") && error.message.contains("--size"), "{error}");
+        let error = Target::find(&folder.join("no"), wish).unwrap_err();
+        assert!(error.kind == ErrorKind::Usage && error.message.contains("directory"), "{error}");
+        let error = Target::find(&folder, Wish { bytes: 1 << 60, ..wish }).unwrap_err();
+        assert!(error.message.contains("do not fit"), "{error}");
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+}

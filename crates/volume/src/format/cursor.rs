@@ -1,0 +1,151 @@
+//! Reading and writing of little-endian fields, bounds checked.
+
+use super::error::{FormatError, Problem};
+
+/// Reads fields one after another.
+pub(super) struct Reader<'a> {
+    what: &'static str,
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Reader<'a> {
+    pub fn new(what: &'static str, bytes: &'a [u8]) -> Reader<'a> {
+        Reader { what, bytes, at: 0 }
+    }
+
+    pub fn error(&self, problem: Problem) -> FormatError {
+        FormatError { what: self.what, problem }
+    }
+
+    pub fn take(&mut self, count: usize) -> Result<&'a [u8], FormatError> {
+        let rest = self.bytes.get(self.at..).unwrap_or_default();
+        let Some(taken) = rest.get(..count) else {
+            return Err(self.error(Problem::Short { needed: self.at.saturating_add(count), found: self.bytes.len() }));
+        };
+        self.at += count;
+        Ok(taken)
+    }
+
+    pub fn array<const N: usize>(&mut self) -> Result<[u8; N], FormatError> {
+        let mut array = [0; N];
+        array.copy_from_slice(self.take(N)?);
+        Ok(array)
+    }
+
+    pub fn skip(&mut self, count: usize) -> Result<(), FormatError> {
+        self.take(count).map(drop)
+    }
+
+    /// Goes on to a multiple of 8 from the start.
+    pub fn align(&mut self) -> Result<(), FormatError> {
+        self.skip(self.at.next_multiple_of(8) - self.at)
+    }
+
+    pub fn u8(&mut self) -> Result<u8, FormatError> {
+        self.array::<1>().map(|bytes| bytes[0])
+    }
+
+    pub fn u16(&mut self) -> Result<u16, FormatError> {
+        self.array().map(u16::from_le_bytes)
+    }
+
+    pub fn u32(&mut self) -> Result<u32, FormatError> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    pub fn u64(&mut self) -> Result<u64, FormatError> {
+        self.array().map(u64::from_le_bytes)
+    }
+
+    pub fn i64(&mut self) -> Result<i64, FormatError> {
+        self.array().map(i64::from_le_bytes)
+    }
+
+    /// Checks a field that was read.
+    pub fn within(&self, field: &'static str, value: u64, low: u64, high: u64) -> Result<u64, FormatError> {
+        match (low..=high).contains(&value) {
+            true => Ok(value),
+            false => Err(self.error(Problem::Bound { field, value, low, high })),
+        }
+    }
+
+    pub fn unknown(&self, field: &'static str, value: u64) -> FormatError {
+        self.error(Problem::Unknown { field, value })
+    }
+
+    /// Bytes that were read.
+    pub fn at(&self) -> usize {
+        self.at
+    }
+
+    /// Nothing may follow.
+    pub fn end(&self) -> Result<(), FormatError> {
+        match self.bytes.len() - self.at {
+            0 => Ok(()),
+            left => Err(self.error(Problem::LeftOver(left))),
+        }
+    }
+
+    /// Text that is padded with zeroes.
+    pub fn padded(&mut self, field: &'static str, count: usize) -> Result<String, FormatError> {
+        let bytes = self.take(count)?;
+        let length = bytes.iter().position(|byte| *byte == 0).unwrap_or(count);
+        let (text, padding) = bytes.split_at(length);
+        match std::str::from_utf8(text) {
+            Ok(text) if padding.iter().all(|byte| *byte == 0) => Ok(text.to_owned()),
+            _ => Err(self.error(Problem::Text(field))),
+        }
+    }
+}
+
+/// Writes fields one after another.
+#[derive(Default)]
+pub(super) struct Writer {
+    pub bytes: Vec<u8>,
+}
+
+impl Writer {
+    pub fn put(&mut self, bytes: &[u8]) -> &mut Writer {
+        self.bytes.extend_from_slice(bytes);
+        self
+    }
+
+    pub fn zeroes(&mut self, count: usize) -> &mut Writer {
+        self.bytes.resize(self.bytes.len() + count, 0);
+        self
+    }
+
+    pub fn align(&mut self) -> &mut Writer {
+        self.zeroes(self.bytes.len().next_multiple_of(8) - self.bytes.len())
+    }
+
+    pub fn u8(&mut self, value: u8) -> &mut Writer {
+        self.put(&[value])
+    }
+
+    pub fn u16(&mut self, value: u16) -> &mut Writer {
+        self.put(&value.to_le_bytes())
+    }
+
+    pub fn u32(&mut self, value: u32) -> &mut Writer {
+        self.put(&value.to_le_bytes())
+    }
+
+    pub fn u64(&mut self, value: u64) -> &mut Writer {
+        self.put(&value.to_le_bytes())
+    }
+
+    pub fn i64(&mut self, value: i64) -> &mut Writer {
+        self.put(&value.to_le_bytes())
+    }
+
+    /// Text, cut at a character's start where it is too long, padded with zeroes.
+    pub fn padded(&mut self, text: &str, count: usize) -> &mut Writer {
+        let mut length = text.len().min(count);
+        while !text.is_char_boundary(length) {
+            length -= 1;
+        }
+        self.put(&text.as_bytes()[..length]).zeroes(count - length)
+    }
+}

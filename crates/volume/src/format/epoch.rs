@@ -1,0 +1,127 @@
+//! Heads of epochs, and headers of metadata segments.
+
+use super::cursor::Writer;
+use super::error::FormatError;
+use super::frame::{Frame, Identity, Magic, Place};
+use super::{BLOCKS_MAX, SPACE_START, epoch_block};
+
+/// The head of an epoch: it seals the one before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EpochHead {
+    /// The epoch.
+    pub epoch: u64,
+    /// Its leader.
+    pub incarnation: [u8; 16],
+    /// The epoch that is sealed; 0 for the first.
+    pub previous_epoch: u64,
+    /// The last append of it that counts.
+    pub sealed_sequence: u64,
+    /// The chain checksum of that append.
+    pub sealed_chain: u32,
+    /// The first journal segment of this epoch. *Units*: blocks.
+    pub journal_segment: u64,
+    /// The segment at which replay begins. *Units*: blocks.
+    pub base_segment: u64,
+    /// *Units*: seconds since 1970.
+    pub created_s: u64,
+}
+
+impl EpochHead {
+    /// The block at [`epoch_block`].
+    pub fn encode(&self, volume: Identity) -> Result<Vec<u8>, FormatError> {
+        let mut writer = Writer::default();
+        writer.put(&self.incarnation).u64(self.previous_epoch).u64(self.sealed_sequence).u32(self.sealed_chain).u32(0);
+        writer.u64(self.journal_segment).u64(self.base_segment);
+        writer.u64(self.sealed_sequence.saturating_add(1)).u64(self.created_s);
+        Frame::encode(Magic::EpochHead, volume, self.epoch, epoch_block(self.epoch), 0, &writer.bytes)
+    }
+
+    /// Decodes the head in a block of the area.
+    pub fn decode(volume: Identity, block: u64, bytes: &[u8]) -> Result<EpochHead, FormatError> {
+        let frame = Frame::decode(Magic::EpochHead, Place { volume: Some(volume), address: block }, bytes)?;
+        let mut reader = frame.body("epoch head")?;
+        let epoch = reader.within("epoch", frame.epoch, 1, u64::MAX - 1)?;
+        reader.within("block of the epoch", block, epoch_block(epoch), epoch_block(epoch))?;
+        let (incarnation, previous_epoch) = (reader.array()?, reader.u64()?);
+        reader.within("previous_epoch", previous_epoch, 0, epoch - 1)?;
+        let (sealed_sequence, sealed_chain) = (reader.u64()?, reader.u32()?);
+        reader.skip(4)?;
+        let (journal_segment, base_segment) = (reader.u64()?, reader.u64()?);
+        reader.within("journal_segment", journal_segment, SPACE_START, BLOCKS_MAX)?;
+        reader.within("base_segment", base_segment, SPACE_START, BLOCKS_MAX)?;
+        let first = sealed_sequence.saturating_add(1);
+        let first_sequence = reader.u64()?;
+        reader.within("first_sequence", first_sequence, first, first)?;
+        let created_s = reader.u64()?;
+        Ok(EpochHead {
+            epoch,
+            incarnation,
+            previous_epoch,
+            sealed_sequence,
+            sealed_chain,
+            journal_segment,
+            base_segment,
+            created_s,
+        })
+    }
+}
+
+/// What a segment is used for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SegmentUse {
+    /// The journal.
+    Journal,
+    /// Runs.
+    Runs,
+}
+
+/// The first block of a metadata segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SegmentHeader {
+    /// The epoch that it belongs to.
+    pub epoch: u64,
+    /// What it is used for.
+    pub segment_use: SegmentUse,
+    /// Its number in the journal of the epoch, from 0; or the number of the run.
+    pub number: u64,
+    /// The journal segment before; 0 for none. *Units*: blocks.
+    pub previous: u64,
+    /// The first append in it.
+    pub first_sequence: u64,
+    /// The newest append with a manifest before it; 0 for none.
+    pub manifest_sequence: u64,
+    /// Where that append is. *Units*: blocks.
+    pub manifest_block: u64,
+}
+
+impl SegmentHeader {
+    /// The block at the start of the segment.
+    pub fn encode(&self, volume: Identity, block: u64) -> Result<Vec<u8>, FormatError> {
+        let segment_use = match self.segment_use {
+            SegmentUse::Journal => 1,
+            SegmentUse::Runs => 2,
+        };
+        let mut writer = Writer::default();
+        writer.u32(segment_use).u32(0).u64(self.number).u64(self.previous).u64(self.first_sequence);
+        writer.u64(self.manifest_sequence).u64(self.manifest_block);
+        Frame::encode(Magic::Segment, volume, self.epoch, block, 0, &writer.bytes)
+    }
+
+    /// Decodes the header at the start of a segment.
+    pub fn decode(volume: Identity, block: u64, bytes: &[u8]) -> Result<SegmentHeader, FormatError> {
+        let frame = Frame::decode(Magic::Segment, Place { volume: Some(volume), address: block }, bytes)?;
+        let mut reader = frame.body("segment header")?;
+        let segment_use = match reader.u32()? {
+            1 => SegmentUse::Journal,
+            2 => SegmentUse::Runs,
+            other => return Err(reader.unknown("use", other.into())),
+        };
+        reader.skip(4)?;
+        let (number, previous, first_sequence) = (reader.u64()?, reader.u64()?, reader.u64()?);
+        reader.within("previous", previous, 0, BLOCKS_MAX)?;
+        let (manifest_sequence, manifest_block) = (reader.u64()?, reader.u64()?);
+        reader.within("manifest_block", manifest_block, 0, BLOCKS_MAX)?;
+        let epoch = frame.epoch;
+        Ok(SegmentHeader { epoch, segment_use, number, previous, first_sequence, manifest_sequence, manifest_block })
+    }
+}

@@ -1,0 +1,161 @@
+//! The header of every frame: what it is, of which volume, for which place, and whether it is whole.
+
+use super::cursor::{Reader, Writer};
+use super::error::{FormatError, Problem};
+use super::{BLOCK_BYTES, VERSION};
+
+/// The length of the header. *Units*: bytes.
+pub(super) const HEADER_BYTES: usize = 64;
+/// Where the checksum is in it.
+const CHECKSUM_AT: usize = 12;
+
+/// The random identity of a volume.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Identity(pub [u8; 16]);
+
+/// What a frame is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Magic {
+    /// The label of the volume.
+    Label,
+    /// A lease sector.
+    Lease,
+    /// The head of an epoch.
+    EpochHead,
+    /// The first block of a metadata segment.
+    Segment,
+    /// An append of the journal.
+    Append,
+    /// Records of a run.
+    Chunk,
+    /// The index of a run.
+    Index,
+}
+
+impl Magic {
+    fn bytes(self) -> [u8; 4] {
+        match self {
+            Magic::Label => *b"NVLB",
+            Magic::Lease => *b"NVLS",
+            Magic::EpochHead => *b"NVEH",
+            Magic::Segment => *b"NVSG",
+            Magic::Append => *b"NVJA",
+            Magic::Chunk => *b"NVRC",
+            Magic::Index => *b"NVRI",
+        }
+    }
+
+    /// The longest frame of this kind. *Units*: bytes.
+    pub fn bytes_max(self) -> usize {
+        match self {
+            Magic::Label | Magic::Lease | Magic::EpochHead | Magic::Segment => BLOCK_BYTES,
+            Magic::Chunk => 128 << 10,
+            Magic::Append | Magic::Index => 4 << 20,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Magic::Label => "label",
+            Magic::Lease => "lease sector",
+            Magic::EpochHead => "epoch head",
+            Magic::Segment => "segment header",
+            Magic::Append => "append",
+            Magic::Chunk => "run chunk",
+            Magic::Index => "run index",
+        }
+    }
+}
+
+/// Where a frame is, and what it is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place {
+    /// The volume; `None` where it is not known yet, as for the first label that is read.
+    pub volume: Option<Identity>,
+    /// The block in which the frame begins.
+    pub address: u64,
+}
+
+/// A frame that is whole and in its place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Frame<'a> {
+    /// The volume.
+    pub volume: Identity,
+    /// The epoch of its writer.
+    pub epoch: u64,
+    /// The block in which it begins.
+    pub address: u64,
+    /// What the kind says.
+    pub sequence: u64,
+    /// Header and body; fields of the body are counted from the start of the header, as in the documents.
+    pub bytes: &'a [u8],
+}
+
+impl<'a> Frame<'a> {
+    /// Puts a header before a body, and pads to whole blocks.
+    ///
+    /// *Errors*: [`Problem::Bound`] for a body that is too long for the kind.
+    pub fn encode(
+        magic: Magic,
+        volume: Identity,
+        epoch: u64,
+        address: u64,
+        sequence: u64,
+        body: &[u8],
+    ) -> Result<Vec<u8>, FormatError> {
+        let length = HEADER_BYTES + body.len();
+        let reader = Reader::new(magic.name(), &[]);
+        reader.within("length", length as u64, HEADER_BYTES as u64, magic.bytes_max() as u64)?;
+        let mut writer = Writer::default();
+        writer.put(&magic.bytes()).u16(VERSION).u16(0).u32(length as u32).u32(0);
+        writer.put(&volume.0).u64(epoch).u64(address).u64(sequence).u64(0).put(body);
+        let checksum = crc32c::crc32c(&writer.bytes);
+        let mut bytes = writer.bytes;
+        bytes[CHECKSUM_AT..CHECKSUM_AT + 4].copy_from_slice(&checksum.to_le_bytes());
+        bytes.resize(length.next_multiple_of(BLOCK_BYTES), 0);
+        Ok(bytes)
+    }
+
+    /// Checks the frame at the start of `bytes`.
+    ///
+    /// *Errors*: what is wrong first; nothing of the body is looked at before its checksum.
+    pub fn decode(magic: Magic, place: Place, bytes: &'a [u8]) -> Result<Frame<'a>, FormatError> {
+        let mut reader = Reader::new(magic.name(), bytes);
+        let found = reader.array::<4>()?;
+        if found != magic.bytes() {
+            return Err(reader.error(Problem::Magic(u32::from_be_bytes(found))));
+        }
+        let version = reader.u16()?;
+        if version != VERSION {
+            return Err(reader.error(Problem::Version(version)));
+        }
+        reader.skip(2)?;
+        let (length, checksum) = (u64::from(reader.u32()?), reader.u32()?);
+        let length = reader.within("length", length, HEADER_BYTES as u64, magic.bytes_max() as u64)? as usize;
+        let Some(whole) = bytes.get(..length) else {
+            return Err(reader.error(Problem::Short { needed: length, found: bytes.len() }));
+        };
+        let expected = crc32c::crc32c(&whole[..CHECKSUM_AT]);
+        let expected = crc32c::crc32c_append(expected, &[0; 4]);
+        let expected = crc32c::crc32c_append(expected, &whole[CHECKSUM_AT + 4..]);
+        if expected != checksum {
+            return Err(reader.error(Problem::Checksum { expected, found: checksum }));
+        }
+        let (volume, epoch) = (Identity(reader.array()?), reader.u64()?);
+        let (address, sequence) = (reader.u64()?, reader.u64()?);
+        if place.volume.is_some_and(|known| known != volume) {
+            return Err(reader.error(Problem::OtherVolume));
+        }
+        if address != place.address {
+            return Err(reader.error(Problem::Misplaced { expected: place.address, found: address }));
+        }
+        Ok(Frame { volume, epoch, address, sequence, bytes: whole })
+    }
+
+    /// A reader at the first byte of the body.
+    pub(super) fn body(&self, what: &'static str) -> Result<Reader<'a>, FormatError> {
+        let mut reader = Reader::new(what, self.bytes);
+        reader.skip(HEADER_BYTES)?;
+        Ok(reader)
+    }
+}

@@ -1,0 +1,106 @@
+//! Inodes.
+
+use super::cursor::{Reader, Writer};
+use super::error::FormatError;
+
+/// What an inode holds itself, at most. *Units*: bytes.
+pub const INLINE_BYTES_MAX: usize = 2048;
+/// Links, at most.
+const LINKS_MAX: u64 = (1 << 31) - 1;
+/// The largest file. *Units*: bytes.
+const SIZE_MAX: u64 = (1 << 63) - 1;
+
+/// An inode: everything about a file but its names and its data.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Inode {
+    /// Type and permissions, as in `stat`.
+    pub mode: u32,
+    /// Names.
+    pub links: u32,
+    /// The owner.
+    pub owner: u32,
+    /// The group.
+    pub group: u32,
+    /// The project that is charged.
+    pub project: u32,
+    /// 1 immutable, 2 append only, 4 no dump, 8 project is inherited, 16 data inline, 32 has xattrs, 64 has an ACL.
+    pub flags: u32,
+    /// Of the inode number: one more at each reuse.
+    pub generation: u64,
+    /// *Units*: bytes.
+    pub size: u64,
+    /// One more at each truncate.
+    pub truncate_generation: u64,
+    /// One more at each time that is set.
+    pub time_generation: u64,
+    /// Access, modification, change and birth. *Units*: nanoseconds since 1970.
+    pub times_ns: [i64; 4],
+    /// One more at each change.
+    pub version: u64,
+    /// The directory of the last name that it got.
+    pub parent: u64,
+    /// Of all its extents. *Units*: blocks.
+    pub blocks: u64,
+    /// The number of a device node; of a directory how many entries it has.
+    pub device: u64,
+    /// A symbolic link's target, or a small file.
+    pub inline: Vec<u8>,
+}
+
+impl Inode {
+    /// The value in the table. *Errors*: a bound that is passed.
+    pub fn encode(&self) -> Result<Vec<u8>, FormatError> {
+        self.check(&Reader::new("inode", &[]))?;
+        let mut writer = Writer::default();
+        writer.u32(self.mode).u32(self.links).u32(self.owner).u32(self.group).u32(self.project).u32(self.flags);
+        writer.u64(self.generation).u64(self.size).u64(self.truncate_generation).u64(self.time_generation);
+        for time in self.times_ns {
+            writer.i64(time);
+        }
+        writer.u64(self.version).u64(self.parent).u64(self.blocks).u64(self.device);
+        writer.u32(self.inline.len() as u32).u32(0).put(&self.inline);
+        Ok(writer.bytes)
+    }
+
+    /// Decodes a value of the table.
+    pub fn decode(bytes: &[u8]) -> Result<Inode, FormatError> {
+        let mut reader = Reader::new("inode", bytes);
+        let mut inode = Inode {
+            mode: reader.u32()?,
+            links: reader.u32()?,
+            owner: reader.u32()?,
+            group: reader.u32()?,
+            project: reader.u32()?,
+            flags: reader.u32()?,
+            generation: reader.u64()?,
+            size: reader.u64()?,
+            truncate_generation: reader.u64()?,
+            time_generation: reader.u64()?,
+            times_ns: [reader.i64()?, reader.i64()?, reader.i64()?, reader.i64()?],
+            version: reader.u64()?,
+            parent: reader.u64()?,
+            blocks: reader.u64()?,
+            device: reader.u64()?,
+            inline: Vec::new(),
+        };
+        let inline_bytes = u64::from(reader.u32()?);
+        let inline_bytes = reader.within("inline_bytes", inline_bytes, 0, INLINE_BYTES_MAX as u64)? as usize;
+        reader.skip(4)?;
+        inode.inline = reader.take(inline_bytes)?.to_vec();
+        reader.end()?;
+        inode.check(&reader)?;
+        Ok(inode)
+    }
+
+    fn check(&self, reader: &Reader<'_>) -> Result<(), FormatError> {
+        reader.within("links", self.links.into(), 0, LINKS_MAX)?;
+        reader.within("size", self.size, 0, SIZE_MAX)?;
+        reader.within("inline_bytes", self.inline.len() as u64, 0, INLINE_BYTES_MAX as u64)?;
+        let kind = u64::from(self.mode >> 12);
+        // Pipe, character device, directory, block device, file, symbolic link, socket.
+        match [1, 2, 4, 6, 8, 10, 12].contains(&kind) {
+            true => Ok(()),
+            false => Err(reader.unknown("type in mode", kind)),
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! Appends of the journal: transactions of mutations.
+//!
+//! A mutation puts or deletes one record of a table, so replay needs no knowledge of operations, and applying one twice
+//! changes nothing.
+
+use super::cursor::{Reader, Writer};
+use super::error::FormatError;
+use super::frame::{Frame, HEADER_BYTES, Identity, Magic, Place};
+use super::table::{KEY_BYTES_MAX, Table, VALUE_BYTES_MAX};
+use super::{BLOCKS_MAX, SPACE_START};
+
+/// Transactions of an append, at most.
+const TRANSACTIONS_MAX: u64 = 4096;
+/// A transaction, at most. *Units*: bytes.
+const TRANSACTION_BYTES_MAX: u64 = 1 << 20;
+/// Its part before the reply. *Units*: bytes.
+const TRANSACTION_HEADER_BYTES: u64 = 40;
+/// Mutations of a transaction, at most.
+const MUTATIONS_MAX: u64 = 16384;
+/// A stored reply, at most. *Units*: bytes.
+pub(super) const REPLY_BYTES_MAX: u64 = 4096;
+/// The least that a mutation takes. *Units*: bytes.
+const MUTATION_BYTES_MIN: usize = 16;
+
+/// What a mutation does.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Action {
+    /// The record has this value from now on.
+    Put(Vec<u8>),
+    /// There is no such record from now on.
+    Delete,
+}
+
+/// A change of one record; also a record of a run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mutation {
+    /// The table.
+    pub table: Table,
+    /// The key, as [`Key`](super::Key) writes it.
+    pub key: Vec<u8>,
+    /// What happens to it.
+    pub action: Action,
+}
+
+impl Mutation {
+    pub(super) fn write(&self, writer: &mut Writer) -> Result<(), FormatError> {
+        let (action, value) = match &self.action {
+            Action::Put(value) => (1, value.as_slice()),
+            Action::Delete => (2, [].as_slice()),
+        };
+        let bounds = Reader::new("mutation", &[]);
+        bounds.within("key_bytes", self.key.len() as u64, 1, KEY_BYTES_MAX)?;
+        bounds.within("value_bytes", value.len() as u64, 0, VALUE_BYTES_MAX)?;
+        writer.u8(self.table.number()).u8(action).u16(self.key.len() as u16).u32(value.len() as u32);
+        writer.put(&self.key).put(value).align();
+        Ok(())
+    }
+
+    pub(super) fn read(reader: &mut Reader<'_>) -> Result<Mutation, FormatError> {
+        let (table, action) = (reader.u8()?, reader.u8()?);
+        let Some(table) = Table::of(table) else { return Err(reader.unknown("table", table.into())) };
+        let key_bytes = u64::from(reader.u16()?);
+        let key_bytes = reader.within("key_bytes", key_bytes, 1, KEY_BYTES_MAX)? as usize;
+        let value_bytes = u64::from(reader.u32()?);
+        let value_max = if action == 2 { 0 } else { VALUE_BYTES_MAX };
+        let value_bytes = reader.within("value_bytes", value_bytes, 0, value_max)? as usize;
+        let (key, value) = (reader.take(key_bytes)?.to_vec(), reader.take(value_bytes)?);
+        let action = match action {
+            1 => Action::Put(value.to_vec()),
+            2 => Action::Delete,
+            other => return Err(reader.unknown("action", other.into())),
+        };
+        reader.align()?;
+        Ok(Mutation { table, key, action })
+    }
+}
+
+/// Whose a transaction is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TransactionKind {
+    /// An operation of a session, which is done exactly once.
+    Operation,
+    /// The server's own.
+    Server,
+    /// A manifest: a checkpoint is complete.
+    Manifest,
+}
+
+/// Changes that happen together.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Transaction {
+    /// Whose it is.
+    pub kind: TransactionKind,
+    /// The session; 0 for the server's.
+    pub session: u64,
+    /// The number of the operation in its session; 0 for the server's.
+    pub number: u64,
+    /// The answer, to be repeated.
+    pub reply: Vec<u8>,
+    /// The changes, in order.
+    pub mutations: Vec<Mutation>,
+}
+
+impl Transaction {
+    fn write(&self, writer: &mut Writer) -> Result<(), FormatError> {
+        let kind = match self.kind {
+            TransactionKind::Operation => 1,
+            TransactionKind::Server => 2,
+            TransactionKind::Manifest => 3,
+        };
+        let mut rest = Writer::default();
+        rest.put(&self.reply).align();
+        for mutation in &self.mutations {
+            mutation.write(&mut rest)?;
+        }
+        let bounds = Reader::new("transaction", &[]);
+        let bytes = TRANSACTION_HEADER_BYTES + rest.bytes.len() as u64;
+        bounds.within("bytes", bytes, TRANSACTION_HEADER_BYTES, TRANSACTION_BYTES_MAX)?;
+        bounds.within("mutation_count", self.mutations.len() as u64, 0, MUTATIONS_MAX)?;
+        bounds.within("reply_bytes", self.reply.len() as u64, 0, REPLY_BYTES_MAX)?;
+        writer.u32(bytes as u32).u16(kind).u16(self.mutations.len() as u16).u64(self.session).u64(self.number);
+        writer.u64(0).u32(self.reply.len() as u32).u32(0).put(&rest.bytes);
+        Ok(())
+    }
+
+    fn read(reader: &mut Reader<'_>) -> Result<Transaction, FormatError> {
+        let start = reader.at();
+        let bytes = u64::from(reader.u32()?);
+        let bytes = reader.within("bytes", bytes, TRANSACTION_HEADER_BYTES, TRANSACTION_BYTES_MAX)? as usize;
+        let kind = match reader.u16()? {
+            1 => TransactionKind::Operation,
+            2 => TransactionKind::Server,
+            3 => TransactionKind::Manifest,
+            other => return Err(reader.unknown("kind", other.into())),
+        };
+        let count = u64::from(reader.u16()?);
+        let count = reader.within("mutation_count", count, 0, MUTATIONS_MAX)? as usize;
+        let (session, number) = (reader.u64()?, reader.u64()?);
+        reader.skip(8)?;
+        let reply_bytes = u64::from(reader.u32()?);
+        let reply_bytes = reader.within("reply_bytes", reply_bytes, 0, REPLY_BYTES_MAX)? as usize;
+        reader.skip(4)?;
+        let reply = reader.take(reply_bytes)?.to_vec();
+        reader.align()?;
+        let mut mutations = Vec::with_capacity(count.min(bytes / MUTATION_BYTES_MIN));
+        for _ in 0..count {
+            mutations.push(Mutation::read(reader)?);
+        }
+        let found = (reader.at() - start) as u64;
+        reader.within("bytes of its parts", found, bytes as u64, bytes as u64)?;
+        Ok(Transaction { kind, session, number, reply, mutations })
+    }
+}
+
+/// One write of the journal.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Append {
+    /// The epoch of its leader.
+    pub epoch: u64,
+    /// Its number over all epochs, from 1.
+    pub sequence: u64,
+    /// Appends up to here were flushed before this was written.
+    pub flushed_sequence: u64,
+    /// The next segment, in the last append of one; else 0. *Units*: blocks.
+    pub next_segment: u64,
+    /// The server's clock. *Units*: nanoseconds since 1970.
+    pub time_ns: u64,
+    /// What happens.
+    pub transactions: Vec<Transaction>,
+}
+
+impl Append {
+    /// The blocks at an address, and the chain checksum for the next append. `chain` is that of the one before, 0
+    /// before the first.
+    pub fn encode(&self, volume: Identity, block: u64, chain: u32) -> Result<(Vec<u8>, u32), FormatError> {
+        let mut body = Writer::default();
+        body.u32(self.transactions.len() as u32).u64(self.flushed_sequence).u64(self.next_segment).u64(self.time_ns);
+        body.zeroes(32);
+        Reader::new("append", &[]).within("transaction_count", self.transactions.len() as u64, 0, TRANSACTIONS_MAX)?;
+        for transaction in &self.transactions {
+            transaction.write(&mut body)?;
+        }
+        let chain = chained(chain, &body.bytes);
+        let mut whole = Writer::default();
+        whole.u32(chain).put(&body.bytes);
+        let bytes = Frame::encode(Magic::Append, volume, self.epoch, block, self.sequence, &whole.bytes)?;
+        Ok((bytes, chain))
+    }
+
+    /// Decodes the append at an address, which follows one of this chain; gives its blocks and its own chain.
+    ///
+    /// *Errors*: [`Problem::Checksum`](super::Problem::Checksum) also where it does not follow that one.
+    pub fn decode(volume: Identity, block: u64, chain: u32, bytes: &[u8]) -> Result<(Append, u64, u32), FormatError> {
+        let frame = Frame::decode(Magic::Append, Place { volume: Some(volume), address: block }, bytes)?;
+        let mut reader = frame.body("append")?;
+        let found = reader.u32()?;
+        let expected = chained(chain, frame.bytes.get(HEADER_BYTES + 4..).unwrap_or_default());
+        if found != expected {
+            return Err(reader.error(super::Problem::Checksum { expected, found }));
+        }
+        let count = u64::from(reader.u32()?);
+        let count = reader.within("transaction_count", count, 0, TRANSACTIONS_MAX)?;
+        let flushed_sequence = reader.u64()?;
+        let sequence = reader.within("sequence", frame.sequence, 1, u64::MAX - 1)?;
+        reader.within("flushed_sequence", flushed_sequence, 0, sequence - 1)?;
+        let next_segment = reader.u64()?;
+        if next_segment != 0 {
+            reader.within("next_segment", next_segment, SPACE_START, BLOCKS_MAX)?;
+        }
+        let time_ns = reader.u64()?;
+        reader.skip(32)?;
+        let mut transactions = Vec::new();
+        for _ in 0..count {
+            transactions.push(Transaction::read(&mut reader)?);
+        }
+        reader.end()?;
+        let blocks = frame.bytes.len().div_ceil(super::BLOCK_BYTES) as u64;
+        let append = Append { epoch: frame.epoch, sequence, flushed_sequence, next_segment, time_ns, transactions };
+        Ok((append, blocks, expected))
+    }
+}
+
+/// The checksum of a chain with one more body.
+fn chained(chain: u32, body: &[u8]) -> u32 {
+    crc32c::crc32c_append(crc32c::crc32c(&chain.to_le_bytes()), body)
+}

@@ -1,0 +1,102 @@
+//! Lease sectors: one incarnation of a server writes each.
+
+use super::cursor::Writer;
+use super::error::FormatError;
+use super::frame::{Frame, Identity, Magic, Place};
+use super::{SERVERS, lease_block};
+
+/// The longest name of a host. *Units*: bytes.
+const HOST_BYTES: usize = 64;
+
+/// What the incarnation does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LeaseState {
+    /// Nobody uses the sector.
+    Free,
+    /// It wants to lead.
+    Contends,
+    /// It leads.
+    Leads,
+    /// It gave leadership up.
+    Resigned,
+}
+
+/// A lease sector: a block of Disk Paxos.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LeaseSector {
+    /// Who writes it.
+    pub incarnation: [u8; 16],
+    /// The number of the server.
+    pub server: u32,
+    /// What it does.
+    pub state: LeaseState,
+    /// The highest ballot that it takes part in.
+    pub ballot: u64,
+    /// The highest ballot in which it accepted; 0 for none.
+    pub accepted: u64,
+    /// The leader that it accepted.
+    pub value_incarnation: [u8; 16],
+    /// The epoch of that leader.
+    pub value_epoch: u64,
+    /// Grows with each write.
+    pub renewal: u64,
+    /// *Units*: milliseconds.
+    pub lease_ms: u32,
+    /// The name of its host.
+    pub host: String,
+}
+
+impl LeaseSector {
+    /// The block of sector 0 to 15 of the server.
+    pub fn encode(&self, volume: Identity, sector: u32) -> Result<Vec<u8>, FormatError> {
+        let state = match self.state {
+            LeaseState::Free => 0,
+            LeaseState::Contends => 1,
+            LeaseState::Leads => 2,
+            LeaseState::Resigned => 3,
+        };
+        let mut writer = Writer::default();
+        writer.put(&self.incarnation).u32(self.server).u32(state).u64(self.ballot).u64(self.accepted);
+        writer.put(&self.value_incarnation).u64(self.value_epoch).u64(self.renewal).u32(self.lease_ms).u32(0);
+        writer.padded(&self.host, HOST_BYTES);
+        let address = lease_block(self.server, sector);
+        Frame::encode(Magic::Lease, volume, 0, address, self.renewal, &writer.bytes)
+    }
+
+    /// Decodes sector 0 to 15 of a server.
+    pub fn decode(volume: Identity, server: u32, sector: u32, bytes: &[u8]) -> Result<LeaseSector, FormatError> {
+        let place = Place { volume: Some(volume), address: lease_block(server, sector) };
+        let mut reader = Frame::decode(Magic::Lease, place, bytes)?.body("lease sector")?;
+        let (incarnation, number, state) = (reader.array()?, reader.u32()?, reader.u32()?);
+        reader.within("server", number.into(), server.into(), server.into())?;
+        let state = match state {
+            0 => LeaseState::Free,
+            1 => LeaseState::Contends,
+            2 => LeaseState::Leads,
+            3 => LeaseState::Resigned,
+            other => return Err(reader.unknown("state", other.into())),
+        };
+        let (ballot, accepted) = (reader.u64()?, reader.u64()?);
+        // Only a server's own ballots are ever started by it; it may accept those of others.
+        let own = ballot == 0 || state != LeaseState::Contends || ballot % u64::from(SERVERS) == u64::from(server);
+        if !own {
+            return Err(reader.unknown("ballot", ballot));
+        }
+        let (value_incarnation, value_epoch) = (reader.array()?, reader.u64()?);
+        let (renewal, lease_ms) = (reader.u64()?, reader.u32()?);
+        reader.skip(4)?;
+        let host = reader.padded("host", HOST_BYTES)?;
+        Ok(LeaseSector {
+            incarnation,
+            server,
+            state,
+            ballot,
+            accepted,
+            value_incarnation,
+            value_epoch,
+            renewal,
+            lease_ms,
+            host,
+        })
+    }
+}

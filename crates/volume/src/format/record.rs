@@ -1,0 +1,190 @@
+//! Records of the volume itself: projects, epochs, runs, and what can change about a volume.
+
+use super::cursor::{Reader, Writer};
+use super::error::FormatError;
+use super::{BLOCKS_MAX, SPACE_START};
+
+/// The longest index of a run. *Units*: blocks.
+const INDEX_BLOCKS_MAX: u64 = 1024;
+
+/// Use and limits of a project; 0 is no limit.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Project {
+    /// In use.
+    pub blocks: u64,
+    /// In use.
+    pub inodes: u64,
+    /// The limit.
+    pub blocks_max: u64,
+    /// The limit.
+    pub inodes_max: u64,
+}
+
+impl Project {
+    /// The value in the table.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut writer = Writer::default();
+        writer.u64(self.blocks).u64(self.inodes).u64(self.blocks_max).u64(self.inodes_max);
+        writer.bytes
+    }
+
+    /// Decodes a value of the table.
+    pub fn decode(bytes: &[u8]) -> Result<Project, FormatError> {
+        let mut reader = Reader::new("project", bytes);
+        let (blocks, inodes) = (reader.u64()?, reader.u64()?);
+        let (blocks_max, inodes_max) = (reader.u64()?, reader.u64()?);
+        reader.end()?;
+        Ok(Project { blocks, inodes, blocks_max, inodes_max })
+    }
+}
+
+/// Where an epoch is in its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EpochState {
+    /// Its leader leads.
+    Leads,
+    /// A later one sealed it; late writes may still come.
+    Sealed,
+    /// No write of it can come any more.
+    ConfirmedGone,
+}
+
+/// An epoch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EpochRecord {
+    /// Its leader.
+    pub incarnation: [u8; 16],
+    /// Where it is in its life.
+    pub state: EpochState,
+    /// Segments that are quarantined under it.
+    pub segments: u64,
+}
+
+impl EpochRecord {
+    /// The value in the table.
+    pub fn encode(&self) -> Vec<u8> {
+        let state = match self.state {
+            EpochState::Leads => 1,
+            EpochState::Sealed => 2,
+            EpochState::ConfirmedGone => 3,
+        };
+        let mut writer = Writer::default();
+        writer.put(&self.incarnation).u8(state).zeroes(7).u64(self.segments);
+        writer.bytes
+    }
+
+    /// Decodes a value of the table.
+    pub fn decode(bytes: &[u8]) -> Result<EpochRecord, FormatError> {
+        let mut reader = Reader::new("epoch", bytes);
+        let incarnation = reader.array()?;
+        let state = match reader.u8()? {
+            1 => EpochState::Leads,
+            2 => EpochState::Sealed,
+            3 => EpochState::ConfirmedGone,
+            other => return Err(reader.unknown("state", other.into())),
+        };
+        reader.skip(7)?;
+        let segments = reader.u64()?;
+        reader.end()?;
+        Ok(EpochRecord { incarnation, state, segments })
+    }
+}
+
+/// A run of a manifest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RunRecord {
+    /// The block of its index.
+    pub index: u64,
+    /// *Units*: blocks.
+    pub index_blocks: u32,
+    /// 0 is the newest.
+    pub level: u32,
+    /// Everything before is in this run or older ones.
+    pub replay_sequence: u64,
+    /// Its records.
+    pub records: u64,
+    /// Of all its chunks. *Units*: blocks.
+    pub blocks: u64,
+}
+
+impl RunRecord {
+    /// The value in the table.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut writer = Writer::default();
+        writer.u64(self.index).u32(self.index_blocks).u32(self.level);
+        writer.u64(self.replay_sequence).u64(self.records).u64(self.blocks);
+        writer.bytes
+    }
+
+    /// Decodes a value of the table.
+    pub fn decode(bytes: &[u8]) -> Result<RunRecord, FormatError> {
+        let mut reader = Reader::new("run", bytes);
+        let (index, index_blocks, level) = (reader.u64()?, reader.u32()?, reader.u32()?);
+        let (replay_sequence, records, blocks) = (reader.u64()?, reader.u64()?, reader.u64()?);
+        reader.end()?;
+        reader.within("index", index, SPACE_START, BLOCKS_MAX)?;
+        reader.within("index_blocks", index_blocks.into(), 1, INDEX_BLOCKS_MAX)?;
+        reader.within("blocks", blocks, 1, BLOCKS_MAX)?;
+        Ok(RunRecord { index, index_blocks, level, replay_sequence, records, blocks })
+    }
+}
+
+/// What can change about a volume.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct VolumeRecord {
+    /// Its size. *Units*: blocks.
+    pub blocks: u64,
+    /// The next inode number; 1 is the root, 2 to 15 are reserved.
+    pub next_inode: u64,
+    /// The next session.
+    pub next_session: u64,
+    /// The next run.
+    pub next_run: u64,
+    /// Features in use beside the label's: incompat, ro_compat, compat.
+    pub features: [u64; 3],
+    /// *Units*: blocks.
+    pub used_blocks: u64,
+    /// What grants in place may have to copy. *Units*: blocks.
+    pub reserved_blocks: u64,
+    /// The number of the set of servers; 0 where only lease sectors decide.
+    pub membership: u32,
+}
+
+impl VolumeRecord {
+    /// The value in the table.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut writer = Writer::default();
+        writer.u64(self.blocks).u64(self.next_inode).u64(self.next_session).u64(self.next_run);
+        for features in self.features {
+            writer.u64(features);
+        }
+        writer.u64(self.used_blocks).u64(self.reserved_blocks).u32(self.membership).u32(0);
+        writer.bytes
+    }
+
+    /// Decodes a value of the table.
+    pub fn decode(bytes: &[u8]) -> Result<VolumeRecord, FormatError> {
+        let mut reader = Reader::new("volume", bytes);
+        let (blocks, next_inode) = (reader.u64()?, reader.u64()?);
+        let (next_session, next_run) = (reader.u64()?, reader.u64()?);
+        let features = [reader.u64()?, reader.u64()?, reader.u64()?];
+        let (used_blocks, reserved_blocks, membership) = (reader.u64()?, reader.u64()?, reader.u32()?);
+        reader.skip(4)?;
+        reader.end()?;
+        reader.within("blocks", blocks, SPACE_START, BLOCKS_MAX)?;
+        reader.within("next_inode", next_inode, 16, u64::MAX)?;
+        reader.within("next_session", next_session, 1, u64::MAX)?;
+        reader.within("used_blocks", used_blocks, 0, blocks)?;
+        reader.within("reserved_blocks", reserved_blocks, 0, blocks)?;
+        Ok(VolumeRecord {
+            blocks,
+            next_inode,
+            next_session,
+            next_run,
+            features,
+            used_blocks,
+            reserved_blocks,
+            membership,
+        })
+    }
+}

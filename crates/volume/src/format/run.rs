@@ -1,0 +1,142 @@
+//! Runs: records of all tables, sorted, in chunks with an index.
+
+use super::cursor::{Reader, Writer};
+use super::error::{FormatError, Problem};
+use super::frame::{Frame, Identity, Magic, Place};
+use super::journal::Mutation;
+use super::table::{KEY_BYTES_MAX, Table};
+use super::{BLOCKS_MAX, SPACE_START};
+
+/// Records of a chunk, at most.
+const RECORDS_MAX: u64 = 8192;
+/// Chunks of a run, at most.
+const CHUNKS_MAX: u64 = 32768;
+/// Blocks of a chunk, at most.
+const CHUNK_BLOCKS_MAX: u64 = 32;
+
+/// Records of a run, one part.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Chunk {
+    /// The run.
+    pub run: u64,
+    /// The records, in order of table and key, each once.
+    pub records: Vec<Mutation>,
+}
+
+/// Whether keys grow.
+fn is_in_order<'a>(keys: impl Iterator<Item = (Table, &'a [u8])> + Clone) -> bool {
+    keys.clone().zip(keys.skip(1)).all(|(left, right)| (left.0.number(), left.1) < (right.0.number(), right.1))
+}
+
+impl Chunk {
+    fn check(&self, reader: &Reader<'_>) -> Result<(), FormatError> {
+        match is_in_order(self.records.iter().map(|record| (record.table, record.key.as_slice()))) {
+            true => Ok(()),
+            false => Err(reader.error(Problem::Order)),
+        }
+    }
+
+    /// The blocks at an address.
+    pub fn encode(&self, volume: Identity, epoch: u64, block: u64) -> Result<Vec<u8>, FormatError> {
+        let bounds = Reader::new("run chunk", &[]);
+        self.check(&bounds)?;
+        bounds.within("record_count", self.records.len() as u64, 1, RECORDS_MAX)?;
+        let mut writer = Writer::default();
+        writer.u32(self.records.len() as u32).u32(0).u64(self.run);
+        for record in &self.records {
+            record.write(&mut writer)?;
+        }
+        Frame::encode(Magic::Chunk, volume, epoch, block, 0, &writer.bytes)
+    }
+
+    /// Decodes the chunk at an address.
+    pub fn decode(volume: Identity, block: u64, bytes: &[u8]) -> Result<Chunk, FormatError> {
+        let frame = Frame::decode(Magic::Chunk, Place { volume: Some(volume), address: block }, bytes)?;
+        let mut reader = frame.body("run chunk")?;
+        let count = u64::from(reader.u32()?);
+        let count = reader.within("record_count", count, 1, RECORDS_MAX)?;
+        reader.skip(4)?;
+        let run = reader.u64()?;
+        let records = (0..count).map(|_| Mutation::read(&mut reader)).collect::<Result<Vec<_>, _>>()?;
+        reader.end()?;
+        let chunk = Chunk { run, records };
+        chunk.check(&reader)?;
+        Ok(chunk)
+    }
+}
+
+/// Where a chunk is, and what it begins with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ChunkPlace {
+    /// Its first block.
+    pub block: u64,
+    /// Its length. *Units*: blocks.
+    pub blocks: u32,
+    /// The table of its first record.
+    pub table: Table,
+    /// The key of its first record.
+    pub key: Vec<u8>,
+}
+
+/// The index of a run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Index {
+    /// The run.
+    pub run: u64,
+    /// Records of the run.
+    pub records: u64,
+    /// Its chunks, in order.
+    pub chunks: Vec<ChunkPlace>,
+}
+
+impl Index {
+    fn check(&self, reader: &Reader<'_>) -> Result<(), FormatError> {
+        match is_in_order(self.chunks.iter().map(|chunk| (chunk.table, chunk.key.as_slice()))) {
+            true => Ok(()),
+            false => Err(reader.error(Problem::Order)),
+        }
+    }
+
+    /// The blocks at an address.
+    pub fn encode(&self, volume: Identity, epoch: u64, block: u64) -> Result<Vec<u8>, FormatError> {
+        let bounds = Reader::new("run index", &[]);
+        self.check(&bounds)?;
+        bounds.within("chunk_count", self.chunks.len() as u64, 1, CHUNKS_MAX)?;
+        let mut writer = Writer::default();
+        writer.u32(self.chunks.len() as u32).u32(0).u64(self.run).u64(self.records);
+        for chunk in &self.chunks {
+            bounds.within("key_bytes", chunk.key.len() as u64, 1, KEY_BYTES_MAX)?;
+            writer.u64(chunk.block).u32(chunk.blocks).u16(chunk.table.number().into()).u16(chunk.key.len() as u16);
+            writer.put(&chunk.key).align();
+        }
+        Frame::encode(Magic::Index, volume, epoch, block, 0, &writer.bytes)
+    }
+
+    /// Decodes the index at an address.
+    pub fn decode(volume: Identity, block: u64, bytes: &[u8]) -> Result<Index, FormatError> {
+        let frame = Frame::decode(Magic::Index, Place { volume: Some(volume), address: block }, bytes)?;
+        let mut reader = frame.body("run index")?;
+        let count = u64::from(reader.u32()?);
+        let count = reader.within("chunk_count", count, 1, CHUNKS_MAX)?;
+        reader.skip(4)?;
+        let (run, records) = (reader.u64()?, reader.u64()?);
+        let mut chunks = Vec::new();
+        for _ in 0..count {
+            let (block, blocks, table) = (reader.u64()?, reader.u32()?, reader.u16()?);
+            reader.within("block", block, SPACE_START, BLOCKS_MAX)?;
+            reader.within("blocks", blocks.into(), 1, CHUNK_BLOCKS_MAX)?;
+            let Some(table) = u8::try_from(table).ok().and_then(Table::of) else {
+                return Err(reader.unknown("table", table.into()));
+            };
+            let key_bytes = u64::from(reader.u16()?);
+            let key_bytes = reader.within("key_bytes", key_bytes, 1, KEY_BYTES_MAX)? as usize;
+            let key = reader.take(key_bytes)?.to_vec();
+            reader.align()?;
+            chunks.push(ChunkPlace { block, blocks, table, key });
+        }
+        reader.end()?;
+        let index = Index { run, records, chunks };
+        index.check(&reader)?;
+        Ok(index)
+    }
+}

@@ -1,0 +1,355 @@
+//! Golden bytes, round trips, and bytes that are nobody's.
+
+use super::*;
+
+const VOLUME: Identity = Identity(*b"identity-volume!");
+
+/// The same pseudo-random numbers for the same seed (SplitMix64).
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let value = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        value ^ (value >> 31)
+    }
+
+    fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound
+    }
+
+    fn bytes(&mut self, count: usize) -> Vec<u8> {
+        (0..count).map(|_| self.next() as u8).collect()
+    }
+}
+
+fn label() -> Label {
+    Label {
+        volume: VOLUME,
+        blocks: 1 << 20,
+        segment_blocks: 2048,
+        first_segment: 2048,
+        hash_key: *b"key of the names",
+        created_s: 1_700_000_000,
+        lease_ms: 10_000,
+        drift_per_mille: 20,
+        incompat: 0,
+        ro_compat: 1,
+        compat: 2,
+        version_min: 1,
+        version_made: 1,
+        name: "build".to_owned(),
+    }
+}
+
+fn sector() -> LeaseSector {
+    LeaseSector {
+        incarnation: [7; 16],
+        server: 3,
+        state: LeaseState::Contends,
+        ballot: 35,
+        accepted: 3,
+        value_incarnation: [9; 16],
+        value_epoch: 5,
+        renewal: 77,
+        lease_ms: 10_000,
+        host: "a.example".to_owned(),
+    }
+}
+
+fn head() -> EpochHead {
+    EpochHead {
+        epoch: 1030,
+        incarnation: [1; 16],
+        previous_epoch: 1029,
+        sealed_sequence: 400,
+        sealed_chain: 0x1234_5678,
+        journal_segment: 4096,
+        base_segment: 2048,
+        created_s: 5,
+    }
+}
+
+fn segment() -> SegmentHeader {
+    SegmentHeader {
+        epoch: 1030,
+        segment_use: SegmentUse::Journal,
+        number: 0,
+        previous: 2048,
+        first_sequence: 401,
+        manifest_sequence: 12,
+        manifest_block: 2050,
+    }
+}
+
+fn inode() -> Inode {
+    let times_ns = [1, -2, 3, 4];
+    Inode { mode: 0o100644, links: 1, size: 1 << 40, times_ns, inline: b"short".to_vec(), ..Inode::default() }
+}
+
+fn put(key: &Key, value: Vec<u8>) -> Mutation {
+    Mutation { table: key.table(), key: key.encode(), action: Action::Put(value) }
+}
+
+fn append() -> Append {
+    let mutations = vec![
+        put(&Key::Inode(17), inode().encode().unwrap()),
+        put(&Key::Space(9000), Space { blocks: 4, state: ExtentState::Data, owner: 17, since: 401 }.encode()),
+        Mutation { table: Table::Orphans, key: Key::Orphan(17).encode(), action: Action::Delete },
+    ];
+    let operation =
+        Transaction { kind: TransactionKind::Operation, session: 5, number: 9, reply: b"ok".to_vec(), mutations };
+    let empty =
+        Transaction { kind: TransactionKind::Server, session: 0, number: 0, reply: Vec::new(), mutations: Vec::new() };
+    let transactions = vec![operation, empty];
+    Append { epoch: 1030, sequence: 401, flushed_sequence: 400, next_segment: 0, time_ns: 8, transactions }
+}
+
+fn chunk() -> Chunk {
+    let extent = Extent { block: 9000, blocks: 4, is_unwritten: true, epoch: 1030 };
+    let records = vec![
+        put(&Key::Inode(17), inode().encode().unwrap()),
+        put(&Key::Extent(17, 0), extent.encode()),
+        put(&Key::Extent(17, 256), extent.encode()),
+    ];
+    Chunk { run: 3, records }
+}
+
+fn index() -> Index {
+    let place = |block, key: Key| ChunkPlace { block, blocks: 2, table: key.table(), key: key.encode() };
+    Index { run: 3, records: 3, chunks: vec![place(4097, Key::Inode(17)), place(4099, Key::Extent(17, 0))] }
+}
+
+/// Every frame, with a way to decode it again.
+type Decode = fn(&[u8]) -> Result<Vec<u8>, FormatError>;
+
+fn frames() -> Vec<(&'static str, Vec<u8>, Decode)> {
+    vec![
+        ("label", label().encode(1).unwrap(), |bytes| Label::decode(1, bytes)?.encode(1)),
+        ("lease sector", sector().encode(VOLUME, 15).unwrap(), |bytes| {
+            LeaseSector::decode(VOLUME, 3, 15, bytes)?.encode(VOLUME, 15)
+        }),
+        ("epoch head", head().encode(VOLUME).unwrap(), |bytes| {
+            EpochHead::decode(VOLUME, epoch_block(1030), bytes)?.encode(VOLUME)
+        }),
+        ("segment header", segment().encode(VOLUME, 4096).unwrap(), |bytes| {
+            SegmentHeader::decode(VOLUME, 4096, bytes)?.encode(VOLUME, 4096)
+        }),
+        ("append", append().encode(VOLUME, 4097, 1).unwrap().0, |bytes| {
+            Ok(Append::decode(VOLUME, 4097, 1, bytes)?.0.encode(VOLUME, 4097, 1)?.0)
+        }),
+        ("run chunk", chunk().encode(VOLUME, 1030, 4200).unwrap(), |bytes| {
+            Chunk::decode(VOLUME, 4200, bytes)?.encode(VOLUME, 1030, 4200)
+        }),
+        ("run index", index().encode(VOLUME, 1030, 4300).unwrap(), |bytes| {
+            Index::decode(VOLUME, 4300, bytes)?.encode(VOLUME, 1030, 4300)
+        }),
+    ]
+}
+
+/// Every value, with a way to decode it again.
+fn values() -> Vec<(&'static str, Vec<u8>, Decode)> {
+    let name = Name { inode: 17, generation: 2, kind: 8, name: b"file".to_vec() };
+    let session = Session {
+        incarnation: [2; 16],
+        state: SessionState::Ended,
+        kind: 1,
+        flags: 1,
+        lease_ms: 10_000,
+        acknowledged: 4,
+        machine: 1,
+        boot: 2,
+        created_ns: 3,
+        ended_ns: 4,
+        reason: 2,
+        host: "b.example".to_owned(),
+    };
+    let grant = Grant { length: 8, inode: 17, reserved_blocks: 8, sequence: 3, generation: 1 };
+    let volume = VolumeRecord {
+        blocks: 1 << 20,
+        next_inode: 18,
+        next_session: 6,
+        next_run: 4,
+        features: [0, 1, 2],
+        used_blocks: 100,
+        reserved_blocks: 8,
+        membership: 0,
+    };
+    let run = RunRecord { index: 4300, index_blocks: 1, level: 0, replay_sequence: 401, records: 3, blocks: 4 };
+    let epoch = EpochRecord { incarnation: [1; 16], state: EpochState::Sealed, segments: 2 };
+    let project = Project { blocks: 4, inodes: 1, blocks_max: 0, inodes_max: 10 };
+    let extent = Extent { block: 9000, blocks: 4, is_unwritten: false, epoch: 1 };
+    let space = Space { blocks: 4, state: ExtentState::QuarantinedMetadata, owner: 7, since: 400 };
+    vec![
+        ("inode", inode().encode().unwrap(), |bytes| Inode::decode(bytes)?.encode()),
+        ("entry", name.encode().unwrap(), |bytes| Name::decode(bytes)?.encode()),
+        ("session", session.encode().unwrap(), |bytes| Session::decode(bytes)?.encode()),
+        ("reply", Reply { status: 17, body: b"no".to_vec() }.encode().unwrap(), |bytes| Reply::decode(bytes)?.encode()),
+        ("extent", extent.encode(), |bytes| Ok(Extent::decode(bytes)?.encode())),
+        ("space", space.encode(), |bytes| Ok(Space::decode(bytes)?.encode())),
+        ("grant", grant.encode(), |bytes| Ok(Grant::decode(bytes)?.encode())),
+        ("project", project.encode(), |bytes| Ok(Project::decode(bytes)?.encode())),
+        ("epoch", epoch.encode(), |bytes| Ok(EpochRecord::decode(bytes)?.encode())),
+        ("run", run.encode(), |bytes| Ok(RunRecord::decode(bytes)?.encode())),
+        ("volume", volume.encode(), |bytes| Ok(VolumeRecord::decode(bytes)?.encode())),
+    ]
+}
+
+#[test]
+fn the_bytes_are_those_of_version_1() {
+    let sums: Vec<(&str, usize, u32)> =
+        frames().iter().chain(&values()).map(|(name, bytes, _)| (*name, bytes.len(), crc32c::crc32c(bytes))).collect();
+    let golden = include_str!("golden.txt");
+    let found: String = sums.iter().map(|(name, length, sum)| format!("{name} {length} {sum:08x}\n")).collect();
+    assert_eq!(found, golden);
+    // A few places by hand, from the document.
+    let label = label().encode(0).unwrap();
+    assert_eq!((&label[..4], label[4], &label[160..165]), (b"NVLB".as_slice(), 1, b"build".as_slice()));
+    assert_eq!(
+        (label[64..72].to_vec(), label[120..124].to_vec()),
+        ((1_u64 << 20).to_le_bytes().to_vec(), 10_000_u32.to_le_bytes().to_vec())
+    );
+    let sector = sector().encode(VOLUME, 15).unwrap();
+    assert_eq!((sector[80], sector[84], sector[88], sector[120], sector[128]), (3, 1, 35, 5, 77));
+    let head = head().encode(VOLUME).unwrap();
+    assert_eq!(
+        (head[88..96].to_vec(), head[120..128].to_vec()),
+        (400_u64.to_le_bytes().to_vec(), 401_u64.to_le_bytes().to_vec())
+    );
+    let inode = inode().encode().unwrap();
+    assert_eq!(
+        (inode[32..40].to_vec(), inode[120], &inode[128..]),
+        ((1_u64 << 40).to_le_bytes().to_vec(), 5, b"short".as_slice())
+    );
+    let append = append().encode(VOLUME, 4097, 1).unwrap().0;
+    assert_eq!((append[48..50].to_vec(), append[68], append[72..74].to_vec()), (vec![145, 1], 2, vec![144, 1]));
+    assert_eq!(
+        (append[128 + 4], append[128 + 6], append[128 + 8], append[128 + 16], append[128 + 32]),
+        (1, 3, 5, 9, 2)
+    );
+    assert_eq!((lease_block(0, 0), lease_block(31, 15), epoch_block(1023)), (64, 575, 1599));
+}
+
+#[test]
+fn what_is_encoded_decodes_to_the_same() {
+    for (name, bytes, decode) in frames().iter().chain(&values()) {
+        assert_eq!(decode(bytes).as_ref(), Ok(bytes), "{name}");
+    }
+    let (decoded, blocks, chain) =
+        Append::decode(VOLUME, 4097, 1, &append().encode(VOLUME, 4097, 1).unwrap().0).unwrap();
+    assert_eq!((decoded, blocks, chain), (append(), 1, append().encode(VOLUME, 4097, 1).unwrap().1));
+    for key in [
+        Key::Volume,
+        Key::Inode(1),
+        Key::Entry(1, (1 << 63) - 1),
+        Key::Xattr(7, b"user.x".to_vec()),
+        Key::Grant(1, 2, 3),
+        Key::Project(9),
+        Key::Reply(1, 2),
+    ] {
+        assert_eq!(Key::decode(key.table(), &key.encode()), Ok(key));
+    }
+    assert!(Key::Extent(1, 256).encode() < Key::Extent(1, 257).encode(), "the order of bytes is that of numbers");
+    assert!(Key::Extent(1, u64::MAX).encode() < Key::Extent(2, 0).encode());
+}
+
+#[test]
+fn one_changed_bit_of_a_frame_is_found_out() {
+    let mut random = Random(1);
+    for (name, bytes, decode) in frames() {
+        let length = u32::from_le_bytes(bytes[8..12].try_into().unwrap()) as u64;
+        for _ in 0..300 {
+            let (at, bit) = (random.below(length) as usize, random.below(8));
+            // Reserved, and covered by the checksum all the same.
+            let mut wrong = bytes.clone();
+            wrong[at] ^= 1 << bit;
+            assert!(decode(&wrong).is_err(), "{name}: bit {bit} of byte {at}");
+        }
+    }
+}
+
+#[test]
+fn frames_of_another_place_volume_or_chain_are_refused() {
+    let bytes = segment().encode(VOLUME, 4096).unwrap();
+    let problem = SegmentHeader::decode(VOLUME, 4097, &bytes).unwrap_err().problem;
+    assert_eq!(problem, Problem::Misplaced { expected: 4097, found: 4096 });
+    let other = Identity([0; 16]);
+    assert_eq!(SegmentHeader::decode(other, 4096, &bytes).unwrap_err().problem, Problem::OtherVolume);
+    let bytes = append().encode(VOLUME, 4097, 1).unwrap().0;
+    let problem = Append::decode(VOLUME, 4097, 2, &bytes).unwrap_err().problem;
+    assert!(matches!(problem, Problem::Checksum { .. }), "it follows another append");
+    let torn = &bytes[..100];
+    assert!(matches!(Append::decode(VOLUME, 4097, 1, torn).unwrap_err().problem, Problem::Short { .. }));
+}
+
+#[test]
+fn what_is_out_of_bounds_is_refused_in_both_directions() {
+    assert!(Name { inode: 1, generation: 1, kind: 8, name: b"a/b".to_vec() }.encode().is_err());
+    assert!(Name { inode: 1, generation: 1, kind: 8, name: b"..".to_vec() }.encode().is_err());
+    assert!(Name { inode: 1, generation: 1, kind: 8, name: vec![b'x'; 256] }.encode().is_err());
+    assert!(Inode { inline: vec![0; 2049], ..inode() }.encode().is_err());
+    assert!(Inode { size: 1 << 63, ..inode() }.encode().is_err());
+    assert!(Reply { status: 0, body: vec![0; 4097] }.encode().is_err());
+    let unsorted = Chunk { run: 1, records: chunk().records.into_iter().rev().collect() };
+    assert_eq!(unsorted.encode(VOLUME, 1, 2048).unwrap_err().problem, Problem::Order);
+    let empty = Chunk { run: 1, records: Vec::new() };
+    assert!(empty.encode(VOLUME, 1, 2048).is_err());
+    let long = put(&Key::Inode(1), vec![0; 65537]);
+    let mut transaction = append().transactions[0].clone();
+    transaction.mutations.push(long);
+    assert!(Append { transactions: vec![transaction], ..append() }.encode(VOLUME, 4097, 1).is_err());
+    assert!(Label::decode(0, &Label { lease_ms: 10, ..label() }.encode(0).unwrap()).is_err());
+    assert!(Key::decode(Table::Entries, &Key::Entry(1, 1 << 63).encode()).is_err());
+    assert!(Key::decode(Table::Inodes, &[0; 9]).is_err());
+    assert!(Key::decode(Table::Volume, &[1]).is_err());
+}
+
+#[test]
+fn no_bytes_make_a_decoder_panic_and_what_decodes_is_written_the_same() {
+    let seed = std::env::var("NECTARY_FORMAT_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(7);
+    println!("NECTARY_FORMAT_SEED={seed}");
+    let mut random = Random(seed);
+    let mut decoded = 0;
+    for (name, bytes, decode) in frames().iter().chain(&values()) {
+        for round in 0..2000 {
+            let mut wrong = match round % 4 {
+                0 => {
+                    let length = random.below(600) as usize;
+                    random.bytes(length)
+                }
+                _ => bytes.clone(),
+            };
+            for _ in 0..random.below(4) {
+                if !wrong.is_empty() {
+                    let (at, value) = (random.below(wrong.len().min(400) as u64) as usize, random.next() as u8);
+                    wrong[at] = value;
+                }
+            }
+            if round % 5 == 0 {
+                wrong.truncate(random.below(wrong.len() as u64 + 1) as usize);
+            }
+            // A right checksum lets the fields be reached.
+            if bytes.starts_with(b"NV") && wrong.len() >= 64 {
+                let length = u32::from_le_bytes(wrong[8..12].try_into().unwrap()) as usize;
+                if let Some(whole) = wrong.get_mut(..length).filter(|whole| whole.len() >= 64) {
+                    whole[12..16].fill(0);
+                    let sum = crc32c::crc32c(whole);
+                    whole[12..16].copy_from_slice(&sum.to_le_bytes());
+                }
+            }
+            if let Ok(again) = decode(&wrong) {
+                decoded += 1;
+                assert!(decode(&again).is_ok_and(|third| third == again), "{name}");
+            }
+        }
+        for table in Table::ALL {
+            let length = random.below(30) as usize;
+            let key = random.bytes(length);
+            if let Ok(found) = Key::decode(table, &key) {
+                assert_eq!(found.encode(), key);
+            }
+        }
+    }
+    assert!(decoded > 1000, "the fields are reached: {decoded}");
+}

@@ -1,0 +1,324 @@
+//! Values of the tables of files and sessions: names, extents, space, sessions, replies, grants.
+
+use super::cursor::{Reader, Writer};
+use super::error::{FormatError, Problem};
+use super::journal::REPLY_BYTES_MAX;
+use super::{BLOCKS_MAX, SPACE_START};
+
+/// The longest name. *Units*: bytes.
+pub const NAME_BYTES_MAX: usize = 255;
+/// The longest name of a host. *Units*: bytes.
+const HOST_BYTES_MAX: u64 = 253;
+/// The longest extent of a file. *Units*: blocks.
+const EXTENT_BLOCKS_MAX: u64 = 1 << 20;
+/// What a session may hold for overwriting in place: 1 GiB. *Units*: blocks.
+const IN_PLACE_BLOCKS_MAX: u64 = 1 << 18;
+
+/// A name in a directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Name {
+    /// What it names.
+    pub inode: u64,
+    /// The generation of that.
+    pub generation: u64,
+    /// The type, as in `readdir`.
+    pub kind: u8,
+    /// The name.
+    pub name: Vec<u8>,
+}
+
+impl Name {
+    /// The value in the table.
+    pub fn encode(&self) -> Result<Vec<u8>, FormatError> {
+        self.check(&Reader::new("entry", &[]))?;
+        let mut writer = Writer::default();
+        writer.u64(self.inode).u64(self.generation).u8(self.kind).u8(self.name.len() as u8).put(&self.name);
+        Ok(writer.bytes)
+    }
+
+    /// Decodes a value of the table.
+    pub fn decode(bytes: &[u8]) -> Result<Name, FormatError> {
+        let mut reader = Reader::new("entry", bytes);
+        let (inode, generation, kind) = (reader.u64()?, reader.u64()?, reader.u8()?);
+        let length = usize::from(reader.u8()?);
+        let name = Name { inode, generation, kind, name: reader.take(length)?.to_vec() };
+        reader.end()?;
+        name.check(&reader)?;
+        Ok(name)
+    }
+
+    fn check(&self, reader: &Reader<'_>) -> Result<(), FormatError> {
+        let is_name = (1..=NAME_BYTES_MAX).contains(&self.name.len())
+            && !self.name.iter().any(|byte| matches!(byte, 0 | b'/'))
+            && self.name != b"."
+            && self.name != b"..";
+        match is_name {
+            true => Ok(()),
+            false => Err(reader.error(Problem::Text("name"))),
+        }
+    }
+}
+
+/// An extent of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Extent {
+    /// On the disk. *Units*: blocks.
+    pub block: u64,
+    /// *Units*: blocks.
+    pub blocks: u32,
+    /// It reads as zeroes.
+    pub is_unwritten: bool,
+    /// The epoch of the transaction that mapped it.
+    pub epoch: u64,
+}
+
+impl Extent {
+    /// The value in the table.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut writer = Writer::default();
+        writer.u64(self.block).u32(self.blocks).u32(u32::from(self.is_unwritten)).u64(self.epoch);
+        writer.bytes
+    }
+
+    /// Decodes a value of the table.
+    pub fn decode(bytes: &[u8]) -> Result<Extent, FormatError> {
+        let mut reader = Reader::new("extent", bytes);
+        let (block, blocks, flags, epoch) = (reader.u64()?, reader.u32()?, reader.u32()?, reader.u64()?);
+        reader.end()?;
+        reader.within("blocks", blocks.into(), 1, EXTENT_BLOCKS_MAX)?;
+        reader.within("block", block, SPACE_START, BLOCKS_MAX - u64::from(blocks))?;
+        if flags > 1 {
+            return Err(reader.unknown("flags", flags.into()));
+        }
+        Ok(Extent { block, blocks, is_unwritten: flags == 1, epoch })
+    }
+}
+
+/// What a used extent of the disk is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ExtentState {
+    /// Data of an inode.
+    Data,
+    /// Granted to a session; it shows nothing.
+    Granted,
+    /// Of a session that ended and is not confirmed gone.
+    Quarantined,
+    /// Freed; cached maps may still have it.
+    Draining,
+    /// Metadata of an epoch.
+    Metadata,
+    /// Metadata of an epoch whose host is not confirmed gone.
+    QuarantinedMetadata,
+    /// Not usable.
+    Bad,
+}
+
+impl ExtentState {
+    const ALL: [ExtentState; 7] = [
+        ExtentState::Data,
+        ExtentState::Granted,
+        ExtentState::Quarantined,
+        ExtentState::Draining,
+        ExtentState::Metadata,
+        ExtentState::QuarantinedMetadata,
+        ExtentState::Bad,
+    ];
+}
+
+/// A used extent of the disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Space {
+    /// *Units*: blocks.
+    pub blocks: u64,
+    /// What it is.
+    pub state: ExtentState,
+    /// An inode, session, epoch or append, as the state says.
+    pub owner: u64,
+    /// The append that made it so.
+    pub since: u64,
+}
+
+impl Space {
+    /// The value in the table.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut writer = Writer::default();
+        writer.u64(self.blocks).u8(self.state as u8 + 1).zeroes(7).u64(self.owner).u64(self.since);
+        writer.bytes
+    }
+
+    /// Decodes a value of the table.
+    pub fn decode(bytes: &[u8]) -> Result<Space, FormatError> {
+        let mut reader = Reader::new("space", bytes);
+        let (blocks, state) = (reader.u64()?, reader.u8()?);
+        reader.skip(7)?;
+        let (owner, since) = (reader.u64()?, reader.u64()?);
+        reader.end()?;
+        reader.within("blocks", blocks, 1, BLOCKS_MAX)?;
+        let state = usize::from(state).checked_sub(1).and_then(|index| ExtentState::ALL.get(index).copied());
+        let state = state.ok_or_else(|| reader.unknown("state", u64::from(bytes[8])))?;
+        Ok(Space { blocks, state, owner, since })
+    }
+}
+
+/// Where a session is in its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SessionState {
+    /// It renews its lease.
+    Active,
+    /// Its lease ended, and nobody conflicted.
+    Suspended,
+    /// It ended; late writes of it may still come.
+    Ended,
+    /// No write of it can come any more.
+    ConfirmedGone,
+}
+
+/// A mount.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Session {
+    /// Random, of the mount.
+    pub incarnation: [u8; 16],
+    /// Where it is in its life.
+    pub state: SessionState,
+    /// 1 FUSE mount, 2 library.
+    pub kind: u8,
+    /// 1 the transport can confirm by a lock, 2 it may not.
+    pub flags: u16,
+    /// *Units*: milliseconds.
+    pub lease_ms: u32,
+    /// Replies up to this number are forgotten.
+    pub acknowledged: u64,
+    /// Hash of the machine's identity.
+    pub machine: u64,
+    /// Hash of the machine's start.
+    pub boot: u64,
+    /// *Units*: nanoseconds since 1970.
+    pub created_ns: u64,
+    /// 0 while it is active. *Units*: nanoseconds since 1970.
+    pub ended_ns: u64,
+    /// Why it ended.
+    pub reason: u32,
+    /// The name of its host.
+    pub host: String,
+}
+
+impl Session {
+    /// The value in the table.
+    pub fn encode(&self) -> Result<Vec<u8>, FormatError> {
+        let state = match self.state {
+            SessionState::Active => 1,
+            SessionState::Suspended => 2,
+            SessionState::Ended => 3,
+            SessionState::ConfirmedGone => 4,
+        };
+        Reader::new("session", &[]).within("host_bytes", self.host.len() as u64, 0, HOST_BYTES_MAX)?;
+        let mut writer = Writer::default();
+        writer.put(&self.incarnation).u8(state).u8(self.kind).u16(self.flags).u32(self.lease_ms);
+        writer.u64(self.acknowledged).u64(self.machine).u64(self.boot).u64(self.created_ns).u64(self.ended_ns);
+        writer.u32(self.reason).u16(self.host.len() as u16).put(self.host.as_bytes());
+        Ok(writer.bytes)
+    }
+
+    /// Decodes a value of the table.
+    pub fn decode(bytes: &[u8]) -> Result<Session, FormatError> {
+        let mut reader = Reader::new("session", bytes);
+        let incarnation = reader.array()?;
+        let state = match reader.u8()? {
+            1 => SessionState::Active,
+            2 => SessionState::Suspended,
+            3 => SessionState::Ended,
+            4 => SessionState::ConfirmedGone,
+            other => return Err(reader.unknown("state", other.into())),
+        };
+        let (kind, flags, lease_ms) = (reader.u8()?, reader.u16()?, reader.u32()?);
+        reader.within("kind", kind.into(), 1, 2)?;
+        let (acknowledged, machine, boot) = (reader.u64()?, reader.u64()?, reader.u64()?);
+        let (created_ns, ended_ns, reason) = (reader.u64()?, reader.u64()?, reader.u32()?);
+        reader.within("reason", reason.into(), 0, 4)?;
+        let length = u64::from(reader.u16()?);
+        let length = reader.within("host_bytes", length, 0, HOST_BYTES_MAX)? as usize;
+        let Ok(host) = std::str::from_utf8(reader.take(length)?) else {
+            return Err(reader.error(Problem::Text("host")));
+        };
+        reader.end()?;
+        let host = host.to_owned();
+        Ok(Session {
+            incarnation,
+            state,
+            kind,
+            flags,
+            lease_ms,
+            acknowledged,
+            machine,
+            boot,
+            created_ns,
+            ended_ns,
+            reason,
+            host,
+        })
+    }
+}
+
+/// A stored answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reply {
+    /// 0, or an errno.
+    pub status: u32,
+    /// The answer.
+    pub body: Vec<u8>,
+}
+
+impl Reply {
+    /// The value in the table.
+    pub fn encode(&self) -> Result<Vec<u8>, FormatError> {
+        Reader::new("reply", &[]).within("reply_bytes", self.body.len() as u64, 0, REPLY_BYTES_MAX)?;
+        let mut writer = Writer::default();
+        writer.u32(self.status).u32(self.body.len() as u32).put(&self.body);
+        Ok(writer.bytes)
+    }
+
+    /// Decodes a value of the table.
+    pub fn decode(bytes: &[u8]) -> Result<Reply, FormatError> {
+        let mut reader = Reader::new("reply", bytes);
+        let (status, length) = (reader.u32()?, u64::from(reader.u32()?));
+        let length = reader.within("reply_bytes", length, 0, REPLY_BYTES_MAX)? as usize;
+        let body = reader.take(length)?.to_vec();
+        reader.end()?;
+        Ok(Reply { status, body })
+    }
+}
+
+/// What a session may write before it shows; its kind and start are in the key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Grant {
+    /// Blocks, or inode numbers.
+    pub length: u64,
+    /// The inode, of a grant in place.
+    pub inode: u64,
+    /// What would have to be copied. *Units*: blocks.
+    pub reserved_blocks: u64,
+    /// The number of the grant.
+    pub sequence: u64,
+    /// The truncate generation of the inode at the grant.
+    pub generation: u64,
+}
+
+impl Grant {
+    /// The value in the table.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut writer = Writer::default();
+        writer.u64(self.length).u64(self.inode).u64(self.reserved_blocks).u64(self.sequence).u64(self.generation);
+        writer.bytes
+    }
+
+    /// Decodes a value of the table.
+    pub fn decode(bytes: &[u8]) -> Result<Grant, FormatError> {
+        let mut reader = Reader::new("grant", bytes);
+        let (length, inode, reserved_blocks) = (reader.u64()?, reader.u64()?, reader.u64()?);
+        let (sequence, generation) = (reader.u64()?, reader.u64()?);
+        reader.end()?;
+        reader.within("length", length, 1, BLOCKS_MAX)?;
+        reader.within("reserved_blocks", reserved_blocks, 0, IN_PLACE_BLOCKS_MAX)?;
+        Ok(Grant { length, inode, reserved_blocks, sequence, generation })
+    }
+}
