@@ -45,7 +45,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         for engine in [Engine::Uring, Engine::Posix] {
-            let options = OpenOptions { create_bytes: Some(FILE_BYTES), engine, direct: true };
+            let options = OpenOptions { create_bytes: Some(FILE_BYTES), engine, ..OpenOptions::default() };
             let device = open(&path, &options).await?;
             // Once over the file, so that no block is read as never written.
             for index in 0..FILE_BYTES >> 20 {
