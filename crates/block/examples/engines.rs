@@ -45,7 +45,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         for engine in [Engine::Uring, Engine::Posix] {
-            let options = OpenOptions { create_bytes: Some(FILE_BYTES), engine, direct: true };
+            let options = OpenOptions { create_bytes: Some(FILE_BYTES), engine, ..OpenOptions::default() };
             let device = open(&path, &options).await?;
             // Write the whole file once: blocks that were never written would be read faster.
             for index in 0..FILE_BYTES >> 20 {

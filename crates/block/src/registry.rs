@@ -46,11 +46,17 @@ pub struct OpenOptions {
     pub engine: Engine,
     /// Bypasses the page cache (`O_DIRECT`) if the file system can.
     pub direct: bool,
+    /// Opens a device that another client has, where that can be: that client can do nothing with it afterwards.
+    pub take_over: bool,
+    /// Opens a device of two donors of which only one is there, without a word of the other: the user says that the
+    /// device was not used without this one.
+    pub trust_remaining: bool,
 }
 
 impl Default for OpenOptions {
     fn default() -> OpenOptions {
-        OpenOptions { create_bytes: None, engine: Engine::Auto, direct: true }
+        let engine = Engine::Auto;
+        OpenOptions { create_bytes: None, engine, direct: true, take_over: false, trust_remaining: false }
     }
 }
 

@@ -20,3 +20,18 @@ async fn a_device_on_one_donor_and_on_three_of_different_sizes_conforms() {
         check(make).await.unwrap();
     }
 }
+
+#[tokio::test]
+async fn a_mirror_on_two_donors_and_on_three_conforms() {
+    for count in [2, 3] {
+        let make = async |bytes: u64| {
+            let donors: Vec<Serving> = (0..count).map(|_| Serving::new(16 << 20)).collect();
+            let spec = spec(&donors.iter().collect::<Vec<_>>(), &format!(",redundancy=mirror,size={bytes}"));
+            create(&spec).await.unwrap();
+            let device = open(&spec).await.unwrap();
+            std::mem::forget(donors);
+            device
+        };
+        check(make).await.unwrap();
+    }
+}

@@ -34,7 +34,7 @@ impl Drop for Directory {
 pub(super) const ENGINES: [Engine; 2] = [Engine::Uring, Engine::Posix];
 
 pub(super) async fn device(directory: &Directory, engine: Engine) -> FileDevice {
-    let options = OpenOptions { create_bytes: Some(1 << 20), engine, direct: true };
+    let options = OpenOptions { create_bytes: Some(1 << 20), engine, ..OpenOptions::default() };
     FileDevice::open_file(directory.file(), &options).await.unwrap()
 }
 

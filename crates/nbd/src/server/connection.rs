@@ -262,7 +262,7 @@ async fn transmit(stream: Transport, agreed: Agreed, shared: &Arc<Shared>) -> Re
     let (reader, writer) = stream.into_halves();
     let (replies, queue) = unbounded_channel();
     let broken = Shutdown::new();
-    let writing = tokio::spawn(write_replies(writer, queue, broken.clone()));
+    let mut writing = tokio::spawn(write_replies(writer, queue, broken.clone()));
     let mut reading = Reading {
         reader: BufReader::with_capacity(READ_BYTES, reader),
         agreed: &agreed,
@@ -279,11 +279,13 @@ async fn transmit(stream: Transport, agreed: Agreed, shared: &Arc<Shared>) -> Re
     let mut running = JoinSet::new();
     let ended = {
         let (mut stop, mut broken) = (std::pin::pin!(shared.stop.requested()), std::pin::pin!(broken.requested()));
+        let mut taken = std::pin::pin!(agreed.export.ended().requested());
         loop {
             let next = tokio::select! {
                 biased;
                 () = &mut stop => break Ok(()),
                 () = &mut broken => break Ok(()),
+                () = &mut taken => break Ok(()),
                 next = reading.next() => next,
             };
             match next {
@@ -296,7 +298,16 @@ async fn transmit(stream: Transport, agreed: Agreed, shared: &Arc<Shared>) -> Re
     };
     while running.join_next().await.is_some() {}
     drop(replies);
-    let written = writing.await.unwrap_or_else(|error| Err(error.to_string()));
+    let written = tokio::select! {
+        biased;
+        written = &mut writing => written.unwrap_or_else(|error| Err(error.to_string())),
+        // A client that is gone or stands still takes no answers: nobody waits for it.
+        () = agreed.export.ended().requested() => {
+            writing.abort();
+            let _ = writing.await;
+            Ok(())
+        }
+    };
     ended.and(written)
 }
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use nectary_block::SharedDevice;
+use nectary_host::Shutdown;
 use serde::Serialize;
 
 use super::ranges::RangeLocks;
@@ -25,6 +26,7 @@ pub struct Export {
     description: String,
     device: SharedDevice,
     read_only: bool,
+    ended: Shutdown,
     pub(super) ranges: RangeLocks,
     pub(super) counters: Counters,
 }
@@ -42,7 +44,18 @@ impl Export {
         }
         let (name, description) = (name.to_owned(), description.to_owned());
         let (ranges, counters) = (RangeLocks::default(), Counters::default());
-        Ok(Export { name, description, device, read_only, ranges, counters })
+        Ok(Export { name, description, device, read_only, ended: Shutdown::new(), ranges, counters })
+    }
+
+    /// It, with connections that end when `ended` is requested: requests that were begun are finished, all others and
+    /// answers that the client has not taken are dropped.
+    pub fn ending(self, ended: Shutdown) -> Export {
+        Export { ended, ..self }
+    }
+
+    /// The request to end its connections.
+    pub(super) fn ended(&self) -> &Shutdown {
+        &self.ended
     }
 
     /// The name that clients give.

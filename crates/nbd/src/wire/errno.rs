@@ -17,7 +17,9 @@ pub(crate) fn of_device(error: &Error) -> u32 {
         ErrorKind::Full => ENOSPC,
         // ENOTSUP is kept for fast zeroes.
         ErrorKind::Invalid | ErrorKind::Unsupported => EINVAL,
-        ErrorKind::Absent | ErrorKind::Busy | ErrorKind::TimedOut | ErrorKind::Io | ErrorKind::Latched => EIO,
+        // Somebody else has it.
+        ErrorKind::Busy => EPERM,
+        ErrorKind::Absent | ErrorKind::TimedOut | ErrorKind::Io | ErrorKind::Latched => EIO,
     }
 }
 

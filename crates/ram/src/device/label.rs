@@ -24,6 +24,18 @@ const SHARES_AT: usize = 128;
 pub enum Redundancy {
     /// It does not.
     None,
+    /// Every block is on two donors. Such a device has no labels: its donors have records (`format`).
+    Mirror,
+}
+
+impl Redundancy {
+    /// Its name in a SPEC.
+    pub fn name(self) -> &'static str {
+        match self {
+            Redundancy::None => "none",
+            Redundancy::Mirror => "mirror",
+        }
+    }
 }
 
 /// One donor's label.

@@ -4,7 +4,7 @@
 //! others. Promises: requests for several donors are in flight together; a request ends, with an error at the latest
 //! when a donor has been away for `patience`; blocks on other donors stay readable and writable when one is lost; what
 //! was lost is never read as something else. A flush fails while a donor is lost, since what was written there is gone.
-//! Leaves to others: redundancy; memory and who may use it (`donor`); the protocol (`nectary-nbd`).
+//! Leaves to others: a mirrored device (`live`); memory and who may use it (`donor`); the protocol (`nectary-nbd`).
 //!
 //! | file | what is in it |
 //! |---|---|
@@ -19,7 +19,7 @@
 //! | `extents` | what is mapped |
 //! | `together` | several futures at once |
 
-mod address;
+pub(crate) mod address;
 mod connect;
 mod copy;
 mod extents;
@@ -28,7 +28,7 @@ mod layout;
 mod link;
 mod opening;
 mod options;
-mod together;
+pub(crate) mod together;
 
 #[cfg(test)]
 mod tests;
@@ -50,6 +50,7 @@ use self::layout::{Layout, Part};
 use self::link::{Failed, Link};
 use self::opening::Opened;
 use self::together::together;
+use crate::live::{self, MirrorDevice};
 
 pub use self::label::{DONORS_MAX, Found, Label, Redundancy, read as read_label};
 pub use self::options::{PATIENCE, RamOptions};
@@ -62,23 +63,46 @@ const ALLOCATION_BYTES_MAX: u64 = 16 << 30;
 /// Adds the SPEC `ram(…)` to a registry.
 pub fn register(registry: &mut Registry) {
     registry.register("ram", |arguments| async {
-        let device = RamDevice::open(RamOptions::parse(arguments)?).await?;
-        Ok(Arc::new(device) as SharedDevice)
+        let options = RamOptions::parse(arguments)?;
+        Ok(match options.redundancy {
+            Redundancy::None => Arc::new(RamDevice::open(options).await?) as SharedDevice,
+            Redundancy::Mirror => Arc::new(MirrorDevice::open(options).await?) as SharedDevice,
+        })
     });
+}
+
+/// A device that was made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Made {
+    /// Its name.
+    pub id: String,
+    /// Its size, in bytes.
+    pub size_bytes: u64,
+    /// Its redundancy.
+    pub redundancy: Redundancy,
+    /// The bytes that each donor holds for it, in the order of the SPEC.
+    pub shares: Vec<u64>,
 }
 
 /// Makes a device, as `options` name it; its size must be given. `force` overwrites what is on donors of other makes.
 ///
 /// *Errors*: a donor that does not answer, has the device already, or too little memory.
-pub async fn create(options: &RamOptions, force: bool) -> Result<Label, Error> {
-    opening::create(options, force).await
+pub async fn create(options: &RamOptions, force: bool) -> Result<Made, Error> {
+    if options.redundancy == Redundancy::Mirror {
+        return live::create(options).await;
+    }
+    let Label { id, size_bytes, redundancy, shares, .. } = opening::create(options, force).await?;
+    Ok(Made { id, size_bytes, redundancy, shares })
 }
 
 /// Deletes a device, whose memory the donors take back; returns on how many.
 ///
 /// *Errors*: no donor has it; or some do not answer, and keep their parts.
 pub async fn delete(options: &RamOptions) -> Result<usize, Error> {
-    opening::delete(options).await
+    match options.redundancy {
+        Redundancy::None => opening::delete(options).await,
+        Redundancy::Mirror => live::delete(options).await,
+    }
 }
 
 /// A device in the memory of donors.

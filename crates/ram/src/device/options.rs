@@ -7,23 +7,29 @@ use std::time::Duration;
 use nectary_block::{Arguments, Error, ErrorKind, Operation, exact_size, parse_duration, parse_size};
 
 use super::address::Address;
-use super::label::DONORS_MAX;
+use super::label::{DONORS_MAX, Redundancy};
 use crate::donor::name::check_id;
+use crate::format::record::MEMBERS_MAX;
 
 /// How long a request waits for a donor, unless the SPEC says otherwise.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The policies that are known and not there yet.
-const LATER: [&str; 5] = ["mirror", "parity", "parity-log", "parity-cache", "adaptive"];
+const LATER: [&str; 4] = ["parity", "parity-log", "parity-cache", "adaptive"];
 
 /// What a SPEC says of a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RamOptions {
-    pub(super) donors: Vec<Address>,
-    pub(super) id: String,
+    pub(crate) donors: Vec<Address>,
+    pub(crate) id: String,
     /// The size of a device to make; of one that is there, what it must be.
-    pub(super) size_bytes: Option<u64>,
-    pub(super) patience: Duration,
+    pub(crate) size_bytes: Option<u64>,
+    pub(crate) patience: Duration,
+    pub(crate) redundancy: Redundancy,
+    /// Also attaches a device that another client has.
+    pub(crate) take_over: bool,
+    /// Of two donors, one that is alone is believed: the user says that the device was not used without it.
+    pub(crate) trust_remaining: bool,
 }
 
 impl RamOptions {
@@ -52,11 +58,19 @@ impl RamOptions {
                 return Err(arguments.invalid(format!("{} is named twice", donor.text)));
             }
         }
-        let options = RamOptions { donors, id, size_bytes, patience };
+        let open = arguments.options();
+        let (take_over, trust_remaining) = (open.take_over, open.trust_remaining);
+        let kind = if redundancy == "mirror" { Redundancy::Mirror } else { Redundancy::None };
+        let options = RamOptions { donors, id, size_bytes, patience, redundancy: kind, take_over, trust_remaining };
         match redundancy.as_str() {
-            "" => Ok(options),
+            "mirror" if !(2..=MEMBERS_MAX).contains(&options.donors.len()) => {
+                let count = options.donors.len();
+                let message = format!("{count} donors; a mirror has 2 to {MEMBERS_MAX}: ram(h1:7070,h2:7070,id=disk)");
+                Err(arguments.invalid(message))
+            }
+            "" | "mirror" => Ok(options),
             later => {
-                let detail = format!("redundancy={later} is not there yet; redundancy=none is");
+                let detail = format!("redundancy={later} is not there yet; redundancy=none and redundancy=mirror are");
                 Err(Error::new(ErrorKind::Unsupported, &options.spec(), Operation::Open, detail))
             }
         }
@@ -69,6 +83,9 @@ impl RamOptions {
         parts.extend(self.size_bytes.map(|bytes| format!("size={}", exact_size(bytes))));
         if self.patience != PATIENCE {
             parts.push(format!("patience={}us", self.patience.as_micros()));
+        }
+        if self.redundancy == Redundancy::Mirror {
+            parts.push("redundancy=mirror".to_owned());
         }
         format!("ram({})", parts.join(","))
     }
@@ -92,7 +109,8 @@ fn parse_patience(text: &str) -> Result<Duration, String> {
 fn parse_redundancy(text: &str) -> Result<String, String> {
     match text {
         "none" => Ok(String::new()),
+        "mirror" => Ok(text.to_owned()),
         later if LATER.contains(&later) => Ok(later.to_owned()),
-        _ => Err(format!("\"{text}\" is no redundancy; none is there, {} come later", LATER.join(", "))),
+        _ => Err(format!("\"{text}\" is no redundancy; none and mirror are there, {} come later", LATER.join(", "))),
     }
 }

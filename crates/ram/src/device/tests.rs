@@ -92,7 +92,7 @@ fn a_donor_that_is_away_can_be_left_out_where_the_redundancy_allows_it() {
 
 #[test]
 fn specs_are_read_and_mistakes_named() {
-    let spec = "ram(h1:7070,[::1]:7070,\"nbd+unix:///a?socket=/b\",id=disk,size=8G,patience=2s)";
+    let spec = "ram(h1:7070,[::1]:7070,\"nbd+unix:///a?socket=/b\",id=disk,size=8G,patience=2s,redundancy=mirror)";
     let read = options(spec).unwrap();
     assert_eq!(options(&read.spec()).unwrap(), read);
     for (spec, words) in [
@@ -103,7 +103,8 @@ fn specs_are_read_and_mistakes_named() {
         ("ram(h1:7070,id=a b)", "no id"),
         ("ram(h1:7070,id=disk,size=5000)", "a multiple of 4096"),
         ("ram(h1:7070,id=disk,patience=0s)", "patience is 1ms to 24h"),
-        ("ram(h1:7070,id=disk,redundancy=mirror)", "redundancy=mirror is not there yet"),
+        ("ram(h1:7070,id=disk,redundancy=adaptive)", "redundancy=adaptive is not there yet"),
+        ("ram(h1:7070,id=disk,redundancy=mirror)", "1 donors; a mirror has 2 to 16"),
         ("ram(h1:7070,id=disk,redundancy=raid)", "no redundancy"),
         ("ram(stats(memory:1G),id=disk)", "not the device stats"),
         ("ram(h1:7070,id=disk,more=1)", "no option \"more\""),

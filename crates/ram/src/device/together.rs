@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 /// Runs all to their ends, side by side; the results come in the order of the futures.
-pub(super) async fn together<F: Future>(futures: Vec<F>) -> Vec<F::Output> {
+pub(crate) async fn together<F: Future>(futures: Vec<F>) -> Vec<F::Output> {
     let mut all = All {
         results: futures.iter().map(|_| None).collect(),
         pending: futures.into_iter().map(|future| Some(Box::pin(future))).collect(),

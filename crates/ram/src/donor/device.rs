@@ -33,8 +33,11 @@ impl TenantDevice {
             match self.tenant.pass(self.holder) {
                 Some(_pass) => Ok(work(&self.tenant)),
                 None => {
-                    let detail = "a later session of this device has begun: connect again".to_owned();
-                    Err(request.error(ErrorKind::Io, || self.spec(), detail))
+                    let (kind, detail) = match self.tenant.has_metadata() {
+                        true => (ErrorKind::Busy, "this session is not the owner of the device"),
+                        false => (ErrorKind::Io, "a later session of this device has begun: connect again"),
+                    };
+                    Err(request.error(kind, || self.spec(), detail.to_owned()))
                 }
             }
         });

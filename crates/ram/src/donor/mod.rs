@@ -16,10 +16,12 @@
 //! | `pool` | the memory |
 //! | `tenant` | the memory of one device, and who may use it |
 //! | `device` | one session's view of it |
+//! | `metadata` | the same with the window to a mirrored device's metadata |
 //! | `error` | why a donor does not start |
 
 mod device;
 mod error;
+mod metadata;
 pub mod name;
 pub mod page;
 mod pool;
@@ -39,10 +41,11 @@ use nectary_nbd::{Export, ExportSource, Missing};
 use serde::Serialize;
 
 use self::device::TenantDevice;
+use self::metadata::MetadataDevice;
 use self::name::{ExportName, PAGE_NAME};
 use self::page::{LABELS_BYTES_MAX, Page, check_label};
 use self::pool::{Pool, SLAB_BYTES};
-use self::tenant::{Holder, Tenant};
+use self::tenant::{Holder, Life, Tenant};
 
 pub use self::error::DonorError;
 
@@ -92,7 +95,12 @@ struct Entry {
     tenant: Arc<Tenant>,
     requests: Arc<AtomicU64>,
     sessions: Vec<(Holder, Weak<Export>)>,
+    /// Of a device with metadata, those of its sessions.
+    lives: Lives,
 }
+
+/// The lives of all sessions of a device; one that is over is dropped with the next session.
+type Lives = Arc<Mutex<Vec<Weak<Life>>>>;
 
 /// A donor's figures.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -215,7 +223,14 @@ impl Inner {
     }
 
     /// Makes a device, or says why not.
-    fn make(&self, state: &mut State, id: &str, size_bytes: u64, holder: Holder) -> Result<(), Missing> {
+    fn make(
+        &self,
+        state: &mut State,
+        id: &str,
+        size_bytes: u64,
+        holder: Holder,
+        has_metadata: bool,
+    ) -> Result<(), Missing> {
         let refused = |why: String| Err(Missing::Refused(why));
         if state.is_leaving {
             return refused("this donor is leaving and takes no new devices".to_owned());
@@ -228,12 +243,13 @@ impl Inner {
             let quota = format_size(quota_bytes);
             return refused(format!("device \"{id}\" is to have {size}, at most {quota} are given to one (--quota)"));
         }
-        let Some(tenant) = Tenant::new(size_bytes, self.pool.clone(), holder) else {
+        let Some(tenant) = Tenant::new(size_bytes, self.pool.clone(), holder, has_metadata) else {
             let (memory_bytes, promised_bytes, _) = self.pool.bytes();
             let (free, memory) = (format_size(memory_bytes - promised_bytes), format_size(memory_bytes));
             return refused(format!("device \"{id}\" is to have {size}, {free} of {memory} are free"));
         };
-        let entry = Entry { tenant: Arc::new(tenant), requests: Arc::default(), sessions: Vec::new() };
+        let (tenant, requests, lives) = (Arc::new(tenant), Arc::default(), Arc::default());
+        let entry = Entry { tenant, requests, sessions: Vec::new(), lives };
         state.devices.insert(id.to_owned(), entry);
         Ok(())
     }
@@ -255,18 +271,25 @@ impl ExportSource for Inner {
             let why = "this donor was started again: what it held is gone";
             return Err(Missing::Refused(why.to_owned()));
         }
-        let holder = session.map_or(Holder { client: 0, epoch: 0 }, |s| Holder { client: s.client, epoch: s.epoch });
+        let nobody = Holder { client: 0, epoch: 0 };
+        let holder = session.map_or(nobody, |session| Holder { client: session.client, epoch: session.epoch });
+        let has_metadata = session.is_some_and(|session| session.has_metadata);
         if !state.devices.contains_key(&id) {
             let Some(size_bytes) = size_bytes else {
                 return Err(Missing::Unknown(format!("this donor holds no device \"{id}\"")));
             };
-            self.make(&mut state, &id, size_bytes, holder)?;
+            let first = if has_metadata { nobody } else { holder };
+            self.make(&mut state, &id, size_bytes, first, has_metadata)?;
         }
         let is_leaving = state.is_leaving;
         let Some(entry) = state.devices.get_mut(&id) else {
             return Err(Missing::Unknown(format!("this donor holds no device \"{id}\"")));
         };
-        entry.session(&id, size_bytes, holder, is_leaving)
+        entry.check(&id, size_bytes, has_metadata)?;
+        match has_metadata {
+            true => entry.session_with_metadata(&id, holder, is_leaving),
+            false => entry.session(&id, holder, is_leaving),
+        }
     }
 
     fn list(&self) -> Vec<(String, String)> {
@@ -287,7 +310,7 @@ impl State {
     fn sweep(&mut self) {
         self.devices.retain(|_, entry| {
             entry.sessions.retain(|(_, export)| export.strong_count() > 0);
-            !entry.sessions.is_empty() || entry.tenant.written_bytes() > 0
+            !entry.sessions.is_empty() || !entry.tenant.is_empty()
         });
     }
 }
@@ -297,19 +320,58 @@ impl Entry {
         self.sessions.iter().map(|(_, export)| export.strong_count() as u64).sum()
     }
 
-    /// The export of a session; the connections of one share it.
-    fn session(
-        &mut self,
-        id: &str,
-        size_bytes: Option<u64>,
-        holder: Holder,
-        is_leaving: bool,
-    ) -> Result<Arc<Export>, Missing> {
+    /// Whether the device is the one that a name means.
+    fn check(&self, id: &str, size_bytes: Option<u64>, has_metadata: bool) -> Result<(), Missing> {
         let refused = |why: String| Err(Missing::Refused(why));
         if let Some(wanted) = size_bytes.filter(|&wanted| wanted != self.tenant.size_bytes()) {
             let (has, wanted) = (format_size(self.tenant.size_bytes()), format_size(wanted));
             return refused(format!("device \"{id}\" has {has} here, not {wanted}"));
         }
+        match (self.tenant.has_metadata(), has_metadata) {
+            (true, false) => refused(format!("device \"{id}\" is mirrored: name it with redundancy=mirror")),
+            (false, true) => refused(format!("device \"{id}\" is not mirrored: name it without redundancy")),
+            _ => Ok(()),
+        }
+    }
+
+    /// The export of a session that is there already; the connections of one share it. Otherwise whether one more fits.
+    fn known_session(&self, id: &str, holder: Holder) -> Result<Option<Arc<Export>>, Missing> {
+        let of_holder = self.sessions.iter().filter(|(other, _)| *other == holder);
+        match of_holder.filter_map(|(_, export)| export.upgrade()).next() {
+            None if self.sessions.len() >= SESSIONS_MAX => {
+                Err(Missing::Refused(format!("{SESSIONS_MAX} sessions of device \"{id}\" have not ended yet")))
+            }
+            known => Ok(known),
+        }
+    }
+
+    /// The export of a session of a mirrored device: it reads and writes once it has exchanged the record.
+    fn session_with_metadata(&mut self, id: &str, holder: Holder, is_leaving: bool) -> Result<Arc<Export>, Missing> {
+        if is_leaving && self.tenant.holder().client != holder.client {
+            return Err(Missing::Refused("this donor is leaving and takes no new clients".to_owned()));
+        }
+        if let Some(export) = self.known_session(id, holder)? {
+            return Ok(export);
+        }
+        let life = Arc::new(Life::default());
+        let ended = life.ended.clone();
+        {
+            let mut lives = self.lives.lock().unwrap_or_else(PoisonError::into_inner);
+            lives.retain(|life| life.strong_count() > 0);
+            lives.push(Arc::downgrade(&life));
+        }
+        let blocks = TenantDevice { tenant: self.tenant.clone(), holder, requests: self.requests.clone() };
+        let device = Arc::new(MetadataDevice { blocks, life, lives: self.lives.clone() });
+        let about = format!("mirrored device {id} in memory");
+        let export = Export::new(id, &about, device, false).map_err(|error| Missing::Refused(error.to_string()))?;
+        let export = Arc::new(export.ending(ended));
+        self.sessions.push((holder, Arc::downgrade(&export)));
+        Ok(export)
+    }
+
+    /// The export of a session of a device without metadata.
+    fn session(&mut self, id: &str, holder: Holder, is_leaving: bool) -> Result<Arc<Export>, Missing> {
+        let refused = |why: String| Err(Missing::Refused(why));
         let now = self.tenant.holder();
         if now.client != holder.client {
             if self.sessions.iter().any(|(other, _)| other.client != holder.client) {
@@ -321,13 +383,8 @@ impl Entry {
         } else if now.epoch > holder.epoch {
             return refused(format!("a later session of device \"{id}\" has begun"));
         }
-        if let Some(export) =
-            self.sessions.iter().filter(|(other, _)| *other == holder).find_map(|(_, export)| export.upgrade())
-        {
+        if let Some(export) = self.known_session(id, holder)? {
             return Ok(export);
-        }
-        if self.sessions.len() >= SESSIONS_MAX {
-            return refused(format!("{SESSIONS_MAX} sessions of device \"{id}\" have not ended yet"));
         }
         if now.client != holder.client {
             self.tenant.admit(holder);

@@ -1,4 +1,4 @@
-//! Names of exports on a donor: `ID`, `ID/SIZE`, and either with `@INCARNATION.CLIENT.EPOCH`.
+//! Names of exports on a donor: `ID`, `ID/SIZE`, and either with `@INCARNATION.CLIENT.EPOCH`, and with `.metadata`.
 //!
 //! `ID` is a device that is there; `ID/SIZE` makes it if it is not. What follows the `@` is the session of a `ram(…)`
 //! device: a name with the incarnation of an earlier life of the donor finds nothing, and a later epoch shuts out what
@@ -23,6 +23,8 @@ pub struct Session {
     pub client: u64,
     /// How often the client has connected, counted from 1.
     pub epoch: u64,
+    /// Whether the device has a metadata area, which says who owns it: a mirrored one.
+    pub has_metadata: bool,
 }
 
 /// The name of an export in its parts.
@@ -75,10 +77,16 @@ impl Session {
     fn parse(text: &str) -> Option<Session> {
         let mut parts = text.split('.');
         let (incarnation, client, epoch) = (parts.next()?, parts.next()?, parts.next()?);
+        let has_metadata = match parts.next() {
+            None => false,
+            Some("metadata") => true,
+            Some(_) => return None,
+        };
         let session = Session {
             incarnation: u128::from_str_radix(incarnation, 16).ok()?,
             client: u64::from_str_radix(client, 16).ok()?,
             epoch: u64::from_str_radix(epoch, 16).ok()?,
+            has_metadata,
         };
         (parts.next().is_none() && session.client != 0 && session.epoch != 0).then_some(session)
     }
@@ -91,7 +99,10 @@ impl fmt::Display for ExportName {
             write!(f, "/{}", exact_size(bytes))?;
         }
         match self.session {
-            Some(Session { incarnation, client, epoch }) => write!(f, "@{incarnation:032x}.{client:x}.{epoch:x}"),
+            Some(Session { incarnation, client, epoch, has_metadata }) => {
+                let metadata = if has_metadata { ".metadata" } else { "" };
+                write!(f, "@{incarnation:032x}.{client:x}.{epoch:x}{metadata}")
+            }
             None => Ok(()),
         }
     }
@@ -103,10 +114,14 @@ mod tests {
 
     #[test]
     fn names_read_back_as_they_were_written() {
-        let session = Some(Session { incarnation: u128::MAX - 5, client: 7, epoch: 1 });
-        for (id, size_bytes, session) in
-            [("a", None, None), ("build-1.x_Y", Some(8 << 30), None), ("a", None, session), ("a", Some(4096), session)]
-        {
+        let session = |has_metadata| Some(Session { incarnation: u128::MAX - 5, client: 7, epoch: 1, has_metadata });
+        for (id, size_bytes, session) in [
+            ("a", None, None),
+            ("build-1.x_Y", Some(8 << 30), None),
+            ("a", None, session(false)),
+            ("a", Some(4096), session(false)),
+            ("a", Some(4096), session(true)),
+        ] {
             let name = ExportName { id: id.to_owned(), size_bytes, session };
             assert_eq!(ExportName::parse(&name.to_string()), Ok(name));
         }
@@ -115,9 +130,22 @@ mod tests {
     #[test]
     fn other_names_are_refused() {
         let long = "a".repeat(ID_BYTES_MAX + 1);
-        for name in
-            ["", "/1G", "a/", "a/0", "a/4095", "a/1X", "a b", "ä", "a@", "a@1", "a@1.0.1", "a@1.1.0", "a@1.1.1.1"]
-        {
+        for name in [
+            "",
+            "/1G",
+            "a/",
+            "a/0",
+            "a/4095",
+            "a/1X",
+            "a b",
+            "ä",
+            "a@",
+            "a@1",
+            "a@1.0.1",
+            "a@1.1.0",
+            "a@1.1.1.1",
+            "a@1.1.1.metadata.1",
+        ] {
             assert!(ExportName::parse(name).is_err(), "{name}");
         }
         assert!(check_id(&long).is_err() && check_id(&long[1..]).is_ok());

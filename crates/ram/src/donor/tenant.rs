@@ -8,16 +8,19 @@
 //! A request passes only as part of the session that the gate names. A later epoch of the same client moves the gate
 //! forward with its first request, and waits for those inside; what an earlier connection still delivers afterwards is
 //! refused, so it cannot overwrite newer data. Another client moves it when its export is found, and only while nobody
-//! holds one of the earlier client's.
+//! holds one of the earlier client's. The gate of a device with metadata is moved by an exchange of its record alone
+//! (`metadata`): it stands under the same lock, so nothing passes between the comparison and the move.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 
 use nectary_block::{Buffer, EXTENTS_MAX, Extent};
+use nectary_host::Shutdown;
 
 use super::BLOCK_BYTES;
 use super::pool::{Pool, SLAB_BYTES};
+use crate::live::planted::{Bug, planted};
 
 /// Blocks of a slab.
 const BLOCKS: usize = SLAB_BYTES / BLOCK_BYTES as usize;
@@ -27,6 +30,23 @@ const BLOCKS: usize = SLAB_BYTES / BLOCK_BYTES as usize;
 pub(super) struct Holder {
     pub client: u64,
     pub epoch: u64,
+}
+
+/// The gate, with what is exchanged together with it.
+pub(super) struct Gate {
+    /// The session that may pass.
+    pub holder: Holder,
+    /// The record of a device with metadata; empty without one.
+    pub record: Vec<u8>,
+    /// Of a device with metadata, the life of the session that may pass.
+    pub owner: Weak<Life>,
+}
+
+/// The life of a session: it is there for as long as a connection of the session is.
+#[derive(Debug, Default)]
+pub(super) struct Life {
+    /// Ends the session's connections.
+    pub ended: Shutdown,
 }
 
 /// The part of a device that shares a slab.
@@ -42,7 +62,8 @@ pub(super) struct Tenant {
     size_bytes: u64,
     slabs: Vec<RwLock<Slab>>,
     pool: Arc<Pool>,
-    gate: RwLock<Holder>,
+    gate: RwLock<Gate>,
+    has_metadata: bool,
     written_blocks: AtomicU64,
     pub read_bytes: AtomicU64,
     pub changed_bytes: AtomicU64,
@@ -50,14 +71,15 @@ pub(super) struct Tenant {
 
 impl Tenant {
     /// Makes a device, if memory for it can be promised. It reads as zeroes.
-    pub fn new(size_bytes: u64, pool: Arc<Pool>, holder: Holder) -> Option<Tenant> {
+    pub fn new(size_bytes: u64, pool: Arc<Pool>, holder: Holder, has_metadata: bool) -> Option<Tenant> {
         if !pool.promise(size_bytes) {
             return None;
         }
         let slabs = (0..size_bytes.div_ceil(SLAB_BYTES as u64)).map(|_| RwLock::default()).collect();
         let (read_bytes, changed_bytes) = (AtomicU64::new(0), AtomicU64::new(0));
-        let (gate, written_blocks) = (RwLock::new(holder), AtomicU64::new(0));
-        Some(Tenant { size_bytes, slabs, pool, gate, written_blocks, read_bytes, changed_bytes })
+        let written_blocks = AtomicU64::new(0);
+        let gate = RwLock::new(Gate { holder, record: Vec::new(), owner: Weak::new() });
+        Some(Tenant { size_bytes, slabs, pool, gate, has_metadata, written_blocks, read_bytes, changed_bytes })
     }
 
     pub fn size_bytes(&self) -> u64 {
@@ -69,29 +91,50 @@ impl Tenant {
         self.written_blocks.load(Ordering::Relaxed) * u64::from(BLOCK_BYTES)
     }
 
+    /// Whether it has a metadata area, by which it changes hands.
+    pub fn has_metadata(&self) -> bool {
+        self.has_metadata
+    }
+
+    /// Whether there is anything in it that somebody may come back for.
+    pub fn is_empty(&self) -> bool {
+        self.written_blocks.load(Ordering::Relaxed) == 0 && self.gate().record.is_empty()
+    }
+
+    /// The gate as it is, for as long as the guard lives.
+    pub fn gate(&self) -> RwLockReadGuard<'_, Gate> {
+        self.gate.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The gate with nobody inside, to be moved. *Cost*: waits for the requests inside, which are copies in memory.
+    pub fn gate_alone(&self) -> RwLockWriteGuard<'_, Gate> {
+        self.gate.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// The session that may use it now.
     pub fn holder(&self) -> Holder {
-        *self.gate.read().unwrap_or_else(PoisonError::into_inner)
+        self.gate().holder
     }
 
     /// Gives it to another client, once the requests inside have ended.
     pub fn admit(&self, holder: Holder) {
-        *self.gate.write().unwrap_or_else(PoisonError::into_inner) = holder;
+        self.gate_alone().holder = holder;
     }
 
     /// Permission to make one request, as long as the guard lives; `None` if a later session has taken over.
-    pub fn pass(&self, holder: Holder) -> Option<RwLockReadGuard<'_, Holder>> {
+    pub fn pass(&self, holder: Holder) -> Option<RwLockReadGuard<'_, Gate>> {
         loop {
-            let gate = self.gate.read().unwrap_or_else(PoisonError::into_inner);
-            match *gate {
+            let gate = self.gate();
+            match gate.holder {
                 now if now == holder => return Some(gate),
-                now if now.client == holder.client && now.epoch < holder.epoch => {
+                now if now.client == holder.client && now.epoch < holder.epoch && !self.has_metadata => {
                     drop(gate);
-                    let mut gate = self.gate.write().unwrap_or_else(PoisonError::into_inner);
-                    if gate.client == holder.client {
-                        gate.epoch = gate.epoch.max(holder.epoch);
+                    let mut gate = self.gate_alone();
+                    if gate.holder.client == holder.client {
+                        gate.holder.epoch = gate.holder.epoch.max(holder.epoch);
                     }
                 }
+                now if planted(Bug::OldOwnerServed) && self.has_metadata && now.client != 0 => return Some(gate),
                 _ => return None,
             }
         }
@@ -227,7 +270,7 @@ mod tests {
     const NOBODY: Holder = Holder { client: 0, epoch: 0 };
 
     fn tenant(pool: &Arc<Pool>, slabs: u64) -> Option<Tenant> {
-        Tenant::new(slabs * SLAB_BYTES as u64, pool.clone(), NOBODY)
+        Tenant::new(slabs * SLAB_BYTES as u64, pool.clone(), NOBODY, false)
     }
 
     #[test]

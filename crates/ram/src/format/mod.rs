@@ -7,7 +7,9 @@ mod bytes;
 mod error;
 pub mod record;
 pub mod stripes;
+pub mod window;
 
 pub use error::FormatError;
 pub use record::{Geometry, Member, MemberState, Record, Stamp, View};
 pub use stripes::Stripes;
+pub use window::{Swap, WINDOW_BYTES, WindowState};

@@ -29,6 +29,18 @@ pub(super) struct Rebuild {
 }
 
 impl Machine {
+    /// The donor that is filled, how many of its stripes it has, and how many it is to have.
+    pub fn rebuild_progress(&self) -> Option<(Donor, u64, u64)> {
+        let Rebuild { donor, copied, .. } = self.membership.rebuild.as_ref()?;
+        let of_donor = (0..self.configuration.geometry.stripes()).filter(|stripe| self.ring.is_on(*stripe, *donor));
+        Some((*donor, copied.iter().count() as u64, of_donor.count() as u64))
+    }
+
+    /// Stripes whose copies may differ, or are about to.
+    pub fn dirty_stripes(&self) -> u64 {
+        self.dirty.marked().iter().count() as u64
+    }
+
     fn copies_under_way(&self, wanted: Why) -> usize {
         let is_wanted = |operation: &&Operation| matches!(operation.work, Work::Copy { why, .. } if why == wanted);
         self.operations.values().filter(is_wanted).count()

@@ -122,7 +122,7 @@ async fn files_conform(parent: &Path) {
         [(Engine::Uring, true), (Engine::Posix, true), (Engine::Uring, false), (Engine::Posix, false)]
     {
         let files = &Files::new(parent);
-        let options = |create_bytes| OpenOptions { create_bytes, engine, direct };
+        let options = |create_bytes| OpenOptions { create_bytes, engine, direct, ..OpenOptions::default() };
         let make = |size| async move {
             let device = FileDevice::open_file(files.next(), &options(Some(size))).await.unwrap();
             Arc::new(device) as SharedDevice

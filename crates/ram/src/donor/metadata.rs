@@ -1,0 +1,158 @@
+//! One session's view of a mirrored device on a donor: its blocks, and behind them the window to its metadata.
+//!
+//! Owns: the exchange of the record, by which a session becomes the owner. Promises: comparison, store and change of
+//! hands are one step; what an earlier owner had begun is done before it, and nothing of it afterwards; its connections
+//! end, also those whose client takes no answers. Leaves to others: the bytes (`format::window`), and the blocks
+//! (`device`), which a session that is not the owner is refused.
+
+use std::sync::{Arc, PoisonError};
+
+use nectary_block::{
+    BlockDevice, Buffer, Context, Error, ErrorKind, Extent, Geometry, IoFuture, Operation, Request, WriteFlags,
+};
+
+use super::Lives;
+use super::device::TenantDevice;
+use super::tenant::Life;
+use crate::format::{Stamp, Swap, WINDOW_BYTES, WindowState};
+use crate::live::planted::{Bug, planted};
+
+/// The memory of a mirrored device, for one session.
+pub(super) struct MetadataDevice {
+    pub blocks: TenantDevice,
+    pub life: Arc<Life>,
+    /// Those of all sessions of the device.
+    pub lives: Lives,
+}
+
+impl MetadataDevice {
+    /// Where the window begins, in bytes.
+    fn window(&self) -> u64 {
+        self.blocks.tenant.size_bytes()
+    }
+
+    fn error(&self, operation: Operation, offset: u64, length: u64, kind: ErrorKind, detail: &str) -> Error {
+        let request = Request::new(operation, offset, length, Context::default());
+        request.error(kind, || self.spec(), detail.to_owned())
+    }
+
+    fn refused<T: Send + 'static>(&self, operation: Operation, offset: u64, length: u64, detail: &str) -> IoFuture<T> {
+        Box::pin(std::future::ready(Err(self.error(operation, offset, length, ErrorKind::Invalid, detail))))
+    }
+
+    /// The state of the donor, as one moment has it.
+    fn state(&self) -> WindowState {
+        let gate = self.blocks.tenant.gate();
+        let is_owner = gate.holder == self.blocks.holder;
+        let is_alive = gate.owner.upgrade().is_some_and(|owner| !owner.ended.is_requested());
+        // One that has detached only has its connection left to close.
+        let is_owned = !is_owner && is_alive && Stamp::of(&gate.record).client != 0;
+        WindowState { is_owner, is_owned, record: gate.record.clone() }
+    }
+
+    fn swap(&self, bytes: &[u8]) -> Result<(), (ErrorKind, String)> {
+        let swap = Swap::decode(bytes).map_err(|error| (ErrorKind::Invalid, error.to_string()))?;
+        let mut gate = self.blocks.tenant.gate_alone();
+        if Stamp::of(&gate.record) != swap.expected {
+            return Err((ErrorKind::Busy, "the donor has a record with another stamp".to_owned()));
+        }
+        gate.record = swap.record.to_vec();
+        if gate.holder != self.blocks.holder {
+            (gate.holder, gate.owner) = (self.blocks.holder, Arc::downgrade(&self.life));
+            let lives = self.lives.lock().unwrap_or_else(PoisonError::into_inner);
+            for life in lives.iter().filter_map(|life| life.upgrade()) {
+                if !Arc::ptr_eq(&life, &self.life) && !planted(Bug::OldOwnerServed) {
+                    life.ended.request();
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The bytes of all buffers; most requests have one.
+fn joined(buffers: &[Buffer]) -> std::borrow::Cow<'_, [u8]> {
+    match buffers {
+        [only] => std::borrow::Cow::Borrowed(only),
+        several => std::borrow::Cow::Owned(several.iter().flat_map(|buffer| buffer.iter().copied()).collect()),
+    }
+}
+
+const PARTLY: &str = "the window of the metadata is read whole, written from its beginning, and nothing else";
+
+impl BlockDevice for MetadataDevice {
+    fn spec(&self) -> String {
+        self.blocks.spec()
+    }
+
+    fn geometry(&self) -> Geometry {
+        let blocks = self.blocks.geometry();
+        Geometry { size_bytes: blocks.size_bytes + WINDOW_BYTES as u64, ..blocks }
+    }
+
+    fn read_at(&self, offset: u64, mut buffers: Vec<Buffer>, context: Context) -> IoFuture<Vec<Buffer>> {
+        let length: u64 = buffers.iter().map(|buffer| buffer.len() as u64).sum();
+        match offset.saturating_add(length) <= self.window() {
+            true => self.blocks.read_at(offset, buffers, context),
+            false if (offset, length) != (self.window(), WINDOW_BYTES as u64) => {
+                self.refused(Operation::Read, offset, length, PARTLY)
+            }
+            false => {
+                let state = self.state().encode();
+                let mut rest = &state[..];
+                for buffer in &mut buffers {
+                    let (part, others) = rest.split_at(buffer.len());
+                    buffer.copy_from_slice(part);
+                    rest = others;
+                }
+                Box::pin(std::future::ready(Ok(buffers)))
+            }
+        }
+    }
+
+    fn write_at(
+        &self,
+        offset: u64,
+        buffers: Vec<Buffer>,
+        flags: WriteFlags,
+        context: Context,
+    ) -> IoFuture<Vec<Buffer>> {
+        let length: u64 = buffers.iter().map(|buffer| buffer.len() as u64).sum();
+        match offset.saturating_add(length) <= self.window() {
+            true => self.blocks.write_at(offset, buffers, flags, context),
+            false if offset != self.window() => self.refused(Operation::Write, offset, length, PARTLY),
+            false => {
+                let swapped = self.swap(&joined(&buffers));
+                let refused =
+                    |(kind, detail): (ErrorKind, String)| self.error(Operation::Write, offset, length, kind, &detail);
+                Box::pin(std::future::ready(swapped.map(|()| buffers).map_err(refused)))
+            }
+        }
+    }
+
+    fn flush(&self, context: Context) -> IoFuture<()> {
+        self.blocks.flush(context)
+    }
+
+    fn discard(&self, offset: u64, length: u64, context: Context) -> IoFuture<()> {
+        self.blocks.discard(offset, length, context)
+    }
+
+    fn write_zeroes(&self, offset: u64, length: u64, context: Context) -> IoFuture<()> {
+        self.blocks.write_zeroes(offset, length, context)
+    }
+
+    fn allocation(&self, offset: u64, length: u64, context: Context) -> IoFuture<Vec<Extent>> {
+        if offset.saturating_add(length) > self.window() {
+            return Box::pin(std::future::ready(Ok(vec![Extent { offset, length, mapped: true }])));
+        }
+        self.blocks.allocation(offset, length, context)
+    }
+
+    fn grow(&self, size_bytes: u64) -> IoFuture<()> {
+        if size_bytes == self.geometry().size_bytes {
+            return Box::pin(std::future::ready(Ok(())));
+        }
+        self.refused(Operation::Grow, 0, size_bytes, "a mirrored device on a donor does not grow")
+    }
+}

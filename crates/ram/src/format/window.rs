@@ -1,0 +1,138 @@
+//! The window behind a mirrored device's blocks: how a session reads and exchanges a donor's metadata.
+//!
+//! Owns: the bytes of `docs/formats/ram.md`, section "How the area is reached", for both sides. Promises: any bytes are
+//! read without a panic; a length beyond the area is an error. Leaves to others: who may exchange a record (`donor`).
+
+use super::bytes::Fields;
+use super::record::METADATA_BYTES;
+use super::{FormatError, Stamp};
+
+/// The bytes before the area, and the unit of a write. *Units*: bytes.
+pub const HEAD_BYTES: usize = 4096;
+/// The whole window. *Units*: bytes.
+pub const WINDOW_BYTES: usize = HEAD_BYTES + METADATA_BYTES;
+
+const STATE_MAGIC: [u8; 8] = *b"NECRAMWI";
+const SWAP_MAGIC: [u8; 8] = *b"NECRAMSW";
+const VERSION: u32 = 1;
+const IS_OWNER: u32 = 1;
+const IS_OWNED: u32 = 2;
+
+/// What a read of the window answers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WindowState {
+    /// This session is the owner.
+    pub is_owner: bool,
+    /// Another session is, and its connection is alive.
+    pub is_owned: bool,
+    /// The record; empty without one.
+    pub record: Vec<u8>,
+}
+
+/// What a write of the window wants.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Swap<'a> {
+    /// The stamp that has to be there.
+    pub expected: Stamp,
+    /// The new record; none if it is empty.
+    pub record: &'a [u8],
+}
+
+fn length(found: u32) -> Result<usize, FormatError> {
+    match found as usize {
+        bytes @ 0..=METADATA_BYTES => Ok(bytes),
+        _ => Err(FormatError::Range { what: "record bytes", found: u64::from(found) }),
+    }
+}
+
+fn head<'a>(bytes: &'a [u8], magic: &[u8; 8]) -> Result<Fields<'a>, FormatError> {
+    let mut fields = Fields::new(bytes);
+    if fields.take(magic.len())? != magic {
+        return Err(FormatError::Magic);
+    }
+    match fields.u32()? {
+        VERSION => Ok(fields),
+        found => Err(FormatError::Unsupported { what: "version", found: u64::from(found) }),
+    }
+}
+
+impl WindowState {
+    /// Writes it into the whole window.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut bytes = vec![0; WINDOW_BYTES];
+        let flags = if self.is_owner { IS_OWNER } else { 0 } | if self.is_owned { IS_OWNED } else { 0 };
+        bytes[..8].copy_from_slice(&STATE_MAGIC);
+        for (at, word) in [(8, VERSION), (12, flags), (16, self.record.len() as u32)] {
+            bytes[at..at + 4].copy_from_slice(&word.to_le_bytes());
+        }
+        bytes[HEAD_BYTES..HEAD_BYTES + self.record.len()].copy_from_slice(&self.record);
+        bytes
+    }
+
+    /// Reads it. *Errors*: the first field that is wrong.
+    pub fn decode(bytes: &[u8]) -> Result<WindowState, FormatError> {
+        let mut fields = head(bytes, &STATE_MAGIC)?;
+        let flags = fields.u32()?;
+        let length = length(fields.u32()?)?;
+        let short = FormatError::Short { needed: HEAD_BYTES + length, found: bytes.len() };
+        let record = bytes.get(HEAD_BYTES..HEAD_BYTES + length).ok_or(short)?.to_vec();
+        Ok(WindowState { is_owner: flags & IS_OWNER != 0, is_owned: flags & IS_OWNED != 0, record })
+    }
+}
+
+impl<'a> Swap<'a> {
+    /// Writes it. The record is at most [`METADATA_BYTES`] long.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut bytes = vec![0; HEAD_BYTES + self.record.len().next_multiple_of(HEAD_BYTES)];
+        bytes[..8].copy_from_slice(&SWAP_MAGIC);
+        for (at, word) in [(8, VERSION), (12, self.record.len() as u32)] {
+            bytes[at..at + 4].copy_from_slice(&word.to_le_bytes());
+        }
+        let Stamp { generation, client, revision } = self.expected;
+        for (at, long) in [(16, generation), (24, client), (32, revision)] {
+            bytes[at..at + 8].copy_from_slice(&long.to_le_bytes());
+        }
+        bytes[HEAD_BYTES..HEAD_BYTES + self.record.len()].copy_from_slice(self.record);
+        bytes
+    }
+
+    /// Reads it. *Errors*: the first field that is wrong.
+    pub fn decode(bytes: &'a [u8]) -> Result<Swap<'a>, FormatError> {
+        let mut fields = head(bytes, &SWAP_MAGIC)?;
+        let length = length(fields.u32()?)?;
+        let expected = Stamp { generation: fields.u64()?, client: fields.u64()?, revision: fields.u64()? };
+        let needed = HEAD_BYTES + length.next_multiple_of(HEAD_BYTES);
+        if bytes.len() != needed {
+            return Err(FormatError::Short { needed, found: bytes.len() });
+        }
+        Ok(Swap { expected, record: &bytes[HEAD_BYTES..HEAD_BYTES + length] })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_directions_read_back_and_lengths_are_bounded() {
+        for length in [0, 1, 4096, 4097, METADATA_BYTES] {
+            let record = vec![7; length];
+            let state = WindowState { is_owner: length % 2 == 0, is_owned: length % 2 == 1, record: record.clone() };
+            assert_eq!(WindowState::decode(&state.encode()), Ok(state));
+            let expected = Stamp { generation: 1, client: 2, revision: 3 };
+            let swap = Swap { expected, record: &record };
+            let bytes = swap.encode();
+            assert_eq!(Swap::decode(&bytes), Ok(swap));
+            assert!(Swap::decode(&bytes[..bytes.len() - 1]).is_err());
+        }
+        for (at, value) in [(0, 0), (8, 2), (14, 1)] {
+            let mut bytes = Swap { expected: Stamp::default(), record: &[1] }.encode();
+            bytes[at] = value;
+            assert!(Swap::decode(&bytes).is_err(), "{at}");
+            let mut bytes = WindowState { is_owner: true, is_owned: false, record: vec![1] }.encode();
+            bytes[if at == 14 { 18 } else { at }] = value;
+            assert!(WindowState::decode(&bytes).is_err(), "{at}");
+        }
+        assert!(Swap::decode(&[]).is_err() && WindowState::decode(&STATE_MAGIC).is_err());
+    }
+}

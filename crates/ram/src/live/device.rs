@@ -1,0 +1,371 @@
+//! The mirrored device.
+//!
+//! Owns: from operations on buffers to requests of the machine and back, and how many of them are under way. Promises:
+//! a dropped future leaves its operation to be done; a deadline ends the wait alone. The device is given up, without a
+//! word to the donors, when it is dropped: the next attacher finds what every crash of a client leaves.
+//!
+//! *Cost*: no copy before the owner for a write in one buffer; a read is copied once into the caller's buffers.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use nectary_block::{
+    BlockDevice, Buffer, Context, Error, ErrorKind, Extent, Figures, Geometry, IoFuture, Operation, WriteFlags,
+};
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
+use tokio::task::JoinSet;
+
+use super::owner::{Command, Handle, Owner};
+use super::report::Report;
+use super::session::Target;
+use super::survey::{self, EPOCHS, Placed, Seen, describe, error, look, owned, place};
+use crate::device::RamOptions;
+use crate::donor::{BLOCK_BYTES, random};
+use crate::mirror::{self, Configuration, Intent, Layout, MirrorError, REQUEST_BYTES_MAX, Request, Ring, Times};
+
+/// Requests of callers under way at a time; further ones wait. The machine's own copies, and changes that go on after
+/// their callers lost patience, come on top.
+const REQUESTS_MAX: usize = mirror::OPERATIONS_MAX * 3 / 4;
+/// Beyond this, longer requests do not help. *Units*: bytes.
+const PREFERRED_BYTES: u32 = 1 << 20;
+/// How long attaching may take beyond twice the patience, when the machine itself gives up.
+const OPENING_SLACK: Duration = Duration::from_secs(30);
+/// How long the connection of a client that has just ended may be seen on a donor.
+const FAREWELL: Duration = Duration::from_millis(500);
+
+/// A device in the memory of donors, every block on two of them.
+pub struct MirrorDevice {
+    inner: Arc<Inner>,
+    /// It ends with the device.
+    _owner: JoinSet<()>,
+}
+
+struct Inner {
+    spec: String,
+    geometry: Geometry,
+    commands: mpsc::Sender<Command>,
+    places: Arc<Semaphore>,
+    reports: watch::Receiver<Report>,
+}
+
+/// A client's number.
+pub(super) fn draw_client(options: &RamOptions) -> Result<u64, Error> {
+    let bytes = random().map_err(|source| Error::from_os(&source, &options.spec(), Operation::Open))?;
+    Ok(u64::from_le_bytes(bytes).max(1))
+}
+
+/// Starts an owner and waits until its machine has attached or created the device.
+pub(super) async fn start(
+    options: &RamOptions,
+    client: u64,
+    intent: Intent,
+    placed: Placed,
+    seen: Vec<Seen>,
+) -> Result<(Handle, JoinSet<()>), Error> {
+    let Placed { geometry, places } = placed;
+    let labels = places.iter().map(|place| seen[*place].label()).collect();
+    let patience_us = options.patience.as_micros() as u64;
+    let times = Times { patience_us, ..Times::default() };
+    let configuration = Configuration { geometry, labels, client, intent, times };
+    let targets: Vec<(Target, u64)> = places.iter().map(|place| (seen[*place].target.clone(), EPOCHS)).collect();
+    let names: Vec<String> = places.iter().map(|place| seen[*place].name().to_owned()).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    // The sessions that looked are not needed any more.
+    drop(seen);
+    let refuse = |refusal: &crate::mirror::Refusal| {
+        let (kind, detail) = describe(refusal, &names);
+        (kind, detail)
+    };
+    let donor_bytes = Ring::new(&geometry).donor_bytes();
+    let (owner, mut handle) = Owner::new(configuration, targets, places, donor_bytes, REQUESTS_MAX)
+        .map_err(|refusal| refuse(&refusal))
+        .map_err(|(kind, detail)| error(options, kind, detail))?;
+    let mut tasks = JoinSet::new();
+    tasks.spawn(owner.run());
+    match tokio::time::timeout(2 * options.patience + OPENING_SLACK, &mut handle.opened).await {
+        Ok(Ok(Ok(()))) => Ok((handle, tasks)),
+        Ok(Ok(Err((refusal, reasons)))) => {
+            let (kind, detail) = refuse(&refusal);
+            let why = |(name, reason): (&&str, Option<String>)| reason.map(|reason| format!("{name}: {reason}"));
+            let mut parts: Vec<String> = names.iter().zip(reasons).filter_map(why).collect();
+            parts.push(detail);
+            Err(error(options, kind, parts.join("; ")))
+        }
+        Ok(Err(_)) => Err(error(options, ErrorKind::Io, "it was given up".to_owned())),
+        Err(_) => Err(error(options, ErrorKind::TimedOut, "its donors do not answer in time".to_owned())),
+    }
+}
+
+impl MirrorDevice {
+    /// Attaches a device that was made before. Its connections live in the tokio runtime that calls this.
+    ///
+    /// *Errors*: donors that do not answer, are empty, or belong to another device, all of them named; a client that has
+    /// the device. *Cost*: with every donor there, a few exchanges with each; with one missing, up to ten seconds.
+    pub async fn open(options: RamOptions) -> Result<MirrorDevice, Error> {
+        let client = draw_client(&options)?;
+        let mut seen = look(&options, client).await;
+        if survey::owner(&seen).is_some() && !options.take_over {
+            drop(seen);
+            tokio::time::sleep(FAREWELL).await;
+            seen = look(&options, client).await;
+        }
+        let placed = place(&options, &seen)?;
+        if let Some(other) = survey::owner(&seen).filter(|_| !options.take_over) {
+            return Err(error(&options, ErrorKind::Busy, owned(other)));
+        }
+        let intent = Intent::Attach { take_over: options.take_over, trust_remaining: options.trust_remaining };
+        let preferred = PREFERRED_BYTES.saturating_mul(u32::from(placed.geometry.members));
+        let size_bytes = placed.geometry.bytes;
+        let (handle, owner) = start(&options, client, intent, placed, seen).await?;
+        let survives = handle.reports.borrow().survives();
+        let geometry = Geometry {
+            size_bytes,
+            block_bytes: BLOCK_BYTES,
+            atomic_bytes: 512,
+            read_bytes_preferred: preferred,
+            write_bytes_preferred: preferred,
+            write_survives: survives,
+            flush_survives: survives,
+        };
+        let Handle { commands, reports, .. } = handle;
+        let places = Arc::new(Semaphore::new(REQUESTS_MAX));
+        let inner = Inner { spec: options.spec(), geometry, commands, places, reports };
+        Ok(MirrorDevice { inner: Arc::new(inner), _owner: owner })
+    }
+
+    /// What it says of itself.
+    pub fn report(&self) -> Report {
+        self.inner.reports.borrow().clone()
+    }
+
+    /// Gives the device up after what is under way, and tells the donors.
+    ///
+    /// *Errors*: none; what cannot be told any more is left as a crash leaves it.
+    pub async fn detach(&self) {
+        let mut reports = self.inner.reports.clone();
+        if self.inner.commands.send(Command::Detach).await.is_ok() {
+            let _ = reports.wait_for(|report| report.ended.is_some()).await;
+        }
+    }
+
+    fn request(
+        &self,
+        operation: Operation,
+        offset: u64,
+        length: u64,
+        context: Context,
+    ) -> Result<nectary_block::Request, Error> {
+        let request = nectary_block::Request::new(operation, offset, length, context);
+        request.check(|| self.spec(), &self.inner.geometry)?;
+        Ok(request)
+    }
+
+    /// A request without data, in parts that the machine takes.
+    fn ranged(
+        &self,
+        checked: Result<nectary_block::Request, Error>,
+        part: impl Fn(u64, u64) -> Request + Send + 'static,
+    ) -> IoFuture<()> {
+        let request = match checked {
+            Ok(request) => request,
+            Err(error) => return refused(error),
+        };
+        let inner = self.inner.clone();
+        Box::pin(async move {
+            let end = request.offset + request.length;
+            let mut offset = request.offset;
+            while offset < end {
+                let bytes = REQUEST_BYTES_MAX.min(end - offset);
+                inner.submit(&request, part(offset, bytes)).await?;
+                offset += bytes;
+            }
+            Ok(())
+        })
+    }
+}
+
+impl Inner {
+    /// Has a request done.
+    async fn submit(&self, of: &nectary_block::Request, request: Request) -> Result<Bytes, Error> {
+        let work = async {
+            let _place = self.places.acquire().await.map_err(|_| self.ended(of))?;
+            let (reply, end) = oneshot::channel();
+            self.commands.send(Command::Submit { request, reply }).await.map_err(|_| self.ended(of))?;
+            end.await.map_err(|_| self.ended(of))?.map_err(|error| self.failed(of, &error))
+        };
+        match of.deadline {
+            None => work.await,
+            Some(deadline) => tokio::time::timeout_at(deadline.into(), work).await.unwrap_or_else(|_| {
+                let detail = "the deadline passed before the donors answered".to_owned();
+                Err(of.error(ErrorKind::TimedOut, || self.spec.clone(), detail))
+            }),
+        }
+    }
+
+    fn ended(&self, of: &nectary_block::Request) -> Error {
+        let reason = self.reports.borrow().ended.clone().unwrap_or_else(|| "the device was given up".into());
+        of.error(ErrorKind::Latched, || self.spec.clone(), reason.to_string())
+    }
+
+    fn failed(&self, of: &nectary_block::Request, error: &MirrorError) -> Error {
+        let kind = match error {
+            MirrorError::Patience { .. } | MirrorError::Lost { .. } | MirrorError::Corrupt { .. } => ErrorKind::Io,
+            MirrorError::NotAttached => return self.ended(of),
+            MirrorError::Superseded => ErrorKind::Latched,
+            MirrorError::Busy => ErrorKind::Busy,
+            MirrorError::Range { .. } => ErrorKind::Invalid,
+        };
+        of.error(kind, || self.spec.clone(), error.to_string())
+    }
+}
+
+fn refused<T: Send + 'static>(error: Error) -> IoFuture<T> {
+    Box::pin(std::future::ready(Err(error)))
+}
+
+/// The caller's buffer, as the machine has it; the caller gets it back.
+struct Lent(Arc<Vec<Buffer>>);
+
+impl AsRef<[u8]> for Lent {
+    fn as_ref(&self) -> &[u8] {
+        self.0.first().map_or(&[], |buffer| buffer)
+    }
+}
+
+/// The data of a write, and where the caller's buffers are meanwhile.
+fn lend(buffers: Vec<Buffer>) -> (Bytes, Arc<Vec<Buffer>>) {
+    let joined = (buffers.len() > 1).then(|| {
+        let mut joined = Vec::with_capacity(buffers.iter().map(|buffer| buffer.len()).sum());
+        buffers.iter().for_each(|buffer| joined.extend_from_slice(buffer));
+        Bytes::from(joined)
+    });
+    let buffers = Arc::new(buffers);
+    (joined.unwrap_or_else(|| Bytes::from_owner(Lent(buffers.clone()))), buffers)
+}
+
+/// The buffers back; copies of them, if a request to a donor still has them.
+fn take_back(lent: Arc<Vec<Buffer>>) -> Vec<Buffer> {
+    Arc::try_unwrap(lent).unwrap_or_else(|lent| lent.iter().map(|buffer| Buffer::copy_of(buffer)).collect())
+}
+
+impl BlockDevice for MirrorDevice {
+    fn spec(&self) -> String {
+        self.inner.spec.clone()
+    }
+
+    fn geometry(&self) -> Geometry {
+        let survives = self.inner.reports.borrow().survives();
+        Geometry { write_survives: survives, flush_survives: survives, ..self.inner.geometry }
+    }
+
+    fn read_at(&self, offset: u64, mut buffers: Vec<Buffer>, context: Context) -> IoFuture<Vec<Buffer>> {
+        let geometry = &self.inner.geometry;
+        let checked =
+            nectary_block::Request::vectored(Operation::Read, offset, &buffers, context, || self.spec(), geometry);
+        let request = match checked {
+            Ok(request) if request.length == 0 => return Box::pin(std::future::ready(Ok(buffers))),
+            Ok(request) => request,
+            Err(error) => return refused(error),
+        };
+        let inner = self.inner.clone();
+        Box::pin(async move {
+            let (mut done, mut into) = (0, 0..0);
+            let mut at = 0;
+            while done < request.length {
+                let bytes = REQUEST_BYTES_MAX.min(request.length - done);
+                let data = inner.submit(&request, Request::Read { offset: offset + done, bytes }).await?;
+                let mut rest = &data[..];
+                while !rest.is_empty() {
+                    if into.is_empty() {
+                        into = 0..buffers[at].len();
+                        at += 1;
+                        continue;
+                    }
+                    let count = into.len().min(rest.len());
+                    let (part, others) = rest.split_at(count);
+                    buffers[at - 1][into.start..into.start + count].copy_from_slice(part);
+                    into.start += count;
+                    rest = others;
+                }
+                done += bytes;
+            }
+            Ok(buffers)
+        })
+    }
+
+    fn write_at(
+        &self,
+        offset: u64,
+        buffers: Vec<Buffer>,
+        flags: WriteFlags,
+        context: Context,
+    ) -> IoFuture<Vec<Buffer>> {
+        let geometry = &self.inner.geometry;
+        let checked =
+            nectary_block::Request::vectored(Operation::Write, offset, &buffers, context, || self.spec(), geometry);
+        let request = match checked {
+            Ok(request) if request.length == 0 => return Box::pin(std::future::ready(Ok(buffers))),
+            Ok(request) => nectary_block::Request { fua: flags.fua, ..request },
+            Err(error) => return refused(error),
+        };
+        let inner = self.inner.clone();
+        Box::pin(async move {
+            let (mut data, lent) = lend(buffers);
+            let mut at = offset;
+            while !data.is_empty() {
+                let part = data.split_to(data.len().min(REQUEST_BYTES_MAX as usize));
+                let next = at + part.len() as u64;
+                inner.submit(&request, Request::Write { offset: at, data: part, force: flags.fua }).await?;
+                at = next;
+            }
+            drop(data);
+            Ok(take_back(lent))
+        })
+    }
+
+    fn flush(&self, context: Context) -> IoFuture<()> {
+        let request = match self.request(Operation::Flush, 0, 0, context) {
+            Ok(request) => request,
+            Err(error) => return refused(error),
+        };
+        let inner = self.inner.clone();
+        Box::pin(async move { inner.submit(&request, Request::Flush).await.map(drop) })
+    }
+
+    fn discard(&self, offset: u64, length: u64, context: Context) -> IoFuture<()> {
+        let checked = self.request(Operation::Discard, offset, length, context);
+        self.ranged(checked, |offset, bytes| Request::Trim { offset, bytes })
+    }
+
+    fn write_zeroes(&self, offset: u64, length: u64, context: Context) -> IoFuture<()> {
+        let checked = self.request(Operation::WriteZeroes, offset, length, context);
+        self.ranged(checked, |offset, bytes| Request::WriteZeroes { offset, bytes, force: false })
+    }
+
+    /// Everything counts as mapped: the copies are not compared for it.
+    fn allocation(&self, offset: u64, length: u64, context: Context) -> IoFuture<Vec<Extent>> {
+        match self.request(Operation::Allocation, offset, length, context) {
+            Ok(_) if length == 0 => Box::pin(std::future::ready(Ok(Vec::new()))),
+            Ok(_) => Box::pin(std::future::ready(Ok(vec![Extent { offset, length, mapped: true }]))),
+            Err(error) => refused(error),
+        }
+    }
+
+    fn grow(&self, size_bytes: u64) -> IoFuture<()> {
+        let Geometry { size_bytes: now, block_bytes, .. } = self.inner.geometry;
+        let (kind, detail) = match size_bytes {
+            bytes if bytes == now => return Box::pin(std::future::ready(Ok(()))),
+            bytes if bytes < now || !bytes.is_multiple_of(u64::from(block_bytes)) => {
+                (ErrorKind::Invalid, format!("it has {now} bytes, grows only, by blocks of {block_bytes}"))
+            }
+            _ => (ErrorKind::Unsupported, "a network RAM disk does not grow".to_owned()),
+        };
+        let request = nectary_block::Request::new(Operation::Grow, 0, size_bytes, Context::default());
+        refused(request.error(kind, || self.spec(), detail))
+    }
+
+    fn figures(&self) -> Vec<Figures> {
+        self.inner.reports.borrow().numbers()
+    }
+}

@@ -1,0 +1,163 @@
+//! Making and deleting a mirrored device.
+//!
+//! Owns: the shape that a size gets, and taking the record away. Promises: nothing is made over a device that is there;
+//! a device that was made on some donors alone can be made again; one that a living client has is not deleted.
+
+use nectary_block::{BlockDevice, Context, Error, ErrorKind, Operation, format_size};
+use nectary_host::log::{self, Level};
+
+use super::device::{draw_client, start};
+use super::owner::{Command, Handle};
+use super::session::{Away, Ended, begin};
+use super::survey::{Placed, Seen, There, check_makes, error, look, owned, owner, part_bytes};
+use crate::device::together::together;
+use crate::device::{Made, RamOptions, Redundancy};
+use crate::donor::{BLOCK_BYTES, PROMISE_BYTES, random};
+use crate::format::record::{STRIPE_BYTES_MAX, STRIPES_MAX};
+use crate::format::{Geometry, Record, Stamp};
+use crate::mirror::{DonorRequest, Intent, Layout, Reply, Ring};
+
+/// The stripes of a device that needs no larger ones. *Units*: bytes.
+const STRIPE_BYTES: u64 = 1 << 20;
+/// Ranges are trimmed in steps of this size. *Units*: bytes.
+const TRIM_BYTES: u64 = 1 << 30;
+
+/// The stripe of a device of `bytes`: as small as its metadata allow, as a stripe is what is copied at a time.
+fn stripe_bytes(bytes: u64) -> Option<u32> {
+    let stripe = STRIPE_BYTES.max(bytes.div_ceil(STRIPES_MAX).checked_next_power_of_two()?);
+    u32::try_from(stripe).ok().filter(|stripe| *stripe <= STRIPE_BYTES_MAX)
+}
+
+/// Makes a device on donors that have nothing of it.
+///
+/// *Errors*: a donor that does not answer, has the device already, or too little memory; two that may fail together.
+pub async fn create(options: &RamOptions) -> Result<Made, Error> {
+    let fail = |kind: ErrorKind, detail: String| Err(error(options, kind, detail));
+    let Some(bytes) = options.size_bytes else {
+        return fail(ErrorKind::Invalid, "a new device needs a size: size=8G".to_owned());
+    };
+    let Some(stripe_bytes) = stripe_bytes(bytes) else {
+        let most = format_size(STRIPES_MAX * u64::from(STRIPE_BYTES_MAX));
+        return fail(ErrorKind::Invalid, format!("a mirror has at most {most}"));
+    };
+    let client = draw_client(options)?;
+    let device = random().map_err(|source| Error::from_os(&source, &options.spec(), Operation::Open))?;
+    let members = options.donors.len() as u16;
+    let geometry = Geometry { device, bytes, block_bytes: BLOCK_BYTES, stripe_bytes, members };
+    let part = Ring::new(&geometry).donor_bytes();
+    let seen = look(options, client).await;
+    check_makes(options, &seen)?;
+    let (mut away, mut taken, mut small) = (Vec::new(), Vec::new(), Vec::new());
+    for donor in &seen {
+        let name = donor.name();
+        match &donor.state {
+            Ok(There { area, .. }) if !Record::is_absent(area) && is_ready(area) => {
+                taken.push(format!("{name}: it has the device already"));
+            }
+            Ok(there) if part_bytes(there) != part => {
+                taken.push(format!("{name}: it has a part of a device of this name, with another size"));
+            }
+            Ok(_) => {}
+            Err(Away::Absent(page)) if page.free_bytes < part.next_multiple_of(PROMISE_BYTES) => {
+                small.push(format!("{name} {}", format_size(page.free_bytes)));
+            }
+            Err(Away::Absent(_)) => {}
+            Err(Away::Refused(why)) => taken.push(format!("{name}: {why}")),
+            Err(other) => away.push(format!("{name}: {}", other.reason())),
+        }
+    }
+    if !away.is_empty() {
+        return fail(ErrorKind::Absent, format!("{}; all donors are needed", away.join("; ")));
+    }
+    if !taken.is_empty() {
+        let remedy = "attach what is there, or delete it first with `nectary ram delete SPEC`";
+        return fail(ErrorKind::Busy, format!("{}; {remedy}", taken.join("; ")));
+    }
+    if !small.is_empty() {
+        let (size, needed) = (format_size(bytes), format_size(part.next_multiple_of(PROMISE_BYTES)));
+        let detail = format!("{size} mirrored need {needed} on each donor; too little is free on {}", small.join(", "));
+        return fail(ErrorKind::Full, detail);
+    }
+    let places = (0..seen.len()).collect();
+    let (Handle { commands, mut reports, .. }, _owner) =
+        start(options, client, Intent::Create, Placed { geometry, places }, seen).await?;
+    if commands.send(Command::Detach).await.is_ok() {
+        let _ = reports.wait_for(|report| report.ended.is_some()).await;
+    }
+    let (redundancy, shares) = (Redundancy::Mirror, vec![part; usize::from(members)]);
+    Ok(Made { id: options.id.clone(), size_bytes: bytes, redundancy, shares })
+}
+
+/// Whether an area has a record of a device whose making was finished, or one that cannot be read.
+fn is_ready(area: &[u8]) -> bool {
+    Record::decode(area).map_or(true, |record| record.is_ready)
+}
+
+/// Deletes a device: takes the record away and trims everything, which gives the memory back.
+///
+/// *Errors*: no donor has it, one did not answer, or a client has it; the others are trimmed all the same.
+pub async fn delete(options: &RamOptions) -> Result<usize, Error> {
+    let seen = look(options, draw_client(options)?).await;
+    check_makes(options, &seen)?;
+    if let Some(client) = owner(&seen).filter(|_| !options.take_over) {
+        return Err(error(options, ErrorKind::Busy, owned(client)));
+    }
+    let (mut deleted, mut failed) = (0, Vec::new());
+    for result in together(seen.into_iter().map(delete_on).collect()).await {
+        match result {
+            Ok(count) => deleted += count,
+            Err(why) => failed.push(why),
+        }
+    }
+    if !failed.is_empty() {
+        let detail = format!("deleted on {deleted} donors, not on others: {}", failed.join("; "));
+        return Err(error(options, ErrorKind::Io, detail));
+    }
+    if deleted == 0 {
+        let detail = format!("no donor has a part of device \"{}\"", options.id);
+        return Err(error(options, ErrorKind::Absent, detail));
+    }
+    log::write(Level::Note, "ram", format_args!("device {} is deleted on {deleted} donors", options.id));
+    Ok(deleted)
+}
+
+async fn delete_on(seen: Seen) -> Result<usize, String> {
+    let name = seen.name().to_owned();
+    let failed = |why: String| format!("{name}: {why}");
+    let there = match seen.state {
+        Ok(there) => there,
+        Err(Away::Absent(_)) => return Ok(0),
+        Err(away) => return Err(failed(away.reason())),
+    };
+    let device = &there.reached.device;
+    let (expected, record) = (Stamp::of(&there.area), bytes::Bytes::new());
+    match begin(device, DonorRequest::SwapMetadata { expected, record }).await {
+        Ended::Answered(Reply::Done) => {}
+        Ended::Answered(_) => return Err(failed("another client has changed it at this moment".to_owned())),
+        Ended::Lost(reason) => return Err(failed(reason)),
+    }
+    let (mut offset, end) = (0, part_bytes(&there));
+    while offset < end {
+        let length = TRIM_BYTES.min(end - offset);
+        device.discard(offset, length, Context::default()).await.map_err(|error| failed(error.detail))?;
+        offset += length;
+    }
+    Ok(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stripes_are_as_small_as_the_metadata_allow() {
+        for (bytes, stripe) in [(4096, Some(1 << 20)), (64 << 30, Some(1 << 20)), ((64 << 30) + 4096, Some(2 << 20))] {
+            assert_eq!(stripe_bytes(bytes), stripe, "{bytes}");
+        }
+        assert_eq!(stripe_bytes(STRIPES_MAX * u64::from(STRIPE_BYTES_MAX)), Some(STRIPE_BYTES_MAX));
+        assert_eq!(
+            (stripe_bytes((STRIPES_MAX * u64::from(STRIPE_BYTES_MAX)) + 1), stripe_bytes(u64::MAX)),
+            (None, None)
+        );
+    }
+}

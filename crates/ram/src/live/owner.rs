@@ -1,0 +1,390 @@
+//! The owner of a running mirror: one task that holds the machine and everything that it drives.
+//!
+//! Owns: the machine, the connections to its donors, requests on their way, waiting callers, the clock. Promises: the
+//! actions of the machine are executed in their order; nothing of a connection is told to the machine after it gave the
+//! connection up; a donor that is not connected is tried again for as long as the device is there. Everything that runs
+//! is in one [`JoinSet`], and ends with the task. Leaves to others: every decision (`mirror`).
+//!
+//! | what | bound |
+//! |---|---|
+//! | callers' requests that the owner has not seen | `REQUESTS_MAX` of `mod` |
+//! | connections | one for each donor, and one attempt |
+//! | requests on their way to a donor | those of callers, two for each; copies; one record, one question each |
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use nectary_host::Shutdown;
+use nectary_host::log::{self, Level};
+use nectary_nbd::NbdDevice;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinSet;
+
+use super::report::{DonorReport, RebuildReport, Report};
+use super::session::{Away, Ended, Reached, Target, begin, incarnation};
+use crate::mirror::{
+    Action, Configuration, Donor, DonorRequest, Event, LinkState, Machine, MirrorError, Moment, Refusal, Reply,
+    Request, RequestId, Standing,
+};
+
+/// The pauses between attempts to connect: the first, and the longest.
+const PAUSE_MIN: Duration = Duration::from_millis(20);
+const PAUSE_MAX: Duration = Duration::from_millis(500);
+
+/// What a caller wants.
+pub enum Command {
+    /// A request of the device.
+    Submit {
+        /// What.
+        request: Request,
+        /// Its end. A caller that is gone does not wait; the request is done all the same.
+        reply: oneshot::Sender<Result<Bytes, MirrorError>>,
+    },
+    /// To give the device up after what is under way; the owner then ends.
+    Detach,
+}
+
+/// How attaching ended.
+pub type Opened = Result<(), (Refusal, Vec<Option<String>>)>;
+
+/// A donor and the connection to it.
+struct Peer {
+    target: Target,
+    device: Option<Arc<NbdDevice>>,
+    /// Counts connections and attempts; what belongs to another one is too late.
+    epoch: u64,
+    /// Requested when the machine has given the connection up.
+    ended: Shutdown,
+    pause: Duration,
+    /// Why there is no connection.
+    reason: Option<String>,
+    sessions: u64,
+    requests: u64,
+    read_bytes: u64,
+    written_bytes: u64,
+}
+
+/// What a task in the set brings.
+enum Done {
+    Connected(Donor, u64, Result<Reached, Away>),
+    Ended(Donor, u64, RequestId, Ended),
+    /// The machine had given the connection up.
+    Dropped,
+}
+
+/// The owner.
+pub struct Owner {
+    machine: Machine,
+    peers: Vec<Peer>,
+    /// The size of the device on each donor, in bytes.
+    donor_bytes: u64,
+    places: Vec<usize>,
+    started: Instant,
+    work: JoinSet<Done>,
+    commands: mpsc::Receiver<Command>,
+    callers: HashMap<u64, oneshot::Sender<Result<Bytes, MirrorError>>>,
+    next_caller: u64,
+    opened: Option<oneshot::Sender<Opened>>,
+    reports: watch::Sender<Report>,
+    reported_us: Moment,
+    rebuild: Option<(Donor, Instant)>,
+    standing: Vec<Standing>,
+}
+
+/// What a caller of the owner holds.
+pub struct Handle {
+    /// Takes what is wanted.
+    pub commands: mpsc::Sender<Command>,
+    /// Says how attaching ended, once.
+    pub opened: oneshot::Receiver<Opened>,
+    /// The newest report.
+    pub reports: watch::Receiver<Report>,
+}
+
+impl Owner {
+    /// An owner that begins to attach or create; `targets` are the donors by position, `places` where each is in the SPEC.
+    ///
+    /// *Errors*: a shape that is not possible.
+    pub fn new(
+        configuration: Configuration,
+        targets: Vec<(Target, u64)>,
+        places: Vec<usize>,
+        donor_bytes: u64,
+        requests_max: usize,
+    ) -> Result<(Owner, Handle), Refusal> {
+        let machine = Machine::new(configuration, 0)?;
+        let (commands, receiver) = mpsc::channel(requests_max);
+        let (opened, is_opened) = oneshot::channel();
+        let peers: Vec<Peer> = targets.into_iter().map(|(target, epoch)| Peer::new(target, epoch)).collect();
+        let report = report(&machine, &peers, &places, None);
+        let (reports, watched) = watch::channel(report);
+        let standing = machine.standing().to_vec();
+        let owner = Owner {
+            machine,
+            peers,
+            donor_bytes,
+            places,
+            started: Instant::now(),
+            work: JoinSet::new(),
+            commands: receiver,
+            callers: HashMap::new(),
+            next_caller: 1,
+            opened: Some(opened),
+            reports,
+            reported_us: 0,
+            rebuild: None,
+            standing,
+        };
+        Ok((owner, Handle { commands, opened: is_opened, reports: watched }))
+    }
+
+    fn now_us(&self) -> Moment {
+        self.started.elapsed().as_micros() as Moment
+    }
+
+    /// Serves until the machine ends, or everybody who could want something is gone.
+    pub async fn run(mut self) {
+        for donor in 0..self.peers.len() {
+            self.connect(donor, Duration::ZERO);
+        }
+        let timer = tokio::time::sleep(Duration::ZERO);
+        tokio::pin!(timer);
+        loop {
+            if self.execute() {
+                break;
+            }
+            self.publish(false);
+            let Some(wake_us) = self.machine.wake_at() else { break };
+            timer.as_mut().reset((self.started + Duration::from_micros(wake_us)).into());
+            // One event at a time: an action belongs to the connection that there was when its event came.
+            tokio::select! {
+                Some(done) = self.work.join_next() => {
+                    if let Ok(done) = done {
+                        self.done(done);
+                    }
+                }
+                command = self.commands.recv() => match command {
+                    None => return,
+                    Some(command) => self.command(command),
+                },
+                () = &mut timer => self.step(Event::Time),
+            }
+        }
+        self.publish(true);
+    }
+
+    fn step(&mut self, event: Event) {
+        self.machine.step(self.now_us(), event);
+    }
+
+    fn command(&mut self, command: Command) {
+        match command {
+            Command::Submit { request, reply } => {
+                let id = self.next_caller;
+                self.next_caller += 1;
+                self.callers.insert(id, reply);
+                self.step(Event::Submitted { id, request });
+            }
+            Command::Detach => self.step(Event::Detach),
+        }
+    }
+
+    /// Does what the machine wants; returns whether it has ended.
+    fn execute(&mut self) -> bool {
+        loop {
+            let actions: Vec<Action> = self.machine.actions().collect();
+            if actions.is_empty() {
+                return false;
+            }
+            for action in actions {
+                match action {
+                    Action::Send { donor, request, body } => self.send(donor, request, body),
+                    Action::Disconnect { donor } => {
+                        self.peers[donor].end("it was late, or its answers were wrong".to_owned());
+                        self.connect(donor, Duration::ZERO);
+                    }
+                    Action::Complete { id, result } => {
+                        if let Some(caller) = self.callers.remove(&id) {
+                            let _ = caller.send(result);
+                        }
+                    }
+                    Action::Attached => self.opened(Ok(())),
+                    Action::Refused(refusal) => {
+                        let reasons = self.peers.iter().map(|peer| peer.reason.clone()).collect();
+                        self.opened(Err((refusal, reasons)));
+                        return true;
+                    }
+                    Action::Superseded => {
+                        log::write(Level::Warning, "ram", format_args!("{}", MirrorError::Superseded));
+                        self.reports.send_modify(|report| {
+                            report.ended = Some(MirrorError::Superseded.to_string().into());
+                        });
+                        return true;
+                    }
+                    Action::Detached => return true,
+                }
+            }
+        }
+    }
+
+    fn opened(&mut self, result: Opened) {
+        if let Some(opened) = self.opened.take() {
+            let _ = opened.send(result);
+        }
+    }
+
+    fn send(&mut self, donor: Donor, request: RequestId, body: DonorRequest) {
+        let peer = &mut self.peers[donor];
+        let Some(device) = &peer.device else { return };
+        peer.requests += 1;
+        match &body {
+            DonorRequest::Read { bytes, .. } => peer.read_bytes += bytes,
+            DonorRequest::Write { data, .. } => peer.written_bytes += data.len() as u64,
+            _ => {}
+        }
+        let pending = begin(device, body);
+        let (epoch, ended) = (peer.epoch, peer.ended.clone());
+        self.work.spawn(async move {
+            tokio::select! {
+                biased;
+                done = pending => Done::Ended(donor, epoch, request, done),
+                () = ended.requested() => Done::Dropped,
+            }
+        });
+    }
+
+    /// Begins an attempt to connect, after a pause.
+    fn connect(&mut self, donor: Donor, pause: Duration) {
+        let peer = &mut self.peers[donor];
+        peer.epoch += 1;
+        let (target, epoch, bytes) = (peer.target.clone(), peer.epoch, self.donor_bytes);
+        self.work.spawn(async move {
+            tokio::time::sleep(pause).await;
+            Done::Connected(donor, epoch, target.connect(epoch, Some(bytes)).await)
+        });
+    }
+
+    fn done(&mut self, done: Done) {
+        match done {
+            Done::Dropped => {}
+            Done::Connected(donor, epoch, _) | Done::Ended(donor, epoch, ..) if self.peers[donor].epoch != epoch => {}
+            Done::Connected(donor, _, Ok(Reached { page, device })) => {
+                let peer = &mut self.peers[donor];
+                (peer.device, peer.reason, peer.pause) = (Some(device), None, PAUSE_MIN);
+                peer.sessions += 1;
+                self.step(Event::Connected { donor, incarnation: incarnation(&page) });
+            }
+            Done::Connected(donor, _, Err(away)) => {
+                let peer = &mut self.peers[donor];
+                peer.reason = Some(away.reason());
+                let pause = peer.pause;
+                peer.pause = (pause * 2).min(PAUSE_MAX);
+                self.connect(donor, pause);
+            }
+            Done::Ended(donor, _, request, Ended::Answered(reply)) => {
+                if reply == Reply::NotOwner {
+                    self.peers[donor].reason = Some("it serves another client".to_owned());
+                }
+                self.step(Event::Replied { donor, request, reply });
+            }
+            Done::Ended(donor, _, _, Ended::Lost(reason)) => {
+                self.peers[donor].end(reason);
+                self.step(Event::Disconnected { donor });
+                self.connect(donor, PAUSE_MIN);
+            }
+        }
+    }
+
+    /// Publishes a report when the machine has ticked, or now; says what has changed with the donors.
+    fn publish(&mut self, now: bool) {
+        let now_us = self.now_us();
+        let is_changed = self.machine.standing() != self.standing;
+        if !now && !is_changed && now_us < self.reported_us + crate::mirror::Times::default().tick_us {
+            return;
+        }
+        self.reported_us = now_us;
+        if is_changed {
+            let standing = self.machine.standing().to_vec();
+            for (donor, (before, after)) in self.standing.iter().zip(&standing).enumerate() {
+                // While it is being attached, only what is missing is worth a word.
+                let is_news = self.opened.is_none() || !matches!(after, Standing::Trusted);
+                if before != after && is_news {
+                    self.say(donor, *after);
+                }
+            }
+            self.standing = standing;
+        }
+        let rebuilding = self.machine.rebuild_progress().map(|(donor, ..)| donor);
+        if self.rebuild.map(|(donor, _)| donor) != rebuilding {
+            self.rebuild = rebuilding.map(|donor| (donor, Instant::now()));
+        }
+        let ended = self.reports.borrow().ended.clone();
+        let ended = ended.or_else(|| now.then(|| "the device is detached".into()));
+        let report = Report { ended, ..report(&self.machine, &self.peers, &self.places, self.rebuild) };
+        self.reports.send_replace(report);
+    }
+
+    fn say(&self, donor: Donor, standing: Standing) {
+        let peer = &self.peers[donor];
+        let reason = peer.reason.as_deref().map(|reason| format!(" ({reason})")).unwrap_or_default();
+        let (level, what) = match standing {
+            Standing::Trusted => (Level::Note, "has every block that belongs on it"),
+            Standing::Leaving => return,
+            Standing::Out => (Level::Warning, "is left: the device is degraded, and uses the other copies"),
+            Standing::Rebuilding => (Level::Note, "is there and is filled again"),
+            Standing::Lost => (Level::Warning, "is lost with another donor: blocks that no other has are I/O errors"),
+        };
+        log::write(level, "ram", format_args!("{}: donor {} {what}{reason}", peer.target.id, peer.target.address.text));
+    }
+}
+
+impl Peer {
+    fn new(target: Target, epoch: u64) -> Peer {
+        Peer {
+            target,
+            device: None,
+            epoch,
+            ended: Shutdown::new(),
+            pause: PAUSE_MIN,
+            reason: None,
+            sessions: 0,
+            requests: 0,
+            read_bytes: 0,
+            written_bytes: 0,
+        }
+    }
+
+    /// The connection is gone: nothing of it is waited for.
+    fn end(&mut self, reason: String) {
+        self.device = None;
+        self.reason = Some(reason);
+        std::mem::take(&mut self.ended).request();
+    }
+}
+
+fn report(machine: &Machine, peers: &[Peer], places: &[usize], rebuild: Option<(Donor, Instant)>) -> Report {
+    let donor = |(donor, peer): (usize, &Peer)| DonorReport {
+        standing: machine.standing()[donor],
+        is_up: machine.link_state(donor) == Some(LinkState::Claimed),
+        sessions: peer.sessions,
+        requests: peer.requests,
+        read_bytes: peer.read_bytes,
+        written_bytes: peer.written_bytes,
+    };
+    let progress = machine.rebuild_progress().zip(rebuild);
+    Report {
+        phase: machine.phase(),
+        view: machine.view().number(),
+        donors: peers.iter().enumerate().map(donor).collect(),
+        places: places.to_vec(),
+        dirty_stripes: machine.dirty_stripes(),
+        rebuild: progress.map(|((donor, copied, all), (_, since))| {
+            let elapsed_ms = since.elapsed().as_millis() as u64;
+            RebuildReport { donor, copied, all, elapsed_ms }
+        }),
+        figures: machine.figures(),
+        ended: None,
+    }
+}

@@ -1,0 +1,203 @@
+//! One connection to one donor: how it is made, and how a request of the machine travels on it.
+//!
+//! Owns: names of sessions, deadlines of connecting, the translation of requests and answers to NBD
+//! (`docs/formats/ram.md`). Promises: connecting ends by [`CONNECT_TIME_MAX`] for each step; a request is on its way
+//! when [`begin`] returns, and its future ends with the connection at the latest. Leaves to others: when to connect
+//! (`owner`), what an answer means (`mirror`).
+//!
+//! *Cost*: a write is copied once into the connection's own buffer, as it may outlive the request; a read is not copied.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use nectary_block::{BlockDevice, Buffer, Context, Error, ErrorKind, IoFuture, WriteFlags};
+use nectary_nbd::{ConnectOptions, NbdDevice, Url, info, list};
+
+use super::planted::{Bug, planted};
+use crate::device::address::Address;
+use crate::donor::name::{ExportName, PAGE_NAME, Session};
+use crate::donor::page::Page;
+use crate::format::{Swap, WINDOW_BYTES, WindowState};
+use crate::mirror::{DonorRequest, Reply};
+
+/// How long each step of connecting may take.
+pub const CONNECT_TIME_MAX: Duration = Duration::from_secs(3);
+/// How long a connection is kept that does not answer, after the machine has done without it. It only bounds how long
+/// what it holds is kept.
+const REQUEST_TIME_MAX: Duration = Duration::from_secs(20);
+
+/// A donor as the sessions of one client name it.
+#[derive(Debug, Clone)]
+pub struct Target {
+    pub address: Address,
+    /// The device.
+    pub id: String,
+    pub client: u64,
+}
+
+/// A connection.
+pub struct Reached {
+    pub page: Page,
+    pub device: Arc<NbdDevice>,
+}
+
+/// Why there is none.
+#[derive(Debug, Clone)]
+pub enum Away {
+    /// The donor is there and does not have the device.
+    Absent(Page),
+    /// The donor is there and does not give it.
+    Refused(String),
+    /// Another NBD server answers.
+    OtherMake,
+    /// Nothing answers, or not in time.
+    Unreachable(String),
+}
+
+impl Away {
+    /// It in words.
+    pub fn reason(&self) -> String {
+        match self {
+            Away::Absent(_) => "it has nothing of the device; if it was started again, its part is gone".to_owned(),
+            Away::OtherMake => "another NBD server answers there, not `nectary ram donate`".to_owned(),
+            Away::Refused(reason) | Away::Unreachable(reason) => reason.clone(),
+        }
+    }
+}
+
+/// The number by which the machine knows a life of a donor.
+pub fn incarnation(page: &Page) -> u64 {
+    page.incarnation as u64
+}
+
+async fn step<T>(work: impl Future<Output = Result<T, nectary_nbd::Error>>) -> Result<T, nectary_nbd::Error> {
+    let late = |_| {
+        let message = format!("it does not answer within {CONNECT_TIME_MAX:?}");
+        Err(nectary_nbd::Error::new(nectary_nbd::ErrorKind::TimedOut, "", message))
+    };
+    tokio::time::timeout(CONNECT_TIME_MAX, work).await.unwrap_or_else(late)
+}
+
+impl Target {
+    /// Asks the donor who it is.
+    ///
+    /// *Errors*: [`Away::OtherMake`], [`Away::Unreachable`].
+    pub async fn page(&self) -> Result<Page, Away> {
+        let (url, options) = (self.address.export(PAGE_NAME), ConnectOptions::default());
+        match step(info(&url, &options)).await {
+            Ok(found) => found.description.as_deref().and_then(Page::parse).ok_or(Away::OtherMake),
+            Err(error) if error.kind == nectary_nbd::ErrorKind::Absent => match step(list(&url, &options)).await {
+                // Something listens there.
+                Ok(_) => Err(Away::OtherMake),
+                Err(_) => Err(Away::Unreachable(error.message)),
+            },
+            Err(error) => Err(Away::Unreachable(error.message)),
+        }
+    }
+
+    fn url(&self, page: &Page, epoch: u64, size_bytes: Option<u64>) -> Url {
+        let session = Session { incarnation: page.incarnation, client: self.client, epoch, has_metadata: true };
+        let name = ExportName { id: self.id.clone(), size_bytes, session: Some(session) };
+        let url = self.address.export(&name.to_string());
+        // The order of a session's requests is that of one connection.
+        Url { connections: Some(1), request_time: Some(url.request_time.unwrap_or(REQUEST_TIME_MAX)), ..url }
+    }
+
+    /// Begins a session; `epoch` is one that this client has not used with this donor. A size makes the device if it is
+    /// not there.
+    pub async fn connect(&self, epoch: u64, size_bytes: Option<u64>) -> Result<Reached, Away> {
+        let page = self.page().await?;
+        let url = self.url(&page, epoch, size_bytes);
+        let mut options = ConnectOptions::default();
+        options.is_single_session = true;
+        match step(NbdDevice::connect(&url, options)).await {
+            Ok(device) if device.geometry().size_bytes > WINDOW_BYTES as u64 => {
+                Ok(Reached { page, device: Arc::new(device) })
+            }
+            Ok(_) => Err(Away::Refused("its export is too small for a mirrored device".to_owned())),
+            Err(error) => Err(match error.kind {
+                nectary_nbd::ErrorKind::Absent => Away::Absent(page),
+                nectary_nbd::ErrorKind::Refused => Away::Refused(error.message),
+                _ => Away::Unreachable(error.message),
+            }),
+        }
+    }
+}
+
+/// The end of a request.
+pub enum Ended {
+    /// The donor's answer.
+    Answered(Reply),
+    /// The connection is gone; why.
+    Lost(String),
+}
+
+/// A request on its way.
+pub type Pending = Pin<Box<dyn Future<Output = Ended> + Send>>;
+
+/// Where the metadata begin, in bytes.
+pub fn window(device: &NbdDevice) -> u64 {
+    device.geometry().size_bytes - WINDOW_BYTES as u64
+}
+
+/// Sends a request; the future waits for the answer. *Cancel safety*: dropping it leaves the request as it is.
+pub fn begin(device: &Arc<NbdDevice>, body: DonorRequest) -> Pending {
+    let context = Context::default();
+    let is_swap = matches!(body, DonorRequest::SwapMetadata { .. });
+    let done = |work: IoFuture<()>| -> IoFuture<Reply> { Box::pin(async { work.await.map(|()| Reply::Done) }) };
+    let flags = |force: bool| WriteFlags { fua: force };
+    let work: IoFuture<Reply> = match body {
+        DonorRequest::Read { offset, bytes } => {
+            let read = device.read_at(offset, vec![Buffer::recycled(bytes as usize)], context);
+            Box::pin(async { Ok(read.await?.pop().map_or(Reply::Failed, |buffer| Reply::Data(buffer.into_bytes()))) })
+        }
+        DonorRequest::Write { offset, data, force } => {
+            let mut buffer = Buffer::recycled(data.len());
+            buffer.copy_from_slice(&data);
+            let write = device.write_at(offset, vec![buffer], flags(force), context);
+            Box::pin(async { write.await.map(|_| Reply::Done) })
+        }
+        // A donor has no cache: what it has done is done.
+        DonorRequest::WriteZeroes { offset, bytes, .. } => done(device.write_zeroes(offset, bytes, context)),
+        DonorRequest::Trim { offset, bytes } => done(device.discard(offset, bytes, context)),
+        DonorRequest::Flush => done(device.flush(context)),
+        DonorRequest::ReadMetadata => {
+            let read = device.read_at(window(device), vec![Buffer::recycled(WINDOW_BYTES)], context);
+            Box::pin(async {
+                let buffers = read.await?;
+                let state = buffers.first().map(|window| WindowState::decode(window));
+                Ok(match state {
+                    Some(Ok(WindowState { is_owned, record, .. })) => Reply::Metadata { area: record.into(), is_owned },
+                    _ => Reply::Failed,
+                })
+            })
+        }
+        DonorRequest::SwapMetadata { expected, record } => {
+            let buffer = Buffer::copy_of(&Swap { expected, record: &record }.encode());
+            let write = device.write_at(window(device), vec![buffer], flags(true), context);
+            Box::pin(async { write.await.map(|_| Reply::Done) })
+        }
+    };
+    let device = device.clone();
+    Box::pin(async move {
+        match work.await {
+            Ok(reply) => Ended::Answered(reply),
+            Err(error) => match device.failure() {
+                Some(_) if planted(Bug::LostWriteAnswered) && !is_swap => Ended::Answered(Reply::Done),
+                Some(reason) => Ended::Lost(reason),
+                None => Ended::Answered(refused(&error, is_swap)),
+            },
+        }
+    })
+}
+
+/// The answer that an error of the donor is. Its EPERM is what a client's device calls unsupported.
+fn refused(error: &Error, is_swap: bool) -> Reply {
+    match error.kind {
+        ErrorKind::Unsupported if is_swap => Reply::SwapRefused,
+        ErrorKind::Unsupported => Reply::NotOwner,
+        _ => Reply::Failed,
+    }
+}

@@ -1,0 +1,248 @@
+//! Before a mirror is attached: which donors there are, which of them is which, and whether they are enough.
+//!
+//! Owns: one look at every donor of a SPEC, at all of them at once, and the judgement on what was found, with the names
+//! of donors. Promises: nothing is stored. What it concludes is only that attaching is worth trying, and the shape of
+//! the device; the machine looks again.
+
+use nectary_block::{Error, ErrorKind, Operation, exact_size};
+
+use super::session::{Away, Ended, Reached, Target, begin, incarnation, window};
+use crate::device::RamOptions;
+use crate::device::together::together;
+use crate::donor::page::Page;
+use crate::format::{Geometry, Record, Stamp};
+use crate::mirror::{DonorRequest, Found, Refusal, Reply, merge};
+
+/// How many sessions of a client a survey uses on each donor.
+pub const EPOCHS: u64 = 1;
+
+/// What one donor has.
+pub struct Seen {
+    pub target: Target,
+    pub state: Result<There, Away>,
+}
+
+/// What a donor that gives the device has of it.
+pub struct There {
+    pub reached: Reached,
+    pub area: bytes::Bytes,
+    pub is_owned: bool,
+    pub record: Option<Record>,
+}
+
+/// The donors of a device by position, with its shape.
+pub struct Placed {
+    pub geometry: Geometry,
+    /// By position, the place in the SPEC.
+    pub places: Vec<usize>,
+}
+
+/// An error of a device.
+pub fn error(options: &RamOptions, kind: ErrorKind, detail: String) -> Error {
+    Error::new(kind, &options.spec(), Operation::Open, detail)
+}
+
+/// Looks at every donor.
+pub async fn look(options: &RamOptions, client: u64) -> Vec<Seen> {
+    let one = |address: crate::device::address::Address| async move {
+        let target = Target { address, id: options.id.clone(), client };
+        let state = async {
+            let reached = target.connect(EPOCHS, None).await?;
+            match begin(&reached.device, DonorRequest::ReadMetadata).await {
+                Ended::Answered(Reply::Metadata { area, is_owned }) => {
+                    let record = Record::decode(&area).ok();
+                    Ok(There { reached, area, is_owned, record })
+                }
+                Ended::Answered(_) => Err(Away::Refused("it does not tell its metadata".to_owned())),
+                Ended::Lost(reason) => Err(Away::Unreachable(reason)),
+            }
+        };
+        let state = state.await;
+        Seen { target, state }
+    };
+    together(options.donors.iter().cloned().map(one).collect()).await
+}
+
+impl Seen {
+    pub fn name(&self) -> &str {
+        &self.target.address.text
+    }
+
+    /// What the donor says of itself, if it is one that answers.
+    pub fn page(&self) -> Option<&Page> {
+        match &self.state {
+            Ok(there) => Some(&there.reached.page),
+            Err(Away::Absent(page)) => Some(page),
+            Err(_) => None,
+        }
+    }
+
+    fn record(&self) -> Option<&Record> {
+        self.state.as_ref().ok()?.record.as_ref()
+    }
+
+    /// What two donors must not have in common: their labels, if there are any.
+    pub fn label(&self) -> String {
+        let stated = self.page().map(|page| page.labels.clone()).unwrap_or_default();
+        let more = self.target.address.labels.join(";");
+        match (stated.is_empty(), more.is_empty()) {
+            (true, true) => self.name().to_owned(),
+            (false, false) => format!("{stated};{more}"),
+            _ => stated + &more,
+        }
+    }
+}
+
+/// Refuses what no remedy but another SPEC helps: other servers, and one donor under two names.
+pub fn check_makes(options: &RamOptions, seen: &[Seen]) -> Result<(), Error> {
+    for (index, donor) in seen.iter().enumerate() {
+        let name = donor.name();
+        if matches!(donor.state, Err(Away::OtherMake)) || !donor.target.address.url.export.is_empty() {
+            let detail = format!(
+                "{name} is no `nectary ram donate`: a mirror needs donors that keep an earlier client out, which other \
+                 NBD servers cannot; use them with redundancy=none"
+            );
+            return Err(error(options, ErrorKind::Unsupported, detail));
+        }
+        let same = |other: &&Seen| {
+            donor.page().is_some_and(|page| other.page().is_some_and(|other| other.incarnation == page.incarnation))
+        };
+        if let Some(other) = seen[..index].iter().find(same) {
+            let detail = format!("{} and {name} are the same donor: name each of them once", other.name());
+            return Err(error(options, ErrorKind::Invalid, detail));
+        }
+    }
+    Ok(())
+}
+
+/// The donors that do not give the device, each with the reason.
+fn missing(seen: &[Seen]) -> Vec<String> {
+    let why = |donor: &Seen| match &donor.state {
+        Err(away) => Some(format!("{}: {}", donor.name(), away.reason())),
+        Ok(There { record: None, area, .. }) if Record::is_absent(area) => {
+            Some(format!("{}: it is empty; if it was started again, its part of the device is gone", donor.name()))
+        }
+        Ok(There { record: None, .. }) => Some(format!("{}: its record of the device is damaged", donor.name())),
+        Ok(_) => None,
+    };
+    seen.iter().filter_map(why).collect()
+}
+
+/// Finds out which donor is which, and whether they are enough to attach.
+///
+/// *Errors*: every donor that is missing or wrong, and what is needed.
+pub fn place(options: &RamOptions, seen: &[Seen]) -> Result<Placed, Error> {
+    check_makes(options, seen)?;
+    let fail = |kind: ErrorKind, detail: String| Err(error(options, kind, detail));
+    let mut problems = missing(seen);
+    let id = &options.id;
+    let newest = seen.iter().filter_map(Seen::record).max_by_key(|record| record.view.number());
+    let Some(newest) = newest else {
+        let is_busy = seen.iter().all(|donor| matches!(donor.state, Err(Away::Refused(_))));
+        let what = format!("no donor that answers has a part of device \"{id}\"");
+        let remedy = "`nectary ram create SPEC` makes a new device";
+        let kind = if is_busy { ErrorKind::Busy } else { ErrorKind::Absent };
+        return fail(kind, format!("{what}; {}; {remedy}", problems.join("; ")));
+    };
+    let geometry = newest.geometry;
+    let all = usize::from(geometry.members);
+    if seen.len() != all {
+        return fail(ErrorKind::Invalid, format!("the device has {all} donors, {} are named: name all", seen.len()));
+    }
+    if let Some(wanted) = options.size_bytes.filter(|&wanted| wanted != geometry.bytes) {
+        let (has, wanted) = (exact_size(geometry.bytes), exact_size(wanted));
+        return fail(ErrorKind::Invalid, format!("the device has {has}, not size={wanted}"));
+    }
+    let mut places: Vec<Option<usize>> = vec![None; all];
+    for (place, donor) in seen.iter().enumerate() {
+        let Some(record) = donor.record() else { continue };
+        let position = usize::from(record.position);
+        if record.geometry != geometry {
+            problems.push(format!("{}: its device \"{id}\" is another one, made at another time", donor.name()));
+        } else if let Some(other) = places[position].replace(place) {
+            let (one, two) = (seen[other].name(), donor.name());
+            problems.push(format!("{one} and {two} both have the part of donor {}", position + 1));
+        }
+    }
+    if problems.len() > missing(seen).len() {
+        return fail(ErrorKind::Invalid, problems.join("; "));
+    }
+    let mut others = (0..all).filter(|place| !places.contains(&Some(*place))).collect::<Vec<_>>().into_iter();
+    let places: Vec<usize> = places.iter().map(|place| place.or_else(|| others.next()).unwrap_or_default()).collect();
+    let found = |place: &usize| match &seen[*place].state {
+        Ok(There { record: Some(record), reached, .. }) => {
+            Found::Record { record, incarnation: incarnation(&reached.page) }
+        }
+        Ok(_) | Err(Away::Absent(_)) => Found::Empty,
+        Err(_) => Found::Missing,
+    };
+    let found: Vec<Found<'_>> = places.iter().map(found).collect();
+    match merge(&found, options.trust_remaining) {
+        Ok(_) => Ok(Placed { geometry, places }),
+        Err(refusal) => {
+            let names: Vec<&str> = places.iter().map(|place| seen[*place].name()).collect();
+            let (kind, detail) = describe(&refusal, &names);
+            fail(kind, [problems, vec![detail]].concat().join("; "))
+        }
+    }
+}
+
+/// Why a device is not attached, with the names of its donors by position.
+pub fn describe(refusal: &Refusal, names: &[&str]) -> (ErrorKind, String) {
+    let name = |position: usize| names.get(position).copied().unwrap_or("?");
+    let list = |positions: &[usize]| positions.iter().map(|at| name(*at)).collect::<Vec<_>>().join(", ");
+    match refusal {
+        Refusal::TooFew { needed, found, missing } => {
+            let all = names.len();
+            let what = format!("{needed} of the {all} donors are needed with their parts, and {found} are there");
+            (ErrorKind::Absent, format!("{what}; without: {}", list(missing)))
+        }
+        Refusal::CannotSettle { present, missing } => {
+            let (present, missing) = (name(*present), name(*missing));
+            let detail = format!(
+                "{missing} is missing, and {present} was not told that it may be used alone, so it may have older data: \
+                 bring {missing} back, or add --trust-remaining if the device was not used without {present}"
+            );
+            (ErrorKind::Absent, detail)
+        }
+        Refusal::OtherDevice { donor } => {
+            (ErrorKind::Invalid, format!("{}: it has another device, or this one in another shape", name(*donor)))
+        }
+        Refusal::InUse { donor } => {
+            let remedy = "attach it, or delete it first with `nectary ram delete SPEC`";
+            (ErrorKind::Busy, format!("{}: it has the device already; {remedy}", name(*donor)))
+        }
+        Refusal::SameLabel { first, second, label } => {
+            let detail = format!(
+                "{} and {} have the label {label} and may fail together, but would hold the same blocks: use donors \
+                 with other labels, or name them in another order",
+                name(*first),
+                name(*second)
+            );
+            (ErrorKind::Invalid, detail)
+        }
+        Refusal::AttachedElsewhere { client } => (ErrorKind::Busy, owned(*client)),
+        Refusal::Contended => (ErrorKind::Busy, refusal.to_string()),
+        Refusal::Geometry(_) | Refusal::Incomplete => (ErrorKind::Invalid, refusal.to_string()),
+        Refusal::Unreachable | Refusal::Empty => (ErrorKind::Absent, refusal.to_string()),
+    }
+}
+
+/// That another client has the device.
+pub fn owned(client: u64) -> String {
+    format!(
+        "another client ({client:x}) has the device: detach it there, or add --take-over, after which that one can do \
+         nothing more with it"
+    )
+}
+
+/// The client that has the device on a donor and is alive.
+pub fn owner(seen: &[Seen]) -> Option<u64> {
+    let there = seen.iter().filter_map(|donor| donor.state.as_ref().ok());
+    there.filter(|there| there.is_owned).map(|there| Stamp::of(&there.area).client).next()
+}
+
+/// The bytes of the device on a donor that has it.
+pub fn part_bytes(there: &There) -> u64 {
+    window(&there.reached.device)
+}

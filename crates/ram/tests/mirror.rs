@@ -1,0 +1,158 @@
+//! A mirrored device on donors in this process: what it says, what a lost donor costs, and who may use it.
+
+mod support;
+
+use std::time::{Duration, Instant};
+
+use nectary_block::{Buffer, Context, Error, ErrorKind, OpenOptions, SharedDevice, Survives, read, write};
+use nectary_ram::device::{self, RamOptions};
+use support::{Serving, create, open, options, refused, registry, spec};
+
+const MIRROR: &str = ",redundancy=mirror,patience=10s";
+const SIZED: &str = ",size=6M,redundancy=mirror,patience=10s";
+
+/// Opens a device whose earlier client may have it.
+async fn take_over(spec: &str) -> Result<SharedDevice, Error> {
+    registry().open(spec, &OpenOptions { take_over: true, ..OpenOptions::default() }).await
+}
+
+async fn fill(device: &SharedDevice, byte: u8) {
+    write(&**device, 0, Buffer::copy_of(&vec![byte; 6 << 20])).await.unwrap();
+    device.flush(Context::default()).await.unwrap();
+}
+
+async fn holds(device: &SharedDevice, byte: u8) {
+    let found = read(&**device, 0, 6 << 20).await.unwrap();
+    let wrong = found.iter().filter(|&&found| found != byte).count();
+    assert_eq!(wrong, 0, "{wrong} wrong bytes");
+}
+
+/// Waits until a number of the device is as it is to be.
+async fn wait_for(device: &SharedDevice, name: &str, value: u64) {
+    let deadline = Instant::now() + support::PATIENCE;
+    while device.figures()[0].get(name) != Some(value) {
+        assert!(Instant::now() < deadline, "{name} is {:?}", device.figures()[0]);
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test]
+async fn what_was_written_is_there_for_the_next_client_and_a_second_one_is_refused() {
+    let (one, two, three) = (Serving::new(8 << 20), Serving::new(8 << 20), Serving::new(8 << 20));
+    let sized = spec(&[&one, &two, &three], SIZED);
+    assert_eq!(refused(&sized).await.kind, ErrorKind::Absent);
+    create(&sized).await.unwrap();
+    let again = create(&sized).await.unwrap_err();
+    assert!(again.kind == ErrorKind::Busy && again.detail.contains("it has the device already"), "{again}");
+    let device = open(&sized).await.unwrap();
+    assert_eq!((device.geometry().size_bytes, device.geometry().flush_survives), (6 << 20, Survives::HostAndDonor));
+    fill(&device, 7).await;
+    let busy = refused(&sized).await;
+    assert!(busy.kind == ErrorKind::Busy && busy.detail.contains("--take-over"), "{busy}");
+    let busy = device::delete(&options(&sized)).await.unwrap_err();
+    assert_eq!(busy.kind, ErrorKind::Busy, "{busy}");
+    // Without redundancy it is another device.
+    let plain = refused(&spec(&[&one, &two, &three], "")).await;
+    assert!(plain.detail.contains("redundancy=mirror"), "{plain}");
+    drop(device);
+    // In another order.
+    let device = open(&spec(&[&three, &one, &two], MIRROR)).await.unwrap();
+    holds(&device, 7).await;
+    drop(device);
+    assert_eq!(device::delete(&options(&sized)).await.unwrap(), 3);
+    let free = |donor: &Serving| donor.donor.figures().free_bytes;
+    let deadline = Instant::now() + support::PATIENCE;
+    while [&one, &two, &three].iter().any(|donor| free(donor) != 8 << 20) && Instant::now() < deadline {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!((free(&one), free(&two), free(&three)), (8 << 20, 8 << 20, 8 << 20));
+    assert_eq!(device::delete(&options(&sized)).await.unwrap_err().kind, ErrorKind::Absent);
+}
+
+#[tokio::test]
+async fn a_client_that_is_taken_over_can_do_nothing_more() {
+    let (one, two) = (Serving::new(8 << 20), Serving::new(8 << 20));
+    let sized = spec(&[&one, &two], SIZED);
+    create(&sized).await.unwrap();
+    let first = open(&sized).await.unwrap();
+    fill(&first, 1).await;
+    let second = take_over(&sized).await.unwrap();
+    holds(&second, 1).await;
+    fill(&second, 2).await;
+    let late = write(&*first, 0, Buffer::copy_of(&[9; 4096])).await.unwrap_err();
+    assert!(late.kind == ErrorKind::Latched && late.detail.contains("taken the device over"), "{late}");
+    assert!(read(&*first, 0, 4096).await.is_err());
+    holds(&second, 2).await;
+}
+
+#[tokio::test]
+async fn a_donor_that_was_started_again_is_filled_and_then_the_other_one_can_go() {
+    let (one, two) = (Serving::new(8 << 20), Serving::new(8 << 20));
+    let sized = spec(&[&one, &two], SIZED);
+    create(&sized).await.unwrap();
+    let device = open(&sized).await.unwrap();
+    fill(&device, 1).await;
+    let socket = one.end().await;
+    // Degraded, and nothing is lost or refused.
+    fill(&device, 2).await;
+    holds(&device, 2).await;
+    assert_eq!(device.geometry().flush_survives, Survives::Host);
+    assert_eq!(device.figures()[0].get("donors_trusted"), Some(1));
+    let one = Serving::at(socket, 8 << 20);
+    wait_for(&device, "donors_trusted", 2).await;
+    wait_for(&device, "rebuilt", 1).await;
+    two.end().await;
+    holds(&device, 2).await;
+    fill(&device, 3).await;
+    holds(&device, 3).await;
+    // The one that is left knows that it is alone, and is believed.
+    drop(device);
+    let device = open(&sized).await.unwrap();
+    holds(&device, 3).await;
+    assert_eq!(device.figures()[0].get("donors_trusted"), Some(1));
+    drop((device, one));
+}
+
+#[tokio::test]
+async fn a_lost_connection_costs_time_alone() {
+    let (one, two) = (Serving::new(8 << 20), Serving::new(8 << 20));
+    let sized = spec(&[&one, &two], SIZED);
+    create(&sized).await.unwrap();
+    let device = open(&sized).await.unwrap();
+    fill(&device, 1).await;
+    let one = one.cut().await;
+    fill(&device, 2).await;
+    let two = two.cut().await;
+    holds(&device, 2).await;
+    wait_for(&device, "donors_up", 2).await;
+    assert_eq!(device.figures()[0].get("donors_trusted"), Some(2));
+    drop((device, one, two));
+}
+
+#[tokio::test]
+async fn mistakes_are_named_with_what_to_do() {
+    let (one, two) = (Serving::new(8 << 20), Serving::new(2 << 20));
+    let error = create(&spec(&[&one, &two], SIZED)).await.unwrap_err();
+    let name = two.socket.display().to_string();
+    assert!(error.kind == ErrorKind::Full && error.detail.contains(&name), "{error}");
+    assert!(one.donor.figures().devices.is_empty());
+    let other = format!("ram({},\"nbd+unix:///disk?socket=/nowhere\",id=disk,size=1M,redundancy=mirror)", one.name());
+    let error = create(&other).await.unwrap_err();
+    assert!(error.kind == ErrorKind::Unsupported && error.detail.contains("redundancy=none"), "{error}");
+    // A donor that is missing: of two, the other one alone is believed only if the user says so.
+    let two = Serving::new(8 << 20);
+    let sized = spec(&[&one, &two], SIZED);
+    create(&sized).await.unwrap();
+    let name = two.socket.display().to_string();
+    let socket = two.end().await;
+    let error = refused(&sized).await;
+    assert!(error.kind == ErrorKind::Absent && error.detail.contains("--trust-remaining"), "{error}");
+    assert!(error.detail.contains(&name), "{error}");
+    let trusting = OpenOptions { trust_remaining: true, ..OpenOptions::default() };
+    let device = registry().open(&sized, &trusting).await.unwrap();
+    assert_eq!(device.figures()[0].get("donors_trusted"), Some(1));
+    drop(device);
+    let _two = Serving::at(socket, 8 << 20);
+    let parsed = |spec: &str| RamOptions::parse(registry().arguments(spec, "ram", &OpenOptions::default()).unwrap());
+    assert!(parsed("ram(h1:7070,id=disk,redundancy=mirror)").is_err());
+}
