@@ -11,6 +11,8 @@ pub const PAYLOAD_BYTES_MAX: u32 = 32 << 20;
 
 /// Server: connections at a time.
 pub const CONNECTIONS_MAX: usize = 256;
+/// Server: threads that share the connections of an address.
+pub const THREADS_MAX: usize = 64;
 /// Server and client: requests in flight on one connection.
 pub const REQUESTS_MAX: usize = 128;
 /// Server and client: bytes of requests in flight on one connection.

@@ -3,8 +3,9 @@
 //! Owns: what the two sides need of a stream, how it is taken apart into a reading and a writing half, and the bound on
 //! how long the other side may stand still in the middle of a message.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::io::{self, IoSlice};
+use std::task::Poll;
 use std::time::Duration;
 
 use nectary_host::tls::TlsStream;
@@ -92,6 +93,11 @@ pub(crate) async fn read_all(reader: &mut (impl AsyncRead + Unpin), into: &mut [
 }
 
 async fn within_stall<T>(step: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+    let mut step = std::pin::pin!(step);
+    // What is done at once needs no clock.
+    if let Poll::Ready(result) = poll_fn(|context| Poll::Ready(step.as_mut().poll(context))).await {
+        return result;
+    }
     match tokio::time::timeout(STALL_TIME_MAX, step).await {
         Ok(result) => result,
         Err(_) => {

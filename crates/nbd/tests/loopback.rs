@@ -11,7 +11,7 @@ use nectary_block::{
     write,
 };
 use nectary_nbd::{ConnectOptions, NbdDevice, Server, Url};
-use support::{Served, serve};
+use support::{PATIENCE, Served, serve, serve_from_threads};
 
 /// Servers that have to live as long as the devices on them.
 #[derive(Default)]
@@ -19,7 +19,10 @@ struct Servers(Mutex<Vec<Server>>);
 
 impl Servers {
     async fn device(&self, below: SharedDevice, connections: u32) -> SharedDevice {
-        let served = serve(below, false);
+        self.device_on(serve(below, false), connections).await
+    }
+
+    async fn device_on(&self, served: Served, connections: u32) -> SharedDevice {
         let device = served.device(connections).await;
         assert_eq!(device.connections(), connections as usize);
         self.0.lock().unwrap().push(served.server);
@@ -56,6 +59,54 @@ async fn a_flush_over_nbd_survives_a_loss_of_power() {
 /// A shared volatile device as one that is owned.
 fn owned(below: Arc<VolatileDevice>) -> impl nectary_block::BlockDevice {
     nectary_block::StatsFilter::new(below)
+}
+
+#[tokio::test]
+async fn connections_that_threads_share_conform_and_a_flush_on_one_covers_all() {
+    let servers = Servers::default();
+    let make = |bytes| servers.device_on(serve_from_threads(Arc::new(MemoryDevice::new(bytes)), 2), 4);
+    check(make).await.unwrap_or_else(|failure| panic!("{failure}"));
+    let current: Mutex<Option<Arc<VolatileDevice>>> = Mutex::new(None);
+    let make = async |bytes| {
+        let below = VolatileDevice::new(bytes);
+        *current.lock().unwrap() = Some(below.clone());
+        servers.device_on(serve_from_threads(Arc::new(owned(below)), 2), 3).await
+    };
+    let crash = async |_: SharedDevice| {
+        let below = current.lock().unwrap().take().unwrap().crash();
+        servers.device_on(serve_from_threads(Arc::new(owned(below)), 2), 3).await
+    };
+    check_durability(make, crash).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_server_with_threads_stops_when_the_last_request_has_ended() {
+    let below = Arc::new(MemoryDevice::new(1 << 20));
+    let slow = DelayOptions { write: Duration::from_millis(100), ..DelayOptions::default() };
+    let served = serve_from_threads(Arc::new(DelayFilter::new(below.clone(), slow)), 3);
+    let devices = [served.device(1).await, served.device(1).await, served.device(1).await, served.device(1).await];
+    let begun = served.server.reader();
+    let writing: Vec<_> = (0..)
+        .zip(&devices)
+        .map(|(index, device)| {
+            let device = device.clone();
+            tokio::spawn(async move { write(&*device, index * 4096, Buffer::copy_of(&[7; 4096])).await })
+        })
+        .collect();
+    let all_begun = async {
+        while begun().1[0].figures().writes < 4 {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, all_begun).await.expect("all are begun in time");
+    assert_eq!(begun().0.connections, 4);
+    tokio::time::timeout(PATIENCE, served.server.stop()).await.expect("it stops in time").unwrap();
+    assert_eq!(begun().0.connections, 0);
+    assert_eq!(read(&*below, 0, 4 * 4096).await.unwrap()[..], [7; 4 * 4096]);
+    for written in writing {
+        // It was answered, or the connection ended first.
+        let _ = written.await.unwrap();
+    }
 }
 
 #[tokio::test]

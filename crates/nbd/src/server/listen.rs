@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use socket2::{Domain, SockAddr, Socket, Type};
-use tokio::net::{TcpListener, UnixListener};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
 use crate::error::{Error, ErrorKind};
 use crate::transport::{Transport, prepare};
@@ -123,19 +123,60 @@ impl Listener {
     }
 
     /// The next client, and a name for it.
-    pub async fn accept(&self) -> io::Result<(Transport, String)> {
+    pub async fn accept(&self) -> io::Result<(Accepted, String)> {
         match &self.socket {
             Socketed::Tcp(socket) => {
                 let (stream, peer) = socket.accept().await?;
                 prepare(&stream);
-                Ok((Box::new(stream), peer.to_string()))
+                Ok((Accepted::Tcp(stream), peer.to_string()))
             }
             Socketed::Unix(socket) => {
                 let (stream, _) = socket.accept().await?;
                 let process = stream.peer_cred().ok().and_then(|credentials| credentials.pid());
-                Ok((Box::new(stream), process.map_or("a local client".to_owned(), |pid| format!("process {pid}"))))
+                let name = process.map_or("a local client".to_owned(), |pid| format!("process {pid}"));
+                Ok((Accepted::Unix(stream), name))
             }
         }
+    }
+}
+
+/// A client in the runtime that accepted it.
+pub(super) enum Accepted {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl Accepted {
+    /// Its stream, in this runtime.
+    pub fn stay(self) -> Transport {
+        match self {
+            Accepted::Tcp(stream) => Box::new(stream),
+            Accepted::Unix(stream) => Box::new(stream),
+        }
+    }
+
+    /// Takes it out of this runtime, on its way to another one.
+    pub fn leave(self) -> io::Result<Moved> {
+        Ok(match self {
+            Accepted::Tcp(stream) => Moved::Tcp(stream.into_std()?),
+            Accepted::Unix(stream) => Moved::Unix(stream.into_std()?),
+        })
+    }
+}
+
+/// A client that no runtime has.
+pub(super) enum Moved {
+    Tcp(std::net::TcpStream),
+    Unix(BlockingStream),
+}
+
+impl Moved {
+    /// Its stream in the runtime that calls this.
+    pub fn arrive(self) -> io::Result<Transport> {
+        Ok(match self {
+            Moved::Tcp(stream) => Box::new(TcpStream::from_std(stream)?),
+            Moved::Unix(stream) => Box::new(UnixStream::from_std(stream)?),
+        })
     }
 }
 

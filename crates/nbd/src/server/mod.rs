@@ -13,6 +13,7 @@
 //! | `ranges` | locks for parts of blocks |
 //! | `connection` | one connection: reading, executing, replying |
 //! | `listen` | where the server listens |
+//! | `threads` | threads that share the connections |
 
 mod command;
 mod connection;
@@ -21,6 +22,7 @@ mod export;
 pub(crate) mod handshake;
 mod listen;
 mod ranges;
+mod threads;
 
 pub(crate) use command::check;
 
@@ -37,8 +39,9 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use self::listen::Listener;
+use self::threads::Threads;
 use crate::error::Error;
-use crate::limits::{CONNECTIONS_MAX, SERVER_BYTES_MAX, STOP_TIME_MAX};
+use crate::limits::{CONNECTIONS_MAX, SERVER_BYTES_MAX, STOP_TIME_MAX, THREADS_MAX};
 use crate::transport::Transport;
 
 pub use export::{Export, ExportFigures, ExportSource, Exports, Missing};
@@ -59,11 +62,20 @@ pub struct ServerOptions {
     pub tls: Option<ServerTls>,
     /// Listens beyond this machine without TLS.
     pub insecure: bool,
+    /// How many threads of the server's own share the connections of each address; with 0 they are all served in the
+    /// runtime that starts the server, as devices need that belong to it. At most [`THREADS_MAX`].
+    pub threads: usize,
 }
 
 impl Default for ServerOptions {
     fn default() -> ServerOptions {
-        ServerOptions { connections_max: CONNECTIONS_MAX, bytes_max: SERVER_BYTES_MAX, tls: None, insecure: false }
+        ServerOptions {
+            connections_max: CONNECTIONS_MAX,
+            bytes_max: SERVER_BYTES_MAX,
+            tls: None,
+            insecure: false,
+            threads: 0,
+        }
     }
 }
 
@@ -145,9 +157,11 @@ impl Server {
         });
         let listeners = listen.iter().map(Listener::bind).collect::<Result<Vec<_>, _>>()?;
         let addresses = listeners.iter().map(|listener| listener.address().clone()).collect();
+        let count = shared.options.threads.min(THREADS_MAX);
         let mut tasks = JoinSet::new();
         for listener in listeners {
-            tasks.spawn(accept(listener, shared.clone()));
+            let threads = if count == 0 { None } else { Some(Threads::start(count, &shared)?) };
+            tasks.spawn(accept(listener, threads, shared.clone()));
         }
         Ok(Server { shared, addresses, tasks })
     }
@@ -221,7 +235,7 @@ impl Shared {
 }
 
 /// Accepts connections and owns them.
-async fn accept(listener: Listener, shared: Arc<Shared>) {
+async fn accept(listener: Listener, threads: Option<Threads>, shared: Arc<Shared>) {
     static ACCEPT_FAILED: Throttle = Throttle::every(Duration::from_secs(60));
     static TURNED_AWAY: Throttle = Throttle::every(Duration::from_secs(60));
     let mut connections = JoinSet::new();
@@ -246,22 +260,44 @@ async fn accept(listener: Listener, shared: Arc<Shared>) {
             continue;
         }
         shared.accepted.fetch_add(1, Ordering::Relaxed);
-        let shared = shared.clone();
-        connections.spawn(async move {
-            serve(stream, peer, &shared).await;
-            shared.connections.fetch_sub(1, Ordering::Relaxed);
-        });
+        match &threads {
+            None => {
+                let shared = shared.clone();
+                connections.spawn(async move { serve_and_count(Ok(stream.stay()), peer, &shared).await });
+            }
+            Some(threads) => match stream.leave() {
+                Ok(stream) => threads.serve(stream, peer).await,
+                Err(error) => serve_and_count(Err(error), peer, &shared).await,
+            },
+        }
     }
     // The file of a Unix socket goes while it still listens.
     drop(listener);
     while connections.join_next().await.is_some() {}
+    if let Some(threads) = threads {
+        threads.end().await;
+    }
+}
+
+/// Serves a connection that was counted when it was accepted.
+async fn serve_and_count(stream: std::io::Result<Transport>, peer: String, shared: &Arc<Shared>) {
+    match stream {
+        Ok(stream) => serve(stream, peer, shared).await,
+        Err(error) => break_off(&peer, &format!("its socket cannot be used: {error}"), shared),
+    }
+    shared.connections.fetch_sub(1, Ordering::Relaxed);
 }
 
 async fn serve(stream: Transport, peer: String, shared: &Arc<Shared>) {
-    static BROKEN: Throttle = Throttle::every(Duration::from_secs(1));
     if let Err(reason) = connection::converse(stream, shared).await {
-        shared.broken.fetch_add(1, Ordering::Relaxed);
-        BROKEN.write(Level::Warning, "nbd", format_args!("{peer}: {reason}"));
-        *shared.reason() = Some(format!("{peer}: {reason}"));
+        break_off(&peer, &reason, shared);
     }
+}
+
+/// Counts a connection that has ended for a fault of the client or of the network, and says why.
+fn break_off(peer: &str, reason: &str, shared: &Shared) {
+    static BROKEN: Throttle = Throttle::every(Duration::from_secs(1));
+    shared.broken.fetch_add(1, Ordering::Relaxed);
+    BROKEN.write(Level::Warning, "nbd", format_args!("{peer}: {reason}"));
+    *shared.reason() = Some(format!("{peer}: {reason}"));
 }

@@ -22,12 +22,23 @@ pub struct Served {
 
 /// Serves a device.
 pub fn serve(device: SharedDevice, read_only: bool) -> Served {
+    serve_with(device, read_only, ServerOptions::default())
+}
+
+/// Serves a device from so many threads of the server's own.
+pub fn serve_from_threads(device: SharedDevice, threads: usize) -> Served {
+    let mut options = ServerOptions::default();
+    options.threads = threads;
+    serve_with(device, false, options)
+}
+
+fn serve_with(device: SharedDevice, read_only: bool, options: ServerOptions) -> Served {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let name = format!("nectary-nbd-{}-{}.sock", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
     let socket = std::env::temp_dir().join(name);
     let export = Export::new("disk", "a disk for tests", device, read_only).unwrap();
     let exports = Exports::new(vec![export]).unwrap();
-    let server = Server::start(&[Listen::Unix(socket.clone())], exports, ServerOptions::default()).unwrap();
+    let server = Server::start(&[Listen::Unix(socket.clone())], exports, options).unwrap();
     Served { server, socket }
 }
 

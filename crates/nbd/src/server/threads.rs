@@ -1,0 +1,91 @@
+//! Threads that serve connections, each with a runtime of one thread.
+//!
+//! Owns: which thread gets a connection (the one with the fewest), and the end of the threads. A connection stays on
+//! its thread: what reads its requests and what writes its replies wake each other without another processor. Promises:
+//! when [`Threads::end`] returns, all connections have ended and all threads are gone. Leaves to others: accepting, and
+//! what a connection does.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+
+use super::listen::Moved;
+use super::{Shared, serve_and_count};
+use crate::error::Error;
+use crate::limits::CONNECTIONS_MAX;
+
+/// Some threads.
+pub(super) struct Threads {
+    list: Vec<Thread>,
+    /// Ends when each thread has dropped its sender.
+    ended: mpsc::Receiver<()>,
+}
+
+struct Thread {
+    connections: mpsc::Sender<(Moved, String)>,
+    /// Connections that it has.
+    count: Arc<AtomicUsize>,
+    handle: JoinHandle<()>,
+}
+
+impl Threads {
+    /// Starts `count` threads. *Errors*: there are no more threads.
+    pub fn start(count: usize, shared: &Arc<Shared>) -> Result<Threads, Error> {
+        let failed = |error: std::io::Error| Error::from_io(&error, "the server", "cannot start a thread");
+        let (running, ended) = mpsc::channel(1);
+        let mut list = Vec::with_capacity(count);
+        for index in 0..count {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
+            let (connections, queue) = mpsc::channel(CONNECTIONS_MAX);
+            let count = Arc::new(AtomicUsize::new(0));
+            let (shared, counted, running) = (shared.clone(), count.clone(), running.clone());
+            let thread = std::thread::Builder::new().name(format!("nbd-{index}"));
+            let handle = thread.spawn(move || {
+                runtime.block_on(serve_all(queue, &counted, &shared));
+                drop((runtime, running));
+            });
+            list.push(Thread { connections, count, handle: handle.map_err(failed)? });
+        }
+        Ok(Threads { list, ended })
+    }
+
+    /// Gives a connection to the thread with the fewest; waits if that has too many to begin with.
+    pub async fn serve(&self, stream: Moved, peer: String) {
+        let Some(thread) = self.list.iter().min_by_key(|thread| thread.count.load(Ordering::Relaxed)) else { return };
+        thread.count.fetch_add(1, Ordering::Relaxed);
+        // A thread ends only when this is dropped, or with a panic, and then the connection ends too.
+        let _ = thread.connections.send((stream, peer)).await;
+    }
+
+    /// Waits for the last connection of each, and for the threads.
+    pub async fn end(mut self) {
+        let handles: Vec<_> = self.list.drain(..).map(|thread| thread.handle).collect();
+        while self.ended.recv().await.is_some() {}
+        // They have nothing left to do.
+        for handle in handles {
+            let _ = handle.join();
+        }
+    }
+}
+
+async fn serve_all(mut queue: mpsc::Receiver<(Moved, String)>, count: &Arc<AtomicUsize>, shared: &Arc<Shared>) {
+    let mut connections = JoinSet::new();
+    loop {
+        let (stream, peer) = tokio::select! {
+            Some(_) = connections.join_next() => continue,
+            next = queue.recv() => match next {
+                Some(next) => next,
+                None => break,
+            },
+        };
+        let (shared, count) = (shared.clone(), count.clone());
+        connections.spawn(async move {
+            serve_and_count(stream.arrive(), peer, &shared).await;
+            count.fetch_sub(1, Ordering::Relaxed);
+        });
+    }
+    while connections.join_next().await.is_some() {}
+}
