@@ -138,7 +138,12 @@ fn show(setup: &Setup) -> Result<(Tree, Recorded), Error> {
         memory_for(&setup.policy, setup.blocks)?
     };
     let cache = options(&setup.policy, memory_bytes);
-    let tree = Tree::start(TreeOptions { source: setup.source.clone(), directory: setup.directory.clone(), cache, is_exclusive: false })?;
+    let tree = Tree::start(TreeOptions {
+        source: setup.source.clone(),
+        directory: setup.directory.clone(),
+        cache,
+        is_exclusive: false,
+    })?;
     tree.set_streams_by_session(setup.by_session);
     let references = Recorded::default();
     if setup.record.is_some() {

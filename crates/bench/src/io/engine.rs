@@ -238,7 +238,12 @@ fn uring(job: &Job, streams: &[Arc<Stream>]) -> Result<(Vec<Done>, f64), Error> 
 
 /// Opens the device of each stream; streams on the same file or disk share it.
 async fn open_devices(job: &Job) -> Result<Vec<SharedDevice>, Error> {
-    let options = OpenOptions { create_bytes: None, engine: BlockEngine::Uring, direct: job.mode.is_direct() };
+    let options = OpenOptions {
+        create_bytes: None,
+        engine: BlockEngine::Uring,
+        direct: job.mode.is_direct(),
+        ..OpenOptions::default()
+    };
     let mut devices: Vec<SharedDevice> = Vec::new();
     for (number, place) in job.places.iter().enumerate() {
         let same = job.places[..number].iter().position(|other| other.path == place.path);

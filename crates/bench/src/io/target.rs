@@ -126,7 +126,8 @@ impl Target {
 fn probe(path: &Path, kind: Kind) -> Result<u64, Error> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Error::failed("starting a runtime", error))?;
-    let options = OpenOptions { create_bytes: None, engine: BlockEngine::Posix, direct: true };
+    let options =
+        OpenOptions { create_bytes: None, engine: BlockEngine::Posix, direct: true, ..OpenOptions::default() };
     let device = runtime.block_on(async {
         match kind {
             Kind::Device => FileDevice::open_disk(path, &options).await,
