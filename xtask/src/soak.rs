@@ -412,7 +412,7 @@ fn new_seed() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |elapsed| u64::from(elapsed.subsec_micros()))
 }
 
-/// The seed of a round: SplitMix64 of both, below a thousand million.
+/// The seed of a round: SplitMix64 of the soak's seed and the round, below a thousand million.
 fn derive(seed: u64, round: u64) -> u64 {
     let mut z = seed.wrapping_add((round + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

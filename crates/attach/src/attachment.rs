@@ -68,7 +68,7 @@ pub struct Attachment {
     refused: Vec<String>,
 }
 
-/// The serving thread's message when it is ready.
+/// The message that the serving thread sends when it is ready.
 type Ready = Result<(Mount, SharedDevice), Error>;
 
 impl Attachment {
@@ -77,7 +77,7 @@ impl Attachment {
     /// The calling thread, and all threads that it starts later, are prepared for serving a disk. The memory of the
     /// whole process is locked, and its heap no longer shrinks.
     ///
-    /// *Errors*: what this machine lacks, or what the device reports.
+    /// *Errors*: a missing feature of this machine, or those of the device.
     pub fn start(registry: Registry, spec: &str, options: Options) -> Result<Attachment, Error> {
         // Report missing parts before a file is created or a disk is opened.
         let channel = Channel::open(false)?;
@@ -146,7 +146,7 @@ impl Attachment {
         self.counters.read()
     }
 
-    /// The figures of the device and those below it, while it is open.
+    /// The figures of the device and of those below it; empty once it is closed.
     pub fn device_figures(&self) -> Vec<nectary_block::Figures> {
         self.device.upgrade().map(|device| device.figures()).unwrap_or_default()
     }
@@ -173,7 +173,7 @@ impl Attachment {
         &self.refused
     }
 
-    /// A watch that turns true when serving has ended, for any reason.
+    /// A watch channel that becomes true when serving has ended, for any reason.
     pub fn ended(&self) -> watch::Receiver<bool> {
         self.ended.clone()
     }

@@ -1,4 +1,4 @@
-//! A device of any SPEC as a block device of the kernel: a FUSE block file with a loop device on it.
+//! Makes a device of any SPEC a block device of the kernel: a FUSE file with a loop device on it.
 //!
 //! Owns: the hidden mount, the loop that serves its requests, the loop device, and the leftovers of a crash. Promises:
 //! when a flush is answered, the device has flushed the data; no request is answered from a cache in this crate; no
@@ -6,8 +6,8 @@
 //! command line.
 //!
 //! The layers: `/dev/loopN` → loop device, direct I/O → one FUSE file in a mount that is attached nowhere → this
-//! process → [`BlockDevice`](nectary_block::BlockDevice). The FUSE file turns whatever the SPEC names into a file of
-//! the kernel's; the loop device turns the file into a disk, with a queue, flushes and discards.
+//! process → [`BlockDevice`](nectary_block::BlockDevice). The FUSE file makes the device of the SPEC a file in the
+//! kernel; the loop device makes that file a disk, with a queue, flushes and discards.
 
 mod attachment;
 mod counters;

@@ -198,7 +198,7 @@ fn clear(device: &File) -> io::Result<()> {
     Ok(())
 }
 
-/// The loop devices that have a file now, each with its name.
+/// The loop devices that are in use, each with its name.
 pub(crate) fn named() -> Vec<(PathBuf, String)> {
     let Ok(entries) = fs::read_dir("/sys/block") else { return Vec::new() };
     let bound = entries.flatten().filter(|entry| entry.path().join("loop/backing_file").exists());
@@ -274,7 +274,7 @@ fn mounts_in(text: &str, number: &str, name: &str) -> Vec<String> {
     places
 }
 
-/// Undoes the octal escapes of the kernel's lists.
+/// Replaces the octal escapes in the kernel's lists.
 pub(crate) fn unescape(text: &str) -> String {
     text.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\")
 }

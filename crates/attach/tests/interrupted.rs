@@ -25,7 +25,7 @@ const VALID: Duration = Duration::from_secs(3600);
 const FILE: u64 = 2;
 const FILE_BYTES: u64 = 64 << 10;
 
-/// A file system with one file, whose reads wait for a gate.
+/// A file system with one file, whose reads wait until a gate is open.
 #[derive(Default)]
 struct Slow {
     gate: Mutex<Gate>,
@@ -45,7 +45,7 @@ impl Slow {
         Attributes { number: node, size, mode, links: 1, block_bytes: 4096, ..Attributes::default() }
     }
 
-    /// Waits until reads are held.
+    /// Waits until a read is held back.
     fn wait_held(&self) {
         let gate = self.gate.lock().unwrap();
         let waited = self.changed.wait_timeout_while(gate, LIMIT, |gate| gate.held.is_empty()).unwrap();

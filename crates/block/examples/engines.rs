@@ -1,7 +1,7 @@
 //! Measures random direct reads and writes by both engines: `cargo run --release -p nectary-block --example engines --
 //! PATH`.
 //!
-//! Prints operations a second for each engine, size and number of operations in flight, on one thread. The file is
+//! Prints operations per second for each engine, size and number of operations in flight, on one thread. The file is
 //! created if it is absent, and is not removed.
 
 use std::error::Error;
@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 const FILE_BYTES: u64 = 1 << 30;
 const ROUND: Duration = Duration::from_secs(2);
 
-/// Keeps `depth` operations in flight until the round is over; gives operations a second.
+/// Keeps `depth` operations in flight until the round is over; returns operations per second.
 async fn measure(device: &SharedDevice, depth: u64, bytes: usize, is_write: bool) -> Result<f64, Box<dyn Error>> {
     let (began, mut tasks) = (Instant::now(), JoinSet::new());
     for lane in 0..depth {

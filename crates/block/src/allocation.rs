@@ -1,8 +1,8 @@
-//! Building the answer to "what is mapped in this range": in order, without gaps, bounded.
+//! Builds the list of the mapped parts of a range: in order, without gaps, and bounded.
 
 use crate::device::Extent;
 
-/// The most extents that one answer lists; the rest is reported as one mapped extent.
+/// How many extents one answer lists at most; the rest is reported as one mapped extent.
 pub const EXTENTS_MAX: usize = 65536;
 
 /// Collects mapped ranges in ascending order and fills the gaps between them.
@@ -24,7 +24,7 @@ impl ExtentList {
         self.push(offset + length, true);
     }
 
-    /// Whether only the closing extent still fits.
+    /// Whether there is room only for the last extent.
     pub fn is_full(&self) -> bool {
         self.extents.len() + 2 >= EXTENTS_MAX
     }

@@ -18,14 +18,14 @@ use std::ptr::NonNull;
 
 use bytes::Bytes;
 
-/// The alignment of every [`Buffer`], in bytes: enough for `O_DIRECT` on every device of today.
+/// The alignment of every [`Buffer`], in bytes: enough for `O_DIRECT` on all current devices.
 pub const BUFFER_ALIGNMENT: usize = 4096;
 
-/// The size of a huge page, and the least length of buffers on huge pages, in bytes.
+/// The size of a huge page, and the minimum length of buffers on huge pages, in bytes.
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 /// The longest buffer that is kept for another read, in bytes.
 const SPARE_BUFFER_BYTES_MAX: usize = 64 << 10;
-/// The most that each thread keeps, in bytes.
+/// How much memory each thread keeps at most, in bytes.
 const SPARE_BYTES_MAX: usize = 256 << 10;
 
 /// Requests huge pages for memory that was not written yet; filling it then takes one page fault per 2 MiB.
@@ -100,7 +100,7 @@ impl Buffer {
         Some(start)
     }
 
-    /// A buffer to read into: it holds zeros or what an earlier buffer of this thread held. *Cost*: mostly no
+    /// A buffer to read into: it has zeros or the contents of an earlier buffer of this thread. *Cost*: mostly no
     /// allocation.
     pub fn recycled(length: usize) -> Buffer {
         let capacity = length.max(1).next_multiple_of(BUFFER_ALIGNMENT);

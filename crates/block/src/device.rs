@@ -1,14 +1,14 @@
-//! The block device: the one interface of floor 0.
+//! The block device: the interface of all devices and filters.
 //!
 //! # Contract
-//! 1. *Ownership*: an operation owns its buffers from the call until it completes, also when its future is dropped.
+//! 1. *Ownership*: an operation owns its buffers from the call until it completes, even if its future is dropped.
 //!    Dropping the future of a read or a write cancels the wait; the operation may still happen.
 //! 2. *Alignment*: `offset` and every buffer's length are multiples of [`Geometry::block_bytes`]. A misaligned
 //!    operation, or one that leaves the device, fails with [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) and
 //!    changes nothing. So does an operation with more than [`BUFFERS_MAX`](crate::BUFFERS_MAX) buffers or
 //!    [`OPERATION_BYTES_MAX`](crate::OPERATION_BYTES_MAX) bytes.
-//! 3. *Atomicity*: none is promised above [`Geometry::atomic_bytes`]. A failed or interrupted write leaves any mix of
-//!    old and new at that granularity.
+//! 3. *Atomicity*: only units of [`Geometry::atomic_bytes`] are atomic. After a failed or interrupted write, each unit
+//!    is old or new, in any mix.
 //! 4. *Order*: operations in flight at the same time may take effect in any order. An operation that begins after
 //!    another one completed sees the effect of that one, on every handle.
 //! 5. *Durability*: a completed write survives [`Geometry::write_survives`]. A completed flush covers every write that
@@ -23,7 +23,7 @@
 //!    [`ErrorKind::TimedOut`](crate::ErrorKind::TimedOut) and changes nothing. If it passes later, only the wait ends,
 //!    and the operation may still happen.
 //!
-//! One conformance test (`nectary_block::conformance`) checks all of this on every device and filter.
+//! A conformance test (`nectary_block::conformance`) checks this contract on every device and filter.
 //!
 //! *Circle*: a request consists of this file's types; `zero_quickly` here checks a request before it refuses it.
 
@@ -55,7 +55,7 @@ pub enum Survives {
     Process,
     /// A crash of this host's kernel.
     Host,
-    /// A crash of this host's kernel, or the loss of one donor of memory; not of both at once.
+    /// A crash of this host's kernel, or the loss of one donor of memory, but not both at once.
     Donor,
     /// A crash of this host's kernel together with the loss of one donor of memory.
     HostAndDonor,
@@ -72,9 +72,9 @@ pub struct Geometry {
     pub block_bytes: u32,
     /// The unit that a crash never tears, in bytes (512 for most disks).
     pub atomic_bytes: u32,
-    /// The read size beyond which more does not help, in bytes.
+    /// The size above which reads are not faster per byte, in bytes.
     pub read_bytes_preferred: u32,
-    /// The write size beyond which more does not help, in bytes.
+    /// The size above which writes are not faster per byte, in bytes.
     pub write_bytes_preferred: u32,
     /// The event that a completed write survives.
     pub write_survives: Survives,
@@ -91,7 +91,8 @@ pub struct Stream(pub u32);
 pub struct Context {
     /// The origin of this access.
     pub stream: Stream,
-    /// When the caller gives up; the operation then fails with [`ErrorKind::TimedOut`](crate::ErrorKind::TimedOut).
+    /// The time at which the caller gives up; the operation then fails with
+    /// [`ErrorKind::TimedOut`](crate::ErrorKind::TimedOut).
     pub deadline: Option<Instant>,
 }
 
@@ -133,7 +134,7 @@ pub trait BlockDevice: Send + Sync + 'static {
     /// Makes every write completed before this call survive [`Geometry::flush_survives`].
     fn flush(&self, context: Context) -> IoFuture<()>;
 
-    /// Tells the device that a range is not needed; a hint.
+    /// Tells the device that a range is not needed; the device may ignore it.
     fn discard(&self, offset: u64, length: u64, context: Context) -> IoFuture<()>;
 
     /// Makes a range read as zeroes.
@@ -183,7 +184,7 @@ pub async fn read(device: &dyn BlockDevice, offset: u64, length: usize) -> Resul
     Ok(buffers.pop().expect("a read gives its buffers back"))
 }
 
-/// Writes one buffer at `offset` and gives it back.
+/// Writes one buffer at `offset` and returns it.
 pub async fn write(device: &dyn BlockDevice, offset: u64, buffer: Buffer) -> Result<Buffer, Error> {
     let mut buffers = device.write_at(offset, vec![buffer], WriteFlags::default(), Context::default()).await?;
     Ok(buffers.pop().expect("a write gives its buffers back"))

@@ -7,7 +7,7 @@ use std::fmt;
 /// The kind of failure; each kind has its own remedy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ErrorKind {
-    /// The device, file or host named is not there.
+    /// The named device, file or host does not exist.
     Absent,
     /// Another process has it open.
     Busy,
@@ -15,7 +15,7 @@ pub enum ErrorKind {
     Invalid,
     /// The device cannot do this.
     Unsupported,
-    /// No room is left under the device.
+    /// There is no room left for the device.
     Full,
     /// The deadline passed before the device answered.
     TimedOut,
@@ -57,7 +57,7 @@ pub enum Operation {
     Discard,
     /// A write of zeroes.
     WriteZeroes,
-    /// A question about allocated ranges.
+    /// A query of allocated ranges.
     Allocation,
     /// A growth of the device.
     Grow,

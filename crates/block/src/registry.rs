@@ -125,7 +125,7 @@ impl Registry {
         constructor(self.taken_apart(name, rest, list, spec.position, source, options))
     }
 
-    /// Takes the SPEC `name(…)` apart, for a command about devices of one kind; opens nothing.
+    /// Parses the SPEC `name(…)`, for a command about devices of one kind; opens nothing.
     ///
     /// *Errors*: [`ErrorKind::Invalid`] with the position of the mistake, also for a SPEC with another name.
     pub fn arguments(&self, spec: &str, name: &str, options: &OpenOptions) -> Result<Arguments, Error> {
@@ -219,7 +219,8 @@ impl Arguments {
         Ok(devices)
     }
 
-    /// Takes the texts of all arguments that are not `key=value`, for names that are no devices, such as `host:7070`.
+    /// Takes the texts of all arguments that are not `key=value`, if they are names instead of devices, such as
+    /// `host:7070`.
     ///
     /// *Errors*: one of them has parentheses.
     pub fn texts(&mut self) -> Result<Vec<String>, Error> {

@@ -1,4 +1,4 @@
-//! The checks of every device before it touches anything, and the limits of one request.
+//! The checks that every device makes before an operation, and the limits of one request.
 //!
 //! Owns: [`Request`], and the checks of the contract's second clause and of the deadline, so that all devices refuse
 //! the same requests with the same words.
@@ -9,10 +9,10 @@ use crate::buffer::Buffer;
 use crate::device::{Context, Geometry, IoFuture};
 use crate::error::{Error, ErrorKind, Operation};
 
-/// The most buffers one read or write may carry (the kernel's limit on a vector).
+/// How many buffers one read or write may have (the kernel's limit on a vector).
 pub const BUFFERS_MAX: usize = 1024;
 
-/// The most bytes one read or write may carry.
+/// How many bytes one read or write may have.
 pub const OPERATION_BYTES_MAX: u64 = 1 << 30;
 
 /// The parameters of an operation, before they are checked.

@@ -1,4 +1,4 @@
-//! The contents of a device at one moment, cheap to copy and to change a little.
+//! The contents of a device at one moment; copies and small changes are cheap.
 //!
 //! Owns: pages that copies share until one of them writes. Made for tests that derive many images from one: a copy
 //! copies only its table of pages, a change copies only the pages that it changes.

@@ -1,4 +1,4 @@
-//! The cache as its users call it.
+//! The calls of the cache.
 //!
 //! Owns: the handle, the checks of a request, and closing. Promises: an operation continues when its future is dropped,
 //! and no call blocks the thread. Leaves to others: what happens to a block.
@@ -357,7 +357,7 @@ impl BufferCache {
         files
     }
 
-    /// Flushes all files, and says which could not be; see [`flush`](Self::flush).
+    /// Flushes all files, and returns the files that could not be flushed; see [`flush`](Self::flush).
     pub async fn flush_all(&self) -> Vec<(FileId, Error)> {
         let mut failed = Vec::new();
         for file in self.files() {

@@ -143,7 +143,7 @@ impl BlockDevice for CacheDevice {
         let mut filling = Filling { buffers, index: 0, position: 0 };
         let window = READ_BLOCKS_MAX as u64 * self.cache.block_bytes() as u64;
         let end = offset + request.length;
-        // A window ends at the end of a block.
+        // A window is a whole number of blocks.
         let next = move |at: u64| ((at / window + 1) * window).min(end);
         if next(offset) == end
             && let Some(pieces) = self.cache.try_read(self.file, offset, request.length, context)

@@ -28,7 +28,7 @@ const WRITE_BACK_BYTES_MAX: u64 = 1 << 20;
 /// The share of memory for remembered references, as a divisor, and its limit in bytes.
 const HISTORY_DIVISOR: u64 = 64;
 const HISTORY_BYTES_MAX: u64 = 4 << 20;
-/// What a block costs in the buffer's own tables and in the shadow LRU, in bytes.
+/// The memory per block of the buffer's own tables and the shadow LRU, in bytes.
 const TABLE_BYTES: u64 = 512;
 
 /// What happens to writes.
@@ -134,7 +134,7 @@ impl Options {
         Ok(())
     }
 
-    /// The whole cost of a block, in bytes.
+    /// The memory of a block with its tables, in bytes.
     fn frame_bytes(&self) -> u64 {
         u64::from(self.block_bytes) + TABLE_BYTES + policy_bytes(&self.policy)
     }
@@ -186,7 +186,7 @@ impl Options {
     }
 }
 
-/// The cost of a policy's tables for each block, in bytes.
+/// The memory of a policy's tables per block, in bytes.
 fn policy_bytes(policy: &str) -> u64 {
     match policy {
         "adaptive" => 2048,

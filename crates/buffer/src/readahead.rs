@@ -12,7 +12,7 @@ use nectary_block::Stream;
 use crate::names::id_of;
 use crate::state::State;
 
-/// The number of consecutive blocks that make a sequential stream.
+/// A stream is sequential after this many consecutive blocks.
 const RUN_MIN: u32 = 4;
 /// A waiting block may be dropped once this many times the bound were read ahead after it.
 const STALE_AFTER: u64 = 4;
@@ -46,7 +46,7 @@ impl State {
         has..until
     }
 
-    /// Takes a place for a block that is to be read ahead; `None` if too many wait.
+    /// Takes a place for a block that will be read ahead; `None` if too many blocks wait.
     pub fn ahead_place(&mut self) -> Option<u64> {
         let most = self.budget.ahead_max;
         while self.ahead.waiting >= most {

@@ -42,7 +42,8 @@ pub trait Source: Send + Sync + 'static {
 pub struct DeviceSource(SharedDevice);
 
 impl DeviceSource {
-    /// Makes a device a source. Offsets and lengths of writes, discards and zeroings must be multiples of its block.
+    /// Makes a device a source. Offsets and lengths of writes, discards and zeroings must be multiples of the device's
+    /// block size.
     pub fn new(device: SharedDevice) -> DeviceSource {
         DeviceSource(device)
     }

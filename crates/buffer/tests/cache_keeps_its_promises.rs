@@ -11,7 +11,7 @@ use nectary_block::{
 };
 use nectary_buffer::{BufferCache, DeviceSource, FileId, Mode, Options, STREAMS_MAX, region_stream};
 
-/// A device whose operations wait for a gate, can be made to fail by block, and are counted.
+/// A device whose operations wait until a gate is open, can be made to fail by block, and are counted.
 struct Gate {
     inner: SharedDevice,
     is_open: tokio::sync::watch::Sender<bool>,
@@ -122,7 +122,7 @@ async fn after_a_failed_write_back_every_block_stays_readable_and_counted_and_th
     for block in 0..5 {
         put(&cache, file, block, 10 + block as u8).await.unwrap();
     }
-    // Old enough for the background.
+    // Wait until the blocks are old enough for the background task.
     tokio::time::sleep(Duration::from_secs(20)).await;
     let stats = cache.stats();
     assert!(stats.write_back_errors > 0 && stats.unwritten_bytes >= 8192, "{stats:?}");

@@ -45,7 +45,7 @@ async fn pinned_block_stays_whatever_is_read_and_pins_take_no_memory_that_others
         let after = cache.stats();
         assert_eq!((after.hits - before.hits, after.misses - before.misses), (50, 0), "{policy}");
         assert_eq!(after.source_reads, before.source_reads, "{policy}");
-        // A change underneath drops the blocks; the range stays pinned.
+        // A change by others drops the blocks; the range stays pinned.
         cache.invalidate(file, 0, u64::MAX);
         assert_eq!(cache.holding(file, 0, u64::MAX, 10).unwrap().cached_bytes, 0, "{policy}");
         read(&cache, file, (100..150).chain(0..8000)).await;

@@ -466,7 +466,7 @@ impl Disk {
         self.run(tool[0], &[&tool[1..], &[&device]].concat())
     }
 
-    /// The faults that the file system's own checker finds.
+    /// The problem that the file system's own checker finds, if any.
     fn check(&self) -> Option<String> {
         self.tool(self.system.check()).err().map(|error| error.to_string())
     }

@@ -89,7 +89,7 @@ impl Filled {
                     false => checked.misses += 1,
                 },
                 Err(Failure::Truncated { response, .. }) if whole.starts_with(&response.body) => checked.cut += 1,
-                // A reset may overtake bytes sent before it.
+                // A reset may arrive before bytes that were sent earlier.
                 Err(Failure::Connection(_)) => checked.cut += 1,
                 _ => checked.wrong += 1,
             }

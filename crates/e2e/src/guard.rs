@@ -40,7 +40,7 @@ impl Process {
         self.child.id()
     }
 
-    /// When the process was started (just before the exec).
+    /// The time at which the process was started, just before the exec.
     pub fn started(&self) -> Instant {
         self.started
     }

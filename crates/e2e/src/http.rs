@@ -21,7 +21,7 @@ pub enum Failure {
     Truncated {
         /// The head of the answer.
         response: Box<Response>,
-        /// The length that the framing promised, if it did.
+        /// The length that the framing announced, if any.
         expected: Option<u64>,
     },
     /// The answer is not HTTP.

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
 
-/// Finds the binary: `NECTARY_BIN`, else `nectary` in the target directory that this program was built into.
+/// Finds the binary: `NECTARY_BIN`, else `nectary` in this program's target directory.
 pub fn binary() -> Result<PathBuf> {
     if let Some(path) = std::env::var_os("NECTARY_BIN") {
         return Ok(PathBuf::from(path));

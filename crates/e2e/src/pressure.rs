@@ -95,7 +95,7 @@ pub struct Outcome {
     pub errors: Vec<String>,
     /// The counters of the store at the end.
     pub counts: Value,
-    /// Memory at the end, in bytes: by purpose, as the store reports it, and in total, as the kernel does.
+    /// Memory at the end, in bytes: by purpose, from the store's report, and in total, from the kernel.
     pub accounted: Vec<(&'static str, u64)>,
 }
 

@@ -126,7 +126,7 @@ impl Ring {
         self.append_anew();
     }
 
-    /// Appends the objects hit in the segment that is dropped next, or next but one.
+    /// Appends again the objects that were hit in the segment that is dropped next, or next but one.
     fn append_anew(&mut self) {
         let ahead = if self.segments.len() < 8 { 1 } else { 2 };
         let next = (self.open + ahead) % self.segments.len();

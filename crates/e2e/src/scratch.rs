@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
-/// A directory that is removed with everything in it when it is dropped, unless `NECTARY_E2E_KEEP` is set.
+/// A directory that is removed with its contents when this value is dropped, unless `NECTARY_E2E_KEEP` is set.
 #[derive(Debug)]
 pub struct Scratch {
     path: PathBuf,

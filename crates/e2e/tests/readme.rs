@@ -4,7 +4,7 @@
 //! files, the built program, a free port and a local origin. A command's output is compared with the README's, except
 //! for numbers. Leaves to others: `make test`, which runs this, and commands outside of `sh` and `console` blocks.
 //!
-//! Everything runs in a process namespace that ends with the test, so the README may say `pkill`.
+//! Everything runs in a process namespace that ends with the test, so the README's `pkill` affects nothing else.
 
 use anyhow::{Context, Result, bail};
 use nectary_e2e::content;

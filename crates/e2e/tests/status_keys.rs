@@ -12,7 +12,7 @@ const KNOWN: &str = include_str!("golden/status_keys.txt");
 /// The path of the proxy's own counters, each of which must be known; other parts of the status may get new keys.
 const COUNTERS: &str = "detail/requests/";
 
-/// Every key of a value as a path; keys of a list's elements are below `[]`.
+/// Collects every key of a value as a path; keys of a list's elements are below `[]`.
 fn keys(value: &Value, path: &str, found: &mut BTreeSet<String>) {
     match value {
         Value::Object(members) => members.iter().for_each(|(name, value)| {

@@ -83,7 +83,7 @@ impl Channel {
         }
     }
 
-    /// Writes an answer; it never waits for the kernel. `error` is 0 or the number of an error, below zero.
+    /// Writes an answer; never waits for the kernel. `error` is 0 or a negative error number.
     ///
     /// *Errors*: the kernel's, except if no process waits for the answer any more.
     pub(crate) fn answer(&self, unique: u64, error: i32, parts: &[IoSlice<'_>]) -> io::Result<()> {

@@ -39,7 +39,7 @@ const REQUEST_BYTES_MAX: usize = 256 << 20;
 /// disk. It must not wait for another request, for example for a lock that another request releases: instead, it keeps
 /// the [`Reply`] and answers later.
 pub trait FileSystem: Send + Sync + 'static {
-    /// The features that it wants from the kernel.
+    /// The features that the file system requests from the kernel.
     fn wishes(&self) -> Wishes {
         Wishes::default()
     }
@@ -72,7 +72,7 @@ pub trait FileSystem: Send + Sync + 'static {
 pub struct Limits {
     /// The data of one request. *Units*: bytes; rounded to pages, and to what the kernel allows.
     pub request_bytes: usize,
-    /// The unit of memory for writes: a small write takes one. *Units*: bytes.
+    /// The unit of memory for writes: a small write uses one unit. *Units*: bytes.
     pub unit_bytes: usize,
     /// Memory for writes in flight, in addition to that of one request per worker. *Units*: bytes.
     pub write_bytes: usize,
@@ -188,7 +188,7 @@ impl Worker {
         block_on(self.prepare());
     }
 
-    /// Reads a request and hands it over. On a descriptor that blocks it waits for one.
+    /// Reads a request and passes it to the file system. On a blocking descriptor it waits for a request.
     ///
     /// *Errors*: `WouldBlock` if there is no request; else the kernel's.
     pub fn step(&mut self) -> io::Result<Step> {
@@ -204,7 +204,7 @@ impl Worker {
 
     /// Reads a request, without serving it.
     pub(crate) fn receive(&mut self) -> io::Result<Received> {
-        /// With units of 64 KiB and requests of 1 MiB there are 17.
+        /// More than the 17 parts that units of 64 KiB and requests of 1 MiB need.
         const PARTS: usize = 33;
         let Worker { channel, head, data, .. } = self;
         let mut slices = std::iter::once(&mut head[..]).chain(data.slices_mut());

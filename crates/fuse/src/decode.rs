@@ -21,7 +21,7 @@ use crate::request::{Call, Copy, Lock, Read, SetAttributes, Write};
 
 /// The kernel's highest offset of a file.
 const OFFSET_MAX: u64 = i64::MAX as u64;
-/// One second has this many nanoseconds.
+/// How many nanoseconds a second has.
 const SECOND_NS: u32 = 1_000_000_000;
 
 /// The negotiated features that change layouts, and the limits.

@@ -26,7 +26,7 @@ pub fn request_bytes_allowed() -> usize {
     pages.clamp(PAGES_WITHOUT_FEATURE, PAGES_MAX) * PAGE_BYTES
 }
 
-/// The features that a file system wants.
+/// The features that a file system requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Wishes {
     /// Bits of [`features`], in addition to [`features::ALWAYS`].

@@ -130,7 +130,7 @@ pub struct Read {
     pub size: u32,
     /// The flags with which the file is open.
     pub flags: i32,
-    /// The owner of the locks, if the kernel says so.
+    /// The owner of the locks, if the kernel sends it.
     pub owner: Option<u64>,
 }
 
@@ -145,7 +145,7 @@ pub struct Write {
     pub size: u32,
     /// The flags with which the file is open.
     pub flags: i32,
-    /// The owner of the locks, if the kernel says so.
+    /// The owner of the locks, if the kernel sends it.
     pub owner: Option<u64>,
     /// Whether it is written back from the page cache; then the caller is not the writer.
     pub from_page_cache: bool,
@@ -192,7 +192,7 @@ pub struct Lock {
 /// A copy of bytes from one file to another; both ranges end below 2^63.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Copy {
-    /// That of the file that is read; its node is the request's.
+    /// The handle of the file that is read; its node is that of the request.
     pub handle: u64,
     /// The offset in the file that is read.
     pub offset: u64,

@@ -57,7 +57,7 @@ impl Arguments {
         self.values.get(name).map(String::as_str)
     }
 
-    /// Appends a line to the JSON log that `--log` names, if it does.
+    /// Appends a line to the JSON log given by `--log`, if any.
     pub fn log(&self, line: &serde_json::Value) {
         let Some(path) = self.word("log") else { return };
         let appended = std::fs::OpenOptions::new()

@@ -97,7 +97,7 @@ struct State {
     /// Writes that no flush covers, by the order in which they began.
     pending: BTreeMap<u64, Pending>,
     next: u64,
-    /// Rotten sectors and the bit of each that reads wrong.
+    /// Rotten sectors, each with the bit that reads wrong.
     rotten: BTreeMap<u64, u64>,
 }
 

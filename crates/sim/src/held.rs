@@ -40,7 +40,7 @@ struct Rule {
     which: Which,
     /// The share of these reads that is held, in percent.
     percent: u64,
-    /// A held read ends after fewer than this many bytes have been written.
+    /// The limit on the bytes to write before a held read ends.
     written_bytes_max: u64,
     state: watch::Sender<State>,
     count: AtomicU64,

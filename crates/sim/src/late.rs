@@ -140,7 +140,7 @@ pub struct Owned {
 }
 
 impl Owned {
-    /// Owns the operations on a device.
+    /// Makes the operations on a device continue when their futures are dropped.
     pub fn new(inner: SharedDevice, under_way: &UnderWay) -> Owned {
         Owned { inner, under_way: under_way.clone() }
     }

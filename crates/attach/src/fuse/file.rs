@@ -33,7 +33,7 @@ const BACKGROUND_MAX: u16 = 128;
 /// How long the kernel may cache the file's size.
 const VALID: Duration = Duration::from_secs(3600);
 
-/// The kernel caches nothing, sends writes in parallel, and does not report closing.
+/// With these flags the kernel caches nothing, sends writes in parallel, and does not report when the file is closed.
 const OPEN_FLAGS: u32 = open_flags::DIRECT_IO | open_flags::NO_FLUSH | open_flags::PARALLEL_DIRECT_WRITES;
 
 /// A device as a file.

@@ -27,7 +27,7 @@ struct Served {
 }
 
 impl Served {
-    /// Serves a device; `None`, with the reason printed, if this machine cannot.
+    /// Serves a device; if this machine cannot, prints the reason and returns `None`.
     fn new(test: &str, spec: &str) -> Option<Served> {
         let mounted = Channel::open(false).map_err(Error::from);
         let mounted = mounted.and_then(|channel| mount(&channel).map(|mount| (channel, mount)));

@@ -158,7 +158,7 @@ impl Bytes {
     }
 }
 
-/// The address of the next byte of a copy.
+/// The position of the next byte to copy to.
 struct Place {
     buffer: usize,
     offset: usize,

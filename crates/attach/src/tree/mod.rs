@@ -1,4 +1,4 @@
-//! A directory shown through the cache: `nectary cache mount`.
+//! A directory mounted through the cache: `nectary cache mount`.
 //!
 //! Owns: the mount, its crew, the thread on which misses and writes wait, and the order in which they end. Promises:
 //! the cache learns which thread makes each read; written data are in the source when the write returns; if the process
@@ -49,7 +49,7 @@ const READ_UNIT_BYTES: usize = 64 << 10;
 /// The file system type in lists of mounts, after `fuse.`.
 const SUBTYPE: &str = "nectary-cache";
 
-/// How a directory is shown.
+/// How a directory is mounted.
 #[derive(Debug, Clone)]
 pub struct TreeOptions {
     /// The directory below.
@@ -63,7 +63,7 @@ pub struct TreeOptions {
     pub is_exclusive: bool,
 }
 
-/// A directory that is shown through a cache.
+/// A directory that is mounted through a cache.
 pub struct Tree {
     options: TreeOptions,
     file_system: Arc<TreeFileSystem>,
@@ -88,7 +88,8 @@ pub struct TreeFigures {
 }
 
 impl Tree {
-    /// Shows `source` at `directory`. The mount hides the directory's own contents; it may be the source itself.
+    /// Mounts `source` at `directory`. The mount hides the directory's own contents; `directory` may be the source
+    /// itself.
     ///
     /// It changes the process: its umask becomes 0, and its limit of open descriptors is raised to the maximum.
     ///
@@ -183,7 +184,7 @@ impl Tree {
         self.file_system.bytes.cache.record(recorder);
     }
 
-    /// A watch that turns true when the tree is unmounted, by anybody.
+    /// A watch channel that becomes true when the tree is unmounted, by any process.
     pub fn ended(&self) -> watch::Receiver<bool> {
         self.ended.clone()
     }

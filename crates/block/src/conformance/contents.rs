@@ -8,7 +8,7 @@ use crate::buffer::Buffer;
 use crate::device::{Context, SharedDevice, WriteFlags, read, write};
 use crate::error::ErrorKind;
 
-/// How many operations the comparison with a model takes.
+/// How many operations are compared with a model.
 const MODEL_OPERATIONS: u32 = 400;
 
 pub(super) async fn zeroes_at_first(device: SharedDevice) -> Verdict {
@@ -156,7 +156,7 @@ pub(super) async fn dropped(device: SharedDevice, mut random: Random) -> Verdict
         }
         drop((write, read));
     }
-    // A dropped operation may still happen, so only the other half has certain contents.
+    // A dropped operation may still happen, so only the other half of the device has known contents.
     let base = geometry.size_bytes / 2 / block * block;
     let data = vec![0x5a; block as usize];
     succeed(write(&*device, base, Buffer::copy_of(&data)).await, "a write after dropped ones")?;

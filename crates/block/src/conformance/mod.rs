@@ -33,7 +33,7 @@ pub struct Failure {
     pub clause: &'static str,
     /// What was expected and found.
     pub detail: String,
-    /// The source of random choices.
+    /// The seed of the random choices.
     pub seed: u64,
 }
 
@@ -73,7 +73,7 @@ const CLAUSES: &[(&str, Clause)] = &[
     ("growth keeps and adds", |device, _| Box::pin(contents::growth(device))),
 ];
 
-/// Tries the contract on fresh devices of [`DEVICE_BYTES`] that `make` gives, with a fixed seed.
+/// Checks the contract on fresh devices of [`DEVICE_BYTES`] made by `make`, with a fixed seed.
 ///
 /// *Errors*: the first clause that is broken. `Ok` holds how many clauses were tried.
 pub async fn check<M, F>(make: M) -> Result<usize, Failure>
@@ -102,7 +102,7 @@ where
 /// `make` returns a fresh device. `crash` ends a device, loses everything that its `flush_survives` allows it to lose,
 /// and returns the device as it is after the crash.
 ///
-/// *Errors*: the first clause that is broken. `Ok` gives how many clauses were tried.
+/// *Errors*: the first clause that is broken. `Ok` holds how many clauses were tried.
 pub async fn check_durability<M, F, C, G>(make: M, crash: C) -> Result<usize, Failure>
 where
     M: Fn(u64) -> F,
@@ -120,7 +120,7 @@ where
     Ok(durability::CLAUSES.len())
 }
 
-/// Small random numbers from a seed (xorshift).
+/// Random numbers from a seed (a short SplitMix64).
 #[derive(Debug, Clone)]
 pub(crate) struct Random(pub u64);
 
@@ -138,7 +138,7 @@ impl Random {
     }
 }
 
-/// Fails with words unless `holds`.
+/// Fails with `words` unless `holds`.
 fn ensure(holds: bool, words: impl FnOnce() -> String) -> Verdict {
     if holds { Ok(()) } else { Err(words()) }
 }

@@ -78,7 +78,7 @@ fn look(
     ensure(error.kind == kind, || format!("{what} failed as {:?}, not as {kind:?}: {error}", error.kind))?;
     ensure(error.operation == operation, || format!("{what} failed as another operation: {error}"))?;
     ensure((error.offset, error.length) == (offset, length), || format!("{what} failed at another place: {error}"))?;
-    // A filter may leave the refusal, and so the name, to the device below.
+    // A filter may let the device below refuse the request; then the error has that device's name.
     ensure(device.spec().contains(&error.device), || format!("{what} failed on {}, not here", error.device))
 }
 
@@ -95,7 +95,7 @@ pub(super) async fn misaligned(device: SharedDevice) -> Verdict {
     for (offset, length) in [(1, block), (block / 2, block), (0, block - 1), (0, block + 1), (block, block / 2)] {
         refused(&device, offset, length, Context::default(), ErrorKind::Invalid).await?;
     }
-    // Together the buffers are aligned, but not each of them.
+    // The total length is aligned, but not that of each buffer.
     let half = (block / 2) as usize;
     let buffers = || vec![Buffer::copy_of(&vec![0xee; half]), Buffer::copy_of(&vec![0xee; half])];
     let result = device.read_at(0, buffers(), Context::default()).await;

@@ -1,6 +1,6 @@
 //! Finding out which process holds a file or disk, for the message of a refused open.
 //!
-//! Promises: best effort, bounded, never an error: the answer is text for a person.
+//! Promises: best effort, bounded work, never an error; the answer is text for users.
 
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;

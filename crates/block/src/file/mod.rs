@@ -31,13 +31,13 @@ use crate::registry::{Engine, OpenOptions};
 use crate::request::{Request, ready, within};
 use crate::spec::quoted;
 
-/// The read size beyond which more does not help, in bytes.
+/// The size above which reads are not faster per byte, in bytes.
 const READ_BYTES_PREFERRED: u32 = 128 * 1024;
 
-/// The write size beyond which more does not help, in bytes.
+/// The size above which writes are not faster per byte, in bytes.
 const WRITE_BYTES_PREFERRED: u32 = 1024 * 1024;
 
-/// A file or a disk, open and owned by this process alone.
+/// A file or a disk that only this process has open.
 ///
 /// *Durability*: a completed write survives the process; on a disk with direct I/O, it also survives a crash of the
 /// host's kernel. After a flush it survives loss of power, except on a file system in memory.
@@ -284,7 +284,7 @@ fn late() -> String {
     "the deadline passed; the operation may still happen".to_owned()
 }
 
-/// Tells whether a path names a block device, for callers that choose between the two schemes.
+/// Whether a path is a block device, for callers that choose between `file:` and `disk:`.
 pub fn is_block_device(path: impl AsRef<Path>) -> bool {
     use std::os::unix::fs::FileTypeExt;
     std::fs::metadata(path).is_ok_and(|status| status.file_type().is_block_device())

@@ -63,7 +63,7 @@ pub(super) struct Transfer {
 pub(super) enum Progress {
     /// Everything is done.
     Ended,
-    /// The rest has to be requested again.
+    /// The rest must be requested again.
     More,
 }
 
@@ -75,7 +75,7 @@ impl Transfer {
 
     /// Counts the bytes that the kernel has moved.
     ///
-    /// *Errors*: the device or file ended before the operation did.
+    /// *Errors*: the device or file ended before the end of the operation's range.
     pub fn advance(&mut self, moved: u64) -> Result<Progress, Error> {
         let block = u64::from(self.shared.block_bytes);
         self.done += moved;

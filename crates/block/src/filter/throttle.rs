@@ -23,9 +23,9 @@ const BURST: Duration = Duration::from_millis(10);
 /// The limits of the `throttle` filter; `None` is no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ThrottleOptions {
-    /// Operations a second; at least 1.
+    /// Operations per second; at least 1.
     pub iops: Option<u64>,
-    /// Bytes a second; at least 1.
+    /// Bytes per second; at least 1.
     pub bandwidth: Option<u64>,
 }
 
@@ -69,7 +69,7 @@ impl ThrottleFilter {
     }
 }
 
-/// How long `amount` takes at `rate` a second.
+/// How long `amount` takes at `rate` per second.
 fn cost(amount: u64, rate: Option<u64>) -> Duration {
     let Some(rate) = rate else { return Duration::ZERO };
     let nanoseconds = u128::from(amount) * 1_000_000_000 / u128::from(rate.max(1));

@@ -1,4 +1,4 @@
-//! The places of a stripe's bytes: pure arithmetic.
+//! The positions of a stripe's bytes on its devices: pure arithmetic.
 
 use std::ops::Range;
 
@@ -91,7 +91,7 @@ impl Map {
         while position < end && !list.is_full() {
             let (device, place, left) = self.locate(position);
             let row = position / row_bytes;
-            // Whole rows in which no device changes are one step.
+            // Rows in which no device changes its state are handled in one step.
             if position.is_multiple_of(row_bytes)
                 && let Some((rows, mapped)) = self.same_rows(row, parts, found, &mut cursors)
                 && position + rows * row_bytes <= end
@@ -135,7 +135,7 @@ impl Map {
     }
 }
 
-/// Moves a cursor on to the extent that holds a place.
+/// Advances a cursor to the extent that contains an offset.
 fn seek<'a>(extents: &'a [Extent], cursor: &mut usize, place: u64) -> Option<&'a Extent> {
     while extents.get(*cursor).is_some_and(|extent| extent.offset + extent.length <= place) {
         *cursor += 1;

@@ -257,7 +257,7 @@ impl BlockDevice for StripeDevice {
     }
 }
 
-/// Waits for several operations at once; each is begun at the first poll.
+/// Waits for several operations at once; all begin at the first poll.
 struct Together<T> {
     pending: Vec<Option<IoFuture<T>>>,
     results: Vec<Option<Result<T, Error>>>,

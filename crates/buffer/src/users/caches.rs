@@ -51,7 +51,7 @@ impl Caches {
 }
 
 impl Opened {
-    /// The device as its SPEC names it.
+    /// The SPEC of the device.
     pub fn spec(&self) -> String {
         self.0.spec()
     }

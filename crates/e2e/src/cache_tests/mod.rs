@@ -18,7 +18,7 @@ use std::thread;
 use contestants::Contestant;
 use suite::Suite;
 
-/// Which of its two layouts a suite has; the repository has been corrected since the package was made.
+/// The two layouts of the suite; the repository has been corrected since the package was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Layout {
@@ -46,7 +46,7 @@ impl Layout {
 /// A suite's version and layout, and its results.
 #[derive(Clone, Debug)]
 pub struct Measured {
-    /// The version that the suite gives itself.
+    /// The version that the suite reports.
     pub version: String,
     /// Its layout.
     pub layout: Layout,

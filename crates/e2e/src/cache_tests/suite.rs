@@ -34,11 +34,12 @@ impl Suite {
         ["node", "npm"].into_iter().find(|program| find_program(program).is_none())
     }
 
-    /// Installs `source`, which npm understands (the name of a package, a folder, a repository), and starts its server.
+    /// Installs `source` in any form that npm accepts (the name of a package, a folder, a repository), and starts its
+    /// server.
     pub fn install(source: &str) -> Result<Self> {
         let scratch = Scratch::new("cache-tests")?;
         std::fs::write(scratch.join("package.json"), "{\"name\": \"run\", \"version\": \"1.0.0\"}\n")?;
-        // npm would look for a folder relative to its own directory.
+        // Make the path absolute: npm would search relative to its own directory.
         let source = match Path::new(source) {
             folder if folder.is_dir() => folder.canonicalize()?.display().to_string(),
             _ => source.to_owned(),

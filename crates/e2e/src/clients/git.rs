@@ -45,7 +45,7 @@ pub fn run() -> Result<Verdict> {
     compare("git", &right, &runs, &lines, |url| url.ends_with(".pack") || url.ends_with(".idx")).map(Verdict::Kept)
 }
 
-/// Makes a repository with one commit, packed, and its bare clone to be served.
+/// Makes a packed repository with one commit, and its bare clone, which is served.
 fn make_repository(scratch: &Scratch) -> Result<()> {
     let work = scratch.join("work");
     std::fs::create_dir_all(&work)?;

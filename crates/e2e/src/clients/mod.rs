@@ -1,4 +1,4 @@
-//! Package clients through the proxy, each twice and each time with an empty cache of its own: does the second run find
+//! Package clients through the proxy, each twice, each time with an empty cache of the client: does the second run find
 //! its packages in the store?
 //!
 //! Owns: a run, and the comparison of two runs; each client has its own file: npm, pip, cargo, apt, git. Addresses of

@@ -26,7 +26,7 @@ impl Root {
         for name in ["bin", "dev", "etc", "mnt", "modules", "proc", "sys", "tmp"] {
             std::fs::create_dir_all(folder.join(name))?;
         }
-        // Some programs of this host look here for the mounted file systems.
+        // Some of the programs read the list of mounted file systems from here.
         std::os::unix::fs::symlink("/proc/mounts", folder.join("etc/mtab"))?;
         let root = Root { folder: folder.to_owned() };
         std::fs::copy(program("busybox")?, folder.join("bin/busybox"))?;

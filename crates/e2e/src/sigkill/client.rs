@@ -88,7 +88,7 @@ pub struct Round<'a> {
     pub origin: &'a Origin,
     /// The directory of the proxy's control socket.
     pub runtime: PathBuf,
-    /// Purges that reach keys of several clients.
+    /// Purges that affect keys of several clients.
     pub purges: &'a Purges,
     /// Longer bodies are stored in several records.
     pub whole_bytes_max: u64,

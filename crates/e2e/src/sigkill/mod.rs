@@ -51,7 +51,7 @@ pub struct Load {
     pub demanded_min: u64,
 }
 
-/// A store that never laps, and few clients.
+/// A store whose ring never completes a cycle, and few clients.
 pub const ROOMY: Load = Load {
     store_bytes: 1 << 30,
     clients: 4,
@@ -63,7 +63,7 @@ pub const ROOMY: Load = Load {
     demanded_min: 50,
 };
 
-/// A store that laps between kills, many clients, and purges of every kind.
+/// A store whose ring completes cycles between kills, many clients, and purges of every kind.
 pub const LAPPING: Load = Load {
     store_bytes: 24 << 20,
     clients: 48,
@@ -170,7 +170,7 @@ impl Campaign {
 pub struct RoundReport {
     /// Its number.
     pub round: u64,
-    /// Everything counted, under load and after the restart.
+    /// All counts, under load and after the restart.
     pub tally: Tally,
     /// How many keys the model had.
     pub keys: usize,
@@ -178,7 +178,7 @@ pub struct RoundReport {
     pub written: u64,
     /// The last sequence at that time.
     pub last: u64,
-    /// How often the ring lapped under load.
+    /// How many cycles the ring completed under load.
     pub laps: f64,
     /// Whether the bug of the campaign was planted.
     pub is_planted: bool,
@@ -203,7 +203,7 @@ pub struct Summary {
     pub load: &'static Load,
     /// Rounds that were run.
     pub rounds: u64,
-    /// How often the ring lapped.
+    /// How many cycles the ring completed.
     pub laps: f64,
     /// The sums of all counts.
     pub tally: Tally,
@@ -261,7 +261,7 @@ impl Summary {
         self.first_hits.iter().copied().max().unwrap_or_default()
     }
 
-    /// The median time from exec to the first hit; the upper one of two.
+    /// The median time from exec to the first hit; for an even number of rounds, the upper one of the middle two.
     pub fn first_hit_median(&self) -> Duration {
         let mut sorted = self.first_hits.clone();
         sorted.sort_unstable();

@@ -63,7 +63,7 @@ struct Stored {
     unproven_since: Option<Instant>,
 }
 
-/// The demand on a key.
+/// What is required of a key's next answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Expectation {
     /// Whether it must be a hit.

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 /// How much of the ring a restart may skip, because open segments are not filled further.
 const RESTART_BYTES: u64 = 32 << 20;
-/// The highest number of a call at which the process is killed.
+/// The process is killed at most at the call with this number.
 const CALLS_MAX: u64 = 12;
 /// How often the sequences are read.
 const POLL_INTERVAL: Duration = Duration::from_millis(40);

@@ -117,7 +117,7 @@ pub mod features {
     pub const SETXATTR_EXTENDED: u64 = 1 << 29;
     /// There is a second word of flags.
     pub const INIT_EXTENDED: u64 = 1 << 30;
-    /// Entries can be made to expire without being dropped.
+    /// The file system can make entries expire without dropping them.
     pub const EXPIRE_ONLY: u64 = 1 << 35;
     /// A file opened for direct I/O can be mapped shared.
     pub const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;

@@ -1,4 +1,4 @@
-//! `cache-concurrent`: many clients at once on one cached device, and crash states of such devices.
+//! `cache-concurrent`: many concurrent clients on one cached device, and crash states of such devices.
 
 use std::process::ExitCode;
 

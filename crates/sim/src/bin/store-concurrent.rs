@@ -1,4 +1,4 @@
-//! `store-concurrent`: many clients at once on one store, and crash states of such stores.
+//! `store-concurrent`: many concurrent clients on one store, and crash states of such stores.
 
 use std::process::ExitCode;
 

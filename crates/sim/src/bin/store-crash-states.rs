@@ -39,7 +39,7 @@ fn main() -> ExitCode {
     let options = CrashRunOptions {
         seed: seed.wrapping_mul(1_000_000),
         workloads,
-        // Twice as many, because equal images are counted once.
+        // Twice as many states as requested images, because equal images are counted once.
         states_per_workload: (states * 2).div_ceil(workloads) + 1,
     };
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {

@@ -16,7 +16,7 @@ const ARGUMENTS: [&str; 8] = ["seed", "operations", "keys", "restart-every", "da
 /// A planted bug must be caught within this many runs.
 const PLANTED_RUNS_MAX: u64 = 16;
 
-/// Fewer operations are a sample, in which the ring turns once or not at all: rare events need not be in it.
+/// Fewer operations are a sample, in which the ring completes one cycle or none, so rare events need not occur.
 const OPERATIONS_WHOLE: u64 = 200_000;
 /// In addition, one in this many operations is done on a late device.
 const LATE_SHARE: u64 = 4;

@@ -44,7 +44,7 @@ pub struct Report {
     pub hits: u64,
     /// Misses.
     pub misses: u64,
-    /// References that waited for another's read.
+    /// References that waited for the read of another reference.
     pub joined: u64,
     /// Blocks read ahead and then referenced.
     pub ahead_used: u64,

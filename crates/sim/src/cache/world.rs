@@ -114,7 +114,7 @@ pub struct World {
 }
 
 impl World {
-    /// Makes one by a seed.
+    /// Makes a world from a seed.
     pub fn new(seed: u64, recorder: Option<Recorder>) -> World {
         let mut random = Random::new(seed);
         let disk = Disk::new(
@@ -272,7 +272,7 @@ impl World {
         self.leave(&cells);
     }
 
-    /// Waits for a change to end, or gives up waiting before that.
+    /// Waits for a change to end, or gives up before.
     async fn end<T>(&self, place: usize, change: IoFuture<T>) {
         let ended = if self.chance(4) {
             tokio::time::timeout(Duration::from_millis(self.below(3)), change).await.ok()

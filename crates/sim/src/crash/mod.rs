@@ -77,7 +77,7 @@ impl Default for CrashOptions {
     }
 }
 
-/// An image that a crash could have left, and what had happened by then.
+/// An image that a crash could leave, and the state of the recording at the crash.
 #[derive(Debug, Clone)]
 pub struct CrashState {
     /// The crash and the lost operations, in words.

@@ -82,7 +82,7 @@ pub(super) fn plans(
     shuffle(&mut plans, random);
     let certain = [Choice::All, Choice::None].map(|choice| Plan { point: last, choice });
     plans.retain(|plan| !certain.contains(plan));
-    // Plans are taken from the end.
+    // Plans are taken from the end of the list.
     plans.extend(certain);
     plans
 }

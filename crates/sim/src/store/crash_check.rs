@@ -18,9 +18,9 @@ pub struct Verdict {
     pub live: u32,
     /// Keys that had to hit.
     pub demanded: u32,
-    /// Objects that came into memory with a neighbour's read.
+    /// Objects that entered memory with a neighbour's read.
     pub neighbours: u64,
-    /// Objects that came into memory with the hot list.
+    /// Objects that entered memory from the hot list.
     pub warmed: u64,
     /// The broken promises.
     pub violations: Vec<String>,

@@ -1,4 +1,4 @@
-//! Many workloads, the crash states of each, and every state checked.
+//! Runs many workloads and checks the crash states of each.
 //!
 //! Workloads run on the store's threads, as for users, and so differ a little each time. Workloads with a planted bug
 //! run in virtual time on one thread, so that a seed and the number of a crash state repeat the result.
@@ -42,9 +42,9 @@ pub struct CrashReport {
     pub rewritten: u64,
     /// Purges by tag that returned.
     pub tag_purges: u64,
-    /// Objects that came into memory with a neighbour's read when images were checked.
+    /// Objects that entered memory with a neighbour's read when images were checked.
     pub neighbours: u64,
-    /// Objects that came into memory with the hot list when images were checked.
+    /// Objects that entered memory from the hot list when images were checked.
     pub warmed: u64,
     /// Compared answers that had to be hits.
     pub demanded: u64,

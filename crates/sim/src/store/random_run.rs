@@ -82,7 +82,7 @@ pub struct RunReport {
     pub damage_noticed: u64,
     /// Objects that the store re-inserted.
     pub reinserted: u64,
-    /// Objects that came into memory with a neighbour's read.
+    /// Objects that entered memory with a neighbour's read.
     pub neighbours: u64,
     /// Objects that were moved next to their page.
     pub regrouped: u64,

@@ -77,7 +77,7 @@ pub struct SpansReport {
     pub differences: Vec<String>,
 }
 
-/// The versions that may be found of a key: from `oldest` to `newest`.
+/// The versions of a key that may be found: from `oldest` to `newest`.
 #[derive(Debug, Clone, Copy, Default)]
 struct Expected {
     oldest: u32,
@@ -96,7 +96,7 @@ struct Device {
     disk: Arc<Disk>,
     off: Off,
     is_away: bool,
-    /// Its state at an earlier moment, and the open before that moment.
+    /// A copy of its state at an earlier moment, and the number of the last open before that moment.
     copy: Option<(u64, Arc<Disk>)>,
     /// The state after each flush, if a crash will interrupt the open.
     flushed: Option<Images>,

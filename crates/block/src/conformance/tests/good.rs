@@ -116,7 +116,7 @@ impl Drop for Files {
     }
 }
 
-/// Runs everything on files in `parent` with every engine, direct and not.
+/// Checks files in `parent` with every engine, with and without direct I/O.
 async fn files_conform(parent: &Path) {
     for (engine, direct) in
         [(Engine::Uring, true), (Engine::Posix, true), (Engine::Uring, false), (Engine::Posix, false)]

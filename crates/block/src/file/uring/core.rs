@@ -121,7 +121,7 @@ impl Core {
         self.closed
     }
 
-    /// Takes an operation into a slot, or into the queue if all are in use.
+    /// Puts an operation into a slot, or into the queue if all slots are in use.
     pub fn accept(&mut self, job: Job) -> Accepted {
         if self.closed {
             return Accepted::Closed(job);
@@ -134,7 +134,7 @@ impl Core {
         Accepted::Yes
     }
 
-    /// The most operations that may wait.
+    /// How many operations may wait.
     pub fn waiting_max(&self) -> usize {
         self.waiting_max
     }
@@ -248,7 +248,7 @@ impl Core {
         ended.push((job.reply, job.transfer.end(result)));
     }
 
-    /// Gives up on everything; the memory that the kernel may still touch is leaked.
+    /// Fails all operations and closes the ring; the memory that the kernel may still use is leaked.
     fn abandon(&mut self, why: &str, ended: &mut Ended) {
         self.closed = true;
         for slot in &mut self.slots {

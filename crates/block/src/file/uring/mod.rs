@@ -97,7 +97,7 @@ fn begin(ring: &Ring, transfer: Transfer) -> Result<IoFuture<Vec<Buffer>>, Trans
 }
 
 thread_local! {
-    /// The rings of this thread, one for each runtime that has used one here and still lives.
+    /// The rings of this thread, one for each live runtime that has used a ring on it.
     static RINGS: RefCell<Vec<Local>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -179,7 +179,7 @@ impl AsRawFd for Descriptor {
     }
 }
 
-/// The task that submits and collects. The order of the fields matters: the watch ends before the ring can.
+/// The task that submits and collects. The order of the fields matters: the watch is dropped before the ring.
 struct Driver {
     readiness: AsyncFd<Descriptor>,
     ring: Arc<Ring>,

@@ -1,4 +1,4 @@
-//! Kinds of disks as numbers, and how long they take: pure arithmetic, no clock.
+//! The parameters of kinds of disks, and how long requests take: pure arithmetic, no clock.
 //!
 //! # Disks with platters
 //! One arm serves one request at a time. *Seek*: 0 on the same track; else `track + (average - track) * sqrt(3 d)` up
@@ -167,7 +167,7 @@ impl Platters {
         Platters { options, position: 0, last_read: None }
     }
 
-    /// Bytes a second at an offset.
+    /// Bytes per second at an offset.
     fn rate(&self, work: &Work) -> f64 {
         let PlatterOptions { outer_bytes, inner_bytes, .. } = self.options;
         let share = work.offset as f64 / work.size_bytes.max(1) as f64;
@@ -211,7 +211,7 @@ impl Platters {
         seek as u64
     }
 
-    /// Moves the arm to its place after `work`.
+    /// Moves the arm to its position after `work`.
     pub fn serve(&mut self, work: &Work, end: u64) {
         if !matches!(work.operation, Operation::Read | Operation::Write | Operation::WriteZeroes) {
             return;

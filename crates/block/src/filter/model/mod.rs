@@ -1,4 +1,4 @@
-//! `model(A,disk=hdd-1999)`: takes the time that a disk of some kind would take.
+//! `model(A,disk=hdd-1999)`: operations take as long as on a disk of the given kind.
 //!
 //! How: every operation is handed to the device below at once, and ends when both that device and the modelled disk
 //! have ended it. The disk's own time is real time times `speed`. With `clock=virtual` no caller waits for the disk:
@@ -51,7 +51,7 @@ pub struct ModelOptions {
     pub disk: Disk,
     /// Whether operations wait.
     pub clock: Clock,
-    /// How many times faster than real the disk's time runs; above 0.
+    /// How many times faster than real time the disk's time runs; above 0.
     pub speed: f64,
     /// How many waiting requests a disk with platters chooses the next one from; at least 1.
     pub queue_depth: usize,

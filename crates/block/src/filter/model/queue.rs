@@ -36,7 +36,7 @@ const QUIET: Duration = Duration::from_micros(100);
 /// A modelled disk.
 pub(super) struct Model {
     options: ModelOptions,
-    /// When the disk's clock was at 0.
+    /// The moment at which the disk's clock was at 0.
     began: Instant,
     timers: Timers,
     state: Mutex<State>,
@@ -49,7 +49,7 @@ struct State {
     /// When the last request arrived, and when one was last chosen. *Units*: real time.
     last_came: std::time::Instant,
     last_chosen: std::time::Instant,
-    /// When the arm is free.
+    /// The time at which the arm is free.
     free_at: u64,
     serving: Option<u64>,
     waiting: Vec<Waiting>,

@@ -100,7 +100,7 @@ async fn fast_disks_are_exact_to_less_than_the_timers_unit() {
     for index in 0..200 {
         read(&device, scatter(index), 4096).await.unwrap();
     }
-    // 200 at 73 us each are 15 ms; rounded up to milliseconds they would be 200 or 400.
+    // 200 reads of 73 us each are 15 ms; rounded up to milliseconds they would be 200 or 400.
     let elapsed = began.elapsed();
     assert!(elapsed >= Duration::from_millis(14), "{elapsed:?}");
     println!("200 reads of 73 us took {elapsed:?}");

@@ -149,7 +149,7 @@ pub(super) fn load(path: &Path) -> Result<Recording, Error> {
     })
 }
 
-/// Why a file is not read.
+/// Why a file cannot be read.
 #[derive(Debug)]
 pub(super) enum Problem {
     Os(io::Error),

@@ -34,7 +34,7 @@ pub(crate) const FILE_BYTES_MAX: u64 = 64 << 30;
 /// How many bytes an event counts against the limit, in addition to its data.
 const EVENT_BYTES: u64 = format::EVENT_BYTES as u64;
 
-/// A recording in progress; clones are the same recording.
+/// A recording in progress; clones share the recording.
 ///
 /// # Examples
 /// ```

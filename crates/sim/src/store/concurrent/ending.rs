@@ -53,7 +53,7 @@ impl World {
     async fn purge_and_append(&self) -> bool {
         let store = self.store();
         let appends = || store.stat().counts.appends;
-        // First finish the calls of the clients.
+        // First let the calls of the clients finish.
         let _ = store.sync().await;
         purge(self, Scope::Name(self.below(u64::from(KEYS / 2)) as u32)).await;
         let before = appends();
@@ -66,7 +66,7 @@ impl World {
         let disk = self.disk.borrow().clone();
         let image = disk.image();
         let number = |bytes: &[u8], at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
-        // Lap and number of the block.
+        // The cycle and number of a block.
         let order = |block: &[u8]| (number(block, 32), number(block, 64) & u64::from(u32::MAX));
         let blocks = image.chunks(BLOCK_BYTES as usize).enumerate().filter(|(_, block)| block.starts_with(PURGE_BLOCK));
         let Some(last) = blocks.clone().map(|(_, block)| order(block)).max() else { return };

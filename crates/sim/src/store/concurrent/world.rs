@@ -37,7 +37,7 @@ const LAPPING_OBJECTS_BYTES: u64 = 48 << 10;
 const HELD: Which = Which { offset_min: STORE_BYTES / 2, bytes_max: 12 << 10 };
 /// The share of these reads that is held, in percent.
 const HELD_PERCENT: u64 = 20;
-/// A held read ends after fewer than this many bytes have been written: more than a cycle of the ring.
+/// The limit on the bytes to write before a held read ends: more than a cycle of the ring.
 const HELD_BYTES_MAX: u64 = STORE_BYTES;
 /// Keys of a run.
 pub const KEYS: u32 = 24;
