@@ -118,13 +118,7 @@ impl TreeFileSystem {
     }
 
     /// Creates a file, with or without a name, and opens it.
-    fn create(
-        &self,
-        request: &Request<'_>,
-        name: Option<&CStr>,
-        mode: (u32, u32),
-        flags: i32,
-    ) -> Result<(Entry, u64)> {
+    fn create(&self, request: &Request<'_>, name: Option<&CStr>, mode: (u32, u32), flags: i32) -> Result<(Entry, u64)> {
         self.changes()?;
         let parent = self.nodes.get(request.node)?;
         let mode = access_lists::mode_of_new(&parent.descriptor, mode) & 0o7777;
