@@ -14,7 +14,7 @@ type Imports = BTreeMap<String, BTreeSet<String>>;
 /// The line that defends a circle.
 const DEFENCE: &str = "//! *Circle*:";
 /// Crates that have circles today, and how many files stand in one: never raise one, and take it out once it is 0.
-const OPEN: &[(&str, usize)] = &[("cache", 9)];
+const OPEN: &[(&str, usize)] = &[];
 /// How deep folders are looked into.
 const DEPTH_MAX: usize = 8;
 
