@@ -11,6 +11,8 @@
 
 mod ledger;
 mod report;
+#[cfg(test)]
+mod tests;
 mod verdict;
 mod window;
 

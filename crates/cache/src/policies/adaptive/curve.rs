@@ -1,6 +1,4 @@
-//! A stream's curve of misses against size, by small shadow caches of LIRS and of LRU.
-//!
-//! Owns: the curve. Leaves to others: what it calls for (`division.rs`).
+//! A stream's curve of misses against size, by small shadow caches of LIRS and of LRU; `division.rs` makes use of it.
 //!
 //! The shadow caches see a sample of the ids, one in 2^k by their hash, and have one 2^k-th of the size, as in SHARDS
 //! (Waldspurger, Park, Garthwaite, Ahmad, "Efficient MRC construction with SHARDS", FAST 2015). A loop saves nothing

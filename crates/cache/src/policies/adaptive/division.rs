@@ -6,8 +6,7 @@
 //!
 //! A part is a panel, whose leader counts. A block belongs to the stream that first accessed it, until no shadow cache
 //! of the part holds it. Until the cache is full a stream takes what it needs. Then a step of the capacity at a time goes
-//! from the stream that loses least by it to the one that gains most, by the convex hulls of their curves, where that
-//! saves more than chance would.
+//! from the stream that loses least by it to the one that gains most, by the hulls of their curves, beyond chance.
 
 use hashbrown::HashMap;
 
@@ -34,8 +33,6 @@ pub(super) struct Division {
     tuning: Tuning,
     capacity: u64,
     parts: Vec<Part>,
-    /// The part of the last access, which is often the next one's.
-    last: usize,
     /// Accesses so far.
     now: u64,
     /// By id the place of its part.
@@ -49,25 +46,23 @@ impl Division {
     /// Nobody has anything.
     pub(super) fn new(capacity: u64, tuning: Tuning) -> Division {
         let (parts, owners, left) = (Vec::new(), HashMap::new(), tuning.interval(capacity));
-        Division { tuning, capacity, parts, last: 0, now: 0, owners, free: capacity, left }
+        Division { tuning, capacity, parts, now: 0, owners, free: capacity, left }
     }
 
     /// The part of a stream that accesses.
     fn part(&mut self, stream: Stream) -> usize {
         self.now += 1;
-        if self.parts.get(self.last).is_none_or(|part| part.stream != stream) {
-            let known = self.parts.iter().position(|part| part.stream == stream);
-            self.last = known.unwrap_or_else(|| self.admit(stream));
-        }
-        let part = &mut self.parts[self.last];
-        (part.stream, part.last) = (stream, self.now);
-        self.last
+        let known = self.parts.iter().position(|part| part.stream == stream);
+        let place = known.unwrap_or_else(|| self.admit(stream));
+        (self.parts[place].stream, self.parts[place].last) = (stream, self.now);
+        place
     }
 
     fn admit(&mut self, stream: Stream) -> usize {
-        let curve = Curve::new(self.capacity, self.tuning);
+        let curve = || Curve::new(self.capacity, self.tuning);
         if self.parts.len() < STREAMS_MAX {
-            self.parts.push(Part { stream, last: 0, panel: Panel::new("", 0, [0.0; 2], self.tuning), curve });
+            let (panel, curve) = (Panel::new("", 0, [0.0; 2], self.tuning), curve());
+            self.parts.push(Part { stream, last: 0, panel, curve });
             return self.parts.len() - 1;
         }
         let shared = STREAMS_MAX - 1;
@@ -76,7 +71,7 @@ impl Division {
             return shared;
         }
         // That stream has ended and is forgotten; this one has what it held.
-        self.parts[idle].curve = curve;
+        self.parts[idle].curve = curve();
         idle
     }
 
@@ -85,7 +80,7 @@ impl Division {
         let panel = &self.parts[part].panel;
         panel.lost().for_each(|id| _ = evict(id));
         for (_, id) in &panel.gone {
-            if !panel.policies().iter().any(|policy| policy.contains(*id)) {
+            if !panel.policies.iter().any(|policy| policy.contains(*id)) {
                 self.owners.remove(id);
             }
         }
@@ -103,7 +98,7 @@ impl Division {
         let step = (self.capacity / self.tuning.steps.max(1)).max(1);
         let (mut gains, mut losses) = (Vec::new(), Vec::new());
         for (place, part) in self.parts.iter().enumerate().filter(|_| self.free == 0) {
-            let (hull, share) = (part.curve.hull(), part.panel.capacity());
+            let (hull, share) = (part.curve.hull(), part.panel.capacity);
             let misses = |share: u64| misses(&hull, share as f64 / self.capacity.max(1) as f64);
             gains.push((misses(share) - misses(share + step), place));
             losses.extend((share >= step).then(|| (misses(share - step) - misses(share), place)));
@@ -114,8 +109,8 @@ impl Division {
             && from != to
             && gain - loss > self.tuning.roots * (gain + loss).sqrt()
         {
-            self.give(from, self.parts[from].panel.capacity() - step, evict);
-            self.give(to, self.parts[to].panel.capacity() + step, evict);
+            self.give(from, self.parts[from].panel.capacity - step, evict);
+            self.give(to, self.parts[to].panel.capacity + step, evict);
         }
     }
 }
@@ -143,33 +138,28 @@ impl Policy for Division {
         let owner = self.owners.get(&id).copied();
         let place = owner.map_or(own, usize::from);
         let panel = &self.parts[place].panel;
-        let lacks = (panel.leader().used() + weight).saturating_sub(panel.capacity());
+        let lacks = (panel.leader().used() + weight).saturating_sub(panel.capacity);
         if self.free > 0 && lacks > 0 && owner.is_none() {
             let given = (self.capacity / self.tuning.steps.max(1)).max(lacks).min(self.free);
             self.free -= given;
-            self.give(place, panel.capacity() + given, evict);
+            self.give(place, panel.capacity + given, evict);
         }
         let Part { panel, curve, .. } = &mut self.parts[place];
         curve.count(id, weight);
         let (is_miss, change) = panel.access(id, weight, stream);
         if let Some((from, ..)) = change {
-            // What the new leader does not hold is given up.
-            let (old, new) = (&panel.policies()[from], panel.leader());
+            let (old, new) = (&panel.policies[from], panel.leader());
             let owned = self.owners.iter().filter(|owned| usize::from(*owned.1) == place).map(|owned| *owned.0);
             let mut lost: Vec<u64> = owned.filter(|id| old.contains(*id)).collect();
             lost.extend(panel.gone.iter().map(|gone| gone.1));
             lost.sort_unstable();
             lost.into_iter().filter(|id| !new.contains(*id)).for_each(|id| _ = evict(id));
         }
-        if owner.is_none() && panel.policies().iter().any(|policy| policy.contains(id)) {
+        if owner.is_none() && panel.policies.iter().any(|policy| policy.contains(id)) {
             self.owners.insert(id, place as u8);
         }
         self.settle(place, evict);
-        match (is_miss, self.contains(id)) {
-            (false, _) => Access::Hit,
-            (true, true) => Access::Inserted,
-            (true, false) => Access::Bypassed,
-        }
+        if is_miss { Access::Inserted } else { Access::Hit }
     }
 
     fn replacement(&self, stream: Stream) -> &'static str {
@@ -194,7 +184,7 @@ impl Policy for Division {
         (self.capacity, self.free) = (capacity, capacity);
         self.left = self.left.min(self.tuning.interval(capacity));
         for part in 0..self.parts.len() {
-            let share = (u128::from(self.parts[part].panel.capacity()) * u128::from(capacity) / before) as u64;
+            let share = (u128::from(self.parts[part].panel.capacity) * u128::from(capacity) / before) as u64;
             self.free -= share;
             self.give(part, share, evict);
             self.parts[part].curve = Curve::new(capacity, self.tuning);

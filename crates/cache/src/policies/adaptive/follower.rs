@@ -3,9 +3,8 @@
 //! Owns: what is resident, in two queues: what the leader holds, and what it does not. Promises: nothing that the leader
 //! holds leaves before what it does not hold; a change of leader evicts nothing. Leaves to others: who leads.
 //!
-//! Room is made by what the leader does not hold, the oldest first. Where there is none of that, an id that the leader
-//! does not hold is bypassed; one that it holds takes the place of the oldest, which is needed only after refusals and
-//! where weights differ.
+//! Room is made by what the leader does not hold, the oldest first. If there is none of that, an id that it does not hold
+//! is bypassed, and one that it holds takes the place of the oldest: after refusals, and where weights differ.
 
 use super::panel::Panel;
 use crate::structures::arena::{Arena, Queue};
@@ -96,14 +95,8 @@ impl Policy for Follower {
         }
         let to = usize::from(self.is_held);
         let has_room = weight <= self.capacity && self.make_room(weight, 1 + to, REFUSALS_MAX, evict);
-        match has_room && self.arena.insert(&mut self.queues[to], id, weight) {
-            true => Access::Inserted,
-            false => Access::Bypassed,
-        }
-    }
-
-    fn prepare(&self, id: u64) {
-        self.arena.prepare(id);
+        let is_in = has_room && self.arena.insert(&mut self.queues[to], id, weight);
+        if is_in { Access::Inserted } else { Access::Bypassed }
     }
 
     fn remove(&mut self, id: u64) -> bool {

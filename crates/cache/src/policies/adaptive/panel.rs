@@ -6,8 +6,7 @@
 //!
 //! Counts fade, so that they are those of the last [`Tuning::window`] capacities. Of the `n` accesses in them at which
 //! just one of two caches missed, each is the toss of a coin where the two are equally good, so a difference of one
-//! root of `n` is chance. Where two policies nearly agree a small difference counts; where they differ at every turn,
-//! as in loops, a large one is needed.
+//! root of `n` is chance. Where two policies differ at every turn, as in loops, a larger one is needed.
 
 use super::tuning::Tuning;
 use crate::{Access, Lirs, Lru, Policy, S3Fifo, Stream, WTinyLfu};
@@ -28,17 +27,15 @@ pub(super) fn candidate(name: &str, capacity: u64) -> Box<dyn Policy> {
 /// The shadow caches.
 pub(super) struct Panel {
     tuning: Tuning,
-    capacity: u64,
+    pub(super) capacity: u64,
     /// What a lead must be. *Units*: misses for each unit of capacity.
     change: f64,
     /// How far the first candidate is ahead without evidence. *Units*: misses.
     prior: f64,
-    policies: Vec<Box<dyn Policy>>,
+    pub(super) policies: Vec<Box<dyn Policy>>,
     leader: usize,
     /// What each gave up at the last access or change of capacity, by candidate.
     pub(super) gone: Vec<(usize, u64)>,
-    /// Who missed the last access, one bit each.
-    missed: u8,
     /// By two candidates the accesses in the window at which the first one missed and the second did not.
     only: Vec<Vec<f64>>,
     left: u64,
@@ -55,7 +52,6 @@ impl Panel {
             policies: Vec::new(),
             leader: tuning.candidates.iter().position(|name| *name == leader).unwrap_or(0),
             gone: Vec::new(),
-            missed: 0,
             only: Vec::new(),
             left: tuning.interval(capacity),
         };
@@ -70,19 +66,19 @@ impl Panel {
         self.only.push(vec![0.0; self.policies.len()]);
     }
 
-    /// An access: whether the leader missed it, and the change of leader where an interval ended with one.
+    /// An access: whether the leader missed it, and a change of leader.
     pub(super) fn access(&mut self, id: u64, weight: u64, stream: Stream) -> (bool, Option<Change>) {
-        self.missed = 0;
+        let mut missed = 0;
         self.gone.clear();
         for (bit, policy) in self.policies.iter_mut().enumerate() {
             let access = policy.reference(id, weight, stream, &mut |victim| {
                 self.gone.push((bit, victim));
                 true
             });
-            self.missed |= u8::from(access != Access::Hit) << bit;
+            missed |= u8::from(access != Access::Hit) << bit;
         }
-        let is_miss = self.missed >> self.leader & 1 == 1;
-        self.count(self.missed);
+        let is_miss = missed >> self.leader & 1 == 1;
+        self.count(missed);
         self.left -= 1;
         (is_miss, if self.left == 0 { self.choose() } else { None })
     }
@@ -117,11 +113,6 @@ impl Panel {
         (from != best.0).then_some(change)
     }
 
-    /// The candidates.
-    pub(super) fn policies(&self) -> &[Box<dyn Policy>] {
-        &self.policies
-    }
-
     /// The candidate that leads.
     pub(super) fn leader(&self) -> &dyn Policy {
         &*self.policies[self.leader]
@@ -147,11 +138,6 @@ impl Panel {
                 true
             });
         }
-    }
-
-    /// The capacity. *Units*: units of weight.
-    pub(super) fn capacity(&self) -> u64 {
-        self.capacity
     }
 }
 

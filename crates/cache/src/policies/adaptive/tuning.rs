@@ -1,7 +1,6 @@
 //! The constants that decisions rest on, each with its unit and its reason.
 //!
-//! Owns: the numbers ([`Tuning::default`]). Promises: `cache-figures --only ablation` runs each of them at another
-//! value, and each part without it. Leaves to others: their use.
+//! Owns: the numbers ([`Tuning::default`]). Promises: `cache-figures --only ablation` runs without each, or with another.
 
 /// The constants, and the parts that the ablation leaves out.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -20,8 +19,7 @@ pub struct Tuning {
     /// A lead must be so large, where the contents follow, and where a sample chooses. *Units*: misses for each unit of
     /// capacity. A change reads what it lacks, and after a sample's choice the new policy begins empty.
     pub change: [f64; 2],
-    /// In a capacity of accesses a leader is chosen so many times, and one part in so many goes to another stream at a
-    /// time.
+    /// A leader is chosen so many times in a capacity of accesses; one part in so many moves to another stream at a time.
     pub steps: u64,
     /// The most that a shadow cache of a curve holds. *Units*: units of weight. There are many of them.
     pub curve_max: u64,

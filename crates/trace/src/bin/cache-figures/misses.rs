@@ -80,12 +80,11 @@ pub fn judge(judged: &[Judged], options: &Options) -> Result<(Vec<Point>, Vec<St
 fn limits(point: &Point, limit: &Limit) {
     let percent = |misses: u64| 100.0 * (misses as f64 / point.best as f64 - 1.0);
     println!(
-        "LIMIT {} {}: adaptive {:+.2} %, its leaders' ghosts {:+.2} %; the best of six windows, by hindsight, {:+.2} % if \
+        "LIMIT {} {}: adaptive {:+.2} %; the best of six windows, by hindsight, {:+.2} % if \
          contents came with the choice, {:+.2} % as they do not",
         point.name,
         point.size,
         point.above_percent(),
-        percent(limit.adaptive_free),
         percent(limit.free),
         percent(limit.paid)
     );
