@@ -200,8 +200,8 @@ impl Adaptive {
 
 /// The shadow caches of a cache of `capacity`, of which one in 2^`shift` ids is sampled.
 fn panel(leader: &str, capacity: u64, shift: u32, tuning: Tuning) -> Panel {
-    let at = usize::from(shift > 0);
-    Panel::new(leader, capacity >> shift, [tuning.prior[at], tuning.change[at]], tuning)
+    let lead = if shift == 0 { [tuning.prior[0], 0.0] } else { [tuning.prior[1], tuning.change] };
+    Panel::new(leader, capacity >> shift, lead, tuning)
 }
 
 fn shift_of(capacity: u64, tuning: &Tuning) -> u32 {

@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     fn panel(capacity: u64) -> Panel {
-        Panel::new("", capacity, Tuning::default().change, Tuning::default())
+        Panel::new("", capacity, [0.2, 0.0], Tuning::default())
     }
 
     #[test]

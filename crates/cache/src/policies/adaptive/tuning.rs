@@ -16,9 +16,9 @@ pub struct Tuning {
     /// The lead of the first candidate at the start, where the contents follow, and where a sample chooses; it fades
     /// with the window. *Units*: misses for each unit of capacity. LIRS is rarely far from the best.
     pub prior: [f64; 2],
-    /// A lead must be so large, where the contents follow, and where a sample chooses. *Units*: misses for each unit of
-    /// capacity. A change reads what it lacks, and after a sample's choice the new policy begins empty.
-    pub change: [f64; 2],
+    /// A lead must be so large where a sample chooses. *Units*: misses for each unit of capacity. There the new policy
+    /// begins empty.
+    pub change: f64,
     /// A leader is chosen so many times in a capacity of accesses; one part in so many moves to another stream at a time.
     pub steps: u64,
     /// The most that a shadow cache of a curve holds. *Units*: units of weight. There are many of them.
@@ -35,8 +35,8 @@ impl Default for Tuning {
             sample_max: 4 << 10,
             window: 10.0,
             roots: 1.0,
-            prior: [0.17, 0.1],
-            change: [0.01, 0.03],
+            prior: [0.2, 0.1],
+            change: 0.03,
             steps: 32,
             curve_max: 256,
             candidates: &["lirs", "lru", "s3fifo", "wtinylfu"],

@@ -44,33 +44,33 @@ struct Draw {
     name: &'static str,
     random: SplitMix64,
     capacity: u64,
+    /// Each block is of one of so many streams.
+    streams: u64,
     rank: fn(u64, u64) -> u64,
 }
 
 impl Draw {
     /// The next `count` references.
     fn workload(&mut self, count: u64) -> Workload {
-        let Draw { name, random, capacity, rank } = self;
+        let Draw { name, random, capacity, streams, rank } = self;
         let block = |_| {
             // A number that does not say the rank.
-            (rank(random.next_u64(), *capacity).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20, Stream(0))
+            let block = rank(random.next_u64(), *capacity).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20;
+            (block, Stream((block % *streams) as u32))
         };
         Workload::new(*name, (0..count).map(block))
     }
 }
 
-fn draws(capacity: u64) -> [Draw; 2] {
+fn draws(capacity: u64) -> [Draw; 3] {
     let skewed = |random: u64, capacity: u64| {
         let highest = (16.0 * capacity as f64).ln();
         ((random >> 11) as f64 / (1_u64 << 53) as f64 * highest).exp() as u64
     };
     let uniform = |random: u64, capacity: u64| random % (2 * capacity);
-    [("skewed", skewed as fn(u64, u64) -> u64), ("uniform", uniform)].map(|(name, rank)| Draw {
-        name,
-        random: SplitMix64::seed_from_u64(1),
-        capacity,
-        rank,
-    })
+    let kinds =
+        [("skewed", 1, skewed as fn(u64, u64) -> u64), ("uniform", 1, uniform), ("skewed, 4 streams", 4, skewed)];
+    kinds.map(|(name, streams, rank)| Draw { name, random: SplitMix64::seed_from_u64(1), capacity, streams, rank })
 }
 
 fn median(mut values: Vec<f64>) -> f64 {
@@ -185,8 +185,12 @@ fn touch(table: &mut [u64], workload: &Workload, lines: usize) -> u64 {
 }
 
 fn play(policy: &mut dyn Policy, workload: &Workload) -> u64 {
-    let is_hit = |block: &&u64| policy.reference(**block, 1, Stream(0), &mut |_| true) == Access::Hit;
-    workload.blocks().iter().filter(is_hit).count() as u64
+    let streams = workload.streams();
+    let is_hit = |&(place, block): &(usize, &u64)| {
+        let stream = streams.get(place).copied().unwrap_or_default();
+        policy.reference(*block, 1, stream, &mut |_| true) == Access::Hit
+    };
+    workload.blocks().iter().enumerate().filter(is_hit).count() as u64
 }
 
 /// Nanoseconds a reference.
