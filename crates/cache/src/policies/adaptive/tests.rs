@@ -189,3 +189,29 @@ fn the_whole_of_a_grown_capacity_is_used_and_a_shrunk_one_is_kept_to() {
         }
     }
 }
+
+#[test]
+fn with_one_candidate_the_victims_are_those_of_that_policy() {
+    for (name, candidates) in
+        [("lirs", &["lirs"]), ("lru", &["lru"]), ("s3fifo", &["s3fifo"]), ("wtinylfu", &["wtinylfu"])]
+    {
+        for capacity in [50, 5000] {
+            let mut random = Random(capacity + 1);
+            let mut adaptive = Adaptive::with(capacity, Tuning { candidates, ..Tuning::default() });
+            let mut policy = by_name(name, capacity).expect("registered");
+            for step in 0..20 * capacity {
+                let id = if step % 3 == 0 { step / 3 % (2 * capacity) } else { 1_000_000 + random.zipf(4 * capacity) };
+                let (mut own, mut expected) = (Vec::new(), Vec::new());
+                let access = adaptive.reference(id, 1, Stream(0), &mut |victim| {
+                    own.push(victim);
+                    true
+                });
+                let as_policy = policy.reference(id, 1, Stream(0), &mut |victim| {
+                    expected.push(victim);
+                    true
+                });
+                assert_eq!((access, own), (as_policy, expected), "{name} of {capacity} at {step}");
+            }
+        }
+    }
+}

@@ -23,7 +23,7 @@ pub struct Tuning {
     pub steps: u64,
     /// The most that a shadow cache of a curve holds. *Units*: units of weight. There are many of them.
     pub curve_max: u64,
-    /// The candidates; the first one leads at the start.
+    /// The candidates, at most seven; the first one leads at the start.
     pub candidates: &'static [&'static str],
     /// Whether the cache can be divided between streams.
     pub is_divided: bool,
