@@ -44,9 +44,9 @@ use panel::{Panel, candidate};
 /// use nectary_cache::{Access, Adaptive, Policy, Stream};
 ///
 /// let mut cache = Adaptive::new(500);
-/// let mut is_hit = |step| cache.reference(step % 1000, 1, Stream(7), &mut |_| true) == Access::Hit;
+/// let mut is_hit = |step: &u64| cache.reference(step % 1000, 1, Stream(7), &mut |_| true) == Access::Hit;
 /// // Under LRU a loop of 1000 blocks in a cache of 500 hits never.
-/// assert!((0..100_000).filter(|step| is_hit(*step)).count() > 45_000);
+/// assert!((0..100_000).filter(|step| is_hit(step)).count() > 45_000);
 /// ```
 pub struct Adaptive {
     tuning: Tuning,
