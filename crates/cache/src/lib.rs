@@ -1,7 +1,7 @@
 //! Replacement policies: one implementation for the live caches and the simulator.
 //!
-//! Owns: the [`Policy`] trait, the policies (`policies/`, one file or folder each) and their parts (`structures/`).
-//! Leaves to others: what is cached (an id and a weight is all a policy knows), locks and I/O.
+//! Owns: the [`Policy`] trait, the policies (`policies/`, one file or folder each) their parts (`structures/`), and
+//! what is said of any of them (`detect/`, `watch/`). Leaves to others: what is cached (an id and a weight is all a policy knows), locks and I/O.
 //!
 //! ```
 //! use nectary_cache::{Access, Policy, S3Fifo, Stream};
@@ -26,8 +26,9 @@ mod policies;
 mod policy;
 mod registry;
 mod structures;
+mod watch;
 
-pub use policies::adaptive::{Adaptive, Event, EventSink, LeaderChange, Ledger, Reason, StreamPeriod, WindowReport};
+pub use policies::adaptive::{Adaptive, Tuning};
 pub use policies::arc::Arc;
 pub use policies::clock::Clock;
 pub use policies::dear::{self, Dear};
@@ -42,5 +43,6 @@ pub use policies::s3fifo::S3Fifo;
 pub use policies::sieve::Sieve;
 pub use policies::two_q::TwoQ;
 pub use policies::w_tinylfu::WTinyLfu;
-pub use policy::{Access, Policy, REFUSALS_MAX, Stream};
+pub use policy::{Access, LeaderChange, Policy, REFUSALS_MAX, Reason, Stream};
 pub use registry::{NAMES, by_name, explaining};
+pub use watch::{Event, EventSink, Ledger, StreamPeriod, Watched, WindowReport};

@@ -3,6 +3,8 @@
 //! A policy knows ids, weights and the order of references; it never sees the cached bytes. It is deterministic and
 //! single threaded: callers that share one protect it with a lock and may batch their references.
 
+use std::fmt;
+
 /// How many victims may be refused within one [`Policy::reference`] before it gives up and bypasses.
 ///
 /// A refused victim goes to the far end of its policy's order, so a handful is enough to get past pinned ids; a bound
@@ -22,6 +24,40 @@ pub enum Access {
     Inserted,
     /// The id was not resident and was not taken in (heavier than the capacity, or no victim could be found).
     Bypassed,
+}
+
+/// Why a policy follows another one: accesses in its window at which just one of the two missed. These counts are what
+/// the change was decided by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reason {
+    /// The one that it followed before.
+    pub from: &'static str,
+    /// The former one alone missed so many.
+    pub misses_before: u64,
+    /// The new one alone missed so many.
+    pub misses_now: u64,
+}
+
+/// A change of the policy that is followed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LeaderChange {
+    /// Accesses of all streams until then.
+    pub reference: u64,
+    /// The policy from here on.
+    pub leader: &'static str,
+    /// Why.
+    pub reason: Reason,
+}
+
+impl fmt::Display for LeaderChange {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let LeaderChange { reference, leader, reason: Reason { from, misses_before, misses_now } } = self;
+        write!(
+            formatter,
+            "at {reference} {leader} leads ({from} missed {misses_before} that it did not, it {misses_now} that {from} \
+             did not)"
+        )
+    }
 }
 
 /// A replacement policy over weighted ids with a capacity.
@@ -61,6 +97,17 @@ pub trait Policy: Send {
     /// restart.
     fn credit(&mut self, id: u64, references: u32) {
         let _ = (id, references);
+    }
+
+    /// The policy that replaces the blocks of a stream: its own name, unless it follows others.
+    fn replacement(&self, stream: Stream) -> &'static str {
+        let _ = stream;
+        self.name()
+    }
+
+    /// The last change of the policy that it follows, once; for listeners that show it.
+    fn take_change(&mut self) -> Option<LeaderChange> {
+        None
     }
 
     /// Forgets `id`, even if a ghost remembers it; returns whether it was resident.

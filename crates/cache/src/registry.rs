@@ -3,7 +3,9 @@
 //! Owns: the list of names. Leaves to others: parsing of the options around them.
 
 use crate::detect::PeriodSink;
-use crate::{Adaptive, Arc, Clock, Dear, Fifo, Gdsf, Lfu, Lirs, Lru, Mru, Policy, S3Fifo, Sieve, TwoQ, WTinyLfu};
+use crate::{
+    Adaptive, Arc, Clock, Dear, Fifo, Gdsf, Lfu, Lirs, Lru, Mru, Policy, S3Fifo, Sieve, TwoQ, WTinyLfu, Watched,
+};
 
 /// Every name that [`by_name`] knows, in the order in which help texts list them.
 pub const NAMES: &[&str] = &[
@@ -45,11 +47,7 @@ pub fn explaining(name: &str, capacity: u64, sink: PeriodSink) -> Option<Box<dyn
             policy.explain_to(sink);
             Some(Box::new(policy))
         }
-        "adaptive" => {
-            let mut policy = Adaptive::new(capacity);
-            policy.explain_periods_to(sink);
-            Some(Box::new(policy))
-        }
+        "adaptive" => Some(Box::new(Watched::periods(Box::new(Adaptive::new(capacity)), sink))),
         _ => by_name(name, capacity),
     }
 }

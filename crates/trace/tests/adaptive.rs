@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::mpsc::channel;
 
 use nectary_cache::detect::Verdict;
-use nectary_cache::{Access, Adaptive, Event, Policy, Stream, by_name};
+use nectary_cache::{Access, Adaptive, Event, Policy, Stream, Watched, by_name};
 use nectary_trace::simulate::{Workload, misses};
 
 use common::{load, traces};
@@ -75,7 +75,7 @@ fn the_ledger_is_that_of_a_separate_simulation_for_each_stream() {
     let Some(folder) = traces("the_ledger_is_that_of_a_separate_simulation_for_each_stream") else { return };
     let workload = mix(&folder, &["cs", "cpp", "ps"]);
     let blocks = 1000;
-    let mut adaptive = Adaptive::new(blocks as u64);
+    let mut adaptive = Watched::new(Box::new(Adaptive::new(blocks as u64)), Box::new(|_| ()));
     // LRU as naively as can be: the blocks, oldest first.
     let mut lru: Vec<u64> = Vec::new();
     let mut expected = vec![(0_i64, 0_i64); 3];
@@ -104,15 +104,14 @@ fn the_ledger_is_that_of_a_separate_simulation_for_each_stream() {
 #[test]
 fn cscope_is_explained_as_sequential_then_looping() {
     let Some(folder) = traces("cscope_is_explained_as_sequential_then_looping") else { return };
-    let mut adaptive = Adaptive::new(768);
     let (sender, receiver) = channel();
-    adaptive.explain_to(Box::new(move |event| {
+    let sink = Box::new(move |event: Event<'_>| {
         println!("{event}");
         if let Event::Period(period) = event {
             sender.send(period.period.report.verdict).expect("the receiver outlives the policy");
         }
-    }));
-    misses(&mut adaptive, &load(&folder, "cs"));
+    });
+    misses(&mut Watched::new(Box::new(Adaptive::new(768)), sink), &load(&folder, "cs"));
     let verdicts: Vec<Verdict> = receiver.try_iter().collect();
     let sequential = verdicts.iter().take_while(|verdict| **verdict == Verdict::Sequential).count();
     let looping = verdicts.iter().filter(|verdict| **verdict == Verdict::Looping).count();

@@ -7,9 +7,9 @@
 //!
 //! # How to use it
 //! One [`Detector`] a stream. At each reference call [`Detector::observe`] with the block's history (a default one for
-//! a block never seen before); it answers a [`PeriodReport`] if the reference ended a period. Policies that detect
-//! take a [`PeriodSink`] by their method `explain_to` and give it a [`PeriodEvent`] for every period of every stream;
-//! the report and the event print themselves, one line each.
+//! a block never seen before); it answers a [`PeriodReport`] if the reference ended a period. A policy that
+//! detects takes a [`PeriodSink`] and gives it a [`PeriodEvent`] for every period of every stream; of any other policy
+//! [`crate::Watched`] does. The report and the event print themselves, one line each.
 //!
 //! # Idea
 //! Time is virtual: the number of references of the stream. A block has a *backward distance* (now minus its last

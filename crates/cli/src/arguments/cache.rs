@@ -152,7 +152,7 @@ pub struct SimulateArguments {
     /// Show misses in percent of references
     #[arg(long)]
     pub ratio: bool,
-    /// Print each stream's verdicts period by period, with the averages behind them (dear, adaptive)
+    /// Print each stream's verdicts period by period, with the averages behind them (all but min)
     #[arg(long)]
     pub explain: bool,
     /// Show how fast each run was, beside its misses; use --threads 1 for figures

@@ -4,7 +4,7 @@
 //! all other names (`nectary_cache::by_name`).
 
 use nectary_cache::detect::PeriodEvent;
-use nectary_cache::{Adaptive, Dear, Event, Min, Policy};
+use nectary_cache::{Dear, Event, Min, Policy, Watched};
 
 use super::said::{Period, Said};
 use super::workload::Workload;
@@ -40,12 +40,13 @@ pub fn make(name: &str, capacity: u64, workload: &Workload) -> Option<Box<dyn Po
     nectary_cache::by_name(name, capacity)
 }
 
-/// Whether a policy reports its findings during a run.
+/// Whether a policy reports its findings during a run: all do except MIN.
 pub fn explains(name: &str) -> bool {
-    matches!(name, "dear" | "adaptive")
+    name != MIN
 }
 
-/// Makes a policy that calls `sink` with each report; `None` if no policy of that name makes reports.
+/// Makes a policy that calls `sink` with each report: `dear` with its own reports, all others with those of [`Watched`].
+/// `None` if no policy of that name makes reports.
 pub fn make_explaining(name: &str, capacity: u64, mut sink: Box<dyn FnMut(Said) + Send>) -> Option<Box<dyn Policy>> {
     match name {
         "dear" => {
@@ -53,18 +54,16 @@ pub fn make_explaining(name: &str, capacity: u64, mut sink: Box<dyn FnMut(Said) 
             policy.explain_to(Box::new(move |event| sink(said(event.to_string(), Some(event)))));
             Some(Box::new(policy))
         }
-        "adaptive" => {
-            let mut policy = Adaptive::new(capacity);
-            policy.explain_to(Box::new(move |event| {
+        _ => {
+            let tell = Box::new(move |event: Event<'_>| {
                 let period = match event {
                     Event::Period(period) => Some(period.period),
                     _ => None,
                 };
                 sink(said(event.to_string(), period));
-            }));
-            Some(Box::new(policy))
+            });
+            Some(Box::new(Watched::new(nectary_cache::by_name(name, capacity)?, tell)))
         }
-        _ => None,
     }
 }
 

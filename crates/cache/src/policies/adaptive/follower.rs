@@ -1,170 +1,120 @@
-//! A follower: a cache whose contents follow the best of its ghosts.
+//! Contents that follow shadow caches of the same size: as near to what the leader holds as reads allow.
 //!
-//! Owns: the steps of one reference: ghosts of all sizes, residents, guard. Promises: the invariants of [`Policy`]. Leaves to others:
-//! streams and their verdicts, and the one ghost that divides the cache between streams (it is given to it like any other).
+//! Owns: what is resident, in two queues: what the leader holds, and what it does not. Promises: nothing that the leader
+//! holds leaves before what it does not hold; a change of leader evicts nothing. Leaves to others: who leads.
+//!
+//! Room is made by what the leader does not hold, the oldest first. If there is none of that, an id that it does not hold
+//! is bypassed, and one that it holds takes the place of the oldest: after refusals, and where weights differ.
 
-use super::ghosts::{Each, GHOSTS_MAX, Ghosts};
-use super::guard::{Favourite, Guard};
-use super::live::Live;
-use super::partition::Partition;
-use super::smaller::Smaller;
-use crate::{Access, Policy, Stream};
+use super::panel::Panel;
+use crate::structures::arena::{Arena, Queue};
+use crate::{Access, Policy, REFUSALS_MAX, Stream};
 
-/// Votes are counted every so many references, or this share of the capacity.
-const VOTE_REFERENCES_MIN: u64 = 16;
-const VOTE_DIVISOR: u64 = 64;
-
-/// A cache that follows the best of its ghosts.
+/// A cache whose contents follow.
 pub(super) struct Follower {
     capacity: u64,
-    ghosts: Ghosts,
-    smaller: Option<Smaller>,
-    live: Live,
-    guard: Guard,
-    votes: Each<f64>,
-    /// References until votes are counted.
-    left: u64,
-    /// Who led before, where the last reference changed the leader.
-    deposed: Option<usize>,
-    misses_of_leaders: u64,
+    arena: Arena,
+    /// What the leader does not hold, and what it holds; newest what was accessed last, or came to its queue last.
+    queues: [Queue; 2],
+    /// Whether the leader holds the id of the next access.
+    is_held: bool,
 }
 
 impl Follower {
-    /// An empty follower; `looks_smaller` says whether it looks at its candidates in smaller caches too.
-    pub(super) fn new(capacity: u64, looks_smaller: bool) -> Follower {
-        let ghosts = Ghosts::new(capacity);
-        let mut follower = Follower {
-            capacity,
-            live: Live::new(ghosts.count()),
-            ghosts,
-            smaller: looks_smaller.then(|| Smaller::new(capacity)),
-            guard: Guard::new(capacity),
-            votes: [0.0; GHOSTS_MAX],
-            left: 0,
-            deposed: None,
-            misses_of_leaders: 0,
-        };
-        follower.vote();
-        follower
+    /// An empty one.
+    pub(super) fn new(capacity: u64) -> Follower {
+        Follower { capacity, arena: Arena::new(), queues: [0, 1].map(Queue::new), is_held: true }
     }
 
-    /// Adds a partition between streams to its ghosts.
-    pub(super) fn divide(&mut self) {
-        self.guard.admit(self.ghosts.count());
-        self.ghosts.divide(Partition::new(self.capacity, self.smaller.is_some()));
-        self.live.make_classes(self.ghosts.count());
-        self.vote();
-    }
-
-    /// Says what a verdict expects of the stream of a slot.
-    pub(super) fn set_favourite_of(&mut self, slot: usize, favourite: Option<Favourite>) {
-        if let Some(partition) = self.ghosts.partition_mut() {
-            partition.set_favourite(slot, favourite);
-        }
-    }
-
-    /// Its ghosts.
-    pub(super) fn ghosts(&self) -> &Ghosts {
-        &self.ghosts
-    }
-
-    /// By how many misses of smaller sizes each ghost is behind the best one.
-    pub(super) fn behind_when_smaller(&self) -> Each<f64> {
-        self.smaller.as_ref().map_or([0.0; GHOSTS_MAX], Smaller::behind)
-    }
-
-    /// Its guard.
-    pub(super) fn guard(&self) -> &Guard {
-        &self.guard
-    }
-
-    /// Says what the verdicts expect of all streams together.
-    pub(super) fn set_favourite(&mut self, favourite: Option<Favourite>) {
-        self.guard.set_favourite(favourite);
-    }
-
-    /// Who led before, where the last reference changed the leader.
-    pub(super) fn deposed(&self) -> Option<usize> {
-        self.deposed
-    }
-
-    /// What the ghosts missed that led: the misses if contents came along with a change of leader.
-    pub(super) fn misses_of_leaders(&self) -> u64 {
-        self.misses_of_leaders
-    }
-
-    /// The residents with their weights, those worth least first.
-    pub(super) fn residents(&self) -> Vec<(u64, u64)> {
-        self.live.residents()
-    }
-
-    fn vote(&mut self) {
-        self.deposed = self.guard.vote(self.ghosts.count(), &self.behind_when_smaller(), &mut self.votes);
-        self.live.set_votes(&self.votes);
-        self.left = (self.capacity / VOTE_DIVISOR).max(VOTE_REFERENCES_MIN);
-    }
-
-    fn tell_losses(&mut self, except: Option<u64>) {
-        for &(ghost, id) in self.ghosts.losses() {
-            if except != Some(id) {
-                self.live.lose(ghost, id);
+    /// Prepares for an access to `id`, which the panel has seen.
+    pub(super) fn guide(&mut self, id: u64, panel: &Panel) {
+        self.is_held = panel.leader().contains(id);
+        for id in panel.lost() {
+            if let Some(index) = self.arena.find(id) {
+                self.put(index, false);
             }
         }
+    }
+
+    /// Follows another leader. What it does not hold leaves after what the leader before did not hold either, the
+    /// newest first: the oldest that a policy held is what it thought most of. *Cost*: O(resident ids).
+    pub(super) fn regroup(&mut self, panel: &Panel) {
+        let mut moved = Vec::new();
+        for was_held in [true, false] {
+            let mut next = self.queues[usize::from(was_held)].oldest();
+            while let Some(index) = next {
+                next = self.arena.newer(index);
+                match (was_held, panel.leader().contains(self.arena.entry(index).id)) {
+                    (true, false) => moved.push(index),
+                    (false, true) => self.put(index, true),
+                    _ => {}
+                }
+            }
+        }
+        moved.into_iter().rev().for_each(|index| self.put(index, false));
+    }
+
+    /// Makes a resident the newest of a queue.
+    fn put(&mut self, index: u32, is_held: bool) {
+        let from = self.arena.entry(index).queue;
+        self.arena.unlink(&mut self.queues[usize::from(from)], index);
+        self.arena.link(&mut self.queues[usize::from(is_held)], index);
+    }
+
+    /// Offers the residents of the first `queues` until there is room; `false` where there is none.
+    fn make_room(&mut self, room: u64, queues: usize, refusals_max: usize, evict: &mut dyn FnMut(u64) -> bool) -> bool {
+        let mut refusals = 0;
+        for number in 0..queues {
+            for _ in 0..self.queues[number].count {
+                if self.used().saturating_add(room) <= self.capacity || refusals >= refusals_max {
+                    break;
+                }
+                let queue = &mut self.queues[number];
+                let Some(index) = queue.oldest() else { break };
+                if evict(self.arena.entry(index).id) {
+                    self.arena.remove(queue, index);
+                } else {
+                    self.arena.refresh(queue, index);
+                    refusals += 1;
+                }
+            }
+        }
+        self.used().saturating_add(room) <= self.capacity
     }
 }
 
 impl Policy for Follower {
     fn name(&self) -> &'static str {
-        self.ghosts.name(self.guard.leader())
+        "follower"
     }
 
-    fn reference(&mut self, id: u64, weight: u64, stream: Stream, evict: &mut dyn FnMut(u64) -> bool) -> Access {
-        let weight = weight.max(1);
-        let holders = self.ghosts.reference(id, weight, stream);
-        self.misses_of_leaders += u64::from(self.ghosts.missed() >> self.guard.leader() & 1);
-        self.guard.count(self.ghosts.missed());
-        if let Some(smaller) = &mut self.smaller {
-            smaller.reference(id, weight, stream, self.guard.decay());
-        }
-        self.tell_losses(Some(id));
-        self.deposed = None;
-        self.left -= 1;
-        if self.left == 0 {
-            self.vote();
-        }
-        if self.live.refer(id, holders) {
+    fn reference(&mut self, id: u64, weight: u64, _: Stream, evict: &mut dyn FnMut(u64) -> bool) -> Access {
+        if let Some(index) = self.arena.find(id) {
+            self.put(index, self.is_held);
             return Access::Hit;
         }
-        if weight > self.capacity
-            || !self.live.make_room(weight, self.capacity, holders, evict)
-            || !self.live.insert(id, weight, holders)
-        {
-            return Access::Bypassed;
-        }
-        Access::Inserted
+        let to = usize::from(self.is_held);
+        let has_room = weight <= self.capacity && self.make_room(weight, 1 + to, REFUSALS_MAX, evict);
+        let is_in = has_room && self.arena.insert(&mut self.queues[to], id, weight);
+        if is_in { Access::Inserted } else { Access::Bypassed }
     }
 
     fn remove(&mut self, id: u64) -> bool {
-        self.ghosts.remove(id);
-        if let Some(smaller) = &mut self.smaller {
-            smaller.remove(id);
+        let found = self.arena.find(id);
+        if let Some(index) = found {
+            let queue = self.arena.entry(index).queue;
+            self.arena.remove(&mut self.queues[usize::from(queue)], index);
         }
-        self.live.remove(id)
+        found.is_some()
     }
 
     fn contains(&self, id: u64) -> bool {
-        self.live.contains(id)
+        self.arena.find(id).is_some()
     }
 
     fn set_capacity(&mut self, capacity: u64, evict: &mut dyn FnMut(u64) -> bool) {
         self.capacity = capacity;
-        self.guard.set_capacity(capacity);
-        self.ghosts.set_capacity(capacity);
-        if let Some(smaller) = &mut self.smaller {
-            smaller.set_capacity(capacity);
-        }
-        self.tell_losses(None);
-        self.live.shrink(capacity, evict);
+        self.make_room(0, 2, usize::MAX, evict);
     }
 
     fn capacity(&self) -> u64 {
@@ -172,10 +122,10 @@ impl Policy for Follower {
     }
 
     fn used(&self) -> u64 {
-        self.live.weight()
+        self.queues.iter().map(|queue| queue.weight).sum()
     }
 
     fn len(&self) -> usize {
-        self.live.count()
+        self.queues.iter().map(|queue| queue.count).sum()
     }
 }

@@ -1,95 +1,42 @@
-//! Adaptive: follows the best of several policies, divides the cache between streams where that is better, and explains
-//! itself.
+//! Adaptive: follows the best of several policies, and divides the cache between streams where that is better.
 //!
 //! # Idea
-//! No policy is the best on all references, and which one is shows only while they come. So `adaptive` runs several of them
-//! as *ghosts* on metadata alone (`ghosts.rs`), counts what each would have missed, and lets its own contents follow those
-//! that miss least (`live.rs`, `guard.rs`). That learns from evidence and costs no reads of its own: a block that a better
-//! ghost holds is kept when it comes, and nothing is fetched for the sake of a change.
+//! No policy is the best on all accesses, and which one is shows only while they come. So LIRS, LRU, S3-FIFO and
+//! W-TinyLFU run as *shadow caches*, on metadata alone and on a sample of the ids: those whose hash falls into one of
+//! 2^k parts, in caches of one 2^k-th of the size; up to [`Tuning::sample_max`] k is 0. The one that misses fewest beyond
+//! chance leads, and those counts are the reason that is shown (`panel.rs`). Where the shadow caches see all, the
+//! contents are what the leader holds, as far as it was read (`follower.rs`). A sample does not say that; there the
+//! leader's policy begins empty, what is accessed moves to it, and the one before makes room, in its order.
 //!
-//! Policies differ sooner in smaller caches, so the candidates run at a half and at a quarter of the size too (`smaller.rs`), and
-//! who is better there has a bounded bonus.
-//!
-//! Detection tells it what to expect (`streams.rs`): a stream's verdict makes one candidate the favourite, which is
-//! believed until it loses by more than a bonus; then the *guard* takes the choice back and says so.
-//!
-//! | verdict | favourite |
-//! |---|---|
-//! | sequential, looping | LIRS: keeps a fixed part of a loop, and lets a scan through one percent of the cache |
-//! | probabilistic | LIRS |
-//! | clustered | LRU |
-//! | none | none: the best of the ghosts |
-//!
-//! From the second stream on one more ghost, the *partition* (`partition.rs`), divides the cache between streams, each with
-//! a follower of its own, by what each stream's curve of misses against size says the next block is worth
-//! (`allocation.rs`). It leads where streams are separate and different; it is not followed where one policy over all of
-//! them does better.
-//!
-//! # Large caches
-//! Up to 16 Ki units of capacity all of that is exact. Above, a *scout* does it on a sample: ids whose hash falls into one of
-//! 2^k parts, in a cache of one 2^k-th of the size, at most 4 Ki units. The cache itself then has one policy in force, LRU to begin with,
-//! takes over the scout's leader where that is clearly ahead, and changes without losing its contents (`migrating.rs`,
-//! `divided.rs`). Ledgers are estimates from the sample then, and windows count its references alone. A cache whose
-//! capacity grows over the limit becomes a large one with what it holds, and stays one; where another k is called for, the
-//! scout begins anew.
-//!
-//! # What it says
-//! [`Adaptive::explain_to`] gives away every period of every stream, every change of the leader with its reason, and after
-//! each window the misses of the optimum from the same contents (`window.rs`). [`Adaptive::ledger`] is what was saved and
-//! lost against LRU (`ledger.rs`).
-//!
-//! # Invariants
-//! 1. Those of [`Policy`].
-//! 2. `saved - lost` of all ledgers is exactly the misses of LRU less those of the cache (of a sample, where it is sampled).
+//! From the second stream on one more shadow cache, where they see all, is divided between the streams (`division.rs`),
+//! by what each stream's curve of misses against size says that the next block is worth (`curve.rs`). The files import
+//! each other as a tree, this one at the top and `tuning.rs` at the bottom.
 //!
 //! # Cost
-//! Exact: some 40 small policies for each stream, about 2 to 6 µs a reference; 700 bytes a unit of capacity for each ghost
-//! set, that is for the cache and again for each stream's share of it; candidates at smaller sizes are most of the time and nearly half
-//! of that memory. Sampled: the policy in force, and one 2^k-th of
-//! that. Detection: histories of up to 64 Ki blocks a stream, at most 56 MB for all 16; 60 bytes a reference of a window, at
-//! most 4 MB.
+//! An access of the sample is one of each shadow cache, of those of its stream's part, and of the curve's 18 small caches
+//! where its id is in their sample; all of that is at most 4 Ki units large. Any other access is one of a plain policy.
 //!
 //! # Source
-//! Following ghosts: R. Subramanian, Y. Smaragdakis, G. H. Loh, "Adaptive caches: effective shaping of cache behavior to
-//! workloads", MICRO 2006. Votes of experts with exponential weights: N. Littlestone, M. Warmuth, "The weighted majority
-//! algorithm", Information and Computation 108(2), 1994. Detection: see [`crate::detect`]. Marginal gain: D. Thiébaut,
-//! H. S. Stone, J. L. Wolf, "Improving disk cache hit-ratios through cache partitioning", IEEE Transactions on Computers
-//! 41(6), 1992.
+//! Following shadow caches: R. Subramanian, Y. Smaragdakis, G. H. Loh, "Adaptive caches: effective shaping of cache
+//! behavior to workloads", MICRO 2006. Marginal gain: D. Thiébaut, H. S. Stone, J. L. Wolf, "Improving disk cache
+//! hit-ratios through cache partitioning", IEEE Transactions on Computers 41(6), 1992.
 
-mod allocation;
-mod divided;
+mod curve;
+mod division;
 mod follower;
-mod ghosts;
-mod guard;
-mod large;
-mod ledger;
-mod live;
-mod migrating;
-mod partition;
-mod report;
-mod scout;
-mod smaller;
-mod streams;
-mod window;
+mod panel;
+#[cfg(test)]
+mod tests;
+mod tuning;
 
-pub use guard::Reason;
-pub use ledger::Ledger;
-pub use report::{Event, EventSink, LeaderChange, StreamPeriod};
-pub use window::WindowReport;
+pub use tuning::Tuning;
 
-use crate::detect::PeriodSink;
 use crate::structures::hash::hash;
-use crate::{Access, Policy, Stream};
+use crate::{Access, LeaderChange, Policy, REFUSALS_MAX, Reason, Stream};
 
-use large::Large;
-use scout::Scout;
-
-/// Ghosts are exact up to this capacity. *Units*: units of weight.
-const EXACT_MAX: u64 = 16 << 10;
-/// A sample of a larger cache is of one of at most this capacity. *Units*: units of weight.
-const SAMPLE_MAX: u64 = 4 << 10;
-/// A large cache takes over the scout's division once in so many references of the sample.
-const TAKE_OVER_REFERENCES: u64 = 256;
+use division::Division;
+use follower::Follower;
+use panel::{Panel, candidate};
 
 /// The adaptive policy, over weighted ids and streams.
 ///
@@ -97,87 +44,172 @@ const TAKE_OVER_REFERENCES: u64 = 256;
 /// use nectary_cache::{Access, Adaptive, Policy, Stream};
 ///
 /// let mut cache = Adaptive::new(500);
-/// let mut hits = 0;
-/// for step in 0..100_000 {
-///     hits += u32::from(cache.reference(step % 1000, 1, Stream(7), &mut |_| true) == Access::Hit);
-/// }
+/// let mut is_hit = |step: &u64| cache.reference(step % 1000, 1, Stream(7), &mut |_| true) == Access::Hit;
 /// // Under LRU a loop of 1000 blocks in a cache of 500 hits never.
-/// assert!(hits > 45_000);
-/// let ledger = cache.ledger(Stream(7)).expect("referred");
-/// assert_eq!((ledger.saved, ledger.lost), (u64::from(hits), 0));
+/// assert!((0..100_000).filter(|step| is_hit(step)).count() > 45_000);
 /// ```
 pub struct Adaptive {
+    tuning: Tuning,
     capacity: u64,
-    /// Ids are sampled one in 2^shift; 0 where the scout is the cache.
+    /// Ids are sampled one in 2^shift.
     shift: u32,
-    scout: Scout,
-    /// The cache itself, where the scout sees a sample only.
-    large: Option<Large>,
+    panel: Panel,
+    current: Contents,
+    /// What was current before and is not empty yet. The oldest first; it is emptied first.
+    leaving: Vec<Contents>,
+    /// Who accessed first.
+    stream: Option<Stream>,
+    /// Accesses, those outside the sample as an estimate.
+    accesses: u64,
+    change: Option<LeaderChange>,
+}
+
+/// Residents, and what decides over them.
+enum Contents {
+    /// A policy for itself.
+    Alone(Box<dyn Policy>),
+    /// The leader of shadow caches that see all.
+    Following(Follower),
+}
+
+impl Contents {
+    /// Empty ones.
+    fn new(leader: &str, capacity: u64, shift: u32) -> Contents {
+        match shift {
+            0 => Contents::Following(Follower::new(capacity)),
+            _ => Contents::Alone(candidate(leader, capacity)),
+        }
+    }
+
+    fn policy(&self) -> &dyn Policy {
+        match self {
+            Contents::Alone(policy) => &**policy,
+            Contents::Following(follower) => follower,
+        }
+    }
+
+    fn policy_mut(&mut self) -> &mut dyn Policy {
+        match self {
+            Contents::Alone(policy) => &mut **policy,
+            Contents::Following(follower) => follower,
+        }
+    }
 }
 
 impl Adaptive {
     /// An empty policy of `capacity` units of weight.
     pub fn new(capacity: u64) -> Adaptive {
-        let shift = shift_of(capacity);
-        Adaptive {
-            capacity,
-            shift,
-            scout: Scout::new(capacity, shift),
-            large: (shift > 0).then(|| Large::new(capacity)).flatten(),
-        }
+        Adaptive::with(capacity, Tuning::default())
     }
 
-    /// Gives everything that there is to say to `sink` from here on, in place of any sink before.
-    pub fn explain_to(&mut self, sink: EventSink) {
-        self.scout.sink = Some(sink);
+    /// As [`Adaptive::new`] with other constants, to see what each of them is worth.
+    pub fn with(capacity: u64, tuning: Tuning) -> Adaptive {
+        let shift = shift_of(capacity, &tuning);
+        let panel = panel("", capacity, shift, tuning);
+        let current = Contents::new(panel.leader().name(), capacity, shift);
+        let leaving = Vec::new();
+        Adaptive { tuning, capacity, shift, panel, current, leaving, stream: None, accesses: 0, change: None }
     }
 
-    /// Gives every period of every stream to `sink` from here on, and nothing else.
-    pub fn explain_periods_to(&mut self, mut sink: PeriodSink) {
-        self.explain_to(Box::new(move |event| {
-            if let Event::Period(period) = event {
-                sink(period.period);
-            }
-        }));
-    }
-
-    /// What was saved and lost against LRU for a stream; an estimate where ids are sampled. The sixteenth stream and all
-    /// after it share one ledger, which is that of every stream without one of its own; before, `None` says that the stream
-    /// did not refer yet.
-    pub fn ledger(&self, stream: Stream) -> Option<Ledger> {
-        self.scout.ledger(stream)
-    }
-
-    /// The streams that are told apart.
-    pub fn streams(&self) -> impl Iterator<Item = Stream> + '_ {
-        self.scout.streams()
-    }
-
-    /// The policy in force by name: a candidate's, or `partition`.
+    /// The policy by name: a candidate's, or `partition`.
     pub fn leader(&self) -> &'static str {
-        self.large.as_ref().map_or_else(|| self.scout.leader(), Large::name)
+        self.panel.leader().name()
     }
 
-    /// What the ghosts missed that led, of a sample where ids are sampled: the misses if contents came along with a change
-    /// of leader. The misses beyond these are the price of following.
-    pub fn misses_of_leaders(&self) -> u64 {
-        self.scout.misses_of_leaders()
+    /// An access of the sample.
+    #[inline(never)]
+    fn access_sampled(&mut self, id: u64, weight: u64, stream: Stream, evict: &mut dyn FnMut(u64) -> bool) -> Access {
+        let is_second = *self.stream.get_or_insert(stream) != stream;
+        if is_second
+            && self.shift == 0
+            && self.tuning.is_divided
+            && self.panel.policies.len() == self.tuning.candidates.len()
+        {
+            self.panel.add(Box::new(Division::new(self.capacity, self.tuning)));
+        }
+        self.accesses += 1 << self.shift;
+        let change = self.panel.access(id, weight, stream).1;
+        let leader = self.leader();
+        if let Some((from, misses_before, misses_now)) = change {
+            let reason = Reason { from: self.panel.policies[from].name(), misses_before, misses_now };
+            self.change = Some(LeaderChange { reference: self.accesses, leader, reason });
+        }
+        match &mut self.current {
+            Contents::Following(follower) => {
+                if change.is_some() {
+                    follower.regroup(&self.panel);
+                }
+                follower.guide(id, &self.panel);
+            }
+            Contents::Alone(policy) if leader != policy.name() && self.leaving.is_empty() => self.take_over(),
+            Contents::Alone(_) => {}
+        }
+        self.access(id, weight, stream, evict)
     }
 
-    /// One in how many ids the ghosts see, as a power of two; 0 where they see all.
-    pub fn sample_shift(&self) -> u32 {
-        self.shift
+    /// Lets empty contents take over.
+    fn take_over(&mut self) {
+        let new = Contents::new(self.leader(), self.capacity, self.shift);
+        self.leaving.push(std::mem::replace(&mut self.current, new));
+    }
+
+    /// An access that the shadow caches have seen, if they see it.
+    fn access(&mut self, id: u64, weight: u64, stream: Stream, evict: &mut dyn FnMut(u64) -> bool) -> Access {
+        if self.leaving.is_empty() {
+            return self.current.policy_mut().reference(id, weight, stream, evict);
+        }
+        let fits = self.used() <= self.capacity;
+        let current = self.current.policy_mut();
+        let mut leaving = self.leaving.iter_mut().map(Contents::policy_mut);
+        if let Some(old) = leaving.find(|old| old.contains(id)) {
+            if !fits {
+                // After refusals the new contents may have no room for it.
+                return old.reference(id, weight, stream, &mut |_| false);
+            }
+            let used = old.used();
+            old.remove(id);
+            current.reference(id, used - old.used(), stream, evict);
+            return Access::Hit;
+        }
+        if !current.contains(id) && (weight > self.capacity || !self.make_room(weight, REFUSALS_MAX, evict)) {
+            return Access::Bypassed;
+        }
+        self.current.policy_mut().reference(id, weight, stream, evict)
+    }
+
+    /// Lets those who leave make room; `false` where they refuse.
+    fn make_room(&mut self, room: u64, refusals_max: usize, evict: &mut dyn FnMut(u64) -> bool) -> bool {
+        let mut refusals = 0;
+        for place in 0..self.leaving.len() {
+            let over = self.used().saturating_add(room).saturating_sub(self.capacity);
+            let old = self.leaving[place].policy_mut();
+            old.set_capacity(old.used().saturating_sub(over), &mut |id| {
+                let is_given_up = refusals < refusals_max && evict(id);
+                refusals += usize::from(!is_given_up);
+                is_given_up
+            });
+        }
+        self.leaving.retain(|old| !old.policy().is_empty());
+        self.leaving.is_empty() || self.used().saturating_add(room) <= self.capacity
+    }
+
+    fn all(&self) -> impl Iterator<Item = &dyn Policy> {
+        self.leaving.iter().chain([&self.current]).map(Contents::policy)
     }
 }
 
-fn shift_of(capacity: u64) -> u32 {
-    let most = if capacity <= EXACT_MAX { EXACT_MAX } else { SAMPLE_MAX };
-    (0..).find(|shift| capacity >> shift <= most).unwrap_or(0)
+/// The shadow caches of a cache of `capacity`, of which one in 2^`shift` ids is sampled.
+fn panel(leader: &str, capacity: u64, shift: u32, tuning: Tuning) -> Panel {
+    let lead = if shift == 0 { [tuning.prior[0], 0.0] } else { [tuning.prior[1], tuning.change] };
+    Panel::new(leader, capacity >> shift, lead, tuning)
 }
 
-/// Whether an id is in the sample of one in 2^`shift`. Tables use the top and the low bits of the hash, curves those from 24
-/// on.
-#[inline]
+fn shift_of(capacity: u64, tuning: &Tuning) -> u32 {
+    (0..).find(|shift| capacity >> shift <= tuning.sample_max).unwrap_or(0)
+}
+
+/// Whether an id is in the sample of one in 2^`shift`. Tables use the top and the low bits of the hash, curves those
+/// from 24 on.
 fn is_sampled(id: u64, shift: u32) -> bool {
     (hash(id) >> 40) & ((1 << shift) - 1) == 0
 }
@@ -188,49 +220,63 @@ impl Policy for Adaptive {
     }
 
     fn reference(&mut self, id: u64, weight: u64, stream: Stream, evict: &mut dyn FnMut(u64) -> bool) -> Access {
-        let weight = weight.max(1);
-        let Some(large) = &mut self.large else { return self.scout.reference(id, weight, stream, evict) };
-        if is_sampled(id, self.shift) {
-            return large.reference_sampled(id, weight, stream, &mut self.scout, self.shift, evict);
+        match is_sampled(id, self.shift) {
+            true => self.access_sampled(id, weight.max(1), stream, evict),
+            false => self.access(id, weight.max(1), stream, evict),
         }
-        large.reference(id, weight, stream, &mut self.scout, evict)
     }
 
     fn prepare(&self, id: u64) {
-        if let Some(large) = &self.large {
-            large.prepare(id);
+        self.all().for_each(|policy| policy.prepare(id));
+    }
+
+    fn replacement(&self, stream: Stream) -> &'static str {
+        match &self.current {
+            Contents::Following(_) => self.panel.leader().replacement(stream),
+            Contents::Alone(policy) => policy.name(),
         }
+    }
+
+    fn take_change(&mut self) -> Option<LeaderChange> {
+        self.change.take()
     }
 
     fn remove(&mut self, id: u64) -> bool {
-        let was_in_scout = is_sampled(id, self.shift) && self.scout.remove(id);
-        self.large.as_mut().map_or(was_in_scout, |large| large.remove(id))
+        if is_sampled(id, self.shift) {
+            self.panel.remove(id);
+        }
+        let all = self.leaving.iter_mut().chain([&mut self.current]);
+        all.fold(false, |was, contents| was | contents.policy_mut().remove(id))
     }
 
     fn contains(&self, id: u64) -> bool {
-        match &self.large {
-            Some(large) => large.contains(id),
-            None => self.scout.contains(id),
-        }
+        self.all().any(|policy| policy.contains(id))
     }
 
     fn set_capacity(&mut self, capacity: u64, evict: &mut dyn FnMut(u64) -> bool) {
-        self.capacity = capacity;
-        let shift = shift_of(capacity);
-        if shift > 0 && self.large.is_none() {
-            self.large = Large::with_residents(capacity, &self.scout.residents());
-        }
-        if shift != self.shift {
+        let (shift, before) = (shift_of(capacity, &self.tuning), self.shift);
+        if shift == before {
+            self.panel.set_capacity(capacity >> shift);
+        } else {
+            // Another sample: its shadow caches begin empty, with the leader that there is where it is a candidate.
+            self.panel = panel(self.leader(), capacity, shift, self.tuning);
             self.shift = shift;
-            self.scout.begin_anew(capacity, shift);
         }
-        match &mut self.large {
-            Some(large) => {
-                self.scout.set_capacity(capacity, &mut |_| true);
-                large.set_capacity(capacity, evict);
-            }
-            None => self.scout.set_capacity(capacity, evict),
+        if (shift == 0) != (before == 0) {
+            self.take_over();
         }
+        self.capacity = capacity;
+        if let Contents::Following(follower) = &mut self.current {
+            follower.regroup(&self.panel);
+        }
+        self.make_room(0, usize::MAX, evict);
+        let rest = capacity.saturating_sub(self.leaving.iter().map(|old| old.policy().used()).sum());
+        let current = self.current.policy_mut();
+        // What those who leave refuse to give up is missing here, until they do.
+        if current.used() > rest {
+            current.set_capacity(rest, evict);
+        }
+        current.set_capacity(capacity, evict);
     }
 
     fn capacity(&self) -> u64 {
@@ -238,13 +284,10 @@ impl Policy for Adaptive {
     }
 
     fn used(&self) -> u64 {
-        self.large.as_ref().map_or_else(|| self.scout.used(), |large| large.used())
+        self.all().map(|policy| policy.used()).sum()
     }
 
     fn len(&self) -> usize {
-        self.large.as_ref().map_or_else(|| self.scout.len(), |large| large.len())
+        self.all().map(|policy| policy.len()).sum()
     }
 }
-
-#[cfg(test)]
-mod tests;

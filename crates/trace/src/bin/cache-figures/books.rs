@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::mpsc::channel;
 
-use nectary_cache::{Access, Adaptive, Event, Policy, Stream, WindowReport};
+use nectary_cache::{Access, Adaptive, Event, Policy, Stream, Watched, WindowReport};
 use nectary_trace::simulate::Workload;
 
 /// How far a ledger's sums may be from the simulation's. *Units*: percent.
@@ -70,7 +70,7 @@ fn optimum(contents: &HashSet<u64>, blocks: &[u64], capacity: u64) -> u64 {
 /// The decisions of `adaptive`, and its reports.
 struct Played {
     capacity: u64,
-    adaptive: Adaptive,
+    adaptive: Watched,
     hits: Vec<bool>,
     windows: Vec<WindowReport>,
     /// The residents at the start of each window.
@@ -79,12 +79,14 @@ struct Played {
 
 fn play(workload: &Workload, capacity: u64) -> Played {
     let (sender, receiver) = channel();
-    let mut adaptive = Adaptive::new(capacity);
-    adaptive.explain_to(Box::new(move |event| {
-        if let Event::Window(window) = event {
-            let _ = sender.send(window);
-        }
-    }));
+    let adaptive = Watched::new(
+        Box::new(Adaptive::new(capacity)),
+        Box::new(move |event| {
+            if let Event::Window(window) = event {
+                let _ = sender.send(window);
+            }
+        }),
+    );
     let mut played = Played { capacity, adaptive, hits: Vec::new(), windows: Vec::new(), contents: Vec::new() };
     let mut resident = HashSet::new();
     played.contents.push(resident.clone());

@@ -31,7 +31,7 @@ use nectary_cache::{Access, Min, Policy, Stream, by_name};
 use nectary_trace::simulate::{Workload, misses, policies};
 
 use crate::misses::POINT_PERCENT_MAX;
-use crate::{Options, known};
+use crate::{Judged, Options, known};
 
 /// A trace is stopped this often in a capacity of references, but at most this often in its known part.
 const STOPS: usize = 16;
@@ -58,7 +58,7 @@ struct Fork {
 }
 
 /// Prints the worst forks of all workloads at all sizes; returns those that a policy refutes.
-pub fn forks(judged: &[(Workload, Vec<u64>)], options: &Options) -> Vec<String> {
+pub fn forks(judged: &[Judged], options: &Options) -> Vec<String> {
     let Ok(policy) = known(&options.policy) else { return Vec::new() };
     let against: Vec<&'static str> = options.against.iter().filter_map(|name| known(name).ok()).collect();
     let forks = all(judged, policy, &against, options.threads);
@@ -91,14 +91,9 @@ pub fn forks(judged: &[(Workload, Vec<u64>)], options: &Options) -> Vec<String> 
 }
 
 /// The worst forks of all workloads at all sizes; none if no two of the policies differ.
-fn all(
-    judged: &[(Workload, Vec<u64>)],
-    policy: &'static str,
-    against: &[&'static str],
-    threads: Option<usize>,
-) -> Vec<Fork> {
+fn all(judged: &[Judged], policy: &'static str, against: &[&'static str], threads: Option<usize>) -> Vec<Fork> {
     let points: &Vec<(&Workload, u64)> =
-        &judged.iter().flat_map(|(workload, sizes)| sizes.iter().map(move |size| (workload, *size))).collect();
+        &judged.iter().flat_map(|judged| judged.sizes.iter().map(move |size| (&judged.workload, *size))).collect();
     let threads = threads.unwrap_or_else(|| thread::available_parallelism().map_or(1, usize::from)).max(1);
     let next = &AtomicUsize::new(0);
     thread::scope(|scope| {

@@ -12,8 +12,8 @@ use std::collections::BTreeSet;
 
 use hashbrown::HashMap;
 
-use nectary_cache::{Access, Adaptive, Policy, Stream, by_name};
-use nectary_trace::simulate::{Workload, misses};
+use nectary_cache::{Access, Policy, Stream, by_name};
+use nectary_trace::simulate::Workload;
 
 /// The candidates; the first one leads at the start.
 const CANDIDATES: [&str; 6] = ["lirs", "lru", "wtinylfu", "s3fifo", "arc", "lfu-aged"];
@@ -26,8 +26,6 @@ const REFERENCES_MIN: u64 = 16;
 /// Misses at one point.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Limit {
-    /// The misses of the ghosts that led in `adaptive`.
-    pub adaptive_free: u64,
     /// The fewest of the choosers, free.
     pub free: u64,
     /// The fewest of the choosers, paid.
@@ -115,8 +113,6 @@ impl Chooser {
 
 /// Measures a point.
 pub fn limit(workload: &Workload, size: u64) -> Limit {
-    let mut adaptive = Adaptive::new(size);
-    misses(&mut adaptive, workload);
     let ghost =
         |name: &&str| Some(Ghost { policy: by_name(name, size)?, is_hit: false, is_held: false, lost: Vec::new() });
     let mut ghosts: Vec<Ghost> = CANDIDATES.iter().filter_map(ghost).collect();
@@ -139,11 +135,7 @@ pub fn limit(workload: &Workload, size: u64) -> Limit {
         }
     }
     let fewest = |of: fn(&Chooser) -> u64| choosers.iter().map(of).min().unwrap_or(0);
-    Limit {
-        adaptive_free: adaptive.misses_of_leaders(),
-        free: fewest(|chooser| chooser.free),
-        paid: fewest(|chooser| chooser.paid),
-    }
+    Limit { free: fewest(|chooser| chooser.free), paid: fewest(|chooser| chooser.paid) }
 }
 
 #[cfg(test)]
@@ -157,8 +149,8 @@ mod tests {
     #[test]
     fn a_scan_misses_always_and_what_fits_misses_once() {
         let scan = limit(&workload(0..5000), 100);
-        assert_eq!(scan, Limit { adaptive_free: 5000, free: 5000, paid: 5000 });
+        assert_eq!(scan, Limit { free: 5000, paid: 5000 });
         let fitting = limit(&workload((0..5000).map(|step| step % 50)), 100);
-        assert_eq!(fitting, Limit { adaptive_free: 50, free: 50, paid: 50 });
+        assert_eq!(fitting, Limit { free: 50, paid: 50 });
     }
 }

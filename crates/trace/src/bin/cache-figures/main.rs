@@ -4,12 +4,15 @@
 //! Exits with 1 if a figure is missed, with 2 if the command line or a trace is wrong. `cargo run --release -p
 //! nectary-trace --bin cache-figures -- --traces ../shared/traces`
 
+mod ablation;
 mod books;
 mod cost;
 mod dear;
 mod fork;
+mod generated;
 mod limit;
 mod misses;
+mod size;
 mod verdicts;
 
 use std::collections::BTreeMap;
@@ -26,6 +29,7 @@ Examples:
   cache-figures --traces ../shared/traces --policy lirs --quiet
   cache-figures --only recorded --only books --only verdicts
   cache-figures --only cost
+  cache-figures --traces ../shared/traces --only ablation --write docs/research/adaptive.md
 
 Usage: cache-figures [--traces DIR] [OPTIONS]
 
@@ -33,24 +37,43 @@ Usage: cache-figures [--traces DIR] [OPTIONS]
   --policy NAME      the policy that is judged against the best of the others [default: adaptive]
   --against A,B,…    the others [default: lru,arc,s3fifo,lirs,wtinylfu]
   --traces-of A,B,…  only these traces and the mixes of them
-  --only PART        may be given again [default: all but cost, which wants a quiet machine]
+  --only PART        may be given again [default: all but ablation, and cost, which wants a quiet machine]
                      dear: the paper's scheme against its table
                      single, pairs, triple: misses on the traces, their pairs, and cs+cpp+ps
                      recorded: misses on the traces that the project recorded
                      held-out: misses on the recorded traces that nothing was tuned on
-                     forks: how near any policy can be for certain at the points of these five
+                     generated: misses on generated accesses at 20,000 to 200,000 blocks
+                     forks: how near any policy can be for certain at the points of the first five
+                     ablation: all points again without each part, and with other constants
+                     size: the lines and the constants of adaptive
                      books: ledgers and windows against simulations of their own
                      verdicts: on uniform random references
-                     cost: nanoseconds a reference at 1 Mi blocks
+                     cost: nanoseconds a reference at 1 Ki to 1 Mi blocks
+  --write FILE       into which page ablation writes its table
   --threads N        [default: one for each core]
   --quiet            only the sums, the worst points and what falls short
 
 Exit codes: 0 every figure is reached, 1 one is not, 2 the command line or a trace is wrong";
 
-const PARTS: [&str; 10] =
-    ["dear", "single", "pairs", "triple", "recorded", "held-out", "forks", "books", "verdicts", "cost"];
+const PARTS: [&str; 13] = [
+    "dear",
+    "single",
+    "pairs",
+    "triple",
+    "recorded",
+    "held-out",
+    "generated",
+    "forks",
+    "ablation",
+    "size",
+    "books",
+    "verdicts",
+    "cost",
+];
+/// The parts that are run only where they are named.
+const PARTS_NAMED: [&str; 2] = ["ablation", "cost"];
 /// The parts whose points are judged.
-const PARTS_OF_POINTS: [&str; 5] = ["single", "pairs", "triple", "recorded", "held-out"];
+const PARTS_OF_POINTS: [&str; 6] = ["single", "pairs", "triple", "recorded", "held-out", "generated"];
 /// The parts that need the traces of the papers.
 const PARTS_OF_TRACES: [&str; 4] = ["dear", "single", "pairs", "triple"];
 const TRACES: [&str; 6] = ["gli", "cpp", "ps", "cs", "multi1", "sprite"];
@@ -69,6 +92,15 @@ struct Options {
     parts: Vec<String>,
     threads: Option<usize>,
     is_quiet: bool,
+    write: Option<PathBuf>,
+}
+
+/// A workload that is judged.
+pub struct Judged {
+    /// The sum that it is part of.
+    group: &'static str,
+    workload: Workload,
+    sizes: Vec<u64>,
 }
 
 fn main() -> ExitCode {
@@ -112,6 +144,7 @@ fn options() -> Result<Option<Options>, String> {
         parts: Vec::new(),
         threads: None,
         is_quiet: false,
+        write: None,
     };
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
@@ -124,6 +157,7 @@ fn options() -> Result<Option<Options>, String> {
             "--traces-of" => options.names = list(&value()?),
             "--only" => options.parts.push(value()?),
             "--threads" => options.threads = Some(value()?.parse().map_err(|_| "--threads needs a number")?),
+            "--write" => options.write = Some(value()?.into()),
             "--quiet" => options.is_quiet = true,
             _ => return Err(format!("{word} is no option; see --help")),
         }
@@ -150,9 +184,15 @@ fn list(text: &str) -> Vec<String> {
 
 /// Prints every figure and gives a line for each that is missed.
 fn figures(options: &Options) -> Result<Vec<String>, nectary_trace::Error> {
-    let wants = |part: &str| match options.parts.is_empty() {
-        true => part != "cost" && (options.traces.is_some() || !PARTS_OF_TRACES.contains(&part)),
-        false => options.parts.iter().any(|wanted| wanted == part),
+    let wants = |part: &str| {
+        let is_named = |wanted: &str| options.parts.iter().any(|named| named == wanted);
+        let has_traces = options.traces.is_some() || !PARTS_OF_TRACES.contains(&part);
+        // The ablation is of all points, unless some are named.
+        let is_all = options.parts.is_empty()
+            || is_named("ablation")
+                && PARTS_OF_POINTS.contains(&part)
+                && !PARTS_OF_POINTS.iter().any(|points| is_named(points));
+        is_named(part) || is_all && has_traces && !PARTS_NAMED.contains(&part)
     };
     let singles = match &options.traces {
         Some(directory) => load(directory, ".trace.gz", &options.names)?,
@@ -169,42 +209,52 @@ fn figures(options: &Options) -> Result<Vec<String>, nectary_trace::Error> {
     if wants("dear") {
         short.extend(dear::dear(&singles, options)?);
     }
-    let mut judged: Vec<(Workload, Vec<u64>)> = Vec::new();
-    let mut add = |workload: Workload, more: &[u64]| {
+    let mut judged: Vec<Judged> = Vec::new();
+    let mut add = |group, workload: Workload, more: &[u64]| {
         let percent = PERCENT.map(|percent| (workload.distinct() * percent / 100).max(1));
-        judged.push((workload, [&percent[..], more].concat()));
+        judged.push(Judged { group, workload, sizes: [&percent[..], more].concat() });
     };
     if wants("single") {
-        singles.values().for_each(|workload| add(workload.clone(), &[]));
+        singles.values().for_each(|workload| add("papers", workload.clone(), &[]));
     }
     if wants("pairs") {
         for (index, first) in options.names.iter().enumerate() {
             for second in &options.names[index + 1..] {
-                add(Workload::mix(&[&singles[first], &singles[second]])?, &[]);
+                add("mixes", Workload::mix(&[&singles[first], &singles[second]])?, &[]);
             }
         }
     }
     if wants("triple")
         && let [Some(cs), Some(cpp), Some(ps)] = ["cs", "cpp", "ps"].map(|name| singles.get(name))
     {
-        add(Workload::mix(&[cs, cpp, ps])?, &[misses::TRIPLE.0]);
+        add("mixes", Workload::mix(&[cs, cpp, ps])?, &[misses::TRIPLE.0]);
     }
     if wants("recorded") {
-        recorded.values().for_each(|workload| add(recorded_name(workload), &[]));
+        recorded.values().for_each(|workload| add("recorded", recorded_name(workload), &[]));
     }
     if wants("held-out") {
         let held_out = load(&data().join("held_out"), ".nectrace.gz", &HELD_OUT.map(str::to_owned))?;
-        for (name, mut workload) in held_out {
-            workload.rename(&format!("{name}{}", misses::HELD_OUT_ENDING));
-            add(workload, &[]);
-        }
+        held_out.values().for_each(|workload| add("held out", recorded_name(workload), &[]));
     }
-    short.extend(misses::judge(&judged, options)?);
+    if wants("generated") {
+        let of_size = |size| generated::generated(size).map(move |workload| (size, workload));
+        let all = generated::SIZES.into_iter().flat_map(of_size);
+        judged.extend(all.map(|(size, workload)| Judged { group: "generated", workload, sizes: vec![size] }));
+    }
+    let (points, over) = misses::judge(&judged, options)?;
+    short.extend(over);
     if wants("forks") {
+        judged.retain(|judged| judged.group != "generated");
         short.extend(fork::forks(&judged, options));
     }
+    if wants("ablation") {
+        short.extend(ablation::ablation(&judged, &points, options));
+    }
+    if wants("size") {
+        short.extend(size::size());
+    }
     if wants("books") {
-        let mixes = judged.iter().map(|judged| &judged.0).filter(|workload| workload.name().contains('+'));
+        let mixes = judged.iter().map(|judged| &judged.workload).filter(|workload| workload.name().contains('+'));
         short.extend(books::books(singles.values().chain(recorded.values()).chain(mixes)));
     }
     if wants("verdicts") {

@@ -4,30 +4,27 @@
 
 use std::fmt::Write as _;
 
-use nectary_trace::simulate::{Row, Run, Workload, policies, run_all};
+use nectary_trace::simulate::{Row, Run, policies, run_all};
 
 use crate::limit::{Limit, limit};
-use crate::{Options, known};
+use crate::{Judged, Options, known};
 
-/// The traces on which parameters may be tuned, with the recorded ones; the others judge.
-const TUNED_ON: [&str; 3] = ["gli", "cpp", "ps"];
 /// How far the sum, and any single point, may be above the best of the others. *Units*: percent.
 const SUM_PERCENT_MAX: f64 = 1.0;
-pub const POINT_PERCENT_MAX: f64 = 3.0;
+pub const POINT_PERCENT_MAX: f64 = 5.0;
 /// The best fixed split of cs+cpp+ps between policies of their own. *Units*: blocks, misses.
 pub const TRIPLE: (u64, u64) = (1536, 9285);
 
-/// How the names of points end whose traces nothing was tuned on.
-pub const HELD_OUT_ENDING: &str = "-held-out";
-
 /// One point: the judged policy's misses against the fewest of the others.
-struct Point {
+pub struct Point {
+    /// The sum that it is part of.
+    pub group: &'static str,
     name: String,
     size: u64,
     misses: u64,
-    best: u64,
+    /// The fewest misses of the others.
+    pub best: u64,
     best_policy: &'static str,
-    is_tuned: bool,
 }
 
 impl Point {
@@ -40,13 +37,13 @@ impl Point {
     }
 }
 
-/// The judged policy over all workloads and sizes.
-pub fn judge(judged: &[(Workload, Vec<u64>)], options: &Options) -> Result<Vec<String>, nectary_trace::Error> {
+/// The judged policy over all workloads and sizes: the points, and what falls short.
+pub fn judge(judged: &[Judged], options: &Options) -> Result<(Vec<Point>, Vec<String>), nectary_trace::Error> {
     if judged.is_empty() {
-        return Ok(Vec::new());
+        return Ok((Vec::new(), Vec::new()));
     }
     let Ok(policy) = known(&options.policy) else {
-        return Ok(vec![format!("{}: there is no such policy", options.policy)]);
+        return Ok((Vec::new(), vec![format!("{}: there is no such policy", options.policy)]));
     };
     let mut columns = vec![policy];
     for name in &options.against {
@@ -57,10 +54,9 @@ pub fn judge(judged: &[(Workload, Vec<u64>)], options: &Options) -> Result<Vec<S
     }
     columns.extend(known(policies::MIN));
     let mut runs = Vec::new();
-    for (workload, sizes) in judged {
-        for &size in sizes {
-            runs.extend(columns.iter().map(|policy| Run { workload, policy, size, is_explained: false }));
-        }
+    let places = || judged.iter().flat_map(|judged| judged.sizes.iter().map(move |size| (judged, *size)));
+    for (Judged { workload, .. }, size) in places() {
+        runs.extend(columns.iter().map(|policy| Run { workload, policy, size, is_explained: false }));
     }
     let rows = run_all(&runs, options.threads, &|_| {})?;
     if !options.is_quiet {
@@ -68,44 +64,43 @@ pub fn judge(judged: &[(Workload, Vec<u64>)], options: &Options) -> Result<Vec<S
         columns.iter().for_each(|name| write!(head, " {name:>8}").unwrap_or(()));
         println!("{head}  above the best");
     }
-    let points: Vec<Point> = rows.chunks_exact(columns.len()).map(|rows| point(rows, options)).collect();
+    let rows = rows.chunks_exact(columns.len()).zip(places());
+    let points: Vec<Point> = rows.map(|(rows, (judged, _))| point(judged.group, rows, options)).collect();
     let short = summary(policy, &points);
     if policy == "adaptive" {
-        let workloads = judged.iter().flat_map(|(workload, sizes)| sizes.iter().map(move |size| (workload, *size)));
-        for (point, (workload, size)) in points.iter().zip(workloads).filter(|(point, _)| point.is_over()) {
-            limits(point, &limit(workload, size));
+        let small = points.iter().zip(places()).filter(|(point, _)| point.is_over() && point.group != "generated");
+        for (point, (judged, size)) in small {
+            limits(point, &limit(&judged.workload, size));
         }
     }
-    Ok(short)
+    Ok((points, short))
 }
 
 /// Prints, for a point that is over, the cost of the choice and the cost of following it.
 fn limits(point: &Point, limit: &Limit) {
     let percent = |misses: u64| 100.0 * (misses as f64 / point.best as f64 - 1.0);
     println!(
-        "LIMIT {} {}: adaptive {:+.2} %, its leaders' ghosts {:+.2} %; the best of six windows, by hindsight, {:+.2} % if \
+        "LIMIT {} {}: adaptive {:+.2} %; the best of six windows, by hindsight, {:+.2} % if \
          contents came with the choice, {:+.2} % as they do not",
         point.name,
         point.size,
         point.above_percent(),
-        percent(limit.adaptive_free),
         percent(limit.free),
         percent(limit.paid)
     );
 }
 
 /// Prints one line of the table.
-fn point(rows: &[Row], options: &Options) -> Point {
+fn point(group: &'static str, rows: &[Row], options: &Options) -> Point {
     let others = rows[1..].iter().filter(|row| row.policy != policies::MIN);
     let best = others.min_by_key(|row| row.misses).unwrap_or(&rows[0]);
-    let is_tuned = rows[0].trace.split('+').all(|name| TUNED_ON.contains(&name) || name.ends_with("-recorded"));
     let point = Point {
+        group,
         name: rows[0].trace.clone(),
         size: rows[0].size,
         misses: rows[0].misses,
         best: best.misses,
         best_policy: best.policy,
-        is_tuned,
     };
     if !options.is_quiet {
         let mut line = format!("{:16} {:>6}", point.name, point.size);
@@ -119,10 +114,10 @@ fn point(rows: &[Row], options: &Options) -> Point {
 /// Prints the sums and the worst points; returns what falls short.
 fn summary(policy: &str, points: &[Point]) -> Vec<String> {
     let mut short = Vec::new();
-    let is_held_out = |point: &Point| point.name.ends_with(HELD_OUT_ENDING);
-    let (held_out, others): (Vec<&Point>, Vec<&Point>) = points.iter().partition(|point| is_held_out(point));
-    let (tuned, judged): (Vec<&Point>, Vec<&Point>) = others.iter().partition(|point| point.is_tuned);
-    for (what, of) in [("tuned on", tuned), ("judged on", judged), ("all", others), ("held out", held_out)] {
+    let mut groups: Vec<&str> = points.iter().map(|point| point.group).collect();
+    groups.dedup();
+    for what in groups {
+        let of: Vec<&Point> = points.iter().filter(|point| point.group == what).collect();
         let (misses, best): (u64, u64) =
             of.iter().fold((0, 0), |sum, point| (sum.0 + point.misses, sum.1 + point.best));
         let Some(worst) = of.iter().max_by(|a, b| a.above_percent().total_cmp(&b.above_percent())) else { continue };
@@ -137,7 +132,7 @@ fn summary(policy: &str, points: &[Point]) -> Vec<String> {
             worst.size,
             worst.above_percent()
         );
-        if matches!(what, "all" | "held out") && above > SUM_PERCENT_MAX {
+        if above > SUM_PERCENT_MAX {
             short.push(format!(
                 "{policy}, {what}: the sum is {above:+.2} % above the best, at most {SUM_PERCENT_MAX} %"
             ));

@@ -5,7 +5,7 @@
 use std::sync::mpsc::channel;
 
 use nectary_cache::detect::Verdict;
-use nectary_cache::{Adaptive, Event, Policy, Stream};
+use nectary_cache::{Adaptive, Event, Policy, Stream, Watched};
 use rand_xoshiro::SplitMix64;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
@@ -41,12 +41,14 @@ pub fn verdicts() -> Vec<String> {
 /// Periods, and those with a verdict.
 fn count(capacity: u64, universe: u64) -> (usize, usize) {
     let (sender, receiver) = channel();
-    let mut adaptive = Adaptive::new(capacity);
-    adaptive.explain_to(Box::new(move |event| {
-        if let Event::Period(period) = event {
-            let _ = sender.send(period.period.report.verdict);
-        }
-    }));
+    let mut adaptive = Watched::new(
+        Box::new(Adaptive::new(capacity)),
+        Box::new(move |event| {
+            if let Event::Period(period) = event {
+                let _ = sender.send(period.period.report.verdict);
+            }
+        }),
+    );
     let mut random = SplitMix64::seed_from_u64(capacity ^ universe);
     for _ in 0..REFERENCES {
         adaptive.reference(random.next_u64() % universe, 1, Stream(0), &mut |_| true);

@@ -41,7 +41,7 @@ const NEVER: u32 = u32::MAX;
 pub struct WindowReport {
     /// Which window, from 1.
     pub number: u64,
-    /// References of the window; of a sampled cache those of the sample.
+    /// References of the window.
     pub references: u64,
     /// Misses among them.
     pub misses: u64,

@@ -1,0 +1,68 @@
+//! A stream's curve of misses against size, by small shadow caches of LIRS and of LRU; `division.rs` makes use of it.
+//!
+//! The shadow caches see a sample of the ids, one in 2^k by their hash, and have one 2^k-th of the size, as in SHARDS
+//! (Waldspurger, Park, Garthwaite, Ahmad, "Efficient MRC construction with SHARDS", FAST 2015). A loop saves nothing
+//! until it almost fits, and then everything, so what counts is the convex hull.
+
+use super::panel::candidate;
+use super::tuning::Tuning;
+use crate::structures::hash::hash;
+use crate::{Access, Policy, Stream};
+
+/// The sizes. *Units*: parts of the last one, which is the capacity.
+const SIZES: [u64; 9] = [1, 2, 4, 6, 8, 12, 16, 24, 32];
+
+/// The curve of one stream.
+pub(super) struct Curve {
+    /// By size, of LIRS and of LRU, with the misses of each.
+    points: Vec<[(Box<dyn Policy>, f64); 2]>,
+    accesses: f64,
+    shift: u32,
+}
+
+impl Curve {
+    /// A curve up to `capacity` of a stream of which nothing is known.
+    pub(super) fn new(capacity: u64, tuning: Tuning) -> Curve {
+        let shift = (0..).find(|shift| capacity >> shift <= tuning.curve_max).unwrap_or(0);
+        let size = |size: &u64| ((capacity >> shift) * size / SIZES[SIZES.len() - 1]).max(1);
+        let points =
+            SIZES.iter().map(|parts| ["lirs", "lru"].map(|name| (candidate(name, size(parts)), 0.0))).collect();
+        Curve { points, accesses: 0.0, shift }
+    }
+
+    /// Counts an access.
+    pub(super) fn count(&mut self, id: u64, weight: u64) {
+        // Tables use the top and the low bits of the hash, the sample of the shadow caches those from 40 on.
+        if (hash(id) >> 24) & ((1 << self.shift) - 1) != 0 {
+            return;
+        }
+        self.accesses += 1.0;
+        for (policy, misses) in self.points.iter_mut().flatten() {
+            *misses += f64::from(policy.reference(id, weight, Stream(0), &mut |_| true) != Access::Hit);
+        }
+    }
+
+    /// Lets the past fade by a factor.
+    pub(super) fn fade(&mut self, factor: f64) {
+        self.accesses *= factor;
+        self.points.iter_mut().flatten().for_each(|(_, misses)| *misses *= factor);
+    }
+
+    /// The corners of the hull: shares of the capacity, and the misses with them.
+    pub(super) fn hull(&self) -> Vec<(f64, f64)> {
+        let scale = (1_u64 << self.shift) as f64;
+        let mut hull = vec![(0.0, self.accesses * scale)];
+        for (size, [lirs, lru]) in SIZES.iter().zip(&self.points) {
+            let least = hull.last().map_or(0.0, |corner| corner.1).min(lirs.1.min(lru.1) * scale);
+            let corner = (*size as f64 / SIZES[SIZES.len() - 1] as f64, least);
+            while let [.., before, last] = hull[..] {
+                if (last.1 - before.1) * (corner.0 - before.0) < (corner.1 - before.1) * (last.0 - before.0) {
+                    break;
+                }
+                hull.pop();
+            }
+            hull.push(corner);
+        }
+        hull
+    }
+}

@@ -1,0 +1,205 @@
+//! The division: a shadow cache that is divided between the streams, and the share of each.
+//!
+//! Owns: a part of the cache and a curve of misses against size for each stream, and the steps from one division to the
+//! next. Promises: shares sum to at most the capacity. Leaves to others: whether it is better than no division
+//! (`choice.rs`).
+//!
+//! A part is a panel, whose leader counts. A block belongs to the stream that first accessed it, until no shadow cache
+//! of the part holds it. Until the cache is full a stream takes what it needs. Then a step of the capacity at a time goes
+//! from the stream that loses least by it to the one that gains most, by the hulls of their curves, beyond chance.
+
+use hashbrown::HashMap;
+
+use super::curve::Curve;
+use super::panel::Panel;
+use super::tuning::Tuning;
+use crate::{Access, Policy, Stream};
+
+/// How many streams are told apart; it bounds the memory for their curves. The last part is shared by all others.
+const STREAMS_MAX: usize = 16;
+
+/// The part of one stream.
+struct Part {
+    /// Whose it is; of the shared one who accessed last.
+    stream: Stream,
+    /// The last access, by the clock of the division.
+    last: u64,
+    panel: Panel,
+    curve: Curve,
+}
+
+/// The divided shadow cache.
+pub(super) struct Division {
+    tuning: Tuning,
+    capacity: u64,
+    parts: Vec<Part>,
+    /// Accesses so far.
+    now: u64,
+    /// By id the place of its part.
+    owners: HashMap<u64, u8>,
+    /// What no stream has yet.
+    free: u64,
+    left: u64,
+}
+
+impl Division {
+    /// Nobody has anything.
+    pub(super) fn new(capacity: u64, tuning: Tuning) -> Division {
+        let (parts, owners, left) = (Vec::new(), HashMap::new(), tuning.interval(capacity));
+        Division { tuning, capacity, parts, now: 0, owners, free: capacity, left }
+    }
+
+    /// The part of a stream that accesses.
+    fn part(&mut self, stream: Stream) -> usize {
+        self.now += 1;
+        let known = self.parts.iter().position(|part| part.stream == stream);
+        let place = known.unwrap_or_else(|| self.admit(stream));
+        (self.parts[place].stream, self.parts[place].last) = (stream, self.now);
+        place
+    }
+
+    fn admit(&mut self, stream: Stream) -> usize {
+        let curve = || Curve::new(self.capacity, self.tuning);
+        if self.parts.len() < STREAMS_MAX {
+            let (panel, curve) = (Panel::new("", 0, [0.0; 2], self.tuning), curve());
+            self.parts.push(Part { stream, last: 0, panel, curve });
+            return self.parts.len() - 1;
+        }
+        let shared = STREAMS_MAX - 1;
+        let idle = (0..shared).min_by_key(|part| self.parts[*part].last).unwrap_or(shared);
+        if self.parts[idle].last + (self.tuning.window * self.capacity as f64) as u64 > self.now {
+            return shared;
+        }
+        // That stream has ended and is forgotten; this one has what it held.
+        self.parts[idle].curve = curve();
+        idle
+    }
+
+    /// Gives up what the part's leader lost, and forgets who owned the ids that no cache of it holds.
+    fn settle(&mut self, part: usize, evict: &mut dyn FnMut(u64) -> bool) {
+        let panel = &self.parts[part].panel;
+        panel.lost().for_each(|id| _ = evict(id));
+        for (_, id) in &panel.gone {
+            if !panel.policies.iter().any(|policy| policy.contains(*id)) {
+                self.owners.remove(id);
+            }
+        }
+    }
+
+    fn give(&mut self, part: usize, share: u64, evict: &mut dyn FnMut(u64) -> bool) {
+        self.parts[part].panel.set_capacity(share);
+        self.settle(part, evict);
+    }
+
+    /// One step, from the stream that loses least by it to the one that gains most.
+    fn step(&mut self, evict: &mut dyn FnMut(u64) -> bool) {
+        let fade = self.tuning.fade(self.capacity);
+        self.parts.iter_mut().for_each(|part| part.curve.fade(fade));
+        let step = (self.capacity / self.tuning.steps.max(1)).max(1);
+        let (mut gains, mut losses) = (Vec::new(), Vec::new());
+        for (place, part) in self.parts.iter().enumerate().filter(|_| self.free == 0) {
+            let (hull, share) = (part.curve.hull(), part.panel.capacity);
+            let misses = |share: u64| misses(&hull, share as f64 / self.capacity.max(1) as f64);
+            gains.push((misses(share) - misses(share + step), place));
+            losses.extend((share >= step).then(|| (misses(share - step) - misses(share), place)));
+        }
+        let most = gains.into_iter().max_by(|left, right| left.0.total_cmp(&right.0));
+        let least = losses.into_iter().min_by(|left, right| left.0.total_cmp(&right.0));
+        if let (Some((gain, to)), Some((loss, from))) = (most, least)
+            && from != to
+            && gain - loss > self.tuning.roots * (gain + loss).sqrt()
+        {
+            self.give(from, self.parts[from].panel.capacity - step, evict);
+            self.give(to, self.parts[to].panel.capacity + step, evict);
+        }
+    }
+}
+
+/// The misses with a share of the capacity, by a hull.
+fn misses(hull: &[(f64, f64)], share: f64) -> f64 {
+    let between = hull.windows(2).find(|pair| share <= pair[1].0);
+    between.map_or(hull[hull.len() - 1].1, |pair| {
+        pair[0].1 + (pair[1].1 - pair[0].1) * (share - pair[0].0) / (pair[1].0 - pair[0].0)
+    })
+}
+
+impl Policy for Division {
+    fn name(&self) -> &'static str {
+        "partition"
+    }
+
+    fn reference(&mut self, id: u64, weight: u64, stream: Stream, evict: &mut dyn FnMut(u64) -> bool) -> Access {
+        let own = self.part(stream);
+        self.left -= 1;
+        if self.left == 0 {
+            self.left = self.tuning.interval(self.capacity);
+            self.step(evict);
+        }
+        let owner = self.owners.get(&id).copied();
+        let place = owner.map_or(own, usize::from);
+        let panel = &self.parts[place].panel;
+        let lacks = (panel.leader().used() + weight).saturating_sub(panel.capacity);
+        if self.free > 0 && lacks > 0 && owner.is_none() {
+            let given = (self.capacity / self.tuning.steps.max(1)).max(lacks).min(self.free);
+            self.free -= given;
+            self.give(place, panel.capacity + given, evict);
+        }
+        let Part { panel, curve, .. } = &mut self.parts[place];
+        curve.count(id, weight);
+        let (is_miss, change) = panel.access(id, weight, stream);
+        if let Some((from, ..)) = change {
+            let (old, new) = (&panel.policies[from], panel.leader());
+            let owned = self.owners.iter().filter(|owned| usize::from(*owned.1) == place).map(|owned| *owned.0);
+            let mut lost: Vec<u64> = owned.filter(|id| old.contains(*id)).collect();
+            lost.extend(panel.gone.iter().map(|gone| gone.1));
+            lost.sort_unstable();
+            lost.into_iter().filter(|id| !new.contains(*id)).for_each(|id| _ = evict(id));
+        }
+        if owner.is_none() && panel.policies.iter().any(|policy| policy.contains(id)) {
+            self.owners.insert(id, place as u8);
+        }
+        self.settle(place, evict);
+        if is_miss { Access::Inserted } else { Access::Hit }
+    }
+
+    fn replacement(&self, stream: Stream) -> &'static str {
+        let part = self.parts.iter().find(|part| part.stream == stream);
+        part.map_or(self.name(), |part| part.panel.leader().name())
+    }
+
+    fn remove(&mut self, id: u64) -> bool {
+        let was_there = self.contains(id);
+        if let Some(owner) = self.owners.remove(&id) {
+            self.parts[usize::from(owner)].panel.remove(id);
+        }
+        was_there
+    }
+
+    fn contains(&self, id: u64) -> bool {
+        self.owners.get(&id).is_some_and(|owner| self.parts[usize::from(*owner)].panel.leader().contains(id))
+    }
+
+    fn set_capacity(&mut self, capacity: u64, evict: &mut dyn FnMut(u64) -> bool) {
+        let before = u128::from(self.capacity.max(1));
+        (self.capacity, self.free) = (capacity, capacity);
+        self.left = self.left.min(self.tuning.interval(capacity));
+        for part in 0..self.parts.len() {
+            let share = (u128::from(self.parts[part].panel.capacity) * u128::from(capacity) / before) as u64;
+            self.free -= share;
+            self.give(part, share, evict);
+            self.parts[part].curve = Curve::new(capacity, self.tuning);
+        }
+    }
+
+    fn capacity(&self) -> u64 {
+        self.capacity
+    }
+
+    fn used(&self) -> u64 {
+        self.parts.iter().map(|part| part.panel.leader().used()).sum()
+    }
+
+    fn len(&self) -> usize {
+        self.parts.iter().map(|part| part.panel.leader().len()).sum()
+    }
+}

@@ -1,0 +1,173 @@
+//! A panel: shadow caches of several policies, one of which leads; a sign test says which.
+//!
+//! Owns: the candidates, on metadata alone, and for each two of them the accesses at which just one missed. Promises:
+//! each does what its policy would do in a cache of this capacity; the leader changes only on a difference that is
+//! beyond chance, and the counts of that difference are the reason that is shown. Leaves to others: the contents.
+//!
+//! Counts fade, so that they are those of the last [`Tuning::window`] capacities. Of the `n` accesses in them at which
+//! just one of two caches missed, each is the toss of a coin where the two are equally good, so a difference of one
+//! root of `n` is chance. Where two policies differ at every turn, as in loops, a larger one is needed.
+
+use super::tuning::Tuning;
+use crate::{Access, Lirs, Lru, Policy, S3Fifo, Stream, WTinyLfu};
+
+/// A change of leader: the former one, how many accesses it alone missed, and how many the new one alone.
+pub(super) type Change = (usize, u64, u64);
+
+/// An empty cache of a candidate.
+pub(super) fn candidate(name: &str, capacity: u64) -> Box<dyn Policy> {
+    match name {
+        "lru" => Box::new(Lru::new(capacity)),
+        "s3fifo" => Box::new(S3Fifo::new(capacity)),
+        "wtinylfu" => Box::new(WTinyLfu::new(capacity)),
+        _ => Box::new(Lirs::new(capacity)),
+    }
+}
+
+/// The shadow caches.
+pub(super) struct Panel {
+    tuning: Tuning,
+    pub(super) capacity: u64,
+    /// What a lead must be. *Units*: misses for each unit of capacity.
+    change: f64,
+    /// How far the first candidate is ahead without evidence. *Units*: misses.
+    prior: f64,
+    pub(super) policies: Vec<Box<dyn Policy>>,
+    leader: usize,
+    /// What each gave up at the last access or change of capacity, by candidate.
+    pub(super) gone: Vec<(usize, u64)>,
+    /// By two candidates the accesses in the window at which the first one missed and the second did not.
+    only: Vec<Vec<f64>>,
+    left: u64,
+}
+
+impl Panel {
+    /// Empty ones; the one called `leader` leads, or the first, which is ahead by `prior`.
+    pub(super) fn new(leader: &str, capacity: u64, [prior, change]: [f64; 2], tuning: Tuning) -> Panel {
+        let mut panel = Panel {
+            tuning,
+            capacity,
+            change,
+            prior: prior * capacity as f64,
+            policies: Vec::new(),
+            leader: tuning.candidates.iter().position(|name| *name == leader).unwrap_or(0),
+            gone: Vec::new(),
+            only: Vec::new(),
+            left: tuning.interval(capacity),
+        };
+        tuning.candidates.iter().for_each(|name| panel.add(candidate(name, capacity)));
+        panel
+    }
+
+    /// One more candidate.
+    pub(super) fn add(&mut self, policy: Box<dyn Policy>) {
+        self.policies.push(policy);
+        self.only.iter_mut().for_each(|row| row.push(0.0));
+        self.only.push(vec![0.0; self.policies.len()]);
+    }
+
+    /// An access: whether the leader missed it, and a change of leader.
+    pub(super) fn access(&mut self, id: u64, weight: u64, stream: Stream) -> (bool, Option<Change>) {
+        let mut missed = 0;
+        self.gone.clear();
+        for (bit, policy) in self.policies.iter_mut().enumerate() {
+            let access = policy.reference(id, weight, stream, &mut |victim| {
+                self.gone.push((bit, victim));
+                true
+            });
+            missed |= u8::from(access != Access::Hit) << bit;
+        }
+        let is_miss = missed >> self.leader & 1 == 1;
+        self.count(missed);
+        self.left -= 1;
+        (is_miss, if self.left == 0 { self.choose() } else { None })
+    }
+
+    /// Counts an access at which the caches of `missed` missed.
+    fn count(&mut self, missed: u8) {
+        if missed != 0 && missed != (1 << self.only.len()) - 1 {
+            for (_, row) in self.only.iter_mut().enumerate().filter(|(one, _)| missed >> one & 1 == 1) {
+                row.iter_mut().enumerate().for_each(|(other, only)| *only += f64::from(!missed >> other & 1));
+            }
+        }
+    }
+
+    /// Chooses a leader after an interval.
+    fn choose(&mut self) -> Option<Change> {
+        let from = self.leader;
+        let held = self.change * self.capacity as f64 + if from == 0 { self.prior } else { 0.0 };
+        let mut best = (from, 0.0);
+        for other in (0..self.only.len()).filter(|other| *other != from) {
+            let (misses, own) = (self.only[from][other], self.only[other][from]);
+            let lead = misses - own - self.tuning.roots * (misses + own).sqrt() - held;
+            if lead > best.1 {
+                best = (other, lead);
+            }
+        }
+        self.leader = best.0;
+        let change = (from, self.only[from][best.0] as u64, self.only[best.0][from] as u64);
+        let fade = self.tuning.fade(self.capacity);
+        self.only.iter_mut().flatten().for_each(|only| *only *= fade);
+        self.prior *= fade;
+        self.left = self.tuning.interval(self.capacity);
+        (from != best.0).then_some(change)
+    }
+
+    /// The candidate that leads.
+    pub(super) fn leader(&self) -> &dyn Policy {
+        &*self.policies[self.leader]
+    }
+
+    /// What the leader gave up at the last access or change of capacity.
+    pub(super) fn lost(&self) -> impl Iterator<Item = u64> + '_ {
+        self.gone.iter().filter(|gone| gone.0 == self.leader).map(|gone| gone.1)
+    }
+
+    /// Forgets an id.
+    pub(super) fn remove(&mut self, id: u64) {
+        self.policies.iter_mut().for_each(|policy| _ = policy.remove(id));
+    }
+
+    /// Grows or shrinks.
+    pub(super) fn set_capacity(&mut self, capacity: u64) {
+        (self.capacity, self.left) = (capacity, self.left.min(self.tuning.interval(capacity)));
+        self.gone.clear();
+        for (bit, policy) in self.policies.iter_mut().enumerate() {
+            policy.set_capacity(capacity, &mut |victim| {
+                self.gone.push((bit, victim));
+                true
+            });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn panel(capacity: u64) -> Panel {
+        Panel::new("", capacity, [0.2, 0.0], Tuning::default())
+    }
+
+    #[test]
+    fn a_leader_that_loses_is_replaced_and_the_reason_is_what_was_counted() {
+        let mut panel = panel(100);
+        (0..100).for_each(|_| panel.count(0b0001));
+        (0..7).for_each(|_| panel.count(0b0010));
+        assert_eq!((panel.choose(), panel.leader().name()), (Some((0, 100, 0)), "s3fifo"));
+    }
+
+    #[test]
+    fn a_lead_by_chance_is_no_lead() {
+        // Both times 40 misses ahead; once the two differed at 40 accesses, once at 5000.
+        let leader_after = |vain: u32| {
+            let mut panel = panel(10);
+            (0..vain).for_each(|_| panel.count(0b0001));
+            (0..vain).for_each(|_| panel.count(0b1110));
+            (0..40).for_each(|_| panel.count(0b0001));
+            panel.choose();
+            panel.leader
+        };
+        assert_eq!((leader_after(0), leader_after(2480)), (1, 0));
+    }
+}

@@ -1,0 +1,121 @@
+//! The ledger: reads saved and lost against LRU, for each stream, counted live.
+//!
+//! Owns: the four sums, and the streams that have some. Promises: after each access `saved - lost` is the misses of one
+//! LRU over all streams, of the same capacity, less the misses of the cache, both over the accesses of that stream; at
+//! most [`STREAMS_MAX`] streams have sums, the last of them shared by all others. Leaves to others: the LRU.
+//!
+//! An access is *saved* where that LRU would have missed and the cache hit, *lost* where the LRU would have hit and the
+//! cache missed.
+
+use std::fmt;
+
+use crate::Stream;
+
+/// How many streams are told apart.
+const STREAMS_MAX: usize = 16;
+
+/// What the cache did for one stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Ledger {
+    /// Accesses.
+    pub references: u64,
+    /// Misses among them.
+    pub misses: u64,
+    /// Hits that LRU would have missed.
+    pub saved: u64,
+    /// Misses that LRU would have hit.
+    pub lost: u64,
+}
+
+impl Ledger {
+    /// Counts an access.
+    pub(super) fn count(&mut self, is_hit: bool, is_lru_hit: bool) {
+        self.references += 1;
+        self.misses += u64::from(!is_hit);
+        self.saved += u64::from(is_hit && !is_lru_hit);
+        self.lost += u64::from(!is_hit && is_lru_hit);
+    }
+
+    /// The misses of LRU over the same accesses.
+    pub fn misses_lru(&self) -> u64 {
+        self.misses + self.saved - self.lost
+    }
+}
+
+/// The streams that are told apart, by slot; of the shared slot it is who accessed last.
+#[derive(Default)]
+pub(super) struct Ledgers {
+    slots: Vec<(Stream, Ledger)>,
+    /// The slot of the last access, which is often the next one's.
+    last: usize,
+    is_shared: bool,
+}
+
+impl Ledgers {
+    /// The slot of a stream that accesses.
+    pub(super) fn slot(&mut self, stream: Stream) -> usize {
+        if self.slots.get(self.last).is_none_or(|slot| slot.0 != stream) {
+            let known = self.slots.iter().position(|slot| slot.0 == stream);
+            self.last = known.unwrap_or_else(|| self.admit(stream));
+        }
+        self.last
+    }
+
+    fn admit(&mut self, stream: Stream) -> usize {
+        if self.slots.len() < STREAMS_MAX {
+            self.slots.push((stream, Ledger::default()));
+        } else {
+            self.is_shared = true;
+            self.slots[STREAMS_MAX - 1].0 = stream;
+        }
+        self.slots.len() - 1
+    }
+
+    /// The ledger of a slot.
+    pub(super) fn of_slot(&mut self, slot: usize) -> &mut Ledger {
+        &mut self.slots[slot].1
+    }
+
+    /// A stream's ledger: its own, or the shared one once there is one.
+    pub(super) fn ledger(&self, stream: Stream) -> Option<Ledger> {
+        let own = self.slots.iter().find(|slot| slot.0 == stream);
+        own.or(self.slots.last().filter(|_| self.is_shared)).map(|slot| slot.1)
+    }
+}
+
+impl fmt::Display for Ledger {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Ledger { references, misses, saved, lost } = self;
+        write!(formatter, "{misses} of {references} missed, {saved} saved and {lost} lost against LRU")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn saved_less_lost_is_the_difference_to_lru() {
+        let mut ledger = Ledger::default();
+        for (is_hit, is_lru_hit, times) in [(true, true, 5), (true, false, 4), (false, true, 3), (false, false, 2)] {
+            (0..times).for_each(|_| ledger.count(is_hit, is_lru_hit));
+        }
+        assert_eq!(ledger, Ledger { references: 14, misses: 5, saved: 4, lost: 3 });
+        assert_eq!(ledger.misses_lru(), 6);
+        assert_eq!(ledger.to_string(), "5 of 14 missed, 4 saved and 3 lost against LRU");
+    }
+
+    #[test]
+    fn streams_beyond_the_limit_share_one_ledger() {
+        let mut ledgers = Ledgers::default();
+        let count = |ledgers: &mut Ledgers, stream| {
+            let slot = ledgers.slot(Stream(stream));
+            ledgers.of_slot(slot).count(false, false);
+        };
+        (0..16).for_each(|stream| count(&mut ledgers, stream));
+        assert_eq!(ledgers.ledger(Stream(16)), None);
+        (16..40).for_each(|stream| count(&mut ledgers, stream));
+        let references = |stream| ledgers.ledger(Stream(stream)).map(|ledger| ledger.references);
+        assert_eq!([0, 15, 20, 39].map(references), [Some(1), Some(25), Some(25), Some(25)]);
+    }
+}

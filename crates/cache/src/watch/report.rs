@@ -1,0 +1,75 @@
+//! What is said of a watched policy: periods, changes of leader, windows; as data and as one line each.
+//!
+//! Owns: the events and their text. Leaves to others: when they happen.
+
+use std::fmt;
+
+use super::ledger::Ledger;
+use super::window::WindowReport;
+use crate::detect::PeriodEvent;
+use crate::policy::LeaderChange;
+
+/// Something that was seen of the policy.
+#[derive(Debug, Clone, Copy)]
+pub enum Event<'a> {
+    /// A stream's period ended.
+    Period(StreamPeriod<'a>),
+    /// The policy follows another one from here on.
+    Leader(LeaderChange),
+    /// A window ended.
+    Window(WindowReport),
+}
+
+/// One period of one stream.
+#[derive(Debug, Clone, Copy)]
+pub struct StreamPeriod<'a> {
+    /// The verdict with what it rests on, and the policy that replaces the stream's blocks.
+    pub period: PeriodEvent<'a>,
+    /// The stream's ledger so far.
+    pub ledger: Ledger,
+}
+
+/// The listener: called with each event as it happens, from within the access.
+pub type EventSink = Box<dyn FnMut(Event<'_>) + Send>;
+
+impl fmt::Display for Event<'_> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Event::Period(StreamPeriod { period, ledger }) => write!(formatter, "{period}; {ledger}"),
+            Event::Leader(change) => change.fmt(formatter),
+            Event::Window(WindowReport { number, references, misses, misses_min }) => {
+                write!(formatter, "window {number}: {misses} of {references} missed, ")?;
+                match misses_min {
+                    Some(least) => write!(formatter, "the least possible {least}"),
+                    None => formatter.write_str("the least possible unknown: weights differ or the capacity changed"),
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::detect::{PeriodReport, Verdict};
+    use crate::{Reason, Stream};
+
+    #[test]
+    fn every_event_prints_as_one_line() {
+        let report = PeriodReport { number: 2, end: 1000, verdict: Verdict::Looping, ..Default::default() };
+        let period = PeriodEvent { stream: Stream(9), report: &report, replacement: "lirs" };
+        let ledger = Ledger { references: 1000, misses: 700, saved: 20, lost: 3 };
+        let event = Event::Period(StreamPeriod { period, ledger });
+        assert!(
+            event.to_string().ends_with("replacement lirs; 700 of 1000 missed, 20 saved and 3 lost against LRU"),
+            "{event}"
+        );
+        let reason = Reason { from: "lirs", misses_before: 90, misses_now: 50 };
+        assert_eq!(
+            Event::Leader(LeaderChange { reference: 5, leader: "lru", reason }).to_string(),
+            "at 5 lru leads (lirs missed 90 that it did not, it 50 that lirs did not)"
+        );
+        let window = WindowReport { number: 1, references: 9, misses: 4, misses_min: Some(3) };
+        assert_eq!(Event::Window(window).to_string(), "window 1: 4 of 9 missed, the least possible 3");
+    }
+}

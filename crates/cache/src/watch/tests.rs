@@ -1,0 +1,89 @@
+//! Tests of watching: what is told is what happened, and nothing happens because of it.
+
+use std::sync::{Arc, Mutex};
+
+use super::*;
+use crate::{Adaptive, NAMES, by_name};
+
+/// About Zipf of exponent 1 over `count` ids, from a generator's state.
+fn zipf(state: &mut u64, count: u64) -> u64 {
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    let unit = (*state >> 11) as f64 / (1_u64 << 53) as f64;
+    ((count as f64).powf(unit) - 1.0) as u64
+}
+
+#[test]
+fn a_watched_policy_decides_what_it_decides_unwatched() {
+    for name in NAMES {
+        let mut plain = by_name(name, 200).expect("listed");
+        let mut watched = Watched::new(by_name(name, 200).expect("listed"), Box::new(|_| ()));
+        let mut state = 7;
+        for step in 0..5000_u64 {
+            let id = if step % 3 == 0 { step / 3 % 300 } else { 1000 + zipf(&mut state, 900) };
+            let (mut of_plain, mut of_watched) = (Vec::new(), Vec::new());
+            let stream = Stream((step % 3) as u32);
+            let access = plain.reference(id, 1, stream, &mut |victim| {
+                of_plain.push(victim);
+                true
+            });
+            let as_watched = watched.reference(id, 1, stream, &mut |victim| {
+                of_watched.push(victim);
+                true
+            });
+            assert_eq!((as_watched, of_watched), (access, of_plain), "{name} at {step}");
+        }
+    }
+}
+
+#[test]
+fn the_ledger_is_that_of_a_separate_simulation() {
+    let mut state = 7;
+    let mut watched = Watched::new(Box::new(Adaptive::new(300)), Box::new(|_| ()));
+    // LRU as naively as can be.
+    let mut lru: Vec<u64> = Vec::new();
+    let mut expected = [Ledger::default(); 3];
+    for step in 0..30_000_u64 {
+        let stream = (step % 3) as u32;
+        let id = match stream {
+            0 => step / 3 % 250,
+            1 => 10_000 + zipf(&mut state, 1000),
+            _ => 20_000 + zipf(&mut state, 200) + step / 100,
+        };
+        let is_hit = watched.reference(id, 1, Stream(stream), &mut |_| true) == Access::Hit;
+        let position = lru.iter().position(|other| *other == id);
+        lru.retain(|other| *other != id);
+        lru.push(id);
+        if lru.len() > 300 {
+            lru.remove(0);
+        }
+        let ledger = &mut expected[stream as usize];
+        ledger.references += 1;
+        ledger.misses += u64::from(!is_hit);
+        ledger.saved += u64::from(is_hit && position.is_none());
+        ledger.lost += u64::from(!is_hit && position.is_some());
+    }
+    for (stream, expected) in expected.iter().enumerate() {
+        assert_eq!(watched.ledger(Stream(stream as u32)), Some(*expected));
+    }
+    assert_eq!(watched.ledger(Stream(3)), None);
+}
+
+#[test]
+fn every_period_window_and_change_of_leader_is_told() {
+    let lines = Arc::new(Mutex::new(Vec::new()));
+    let sink = Arc::clone(&lines);
+    let tell = Box::new(move |event: Event<'_>| sink.lock().expect("not poisoned").push(event.to_string()));
+    let mut watched = Watched::new(Box::new(Adaptive::new(500)), tell);
+    let mut state = 5;
+    for step in 0..60_000_u64 {
+        let id = if step < 10_000 { step % 800 } else { 10_000 + step / 8 + zipf(&mut state, 450) };
+        watched.reference(id, 1, Stream(5), &mut |_| true);
+    }
+    let lines = lines.lock().expect("not poisoned");
+    assert_eq!(lines.iter().filter(|line| line.starts_with("stream 5 period")).count(), 120);
+    assert!(lines.iter().any(|line| line.contains("looping") && line.contains("loop of 800")), "{lines:?}");
+    assert!(lines.iter().any(|line| line.starts_with("window 2: ")), "{lines:?}");
+    assert!(lines.iter().any(|line| line.contains(" leads (")), "{lines:?}");
+}

@@ -1,0 +1,74 @@
+//! The size of `adaptive`: its lines and its constants, counted in its source.
+//!
+//! Owns: what counts, and the limits. All of it is in one folder: no file elsewhere is used by it alone. A line is a line
+//! of a file, comments and all, that is not in tests. A constant is a number that could be another one: a `const` that is
+//! a number or numbers, or a field of `Tuning`; its switches, which are there for the ablation, are none.
+
+use std::path::{Path, PathBuf};
+
+/// Where it is, from the folder of this crate.
+const FOLDER: &str = "../cache/src/policies/adaptive";
+const LINES_MAX: usize = 900;
+const CONSTANTS_MAX: usize = 12;
+
+/// Prints both counts; gives those that are over.
+pub fn size() -> Vec<String> {
+    let base = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let folder: Vec<PathBuf> = match std::fs::read_dir(base.join(FOLDER)) {
+        Ok(entries) => entries.flatten().map(|entry| entry.path()).collect(),
+        Err(error) => return vec![format!("{}: {error}; run this in the source tree", base.join(FOLDER).display())],
+    };
+    let (mut lines, mut constants, mut short) = (0, 0, Vec::new());
+    let is_source = |path: &&PathBuf| path.extension().is_some_and(|end| end == "rs") && !path.ends_with("tests.rs");
+    for path in folder.iter().filter(is_source) {
+        match std::fs::read_to_string(path) {
+            Ok(text) => {
+                let of = outside_of_tests(&text);
+                (lines, constants) = (lines + of.len(), constants + constants_of(&of));
+            }
+            Err(error) => short.push(format!("{}: {error}", path.display())),
+        }
+    }
+    println!("adaptive: {lines} lines, at most {LINES_MAX}; {constants} constants, at most {CONSTANTS_MAX}");
+    for (what, count, most) in [("lines", lines, LINES_MAX), ("constants", constants, CONSTANTS_MAX)] {
+        if count > most || count == 0 {
+            short.push(format!("adaptive has {count} {what}, at most {most}"));
+        }
+    }
+    short
+}
+
+/// The lines before the tests in a file, which stand last.
+fn outside_of_tests(text: &str) -> Vec<&str> {
+    text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default().lines().collect()
+}
+
+/// How many constants these lines define.
+fn constants_of(lines: &[&str]) -> usize {
+    let mut is_in_tuning = false;
+    let is_one = |line: &&&str| {
+        let line = line.trim_start();
+        is_in_tuning = is_in_tuning && line != "}" || line.starts_with("pub struct Tuning ");
+        let kind = |rest: &str| rest.split_once(": ").map_or("", |(_, kind)| kind).to_owned();
+        let is_number = |kind: &str| {
+            let kind = kind.trim_start_matches('[');
+            ["u8", "u32", "u64", "usize", "f64", "i64"].iter().any(|number| kind.starts_with(number))
+        };
+        let constant = ["const ", "pub const ", "pub(super) const "].iter().find_map(|start| line.strip_prefix(start));
+        let field = line.strip_prefix("pub ").filter(|_| is_in_tuning && line.ends_with(','));
+        constant.or(field).is_some_and(|rest| is_number(&kind(rest)))
+    };
+    lines.iter().filter(is_one).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_constants_and_names_and_switches_are_none() {
+        let text = "const A: u64 = 1;\nconst B: [u64; 2] = [1, 2];\nconst C: [&str; 1] = [\"x\"];\npub struct Tuning {\n    pub d: f64,\n    pub e: bool,\n}\npub f: f64,\n#[cfg(test)]\nmod tests {\nconst G: u64 = 1;\n}";
+        let lines = outside_of_tests(text);
+        assert_eq!((lines.len(), constants_of(&lines)), (8, 3));
+    }
+}
