@@ -10,6 +10,7 @@ mod http_reference;
 mod nbd;
 mod store;
 mod trace;
+mod volume;
 
 /// A decoder, and how it is to be fuzzed.
 #[derive(Clone, Copy)]
@@ -85,6 +86,8 @@ pub const TARGETS: &[Target] = &[
     Target { name: "trace-vscsi", run: trace::vscsi, seeds: trace::vscsi_seeds, ..TRACE },
     Target { name: "trace-oracle-general", run: trace::oracle_general, seeds: trace::oracle_general_seeds, ..TRACE },
     Target { name: "trace-nectary", run: trace::nectary, seeds: trace::nectary_seeds, ..TRACE },
+    Target { name: "volume-frame", run: volume::frame, seeds: volume::frame_seeds, words: volume::WORDS, ..TARGET },
+    Target { name: "volume-value", run: volume::value, seeds: volume::value_seeds, words: volume::WORDS, ..TARGET },
     Target { name: "trace-compressed", run: trace::compressed, seeds: trace::compressed_seeds, mutants: 4000, ..TRACE },
 ];
 

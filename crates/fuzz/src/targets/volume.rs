@@ -1,0 +1,186 @@
+//! Targets of `nectary-volume`: each frame of the shared volume's disk, and each value and key of its tables.
+//!
+//! The first byte of an input chooses: bit 0, whether identity, address and checksum of a frame are put right; the
+//! others, which structure. What decodes must be written again, and decode to the same.
+
+use nectary_volume::format::{
+    Append, Chunk, EpochHead, EpochRecord, Extent, ExtentState, FormatError, Frame, Grant, Identity, Index, Inode, Key,
+    Label, LeaseSector, Magic, Name, Project, Reply, RunRecord, SegmentHeader, Session, Space, Table, VolumeRecord,
+    epoch_block, lease_block,
+};
+
+use super::choices;
+
+/// Magics, a version, lengths.
+pub const WORDS: &[&[u8]] = &[
+    b"NVLB",
+    b"NVLS",
+    b"NVEH",
+    b"NVSG",
+    b"NVJA",
+    b"NVRC",
+    b"NVRI",
+    b"\x01\0\0\0",
+    b"\x40\0\0\0",
+    &[0xff; 8],
+    &[0, 0, 1, 0],
+];
+
+const VOLUME: Identity = Identity([7; 16]);
+/// Where frames of space are read. *Units*: blocks.
+const BLOCK: u64 = 4096;
+const EPOCH: u64 = 3;
+const HEADER_BYTES: usize = 64;
+
+/// Decodes and encodes again; `None` for bytes that are refused.
+type Again = fn(&[u8]) -> Result<Vec<u8>, FormatError>;
+
+/// The frames: magic, address, and how they are decoded.
+const FRAMES: [(Magic, Again); 7] = [
+    (Magic::Label, |bytes| Label::decode(0, bytes)?.encode(0)),
+    (Magic::Lease, |bytes| LeaseSector::decode(VOLUME, 3, 1, bytes)?.encode(VOLUME, 1)),
+    (Magic::EpochHead, |bytes| EpochHead::decode(VOLUME, epoch_block(EPOCH), bytes)?.encode(VOLUME)),
+    (Magic::Segment, |bytes| SegmentHeader::decode(VOLUME, BLOCK, bytes)?.encode(VOLUME, BLOCK)),
+    (Magic::Append, |bytes| Ok(Append::decode(VOLUME, BLOCK, 0, bytes)?.0.encode(VOLUME, BLOCK, 0)?.0)),
+    (Magic::Chunk, |bytes| Chunk::decode(VOLUME, BLOCK, bytes)?.encode(VOLUME, EPOCH, BLOCK)),
+    (Magic::Index, |bytes| Index::decode(VOLUME, BLOCK, bytes)?.encode(VOLUME, EPOCH, BLOCK)),
+];
+
+fn address(magic: Magic) -> u64 {
+    match magic {
+        Magic::Label => 0,
+        Magic::Lease => lease_block(3, 1),
+        Magic::EpochHead => epoch_block(EPOCH),
+        _ => BLOCK,
+    }
+}
+
+const VALUES: [Again; 11] = [
+    |bytes| Inode::decode(bytes)?.encode(),
+    |bytes| Name::decode(bytes)?.encode(),
+    |bytes| Session::decode(bytes)?.encode(),
+    |bytes| Reply::decode(bytes)?.encode(),
+    |bytes| Ok(Extent::decode(bytes)?.encode()),
+    |bytes| Ok(Space::decode(bytes)?.encode()),
+    |bytes| Ok(Grant::decode(bytes)?.encode()),
+    |bytes| Ok(Project::decode(bytes)?.encode()),
+    |bytes| Ok(EpochRecord::decode(bytes)?.encode()),
+    |bytes| Ok(RunRecord::decode(bytes)?.encode()),
+    |bytes| Ok(VolumeRecord::decode(bytes)?.encode()),
+];
+
+/// Holds a decoder to its promise.
+fn hold(again: Again, bytes: &[u8]) {
+    if let Ok(first) = again(bytes) {
+        assert_eq!(again(&first).as_ref(), Ok(&first), "what decodes is written and decodes to the same");
+    }
+}
+
+/// A frame.
+pub fn frame(input: &[u8]) {
+    let (choices, bytes) = choices(input);
+    let (magic, again) = FRAMES[usize::from(choices >> 1) % FRAMES.len()];
+    let mut bytes = bytes.to_vec();
+    if choices & 1 == 1 && bytes.len() >= HEADER_BYTES {
+        put_right(&mut bytes, magic);
+    }
+    hold(again, &bytes);
+}
+
+/// Puts identity, address, length and checksums right, so that the fields are reached.
+fn put_right(bytes: &mut [u8], magic: Magic) {
+    let length = (bytes.len() as u32).min(magic.bytes_max() as u32);
+    bytes[8..12].copy_from_slice(&length.to_le_bytes());
+    bytes[16..32].copy_from_slice(&VOLUME.0);
+    bytes[40..48].copy_from_slice(&address(magic).to_le_bytes());
+    let whole = &mut bytes[..length as usize];
+    if magic == Magic::Append && whole.len() >= HEADER_BYTES + 4 {
+        let chain = crc32c::crc32c_append(crc32c::crc32c(&[0; 4]), &whole[HEADER_BYTES + 4..]);
+        whole[HEADER_BYTES..HEADER_BYTES + 4].copy_from_slice(&chain.to_le_bytes());
+    }
+    whole[12..16].fill(0);
+    let checksum = crc32c::crc32c(whole);
+    whole[12..16].copy_from_slice(&checksum.to_le_bytes());
+}
+
+/// A value of a table, or a key.
+pub fn value(input: &[u8]) {
+    let (choices, bytes) = choices(input);
+    let choice = usize::from(choices);
+    match VALUES.get(choice) {
+        Some(again) => hold(*again, bytes),
+        None => {
+            let table = Table::ALL[choice % Table::ALL.len()];
+            if let Ok(key) = Key::decode(table, bytes) {
+                assert_eq!(key.encode(), bytes);
+            }
+        }
+    }
+}
+
+/// A frame of each kind, without its padding; the fields of the body are zeroes where they may be.
+pub fn frame_seeds() -> Vec<Vec<u8>> {
+    let extent = Space { blocks: 4, state: ExtentState::Data, owner: 17, since: 2 }.encode();
+    // A transaction of a session with one mutation: a put into the table of space.
+    let mut append = vec![0; 64];
+    append[4] = 1;
+    let mut transaction = [(40 + 48_u32).to_le_bytes(), [1, 0, 1, 0]].concat();
+    transaction.resize(40, 0);
+    transaction.extend([6, 1, 8, 0, 32, 0, 0, 0]);
+    transaction.extend(Key::Space(9000).encode());
+    transaction.extend(&extent);
+    append.extend(&transaction);
+    let record = transaction[40..].to_vec();
+    let mut chunk = vec![1, 0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0];
+    chunk.extend(&record);
+    let mut index = vec![1, 0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0];
+    index.extend([[0, 16, 0, 0, 0, 0, 0, 0], [1, 0, 0, 0, 6, 0, 8, 0]].concat());
+    index.extend(Key::Space(9000).encode());
+    let numbers = |numbers: &[u64]| numbers.iter().flat_map(|number| number.to_le_bytes()).collect::<Vec<u8>>();
+    let mut label = numbers(&[1 << 20, 2048, 2048, 2048, 1, 2, 3, 10_000 | (20 << 32), 0, 0, 0, 1]);
+    label.resize(160, 0);
+    let mut lease = vec![0; 144];
+    lease[16] = 3;
+    let head = numbers(&[1, 2, 2, 0, 0, 4096, 2048, 1, 5]);
+    let segment = numbers(&[1, 0, 0, 1, 0, 0]);
+    let bodies = [label, lease, head, segment, append, chunk, index];
+    let seeds = FRAMES.iter().zip(bodies).enumerate().map(|(number, ((magic, _), body))| {
+        let frame = Frame::encode(*magic, VOLUME, EPOCH, address(*magic), 1, &body);
+        let mut frame = frame.expect("seeds are within their bounds");
+        frame.truncate(HEADER_BYTES + body.len());
+        put_right(&mut frame, *magic);
+        [&[((number as u8) << 1) | 1][..], &frame].concat()
+    });
+    seeds.collect()
+}
+
+/// A value of each kind, and a key of each table.
+pub fn value_seeds() -> Vec<Vec<u8>> {
+    let inode = Inode { mode: 0o120_777, links: 1, inline: b"target".to_vec(), ..Inode::default() };
+    let name = Name { inode: 17, generation: 1, kind: 8, name: b"file".to_vec() };
+    let mut session = vec![1; 16];
+    session.extend([1, 1, 1, 0]);
+    session.resize(68, 0);
+    session.extend([1, 0, b'a']);
+    let volume = [&[0_u8; 2][..], &[1][..], &[0; 5][..], &[16][..], &[0; 7][..], &[1][..], &[0; 63][..]].concat();
+    let run = RunRecord { index: BLOCK, index_blocks: 1, level: 0, replay_sequence: 2, records: 1, blocks: 1 };
+    let values = [
+        inode.encode().expect("it is within its bounds"),
+        name.encode().expect("it is within its bounds"),
+        session,
+        Reply { status: 17, body: b"no".to_vec() }.encode().expect("it is within its bounds"),
+        Extent { block: BLOCK, blocks: 4, is_unwritten: true, epoch: EPOCH }.encode(),
+        Space { blocks: 4, state: ExtentState::Granted, owner: 5, since: 2 }.encode(),
+        Grant { length: 8, inode: 17, reserved_blocks: 8, sequence: 3, generation: 1 }.encode(),
+        Project::default().encode(),
+        [&[1; 16][..], &[2], &[0; 15]].concat(),
+        run.encode(),
+        volume,
+    ];
+    let values = values.into_iter().enumerate().map(|(number, value)| [&[number as u8][..], &value].concat());
+    let keys = [Key::Volume, Key::Entry(1, 2), Key::Xattr(1, b"user.a".to_vec()), Key::Grant(1, 2, 3), Key::Project(1)];
+    let tables = Table::ALL.len() as u8;
+    // The first choice beyond the values that gives this table.
+    let choice = |key: &Key| (key.table().number() - 1) + tables;
+    values.chain(keys.iter().map(|key| [&[choice(key)][..], &key.encode()].concat())).collect()
+}
