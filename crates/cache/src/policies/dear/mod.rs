@@ -105,9 +105,15 @@ impl Default for Parameters {
 /// ```
 /// use nectary_cache::{Access, Dear, Policy, Stream};
 ///
-/// let mut policy = Dear::new(500); let mut hits = 0; for _ in 0..100 { for id in 0..1000 { hits +=
-/// u32::from(policy.reference(id, 1, Stream(7), &mut |_| true) == Access::Hit); } } // Under LRU a loop of 1000 blocks
-/// in a cache of 500 never hits. assert!(hits > 45_000);
+/// let mut policy = Dear::new(500);
+/// let mut hits = 0;
+/// for _ in 0..100 {
+///     for id in 0..1000 {
+///         hits += u32::from(policy.reference(id, 1, Stream(7), &mut |_| true) == Access::Hit);
+///     }
+/// }
+/// // Under LRU a loop of 1000 blocks in a cache of 500 never hits.
+/// assert!(hits > 45_000);
 /// ```
 pub struct Dear {
     parameters: Parameters,
