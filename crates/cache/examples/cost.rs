@@ -1,12 +1,12 @@
-//! What a reference costs: nanoseconds for each policy at 1 Mi blocks, on a skewed and on a uniform trace.
+//! The cost of a reference: nanoseconds per policy at 1 Mi blocks, on a skewed and on a uniform trace.
 //!
 //! `cargo run --release -p nectary-cache --example cost [ROUNDS [POLICY…]]`. A round plays every policy once on each
-//! trace, so that what disturbs the machine disturbs all; printed are the medians of the rounds (5 by default) and,
-//! beside them, how much that is above LRU's median. The cache is filled before time is taken. Time is that of the
-//! processor (of this thread, as the kernel counts it), or elapsed time if the kernel does not tell.
+//! trace, so that other load on the machine affects all policies. The program prints the medians of the rounds (5 by
+//! default) and their difference to LRU's median. The cache is filled before the measurement. Time is this thread's
+//! processor time, or elapsed time if the kernel does not report it.
 //!
-//! Much of it is waiting for memory: the next accesses are not announced, and the tables are new and still grow. The
-//! cost of a simulation is printed by `cache-figures --only cost` of `nectary-trace`.
+//! Much of the cost is waiting for memory: the next accesses are not announced, and the tables still grow. The cost of
+//! a simulation is printed by `cache-figures --only cost` of `nectary-trace`.
 
 use std::fs;
 use std::sync::LazyLock;
@@ -14,11 +14,11 @@ use std::time::Instant;
 
 use nectary_cache::{Access, NAMES, Policy, Stream, by_name};
 
-/// Blocks that fit.
+/// Blocks that fit in the cache.
 const CAPACITY: u64 = 1 << 20;
 /// Distinct blocks of the traces.
 const BLOCKS: u64 = 1 << 22;
-/// Accesses that fill the cache, and those that are timed.
+/// Accesses that fill the cache, and timed accesses.
 const FILLING: usize = 1 << 22;
 const TIMED: usize = 1 << 22;
 
@@ -34,13 +34,13 @@ fn random(state: &mut u64) -> f64 {
     ((z ^ (z >> 31)) >> 11) as f64 / (1_u64 << 53) as f64
 }
 
-/// Blocks drawn by a power law of exponent 0.9, with popularity in no order of their numbers.
+/// Blocks drawn by a power law of exponent 0.9, with a popularity that does not depend on the order of their numbers.
 fn skewed(state: &mut u64) -> u64 {
     let rank = ((BLOCKS as f64).powf(0.1) - 1.0).mul_add(random(state), 1.0).powf(10.0) as u64;
     rank.wrapping_mul(0x9e37_79b1) % BLOCKS
 }
 
-/// Each of twice as many blocks as fit is as likely as any other.
+/// Draws uniformly from twice as many blocks as fit in the cache.
 fn uniform(state: &mut u64) -> u64 {
     (random(state) * (2 * CAPACITY) as f64) as u64
 }

@@ -1,4 +1,4 @@
-//! Making room: the loop that all policies share, with its bound on refusals.
+//! Making room: the loop of all policies, with its bound on refusals.
 //!
 //! Owns: when to stop. Leaves to others: which id is offered next ([`Evicts::step`]).
 
@@ -7,9 +7,9 @@ use crate::policy::Policy;
 /// The outcome of one step towards a victim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// A victim left, or the order changed so that one is nearer.
+    /// A victim was evicted, or the order changed so that the next victim is closer.
     Done,
-    /// A victim was offered and refused; it is now at the far end of some order.
+    /// A victim was offered and refused; the policy will offer it again last.
     Refused,
     /// There is nothing to offer.
     Nothing,
@@ -24,9 +24,9 @@ impl Step {
 
 /// A policy that evicts step by step.
 pub(crate) trait Evicts: Policy {
-    /// Offers at most one id to `evict`. `room` is the weight that room is made for, `refusals` counts the refusals of
-    /// this call so far: a policy of several queues takes turns among them by it, so that a queue of pinned ids does
-    /// not hide the others.
+    /// Offers at most one id to `evict`. `room` is the weight for which room is made. `refusals` counts the refusals so
+    /// far: a policy with several queues uses it to alternate between them, so that a queue of pinned ids does not
+    /// block the others.
     fn step(&mut self, room: u64, refusals: usize, evict: &mut dyn FnMut(u64) -> bool) -> Step;
 }
 

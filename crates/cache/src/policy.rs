@@ -1,28 +1,28 @@
-//! The replacement policy: the one interface between a cache and the rule that decides what leaves.
+//! The replacement policy: the interface between a cache and the rule that chooses victims.
 //!
 //! A policy knows ids, weights and the order of references; it never sees the cached bytes. It is deterministic and
 //! single threaded: callers that share one protect it with a lock and may batch their references.
 
 use std::fmt;
 
-/// How many victims may be refused within one [`Policy::reference`] before it gives up and bypasses.
+/// How many victims may be refused in one call of [`Policy::reference`] before it gives up and bypasses the id.
 ///
-/// A refused victim goes to the far end of its policy's order, so a handful is enough to get past pinned ids; a bound
-/// keeps one reference from walking a whole cache of them.
+/// A policy offers a refused victim again last, so a few refusals are enough to skip pinned ids. The bound prevents one
+/// reference from walking over a whole cache of pinned ids.
 pub const REFUSALS_MAX: usize = 32;
 
-/// The stream of the reference; a policy that does not detect patterns ignores it.
+/// The stream of a reference; policies that do not detect patterns ignore it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Stream(pub u32);
 
-/// What a reference found.
+/// The result of a reference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
     /// The id was resident.
     Hit,
-    /// The id was not resident and now is; victims were evicted first where room was needed.
+    /// The id was not resident and now is; victims were evicted first if room was needed.
     Inserted,
-    /// The id was not resident and was not taken in (heavier than the capacity, or no victim could be found).
+    /// The id was not resident and was not inserted (heavier than the capacity, or no victim was found).
     Bypassed,
 }
 
@@ -76,24 +76,24 @@ pub trait Policy: Send {
     ///
     /// `evict` is offered victims one by one; it answers `true` if the victim is given up (it is then no longer
     /// resident) and `false` if it must stay (pinned, dirty): the policy then offers another, up to [`REFUSALS_MAX`]
-    /// refusals; what was given up until then stays evicted. *Cost*: O(1) amortised, no allocation once the tables have
+    /// refusals. Victims given up before that stay evicted. *Cost*: O(1) amortised, no allocation once the tables have
     /// grown.
     fn reference(&mut self, id: u64, weight: u64, stream: Stream, evict: &mut dyn FnMut(u64) -> bool) -> Access;
 
     /// Announces a reference to `id`, so that its memory is fetched in time. A caller that knows the next references,
-    /// or has a batch of them, announces each some 16 references ahead. Changes nothing; ids that are not referred to
-    /// after all do no harm.
+    /// or has a batch of them, announces each about 16 references ahead. Changes nothing; it does no harm if an
+    /// announced id is never referenced.
     fn prepare(&self, id: u64) {
         let _ = id;
     }
 
-    /// How often a resident id was referenced since it came, as far as the policy counts it; 0 if it is not
+    /// How often a resident id was referenced since its insertion, as far as the policy counts that; 0 if it is not
     /// resident.
     fn references(&self, id: u64) -> u32 {
         u32::from(self.contains(id))
     }
 
-    /// Inserts an id as if it had been referenced this often, if the policy counts that: so its knowledge survives a
+    /// Inserts an id as if it had been referenced this often, if the policy counts references. So the counts survive a
     /// restart.
     fn credit(&mut self, id: u64, references: u32) {
         let _ = (id, references);
@@ -116,8 +116,8 @@ pub trait Policy: Send {
     /// Whether `id` is resident.
     fn contains(&self, id: u64) -> bool;
 
-    /// Sets the capacity and evicts down to it; every resident id is offered before it gives up. The next references
-    /// go on where refusals left it above the capacity.
+    /// Sets the capacity and evicts down to it; every resident id is offered before the policy gives up. If refusals
+    /// leave it above the capacity, the next references continue to evict.
     fn set_capacity(&mut self, capacity: u64, evict: &mut dyn FnMut(u64) -> bool);
 
     /// The capacity, in units of weight.
@@ -129,7 +129,7 @@ pub trait Policy: Send {
     /// How many ids are resident.
     fn len(&self) -> usize;
 
-    /// Whether nothing is resident.
+    /// Whether no id is resident.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -13,9 +13,9 @@ pub const NAMES: &[&str] = &[
     "dear", "adaptive",
 ];
 
-/// Makes the policy called `name`; `None` if there is none of that name.
+/// Makes the policy called `name`; `None` if no policy has that name.
 ///
-/// MIN has no name here: it is made with the future that it has to know ([`Min::new`](crate::Min::new)).
+/// MIN has no name here, because its constructor needs the future ([`Min::new`](crate::Min::new)).
 pub fn by_name(name: &str, capacity: u64) -> Option<Box<dyn Policy>> {
     let policy: Box<dyn Policy> = match name {
         "fifo" => Box::new(Fifo::new(capacity)),
@@ -38,8 +38,7 @@ pub fn by_name(name: &str, capacity: u64) -> Option<Box<dyn Policy>> {
     Some(policy)
 }
 
-/// Makes the policy called `name`, which tells `sink` what it finds in each period of each stream, if it detects
-/// patterns.
+/// Makes the policy called `name`; if it detects patterns, it reports each period of each stream to `sink`.
 pub fn explaining(name: &str, capacity: u64, sink: PeriodSink) -> Option<Box<dyn Policy>> {
     match name {
         "dear" => {

@@ -1,6 +1,6 @@
-//! The detector against one that is written from the paper's text and works everything out of the list of references:
-//! the same verdicts, averages and loop lengths on any references. That the comparison would notice is shown by bugs
-//! planted in the model.
+//! The detector against a model that is written from the paper's text and computes everything from the list of
+//! references: the same verdicts, averages and loop lengths on any references. Bugs planted in the model show that the
+//! comparison can fail.
 //!
 //! `PROPTEST_RNG_SEED` replays a run, `PROPTEST_CASES` lengthens it.
 
@@ -13,7 +13,7 @@ use nectary_cache::detect::{Detector, Known, Parameters};
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 
-/// A stretch of references of one kind over some blocks.
+/// A series of references of one kind over some blocks.
 #[derive(Debug, Clone)]
 enum Stretch {
     Loop {

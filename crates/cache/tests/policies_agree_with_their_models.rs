@@ -13,7 +13,7 @@ use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::{RngSeed, TestRunner};
 
-/// Policies that follow streams: their models stand in files of their own.
+/// Policies that follow streams: their models are in their own files.
 const MODELLED_ELSEWHERE: &[&str] = &["dear", "adaptive"];
 
 #[derive(Debug, Clone)]
@@ -45,7 +45,7 @@ fn operations() -> impl Strategy<Value = Vec<Operation>> {
     proptest::collection::vec(operation, 1..600)
 }
 
-/// Plays `operations` on a policy, and on its model if it has one, and compares what they answer.
+/// Runs `operations` on a policy, and on its model if it has one, and compares the answers.
 fn check(
     mut policy: Box<dyn Policy>,
     mut model: Option<Box<dyn Model>>,
@@ -66,7 +66,7 @@ fn check(
         match *operation {
             Operation::Reference { id, weight } => {
                 let was_resident = policy.contains(id);
-                // Streams are of no consequence to the models.
+                // The models ignore streams.
                 let stream = Stream((id % 20) as u32);
                 let access = policy.reference(id, weight, stream, &mut |id| keeps(&mut victims, id));
                 prop_assert_eq!(was_resident, access == Access::Hit);
@@ -163,7 +163,7 @@ proptest! {
     }
 }
 
-/// Everything that a policy answers.
+/// All answers of a policy.
 fn played(name: &str, capacity: u64, operations: &[Operation]) -> Vec<(Option<Access>, Vec<u64>, u64)> {
     let mut policy = by_name(name, capacity).expect("listed");
     let mut answers = Vec::new();
@@ -186,7 +186,7 @@ fn played(name: &str, capacity: u64, operations: &[Operation]) -> Vec<(Option<Ac
     answers
 }
 
-/// A comparison that cannot fail proves nothing: each policy against the model of its nearest relative.
+/// A comparison that cannot fail proves nothing, so each policy must differ from the model of a similar policy.
 #[test]
 fn the_model_of_another_policy_is_told_apart() {
     let relatives = [
@@ -238,7 +238,7 @@ fn a_cache_of_pinned_ids_is_bypassed_at_the_bound_of_refusals() {
     }
 }
 
-/// An id of weight 0 counts as 1, so that a capacity bounds how many there are.
+/// An id of weight 0 counts as 1, so that a capacity bounds the number of ids.
 #[test]
 fn weightless_ids_are_bounded_in_number() {
     for name in NAMES {

@@ -1,4 +1,4 @@
-//! A reference allocates nothing once a policy's tables have grown: counted by the allocator itself.
+//! A reference allocates nothing once a policy's tables have grown; the allocator counts.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -9,7 +9,7 @@ thread_local! {
     static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
 }
 
-/// The number of rounds of references that may find a table too small.
+/// The largest number of rounds in which tables may still grow.
 const GROWING_ROUNDS_MAX: usize = 12;
 
 struct Counting;
@@ -50,7 +50,7 @@ fn references_allocate_nothing_once_grown() {
             ALLOCATIONS.with(Cell::get) - before
         };
         allocations_of_round();
-        // A policy with a table for each frequency grows for longer than a round, but less and less.
+        // A policy with one table per frequency grows for more than one round, but less and less.
         let rounds: Vec<usize> = std::iter::repeat_with(&mut allocations_of_round)
             .take(GROWING_ROUNDS_MAX)
             .take_while(|count| *count > 0)

@@ -1,7 +1,7 @@
 //! What can go wrong between a client and a server before blocks are read and written.
 //!
-//! Owns: the one error type of the crate. Failures of requests are the device's own (`nectary_block::Error`). Kinds
-//! differ because their remedies differ.
+//! Owns: the one error type of the crate. Failed requests return the error of the device (`nectary_block::Error`).
+//! Kinds differ because their remedies differ.
 
 use std::fmt;
 use std::io;
@@ -15,21 +15,21 @@ pub enum ErrorKind {
     Busy,
     /// The URL, a name or an option is not understood.
     Invalid,
-    /// The server refuses: its policy, or TLS that it wants first.
+    /// The server refuses by policy, or because it requires TLS.
     Refused,
-    /// The other side does not speak the protocol as the document has it.
+    /// The other side breaks the rules of the protocol document.
     Protocol,
     /// The server lacks a needed feature.
     Unsupported,
     /// The other side did not answer in time.
     TimedOut,
-    /// A certificate, a key or the handshake of TLS.
+    /// A certificate, a key or the TLS handshake failed.
     Tls,
     /// The operating system failed.
     Io,
 }
 
-/// A failure: what failed, where, and what to do if that is known.
+/// A failure: what failed, where, and the remedy if it is known.
 #[derive(Debug, Clone, thiserror::Error)]
 pub struct Error {
     /// The kind, which decides the remedy.
@@ -46,7 +46,7 @@ impl Error {
         Error { kind, place: place.into(), message: message.into() }
     }
 
-    /// Makes an error of the operating system's, with the kind that it implies.
+    /// Converts an error of the operating system, with the kind that it implies.
     pub(crate) fn from_io(error: &io::Error, place: &str, doing: &str) -> Error {
         let kind = match error.kind() {
             io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => ErrorKind::Absent,
@@ -58,7 +58,7 @@ impl Error {
         Error::new(kind, place, format!("{doing}: {error}"))
     }
 
-    /// The kind of a device's error that says the same.
+    /// The corresponding kind of a device's error.
     pub fn device_kind(&self) -> nectary_block::ErrorKind {
         match self.kind {
             ErrorKind::Absent => nectary_block::ErrorKind::Absent,

@@ -1,6 +1,6 @@
 //! For fuzz targets: the state machines of both sides, fed with arbitrary bytes.
 //!
-//! Owns: nothing. It is no part of the public interface, and changes without notice.
+//! This module is not part of the public interface and changes without notice.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::wire::{CHUNK_MAGIC, SIMPLE_REPLY_MAGIC, reply};
 /// The most that one step of the protocol may read at once, in bytes; above every limit on a length.
 const STEP_BYTES_MAX: usize = 16 << 20;
 
-/// Bytes of the other side, one step after another.
+/// The bytes of the other side, returned step by step.
 struct Feed<'a>(&'a [u8]);
 
 impl<'a> Feed<'a> {
@@ -28,7 +28,7 @@ impl<'a> Feed<'a> {
     }
 }
 
-/// A server's haggling and requests; returns how many bytes it sends.
+/// Runs a server's haggling and requests; returns how many bytes it sends.
 pub fn serve(input: &[u8], requires_tls: bool) -> usize {
     let export = |name| Export::new(name, "about it", Arc::new(MemoryDevice::new(1 << 20)), name == "b");
     let exports: Vec<Export> = ["a", "b"].into_iter().filter_map(|name| export(name).ok()).collect();
@@ -58,7 +58,7 @@ pub fn serve(input: &[u8], requires_tls: bool) -> usize {
     sent
 }
 
-/// A client's haggling; `goal` is any number.
+/// Runs a client's haggling; `goal` is any number.
 pub fn haggle(input: &[u8], goal: u8) {
     let goals = [Goal::Transmit, Goal::Info, Goal::List];
     let mut machine = ClientHandshake::new(goals[usize::from(goal) % 3], "a", goal & 4 != 0);
@@ -78,14 +78,15 @@ pub fn haggle(input: &[u8], goal: u8) {
     }
 }
 
-/// A client's replies to a read of 64 KiB, a question for extents and a flush, whose cookies are 1, 2 and 3.
+/// Runs a client that receives replies to a read of 64 KiB, a request for extents and a flush, with the cookies 1, 2
+/// and 3.
 pub fn replies(input: &[u8], is_structured: bool) {
     const LENGTH: u32 = 64 << 10;
     let mut machine = Replies::new(is_structured, is_structured.then_some(1));
     machine.expect(1, Expected::Data { offset: 4096, length: LENGTH });
     machine.expect(2, Expected::Status);
     machine.expect(3, Expected::Nothing);
-    // Each byte may come once.
+    // Each byte may arrive only once.
     let mut seen = vec![false; LENGTH as usize];
     let mut note = |at: u32, length: u32| {
         for byte in &mut seen[at as usize..(at + length) as usize] {
@@ -123,7 +124,7 @@ pub fn replies(input: &[u8], is_structured: bool) {
     }
 }
 
-/// Good replies of both kinds, to begin mutations with.
+/// Valid replies of both kinds, as seeds for mutations.
 pub fn reply_seeds() -> Vec<Vec<u8>> {
     let mut simple = Vec::new();
     reply::simple(&mut simple, 0, 3);

@@ -1,10 +1,9 @@
 //! The NBD protocol: any device as an export for any NBD client, and any NBD server's export as a device.
 //!
 //! Owns: fixed newstyle haggling, simple and structured replies, `base:allocation`, FLUSH, FUA, TRIM, WRITE_ZEROES,
-//! CACHE, several connections, TLS by STARTTLS, on both sides; the URL of an export. Promises: whatever the other side
-//! sends costs a bounded amount of memory and ends with a reply or with a reason; a write that was answered is never
-//! taken back in silence. Leaves to others: devices (`nectary-block`), certificates (`nectary-host`), the contents of
-//! exports.
+//! CACHE, several connections, TLS by STARTTLS, on both sides; the URL of an export. Promises: input from the other
+//! side uses a bounded amount of memory and ends with a reply or an error; no answered write is lost silently. Leaves
+//! to others: devices (`nectary-block`), certificates (`nectary-host`), the contents of exports.
 //!
 //! | room | what is in it |
 //! |---|---|

@@ -1,12 +1,11 @@
-//! The bounds of everything that the other side decides: sizes, counts, times.
+//! Limits on everything that the other side decides: sizes, counts, times.
 //!
-//! Owns: the numbers. A request beyond one of them is refused with its name; nothing grows with what a client or server
-//! says.
+//! Owns: the numbers. A request beyond a limit is refused, and the error names the limit. No memory grows without a
+//! limit because of what a client or server sends.
 
 use std::time::Duration;
 
-/// The most data that one request or one content chunk may carry, in bytes: what the document calls the maximum
-/// payload.
+/// The largest payload of one request or one content chunk, in bytes.
 pub const PAYLOAD_BYTES_MAX: u32 = 32 << 20;
 
 /// Server: connections at a time.
@@ -29,7 +28,7 @@ pub const OPTION_SKIP_BYTES_MAX: u32 = 4 << 20;
 pub const OPTIONS_MAX: u32 = 512;
 /// How long connecting and haggling may take together.
 pub const HANDSHAKE_TIME_MAX: Duration = Duration::from_secs(15);
-/// How long the other side may stand still in the middle of a message, or take nothing of one.
+/// How long the other side may neither send nor receive in the middle of a message.
 pub const STALL_TIME_MAX: Duration = Duration::from_secs(60);
 /// Server: how long requests in flight may take when the server stops.
 pub const STOP_TIME_MAX: Duration = Duration::from_secs(20);
@@ -40,13 +39,13 @@ pub const OPTION_REPLY_BYTES_MAX: u32 = 64 << 10;
 pub const OPTION_REPLIES_MAX: u32 = 16_384;
 /// Client: the message of an error chunk with its numbers, in bytes.
 pub const ERROR_CHUNK_BYTES_MAX: u32 = 64 << 10;
-/// Client: extents in one answer to a question about allocation, as the document bounds them.
+/// Client: extents in one answer about allocation; the limit of the document.
 pub const EXTENTS_MAX: u32 = 1 << 20;
-/// Client: pieces in which the data of one request may come in any order.
+/// Client: the number of pieces in which the data of one request may arrive, in any order.
 pub const PIECES_MAX: usize = 4096;
 /// Client: connections of one device.
 pub const CLIENT_CONNECTIONS_MAX: u32 = 16;
-/// Client: connections of one device to a server that says that several may be used.
+/// Client: connections of one device to a server with multi-conn.
 pub const CLIENT_CONNECTIONS: u32 = 4;
 /// Client: how long a request may go without an answer before its connection counts as failed.
 pub const REQUEST_TIME: Duration = Duration::from_secs(30);

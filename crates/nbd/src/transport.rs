@@ -1,7 +1,7 @@
 //! The stream of bytes under a connection: TCP, a Unix socket, or TLS over either.
 //!
-//! Owns: what the two sides need of a stream, how it is taken apart into a reading and a writing half, and the bound on
-//! how long the other side may stand still in the middle of a message.
+//! Owns: the trait of streams, splitting a stream into a reading and a writing half, and the time limit for a stalled
+//! message.
 
 use std::future::{Future, poll_fn};
 use std::io::{self, IoSlice};
@@ -15,10 +15,10 @@ use tokio::net::{TcpStream, UnixStream};
 
 use crate::limits::STALL_TIME_MAX;
 
-/// How many slices one call writes at most.
+/// The largest number of slices in one write call.
 const SLICES_MAX: usize = 64;
 
-/// After how long without a word a peer is asked whether it is there.
+/// The idle time after which TCP checks that the peer is alive.
 const KEEPALIVE_TIME: Duration = Duration::from_secs(30);
 
 /// A reading half.
@@ -26,9 +26,9 @@ pub(crate) type ReadHalf = Box<dyn AsyncRead + Send + Unpin>;
 /// A writing half.
 pub(crate) type WriteHalf = Box<dyn AsyncWrite + Send + Unpin>;
 
-/// A stream in both directions that can be taken apart.
+/// A stream in both directions that can be split.
 pub trait Duplex: AsyncRead + AsyncWrite + Send + Unpin + 'static {
-    /// Takes it apart.
+    /// Splits it.
     fn into_halves(self: Box<Self>) -> (Box<dyn AsyncRead + Send + Unpin>, Box<dyn AsyncWrite + Send + Unpin>);
 }
 
@@ -56,7 +56,7 @@ impl Duplex for TlsStream<Transport> {
     }
 }
 
-/// Writes everything, in as few calls as can be; each call may take [`STALL_TIME_MAX`].
+/// Writes everything in as few calls as possible; each call may take [`STALL_TIME_MAX`].
 pub(crate) async fn write_slices(writer: &mut WriteHalf, slices: &[&[u8]]) -> io::Result<()> {
     let (mut index, mut at) = (0, 0);
     while index < slices.len() {
@@ -94,7 +94,7 @@ pub(crate) async fn read_all(reader: &mut (impl AsyncRead + Unpin), into: &mut [
 
 async fn within_stall<T>(step: impl Future<Output = io::Result<T>>) -> io::Result<T> {
     let mut step = std::pin::pin!(step);
-    // What is done at once needs no clock.
+    // A step that completes immediately needs no timer.
     if let Poll::Ready(result) = poll_fn(|context| Poll::Ready(step.as_mut().poll(context))).await {
         return result;
     }
@@ -106,7 +106,7 @@ async fn within_stall<T>(step: impl Future<Output = io::Result<T>>) -> io::Resul
     }
 }
 
-/// Small messages leave at once, and a peer that is gone without a word is noticed.
+/// Makes TCP send small messages immediately and detect a lost peer.
 pub(crate) fn prepare(stream: &TcpStream) {
     let keepalive = TcpKeepalive::new().with_time(KEEPALIVE_TIME).with_interval(KEEPALIVE_TIME / 3);
     let _ = stream.set_nodelay(true);

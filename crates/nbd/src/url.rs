@@ -1,7 +1,7 @@
-//! The URL of an export, as the NBD URI document has it: `nbd://host[:port]/export`, `nbd+unix:///export?socket=PATH`,
-//! and `nbds`, `nbds+unix` with TLS.
+//! The URL of an export, as the NBD URI document defines it: `nbd://host[:port]/export`,
+//! `nbd+unix:///export?socket=PATH`, and `nbds`, `nbds+unix` with TLS.
 //!
-//! Owns: text to parts and back. Parameters: `socket`, `tls-hostname`, `tls-certificates` (a directory with
+//! Owns: parsing and formatting. Parameters: `socket`, `tls-hostname`, `tls-certificates` (a directory with
 //! `ca-cert.pem`, and `client-cert.pem`, `client-key.pem`), `x-connections`, `x-request-time`. An unknown one is
 //! refused.
 
@@ -15,7 +15,7 @@ use crate::error::{Error, ErrorKind};
 use crate::limits::CLIENT_CONNECTIONS_MAX;
 use crate::wire::bytes::text;
 
-/// The port that is meant if none is given.
+/// The default port.
 pub const DEFAULT_PORT: u16 = 10809;
 
 /// The longest URL that is read, in bytes.
@@ -51,7 +51,7 @@ pub struct Url {
     pub tls_hostname: Option<String>,
     /// A directory with `ca-cert.pem` and, for servers that want one, `client-cert.pem` and `client-key.pem`.
     pub tls_certificates: Option<PathBuf>,
-    /// How many connections are made at most.
+    /// The largest number of connections.
     pub connections: Option<u32>,
     /// How long a request may go without an answer.
     pub request_time: Option<Duration>,
@@ -148,7 +148,7 @@ impl Url {
         Ok(())
     }
 
-    /// The SPEC that names it: the URL, in quotes if a SPEC wants them.
+    /// The SPEC for this URL: the URL, in quotes if necessary.
     pub fn spec(&self) -> String {
         Spec { position: 0, form: Form::Text(self.to_string()) }.to_string()
     }

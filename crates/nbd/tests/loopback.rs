@@ -1,4 +1,4 @@
-//! Our client on our server is a device like any other, over one connection and over several.
+//! Our client on our server behaves like any other device, over one connection and over several.
 
 mod support;
 
@@ -13,7 +13,7 @@ use nectary_block::{
 use nectary_nbd::{ConnectOptions, NbdDevice, Server, Url};
 use support::{PATIENCE, Served, serve, serve_from_threads};
 
-/// Servers that have to live as long as the devices on them.
+/// Keeps servers running as long as the devices on them.
 #[derive(Default)]
 struct Servers(Mutex<Vec<Server>>);
 
@@ -56,7 +56,7 @@ async fn a_flush_over_nbd_survives_a_loss_of_power() {
     check_durability(make, crash).await.unwrap();
 }
 
-/// A shared volatile device as one that is owned.
+/// Wraps a shared volatile device.
 fn owned(below: Arc<VolatileDevice>) -> impl nectary_block::BlockDevice {
     nectary_block::StatsFilter::new(below)
 }
@@ -104,7 +104,7 @@ async fn a_server_with_threads_stops_when_the_last_request_has_ended() {
     assert_eq!(begun().0.connections, 0);
     assert_eq!(read(&*below, 0, 4 * 4096).await.unwrap()[..], [7; 4 * 4096]);
     for written in writing {
-        // It was answered, or the connection ended first.
+        // Either the write was answered, or the connection ended first.
         let _ = written.await.unwrap();
     }
 }
@@ -176,7 +176,7 @@ async fn after_a_lost_connection_with_unflushed_writes_no_flush_pretends() {
     let device = served.device(1).await;
     write(&*device, 0, Buffer::copy_of(&[1; 4096])).await.unwrap();
     let served = restart(served, below).await;
-    // Reads go on, at the second attempt at the latest.
+    // Reads continue; the first may still meet the lost connection.
     if read(&*device, 0, 4096).await.is_err() {
         read(&*device, 0, 4096).await.unwrap();
     }
@@ -210,7 +210,7 @@ async fn a_server_that_does_not_answer_costs_the_request_time_and_no_more() {
     let late = read(&device, 0, 4096).await.unwrap_err();
     assert_eq!(late.kind, ErrorKind::TimedOut, "{late}");
     assert!(began.elapsed() >= Duration::from_millis(100) && began.elapsed() < support::PATIENCE);
-    // Another connection, and one that does not read.
+    // Later requests use another connection.
     write(&device, 0, Buffer::zeroed(4096)).await.unwrap();
     device.flush(Context::default()).await.unwrap();
 }

@@ -1,5 +1,5 @@
-//! Each planted bug is caught, and without one no error is found. Alone in its process, because a bug is planted
-//! process-wide.
+//! Each planted bug is caught, and without a bug no check fails. Needs its own process, because a planted bug affects
+//! the whole process.
 
 mod support;
 
@@ -13,7 +13,7 @@ use support::serve;
 
 const WRITE: u16 = 1;
 
-/// Writers of parts of one block, and of the whole block, at the same time: nothing that was written may be missing.
+/// Concurrent writes to parts of a block and to the whole block: no write may be lost.
 async fn parts_of_a_block() -> Result<(), String> {
     let slow = DelayOptions { read: Duration::from_millis(2), write: Duration::from_millis(1), ..Default::default() };
     let served = serve(Arc::new(DelayFilter::new(Arc::new(MemoryDevice::new(1 << 20)), slow)), false);
@@ -33,8 +33,8 @@ async fn parts_of_a_block() -> Result<(), String> {
                 return Err(format!("round {round}: part {part} of a block has {}", bytes[0]));
             }
         }
-        // A whole block is written while a part of it is read, changed and written: the result is that of one after the
-        // other.
+        // A whole block is written while a part of it is read, changed and written: the result must be the same as in
+        // some serial order.
         clients[0].request(WRITE, 0, 1, block + 512, 512, &[0x55; 512]).await;
         clients[1].request(WRITE, 0, 2, block, 4096, &[0x77; 4096]).await;
         assert_eq!((clients[0].reply(0).await.error, clients[1].reply(0).await.error), (0, 0));
@@ -47,7 +47,7 @@ async fn parts_of_a_block() -> Result<(), String> {
     served.server.stop().await.map_err(|error| error.to_string())
 }
 
-/// Bytes written on one connection are there after a flush on another, and a loss of power.
+/// Bytes written on one connection survive a power cut after a flush on another.
 async fn flush_of_others() -> Result<(), String> {
     let below = VolatileDevice::new(1 << 20);
     let served = serve(Arc::new(StatsFilter::new(below.clone())), false);
@@ -58,7 +58,7 @@ async fn flush_of_others() -> Result<(), String> {
     if found[0] != 3 { Err(format!("a flushed block has {}", found[0])) } else { Ok(()) }
 }
 
-/// Our client takes no reply that breaks the protocol.
+/// Our client accepts no reply that breaks the protocol.
 async fn replies() -> Result<(), String> {
     let served = serve(Arc::new(MemoryDevice::new(1 << 20)), false);
     let device = served.device(1).await;

@@ -1,4 +1,5 @@
-//! A server answers any bytes of a client as the document wants it, and keeps the connection if the document says so.
+//! A server answers any bytes of a client as the document requires, and keeps the connection open where the document
+//! says so.
 
 mod support;
 
@@ -88,7 +89,7 @@ async fn metadata_contexts_are_listed_chosen_and_forgotten() {
             assert_eq!(raw.option_reply(option).await.0, 1);
         }
     }
-    // A choice that fails forgets the one before.
+    // A failed choice resets the earlier one.
     raw.option(10, &query("no colon")).await;
     assert_eq!(raw.option_reply(10).await.0, ERR | 3);
     raw.go().await;
@@ -146,7 +147,7 @@ async fn wrong_requests_are_errors_and_the_connection_goes_on() {
             let found = raw.ask(command, flags, offset, length, data).await.error;
             assert_eq!(found, error, "command {command} with flags {flags:#x}, {length} bytes at {offset}");
         }
-        // The same on a device that is large enough for the length to be the only mistake.
+        // The same on a large device, so that the length is the only mistake.
         let large = serve(Arc::new(MemoryDevice::new(1 << 40)), false);
         let mut other = large.raw().await;
         if is_structured {
@@ -184,7 +185,7 @@ async fn zeroes_that_must_be_fast_are_refused_with_nothing_changed_where_they_ar
         assert!(found[..100].iter().chain(&found[10100..]).all(|&byte| byte == 9));
         let (_, exports) = served.server.reader()();
         assert_eq!(exports[0].figures().failed, 0, "it is no failure");
-        // The same through our client, which asks the server for it.
+        // The same through our client.
         let device = served.device(1).await;
         let zeroed = device.zero_quickly(8192, 8192, Context::default()).await.map_err(|error| error.kind);
         assert_eq!(zeroed, if error == 0 { Ok(()) } else { Err(ErrorKind::Unsupported) });
@@ -227,7 +228,7 @@ async fn writes_to_a_read_only_export_are_refused_by_permission() {
 async fn what_breaks_the_protocol_ends_its_connection_alone() {
     let served = memory(false);
     let mut witness = served.transmitting().await;
-    // Flags that do not exist, an option without its magic, a request without its, a write longer than the limit.
+    // Unknown flags, an option without its magic, a request without its magic, a write longer than the limit.
     let mut raw = served.raw().await;
     raw.stream.write_all(&[0; 16]).await.unwrap();
     assert!(raw.is_closed().await);
@@ -244,7 +245,7 @@ async fn what_breaks_the_protocol_ends_its_connection_alone() {
     raw.option(2, &[]).await;
     assert_eq!(raw.option_reply(2).await.0, 1);
     assert!(raw.is_closed().await);
-    // A write that breaks off, and a connection that is dropped with requests in flight.
+    // An incomplete write, and a connection that is dropped with requests in flight.
     let mut raw = served.transmitting().await;
     raw.request(WRITE, 0, 1, 0, 4096, &[1; 100]).await;
     drop(raw);

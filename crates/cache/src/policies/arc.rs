@@ -1,10 +1,11 @@
 //! ARC: two LRU queues, and ghosts of both that move the border between them.
 //!
 //! # Idea
-//! Blocks accessed once (T1) and more often (T2) are kept apart, so a scan evicts only from T1. How much T1 deserves
-//! differs from trace to trace and hour to hour; ARC finds out. It remembers what each queue evicted last (B1, B2). A
-//! reference to an id in B1 is a miss that a longer T1 would have spared, so T1's target grows; one in B2 shrinks it.
-//! No parameter is left to choose. Its ghosts reach about one capacity back; on longer loops it misses as LRU does.
+//! Blocks accessed once (T1) and more often (T2) are kept apart, so a scan evicts only from T1. The best size of T1
+//! differs between traces and changes over time; ARC adapts it. It remembers the last ids that each queue evicted (B1,
+//! B2). A reference to an id in B1 is a miss that a longer T1 would have avoided, so T1's target grows; a reference to
+//! an id in B2 shrinks the target. There is no parameter to choose. Its ghosts reach about one capacity back; on longer
+//! loops it misses as LRU does.
 //!
 //! # What happens
 //! | event | in T1 | in T2 | in B1 | in B2 | unknown |
@@ -13,22 +14,23 @@
 //! | oldest when room is needed | out, id to B1 | out, id to B2 | forgotten when T1 and B1 outweigh the capacity | forgotten when all four outweigh twice the capacity | |
 //! | victim refused | newest of T1 again | newest of T2 again | | | |
 //!
-//! T1 gives victims while it outweighs its target, or just reaches it when the reference was to a ghost of B2; T2
-//! otherwise. After a refusal the other has its turn.
+//! T1 gives victims while it outweighs its target, or if it equals its target and the reference was to a ghost of B2;
+//! T2 otherwise. After a refusal the other queue gives the next victim.
 //!
 //! # Weights
 //! All sizes are weights, and the target moves by the referenced id's weight times the ratio. For weights of 1 this is
-//! the paper's algorithm reference by reference. There the ghosts are trimmed before a victim is chosen and here after
-//! it; the result is the same, as the oldest ghost goes and the newest comes.
+//! the paper's algorithm reference by reference. The paper trims the ghosts before it chooses a victim, this code
+//! afterwards. The result is the same, because the oldest ghost is removed and the newest is added.
 //!
 //! # Invariants
 //! 1. An id is in at most one of the four queues; resident means T1 or T2.
-//! 2. T1 + T2 weigh at most the capacity after each call, save after refusals in `set_capacity`.
+//! 2. T1 + T2 weigh at most the capacity after each call, except after refusals in `set_capacity`.
 //! 3. After a miss T1 + B1 weigh at most the capacity, and all four at most twice, unless residents alone weigh more.
 //! 4. The target lies between 0 and the capacity.
 //!
 //! # Cost
-//! O(1) a reference plus O(1) a victim. 43 to 53 bytes a resident id and a ghost; about as many ghosts as resident ids.
+//! O(1) per reference plus O(1) per victim. 43 to 53 bytes per resident id or ghost; about as many ghosts as resident
+//! ids.
 //!
 //! # Source
 //! N. Megiddo, D. S. Modha, "ARC: a self-tuning, low overhead replacement cache", FAST 2003, figure 4. Refusals and
@@ -52,7 +54,7 @@ pub struct Arc {
     t2: Queue,
     b1: Queue,
     b2: Queue,
-    /// What T1 should weigh. A fraction, as it moves by ratios.
+    /// The target weight of T1. A fraction, because it changes by ratios.
     target: f64,
     /// Whether room is made for an id that B2 remembered.
     is_for_b2: bool,
@@ -85,7 +87,7 @@ impl Arc {
         }
     }
 
-    /// Forgets ghosts until a newcomer of weight `room` fits the bounds; `is_for_t1` where it is to come into T1.
+    /// Forgets ghosts until a newcomer of weight `room` fits the bounds; `is_for_t1` if it will enter T1.
     fn trim_ghosts(&mut self, room: u64, is_for_t1: bool) {
         let in_t1 = if is_for_t1 { room } else { 0 };
         while self.t1.weight.saturating_add(self.b1.weight).saturating_add(in_t1) > self.capacity {
@@ -144,7 +146,7 @@ impl Policy for Arc {
                 return Access::Hit;
             }
             _ if weight > self.capacity => return Access::Bypassed,
-            // The ghost goes before room is made: that may push it out and reuse its entry.
+            // The ghost is removed before room is made, because making room may forget it and reuse its entry.
             Some((index, _)) => self.learn(index, weight),
             None => {}
         }
@@ -184,7 +186,7 @@ impl Policy for Arc {
         self.capacity = capacity;
         self.target = self.target.min(capacity as f64);
         self.is_for_b2 = false;
-        // The queues take turns, so twice the count offers every id.
+        // The queues alternate, so twice the count offers every id.
         let refusals_max = 2 * self.len();
         make_room(self, 0, refusals_max, evict);
         self.trim_ghosts(0, true);

@@ -1,17 +1,17 @@
-//! CLOCK: first in, first out, with a second chance for what was referenced since.
+//! CLOCK: first in, first out, with a second chance for ids that were referenced since.
 //!
 //! # Idea
-//! An approximation of LRU whose hits write one bit. Ids stand in a circle in the order of their insertion; a hand goes
-//! round it. An id under the hand whose bit is set loses the bit and stays for another lap; the first without a bit is
-//! the victim. The circle is a queue here: what the hand passes becomes the newest, so newcomers stand behind the hand.
-//! It misses about as often as LRU on most traces, and shares LRU's weakness for scans and loops.
+//! An approximation of LRU whose hits write one bit. Ids form a circle in the order of their insertion; a hand moves
+//! around it. An id under the hand whose bit is set loses the bit and stays for another lap; the first without a bit is
+//! the victim. The circle is a queue here: an id that the hand passes becomes the newest, so newcomers are behind the
+//! hand. It misses about as often as LRU on most traces, and shares LRU's weakness for scans and loops.
 //!
 //! # Invariants
 //! 1. The queue holds exactly the resident ids; the hand stands at its oldest.
 //! 2. `hits` is 1 if the id was referenced since it was inserted or passed by the hand, else 0.
 //!
 //! # Cost
-//! As every policy of a hand ([`Swept`]).
+//! The same as for all policies with a hand ([`Swept`]).
 //!
 //! # Source
 //! F. J. Corbató, "A paging experiment with the Multics system", MIT Project MAC Report MAC-M-384, 1968.
@@ -22,7 +22,7 @@ use crate::policies::swept::{Circle, Hand, Swept};
 /// CLOCK with one bit, over weighted ids.
 pub type Clock = Swept<SecondChance>;
 
-/// The hand stands at the oldest; what it passes becomes the newest.
+/// The hand is at the oldest id; an id that it passes becomes the newest.
 #[derive(Debug, Default)]
 pub struct SecondChance;
 

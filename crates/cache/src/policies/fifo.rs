@@ -1,16 +1,16 @@
 //! FIFO: the oldest id leaves first.
 //!
-//! One queue ordered by insertion; a hit changes nothing. So hits need no lock and no write, and what is written by
-//! insertion order (a log, a ring of segments) can be cut off at its end; but an id that is referenced all the time
-//! leaves as soon as one that is never referenced again. It is here as the plainest yardstick, and because S3-FIFO,
-//! CLOCK and SIEVE are this queue with a second chance.
+//! One queue ordered by insertion; a hit changes nothing. So hits need no lock and no write, and data stored in
+//! insertion order (a log, a ring of segments) can be truncated at the oldest end. But a popular id is evicted as early
+//! as an id that is never referenced again. FIFO is here as the simplest baseline, and because S3-FIFO, CLOCK and SIEVE
+//! are this queue with a second chance.
 //!
 //! # Invariants
 //! 1. The queue holds exactly the resident ids.
-//! 2. An id is newer than every id that was inserted before it, save that a refused victim counts as inserted again.
+//! 2. An id is newer than every id that was inserted before it; a refused victim counts as inserted again.
 //!
 //! # Cost
-//! A hit: one look-up. A miss: O(1) and O(1) for each victim. 30 to 59 bytes a resident id.
+//! A hit: one look-up. A miss: O(1) and O(1) for each victim. 30 to 59 bytes per resident id.
 //!
 //! # Source
 //! L. A. Belady, "A study of replacement algorithms for a virtual-storage computer", IBM Systems Journal 5(2), 1966.

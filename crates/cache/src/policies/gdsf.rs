@@ -1,35 +1,35 @@
-//! GDSF (greedy dual size frequency): the id with the fewest accesses for its size leaves first, and ids that
-//! were not accessed lately are worth less and less.
+//! GDSF (greedy dual size frequency): evicts the id with the fewest accesses per size; ids that are no longer accessed
+//! lose value.
 //!
 //! # Idea
-//! A miss costs the same for any size, so memory is best spent on the ids that save most misses for each byte. An id is
-//! worth the number of its references since it came, over its weight. To this the *age* is added: the worth of the last
-//! victim. So every new or recently accessed id starts above all evicted ones, and newcomers overtake ids that are no
-//! longer accessed, however popular they were.
+//! A miss costs the same for any size, so memory is best used for the ids that avoid most misses per byte. The worth of
+//! an id is the number of its references since its insertion, divided by its weight, plus the *age*: the worth of the
+//! last victim. So every new or recently accessed id has a higher worth than all evicted ones, and newcomers overtake
+//! ids that are no longer accessed, even if those were very popular.
 //!
-//! With equal weights it is LFU that ages by its victims (LFU-DA). It raises the share of requests that hit, and lowers
-//! that of bytes, as it keeps small ids first.
+//! With equal weights it is LFU that ages by its victims (LFU-DA). It raises the hit rate of requests and lowers the
+//! hit rate of bytes, because it prefers small ids.
 //!
 //! # What happens
 //! | event | |
 //! |---|---|
-//! | hit | references + 1, up to 255; worth computed again, with the current age |
+//! | hit | references + 1, up to 255; worth recomputed with the current age |
 //! | miss | references 1 |
-//! | room is needed | the id of the lowest worth leaves, among equals the one that has had its worth for longest; its worth is the age |
-//! | victim refused | it is *parked* with its references; after the next victim that is given up, or when all others are parked too, it returns with a worth of now |
+//! | room is needed | evicts the id of the lowest worth, among equals the one whose worth was computed first; its worth becomes the age |
+//! | victim refused | it is *parked* with its references; after the next eviction, or when all others are parked too, it returns with a newly computed worth |
 //!
 //! # Invariants
 //! 1. A resident id is in the heap or parked.
 //! 2. Age never falls, and no worth in the heap is below it.
 //!
 //! # Cost
-//! O(log n) a reference and a victim; 67 to 77 bytes a resident id. Worth is counted in 2^-28 of a reference a unit of
-//! weight, in 64 bits: with unit weights they last for 2^36 times the capacity in victims; then all are equal, and the order that
-//! of the last references.
+//! O(log n) per reference and per victim; 67 to 77 bytes per resident id. Worth is a 64-bit number in units of 2^-28
+//! references per unit of weight. With unit weights it overflows only after 2^36 times the capacity in victims; then
+//! all worths are equal, and the order is the order of the last references.
 //!
 //! # Source
-//! L. Cherkasova, "Improving WWW proxies performance with greedy-dual-size-frequency caching policy", HP Laboratories report
-//! HPL-98-69R1, 1998; after P. Cao, S. Irani, "Cost-aware WWW proxy caching algorithms", USITS 1997.
+//! L. Cherkasova, "Improving WWW proxies performance with greedy-dual-size-frequency caching policy", HP Laboratories
+//! report HPL-98-69R1, 1998; after P. Cao, S. Irani, "Cost-aware WWW proxy caching algorithms", USITS 1997.
 
 use std::cmp::Reverse;
 
@@ -42,7 +42,7 @@ const WORTH_UNIT: u64 = 1 << 28;
 
 const IN_HEAP: u8 = 0;
 
-/// An id's worth, and the time when it was computed: of equal ones the earlier is the lower.
+/// An id's worth, and the time of its computation: among equal worths the earlier one is lower.
 type Worth = Reverse<(u64, u64)>;
 
 /// Greedy dual size frequency, over weighted ids.
@@ -55,7 +55,7 @@ impl Gdsf {
     }
 }
 
-/// Ids by their worth.
+/// Ids ordered by worth.
 #[derive(Debug)]
 pub struct ByWorth {
     /// The worth of the last victim.
@@ -65,7 +65,7 @@ pub struct ByWorth {
 }
 
 impl ByWorth {
-    /// The worth of an entry that is referenced now.
+    /// Computes the worth of an entry that is referenced now.
     fn worth(&mut self, arena: &Arena, index: u32) -> Worth {
         self.now += 1;
         let entry = arena.entry(index);

@@ -1,28 +1,28 @@
-//! LFU: the id that was referenced least often leaves first; among equals the one that has been so for longest.
+//! LFU: evicts the id that was referenced least often; among equals the one that reached its frequency first.
 //!
 //! # Idea
-//! Where references are drawn from a distribution that does not change, the best guess at an id's next reference is how
-//! often it has come. Ids of one frequency form a *group*, a queue in the order in which they reached it; the groups form
-//! a list by rising frequency. A hit moves an id to the next group, so nothing is ever sorted. An id's count begins again
-//! when it has left.
+//! If references follow a distribution that does not change, the number of past references predicts best how soon an id
+//! is referenced again. Ids of one frequency form a *group*, a queue in the order in which they reached it; the groups
+//! form a list by rising frequency. A hit moves an id to the next group, so nothing is ever sorted. After an eviction
+//! an id's count starts again.
 //!
-//! Plain LFU (`lfu`) never forgets: formerly popular ids stay for ever, and drifting data ruin it. With *ageing*
-//! (`lfu-aged`) all frequencies are halved once every id has had 4 references on average: a few periods after a change
-//! of fashion the old one is level with newcomers. A higher number makes it steadier and slower: of 2, 4, 10 and 20
-//! this one was within a seventh of the best at every point of four traces, while 10 missed up to 65 % more than the
-//! best on the drifting one (sprite). Ageing by the evicted frequency (LFU-DA) needs no number but a heap, and was no
-//! better there.
+//! Plain LFU (`lfu`) never forgets: formerly popular ids stay for ever, which is very bad when popularity changes. With
+//! *ageing* (`lfu-aged`) all frequencies are halved once every id has had 4 references on average: a few periods after
+//! popularity changes, formerly popular ids have the same frequency as newcomers. A higher number makes it steadier and
+//! slower to adapt: of 2, 4, 10 and 20, the number 4 was within a seventh of the best at every point of four traces,
+//! while 10 missed up to 65 % more than the best on the drifting one (sprite). Ageing by the evicted frequency (LFU-DA)
+//! needs no number but a heap, and was no better there.
 //!
 //! # What happens
 //! | event | |
 //! |---|---|
 //! | hit | frequency + 1; newest of its group |
 //! | miss | newest of the group of frequency 1 |
-//! | room is needed | the oldest of the lowest group leaves |
-//! | victim refused | it is *parked* with its frequency; after the next victim that is given up, or when all others are parked too, it returns as the newest of its group |
-//! | ageing | groups 2f and 2f + 1 become group f, the ids of 2f the older ones |
+//! | room is needed | evicts the oldest of the lowest group |
+//! | victim refused | it is *parked* with its frequency; after the next eviction, or when all others are parked too, it returns as the newest of its group |
+//! | ageing | groups 2f and 2f + 1 become group f; the ids of 2f are older |
 //!
-//! Parking keeps more than a handful of pinned ids of the lowest frequency from hiding all other victims.
+//! Without parking, many pinned ids of the lowest frequency would block all other victims.
 //!
 //! # Invariants
 //! 1. A resident id is in exactly one group, or parked.
@@ -30,9 +30,9 @@
 //! 3. An id's `place` is its group, or its frequency while it is parked.
 //!
 //! # Cost
-//! O(1) a reference plus O(1) a victim; a parked id's return looks at the groups below it. Ageing writes to every id,
-//! one after the other in memory, at most every 4th reference for each. 43 to 53 bytes a resident id and 48 a group; there are
-//! at most as many groups as different frequencies, that is the square root of twice the references.
+//! O(1) per reference plus O(1) per victim; the return of a parked id walks over the groups below it. Ageing writes to
+//! every id, in memory order, once per 4 references per id. 43 to 53 bytes per resident id and 48 per group; the number
+//! of groups is at most the number of different frequencies, which is at most the square root of twice the references.
 //!
 //! # Source
 //! The groups: K. Shah, A. Mitra, D. Matani, "An O(1) algorithm for implementing the LFU cache eviction scheme", 2010.
@@ -51,12 +51,12 @@ const NONE: u32 = u32::MAX;
 
 const GROUPED: u8 = 0;
 
-/// The ids of one frequency, by when they reached it.
+/// The ids of one frequency, in the order in which they reached it.
 #[derive(Debug)]
 struct Group {
     queue: Queue,
     frequency: u64,
-    /// The group of the next higher frequency; the next free one while it is free.
+    /// The group of the next higher frequency; for a free group, the next free one.
     higher: u32,
     lower: u32,
 }
@@ -65,7 +65,7 @@ struct Group {
 pub type Lfu = Ranked<ByFrequency>;
 
 impl Lfu {
-    /// An empty policy of `capacity` units of weight that never forgets a frequency of a resident id.
+    /// An empty policy of `capacity` units of weight that never lowers the frequency of a resident id.
     pub fn new(capacity: u64) -> Lfu {
         Ranked::of(capacity, ByFrequency::new(false))
     }
@@ -76,7 +76,7 @@ impl Lfu {
     }
 }
 
-/// Ids by how often they were referenced.
+/// Ids ordered by the number of their references.
 #[derive(Debug)]
 pub struct ByFrequency {
     is_aged: bool,
@@ -117,7 +117,7 @@ impl ByFrequency {
         index
     }
 
-    /// Takes an empty group out of the list.
+    /// Removes an empty group from the list.
     fn free_group(&mut self, index: u32) {
         let Group { higher, lower, .. } = self.groups[index as usize];
         if higher != NONE {
@@ -132,7 +132,7 @@ impl ByFrequency {
         self.free = index;
     }
 
-    /// Puts an id that is in no queue into the group of `frequency`, which is searched for from `below` upwards.
+    /// Puts an id that is in no queue into the group of `frequency`, searched from the group `below` upwards.
     fn put(&mut self, arena: &mut Arena, index: u32, frequency: u64, below: u32) {
         let mut lower = below;
         let mut higher = if lower == NONE { self.lowest } else { self.groups[lower as usize].higher };
@@ -145,7 +145,7 @@ impl ByFrequency {
         arena.entry_mut(index).place = group;
     }
 
-    /// Takes an id out of its group and gives the group; the caller frees it where it is empty then.
+    /// Removes an id from its group and returns the group; the caller frees the group if it is empty.
     fn take_from_group(&mut self, arena: &mut Arena, index: u32) -> u32 {
         let group = arena.entry(index).place;
         arena.unlink(&mut self.groups[group as usize].queue, index);
@@ -176,7 +176,7 @@ impl ByFrequency {
             }
             at = higher;
         }
-        // Groups that joined the one below are empty now; their ids are told before they go.
+        // Groups that were merged into the lower one are empty now; their ids are updated before the groups are freed.
         for entry in arena.entries_mut() {
             if entry.queue == PARKED {
                 entry.place /= 2;

@@ -1,14 +1,14 @@
 //! LRU: the least recently used id leaves first.
 //!
 //! One queue ordered by the last reference. A hit moves its id to the newest end; a victim is taken from the oldest
-//! end. It adapts at once and needs one link of bookkeeping, but a single scan over more ids than fit replaces
+//! end. It adapts immediately and needs little bookkeeping, but a single scan over more ids than fit replaces
 //! everything, and each hit writes to the queue, so concurrent readers contend for it. Every other policy is measured
 //! against it, and it serves callers whose references have no scans.
 //!
 //! Invariants: (1) the queue holds exactly the resident ids; (2) an id is newer than every id that was last referenced
-//! before it, save that a refused victim counts as referenced when it is refused.
+//! before it; a refused victim counts as referenced when it is refused.
 //!
-//! Cost: O(1) a reference plus O(1) a victim; 30 to 108 bytes a resident id, fewest if few are hit.
+//! Cost: O(1) per reference plus O(1) per victim; 30 to 108 bytes per resident id, less if few ids are hit.
 //!
 //! Source: P. J. Denning, "The working set model for program behavior", CACM 11(5), 1968, and folklore.
 

@@ -1,32 +1,34 @@
-//! MIN: the id whose next reference is farthest away leaves; the best that any policy could have done.
+//! MIN: evicts the id whose next reference is farthest away; the best possible result of any policy.
 //!
 //! # Idea
-//! With the whole trace at hand ([`Future`]) the victim is the id whose next access is furthest away. No policy that
-//! admits every miss has fewer misses over ids of equal weight. A policy that may bypass newcomers does better by a
-//! few: [`Min::bypassing`] inserts no id whose next reference is farther away than those of all residents. With
-//! different weights both are good, but not optimal: that is as hard as packing a knapsack.
+//! The whole trace is known ([`Future`]), and the victim is the id whose next access is furthest away. No policy that
+//! admits every miss has fewer misses over ids of equal weight. A policy that may bypass newcomers has slightly fewer:
+//! [`Min::bypassing`] does not insert an id whose next reference is farther away than those of all residents. With
+//! different weights both are good but not optimal, because the optimum is as hard as the knapsack problem.
 //!
-//! The n-th call of `reference` counts as the n-th reference of the trace, so MIN is for simulations only and is made
-//! by its own function, not by name. References after the trace's end count as never to come again.
+//! The n-th call of `reference` counts as the n-th reference of the trace, so MIN is only for simulations and has its
+//! own constructor instead of a name. Ids referenced after the end of the trace count as never referenced again.
 //!
 //! # What happens
 //! | event | |
 //! |---|---|
 //! | hit | the id's key becomes its next reference |
-//! | miss | taken in with its next reference as key; if bypassing and that is not before all residents' keys, let pass |
-//! | room is needed | the id with the highest key leaves |
-//! | victim refused | it is *parked* with its key; after the next victim that is given up, or when all others are parked too, it returns |
+//! | miss | inserted with its next reference as key; if bypassing, bypassed unless that key is below the highest of the residents |
+//! | room is needed | evicts the id with the highest key |
+//! | victim refused | it is *parked* with its key; after the next eviction, or when all others are parked too, it returns |
 //!
 //! # Invariants
 //! 1. A resident id is in the heap, keyed by its next reference, or parked with that key in its `place`.
 //! 2. The keys of resident ids are positions that are still to come, if the calls are those of the trace.
 //!
 //! # Cost
-//! O(log n) a reference. 51 to 61 bytes a resident id, and 4 bytes a reference for the future, shared by all runs over it.
+//! O(log n) per reference. 51 to 61 bytes per resident id, and 4 bytes per reference for the future, which all runs
+//! over the trace share.
 //!
 //! # Source
-//! L. A. Belady, "A study of replacement algorithms for a virtual-storage computer", IBM Systems Journal 5(2), 1966; with
-//! bypassing: R. L. Mattson et al., "Evaluation techniques for storage hierarchies", IBM Systems Journal 9(2), 1970.
+//! L. A. Belady, "A study of replacement algorithms for a virtual-storage computer", IBM Systems Journal 5(2), 1966;
+//! with bypassing: R. L. Mattson et al., "Evaluation techniques for storage hierarchies", IBM Systems Journal 9(2),
+//! 1970.
 
 use std::sync;
 
@@ -36,17 +38,17 @@ use crate::policies::ranked::{Ranked, Ranking};
 use crate::structures::arena::Arena;
 use crate::structures::heap::Heap;
 
-/// The next reference of an id that never comes again; so a trace has at most this many references.
+/// The next reference of an id that is never referenced again; so a trace has at most this many references.
 const NEVER: u32 = u32::MAX;
 
 const IN_HEAP: u8 = 0;
 
-/// For each reference of a trace the position of the next one to the same id. Cheap to clone.
+/// For each reference of a trace, the position of the next reference to the same id. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Future(sync::Arc<[u32]>);
 
 impl Future {
-    /// Looks into the future of a trace of ids; `None` if it has more than 2^32 - 1 references.
+    /// Computes the future of a trace of ids; `None` if it has more than 2^32 - 1 references.
     pub fn of(ids: &[u64]) -> Option<Future> {
         if ids.len() > NEVER as usize {
             return None;
@@ -75,24 +77,24 @@ impl Future {
 pub type Min = Ranked<ByNextReference>;
 
 impl Min {
-    /// An empty policy of `capacity` units of weight that takes every miss in.
+    /// An empty policy of `capacity` units of weight that inserts every missed id.
     pub fn new(capacity: u64, future: &Future) -> Min {
         Ranked::of(capacity, ByNextReference::of(future, false))
     }
 
-    /// An empty policy of `capacity` units of weight that bypasses an id which would be the next victim.
+    /// An empty policy of `capacity` units of weight that bypasses an id if it would be the next victim.
     pub fn bypassing(capacity: u64, future: &Future) -> Min {
         Ranked::of(capacity, ByNextReference::of(future, true))
     }
 }
 
-/// Ids by when they are referenced next.
+/// Ids ordered by their next reference.
 #[derive(Debug)]
 pub struct ByNextReference {
     is_bypassing: bool,
     future: Future,
     now: usize,
-    /// When what is referenced now is referenced again.
+    /// The next reference of the current id.
     next: u32,
     heap: Heap,
 }

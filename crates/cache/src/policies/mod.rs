@@ -1,7 +1,7 @@
 //! The policies, one file or folder each.
 //!
-//! Owns: which id leaves when room is needed. Leaves to others: names ([`crate::registry`]), and tables and orders
-//! ([`crate::structures`]). No policy but `adaptive` knows another.
+//! Owns: the choice of victims. Leaves to others: names ([`crate::registry`]), and tables and orders
+//! ([`crate::structures`]). Only `adaptive` uses other policies.
 
 pub(crate) mod adaptive;
 pub(crate) mod arc;

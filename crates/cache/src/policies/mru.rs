@@ -1,17 +1,17 @@
-//! MRU: the id that was referenced last leaves first.
+//! MRU: evicts the id that was referenced last.
 //!
 //! One queue ordered by the last reference, and the victim is its newest. For a loop over more ids than fit this is the
 //! best that can be done without knowing the future: it keeps a part of the loop and lets the rest pass, where LRU and
-//! FIFO evict each id just before it comes again and never hit. For everything else it is ruinous, as it keeps the
-//! oldest blocks, however old they are. So it is a building stone for policies that detect loops, not a default.
+//! FIFO evict each id just before it comes again and never hit. For everything else it is very bad, because it keeps
+//! the oldest blocks for ever. So it is a part for policies that detect loops, not a default.
 //!
 //! # Invariants
 //! 1. The queue holds exactly the resident ids.
-//! 2. An id is newer than every id that was last referenced before it, save that a refused victim becomes the oldest:
+//! 2. An id is newer than every id that was last referenced before it, except that a refused victim becomes the oldest:
 //!    it is offered again only when all others are gone or refused.
 //!
 //! # Cost
-//! O(1) a reference plus O(1) a victim; 30 to 108 bytes a resident id, fewest if few are hit.
+//! O(1) per reference plus O(1) per victim; 30 to 108 bytes per resident id, less if few ids are hit.
 //!
 //! # Source
 //! H.-T. Chou, D. J. DeWitt, "An evaluation of buffer management strategies for relational database systems", VLDB

@@ -1,14 +1,13 @@
 //! Policies that keep one order of their ids and evict from one end of it.
 //!
-//! Owns: the ids, their order, and one reference from end to end. Leaves to others: which end gives victims and whether
-//! a hit renews an id's place ([`Discipline`]; the policies have a file each).
+//! Owns: the ids, their order, and the execution of a reference. Leaves to others: which end gives victims and whether
+//! a hit renews an id's place ([`Discipline`]; each policy has its own file).
 //!
-//! A hit touches one line of memory that may be anywhere, that of the id's record: the order is a [`Timeline`], written
-//! at its end, with the bits of its gaps at hand. A miss touches two, as the victim's record goes; that one is
-//! prefetched, as the next victim is known.
+//! A hit touches one random cache line, that of the id's record. The order is a [`Timeline`]: it is written at its end,
+//! and the bits of its gaps stay in the processor's cache. A miss touches a second random line, the victim's record,
+//! which is prefetched because the next victim is known.
 //!
-//! Cost: 16 bytes a place of the table, at least four places for three ids and at most eight, and what a timeline
-//! costs.
+//! Cost: 16 bytes per place of the table, 4/3 to 8/3 places per id, and the cost of a timeline.
 
 use crate::eviction::{Evicts, Step, make_room};
 use crate::policy::{Access, Policy, REFUSALS_MAX, Stream};
@@ -21,7 +20,7 @@ pub trait Discipline: std::fmt::Debug + Send {
     const NAME: &'static str;
     /// Whether a hit makes an id the newest.
     const HIT_RENEWS: bool;
-    /// Whether the newest is the victim, and a refused one becomes the oldest; else the other way round.
+    /// Whether the newest id is the victim and a refused victim becomes the oldest; otherwise the other way round.
     const NEWEST_LEAVES: bool;
 }
 
@@ -67,14 +66,14 @@ impl<D: Discipline> Ordered<D> {
         find(&self.residents, id)
     }
 
-    /// Makes room in the order for one id more; `false` at the limit of the tables.
+    /// Makes room in the order for one more id; `false` at the limit of the order.
     #[inline]
     fn make_place(&mut self) -> bool {
         let Ordered { residents, order, .. } = self;
         !order.is_full() || order.make_room(residents)
     }
 
-    /// Moves a resident to the end of the order that is not the victims', or, if it is no victim, to the newest.
+    /// Moves a resident to the newest or to the oldest end of the order.
     fn move_to(&mut self, is_newest: bool, id: u64) {
         if !self.make_place() {
             return;

@@ -1,30 +1,30 @@
-//! Policies that rank their ids: the lowest leaves, and a refused victim is *parked*.
+//! Policies that rank their ids: the lowest is evicted, and a refused victim is *parked*.
 //!
-//! Owns: the ids, those that are parked, and one reference from end to end. A parked id returns to its rank after the next
-//! victim that is given up, or when all others are parked too, or when it is referenced. Leaves to others: the ranks
-//! ([`Ranking`]; the policies have a file each).
+//! Owns: the ids, the parked ids, and the execution of a reference. A parked id returns to its rank after the next
+//! eviction, or when all others are parked too, or when it is referenced. Leaves to others: the ranks ([`Ranking`];
+//! each policy has its own file).
 
 use crate::eviction::{Evicts, Step, make_room};
 use crate::policy::{Access, Policy, REFUSALS_MAX, Stream};
 use crate::structures::arena::{Arena, Queue};
 
-/// The number of the queue of parked ids; ids with a rank have any other.
+/// The number of the queue of parked ids; ids with a rank have another queue number.
 pub(super) const PARKED: u8 = 1;
 
-/// What sets these policies apart. An id is an index of the arena.
+/// The difference between these policies. An id is given as its index in the arena.
 pub trait Ranking: std::fmt::Debug + Send {
     /// The policy's name as users write it.
     fn name(&self) -> &'static str;
 
-    /// A reference begins, to an id that is resident or not; so many are.
+    /// Notes the start of a reference, to a resident id or not; `count` ids are resident.
     fn begin(&mut self, arena: &mut Arena, count: usize) {
         let _ = (arena, count);
     }
 
-    /// The id that leaves next.
+    /// The next victim.
     fn lowest(&self) -> Option<u32>;
 
-    /// Whether the lowest may leave to make so much room; none is made for a newcomer where it is 0.
+    /// Whether the lowest may be evicted to make `room`; 0 if the room is not for a newcomer.
     fn may_leave(&self, room: u64) -> bool {
         let _ = room;
         true
@@ -33,30 +33,31 @@ pub trait Ranking: std::fmt::Debug + Send {
     /// Ranks a newcomer.
     fn add(&mut self, arena: &mut Arena, index: u32);
 
-    /// Ranks an id that was parked and is in no queue now; `is_hit` where it is because it is referenced.
+    /// Ranks an id that was parked and is in no queue now; `is_hit` if it returns because of a reference.
     fn put_back(&mut self, arena: &mut Arena, index: u32, is_hit: bool);
 
-    /// Ranks an id higher that is referenced.
+    /// Ranks a referenced id higher.
     fn raise(&mut self, arena: &mut Arena, index: u32);
 
-    /// Takes an id out of the ranks.
+    /// Removes an id from the ranks.
     fn take(&mut self, arena: &mut Arena, index: u32);
 
-    /// Takes the lowest out of the ranks: it was given up.
+    /// Removes the lowest from the ranks, because it was evicted.
     fn take_victim(&mut self, arena: &mut Arena, index: u32) {
         self.take(arena, index);
     }
 
-    /// Takes the lowest out of the ranks and notes in its entry what [`Ranking::put_back`] needs.
+    /// Removes the lowest from the ranks and stores in its entry the state that [`Ranking::put_back`] needs.
     fn take_to_park(&mut self, arena: &mut Arena, index: u32);
 
-    /// How often a resident id was referenced, as far as that is counted.
+    /// How often a resident id was referenced, if the policy counts that.
     fn references(&self, arena: &Arena, index: u32) -> u32 {
         let _ = (arena, index);
         1
     }
 
-    /// Notes that an id counts as referenced so often; `false` where that is not counted. Its rank is set afterwards.
+    /// Sets the number of references of an id; `false` if the policy does not count them. The caller ranks the id
+    /// afterwards.
     fn credit(&mut self, arena: &mut Arena, index: u32, references: u32) -> bool {
         let _ = (arena, index, references);
         false
@@ -95,10 +96,10 @@ impl<R: Ranking> Ranked<R> {
         }
     }
 
-    /// Forgets an id that has no rank and is not parked any more.
+    /// Forgets an id that is neither ranked nor parked.
     fn forget(&mut self, index: u32) {
         let entry = self.arena.entry_mut(index);
-        // Who looks at all entries sees forgotten ones too: this one must not name a place that is gone.
+        // A walk over all entries sees forgotten ones too, so this one must not refer to a place that no longer exists.
         (entry.queue, entry.place) = (PARKED, 0);
         self.used -= entry.weight;
         self.count -= 1;

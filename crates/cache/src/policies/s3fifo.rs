@@ -1,40 +1,40 @@
 //! S3-FIFO: three first-in-first-out queues; ids referenced once leave soon, ids referenced again stay.
 //!
 //! # Idea
-//! In web and block traces most ids that a cache takes in are not referenced again before they leave. LRU drags each of
-//! them through the whole cache. S3-FIFO lets a newcomer pass through a *small* queue of a tenth of the capacity and
-//! takes it into the *main* queue only when it was hit there; the others leave early, but their ids stay in a *ghost*
-//! queue, and a reference to an id there brings it straight into main. A scan therefore costs a tenth of the cache. A
-//! hit only raises a counter of two bits: nothing moves, so hits are cheap and could be batched or made concurrent.
+//! In web and block traces most inserted ids are not referenced again before their eviction. LRU moves each of them
+//! through the whole cache. S3-FIFO lets a newcomer pass through a *small* queue of a tenth of the capacity and moves
+//! it into the *main* queue only if it was hit there; the others are evicted early, but their ids stay in a *ghost*
+//! queue, and a referenced ghost goes directly into main. A scan therefore costs a tenth of the cache. A hit only
+//! raises a counter of two bits: nothing moves, so hits are cheap and could be batched or made concurrent.
 //!
 //! # What happens
 //! | event | in small | in main | in ghost | unknown |
 //! |---|---|---|---|---|
 //! | reference | hits + 1, at most 3 | hits + 1, at most 3 | to main, hits 0 | to small, hits 0 [1] |
-//! | oldest when room is needed | hits > 1: to main, hits 0; else out, id to ghost | hits > 0: newest again, hits - 1; else out | forgotten when the ghosts outweigh main's share | |
+//! | oldest when room is needed | hits > 1: to main, hits 0; else evicted, id to ghost | hits > 0: newest again, hits - 1; else evicted | forgotten when the ghosts outweigh main's share | |
 //! | victim refused | to main | newest of main again | | |
 //!
-//! [1] To main while the cache fills for the first time and small has its share: a cache that is filled by one pass of
-//! a loop would else begin with everything in small, push all of it out in the next pass and never hit. The authors'
-//! programs do so too; the paper does not say it.
+//! [1] To main while the cache fills for the first time and small has reached its share. Otherwise a cache that is
+//! filled by one pass of a loop would have everything in small, evict all of it in the next pass and never hit. The
+//! authors' programs do the same; the paper does not mention it.
 //!
-//! The small queue gives victims while it holds at least its tenth, the main queue otherwise. A refused victim is in
-//! use, which is the best evidence that it is wanted; after every refusal the other queue has its turn, so that neither
-//! blocks the other by pinned ids.
+//! The small queue gives victims while it weighs at least its tenth, the main queue otherwise. A refused victim is in
+//! use, so it is treated as wanted. After every refusal the other queue gives the next victim, so that pinned ids in
+//! one queue do not block the other.
 //!
 //! # Weights
 //! Shares are shares of weight. Ghosts keep their former weight and together have at most main's share (90 %), so there
-//! are about as many of them as resident ids. An id heavier than the small share passes through small all the same and
-//! pushes everything else out of it.
+//! are about as many of them as resident ids. An id heavier than the small share passes through small too and evicts
+//! everything else from it.
 //!
 //! # Invariants
 //! 1. An id is in at most one of the three queues; resident means small or main.
-//! 2. small.weight + main.weight is at most the capacity after each call, save after refusals in `set_capacity`.
+//! 2. small.weight + main.weight is at most the capacity after each call, except after refusals in `set_capacity`.
 //! 3. ghost.weight is at most nine tenths of the capacity.
 //!
 //! # Cost
-//! O(1) amortised a reference: each hit pays for at most one later second chance, each insertion for one move to main
-//! and one to the ghosts. 43 to 53 bytes a resident id and a ghost.
+//! O(1) amortised per reference: a hit causes at most one later second chance, an insertion at most one move to main
+//! and one to the ghosts. 43 to 53 bytes per resident id or ghost.
 //!
 //! # Source
 //! J. Yang, Y. Zhang, Z. Qiu, Y. Yue, K. V. Rashmi, "FIFO queues are all you need for cache eviction", SOSP 2023,
@@ -46,9 +46,9 @@ use crate::structures::arena::{Arena, Queue};
 
 /// The small queue's share is the capacity divided by this.
 const SMALL_DIVISOR: u64 = 10;
-/// The counter of hits stops here.
+/// The highest count of hits.
 const HITS_MAX: u8 = 3;
-/// With more hits than this in small an id is taken into main.
+/// An id with more hits than this in small moves to main.
 const HITS_TO_MAIN: u8 = 1;
 
 const SMALL: u8 = 0;
@@ -94,7 +94,7 @@ impl S3Fifo {
         self.capacity - self.capacity.div_ceil(SMALL_DIVISOR)
     }
 
-    /// Goes through the small queue until one of its ids is offered or all are in main.
+    /// Walks through the small queue until it has offered an id or moved all to main.
     fn evict_from_small(&mut self, evict: &mut dyn FnMut(u64) -> bool) -> Step {
         while let Some(oldest) = self.small.oldest() {
             let entry = self.arena.entry_mut(oldest);
@@ -138,7 +138,8 @@ impl S3Fifo {
 impl Evicts for S3Fifo {
     fn step(&mut self, _: u64, refusals: usize, evict: &mut dyn FnMut(u64) -> bool) -> Step {
         self.was_full = true;
-        // After a refusal the other queue has its turn, so that neither hides the other behind pinned ids.
+        // After a refusal the other queue gives the next victim, so that pinned ids in one queue do not block the
+        // other.
         let is_small_turn = (self.small.weight >= self.small_share()) != (refusals % 2 == 1);
         match (self.small.oldest(), self.main.oldest()) {
             (Some(_), main) if is_small_turn || main.is_none() => self.evict_from_small(evict),
@@ -165,7 +166,7 @@ impl Policy for S3Fifo {
         if weight > self.capacity {
             return Access::Bypassed;
         }
-        // The ghost goes first: making room may push it out of the ghosts and reuse its entry.
+        // The ghost is removed first, because making room may forget it and reuse its entry.
         if let Some(index) = known {
             self.arena.remove(&mut self.ghost, index);
         }
@@ -201,7 +202,7 @@ impl Policy for S3Fifo {
 
     fn set_capacity(&mut self, capacity: u64, evict: &mut dyn FnMut(u64) -> bool) {
         self.capacity = capacity;
-        // The queues take turns, and an id of main may be offered four times before another id's hits are used up.
+        // The queues alternate, and an id of main may be offered four times before the hits of another id are used up.
         let refusals_max = 8 * self.len();
         make_room(self, 0, refusals_max, evict);
         self.trim_ghost();

@@ -1,26 +1,26 @@
 //! SIEVE: a hand that finds unreferenced ids in a queue that never moves.
 //!
 //! # Idea
-//! As CLOCK, but survivors keep their place and newcomers join at the head, far from the hand. So what the hand has
-//! spared is old and proven and lies together at the tail, and newcomers that are not referenced leave on the hand's
-//! next lap without having pushed anything proven out (*quick demotion*, in a single queue). Hits write one bit. It is
-//! as simple as FIFO, good on skewed web traces, and weak against scans after the hand has come round, as every
-//! newcomer has a whole lap, and against loops, like LRU.
+//! As CLOCK, but survivors keep their place and newcomers join at the head, far from the hand. So the ids that the hand
+//! has spared are together at the tail, and newcomers that are not referenced are evicted on the hand's next lap
+//! without displacing proven ids (*quick demotion*, in a single queue). Hits write one bit. SIEVE is as simple as FIFO
+//! and good on skewed web traces. It is weak against scans after the first lap, because every newcomer stays for a
+//! whole lap, and against loops, like LRU.
 //!
 //! # What happens
 //! | event | |
 //! |---|---|
 //! | hit | the id's bit is set |
 //! | miss | the newcomer becomes the newest, its bit clear |
-//! | room is needed | from its position the hand goes towards the newest, clears set bits, and takes the first id without one; past the newest it begins again at the oldest |
-//! | victim refused | it stays; the hand goes on |
+//! | room is needed | the hand moves from its position towards the newest, clears set bits, and evicts the first id without a set bit; after the newest it continues at the oldest |
+//! | victim refused | it stays; the hand moves on |
 //!
 //! # Invariants
 //! 1. The queue holds exactly the resident ids, in the order of their insertion.
-//! 2. The hand is none (it then begins at the oldest) or a resident id.
+//! 2. The hand is at a resident id, or at none; then it begins at the oldest.
 //!
 //! # Cost
-//! As every policy of a hand ([`Swept`]).
+//! The same as for all policies with a hand ([`Swept`]).
 //!
 //! # Source
 //! Y. Zhang, J. Yang, Y. Yue, Y. Vigfusson, K. V. Rashmi, "SIEVE is simpler than LRU", NSDI 2024.
@@ -31,10 +31,10 @@ use crate::policies::swept::{Circle, Hand, Swept};
 /// SIEVE, over weighted ids.
 pub type Sieve = Swept<Sorting>;
 
-/// The hand goes from the oldest to the newest and begins again; what it passes stays where it is.
+/// The hand moves from the oldest to the newest and starts again; ids that it passes do not move.
 #[derive(Debug, Default)]
 pub struct Sorting {
-    /// Where the hand stands; none before the oldest.
+    /// The position of the hand; `None` before the oldest.
     at: Option<u32>,
 }
 

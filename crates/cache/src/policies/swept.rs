@@ -1,30 +1,30 @@
-//! Policies of one queue over which a hand goes, and whose hits write one bit.
+//! Policies with one queue and a hand that moves over it; hits write one bit.
 //!
-//! Owns: the ids, their bits, and one reference from end to end. Leaves to others: how the hand goes ([`Hand`]; the policies
-//! have a file each).
+//! Owns: the ids, their bits, and the execution of a reference. Leaves to others: how the hand moves ([`Hand`]; each
+//! policy has its own file).
 //!
-//! Cost: a hit is one look-up and one bit; a miss is O(1) amortised, as each id that the hand passes pays with a bit that a
-//! hit has set. 43 to 53 bytes a resident id.
+//! Cost: a hit is one look-up and one bit; a miss is O(1) amortised, because the hand only passes ids whose bit a hit
+//! has set. 43 to 53 bytes per resident id.
 
 use crate::eviction::{Evicts, Step, make_room};
 use crate::policy::{Access, Policy, REFUSALS_MAX, Stream};
 use crate::structures::arena::{Arena, Queue};
 
-/// What sets these policies apart.
+/// The difference between these policies.
 pub trait Hand: std::fmt::Debug + Default + Send {
     /// The policy's name as users write it.
     const NAME: &'static str;
 
-    /// Goes on by one id, which it offers to `evict` unless its bit is set.
+    /// Moves on by one id, and offers that id to `evict` unless its bit is set.
     fn step(&mut self, circle: &mut Circle, evict: &mut dyn FnMut(u64) -> bool) -> Step;
 
-    /// An id is about to be removed.
+    /// Called before an id is removed.
     fn before_removal(&mut self, circle: &Circle, index: u32) {
         let _ = (circle, index);
     }
 }
 
-/// The resident ids in the order of their insertion, each with `hits` of 1 where its bit is set.
+/// The resident ids in the order of their insertion, with `hits` = 1 if the bit of an id is set.
 #[derive(Debug)]
 pub struct Circle {
     pub(super) arena: Arena,
@@ -92,7 +92,7 @@ impl<H: Hand> Policy for Swept<H> {
 
     fn set_capacity(&mut self, capacity: u64, evict: &mut dyn FnMut(u64) -> bool) {
         self.capacity = capacity;
-        // What is refused on the hand's first lap comes up once more before what had its bit set.
+        // An id refused on the hand's first lap is offered once more before the ids whose bit was set.
         let refusals_max = 2 * self.len();
         make_room(self, 0, refusals_max, evict);
     }

@@ -1,35 +1,37 @@
-//! 2Q: a first-in-first-out queue for newcomers, and an LRU queue for ids that came back after they had left that one.
+//! 2Q: a first-in-first-out queue for newcomers, and an LRU queue for ids that are referenced again after they left the
+//! first.
 //!
 //! # Idea
-//! LRU lets every id in at the top. 2Q takes references that follow each other closely for one (they are *correlated*:
-//! a record's fields, a file's lines) and promotes an id only when it is referenced after it has passed through *A1in*,
-//! a queue of a quarter of the capacity, while its id is still remembered in *A1out*. A scan so never reaches the main
-//! queue *Am*. The shares are fixed, and A1out's length is how far back 2Q can see: loops longer than that are lost.
+//! LRU inserts every id as the newest. 2Q treats references in quick succession as one (they are *correlated*: a
+//! record's fields, a file's lines) and promotes an id only when it is referenced after it has passed through *A1in*, a
+//! queue of a quarter of the capacity, while its id is still remembered in *A1out*. So a scan never reaches the main
+//! queue *Am*. The shares are fixed, and the length of A1out limits how far back 2Q remembers: longer loops never hit.
 //!
 //! # What happens
 //! | event | in A1in | in Am | in A1out | unknown |
 //! |---|---|---|---|---|
 //! | reference | nothing | newest of Am | to Am | to A1in |
-//! | oldest when room is needed | out, id to A1out | out | forgotten when A1out outweighs its share | |
+//! | oldest when room is needed | evicted, id to A1out | evicted | forgotten when A1out outweighs its share | |
 //! | victim refused | newest of A1in again | newest of Am again | | |
 //!
 //! A1out is first in, first out too, by the time of eviction: a reference to an id in it moves the id into Am, and
-//! nothing else renews an id's place there. What leaves Am is forgotten at once and not remembered in A1out, as in the
-//! paper: it had its second chance.
+//! nothing else renews an id's place there. An id evicted from Am is forgotten immediately, without an entry in A1out,
+//! as in the paper: it had its second chance.
 //!
-//! A1in gives victims while it outweighs its share, Am otherwise; after a refusal the other has its turn.
+//! A1in gives victims while it outweighs its share, Am otherwise; after a refusal the other queue gives the next
+//! victim.
 //!
 //! # Weights
 //! Shares are shares of weight; ids in A1out keep their weight.
 //!
 //! # Invariants
 //! 1. An id is in at most one of the three queues; resident means A1in or Am.
-//! 2. a1in.weight + am.weight is at most the capacity after each call, save after refusals in `set_capacity`.
+//! 2. a1in.weight + am.weight is at most the capacity after each call, except after refusals in `set_capacity`.
 //! 3. a1out.weight is at most capacity / 2.
 //!
 //! # Cost
-//! O(1) a reference plus O(1) a victim. 43 to 53 bytes a resident id and a ghost; at most half as many ghosts as ids
-//! that fit.
+//! O(1) per reference plus O(1) per victim. 43 to 53 bytes per resident id or ghost; ghosts weigh at most half the
+//! capacity.
 //!
 //! # Source
 //! T. Johnson, D. Shasha, "2Q: a low overhead high performance buffer management replacement algorithm", VLDB 1994, the
@@ -118,7 +120,7 @@ impl Policy for TwoQ {
         if weight > self.capacity {
             return Access::Bypassed;
         }
-        // The ghost goes first: making room may push it out of A1out and reuse its entry.
+        // The ghost is removed first, because making room may forget it and reuse its entry.
         if let Some(index) = known {
             self.arena.remove(&mut self.a1out, index);
         }
@@ -151,7 +153,7 @@ impl Policy for TwoQ {
 
     fn set_capacity(&mut self, capacity: u64, evict: &mut dyn FnMut(u64) -> bool) {
         self.capacity = capacity;
-        // The queues take turns, so twice the count offers every id.
+        // The queues alternate, so twice the count offers every id.
         let refusals_max = 2 * self.len();
         make_room(self, 0, refusals_max, evict);
         self.trim_a1out();

@@ -1,49 +1,49 @@
-//! W-TinyLFU: a small window for newcomers, and a main part that admits an id only if it was referenced more often
-//! lately than the one that it would replace.
+//! W-TinyLFU: a small window for newcomers, and a main part that admits an id only if it was recently referenced more
+//! often than the id it would replace.
 //!
 //! # Idea
-//! LFU is right about ids that stay popular, but needs counts of ids that are not in the cache and must forget.
-//! *TinyLFU* keeps such counts for all ids in a [`Sketch`] of 8 bytes a resident id. When the cache is full the
+//! LFU keeps ids that stay popular, but it needs counts of ids outside the cache and must forget old references.
+//! *TinyLFU* keeps such counts for all ids in a [`Sketch`] of 8 bytes per resident id. When the cache is full the
 //! *candidate*, the oldest of the *window*, is compared with the *victim*, the oldest of the *main* part; the more
-//! frequent stays, the victim if they are equal. The window, an LRU of 1 % at first, lets a burst of references to
-//! something new hit before it has earned a count. Main is a segmented LRU: *probation*, and *protected* (80 %) for ids
-//! that were hit there.
+//! frequent of the two stays; if they are equal, the victim stays. The window, initially an LRU of 1 %, lets a burst of
+//! references to a new id hit before the id has a high count. Main is a segmented LRU: *probation*, and *protected* (80
+//! %) for ids that were hit there.
 //!
-//! How large the window should be depends on the trace: 1 % is best for loops and popularity, half and more for
-//! recency. A hill climber finds out: each sample of 10 references for each resident id it moves the border by a step
-//! and goes on in that direction while the hit rate rises, or else turns; steps get smaller until the hit rate jumps.
+//! The best size of the window depends on the trace: 1 % for loops and popularity, half and more for recency. A hill
+//! climber adapts the size. After each sample of 10 references per resident id it moves the border by a step: in the
+//! same direction if the hit rate rose, otherwise in the other. Steps get smaller until the hit rate changes sharply.
 //!
 //! # What happens
 //! | event | in window | in probation | in protected | unknown |
 //! |---|---|---|---|---|
 //! | reference | newest | newest of protected, whose oldest go back to probation while it outweighs its share | newest | newest of window, whose oldest go to probation while it outweighs its share |
-//! | room is needed, window full | the oldest is compared: out, or the victim of main is | oldest is main's victim | oldest is main's victim if probation is empty | |
-//! | room is needed otherwise | oldest, if main is empty | oldest, out | oldest, if probation is empty | |
+//! | room is needed, window full | the oldest is compared: either it or the victim of main is evicted | oldest is main's victim | oldest is main's victim if probation is empty | |
+//! | room is needed otherwise | oldest is evicted, if main is empty | oldest is evicted | oldest is evicted, if probation is empty | |
 //! | victim refused | newest again | newest again | newest again | |
 //!
-//! After a refusal the three queues take turns, and nothing is compared.
+//! After a refusal the three queues give victims in turn, without a comparison.
 //!
 //! # Weights
-//! Shares are shares of weight. A candidate is compared with one victim after the other until it has room or lost. An
-//! id that is heavier than the window is a candidate itself at once and goes to probation, or is bypassed; otherwise
-//! one large unwanted object would push out hundreds of small ones without a comparison.
+//! Shares are shares of weight. A candidate is compared with one victim after the other until it has room or loses. An
+//! id heavier than the window is a candidate immediately: it goes to probation or is bypassed. Otherwise one large
+//! unwanted object would evict hundreds of small ones without a comparison.
 //!
 //! # Invariants
 //! 1. A resident id is in exactly one of window, probation and protected; there are no ghosts.
-//! 2. They weigh at most the capacity together after each call, save after refusals in `set_capacity`.
-//! 3. Window and protected weigh at most their shares after each call, save for a single id in the window.
+//! 2. Together they weigh at most the capacity after each call, except after refusals in `set_capacity`.
+//! 3. Window and protected weigh at most their shares after each call, except for a single id in the window.
 //!
 //! # Cost
-//! O(1) amortised a reference: a hit touches one line for the id's record and one of the sketch, a miss two of each
-//! more, which are prefetched ahead (`queues.rs`). 38 to 116 bytes a resident id, fewest if few are hit, and 8 bytes
-//! a position of the queues more, up to 64 an id, once a weight is not 1. Halving the sketch is one pass over 8 bytes
-//! an id, once in 10 references an id.
+//! O(1) amortised per reference: a hit touches one cache line of the id's record and one of the sketch, a miss two more
+//! of each, which are prefetched (`queues.rs`). 38 to 116 bytes per resident id, less if few ids are hit. Once a weight
+//! is not 1, 8 more bytes per position of the queues, up to 64 per id. Halving the sketch is one pass over 8 bytes per
+//! id, once per 10 references per id.
 //!
 //! # Source
 //! G. Einziger, R. Friedman, B. Manes, "TinyLFU: a highly efficient cache admission policy", ACM Transactions on
 //! Storage 13(4), 2017. The climber: G. Einziger, O. Eytan, R. Friedman, B. Manes, "Adaptive software cache
 //! management", Middleware 2018. Weights: as in their "Lightweight robust size aware cache management", ACM TOS 18(3),
-//! 2022, *early victims*. Unlike Caffeine there is no admission by chance: policies here are deterministic.
+//! 2022, *early victims*. Unlike Caffeine, nothing is admitted at random, because policies here are deterministic.
 
 use crate::eviction::{Evicts, Step, make_room};
 use crate::policy::{Access, Policy, REFUSALS_MAX, Stream};
@@ -51,26 +51,26 @@ use crate::structures::hash::hash;
 use crate::structures::queues::Queues;
 use crate::structures::sketch::Sketch;
 
-/// The window's share at first is the capacity divided by this.
+/// The window's initial share is the capacity divided by this.
 const WINDOW_DIVISOR: u64 = 100;
 /// Protected's share of main. *Units*: percent.
 const PROTECTED_PERCENT: u64 = 80;
-/// A sample of the climber and a halving of the sketch take this many references for each resident id.
+/// After this many references per resident id a sample of the climber ends and the sketch is halved.
 const REFERENCES_PER_ID: u64 = 10;
 /// The climber's first step, as a share of the capacity.
 const STEP: f64 = 0.0625;
-/// Each step is this much of the one before.
+/// The ratio of each step to the previous step.
 const STEP_DECAY: f64 = 0.98;
 /// A change of the hit rate by this makes the climber restart with its first step.
 const RESTART: f64 = 0.05;
-/// The window's share is at most this much of the capacity.
+/// The largest share of the window in the capacity.
 const WINDOW_MAX: f64 = 0.8;
 
 const WINDOW: usize = 0;
 const PROBATION: usize = 1;
 const PROTECTED: usize = 2;
 
-/// Finds the window's share by the hit rates of samples.
+/// Adapts the window's share to the hit rates of samples.
 #[derive(Debug, Clone)]
 struct Climber {
     references: u64,
@@ -85,7 +85,7 @@ impl Climber {
         Climber { references: 0, hits: 0, hit_rate: 0.0, step: STEP }
     }
 
-    /// Ends a sample and gives the change of the window's share.
+    /// Ends a sample and returns the change of the window's share.
     fn climb(&mut self) -> f64 {
         let hit_rate = self.hits as f64 / self.references.max(1) as f64;
         let change = hit_rate - self.hit_rate;
@@ -106,7 +106,7 @@ pub struct WTinyLfu {
     climber: Climber,
     /// The window's share of the capacity.
     window_part: f64,
-    /// How often the newcomer was referenced for which room is made, if it is the candidate itself.
+    /// The reference count of the newcomer for which room is made, if the newcomer itself is the candidate.
     candidate: Option<u64>,
 }
 
@@ -132,7 +132,7 @@ impl WTinyLfu {
         (main * u128::from(PROTECTED_PERCENT) / 100) as u64
     }
 
-    /// Counts a reference, and ends a sample when it is time.
+    /// Counts a reference, and ends a sample when it is complete.
     #[inline]
     fn count(&mut self, id: u64, is_hit: bool) -> u64 {
         self.climber.references += 1;
@@ -145,7 +145,7 @@ impl WTinyLfu {
         self.sketch.count(hash(id))
     }
 
-    /// Brings window and protected down to their shares.
+    /// Shrinks window and protected to their shares.
     fn settle(&mut self) {
         let (window_share, protected_share) = (self.window_share(), self.protected_share());
         while self.queues.weight(WINDOW) > window_share && self.queues.count(WINDOW) > 1 {
@@ -160,7 +160,7 @@ impl WTinyLfu {
         self.sketch.estimate(hash(id))
     }
 
-    /// Prefetches the records of those that leave a queue soon.
+    /// Prefetches the records of ids that will leave a queue soon.
     #[inline]
     fn look_ahead(&mut self) {
         for queue in [WINDOW, PROBATION, PROTECTED] {
@@ -170,7 +170,7 @@ impl WTinyLfu {
         }
     }
 
-    /// The id to offer; `None` if it would be the newcomer itself or there is none.
+    /// The id to offer; `None` if the newcomer itself would be the victim, or there is no id.
     fn victim(&mut self, room: u64, refusals: usize) -> Option<u64> {
         if refusals > 0 {
             return (0..3).find_map(|turn| self.queues.oldest((refusals + turn) % 3));
@@ -251,7 +251,7 @@ impl Policy for WTinyLfu {
 
     fn set_capacity(&mut self, capacity: u64, evict: &mut dyn FnMut(u64) -> bool) {
         self.capacity = capacity;
-        // The queues take turns, so three times the count offers every id.
+        // The queues alternate, so three times the count offers every id.
         let refusals_max = 3 * self.len();
         make_room(self, 0, refusals_max, evict);
         self.settle();

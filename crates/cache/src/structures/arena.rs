@@ -1,11 +1,11 @@
-//! Entries found by id and linked into queues: what every policy here is made of.
+//! Entries found by id and linked into queues: a part of many policies.
 //!
 //! Owns: one slab of entries, a table from id to slab index, and intrusive doubly linked queues over the slab; an entry
 //! is in at most one queue. Promises: a queue knows the sum of its weights; nothing is allocated once slab and table
 //! have grown to the largest number of entries ever held. Leaves to others: the meaning of each queue.
 //!
-//! Cost: 32 bytes an entry in the slab and 11 to 21 in the table (4 bytes of index and 4 of hash, side
-//! by side so that finding an entry takes one line of memory before the entry's own).
+//! Cost: 32 bytes per entry in the slab and 11 to 21 in the table (4 bytes of index and 4 of hash, side by side, so
+//! that finding an entry touches one cache line in addition to the entry's own).
 
 use crate::structures::memory::{Told, prefetch, with_capacity};
 use crate::structures::table::{self, Record, Table};
@@ -13,7 +13,7 @@ use crate::structures::table::{self, Record, Table};
 /// The end of a chain of slab indexes; so a policy holds at most `u32::MAX` entries.
 const NONE: u32 = u32::MAX;
 
-/// Entries of the smallest slab.
+/// The number of entries in the smallest slab.
 const ENTRIES_MIN: usize = 4;
 
 /// Where an entry is.
@@ -43,7 +43,7 @@ impl Record for Index {
 struct Links {
     /// Towards the newest of its queue.
     newer: u32,
-    /// Towards the oldest of its queue; the next free entry while it is free.
+    /// Towards the oldest of its queue; for a free entry, the next free one.
     older: u32,
 }
 
@@ -51,17 +51,17 @@ impl Links {
     const NONE: Links = Links { newer: NONE, older: NONE };
 }
 
-/// One id and a policy's record of it.
+/// One id and its state in a policy.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Entry {
     pub(crate) id: u64,
     pub(crate) weight: u64,
     links: Links,
-    /// Free for the policy: a place in a heap, a number of a group.
+    /// For use by the policy: a place in a heap, a number of a group.
     pub(crate) place: u32,
-    /// The queue that it was put into last; the policy's own numbering.
+    /// The number of the last queue that contained it; the policy numbers its queues.
     pub(crate) queue: u8,
-    /// How often it was hit, as far as the policy counts.
+    /// How often it was hit, as far as the policy counts that.
     pub(crate) hits: u8,
 }
 
@@ -78,7 +78,7 @@ pub(crate) struct Queue {
 }
 
 impl Queue {
-    /// An empty queue whose entries carry `number`.
+    /// An empty queue whose entries store `number`.
     pub(crate) fn new(number: u8) -> Queue {
         Queue { number, newest: NONE, oldest: NONE, weight: 0, count: 0 }
     }
@@ -116,8 +116,8 @@ impl Arena {
         self.table.find(hash, |found| found.hash == hash && self.entries[found.index as usize].id == id)
     }
 
-    /// Prefetches the first memory of a search for `id`, and the entry of an id announced some time before; call it for
-    /// each id to come.
+    /// Prefetches the first memory of a search for `id`, and the entry of an id announced some calls earlier; call it
+    /// for each coming id.
     #[inline]
     pub(crate) fn prepare(&self, id: u64) {
         self.table.prepare(table::hash(id));
@@ -133,7 +133,7 @@ impl Arena {
         &self.entries[index as usize]
     }
 
-    /// The entry at a slab index that this arena gave out, to change what the policy remembers of it.
+    /// The entry at a slab index that this arena gave out, for changes by the policy.
     #[inline]
     pub(crate) fn entry_mut(&mut self, index: u32) -> &mut Entry {
         &mut self.entries[index as usize]
@@ -173,7 +173,7 @@ impl Arena {
         self.entries = entries;
     }
 
-    /// Forgets an entry, which must be in no queue any more.
+    /// Forgets an entry, which must be in no queue.
     pub(crate) fn forget(&mut self, index: u32) {
         let id = self.entries[index as usize].id;
         if let Some(place) = self.table.find(table::hash(id), |found| found.index == index) {
@@ -190,13 +190,13 @@ impl Arena {
         true
     }
 
-    /// Takes an entry out of `queue`, in which it must be, and forgets it.
+    /// Removes an entry from `queue`, in which it must be, and forgets it.
     pub(crate) fn remove(&mut self, queue: &mut Queue, index: u32) {
         self.unlink(queue, index);
         self.forget(index);
     }
 
-    /// Makes an entry the newest of the queue in which it is.
+    /// Makes an entry the newest of its queue.
     #[inline]
     pub(crate) fn refresh(&mut self, queue: &mut Queue, index: u32) {
         if queue.newest != index {
@@ -205,7 +205,7 @@ impl Arena {
         }
     }
 
-    /// Takes an entry out of `from` and makes it the newest of `to`.
+    /// Removes an entry from `from` and makes it the newest of `to`.
     pub(crate) fn transfer(&mut self, from: &mut Queue, to: &mut Queue, index: u32) {
         self.unlink(from, index);
         self.link(to, index);
@@ -225,7 +225,7 @@ impl Arena {
         queue.newest = index;
     }
 
-    /// Makes all entries of `newer`, newer than those of `queue`; `place` and `queue` in the entries do not change.
+    /// Appends all entries of `newer` at the newest end of `queue`; `place` and `queue` in the entries do not change.
     pub(crate) fn append(&mut self, queue: &mut Queue, newer: Queue) {
         if newer.count == 0 {
             return;
@@ -242,12 +242,12 @@ impl Arena {
         queue.count += newer.count;
     }
 
-    /// All entries in the order of the slab, forgotten ones among them.
+    /// All entries in the order of the slab, including forgotten ones.
     pub(crate) fn entries_mut(&mut self) -> impl Iterator<Item = &mut Entry> {
         self.entries.iter_mut()
     }
 
-    /// Takes an entry out of `queue`, in which it must be.
+    /// Removes an entry from `queue`, in which it must be.
     pub(crate) fn unlink(&mut self, queue: &mut Queue, index: u32) {
         let Entry { links, weight, queue: number, .. } = self.entries[index as usize];
         let Links { newer, older } = links;

@@ -1,4 +1,4 @@
-//! The hash of an id, of which tables, samples and sketches use different bits.
+//! The hash of an id; tables, samples and sketches use different bits of it.
 
 /// Spreads ids, which may be consecutive block numbers, over all bits; tables use the low 32.
 pub(crate) fn hash(id: u64) -> u64 {

@@ -1,9 +1,10 @@
-//! A heap over entries of an arena: the entry with the highest key is found at once, any entry can be changed or taken.
+//! A heap over entries of an arena: finds the entry with the highest key immediately, and can change or remove any
+//! entry.
 //!
 //! Owns: the order, and `place` in the entries. Promises: nothing is allocated once it has grown. Each node has four
-//! children: half the levels of a binary heap, and the children of a node share a line of the processor's cache.
+//! children: this halves the levels of a binary heap, and the children of a node share a cache line.
 //!
-//! Cost: O(log n) an operation; 8 bytes an entry with keys of 32 bits.
+//! Cost: O(log n) per operation; 8 bytes per entry with keys of 32 bits.
 
 use crate::structures::arena::Arena;
 
@@ -39,7 +40,7 @@ impl<K: Copy + Ord> Heap<K> {
         self.rise(arena, self.nodes.len() - 1);
     }
 
-    /// Gives an entry of the heap another key.
+    /// Changes the key of an entry of the heap.
     pub(crate) fn change(&mut self, arena: &mut Arena, entry: u32, key: K) {
         let place = arena.entry(entry).place as usize;
         self.nodes[place].key = key;
@@ -47,7 +48,7 @@ impl<K: Copy + Ord> Heap<K> {
         self.sink(arena, arena.entry(entry).place as usize);
     }
 
-    /// Takes an entry out of the heap.
+    /// Removes an entry from the heap.
     pub(crate) fn remove(&mut self, arena: &mut Arena, entry: u32) {
         let place = arena.entry(entry).place as usize;
         self.nodes.swap_remove(place);

@@ -1,22 +1,22 @@
 //! Requests to the machine's memory: to fetch a line before it is needed, and to use large pages for large tables.
 //!
-//! Owns: the one instruction, the one call of the system, the only `unsafe` of this crate, and the few ids that are
-//! between their two steps. Promises: changes nothing that a program can see. Leaves to others: which lines to fetch,
-//! and how long before their use; which memory is accessed at random.
+//! Owns: the prefetch instruction, the system call for large pages, the only `unsafe` code of this crate, and the few
+//! ids between the two steps of their prefetch. Promises: changes nothing visible to the program. Leaves to others:
+//! which lines to fetch, and how early; which memory is accessed at random.
 //!
-//! A line at a random address costs not only itself but also the address of its page, which a processor remembers for
-//! few pages; a prefetch instruction waits for that. There are few pages of 2 MiB.
+//! An access to a random address needs the translation of its page too. A processor caches the translations of few
+//! pages, and a prefetch instruction waits for them. With pages of 2 MiB there are few pages.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
 
-/// The bytes of a large page; on machines whose large pages have another size nothing is gained. *Units*: bytes.
+/// The bytes of a large page; on machines with another size of large pages there is no gain. *Units*: bytes.
 const LARGE_PAGE_BYTES: usize = 2 << 20;
-/// Smaller tables get no large pages. *Units*: bytes.
+/// The smallest table that gets large pages. *Units*: bytes.
 const LARGE_BYTES_MIN: usize = 2 * LARGE_PAGE_BYTES;
 
-/// An empty vector for `capacity` values, of large pages if the system grants them and it is worth it. *Cost*: the part
-/// written then counts by whole large pages.
+/// An empty vector for `capacity` values, in large pages if it is large enough and the system grants them. *Cost*:
+/// memory is then used in whole large pages.
 pub(crate) fn with_capacity<T>(capacity: usize) -> Vec<T> {
     let values = Vec::<T>::with_capacity(capacity);
     #[cfg(target_os = "linux")]
@@ -27,21 +27,21 @@ pub(crate) fn with_capacity<T>(capacity: usize) -> Vec<T> {
         if bytes >= LARGE_BYTES_MIN && skipped < bytes {
             let whole = (bytes - skipped) & !(LARGE_PAGE_BYTES - 1);
             // SAFETY: the range is within the vector's own memory, and the advice does not change what is in it. A
-            // refusal of the advice is no error.
+            // refusal of the advice is not an error.
             unsafe { libc::madvise(start.wrapping_add(skipped).cast(), whole, libc::MADV_HUGEPAGE) };
         }
     }
     values
 }
 
-/// `count` times `value`, in memory as of [`with_capacity`].
+/// `count` times `value`, in memory from [`with_capacity`].
 pub(crate) fn filled<T: Clone>(value: T, count: usize) -> Vec<T> {
     let mut values = with_capacity(count);
     values.resize(count, value);
     values
 }
 
-/// The values of `old`, followed by `value` up to `count`, in memory as of [`with_capacity`].
+/// The values of `old`, followed by `value` up to `count`, in memory from [`with_capacity`].
 pub(crate) fn grown<T: Copy>(old: &[T], count: usize, value: T) -> Vec<T> {
     let mut values = with_capacity(count);
     values.extend_from_slice(old);
@@ -49,7 +49,7 @@ pub(crate) fn grown<T: Copy>(old: &[T], count: usize, value: T) -> Vec<T> {
     values
 }
 
-/// Asks for the line in which `value` begins; on processors other than x86-64 it does nothing.
+/// Prefetches the cache line in which `value` begins; on processors other than x86-64 it does nothing.
 #[inline]
 pub(crate) fn prefetch<T>(value: &T) {
     #[cfg(target_arch = "x86_64")]
@@ -63,10 +63,11 @@ pub(crate) fn prefetch<T>(value: &T) {
     let _ = value;
 }
 
-/// How many announcements lie between that of an id and the call of [`Told::exchange`] that returns it.
+/// After how many further announcements [`Told::exchange`] returns an id.
 const TOLD: usize = 8;
 
-/// The ids that were announced, until their own lines have arrived and the lines that those point to can be prefetched.
+/// The announced ids whose first cache lines are being fetched; afterwards the lines to which those refer can be
+/// prefetched.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Told {
     ids: [Cell<u64>; TOLD],
@@ -74,7 +75,7 @@ pub(crate) struct Told {
 }
 
 impl Told {
-    /// Takes in an id. *Returns* the id announced this many times before; any id if there was none.
+    /// Stores an id. *Returns* the id stored [`TOLD`] calls before; an arbitrary id if there was none.
     #[inline]
     pub(crate) fn exchange(&self, id: u64) -> u64 {
         let next = self.next.get();

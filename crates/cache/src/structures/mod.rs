@@ -1,6 +1,6 @@
 //! The parts of policies: tables, orders, a heap, a sketch.
 //!
-//! Owns: memory and how it is found. Leaves to others: the worth of an id ([`crate::policies`]); nothing here knows a
+//! Owns: memory and look-up. Leaves to others: the worth of an id ([`crate::policies`]); nothing here depends on a
 //! policy.
 
 pub(crate) mod arena;

@@ -1,20 +1,19 @@
-//! Ids in one of several queues, each found with one line of memory and moved without touching a neighbour.
+//! Ids in one of several queues, each found with one access to memory and moved without touching a neighbour.
 //!
 //! Owns: a [`Table`] of records, and a [`Timeline`] for each queue. Promises: an id is in exactly one queue, and its
-//! record knows where; an operation on an id that was found touches its record, the bit of its old position and the
-//! newest end of a queue, and nothing else that may be anywhere. Leaves to others: the meaning of each queue.
+//! record stores its position. An operation on a found id touches only its record, the bit of its old position and the
+//! newest end of a queue, and no other random memory. Leaves to others: the meaning of each queue.
 //!
-//! Where an [`Arena`](crate::structures::arena::Arena) takes four lines for moving an id (number, entry, both
-//! neighbours), this takes one and a bit. In exchange an id has no number that stays: its place in the table holds
-//! until another is inserted or removed.
+//! An [`Arena`](crate::structures::arena::Arena) touches four cache lines to move an id (index, entry, both
+//! neighbours); this touches one line and a bit. In exchange an id has no fixed number: its place in the table is valid
+//! until another id is inserted or removed.
 //!
-//! Cost: 16 bytes a place of the table, at least four places for three ids and at most eight, and what a timeline costs
-//! for each queue.
+//! Cost: 16 bytes per place of the table, 4/3 to 8/3 places per id, and the cost of a timeline per queue.
 
 use crate::structures::table::{Record, Table, hash};
 use crate::structures::timeline::{NOWHERE, Owner, Timeline};
 
-/// No more ids are held, so that no timeline comes to its limit.
+/// The limit on ids, so that no timeline reaches its own limit.
 const IDS_MAX: usize = 1 << 28;
 
 /// One id.
@@ -53,13 +52,13 @@ impl<const COUNT: usize> Queues<COUNT> {
         Queues { table: Table::new(), timelines: std::array::from_fn(|_| Timeline::default()) }
     }
 
-    /// The place of `id` in the table, which holds until an id is inserted or removed.
+    /// The place of `id` in the table, valid until an id is inserted or removed.
     #[inline]
     pub(crate) fn find(&self, id: u64) -> Option<usize> {
         find(&self.table, id)
     }
 
-    /// Asks for the memory that a search for `id` needs.
+    /// Prefetches the memory that a search for `id` needs.
     #[inline]
     pub(crate) fn prepare(&self, id: u64) {
         self.table.prepare(hash(id));
@@ -71,7 +70,7 @@ impl<const COUNT: usize> Queues<COUNT> {
         usize::from(self.table.get(place).queue)
     }
 
-    /// The weights of all ids of a queue.
+    /// The sum of the weights of a queue's ids.
     #[inline]
     pub(crate) fn weight(&self, queue: usize) -> u64 {
         self.timelines[queue].weight()
@@ -90,8 +89,8 @@ impl<const COUNT: usize> Queues<COUNT> {
         timeline.oldest().map(|position| timeline.id(position))
     }
 
-    /// An id that will soon be the oldest of its queue and was not given before; its record is prefetched. `None` when
-    /// enough have been given.
+    /// An id that will soon be the oldest of its queue and was not returned before; its record is prefetched. `None`
+    /// when enough were returned.
     #[inline]
     pub(crate) fn next_ahead(&mut self, queue: usize) -> Option<u64> {
         let soon = self.timelines[queue].next_ahead()?;

@@ -1,21 +1,21 @@
-//! A sketch of how often ids were referenced lately: counts of very many ids in few bytes, never too low, seldom too
+//! A sketch of how often ids were recently referenced: counts of very many ids in few bytes, never too low, seldom too
 //! high.
 //!
 //! # Idea
-//! A count-min sketch: an id has one counter in each of four rows, found by its hash; every reference raises those of
-//! the four that are lowest (*conservative update*), and the lowest of the four is the estimate. Counters have 4 bits:
-//! nobody needs to know by how much an id exceeds 15. To forget, all counters are halved from time to time.
+//! A count-min sketch: an id has one counter in each of four rows, found by its hash; every reference raises the lowest
+//! of the four (*conservative update*), and the lowest is the estimate. Counters have 4 bits, because counts above 15
+//! need not be distinguished. To forget, all counters are halved from time to time.
 //!
-//! The four counters of an id are in one line of the processor's cache: a hash chooses a block of 128 counters, and 32
-//! of them make one row there. When there are more ids than it was made for the table doubles; both halves begin as
-//! copies, so that no count is lost.
+//! The four counters of an id are in one cache line: the hash selects a block of 128 counters, of which each row has
+//! 32. When there are more ids than the table was made for, it doubles; both halves start as copies, so that no count
+//! is lost.
 //!
 //! # Invariants
-//! 1. An estimate is at least the references since the last halving, up to 15.
-//! 2. There are at least 16 counters for each id of the announced number.
+//! 1. An estimate is at least the number of references since the last halving, up to 15.
+//! 2. There are at least 16 counters per id, for the number of ids given to `fit`.
 //!
 //! # Cost
-//! One cache line a reference; 8 bytes an id. Halving is one pass over the table.
+//! One cache line per reference; 8 bytes per id. Halving is one pass over the table.
 //!
 //! # Source
 //! G. Cormode, S. Muthukrishnan, "An improved data stream summary: the count-min sketch and its applications", Journal
@@ -25,11 +25,11 @@ use crate::structures::memory::{prefetch, with_capacity};
 
 /// Words of 16 counters in a block.
 const BLOCK_WORDS: usize = 8;
-/// A block serves this many ids.
+/// The number of ids per block.
 const BLOCK_IDS: usize = 8;
-/// Rows, that is counters of an id.
+/// The number of rows, which is the number of counters per id.
 const ROWS: usize = 4;
-/// A counter stops here.
+/// The highest count.
 const COUNTER_MAX: u64 = 15;
 
 /// Counts of ids, by their hashes.
@@ -39,7 +39,7 @@ pub(crate) struct Sketch {
 }
 
 impl Sketch {
-    /// An empty sketch; it must get the number of ids before it counts.
+    /// An empty sketch; call [`Sketch::fit`] before counting.
     pub(crate) fn new() -> Sketch {
         Sketch { blocks: vec![[0; BLOCK_WORDS]] }
     }
@@ -54,7 +54,7 @@ impl Sketch {
         }
     }
 
-    /// Counts one reference and gives the estimate after it.
+    /// Counts one reference and returns the new estimate.
     pub(crate) fn count(&mut self, hash: u64) -> u64 {
         let block = self.block(hash);
         let block = &mut self.blocks[block];
@@ -71,12 +71,12 @@ impl Sketch {
         lowest + 1
     }
 
-    /// About how often an id was counted lately.
+    /// The estimate of how often an id was counted recently.
     pub(crate) fn estimate(&self, hash: u64) -> u64 {
         lowest(&self.blocks[self.block(hash)], &places(hash))
     }
 
-    /// Asks for the memory that counting or estimating needs.
+    /// Prefetches the memory that counting or estimating needs.
     #[inline]
     pub(crate) fn prepare(&self, hash: u64) {
         prefetch(&self.blocks[self.block(hash)]);
@@ -89,7 +89,7 @@ impl Sketch {
         }
     }
 
-    /// The number of blocks is a power of two.
+    /// The block of a hash; the number of blocks is a power of two.
     fn block(&self, hash: u64) -> usize {
         hash as usize & (self.blocks.len() - 1)
     }

@@ -1,19 +1,20 @@
-//! Records found by hash with one line of memory: open addressing, the records themselves in the table.
+//! Records found by hash with one access to memory: open addressing, with the records themselves in the table.
 //!
-//! Owns: the places of records. Promises: a record is at the first place that was free from the place of its hash on,
-//! so it is found in the same line of a processor's cache, or the next; nothing is allocated once the table has grown,
-//! nor before the first record. Leaves to others: the contents of a record.
+//! Owns: the places of records. Promises: a record is at the first free place after that of its hash, so mostly in the
+//! same cache line or the next; nothing is allocated once the table has grown, nor before the first record. Leaves to
+//! others: the contents of a record.
 //!
-//! A table of numbers costs a line for itself and one for the record, and in slow memory an access costs its lines. In
-//! exchange a record moves when others come and go: who wants to find it again keeps its id, and not its place.
+//! A table of indexes would touch one cache line in the table and one for the record, and the number of lines
+//! determines the cost of an access. In exchange records move when others are inserted or removed, so a caller must
+//! remember the id of a record instead of its place.
 //!
-//! Cost: the record's size by 4/3 to 8/3 (at most three quarters of the places are taken, and the table doubles).
+//! Cost: 4/3 to 8/3 of the records' size (at most three quarters of the places are occupied, and the table doubles).
 
 use crate::structures::memory::{filled, prefetch};
 
-/// The unit of a processor's cache. *Units*: bytes.
+/// The size of a cache line. *Units*: bytes.
 const LINE_BYTES: usize = 64;
-/// Places of the smallest table.
+/// The number of places in the smallest table.
 const PLACES_MIN: usize = 16;
 
 /// The record of a table: at most 64 bytes, best a divisor of that.
@@ -24,7 +25,7 @@ pub(crate) trait Record: Copy {
     /// Whether it is [`Record::VACANT`].
     fn is_vacant(&self) -> bool;
 
-    /// The [`hash`] of that by which it is found.
+    /// The [`hash`] of its id.
     fn hash(&self) -> u32;
 }
 
@@ -37,7 +38,7 @@ pub(crate) fn hash(id: u64) -> u32 {
 /// The records, by id.
 #[derive(Debug, Clone)]
 pub(crate) struct Table<R> {
-    /// None, or a power of two of them.
+    /// Their number is a power of two, or 0.
     places: Vec<R>,
     count: usize,
 }
@@ -54,7 +55,8 @@ impl<R: Record> Table<R> {
         self.count
     }
 
-    /// The place of the record of this hash that `is_it`, until another is added or removed.
+    /// The place of the record with this hash for which `is_it` returns `true`; valid until another record is added or
+    /// removed.
     #[inline]
     pub(crate) fn find(&self, hash: u32, is_it: impl Fn(&R) -> bool) -> Option<usize> {
         let last = self.places.len().checked_sub(1)?;
@@ -71,13 +73,13 @@ impl<R: Record> Table<R> {
         }
     }
 
-    /// The record at a place if one was found.
+    /// The record at an occupied place.
     #[inline]
     pub(crate) fn get(&self, place: usize) -> &R {
         &self.places[place]
     }
 
-    /// The record at a place if one was found, to change all but its hash.
+    /// The record at an occupied place; the caller must not change its hash.
     #[inline]
     pub(crate) fn get_mut(&mut self, place: usize) -> &mut R {
         &mut self.places[place]
@@ -93,7 +95,7 @@ impl<R: Record> Table<R> {
         self.put(record)
     }
 
-    /// Removes the record at an occupied place; records that stood after it for lack of their own place move up.
+    /// Removes the record at an occupied place; displaced records after it move up.
     #[inline]
     pub(crate) fn remove(&mut self, place: usize) {
         let last = self.places.len() - 1;
@@ -114,7 +116,7 @@ impl<R: Record> Table<R> {
         self.places[hole] = R::VACANT;
     }
 
-    /// Asks for the memory that a search needs, or a removal: two lines if the record's neighbour is in the next.
+    /// Prefetches the memory that a search or a removal needs: two cache lines if the next record is in another line.
     #[inline]
     pub(crate) fn prepare(&self, hash: u32) {
         let last = self.places.len().wrapping_sub(1);
@@ -125,8 +127,8 @@ impl<R: Record> Table<R> {
         }
     }
 
-    /// Asks for the memory that a removal needs if every second place or more is taken: the line of the hash, and
-    /// the next one.
+    /// Prefetches the memory that a removal needs in a table that is at least half full: the cache line of the hash,
+    /// and the next one.
     #[inline]
     pub(crate) fn prepare_removal(&self, hash: u32) {
         let (last, line) = (self.places.len().wrapping_sub(1), LINE_BYTES / size_of::<R>());
@@ -137,8 +139,7 @@ impl<R: Record> Table<R> {
         }
     }
 
-    /// The record at the place of a hash, which most often is that of who has the hash: a guess that waits for nothing
-    /// else.
+    /// The record at the place of a hash. It is mostly the record with that hash; this guess needs no other access.
     #[inline]
     pub(crate) fn guess(&self, hash: u32) -> Option<&R> {
         self.places.get(hash as usize & self.places.len().wrapping_sub(1))
@@ -201,7 +202,7 @@ mod tests {
         let mut state = 7_u64;
         for step in 0..200_000 {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            // Growing and shrinking by turns, so that rows of neighbours form and are taken apart.
+            // The table grows and shrinks in turn, so that runs of displaced records form and are removed.
             let id = (state >> 33) % 3000;
             match table.find_id(id) {
                 Some(place) if state >> 20 & 3 > u64::from(step / 5000 % 2 == 0) => {

@@ -1,42 +1,42 @@
-//! Ids with weights in the order in which they were put, without links: a ring of ids, and a bit for each that still
-//! counts.
+//! Ids with weights in the order of insertion, without links: a ring of ids, and one bit per id that tells whether it
+//! is still present.
 //!
-//! Owns: the ring, which ids of it count, and the ends. Promises: an id that was put keeps its position until it is
-//! taken out, save when the ring is full and [`Timeline::make_room`] closes the gaps; nothing is allocated before the
-//! first id, nor once the ring has four places for each id that counts. Leaves to others: the position of an id, which
-//! its owner keeps.
+//! Owns: the ring, which of its ids count (are still present), and its ends. Promises: an id keeps its position until
+//! it is removed, except when the ring is full and [`Timeline::make_room`] closes the gaps; nothing is allocated before
+//! the first id, nor once the ring has four positions per counting id. Leaves to others: storing the position of an id,
+//! which its owner does.
 //!
 //! # Idea
-//! To take an id out of a linked list its neighbours must be written, and these are anywhere in memory. Here its bit is
-//! cleared: the bits of a million ids are few enough to be at hand. The ids themselves are written and read one after
-//! the other, as processors like it. The price is that the ring has gaps, which are passed over at the ends, 64 at
-//! once, and closed when it is full: then every id gets a new position, which costs its owner a look-up. A ring that is
-//! full has at most a quarter of ids that count, or it is doubled; so each id that is put pays for at most a third of
+//! Removing an id from a linked list writes to its neighbours, which are at random addresses. Here only its bit is
+//! cleared, and the bits of a million ids fit in the processor's cache. The ids themselves are written and read
+//! sequentially, which is fast. The price is gaps in the ring. They are skipped at the ends, 64 at once, and closed
+//! when the ring is full: then every id gets a new position, which costs its owner a look-up. Gaps are closed only if
+//! less than a quarter of the ids count; otherwise the ring is doubled. So each insertion causes at most a third of
 //! such a look-up.
 //!
-//! Cost: 8 bytes and a bit a position, 8 bytes more from the first weight on that is not 1; a ring has at most 8
-//! positions for each id of the most that it ever had, and fewer if few are taken out of the middle.
+//! Cost: 8 bytes and a bit per position, and 8 more bytes once a weight is not 1. A ring has at most 8 positions per id
+//! of the largest number of ids it ever had, and fewer if few ids are removed from the middle.
 
 use crate::structures::memory::{filled, grown};
 
-/// Positions of the smallest ring; no fewer than the bits of a word.
+/// The number of positions in the smallest ring; at least the number of bits in a word.
 const POSITIONS_MIN: usize = 64;
-/// A full ring in which one in this many positions counts is doubled, else its gaps are closed.
+/// A full ring is doubled if at least one in this many positions counts; otherwise its gaps are closed.
 const POSITIONS_PER_ID: usize = 4;
-/// Rings have no more positions, so that a position fits in 32 bits and one value is left over.
+/// The limit on positions, so that a position fits in 32 bits and one value is free for [`NOWHERE`].
 const POSITIONS_MAX: usize = 1 << 31;
 
 /// No position.
 pub(crate) const NOWHERE: u32 = u32::MAX;
-/// The number of positions by which an id is given to its owner ahead, for preparation.
+/// How many positions ahead an id is returned to its owner, for prefetching.
 const AHEAD: usize = 32;
 
-/// A full ring of which this part is a gap at the oldest end just gives up that.
+/// If the gap at the oldest end is at least the length of the ring divided by this, only that gap is reclaimed.
 const GIVEN_UP_MIN: usize = 8;
 
 /// The owner of the positions of a timeline's ids.
 pub(crate) trait Owner {
-    /// Says that an id is at another position now.
+    /// Tells the new position of an id.
     fn moved(&mut self, id: u64, position: u32);
 
     /// Announces that [`Owner::moved`] may soon be called for an id.
@@ -47,19 +47,19 @@ pub(crate) trait Owner {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Timeline {
     ids: Vec<u64>,
-    /// One bit a position: whether its id counts. No bit is set outside of the span.
+    /// One bit per position: whether its id counts. No bit is set outside the span.
     counting: Vec<u64>,
-    /// By position; none while all weights are 1.
+    /// By position; empty while all weights are 1.
     weights: Vec<u64>,
     /// The position of the oldest end.
     start: usize,
-    /// Positions from the oldest to the newest end.
+    /// The number of positions from the oldest to the newest end.
     span: usize,
-    /// How far from the oldest end [`Timeline::next_ahead`] has come.
+    /// The distance from the oldest end up to which [`Timeline::next_ahead`] has returned ids.
     ahead: usize,
     /// How many ids count.
     count: usize,
-    /// The weights of all that count.
+    /// The sum of the weights of the ids that count.
     weight: u64,
 }
 
@@ -94,7 +94,7 @@ impl Timeline {
         self.place_after(position as usize, 1) == self.place_after(self.start, self.span)
     }
 
-    /// Whether [`Timeline::make_room`] is due before an id is put.
+    /// Whether [`Timeline::make_room`] must be called before the next insertion.
     #[inline]
     pub(crate) fn is_full(&self) -> bool {
         self.span == self.ids.len()
@@ -116,7 +116,7 @@ impl Timeline {
         self.put(self.start, id, weight)
     }
 
-    /// Takes the id at a position out. *Returns* its weight.
+    /// Removes the id at a position. *Returns* its weight.
     #[inline]
     pub(crate) fn take(&mut self, position: u32) -> u64 {
         let place = position as usize;
@@ -127,14 +127,13 @@ impl Timeline {
         weight
     }
 
-    /// The id that was put this many positions before `position`, as far as the ring still has it; meaningless beyond
-    /// that.
+    /// The id that was put this many positions before `position`; arbitrary if the ring no longer has it.
     #[inline]
     pub(crate) fn id_before(&self, position: u32, distance: usize) -> u64 {
         self.ids[(position as usize).wrapping_sub(distance) & (self.ids.len().wrapping_sub(1))]
     }
 
-    /// Puts another id in the place of a counted one; the place keeps its weight.
+    /// Replaces an id that counts by another; the weight stays.
     pub(crate) fn replace(&mut self, position: u32, id: u64) {
         self.ids[position as usize] = id;
     }
@@ -147,7 +146,7 @@ impl Timeline {
             .map(|place| self.ids[place])
     }
 
-    /// The position of the oldest id that counts; gaps before it are given up.
+    /// The position of the oldest id that counts; reclaims gaps before it.
     #[inline]
     pub(crate) fn oldest(&mut self) -> Option<u32> {
         if self.count == 0 {
@@ -165,7 +164,7 @@ impl Timeline {
         }
     }
 
-    /// The position of the newest id that counts; gaps behind it are given up.
+    /// The position of the newest id that counts; reclaims gaps after it.
     #[inline]
     pub(crate) fn newest(&mut self) -> Option<u32> {
         if self.count == 0 {
@@ -182,7 +181,7 @@ impl Timeline {
         }
     }
 
-    /// An id that will be the oldest soon and was not given before; `None` when enough have been given for now.
+    /// An id that will soon be the oldest and was not returned before; `None` when enough were returned for now.
     #[inline]
     pub(crate) fn next_ahead(&mut self) -> Option<u64> {
         while self.ahead < AHEAD.min(self.span) {
@@ -196,12 +195,12 @@ impl Timeline {
         None
     }
 
-    /// Makes room in a full ring. When it closes gaps, every id that counts gets a new position, which `owner`
-    /// receives. `false` at the limit of positions, if nothing is changed.
+    /// Makes room in a full ring. If it closes gaps, every id that counts gets a new position, which `owner` receives.
+    /// *Returns* `false`, without a change, at the limit of positions.
     #[cold]
     pub(crate) fn make_room(&mut self, owner: &mut impl Owner) -> bool {
         let length = self.ids.len();
-        // An owner that takes only from the newest end never gives up the gaps at the other.
+        // Needed for owners that only remove from the newest end: they never reclaim the gaps at the oldest end.
         self.oldest();
         if self.span + length / GIVEN_UP_MIN <= length && length > 0 {
             return true;
@@ -211,7 +210,7 @@ impl Timeline {
             if doubled > POSITIONS_MAX {
                 return false;
             }
-            // The oldest comes to the front, so that the ring ends where the old memory ends.
+            // The oldest id moves to the front, so that the ring ends at the end of the old memory.
             self.ids.rotate_left(self.start);
             self.ids = grown(&self.ids, doubled, 0);
             if !self.weights.is_empty() {
@@ -259,7 +258,7 @@ impl Timeline {
         (place + distance) & (self.ids.len().wrapping_sub(1))
     }
 
-    /// Positions from `place` on to the next whose id counts, at most to the end of the word of bits.
+    /// The number of positions from `place` to the next one whose id counts, limited to the word of bits.
     #[inline]
     fn gap(&self, place: usize) -> usize {
         let word = self.counting[place / 64] >> (place % 64);
@@ -287,7 +286,7 @@ impl Timeline {
     }
 }
 
-/// The distances from the oldest end of the ids that count, rising.
+/// The distances of the counting ids from the oldest end, in rising order.
 #[derive(Clone)]
 struct Steps<'a> {
     counting: &'a [u64],
@@ -297,7 +296,7 @@ struct Steps<'a> {
 }
 
 impl Steps<'_> {
-    /// Of a ring whose oldest end is at `start`.
+    /// For a ring whose oldest end is at `start`.
     fn new(counting: &[u64], start: usize, span: usize) -> Steps<'_> {
         Steps { counting, start, step: 0, span }
     }
@@ -357,7 +356,7 @@ mod tests {
                     assert!(timeline.is_newest(positions[&id]));
                     queue.push_back(id);
                 }
-                // Up to 400 ids, then down to none, and up again.
+                // The number of ids rises to 400, falls to none, and rises again.
                 let count = if id % 2000 < 1500 { 400 } else { 0 };
                 while queue.len() > count {
                     state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

@@ -1,6 +1,6 @@
 //! DEAR against a model that is as naive as possible, over several streams: the same accesses, victims and reports
-//! after any mix of references, refusals, removals and changes of capacity, with few streams and ghosts so that their
-//! bounds are met.
+//! after any mix of references, refusals, removals and changes of capacity. There are few streams and ghosts, so that
+//! their bounds are reached.
 //!
 //! `PROPTEST_RNG_SEED` replays a run, `PROPTEST_CASES` lengthens it.
 
@@ -98,7 +98,7 @@ proptest! {
     }
 }
 
-/// The generated operations are of use only if they lead to every verdict.
+/// The generated operations are useful only if they lead to every verdict.
 #[test]
 fn the_operations_lead_to_every_verdict() {
     use proptest::strategy::ValueTree;

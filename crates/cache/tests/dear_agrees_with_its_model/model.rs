@@ -1,4 +1,4 @@
-//! DEAR as naively as can be: lists that are searched, counts that are made again each time.
+//! DEAR as naively as possible: lists that are searched, counts that are recomputed each time.
 //!
 //! Owns: the model. Leaves to others: the operations (`operations.rs`), and the comparison (`main.rs`).
 
@@ -10,14 +10,15 @@ use nectary_cache::{Access, REFUSALS_MAX};
 
 use crate::naive::{NaiveDetector, NaiveReport, Planted};
 
-/// A resident block as its application sees it.
+/// A resident block of an application.
 #[derive(Debug, Clone, Copy)]
 struct Block {
     id: u64,
     weight: u64,
 }
 
-/// The rank under which LFU has filed a block, and when; refused ones are filed before all others of the last rank.
+/// The rank under which LFU has filed a block, and the time; refused blocks are filed before all others of the last
+/// rank.
 type Filing = (u64, i64);
 
 /// One stream's manager; blocks oldest first.
@@ -28,7 +29,7 @@ struct Application {
     replacement: &'static str,
     last: usize,
     blocks: Vec<Block>,
-    /// Of resident blocks, and of ghosts that LFU has not come upon.
+    /// The filings of resident blocks, and of ghosts that LFU has not dropped yet.
     filings: HashMap<u64, Filing>,
 }
 
@@ -42,11 +43,11 @@ pub struct Model {
     now: usize,
     filings: i64,
     applications: Vec<Application>,
-    /// Oldest first; kept once there is a second stream.
+    /// Oldest first; maintained once there is a second stream.
     places: Vec<u64>,
-    /// Sequential applications in the order in which they were found so.
+    /// Sequential applications in the order of their detection.
     sequential: Vec<usize>,
-    /// The last evictions, oldest first; entries of blocks that came back since have no number.
+    /// The last evictions, oldest first; `None` if the block was referenced again since.
     pub evictions: Vec<Option<u64>>,
     /// The last accessor of each known block.
     owners: HashMap<u64, usize>,
@@ -100,7 +101,7 @@ impl Model {
         position
     }
 
-    /// Counts a reference; the frequency of a block goes with it from stream to stream.
+    /// Counts a reference; a block keeps its frequency when it changes its stream.
     fn observe(&mut self, position: usize, id: u64) {
         self.applications[position].last = self.now;
         self.now += 1;
@@ -150,7 +151,7 @@ impl Model {
         }
     }
 
-    /// Takes a block from its application.
+    /// Removes a block from its application.
     fn dismiss(&mut self, id: u64) -> Option<Block> {
         self.applications.iter_mut().find_map(|application| {
             let index = application.blocks.iter().position(|block| block.id == id)?;
@@ -207,7 +208,7 @@ impl Model {
         }
     }
 
-    /// The victim, and the block whose place it has.
+    /// The victim, and the block in the oldest place that selected its owner.
     fn choose(&mut self, sequential_first: bool) -> Option<(u64, Option<u64>)> {
         if self.applications.len() == 1 {
             return self.offer(0).map(|victim| (victim, None));

@@ -12,7 +12,7 @@ pub enum Operation {
         weight: u64,
         stream: u32,
     },
-    /// A stretch of a loop or, if it is longer than its length, of a scan.
+    /// A part of a loop; a scan if the loop is longer than `length`.
     Loop {
         first: u64,
         blocks: u64,
@@ -31,7 +31,7 @@ pub enum Operation {
     },
 }
 
-/// Any mix of them.
+/// Any mix of operations.
 pub fn operations() -> impl Strategy<Value = Vec<Operation>> {
     let id = prop_oneof![3 => 0..12_u64, 1 => 0..100_u64];
     let stream = prop_oneof![4 => Just(0_u32), 2 => Just(1), 1 => 2..6_u32];

@@ -1,6 +1,7 @@
-//! Miss counts equal to those of an outside program on traces made from a seed, at sizes at which the policies differ.
+//! Miss counts equal to those of an external program, on traces made from a seed, at sizes at which the policies
+//! differ.
 //!
-//! The program `policies-outside` (crates/trace) compares with the outside program itself, on many seeds.
+//! The program `policies-outside` (crates/trace) compares with the external program itself, on many seeds.
 
 mod rows;
 mod traces;
@@ -16,7 +17,7 @@ const COLUMNS: [&str; 9] = ["fifo", "lru", "lfu", "clock", "sieve", "arc", "s3fi
 struct Trace {
     name: &'static str,
     next: Next,
-    /// A size, and the misses of each column.
+    /// Sizes, each with the misses of each column.
     rows: &'static [(u64, [usize; 9])],
 }
 
@@ -47,8 +48,8 @@ fn misses_on_generated_traces_equal_those_of_another_program() {
     println!("{compared} counts equal");
 }
 
-/// Equal counts by accident prove nothing: no two columns may be equal on all rows, and on most rows most columns
-/// differ.
+/// Counts that are equal by accident prove nothing: no two columns may be equal in all rows, and in most rows most
+/// columns must differ.
 #[test]
 fn the_sizes_tell_the_policies_apart() {
     let rows: Vec<&[usize; 9]> = TRACES.iter().flat_map(|trace| trace.rows.iter().map(|row| &row.1)).collect();

@@ -1,4 +1,4 @@
-//! Misses as libcachesim 0.3.5 (PyPI) counts them. Nothing of that program is here but the numbers that it printed.
+//! Misses as counted by libcachesim 0.3.5 (PyPI). Only the numbers that it printed are here, no code.
 
 use crate::Trace;
 use crate::traces::{drifting, loops, mixed, scanned, skewed, uniform};

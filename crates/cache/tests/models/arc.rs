@@ -9,7 +9,7 @@ pub struct Arc {
     b1: Items,
     b2: Items,
     target: f64,
-    /// The place where the accessed id was remembered.
+    /// The ghost queue that had the referenced id.
     was_in: Option<u8>,
 }
 

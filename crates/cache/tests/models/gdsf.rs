@@ -1,8 +1,8 @@
-//! GDSF: worth is accesses over weight, above that of the last victim.
+//! GDSF: worth is references divided by weight, plus the worth of the last victim.
 
 use super::{Evict, Item, Model};
 
-/// An id, its weight, its references, its worth, and the time when that was computed.
+/// An id, its weight, its references, its worth, and the time when the worth was computed.
 type Valued = (u64, u64, u64, u64, u64);
 
 pub struct Gdsf {

@@ -2,7 +2,7 @@
 
 use super::{Evict, Item, Model};
 
-/// An id, its weight, its frequency, and when it reached that.
+/// An id, its weight, its frequency, and when it reached that frequency.
 type Counted = (u64, u64, u64, u64);
 
 pub struct Lfu {

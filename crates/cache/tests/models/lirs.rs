@@ -1,4 +1,4 @@
-//! LIRS: one stack and a queue, searched from end to end; an id's state is beside it in the stack.
+//! LIRS: one stack and a queue, searched from end to end; the stack stores each id's state with the id.
 
 use super::{Evict, Item, Items, Model, refresh, take, weight_of};
 
@@ -10,7 +10,7 @@ pub struct Lirs {
     capacity: u64,
     stack: Items,
     queue: Items,
-    /// By eviction, each of them in the stack as well.
+    /// In the order of eviction; each ghost is in the stack too.
     ghosts: Items,
     last: Option<u64>,
 }

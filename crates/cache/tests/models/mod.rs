@@ -1,5 +1,5 @@
-//! Every policy again, as naive as possible: deques that are searched from end to end, sums that are computed each
-//! time.
+//! Every policy a second time, as naive as possible: deques that are searched from end to end, sums that are recomputed
+//! each time.
 
 mod arc;
 mod gdsf;
@@ -16,27 +16,27 @@ use nectary_cache::{Access, REFUSALS_MAX};
 
 pub use plain::Kind;
 
-/// The caller that is offered a victim.
+/// The function to which victims are offered.
 pub type Evict<'a> = &'a mut dyn FnMut(u64) -> bool;
 
-/// An id, its weight and the model's record of it; queues are newest first.
+/// An id, its weight and a value of the model; queues are newest first.
 pub type Item = (u64, u64, u64);
 pub type Items = VecDeque<Item>;
 
-/// The part of a model that differs; making room is the same for all.
+/// The part that differs between models; making room is the same for all.
 pub trait Model {
-    /// A reference to a resident id changes what it changes; `false` if the id is not resident.
+    /// Handles a reference to a resident id; `false` if the id is not resident.
     fn hit(&mut self, id: u64) -> bool;
-    /// A reference to an id that is not resident is noted before room is made for it.
+    /// Handles a reference to an id that is not resident, before room is made.
     fn miss(&mut self, _id: u64, _weight: u64) {}
     /// Offers at most one id; `None` if there is none.
     fn step(&mut self, refusals: usize, evict: Evict<'_>) -> Option<bool>;
-    /// Takes an id in for which there is room now.
+    /// Inserts an id; there is room for it.
     fn insert(&mut self, id: u64, weight: u64);
-    /// After a miss, whether there was room or not.
+    /// Called after a miss, even if no room was found.
     fn tidy(&mut self, _room: u64) {}
     fn remove(&mut self, id: u64) -> bool;
-    /// The capacity is another; how often victims may be refused while it is enforced.
+    /// Sets the capacity. *Returns* how often victims may be refused while it is enforced.
     fn resize(&mut self, capacity: u64) -> usize;
     fn capacity(&self) -> u64;
     fn resident(&self) -> Vec<Item>;

@@ -1,4 +1,4 @@
-//! The policies of one queue.
+//! The policies with one queue.
 
 use super::{Evict, Item, Items, Model, refresh, take};
 
@@ -15,7 +15,7 @@ pub struct Plain {
     capacity: u64,
     kind: Kind,
     queue: Items,
-    /// The distance of the hand from the newest end; the oldest end if it is past it.
+    /// The distance of the hand from the newest end; if it exceeds the queue, the hand is at the oldest end.
     hand: usize,
 }
 
@@ -24,7 +24,7 @@ impl Plain {
         Plain { capacity, kind, queue: Items::new(), hand: usize::MAX }
     }
 
-    /// SIEVE: the hand's place, counted from the newest; it goes towards 0.
+    /// A step of SIEVE: the position of the hand, counted from the newest, moves towards 0.
     fn sieve(&mut self, evict: Evict<'_>) -> Option<bool> {
         let oldest = self.queue.len().checked_sub(1)?;
         let at = self.hand.min(oldest);

@@ -2,12 +2,12 @@
 
 use super::{Evict, Item, Items, Model, refresh, take, weight_of};
 
-/// Counters from 0 to 15, in blocks of four rows of 32; an id has one in each row of its block.
+/// Counters from 0 to 15, in blocks of four rows of 32; an id has one counter in each row of its block.
 struct Sketch {
     blocks: Vec<[[u8; 32]; 4]>,
 }
 
-/// The block of an id, before it is brought below the number of blocks, and its counter in each row.
+/// The block of an id, before the reduction modulo the number of blocks, and its counter in each row.
 fn places(id: u64) -> (usize, [usize; 4]) {
     let product = u128::from(id ^ 0x9e37_79b9_7f4a_7c15) * 0xd6e8_feb8_6659_fd93;
     let hash = (product >> 64) as u64 ^ product as u64;
@@ -45,11 +45,11 @@ pub struct WTinyLfu {
     queues: [Items; 3],
     sketch: Sketch,
     window_part: f64,
-    /// References and hits of the sample, the hit rate of the last one, and the last step.
+    /// References and hits of the current sample, the hit rate of the last sample, and the last step.
     sample: (u64, u64, f64, f64),
-    /// The weight that needs room.
+    /// The weight for which room is made.
     room: u64,
-    /// How often it was referenced, if it is itself compared.
+    /// The reference count of the newcomer, if the newcomer itself is the candidate.
     candidate: Option<u8>,
 }
 
@@ -118,7 +118,7 @@ impl Model for WTinyLfu {
             self.end_sample();
         }
         self.sketch.count(id);
-        // The end of a sample may have sent it to probation.
+        // The end of a sample may have moved the id to probation.
         if let Some(item) = take(&mut self.queues[PROBATION], id) {
             self.queues[PROTECTED].push_front(item);
             self.settle();

@@ -1,6 +1,5 @@
-//! The detector as the paper's text has it, as naive as possible: it keeps every reference of the stream, and at the
-//! end of a period works out everything from that list. Bugs can be planted in it, to show that a comparison catches
-//! them.
+//! The detector as in the paper's text, as naive as possible: it keeps every reference of the stream, and at the end of
+//! a period computes everything from that list. Bugs can be planted in it, to show that a comparison catches them.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -12,17 +11,17 @@ use nectary_cache::detect::{Parameters, PeriodReport, Verdict};
 pub enum Planted {
     /// No mistake.
     Nothing,
-    /// The forward distance from the block's last reference, not from the period's start.
+    /// Measures the forward distance from the block's last reference instead of the period's start.
     ForwardFromReference,
-    /// The attributes as they are at the period's end.
+    /// Uses the attributes at the period's end.
     AttributesAtEnd,
-    /// A trend must exceed the threshold.
+    /// Requires that a trend exceeds the threshold.
     StrictThreshold,
-    /// Equal attribute values in the order of their references.
+    /// Sorts equal attribute values by their references instead of averaging them.
     TiesNotAveraged,
-    /// Blocks of their first reference in the sublists, as the most distant.
+    /// Includes blocks referenced for the first time in the sublists, as the most distant.
     FirstTimeBlocks,
-    /// Clustered is tested before looping and probabilistic.
+    /// Tests clustered before looping and probabilistic.
     ClusteredFirst,
 }
 
@@ -35,14 +34,14 @@ pub struct NaiveDetector {
     pub parameters: Parameters,
     pub planted: Planted,
     pub references: Vec<Reference>,
-    /// For each block that was forgotten, or that came from another stream: the positions from which its references
-    /// are counted again, and its frequency at each.
+    /// For each block that was forgotten, or that came from another stream: the positions at which its count restarts,
+    /// and its frequency there.
     pub restarts: HashMap<u64, Vec<(usize, u64)>>,
     pub start: usize,
     pub number: u64,
 }
 
-/// The naive detector's findings, in the terms of the report.
+/// The naive detector's results, in the terms of the report.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NaiveReport {
     pub number: u64,
@@ -56,7 +55,7 @@ pub struct NaiveReport {
 }
 
 impl NaiveReport {
-    /// Whether a fast report says the same; averages to a millionth.
+    /// Whether a report of the real detector is the same, with averages equal to a millionth.
     pub fn agrees(&self, fast: &PeriodReport) -> bool {
         let near = |naive: &[f64], fast: &[f64]| {
             naive.len() == fast.len() && naive.iter().zip(fast).all(|(naive, fast)| (naive - fast).abs() < 1e-6)
@@ -76,7 +75,7 @@ impl NaiveDetector {
         NaiveDetector { parameters, planted, references: Vec::new(), restarts: HashMap::new(), start: 0, number: 0 }
     }
 
-    /// One reference; a report if it ends a period.
+    /// Counts one reference; returns a report if the reference ends a period.
     pub fn refer(&mut self, block: u64, foreign: bool) -> Option<NaiveReport> {
         self.references.push((block, foreign));
         if self.references.len() - self.start < self.parameters.period as usize {
@@ -87,20 +86,20 @@ impl NaiveDetector {
         Some(report)
     }
 
-    /// The running period is dropped.
+    /// Drops the current period.
     #[allow(dead_code, reason = "only streams that are handed over")]
     pub fn begin_anew(&mut self) {
         self.start = self.references.len();
         self.number = 0;
     }
 
-    /// From here on a block counts as referenced `frequency` times and never here.
+    /// From now on a block counts as referenced `frequency` times, and never by this stream.
     #[allow(dead_code, reason = "only policies forget")]
     pub fn restart(&mut self, block: u64, frequency: u64) {
         self.restarts.entry(block).or_default().push((self.references.len(), frequency));
     }
 
-    /// How often a block was referenced before a time, and when last.
+    /// How often a block was referenced before `time`, and the time of the last reference.
     pub fn before(&self, block: u64, time: usize) -> (u64, Option<usize>) {
         let restarts = self.restarts.get(&block).into_iter().flatten();
         let (from, inherited) = restarts.copied().rfind(|restart| restart.0 <= time).unwrap_or((0, 0));

@@ -16,14 +16,14 @@ use crate::transport::{Transport, prepare, read_all};
 use crate::url::{Address, Url};
 use crate::wire::request::{self, Header};
 
-/// How a client connects; callers change what they want of the default.
+/// How a client connects; callers start from the default and change single fields.
 #[derive(Clone, Default)]
 #[non_exhaustive]
 pub struct ConnectOptions {
-    /// Certificates for TLS; by default those that the URL names, else those of the system.
+    /// Certificates for TLS; by default the certificates that the URL names, else the certificates of the system.
     pub tls: Option<ClientTls>,
-    /// Never connects again: with the first connection that ends, all further requests fail. For a caller that has to
-    /// look at the server before it goes on.
+    /// Never connects again: after one connection ends, all requests fail. For a caller that has to check the server
+    /// before it connects again.
     pub is_single_session: bool,
 }
 
@@ -34,7 +34,7 @@ pub(super) enum Reached {
     List(Vec<Listed>),
 }
 
-/// The certificates for a URL, if it wants TLS.
+/// The certificates for a URL, if its scheme is one with TLS.
 pub(super) fn load_tls(url: &Url, options: &ConnectOptions) -> Result<Option<ClientTls>, Error> {
     match (&options.tls, &url.tls_certificates) {
         _ if !url.tls => Ok(None),
@@ -44,7 +44,7 @@ pub(super) fn load_tls(url: &Url, options: &ConnectOptions) -> Result<Option<Cli
     }
 }
 
-/// The files of a directory, by the names that other NBD clients know too.
+/// Loads the certificates from a directory, with the file names that other NBD clients use too.
 fn from_folder(folder: &Path) -> Result<ClientTls, nectary_host::Error> {
     let (certificate, key) = (folder.join("client-cert.pem"), folder.join("client-key.pem"));
     let identity = certificate.exists().then_some((certificate.as_path(), key.as_path()));
@@ -79,7 +79,7 @@ async fn haggle(url: &Url, tls: Option<ClientTls>, goal: Goal) -> Result<Reached
     let mut machine = Handshake::new(goal, &url.export, url.tls);
     loop {
         let mut bytes = vec![0; machine.wants()];
-        // Not buffered: what follows STARTTLS belongs to TLS.
+        // Not buffered: the bytes after STARTTLS belong to TLS.
         read_all(&mut stream, &mut bytes).await.map_err(failed)?;
         let mut actions = std::collections::VecDeque::from(machine.take(&bytes));
         while let Some(action) = actions.pop_front() {

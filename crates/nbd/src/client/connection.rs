@@ -2,7 +2,7 @@
 //!
 //! Owns: the requests in flight with their buffers, the one task that writes and reads, and the end of a connection,
 //! which fails every request in flight with the reason. Promises: buffers stay with their request until the server has
-//! answered it, even if nobody waits any more; a request without an answer for longer than the device's request time
+//! answered it, even if its future was dropped; a request without an answer for longer than the device's request time
 //! fails the connection. When the connection is dropped it says goodbye to the server and ends.
 
 use std::collections::HashMap;
@@ -24,7 +24,7 @@ use crate::wire::request::{self, Header};
 
 /// How many bytes are read from the stream at once.
 const READ_BYTES: usize = 128 << 10;
-/// How often requests that wait are looked at, at most.
+/// The shortest time between two checks of the pending requests.
 const WATCH_TIME_MIN: Duration = Duration::from_millis(1);
 /// How many requests are written at once.
 const BATCH_MAX: usize = 64;
@@ -60,13 +60,13 @@ impl Command {
         }
     }
 
-    /// The bytes that it occupies while it is in flight.
+    /// The bytes that the command occupies while it is in flight.
     fn bytes(&self) -> u32 {
         if self.buffers.is_empty() { 0 } else { self.length.min(CONNECTION_BYTES_MAX as u32) }
     }
 }
 
-/// Leave to have a request in flight.
+/// The permits of a request in flight.
 pub(super) struct Permits {
     _request: OwnedSemaphorePermit,
     _bytes: OwnedSemaphorePermit,
@@ -74,7 +74,7 @@ pub(super) struct Permits {
 
 struct Entry {
     began: Instant,
-    /// Not here while they are written or read into.
+    /// `None` while the buffers are written or read into.
     buffers: Option<Vec<Buffer>>,
     outcome: Option<Outcome>,
     token: Option<Token>,
@@ -82,7 +82,7 @@ struct Entry {
     _permits: Permits,
 }
 
-/// The bytes that wait to be written.
+/// A request that waits to be written.
 struct Outgoing {
     header: [u8; request::BYTES],
     cookie: u64,
@@ -101,7 +101,7 @@ struct Shared {
     journal: Journal,
 }
 
-/// A connection that takes requests.
+/// A connection that accepts requests.
 pub(super) struct Connection {
     shared: Arc<Shared>,
     queue: UnboundedSender<Outgoing>,
@@ -116,18 +116,18 @@ impl Connection {
         let replies = Replies::new(agreed.is_structured, agreed.allocation);
         let in_flight = Mutex::new(InFlight { replies, entries: HashMap::new(), cookie: 0 });
         let shared = Arc::new(Shared { in_flight, failure: OnceLock::new(), journal });
-        // It ends when the connection is dropped, or when it fails.
+        // The task ends when the connection is dropped or fails.
         tokio::spawn(run(stream, shared.clone(), outgoing, request_time));
         let requests = Arc::new(Semaphore::new(REQUESTS_MAX));
         Connection { shared, queue, requests, bytes: Arc::new(Semaphore::new(CONNECTION_BYTES_MAX)) }
     }
 
-    /// Why it ended, if it has.
+    /// Why the connection ended, if it has ended.
     pub fn failure(&self) -> Option<&Failure> {
         self.shared.failure.get()
     }
 
-    /// Room for a request, if there is some now.
+    /// The permits for a request, if there is room now.
     pub fn try_permits(&self, command: &Command) -> Option<Permits> {
         let take = |semaphore: &Arc<Semaphore>, count| semaphore.clone().try_acquire_many_owned(count).ok();
         Some(Permits { _request: take(&self.requests, 1)?, _bytes: take(&self.bytes, command.bytes())? })
@@ -142,7 +142,7 @@ impl Connection {
         Ok(Permits { _request: take(&self.requests, 1).await?, _bytes: take(&self.bytes, command.bytes()).await? })
     }
 
-    /// Sends a request; its end comes from the receiver, unless that is dropped.
+    /// Sends a request; the receiver returns its result.
     pub fn submit(&self, command: Command, permits: Permits) -> Result<oneshot::Receiver<Ended>, Failure> {
         let (reply, receiver) = oneshot::channel();
         let expected = command.expected();
@@ -151,7 +151,7 @@ impl Connection {
             return Err(failure.clone());
         }
         let Command { flags, command, offset, length, buffers, write } = command;
-        // Under the same lock under which a connection ends: a write is under way, or is not begun.
+        // `fail` takes the same lock, so a write is either counted as in flight or not begun.
         let begin = |fua| self.shared.journal.begin(fua);
         let latched = |reason: String| Failure { kind: ErrorKind::Latched, reason: reason.into() };
         let token = write.map(begin).transpose().map_err(latched)?;
@@ -162,7 +162,7 @@ impl Connection {
         let entry = Entry { began: Instant::now(), buffers, outcome: None, token, reply, _permits: permits };
         in_flight.entries.insert(cookie, entry);
         let header = Header { flags, command, cookie, offset, length }.encode();
-        // If the task has just ended, it fails the request with all others.
+        // If the task has just ended, `fail` ends this request too.
         let _ = self.queue.send(Outgoing { header, cookie, data });
         Ok(receiver)
     }
@@ -299,7 +299,7 @@ async fn try_read(reader: &mut BufReader<ReadHalf>, shared: &Shared) -> Result<s
             let in_flight = shared.lock();
             (in_flight.replies.wants(), in_flight.replies.is_between())
         };
-        // Between replies a server may be silent; `watch` looks after requests that wait.
+        // Between replies a server may be silent; `watch` checks for requests that wait too long.
         if is_between && reader.fill_buf().await?.is_empty() {
             return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
         }

@@ -1,18 +1,18 @@
 //! An export of any NBD server as a device.
 //!
-//! Owns: the connections of the device, what its geometry is, and which commands an operation is made of. Operations
-//! are spread over the connections in turn if the server says that several may be used (`multi-conn`), and begin
-//! when they are called, not when they are awaited.
+//! Owns: the connections of the device, its geometry, and the commands of each operation. Operations are spread over
+//! the connections in turn if the server says that several may be used (`multi-conn`), and begin when they are called,
+//! not when they are awaited.
 //!
 //! # When a connection is lost
-//! Requests in flight on it fail with the reason; the next request connects again, by itself. Where writes were
-//! in flight, or had been answered and not been flushed, the device takes no more writes and flushes
-//! ([`ErrorKind::Latched`]) until it is opened again, as the server may have lost them (`journal`); reads go on.
+//! Requests in flight on it fail with the reason; the next request reconnects. If writes were in flight, or answered
+//! and not yet flushed, the server may have lost them (`journal`): the device then refuses all writes and flushes
+//! ([`ErrorKind::Latched`]) until it is opened again. Reads continue.
 //!
 //! # What a server does without
-//! No FLUSH: a flush does nothing, and `flush_survives` is what a write survives. No FUA: a forced write is followed by
-//! a flush. No TRIM: a discard does nothing. No WRITE_ZEROES: zeroes are written. No FAST_ZERO: no zeroes are quick. No
-//! `base:allocation`: everything counts as mapped.
+//! No FLUSH: a flush does nothing, and `flush_survives` equals `write_survives`. No FUA: a forced write is followed by
+//! a flush. No TRIM: a discard does nothing. No WRITE_ZEROES: zeroes are written. No FAST_ZERO: `zero_quickly` always
+//! fails. No `base:allocation`: everything counts as mapped.
 
 use std::future::Future;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -34,9 +34,9 @@ use crate::url::Url;
 use crate::wire::command_flag::{FAST_ZERO, FUA};
 use crate::wire::{flag, request};
 
-/// Beyond this, longer requests do not help. *Units*: bytes.
+/// Longer requests are not faster per byte. *Units*: bytes.
 const PREFERRED_BYTES: u32 = 1 << 20;
-/// The abilities of a server that states none, and the bounds of a device's block. *Units*: bytes.
+/// The size constraints of a server that states none, and the bounds of a device's block. *Units*: bytes.
 const DEFAULT_SIZES: (u32, u32, u32) = (1, 4096, PAYLOAD_BYTES_MAX);
 const BLOCK_BYTES_MIN: u32 = 512;
 const BLOCK_BYTES_MAX: u32 = 4096;
@@ -47,7 +47,7 @@ pub struct NbdDevice {
 }
 
 impl NbdDevice {
-    /// Connects to an export. The connections live in the tokio runtime that calls this.
+    /// Connects to an export. The connections belong to the tokio runtime of the caller.
     ///
     /// *Errors*: nothing listens, no such export, TLS, or a server whose blocks are larger than 4096 bytes.
     pub async fn connect(url: &Url, options: ConnectOptions) -> Result<NbdDevice, crate::Error> {
@@ -59,7 +59,7 @@ impl NbdDevice {
         let wanted =
             if agreed.flags & flag::CAN_MULTI_CONN == 0 { 1 } else { url.connections.unwrap_or(CLIENT_CONNECTIONS) };
         while connections.len() < wanted as usize {
-            // A server may have fewer connections to give than the device could use.
+            // A server may allow fewer connections than the device could use.
             let Ok((next, _)) = connect(url, &options, &journal, request_time).await else { break };
             connections.push(next);
         }
@@ -81,24 +81,24 @@ impl NbdDevice {
         Ok(NbdDevice { inner: Arc::new(inner) })
     }
 
-    /// Why one of its connections has ended, if one has. With [`ConnectOptions::is_single_session`] no request succeeds
-    /// from then on.
+    /// Why a connection of the device has ended, if one has ended. With [`ConnectOptions::is_single_session`], no
+    /// request succeeds afterwards.
     pub fn failure(&self) -> Option<String> {
         self.inner.failure().map(|failure| failure.reason.to_string())
     }
 
-    /// What the server says about the export, for people.
+    /// The server's description of the export, for people.
     pub fn description(&self) -> Option<&str> {
         self.inner.agreed.description.as_deref()
     }
 
-    /// How many connections it has.
+    /// The number of connections.
     pub fn connections(&self) -> usize {
         self.inner.slots.len()
     }
 }
 
-/// The geometry that follows from what the server says, and the most data of one request.
+/// The geometry that follows from the server's answers, and the largest payload of one request.
 fn geometry(url: &Url, agreed: &Agreed) -> Result<(Geometry, u64), crate::Error> {
     let unsupported = |message: String| crate::Error::new(crate::ErrorKind::Unsupported, url.to_string(), message);
     let (minimum, preferred, payload) = agreed.block_sizes.unwrap_or(DEFAULT_SIZES);
@@ -112,7 +112,7 @@ fn geometry(url: &Url, agreed: &Agreed) -> Result<(Geometry, u64), crate::Error>
     while block > least && !agreed.size_bytes.is_multiple_of(u64::from(block)) {
         block /= 2;
     }
-    // A last part that is no block cannot be reached.
+    // A partial block at the end cannot be accessed.
     let size_bytes = agreed.size_bytes / u64::from(block) * u64::from(block);
     let payload = payload.min(PAYLOAD_BYTES_MAX) / block * block;
     if payload == 0 {
@@ -131,7 +131,7 @@ fn geometry(url: &Url, agreed: &Agreed) -> Result<(Geometry, u64), crate::Error>
     Ok((geometry, u64::from(payload)))
 }
 
-/// Waits until the deadline; unfinished work goes on without its future.
+/// Waits until the deadline; unfinished work continues after it.
 fn within<T: Send + 'static>(
     inner: &Arc<Inner>,
     request: Request,
@@ -235,7 +235,7 @@ impl BlockDevice for NbdDevice {
         let quick = flag::SEND_WRITE_ZEROES | flag::SEND_FAST_ZERO;
         let reason = match self.inner.agreed.flags & quick == quick {
             _ if length == 0 => None,
-            // In one piece: else some could be zeroed and others not.
+            // One command only: with several, some could succeed and others fail.
             true if length > RANGE_BYTES => Some("it is more than is zeroed at once"),
             true => None,
             false => Some("the server has no fast zeroes"),

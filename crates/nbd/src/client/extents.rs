@@ -4,7 +4,7 @@ use nectary_block::{EXTENTS_MAX, Extent};
 
 use crate::wire::{STATE_HOLE, STATE_ZERO};
 
-/// Collects what servers answer, and asks for the rest.
+/// Collects the answers of a server, and tells which range is still without an answer.
 pub(super) struct ExtentList {
     extents: Vec<Extent>,
     start: u64,
@@ -20,17 +20,17 @@ impl ExtentList {
         ExtentList { extents: Vec::new(), start: offset, position: offset, end: offset + length, block_bytes }
     }
 
-    /// Whether no more can be distinguished.
+    /// Whether the list has no room for more extents.
     pub fn is_full(&self) -> bool {
         self.extents.len() + 2 >= EXTENTS_MAX
     }
 
-    /// The range that the server is still to be asked about, if there is one.
+    /// The range that has no answer yet, if there is one.
     pub fn left(&self) -> Option<(u64, u64)> {
         (self.position < self.end).then_some((self.position, self.end - self.position))
     }
 
-    /// Takes an answer; it may lead beyond the question, or not to its end. A block that is mapped in part is mapped.
+    /// Adds an answer, which may cover more or less than the requested range. A partly mapped block counts as mapped.
     pub fn add(&mut self, extents: &[(u32, u32)]) {
         let whole = STATE_HOLE | STATE_ZERO;
         for &(length, flags) in extents {

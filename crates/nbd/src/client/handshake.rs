@@ -1,9 +1,9 @@
 //! Haggling on the side of the client: a plain state machine, bytes in, actions out.
 //!
-//! Owns: the order of requests to a server, and what to do without when it refuses one. TLS comes first if it is
-//! wanted, and nothing is said before it; then structured replies, `base:allocation`, and the export by `NBD_OPT_GO`
-//! with its size constraints, or by `NBD_OPT_EXPORT_NAME` if the server knows no other way. Promises: lengths are
-//! bounded before they are used; a reply that fits nothing ends the haggling with a reason.
+//! Owns: the order of requests to a server, and how to continue when it refuses one. TLS, if wanted, comes before
+//! everything else; then structured replies, `base:allocation`, and the export by `NBD_OPT_GO` with its size
+//! constraints, or by `NBD_OPT_EXPORT_NAME` if the server supports nothing newer. Promises: lengths are bounded before
+//! they are used; an unexpected reply ends the haggling with a reason.
 
 use serde::Serialize;
 
@@ -18,9 +18,9 @@ use crate::wire::{ALLOCATION_CONTEXT, FIXED_NEWSTYLE, MAGIC, NO_ZEROES, OLD_STYL
 pub(crate) enum Goal {
     /// To read and write.
     Transmit,
-    /// To know about an export.
+    /// To get information about an export.
     Info,
-    /// To know which exports there are.
+    /// To list the exports.
     List,
 }
 
@@ -29,13 +29,14 @@ pub(crate) enum Goal {
 pub(crate) enum Action {
     /// Send these bytes.
     Send(Vec<u8>),
-    /// Make the stream an encrypted one, then call [`Handshake::encrypted`].
+    /// Encrypt the stream, then call [`Handshake::encrypted`].
     StartTls,
-    /// The goal is reached. For [`Goal::Info`], `in_transmission` says that the server waits for requests all the same.
+    /// The goal is reached. `in_transmission` can be true even for [`Goal::Info`]: the server then already waits for
+    /// requests.
     Agreed { agreed: Box<Agreed>, in_transmission: bool },
-    /// These exports there are.
+    /// The list of exports.
     Listed(Vec<Listed>),
-    /// It cannot be reached.
+    /// The goal cannot be reached.
     Fail(ErrorKind, String),
 }
 
@@ -57,7 +58,7 @@ pub(crate) struct Agreed {
 pub struct Listed {
     /// Its name.
     pub name: String,
-    /// What the server says of it.
+    /// The server's text about it.
     pub description: Option<String>,
 }
 
@@ -101,7 +102,7 @@ impl Handshake {
         }
     }
 
-    /// How many bytes are to be read next; 0 when it is over.
+    /// How many bytes to read next; 0 when the haggling is over.
     pub fn wants(&self) -> usize {
         match self.state {
             State::Greeting => 18,
@@ -113,7 +114,7 @@ impl Handshake {
         }
     }
 
-    /// Takes the bytes that were wanted.
+    /// Processes the bytes that [`wants`](Self::wants) requested.
     pub fn take(&mut self, bytes: &[u8]) -> Vec<Action> {
         let mut actions = Vec::new();
         match self.state {
@@ -172,7 +173,7 @@ impl Handshake {
         }
     }
 
-    /// Sends the first option that is of use.
+    /// Sends the first option that the goal needs.
     fn begin(&mut self, actions: &mut Vec<Action>) {
         match self.goal {
             Goal::List => self.send(option::LIST, &[], actions),
@@ -264,7 +265,7 @@ impl Handshake {
 
     fn refused(&mut self, reply: u32, data: &[u8], actions: &mut Vec<Action>) {
         match (self.option, reply) {
-            // Every option, and so the connection.
+            // The server refuses all options without TLS, so the connection fails.
             (_, rep::ERR_TLS_REQD) => {}
             (option::STRUCTURED_REPLY, _) => {
                 return self.send_export(actions);
@@ -290,7 +291,7 @@ impl Handshake {
         actions.push(Action::Fail(kind, message));
     }
 
-    /// Takes size and flags, as they stand in two places.
+    /// Reads size and flags, which two kinds of replies contain.
     fn export_info(&mut self, bytes: &[u8]) -> bool {
         let mut reader = Reader::new(bytes);
         match (reader.u64(), reader.u16()) {
@@ -332,7 +333,7 @@ impl Handshake {
                     _ => false,
                 }
             }
-            // The document wants unknown ones ignored.
+            // The document says to ignore unknown types.
             Some(_) => true,
         };
         if !is_good {

@@ -8,10 +8,10 @@ use crate::error::{Error, ErrorKind};
 use crate::url::Url;
 use crate::wire::flag;
 
-/// What a server says of an export.
+/// A server's description of an export.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ExportInfo {
-    /// The name as the server has it, or as given.
+    /// The server's name for the export, or else the requested one.
     pub name: String,
     /// The server's text about it.
     pub description: Option<String>,
@@ -27,18 +27,18 @@ pub struct ExportInfo {
     pub read_only: bool,
     /// It has the characteristics of a rotating disk.
     pub rotational: bool,
-    /// The abilities, by their names.
+    /// The names of its abilities.
     pub can: Vec<&'static str>,
-    /// The smallest block, in bytes, if the server says it.
+    /// The smallest block, in bytes, if the server states it.
     pub block_bytes_min: Option<u32>,
-    /// The preferred block, in bytes, if the server says it.
+    /// The preferred block, in bytes, if the server states it.
     pub block_bytes_preferred: Option<u32>,
-    /// The most data of one request, in bytes, if the server says it.
+    /// The largest payload of one request, in bytes, if the server states it.
     pub payload_bytes_max: Option<u32>,
 }
 
 impl ExportInfo {
-    /// The words for an export's abilities.
+    /// The names of an export's abilities.
     pub const WORDS: [&'static str; 11] = [
         "write",
         "flush",
@@ -53,7 +53,7 @@ impl ExportInfo {
         "allocation",
     ];
 
-    /// Whether the export has an ability by its word in [`ExportInfo::WORDS`].
+    /// Whether the export has an ability, named as in [`ExportInfo::WORDS`].
     pub fn can(&self, word: &str) -> bool {
         self.can.contains(&word)
     }
@@ -93,7 +93,7 @@ impl ExportInfo {
 
 /// Asks a server about an export.
 ///
-/// *Errors*: [`ErrorKind::Absent`] if nothing listens or there is no such export; else what went wrong.
+/// *Errors*: [`ErrorKind::Absent`] if nothing listens or there is no such export; other kinds as in [`ErrorKind`].
 pub async fn info(url: &Url, options: &ConnectOptions) -> Result<ExportInfo, Error> {
     match open(url, options, Goal::Info).await? {
         Reached::Export(_, agreed) => Ok(ExportInfo::new(url, &agreed)),
@@ -103,7 +103,7 @@ pub async fn info(url: &Url, options: &ConnectOptions) -> Result<ExportInfo, Err
 
 /// Asks a server for its exports; the URL's export does not matter.
 ///
-/// *Errors*: [`ErrorKind::Refused`] if the server does not tell; else as [`info`].
+/// *Errors*: [`ErrorKind::Refused`] if the server does not list its exports; otherwise as for [`info`].
 pub async fn list(url: &Url, options: &ConnectOptions) -> Result<Vec<Listed>, Error> {
     match open(url, options, Goal::List).await? {
         Reached::List(list) => Ok(list),

@@ -1,8 +1,8 @@
 //! The written data that a server may still lose.
 //!
-//! Owns: the count of writes in flight and of writes that no flush has covered. Promises: if a connection is lost
-//! while one of them could be lost with the server, or could still arrive late, all later writes and flushes fail:
-//! another connection may lead to a server that has forgotten them, and a flush there would say that they are safe.
+//! Owns: the count of writes in flight and of writes that no flush has covered. Promises: if a connection is lost while
+//! the server could lose one of these writes, or could still receive it late, all later writes and flushes fail. A new
+//! connection may reach a server that has lost the writes, and a flush there would wrongly report them as safe.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -20,7 +20,7 @@ struct State {
 }
 
 impl Journal {
-    /// Begins a write, a zeroing or a discard. *Errors*: why none are taken any more.
+    /// Begins a write, a zeroing or a discard. *Errors*: why writes are refused.
     pub fn begin(&self, fua: bool) -> Result<Token, String> {
         let mut state = self.lock();
         if let Some(reason) = &state.latched {
@@ -30,7 +30,7 @@ impl Journal {
         Ok(Token { journal: self.clone(), fua, is_done: false })
     }
 
-    /// The writes that a flush beginning now covers. *Errors*: why no flush can promise anything any more.
+    /// The number of writes that a flush beginning now covers. *Errors*: why flushes are refused.
     pub fn begin_flush(&self) -> Result<u64, String> {
         let state = self.lock();
         match &state.latched {
@@ -42,16 +42,16 @@ impl Journal {
     /// A flush has succeeded.
     pub fn flushed(&self, covered: u64) {
         let mut state = self.lock();
-        // Two flushes at a time cover the same writes.
+        // Two concurrent flushes may cover the same writes.
         state.unflushed = state.unflushed.saturating_sub(covered);
     }
 
-    /// Takes no more writes.
+    /// Refuses all writes and flushes from now on.
     pub fn latch(&self, reason: String) {
         self.lock().latched.get_or_insert(reason);
     }
 
-    /// A connection has ended for this reason.
+    /// Notes that a connection has ended for this reason.
     pub fn lost(&self, reason: &str) {
         let mut state = self.lock();
         if state.in_flight > 0 || state.unflushed > 0 {
@@ -64,7 +64,7 @@ impl Journal {
         }
     }
 
-    /// Why no writes are taken, if that is so.
+    /// Why writes are refused, if they are.
     pub fn latched(&self) -> Option<String> {
         self.lock().latched.clone()
     }
@@ -74,7 +74,7 @@ impl Journal {
     }
 }
 
-/// A write under way.
+/// A write in flight.
 pub(super) struct Token {
     journal: Journal,
     fua: bool,
@@ -82,7 +82,7 @@ pub(super) struct Token {
 }
 
 impl Token {
-    /// The server has answered: it has executed it, or has refused it.
+    /// Notes that the server has executed or refused the write.
     pub fn answered(mut self, is_success: bool) {
         self.is_done = true;
         let mut state = self.journal.lock();

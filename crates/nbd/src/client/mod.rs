@@ -1,8 +1,8 @@
 //! The client: exports of any NBD server as devices.
 //!
 //! Owns: connecting and haggling, requests and replies by cookie, several connections, and the SPECs `nbd:`, `nbds:`,
-//! `nbd+unix:` and `nbds+unix:`. Promises: what a server sends is checked before it is believed; a request ends, with
-//! an error at the latest when its connection does.
+//! `nbd+unix:` and `nbds+unix:`. Promises: data from a server is checked before it is used; every request ends: if its
+//! connection ends first, with an error.
 //!
 //! | file | what is in it |
 //! |---|---|
@@ -13,7 +13,7 @@
 //! | `journal` | the writes that a lost connection may have lost |
 //! | `pool` | the connections of a device |
 //! | `device`, `operations`, `extents` | the device |
-//! | `info` | questions without reading |
+//! | `info` | information about exports |
 
 mod connect;
 mod connection;

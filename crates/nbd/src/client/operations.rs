@@ -1,7 +1,6 @@
-//! Operations that take more than one command: flushes with their follow-up, ranges, long reads and writes, allocation.
+//! Operations that can need more than one command: flushes, ranges, long reads and writes, allocation.
 //!
-//! Promises: pieces of an operation that are in flight together are bounded; an operation ends well only when all of
-//! its pieces have.
+//! Promises: the number of pieces in flight is bounded; an operation succeeds only if all of its pieces succeed.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -17,12 +16,12 @@ use crate::wire::{flag, request};
 
 /// Ranges of zeroes and discards are sent in pieces of this size. *Units*: bytes.
 pub(super) const RANGE_BYTES: u64 = 1 << 30;
-/// Zeroes that have to be written are written in pieces of this size. *Units*: bytes.
+/// Zeroes that have to be written as data are written in pieces of this size. *Units*: bytes.
 const ZEROES_BYTES: u64 = 1 << 20;
 /// How many pieces of a long operation are in flight at once.
 const PIECES_IN_FLIGHT: usize = 4;
 
-/// Makes everything survive that was answered before.
+/// Makes all writes durable that were answered before.
 pub(super) async fn flush(inner: &Arc<Inner>, request: &Request) -> Result<(), Error> {
     let covered = inner.journal.begin_flush().map_err(|reason| inner.error(request, ErrorKind::Latched, &reason))?;
     if inner.has(flag::SEND_FLUSH) {
@@ -68,7 +67,7 @@ pub(super) async fn zeroes(inner: &Arc<Inner>, request: &Request) -> Result<(), 
     Ok(())
 }
 
-/// The pieces of an operation that is longer than the server takes at once.
+/// The pieces of an operation, each no longer than the server accepts.
 fn pieces(inner: &Inner, request: &Request) -> impl Iterator<Item = (u64, usize)> + use<> {
     let (offset, length, step) = (request.offset, request.length, inner.payload_bytes_max);
     (0..length).step_by(step as usize).map(move |at| (offset + at, step.min(length - at) as usize))

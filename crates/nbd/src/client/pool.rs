@@ -1,8 +1,8 @@
 //! The connections of a device.
 //!
-//! Owns: which connection a request takes, how one that has ended is made again, and how the end of a command becomes
-//! that of an operation. Promises: one attempt at a time for each connection; a server whose export has changed is
-//! refused.
+//! Owns: which connection a request uses, how an ended connection is replaced, and how the result of a command becomes
+//! the result of an operation. Promises: one attempt to connect at a time per connection; a server whose export has
+//! changed is refused.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -69,19 +69,19 @@ impl Inner {
         self.agreed.flags & flag != 0
     }
 
-    /// Why the first connection that has ended did so.
+    /// The failure of the first connection in the list that has ended.
     pub fn failure(&self) -> Option<Failure> {
         self.slots.iter().find_map(|slot| slot.current().failure().cloned())
     }
 
-    /// A connection that has not ended, if there is one: the one whose turn it is, or else another.
+    /// A connection that has not ended, if there is one; the connections are used in turn.
     fn live(&self) -> Option<Arc<Connection>> {
         let start = self.next.fetch_add(1, Ordering::Relaxed);
         let count = self.slots.len();
         (0..count).map(|step| self.slots[(start + step) % count].current()).find(|found| found.failure().is_none())
     }
 
-    /// A connection that has not ended; ended ones are made again, one attempt at a time.
+    /// A connection that has not ended; ended connections are replaced, one attempt at a time.
     async fn connection(&self) -> Result<Arc<Connection>, Failure> {
         if self.options.is_single_session
             && let Some(failure) = self.failure()
@@ -90,7 +90,7 @@ impl Inner {
         }
         for slot in self.slots.iter().filter(|slot| slot.current().failure().is_some()) {
             let _turn = match self.live() {
-                // Another caller is connecting, and there is another connection.
+                // Another caller is reconnecting this slot, and another connection works.
                 Some(live) => match slot.connecting.try_lock() {
                     Ok(turn) => turn,
                     Err(_) => return Ok(live),
@@ -128,10 +128,10 @@ impl Inner {
         Err(crate::Error::new(crate::ErrorKind::Protocol, self.url.to_string(), message))
     }
 
-    /// Sends a command, at once if that can be.
+    /// Sends a command, immediately if there is room.
     pub fn send(self: &Arc<Inner>, command: Command) -> Sending {
         self.requests.fetch_add(1, Ordering::Relaxed);
-        // A connection that has ended is made again first, even if there are others.
+        // If a connection has ended, it is replaced first, even if others work.
         let is_whole = self.slots.iter().all(|slot| slot.current().failure().is_none());
         if let Some(connection) = self.live().filter(|_| is_whole)
             && let Some(permits) = connection.try_permits(&command)
@@ -150,7 +150,7 @@ impl Inner {
         }))
     }
 
-    /// Whether a write is taken, or why not.
+    /// *Errors*: why writes are refused, if they are.
     pub fn check_writable(&self, request: &Request) -> Result<(), Error> {
         if self.has(flag::READ_ONLY) {
             return Err(self.error(request, ErrorKind::Unsupported, "the export is read-only"));
@@ -165,7 +165,7 @@ impl Inner {
         request.error(kind, || self.spec.clone(), detail.to_owned())
     }
 
-    /// The end of a command as that of an operation.
+    /// Turns the result of a command into the result of an operation.
     pub fn outcome(&self, request: &Request, ended: Ended) -> Result<(Outcome, Vec<Buffer>), Error> {
         match ended {
             Ok((Outcome::Refused(value, message), _)) => {
@@ -183,7 +183,7 @@ fn dropped() -> Failure {
     Failure { kind: ErrorKind::Io, reason: "the connection has ended".into() }
 }
 
-/// A command on its way.
+/// A command that was sent or waits to be sent.
 pub(super) enum Sending {
     Sent(oneshot::Receiver<Ended>),
     Waits(std::pin::Pin<Box<dyn Future<Output = Ended> + Send>>),
@@ -191,7 +191,7 @@ pub(super) enum Sending {
 }
 
 impl Sending {
-    /// Waits for it.
+    /// Waits until the command ends.
     pub async fn end(self) -> Ended {
         match self {
             Sending::Sent(receiver) => receiver.await.unwrap_or_else(|_| Err(dropped())),

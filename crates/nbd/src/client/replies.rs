@@ -1,9 +1,8 @@
-//! Replies on the side of the client: a plain state machine, bytes in, what they mean out.
+//! Replies on the side of the client: a plain state machine, bytes in, their meaning out.
 //!
-//! Owns: which requests wait for what, and every check of what a server sends: a cookie that is in flight, a kind of
-//! reply that was agreed on and fits the request, data inside the request, none of them twice, none missing at the end.
-//! Promises: a length is bounded before it is used. A breach of the rules is an error, after which the connection is of
-//! no use.
+//! Owns: the expected answer of each request, and all checks of replies: the cookie is in flight, the kind of reply was
+//! agreed on and fits the request, and each byte of requested data comes exactly once. Promises: a length is bounded
+//! before it is used. A broken rule is an error, and the connection cannot be used afterwards.
 
 use std::collections::HashMap;
 
@@ -11,14 +10,14 @@ use crate::limits::{ERROR_CHUNK_BYTES_MAX, EXTENTS_MAX, PIECES_MAX};
 use crate::wire::bytes::{Reader, message};
 use crate::wire::{CHUNK_MAGIC, SIMPLE_REPLY_MAGIC, reply};
 
-/// The possible answers to a request.
+/// The answer that a request expects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Expected {
     /// Data of a range.
     Data { offset: u64, length: u32 },
     /// Extents.
     Status,
-    /// Success alone.
+    /// Only success or an error.
     Nothing,
 }
 
@@ -32,15 +31,15 @@ pub(crate) enum Outcome {
     Refused(u32, String),
 }
 
-/// The consequences of the bytes.
+/// What to do after some bytes were processed.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// More bytes are wanted.
+    /// Read more bytes.
     More,
-    /// The next `length` bytes are data, from `at` on in what was requested; [`Replies::data_taken`] goes on after
-    /// them.
+    /// The next `length` bytes are data for the requested range from `at` on; call [`Replies::data_taken`] after
+    /// reading them.
     Data { cookie: u64, at: u32, length: u32 },
-    /// These requested bytes are zeroes; [`Replies::data_taken`] goes on.
+    /// These requested bytes are zeroes; call [`Replies::data_taken`] after writing them.
     Hole { cookie: u64, at: u32, length: u32 },
     /// A request has ended.
     Done(u64, Outcome),
@@ -70,7 +69,7 @@ struct Chunk {
 
 struct Pending {
     expected: Expected,
-    /// Ranges of the request that have come, sorted and joined.
+    /// Ranges of the request that have arrived, sorted and joined.
     pieces: Vec<(u32, u32)>,
     status: Option<Vec<(u32, u32)>>,
     error: Option<(u32, String)>,
@@ -90,12 +89,12 @@ impl Replies {
         Replies { is_structured, allocation, pending: HashMap::new(), state: State::Magic, chunk: Chunk::default() }
     }
 
-    /// A request is on its way; its cookie is not in flight yet.
+    /// Notes that a request is being sent. Its cookie must not be in flight.
     pub fn expect(&mut self, cookie: u64, expected: Expected) {
         self.pending.insert(cookie, Pending { expected, pieces: Vec::new(), status: None, error: None });
     }
 
-    /// How many bytes are to be read next.
+    /// How many bytes to read next.
     pub fn wants(&self) -> usize {
         match self.state {
             State::Magic => 4,
@@ -108,12 +107,12 @@ impl Replies {
         }
     }
 
-    /// Whether no reply has begun.
+    /// Whether the last reply is complete and no other has begun.
     pub fn is_between(&self) -> bool {
         matches!(self.state, State::Magic)
     }
 
-    /// Takes the bytes that were wanted. *Errors*: the rule that the server broke.
+    /// Processes the bytes that [`wants`](Self::wants) requested. *Errors*: the rule that the server broke.
     pub fn take(&mut self, bytes: &[u8]) -> Result<Step, String> {
         let mut reader = Reader::new(bytes);
         match self.state {
@@ -161,7 +160,7 @@ impl Replies {
         }
     }
 
-    /// The data of the last step were read, or their zeroes written.
+    /// Notes that the data of the last step were read, or the zeroes written.
     pub fn data_taken(&mut self) -> Result<Step, String> {
         self.end_of_chunk()
     }
@@ -217,7 +216,7 @@ impl Replies {
         self.pending.get_mut(&cookie).ok_or_else(unknown)
     }
 
-    /// Notes that a range has come; returns its position in the request.
+    /// Notes that a range has arrived; returns its position in the request.
     fn piece(&mut self, offset: u64, length: u32) -> Result<u32, String> {
         let pending = self.known(self.chunk.cookie)?;
         let Expected::Data { offset: first, length: whole } = pending.expected else { return Err(short()) };

@@ -1,6 +1,6 @@
-//! From a request on the wire to what is done, or to the error that answers it; without I/O.
+//! From a request on the wire to a checked command, or to the error that answers the request; without I/O.
 //!
-//! Owns: every check of a request, with the error value that the document wants for it.
+//! Owns: every check of a request, with the error value that the document requires.
 
 use super::handshake::Agreed;
 use crate::limits::PAYLOAD_BYTES_MAX;
@@ -26,7 +26,7 @@ pub(crate) enum Command {
         length: u32,
         fua: bool,
     },
-    /// With `quick` only if it takes less time than writing.
+    /// With `quick`: only if zeroing takes less time than writing.
     Zero {
         offset: u64,
         length: u32,
@@ -58,7 +58,7 @@ impl Refusal {
     }
 }
 
-/// Checks a request; `NBD_CMD_DISC` is no matter of this.
+/// Checks a request; the caller handles `NBD_CMD_DISC`.
 pub(crate) fn check(header: &Header, agreed: &Agreed) -> Result<Command, Refusal> {
     let Header { flags, command, offset, length, .. } = *header;
     let name = request::name(command);
@@ -119,19 +119,20 @@ pub(crate) fn check(header: &Header, agreed: &Agreed) -> Result<Command, Refusal
     }
 }
 
-/// A range in whole blocks around some bytes.
+/// The range of whole blocks that contains some bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Frame {
     /// The offset of its first block.
     pub start: u64,
     /// Its length, whole blocks.
     pub length: usize,
-    /// The start of the bytes in it.
+    /// Where the bytes start in the frame.
     pub shift: usize,
 }
 
 impl Frame {
-    /// The frame of `length` bytes at `offset`; it stays in a device whose size is a multiple of the block.
+    /// The frame of `length` bytes at `offset`. It does not pass the end of the device, whose size is a multiple of the
+    /// block.
     pub fn of(offset: u64, length: u32, block_bytes: u32) -> Frame {
         let block = u64::from(block_bytes);
         let start = offset - offset % block;
@@ -139,7 +140,7 @@ impl Frame {
         Frame { start, length: (end - start) as usize, shift: (offset - start) as usize }
     }
 
-    /// Whether the bytes are whole blocks.
+    /// Whether the bytes fill the frame.
     pub fn is_whole(&self, length: u32) -> bool {
         self.shift == 0 && self.length == length as usize
     }

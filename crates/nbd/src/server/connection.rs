@@ -1,9 +1,9 @@
-//! One connection of a server: haggle, read requests, execute them side by side, reply.
+//! One connection of a server: haggle, read requests, execute them concurrently, reply.
 //!
 //! Owns: the order of steps, the bounds on what is in flight, and how a connection ends. One task reads requests and
-//! begins them, one writes replies; a request that does not end at once has its own task. Promises: a request that
-//! was begun is never cut off, as it may hold a lock on a range while the device still works on it; so a connection has
-//! ended only when all of its requests have.
+//! begins them, one writes replies; a request that does not end at once has its own task. Promises: a request that was
+//! begun is never cancelled, because it may hold a range lock while the device works on it. A connection therefore ends
+//! only after all of its requests.
 
 use std::future::Future;
 use std::io;
@@ -34,7 +34,7 @@ const READ_BYTES: usize = 128 << 10;
 /// How many replies are written at once.
 const BATCH_MAX: usize = 64;
 
-/// Serves a client to its end. *Errors*: why it ended, if the client or the network is at fault.
+/// Serves a client until the connection ends. *Errors*: why it ended, if the client or the network is at fault.
 pub(super) async fn converse(stream: Transport, shared: &Arc<Shared>) -> Result<(), String> {
     let agreed = tokio::select! {
         () = shared.stop.requested() => return Ok(()),
@@ -45,7 +45,7 @@ pub(super) async fn converse(stream: Transport, shared: &Arc<Shared>) -> Result<
     transmit(stream, agreed, shared).await
 }
 
-/// Haggles; nothing if the client only wanted to look.
+/// Haggles; returns `None` if the client leaves without requesting an export.
 async fn haggle(mut stream: Transport, shared: &Arc<Shared>) -> Result<Option<(Transport, Agreed)>, String> {
     let mut machine = Handshake::new(shared.exports.clone(), shared.options.tls.is_some());
     let failed = |error: io::Error| format!("the connection failed in the handshake: {error}");
@@ -55,7 +55,7 @@ async fn haggle(mut stream: Transport, shared: &Arc<Shared>) -> Result<Option<(T
     let mut has_spoken = false;
     loop {
         bytes.resize(machine.wants(), 0);
-        // Not buffered: what follows STARTTLS belongs to TLS, and must not have been read before.
+        // Not buffered: the bytes after STARTTLS belong to TLS and must not be read here.
         match read_all(&mut stream, &mut bytes).await {
             Err(_) if !has_spoken => return Ok(None),
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
@@ -98,7 +98,7 @@ struct Permits {
     _server: OwnedSemaphorePermit,
 }
 
-/// A reply on its way out.
+/// A reply that waits to be written.
 struct Reply {
     head: Vec<u8>,
     buffers: Vec<Buffer>,
@@ -186,10 +186,10 @@ struct Reading<'a> {
 }
 
 impl Reading<'_> {
-    /// The next request; none if the client has ended the connection.
+    /// The next request; `None` if the client has ended the connection.
     async fn next(&mut self) -> Result<Option<Request>, String> {
         let failed = |error: io::Error| format!("the connection failed: {error}");
-        // A client may be silent for as long as it wants between requests.
+        // A client may be silent for any time between requests.
         if self.reader.fill_buf().await.map_err(failed)?.is_empty() {
             return Ok(None);
         }
@@ -246,7 +246,7 @@ impl Reading<'_> {
         })
     }
 
-    /// Reads the data of a write that is refused.
+    /// Skips the data of a write that is refused.
     async fn skip(&mut self, mut left: usize) -> io::Result<()> {
         let mut waste = [0; 4096];
         while left > 0 {
@@ -301,7 +301,7 @@ async fn transmit(stream: Transport, agreed: Agreed, shared: &Arc<Shared>) -> Re
     let written = tokio::select! {
         biased;
         written = &mut writing => written.unwrap_or_else(|error| Err(error.to_string())),
-        // A client that is gone or stands still takes no answers: nobody waits for it.
+        // The client may be gone or stuck, so the remaining replies are dropped.
         () = agreed.export.ended().requested() => {
             writing.abort();
             let _ = writing.await;
@@ -311,7 +311,7 @@ async fn transmit(stream: Transport, agreed: Agreed, shared: &Arc<Shared>) -> Re
     ended.and(written)
 }
 
-/// Begins a request; what the device has done at once is answered at once.
+/// Begins a request; if the device completes it immediately, it is answered without a task.
 async fn begin(
     request: Request,
     executor: &Arc<Executor>,
@@ -334,7 +334,7 @@ async fn begin(
         let (executor, replies) = (executor.clone(), replies.clone());
         Box::pin(async move {
             let answer = executor.run(command, payload).await;
-            // If nobody writes replies any more the connection has ended.
+            // If the writer of replies has ended, the connection has ended too.
             let _ = replies.send(Reply::new(header.cookie, is_structured, Some(command), answer, permits));
         })
     };
@@ -343,7 +343,7 @@ async fn begin(
     }
 }
 
-/// Writes replies until nobody makes any; tells the reading side if that fails.
+/// Writes replies until all senders are gone; informs the reading side of a failure.
 async fn write_replies(
     mut writer: WriteHalf,
     mut queue: UnboundedReceiver<Reply>,

@@ -1,8 +1,8 @@
-//! Doing what a request wants on the device.
+//! The execution of a request on the device.
 //!
-//! Owns: buffers, requests that are not whole blocks, and which device operations a command is made of. A partial block
-//! is read, changed and written under an exclusive lock of its blocks; whole blocks are written under a shared one.
-//! Promises: a command that ends well has done all of it, FUA included; memory is bounded by the length.
+//! Owns: buffers, requests that are not whole blocks, and the device operations of each command. A partial block is
+//! read, changed and written under an exclusive lock of its blocks; whole blocks are written under a shared one.
+//! Promises: a command that succeeds has done all of its work, including FUA; its memory is bounded by its length.
 
 use std::sync::atomic::Ordering;
 
@@ -14,12 +14,12 @@ use crate::planted::{Bug, planted};
 use crate::wire::errno;
 use crate::wire::{STATE_HOLE, STATE_ZERO};
 
-/// Data are read and written in buffers of this size: such buffers are kept for the next request. *Units*: bytes.
+/// Data are read and written in buffers of this size, which are recycled for later requests. *Units*: bytes.
 const PIECE_BYTES: usize = 64 << 10;
-/// Zeroes that must not be holes, and hints to cache, are done in pieces of this size. *Units*: bytes.
+/// Zeroes that must not be holes, and hints to cache, are executed in pieces of this size. *Units*: bytes.
 const STEP_BYTES: usize = 1 << 20;
 
-/// What answers a request.
+/// The answer to a request.
 pub(crate) enum Answer {
     Done,
     /// Bytes `shift..shift + length` of the buffers, one after another.
@@ -32,7 +32,7 @@ pub(crate) enum Answer {
     Status(Vec<(u32, u32)>),
 }
 
-/// The data of a write, on their way from the wire to the device.
+/// The data of a write, between the wire and the device.
 pub(crate) struct Payload {
     buffers: Vec<Buffer>,
     frame: Frame,
@@ -45,7 +45,7 @@ impl Payload {
         let frame = Frame::of(offset, length, block_bytes);
         let buffers = match frame.is_whole(length) {
             true => pieces(frame.length),
-            // In one piece: its ends are read first.
+            // One buffer: the partial blocks at its ends are read into it first.
             false => vec![Buffer::recycled(frame.length)],
         };
         Payload { buffers, frame, length: length as usize }
@@ -63,7 +63,7 @@ impl Payload {
     }
 }
 
-/// Whether an error says that zeroes cannot be had quickly, which is no failure.
+/// Whether an error says that zeroing would not be quick; that is not a failure.
 fn is_slow(command: Command, error: &Error) -> bool {
     matches!(command, Command::Zero { quick: true, .. }) && error.kind == ErrorKind::Unsupported
 }
@@ -83,7 +83,7 @@ pub(crate) struct Executor {
 }
 
 impl Executor {
-    /// Executes the command; `payload` is there for a write.
+    /// Executes the command; a write has a `payload`.
     pub async fn run(&self, command: Command, payload: Option<Payload>) -> Result<Answer, Refusal> {
         let counters = &self.export.counters;
         let done = self.try_run(command, payload).await;
@@ -111,7 +111,7 @@ impl Executor {
         match (command, payload) {
             (Command::Read { offset, length }, _) => self.read(offset, length).await,
             (Command::Write { length, fua, .. }, Some(payload)) => self.write(length, fua, payload).await,
-            // A write has its data.
+            // Never happens: every write has a payload.
             (Command::Write { .. }, None) => Ok(Answer::Done),
             (Command::Flush, _) => self.flush().await,
             (Command::Trim { offset, length, fua }, _) => self.trim(offset, length, fua).await,
@@ -147,7 +147,7 @@ impl Executor {
         Ok(Answer::Done)
     }
 
-    /// Reads the parts of the first and last block beside the data.
+    /// Reads the parts of the first and last block that the data do not cover.
     async fn fill_edges(&self, length: u32, frame: Frame, buffer: &mut Buffer) -> Result<(), Error> {
         let block = self.block_bytes() as usize;
         let end = frame.shift + length as usize;
@@ -176,7 +176,7 @@ impl Executor {
         Ok(Answer::Done)
     }
 
-    /// Discards the whole blocks that lie in the range.
+    /// Discards the blocks that are entirely in the range.
     async fn trim(&self, offset: u64, length: u32, fua: bool) -> Result<Answer, Error> {
         let block = u64::from(self.block_bytes());
         let (start, end) = (offset.next_multiple_of(block), (offset + u64::from(length)) / block * block);
@@ -196,7 +196,7 @@ impl Executor {
             (offset.next_multiple_of(block), end / block * block)
         };
         if whole_start >= whole_end {
-            // Inside one block, or over one border of two.
+            // No whole block: the range is inside one block, or in parts of two.
             if quick && length > 0 {
                 let detail = "part of a block is written as data";
                 let device = self.export.device();
@@ -256,7 +256,7 @@ impl Executor {
         Ok(Answer::Done)
     }
 
-    /// Reads the range, so that caches below have it.
+    /// Reads the range into the caches of the devices below.
     async fn cache(&self, offset: u64, length: u32) -> Result<Answer, Error> {
         let frame = Frame::of(offset, length, self.block_bytes());
         let mut position = frame.start;

@@ -17,7 +17,7 @@ use crate::wire::bytes::text;
 use crate::wire::flag;
 use crate::wire::request;
 
-/// The smallest block that is said to be preferred, in bytes.
+/// The smallest preferred block that an export announces, in bytes.
 const PREFERRED_BYTES_MIN: u32 = 4096;
 
 /// A device under a name.
@@ -34,7 +34,7 @@ pub struct Export {
 impl Export {
     /// Describes an export.
     ///
-    /// *Errors*: [`ErrorKind::Invalid`] if the name is longer than 4096 bytes or has a NUL in it.
+    /// *Errors*: [`ErrorKind::Invalid`] if the name or description is longer than 4096 bytes or contains a NUL.
     pub fn new(name: &str, description: &str, device: SharedDevice, read_only: bool) -> Result<Export, Error> {
         for part in [name, description] {
             if text(part.as_bytes()).is_err() {
@@ -47,8 +47,8 @@ impl Export {
         Ok(Export { name, description, device, read_only, ended: Shutdown::new(), ranges, counters })
     }
 
-    /// It, with connections that end when `ended` is requested: requests that were begun are finished, all others and
-    /// answers that the client has not taken are dropped.
+    /// Makes its connections end when `ended` is requested. Requests that were begun are finished; all others, and
+    /// replies that the client has not received, are dropped.
     pub fn ending(self, ended: Shutdown) -> Export {
         Export { ended, ..self }
     }
@@ -58,7 +58,7 @@ impl Export {
         &self.ended
     }
 
-    /// The name that clients give.
+    /// The name by which clients request it.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -78,7 +78,7 @@ impl Export {
         self.read_only
     }
 
-    /// What has passed.
+    /// The traffic so far.
     pub fn figures(&self) -> ExportFigures {
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let [reads, writes, flushes, trims, zeroes, others] = &self.counters.requests;
@@ -116,24 +116,24 @@ impl Export {
     }
 }
 
-/// Why there is no export for a name; the text is for the client's user.
+/// Why a name has no export; the text is for the client's user.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Missing {
-    /// There is none of this name.
+    /// No export has this name.
     Unknown(String),
-    /// There is one, or could be, but not for this client now.
+    /// The export exists or could be made, but this client does not get it now.
     Refused(String),
 }
 
 /// Exports that come and go while the server runs.
 pub trait ExportSource: Send + Sync + 'static {
-    /// The export of a name that a client gives; it may be made for this call.
+    /// The export of a name that a client requests; this call may create it.
     ///
-    /// It is called for each option that names an export, more than once on a connection: the same name has to give the
-    /// same export for as long as somebody holds it. A connection holds its export until its last request has ended.
+    /// It is called for each option that names an export, more than once on a connection: as long as an export is held,
+    /// its name must return the same export. A connection holds its export until its last request has ended.
     fn find(&self, name: &str) -> Result<Arc<Export>, Missing>;
 
-    /// Names and descriptions for a client that asks for a list.
+    /// Names and descriptions for a client that requests a list.
     fn list(&self) -> Vec<(String, String)>;
 }
 
@@ -147,7 +147,7 @@ pub struct Exports {
 impl Exports {
     /// Makes the table.
     ///
-    /// *Errors*: [`ErrorKind::Invalid`] if two have one name, or there are more than [`EXPORTS_MAX`].
+    /// *Errors*: [`ErrorKind::Invalid`] if two exports have the same name, or there are more than [`EXPORTS_MAX`].
     pub fn new(exports: Vec<Export>) -> Result<Exports, Error> {
         if exports.len() > EXPORTS_MAX {
             let message = format!("{} exports, at most {EXPORTS_MAX} are served", exports.len());
@@ -164,17 +164,17 @@ impl Exports {
         Ok(Exports { list, source: None })
     }
 
-    /// Exports that `source` gives. When the server stops, their devices are not flushed.
+    /// Exports from `source`. Their devices are not flushed when the server stops.
     pub fn of(source: Arc<dyn ExportSource>) -> Exports {
         Exports { list: Vec::new(), source: Some(source) }
     }
 
-    /// All that do not come from a source, in the order of the command line.
+    /// The exports that are not from a source, in the order of the command line.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<Export>> {
         self.list.iter()
     }
 
-    /// The export of a name; the empty name means the only one, if there is only one.
+    /// The export of a name. The empty name means the only export, if there is only one.
     pub(crate) fn find(&self, name: &str) -> Result<Arc<Export>, Missing> {
         if let Some(source) = &self.source {
             return source.find(name);
@@ -187,7 +187,7 @@ impl Exports {
         found.cloned().ok_or_else(|| Missing::Unknown("there is no export of this name".to_owned()))
     }
 
-    /// Names and descriptions, for a client that asks for them.
+    /// Names and descriptions, for a client that requests a list.
     pub(crate) fn listed(&self) -> Vec<(String, String)> {
         match &self.source {
             Some(source) => source.list(),
@@ -209,13 +209,13 @@ pub struct ExportFigures {
     pub trims: u64,
     /// Writes of zeroes.
     pub zeroes: u64,
-    /// Questions about allocation, and hints.
+    /// Requests for allocation, and hints.
     pub others: u64,
-    /// Bytes that were read, in bytes.
+    /// Bytes read.
     pub read_bytes: u64,
-    /// Bytes that were written, in bytes; zeroes do not count.
+    /// Bytes written, without zeroes.
     pub written_bytes: u64,
-    /// Requests that were refused as wrong.
+    /// Requests that were refused as invalid.
     pub refused: u64,
     /// Requests that the device failed.
     pub failed: u64,

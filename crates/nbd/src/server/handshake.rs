@@ -1,8 +1,8 @@
 //! Haggling on the side of the server: a plain state machine, bytes in, actions out.
 //!
-//! Owns: which option is answered how, and what client and server have agreed on at its end. Promises: every option
-//! gets an answer (unknown ones `NBD_REP_ERR_UNSUP`, too long ones `NBD_REP_ERR_TOO_BIG`) unless the document wants the
-//! connection to end; STARTTLS forgets everything that was agreed before it. If TLS is configured it is required before
+//! Owns: the answer to each option, and the features that client and server agree on. Promises: every option gets an
+//! answer (unknown ones `NBD_REP_ERR_UNSUP`, too long ones `NBD_REP_ERR_TOO_BIG`) unless the document requires the
+//! connection to end; STARTTLS resets everything that was agreed before it. If TLS is configured it is required before
 //! anything else (the document's FORCEDTLS), otherwise it is refused by policy (NOTLS).
 //!
 //! | state | wants | then |
@@ -23,14 +23,14 @@ use crate::wire::{ALLOCATION_CONTEXT, FIXED_NEWSTYLE, MAGIC, NO_ZEROES, OPTION_M
 /// The number of the one metadata context.
 pub(crate) const ALLOCATION_ID: u32 = 1;
 
-/// How many skipped bytes are taken at once.
+/// How many bytes are skipped at once.
 const SKIP_BYTES: usize = 4096;
 
 /// The next action.
 pub(crate) enum Action {
     /// Send these bytes.
     Send(Vec<u8>),
-    /// Make the stream an encrypted one, then call [`Handshake::encrypted`].
+    /// Encrypt the stream, then call [`Handshake::encrypted`].
     StartTls,
     /// Serve requests.
     Begin(Agreed),
@@ -93,7 +93,7 @@ impl Handshake {
         out
     }
 
-    /// How many bytes are to be read next; 0 when it is over.
+    /// How many bytes to read next; 0 when the haggling is over.
     pub fn wants(&self) -> usize {
         match self.state {
             State::Flags => 4,
@@ -104,7 +104,7 @@ impl Handshake {
         }
     }
 
-    /// Takes the bytes that were wanted.
+    /// Processes the bytes that [`wants`](Self::wants) requested.
     pub fn take(&mut self, bytes: &[u8]) -> Vec<Action> {
         let mut actions = Vec::new();
         match self.state {
@@ -131,7 +131,7 @@ impl Handshake {
         actions
     }
 
-    /// The stream is encrypted from now on; nothing that was agreed before counts.
+    /// Notes that the stream is encrypted; everything that was agreed before is reset.
     pub fn encrypted(&mut self) {
         self.is_encrypted = true;
         self.is_structured = false;
@@ -282,7 +282,7 @@ impl Handshake {
     fn contexts(&mut self, option: u32, data: &[u8], actions: &mut Vec<Action>) {
         let is_set = option == option::SET_META_CONTEXT;
         if is_set {
-            // Also if it fails.
+            // A failed choice resets the earlier one too.
             self.context = None;
         }
         if !self.is_structured {
@@ -321,7 +321,7 @@ fn refuse(option: u32, reply: u32, message: &str) -> Action {
     Action::Send(option::encode_reply(option, reply, message.as_bytes()))
 }
 
-/// The answer for an export that the client does not get.
+/// The answer if the client does not get the export.
 fn absent(option: u32, missing: &Missing) -> Action {
     match missing {
         Missing::Unknown(why) => refuse(option, rep::ERR_UNKNOWN, why),

@@ -1,7 +1,7 @@
 //! The addresses of a server: TCP addresses and Unix sockets.
 //!
 //! Owns: the form `tcp:ADDR` or `unix:PATH`, the socket file (mode 0600, a stale one replaced, removed at the end), and
-//! what counts as beyond this machine. Promises: a live process's socket is never taken over.
+//! which addresses other machines can reach. Promises: the socket of a live process is never replaced.
 
 use std::fs;
 use std::io;
@@ -57,7 +57,7 @@ impl std::fmt::Display for Listen {
 }
 
 impl Listen {
-    /// Refuses an address that others than this machine can reach.
+    /// Refuses an address that other machines can reach.
     pub(super) fn check_private(&self) -> Result<(), Error> {
         match self {
             Listen::Tcp(address) if !address.ip().is_loopback() => Err(Error::new(
@@ -70,7 +70,7 @@ impl Listen {
         }
     }
 
-    /// The URL of an export here.
+    /// The URL of an export at this address.
     pub fn url(&self, export: &str, tls: bool) -> Url {
         let address = match self {
             Listen::Tcp(address) => Address::Tcp(address.ip().to_string(), address.port()),
@@ -111,7 +111,7 @@ impl Listener {
             Listen::Unix(path) => {
                 remove_stale(path).map_err(failed)?;
                 let socket = bind_unix(path).map_err(failed)?;
-                // Absolute, as the URL is read by programs that run elsewhere.
+                // Absolute, because programs with another working directory use the URL.
                 let address = Listen::Unix(std::path::absolute(path).map_err(failed)?);
                 Ok(Listener { address, socket: Socketed::Unix(socket) })
             }
@@ -122,7 +122,7 @@ impl Listener {
         &self.address
     }
 
-    /// The next client, and a name for it.
+    /// The next client, and its name for messages.
     pub async fn accept(&self) -> io::Result<(Accepted, String)> {
         match &self.socket {
             Socketed::Tcp(socket) => {
@@ -140,7 +140,7 @@ impl Listener {
     }
 }
 
-/// A client in the runtime that accepted it.
+/// An accepted client, in the runtime of the listener.
 pub(super) enum Accepted {
     Tcp(TcpStream),
     Unix(UnixStream),
@@ -155,7 +155,7 @@ impl Accepted {
         }
     }
 
-    /// Takes it out of this runtime, on its way to another one.
+    /// Detaches it from this runtime, to move it to another one.
     pub fn leave(self) -> io::Result<Moved> {
         Ok(match self {
             Accepted::Tcp(stream) => Moved::Tcp(stream.into_std()?),
@@ -164,7 +164,7 @@ impl Accepted {
     }
 }
 
-/// A client that no runtime has.
+/// A client that belongs to no runtime.
 pub(super) enum Moved {
     Tcp(std::net::TcpStream),
     Unix(BlockingStream),
@@ -192,7 +192,7 @@ fn bind_tcp(address: SocketAddr) -> io::Result<std::net::TcpListener> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
     socket.set_reuse_address(true)?;
     if address.is_ipv6() {
-        // `[::]` means every address, also of IPv4.
+        // `[::]` means every address, including those of IPv4.
         socket.set_only_v6(false)?;
     }
     socket.bind(&address.into())?;
@@ -201,7 +201,7 @@ fn bind_tcp(address: SocketAddr) -> io::Result<std::net::TcpListener> {
     Ok(socket.into())
 }
 
-/// Removes a socket on which nobody listens; anything else stays.
+/// Removes a socket if nobody listens on it; fails for any other file.
 fn remove_stale(path: &Path) -> io::Result<()> {
     let Ok(metadata) = fs::symlink_metadata(path) else { return Ok(()) };
     if !metadata.file_type().is_socket() {
@@ -214,7 +214,7 @@ fn remove_stale(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Binds, restricts, and only then listens: until then a connection is refused.
+/// Binds, sets the mode, and listens only afterwards: connections before that are refused.
 fn bind_unix(path: &Path) -> io::Result<UnixListener> {
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
     socket.bind(&SockAddr::unix(path)?)?;

@@ -1,8 +1,8 @@
 //! The server: devices as exports for any NBD client.
 //!
-//! Owns: listeners, connections and their limits, and the order of the end. Promises: operations completed on one
-//! connection are covered by a flush on any other; a client that is wrong, slow or gone costs bounded memory and ends
-//! only its own connection; when [`Server::stop`] returns all requests have ended and the devices are flushed.
+//! Owns: listeners, connections and their limits, and the order of steps when the server stops. Promises: operations
+//! completed on one connection are covered by a flush on any other; a faulty, slow or lost client uses bounded memory
+//! and ends only its own connection; when [`Server::stop`] returns all requests have ended and the devices are flushed.
 //!
 //! | file | what is in it |
 //! |---|---|
@@ -12,7 +12,7 @@
 //! | `execute` | the execution of a request on the device |
 //! | `ranges` | locks for parts of blocks |
 //! | `connection` | one connection: reading, executing, replying |
-//! | `listen` | where the server listens |
+//! | `listen` | the addresses of the server |
 //! | `threads` | threads that share the connections |
 
 mod command;
@@ -50,20 +50,20 @@ pub use listen::Listen;
 /// How long the server waits after it could not accept a connection, for example without free descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// How a server serves; callers change what they want of the default.
+/// How a server serves; callers start from the default and change single fields.
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct ServerOptions {
-    /// How many clients are served at once; further ones are turned away.
+    /// How many clients are served at once; the server disconnects further ones.
     pub connections_max: usize,
     /// How many bytes of requests may be in flight on all connections together; at least 64 MiB.
     pub bytes_max: usize,
-    /// The certificate; with one every connection must be encrypted.
+    /// The certificate; if there is one, every connection must be encrypted.
     pub tls: Option<ServerTls>,
-    /// Listens beyond this machine without TLS.
+    /// Allows addresses that other machines can reach, without TLS.
     pub insecure: bool,
-    /// How many threads of the server's own share the connections of each address; with 0 they are all served in the
-    /// runtime that starts the server, as devices need that belong to it. At most [`THREADS_MAX`].
+    /// How many own threads share the connections of each address, not more than [`THREADS_MAX`]. With 0, the runtime
+    /// that starts the server serves all connections; devices that belong to this runtime need that.
     pub threads: usize,
 }
 
@@ -88,13 +88,13 @@ pub struct ServerFigures {
     pub accepted: u64,
     /// Connections that were turned away because there were too many.
     pub turned_away: u64,
-    /// Connections that ended for a fault of the client or of the network.
+    /// Connections that ended because of the client or the network.
     pub broken: u64,
-    /// The reason of the last of those.
+    /// Why the last broken connection ended.
     pub last_reason: Option<String>,
 }
 
-/// What all connections share.
+/// The state that all connections share.
 struct Shared {
     exports: Arc<Exports>,
     options: ServerOptions,
@@ -134,10 +134,10 @@ pub struct Server {
 }
 
 impl Server {
-    /// Listens, and serves what comes, in the tokio runtime that calls it.
+    /// Listens and serves clients, in the tokio runtime of the caller.
     ///
-    /// *Errors*: an address that is in use or cannot be listened on; one beyond this machine without TLS, unless
-    /// [`ServerOptions::insecure`].
+    /// *Errors*: an address is in use or cannot be bound; or other machines can reach an address and there is no TLS,
+    /// unless [`ServerOptions::insecure`] is set.
     pub fn start(listen: &[Listen], exports: Exports, options: ServerOptions) -> Result<Server, Error> {
         if options.tls.is_none() && !options.insecure {
             listen.iter().try_for_each(Listen::check_private)?;
@@ -166,7 +166,7 @@ impl Server {
         Ok(Server { shared, addresses, tasks })
     }
 
-    /// The address it listens on; a port of 0 has been replaced by the real one.
+    /// The addresses of the server, with the real port where 0 was requested.
     pub fn addresses(&self) -> &[Listen] {
         &self.addresses
     }
@@ -181,13 +181,13 @@ impl Server {
         self.addresses.iter().flat_map(urls).collect()
     }
 
-    /// A view of the server's figures that lives as long as the caller wants.
+    /// A function that returns the server's figures, also after the server has stopped.
     pub fn reader(&self) -> impl Fn() -> (ServerFigures, Vec<Arc<Export>>) + Send + Sync + Clone + use<> {
         let shared = self.shared.clone();
         move || (shared.figures(), shared.exports.iter().cloned().collect())
     }
 
-    /// Accepts nothing more, lets requests in flight end, closes all connections, and flushes the devices.
+    /// Stops accepting clients, waits for requests in flight, closes all connections, and flushes the devices.
     ///
     /// *Errors*: the first flush that failed. Connections that take longer than [`STOP_TIME_MAX`] are abandoned.
     pub async fn stop(mut self) -> Result<(), nectary_block::Error> {
@@ -212,7 +212,7 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.shared.stop.request();
-        // Requests in flight hold locks until the device has ended them: they are not cut off here.
+        // Requests in flight hold locks until the device has completed them, so they are not cancelled here.
         std::mem::take(&mut self.tasks).detach_all();
     }
 }
@@ -271,7 +271,7 @@ async fn accept(listener: Listener, threads: Option<Threads>, shared: Arc<Shared
             },
         }
     }
-    // The file of a Unix socket goes while it still listens.
+    // The file of a Unix socket is removed before the socket is closed.
     drop(listener);
     while connections.join_next().await.is_some() {}
     if let Some(threads) = threads {
@@ -294,7 +294,7 @@ async fn serve(stream: Transport, peer: String, shared: &Arc<Shared>) {
     }
 }
 
-/// Counts a connection that has ended for a fault of the client or of the network, and says why.
+/// Counts and logs a connection that has ended because of the client or the network.
 fn break_off(peer: &str, reason: &str, shared: &Shared) {
     static BROKEN: Throttle = Throttle::every(Duration::from_secs(1));
     shared.broken.fetch_add(1, Ordering::Relaxed);

@@ -1,11 +1,11 @@
 //! Locks on ranges of an export.
 //!
-//! Owns: the order between writes that change part of a block and all other writes of that block. The former read the
-//! block, change it and write it back, so nothing else may write there meanwhile: they lock exclusively. Whole blocks
-//! are written under a shared lock, which keeps out the former alone. Promises: no request is overtaken by a later one
-//! for the same blocks; a dropped wait gives up its place.
+//! Owns: the order between writes that change part of a block and all other writes of that block. A partial write reads
+//! the block, changes it and writes it back. No other write may change the block at the same time, so a partial write
+//! locks exclusively. Whole blocks are written under a shared lock, which excludes only partial writes. Promises:
+//! conflicting requests for the same blocks get their locks in order; a dropped wait leaves the queue.
 //!
-//! *Cost*: a mutex and a walk over what is held, which the limits on requests in flight bound.
+//! *Cost*: a mutex and a walk over the held locks, whose number the limits on requests in flight bound.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -43,7 +43,7 @@ impl Claim {
 }
 
 impl State {
-    /// Lets all waiters go on that no holder and no earlier waiter blocks.
+    /// Grants the lock to each waiter that conflicts with no holder and no earlier waiter.
     fn grant(&mut self) {
         let mut index = 0;
         while index < self.waiting.len() {
@@ -56,14 +56,14 @@ impl State {
             }
             let Some((claim, granted)) = self.waiting.remove(index) else { return };
             self.held.push(claim);
-            // If nobody waits any more, the dropped wait has already been or will be released.
+            // If the receiver was dropped, its guard has released or will release the claim.
             let _ = granted.send(());
         }
     }
 }
 
 impl RangeLocks {
-    /// Locks `start..end`, and waits for it if that is needed.
+    /// Locks `start..end`; the returned future waits if necessary.
     pub fn lock(&self, start: u64, end: u64, exclusive: bool) -> Lock {
         let mut state = self.lock_state();
         state.next += 1;
@@ -97,7 +97,7 @@ impl Future for Lock {
     type Output = Guard;
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Guard> {
         if let Some(granted) = &mut self.granted {
-            // The sender is dropped only after it has granted.
+            // The sender is dropped only after the lock is granted.
             if Pin::new(granted).poll(context).is_pending() {
                 return Poll::Pending;
             }
@@ -110,7 +110,7 @@ impl Future for Lock {
     }
 }
 
-/// A held lock, or a place in the queue; it ends when this is dropped.
+/// A held lock, or a place in the queue; released when dropped.
 pub(crate) struct Guard {
     locks: RangeLocks,
     id: u64,
@@ -147,7 +147,7 @@ mod tests {
         let held = (is_ready(&mut first).unwrap(), is_ready(&mut second).unwrap());
         let mut part = Box::pin(locks.lock(4096, 8192, true));
         assert!(is_ready(&mut part).is_none());
-        // It comes after the part that waits, and wants the same block.
+        // It is behind the waiting partial write and needs the same block.
         let mut late = Box::pin(locks.lock(0, 8192, false));
         let mut elsewhere = Box::pin(locks.lock(8192, 12288, true));
         assert!(is_ready(&mut late).is_none() && is_ready(&mut elsewhere).is_some());
@@ -167,7 +167,7 @@ mod tests {
         let mut third = Box::pin(locks.lock(0, 10, true));
         assert!(is_ready(&mut second).is_none() && is_ready(&mut third).is_none());
         drop(held);
-        // Granted, and dropped before it was noticed.
+        // The lock was granted, and is dropped before it was polled.
         drop(second);
         assert!(is_ready(&mut third).is_some());
         let state = locks.lock_state();

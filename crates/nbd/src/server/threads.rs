@@ -1,9 +1,9 @@
 //! Threads that serve connections, each with a runtime of one thread.
 //!
 //! Owns: which thread gets a connection (the one with the fewest), and the end of the threads. A connection stays on
-//! its thread: what reads its requests and what writes its replies wake each other without another processor. Promises:
-//! when [`Threads::end`] returns, all connections have ended and all threads are gone. Leaves to others: accepting, and
-//! what a connection does.
+//! its thread: the tasks that read requests and write replies wake each other without using another processor.
+//! Promises: when [`Threads::end`] returns, all connections have ended and all threads are gone. Leaves to others:
+//! accepting clients, and serving a connection.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -20,19 +20,19 @@ use crate::limits::CONNECTIONS_MAX;
 /// Some threads.
 pub(super) struct Threads {
     list: Vec<Thread>,
-    /// Ends when each thread has dropped its sender.
+    /// Closed when every thread has dropped its sender.
     ended: mpsc::Receiver<()>,
 }
 
 struct Thread {
     connections: mpsc::Sender<(Moved, String)>,
-    /// Connections that it has.
+    /// The number of its connections.
     count: Arc<AtomicUsize>,
     handle: JoinHandle<()>,
 }
 
 impl Threads {
-    /// Starts `count` threads. *Errors*: there are no more threads.
+    /// Starts `count` threads. *Errors*: the system refuses a thread.
     pub fn start(count: usize, shared: &Arc<Shared>) -> Result<Threads, Error> {
         let failed = |error: std::io::Error| Error::from_io(&error, "the server", "cannot start a thread");
         let (running, ended) = mpsc::channel(1);
@@ -52,7 +52,7 @@ impl Threads {
         Ok(Threads { list, ended })
     }
 
-    /// Gives a connection to the thread with the fewest; waits if that has too many to begin with.
+    /// Gives a connection to the thread with the fewest connections; waits if the queue of that thread is full.
     pub async fn serve(&self, stream: Moved, peer: String) {
         let Some(thread) = self.list.iter().min_by_key(|thread| thread.count.load(Ordering::Relaxed)) else { return };
         thread.count.fetch_add(1, Ordering::Relaxed);
@@ -60,11 +60,11 @@ impl Threads {
         let _ = thread.connections.send((stream, peer)).await;
     }
 
-    /// Waits for the last connection of each, and for the threads.
+    /// Waits for all connections, and then for the threads.
     pub async fn end(mut self) {
         let handles: Vec<_> = self.list.drain(..).map(|thread| thread.handle).collect();
         while self.ended.recv().await.is_some() {}
-        // They have nothing left to do.
+        // All connections have ended, so the threads end soon.
         for handle in handles {
             let _ = handle.join();
         }

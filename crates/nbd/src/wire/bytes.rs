@@ -1,6 +1,6 @@
 //! Reading numbers and strings from received bytes.
 //!
-//! Promises: missing bytes are `None`, never a panic, and nothing is allocated for them.
+//! Promises: missing bytes give `None`, never a panic or an allocation.
 
 use super::STRING_BYTES_MAX;
 
@@ -71,14 +71,14 @@ pub(crate) fn text(bytes: &[u8]) -> Result<&str, StringError> {
     std::str::from_utf8(bytes).ok().filter(|text| !text.contains('\0')).ok_or(StringError::NotText)
 }
 
-/// A text of the other side, made safe for people.
+/// A text of the other side, without control characters.
 pub(crate) fn message(bytes: &[u8]) -> String {
     let bytes = &bytes[..bytes.len().min(STRING_BYTES_MAX)];
     let text = String::from_utf8_lossy(bytes);
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
-/// As much of a text as a message may have.
+/// A text, cut to the longest string that the document allows.
 pub(crate) fn clipped(text: &str) -> &str {
     let mut end = text.len().min(STRING_BYTES_MAX);
     while !text.is_char_boundary(end) {

@@ -1,4 +1,4 @@
-//! The error values of replies, and which failure of a device is which.
+//! The error values of replies, and their mapping to the failures of a device.
 
 use nectary_block::{Error, ErrorKind};
 
@@ -15,15 +15,15 @@ pub(crate) const ESHUTDOWN: u32 = 108;
 pub(crate) fn of_device(error: &Error) -> u32 {
     match error.kind {
         ErrorKind::Full => ENOSPC,
-        // ENOTSUP is kept for fast zeroes.
+        // ENOTSUP is reserved for fast zeroes.
         ErrorKind::Invalid | ErrorKind::Unsupported => EINVAL,
-        // Somebody else has it.
+        // Another process uses the device.
         ErrorKind::Busy => EPERM,
         ErrorKind::Absent | ErrorKind::TimedOut | ErrorKind::Io | ErrorKind::Latched => EIO,
     }
 }
 
-/// The kind of a server's error value; unknown ones count as EINVAL, as the document wants it.
+/// The kind of a server's error value; unknown ones count as EINVAL, as the document requires.
 pub(crate) fn to_kind(value: u32) -> ErrorKind {
     match value {
         ENOSPC => ErrorKind::Full,

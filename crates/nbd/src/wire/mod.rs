@@ -1,7 +1,7 @@
-//! The bytes of the protocol: numbers, headers, options and replies, as the NBD protocol document fixes them.
+//! The bytes of the protocol: numbers, headers, options and replies, as the NBD protocol document defines them.
 //!
-//! Owns: encoding and decoding, big-endian, without I/O. Promises: no length from outside is used before it is compared
-//! with the bytes that are there. Leaves to others: the answers (`server`), the requests (`client`).
+//! Owns: encoding and decoding, big-endian, without I/O. Promises: no received length is used before it is compared
+//! with the bytes that were received. Leaves to others: the answers (`server`) and the requests (`client`).
 
 pub(crate) mod bytes;
 pub(crate) mod errno;
@@ -9,11 +9,11 @@ pub(crate) mod option;
 pub(crate) mod reply;
 pub(crate) mod request;
 
-/// The first eight bytes of a server.
+/// The first eight bytes that a server sends.
 pub(crate) const MAGIC: u64 = 0x4e42_444d_4147_4943;
-/// The text after the greeting if options can be negotiated; it also begins each option.
+/// The next eight bytes if options can be negotiated; they also begin each option.
 pub(crate) const OPTION_MAGIC: u64 = 0x4948_4156_454f_5054;
-/// The bytes that follow instead in a server of the old style.
+/// The next eight bytes from a server of the old style.
 pub(crate) const OLD_STYLE_MAGIC: u64 = 0x0000_4202_8186_1253;
 /// Begins a reply to an option.
 pub(crate) const OPTION_REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
@@ -56,9 +56,9 @@ pub(crate) mod command_flag {
     pub const FAST_ZERO: u16 = 1 << 4;
 }
 
-/// The one metadata context that is spoken.
+/// The only supported metadata context.
 pub(crate) const ALLOCATION_CONTEXT: &str = "base:allocation";
-/// In `base:allocation`: nothing is allocated there.
+/// In `base:allocation`: the extent is not allocated.
 pub(crate) const STATE_HOLE: u32 = 1;
-/// In `base:allocation`: it reads as zeroes.
+/// In `base:allocation`: the extent reads as zeroes.
 pub(crate) const STATE_ZERO: u32 = 2;

@@ -1,11 +1,11 @@
 //! Options and their replies.
 //!
-//! Owns: the numbers, the headers, and the data of the options that have some. Leaves to others: the haggling.
+//! Owns: the numbers, the headers, and the data of options. Leaves to others: the haggling.
 
 use super::bytes::{Reader, StringError};
 use super::{OPTION_MAGIC, OPTION_REPLY_MAGIC};
 
-/// The most information requests or queries that one option may have.
+/// The largest number of information requests or queries in one option.
 pub(crate) const LIST_MAX: usize = 1024;
 
 /// The header of an option, in bytes.
@@ -123,9 +123,9 @@ pub(crate) fn reply_header(bytes: &[u8]) -> Option<(u32, u32, u32)> {
 /// Why the data of an option is not understood.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DataError {
-    /// Lengths that lead out of the data, or bytes after its end.
+    /// A length passes the end of the data, or bytes are left over.
     Malformed,
-    /// A string that is none.
+    /// A string is not valid text.
     NotText,
     /// A string or a list is longer than the limit.
     TooBig,

@@ -15,7 +15,7 @@ pub(crate) const NONE: u16 = 0;
 pub(crate) const OFFSET_DATA: u16 = 1;
 pub(crate) const OFFSET_HOLE: u16 = 2;
 pub(crate) const BLOCK_STATUS: u16 = 5;
-/// Types with this bit are errors.
+/// Chunk types with this bit are errors.
 pub(crate) const IS_ERROR: u16 = 1 << 15;
 pub(crate) const ERROR: u16 = IS_ERROR | 1;
 

@@ -15,7 +15,7 @@ pub(crate) const CACHE: u16 = 5;
 pub(crate) const WRITE_ZEROES: u16 = 6;
 pub(crate) const BLOCK_STATUS: u16 = 7;
 
-/// A request as it stands on the wire; nothing in it is checked.
+/// A request as on the wire, unchecked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Header {
     pub flags: u16,
@@ -26,7 +26,7 @@ pub(crate) struct Header {
 }
 
 impl Header {
-    /// Reads a header; returns the magic that was found if it is wrong.
+    /// Reads a header. *Errors*: the wrong magic that was found.
     pub fn decode(bytes: &[u8; BYTES]) -> Result<Header, u32> {
         let mut reader = Reader::new(bytes);
         let mut next = || {
@@ -46,7 +46,7 @@ impl Header {
         }
     }
 
-    /// Writes it.
+    /// Encodes the header.
     pub fn encode(&self) -> [u8; BYTES] {
         let mut out = [0; BYTES];
         out[..4].copy_from_slice(&REQUEST_MAGIC.to_be_bytes());

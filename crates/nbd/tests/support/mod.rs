@@ -11,7 +11,7 @@ use nectary_nbd::{ConnectOptions, Export, Exports, Listen, NbdDevice, Server, Se
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 
-/// Every wait of a test ends by then.
+/// The longest wait of a test.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A server with one export called "disk".
@@ -25,7 +25,7 @@ pub fn serve(device: SharedDevice, read_only: bool) -> Served {
     serve_with(device, read_only, ServerOptions::default())
 }
 
-/// Serves a device from so many threads of the server's own.
+/// Serves a device from `threads` own threads of the server.
 pub fn serve_from_threads(device: SharedDevice, threads: usize) -> Served {
     let mut options = ServerOptions::default();
     options.threads = threads;
@@ -53,7 +53,7 @@ impl Served {
         Arc::new(NbdDevice::connect(&self.url(connections), ConnectOptions::default()).await.unwrap())
     }
 
-    /// A client in the haggling, its flags sent.
+    /// A client that has sent its flags and can haggle.
     pub async fn raw(&self) -> Raw {
         let mut stream = UnixStream::connect(&self.socket).await.unwrap();
         let mut greeting = [0; 18];
@@ -71,7 +71,7 @@ impl Served {
     }
 }
 
-/// A client that sends any bytes that a test wants.
+/// A client that can send any bytes.
 pub struct Raw {
     pub stream: UnixStream,
     is_structured: bool,
@@ -97,7 +97,7 @@ impl Raw {
         self.bytes(bytes).await.iter().fold(0, |number, &byte| (number << 8) | u64::from(byte))
     }
 
-    /// Whether the server has ended the connection, after all that it still sent.
+    /// Whether the server ends the connection; bytes that it sends before are ignored.
     pub async fn is_closed(&mut self) -> bool {
         let mut rest = Vec::new();
         tokio::time::timeout(PATIENCE, self.stream.read_to_end(&mut rest)).await.is_ok()
@@ -121,14 +121,14 @@ impl Raw {
         (reply, self.bytes(length).await)
     }
 
-    /// Chooses structured replies.
+    /// Negotiates structured replies.
     pub async fn structured(&mut self) {
         self.option(8, &[]).await;
         assert_eq!(self.option_reply(8).await.0, 1);
         self.is_structured = true;
     }
 
-    /// Chooses the export; gives size and flags.
+    /// Selects the export; returns its size and flags.
     pub async fn go(&mut self) -> (u64, u16) {
         self.option(7, &named("disk", &0u16.to_be_bytes())).await;
         let (reply, data) = self.option_reply(7).await;
@@ -149,7 +149,7 @@ impl Raw {
         self.stream.write_all(&bytes).await.unwrap();
     }
 
-    /// Reads one reply; `length` is that of the data if it is a read that went well with simple replies.
+    /// Reads one reply; `length` is the length of the data if the reply is a simple one to a successful read.
     pub async fn reply(&mut self, length: usize) -> Reply {
         let magic = self.number(4).await;
         if magic == 0x6744_6698 {
@@ -179,7 +179,7 @@ impl Raw {
     }
 }
 
-/// The name of an export as options have it, and what follows.
+/// The name of an export as encoded in options, then `rest`.
 pub fn named(name: &str, rest: &[u8]) -> Vec<u8> {
     [&(name.len() as u32).to_be_bytes()[..], name.as_bytes(), rest].concat()
 }

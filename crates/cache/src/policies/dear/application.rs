@@ -1,28 +1,28 @@
 //! The application manager: one stream's blocks, its detector, and which of its blocks it gives up.
 //!
 //! Owns: the stream's recency order, its LFU order and the active replacement. Promises: offers the block that the
-//! active replacement names. Leaves to others: which application is asked, and the blocks themselves.
+//! active replacement chooses. Leaves to others: which application must offer a block, and the blocks themselves.
 //!
 //! # LFU without a heap
-//! Resident blocks are filed by frequency, one timeline each. A hit only raises the count in the block; the block stays
-//! filed under what it had. Counts only grow, so a block is never filed above its frequency, and the lowest filing
-//! bounds all frequencies from below. When a victim is wanted, the newest block of the lowest timeline is looked at: if
-//! its filing is still its frequency, it is a least frequently used block; otherwise it is filed again and the next one
-//! is looked at. A hit pays for each refiling, so LFU is O(1) amortised and costs a hit nothing, which matters while
-//! another replacement is active.
+//! Resident blocks are filed by frequency, one timeline per frequency. A hit only raises the count in the block; the
+//! block stays filed under its old frequency. Counts only grow, so a block is never filed above its frequency, and no
+//! frequency is below the lowest filing. To find a victim, the newest block of the lowest timeline is checked. If it is
+//! still filed under its frequency, it is a least frequently used block; otherwise it is filed again and the next block
+//! is checked. Each refiling corresponds to a hit, so LFU is O(1) amortised. A hit itself has no cost, which matters
+//! while another replacement is active.
 //!
-//! Nor does an eviction by another replacement take a block out of its timeline: the ghost stays filed, and is dropped
-//! when the search for a victim finds it, unless it has come back by then.
+//! An eviction by another replacement does not remove the block from its timeline either: the ghost stays filed. The
+//! search for a victim drops it, unless the block is resident again by then.
 //!
-//! Among equals the one filed last leaves: it has proved least, and so a part of a loop stays if LFU is asked to
-//! replace a loop. Frequencies above `RANK_MAX` are filed as `RANK_MAX`.
+//! Among blocks of equal frequency, the one filed last is evicted. It has the shortest history; and if LFU has to
+//! replace a loop, a part of the loop stays resident. Frequencies above `RANK_MAX` are filed as `RANK_MAX`.
 
 use super::blocks::{Blocks, RANK, RECENCY, State, UNFILED};
 use crate::Stream;
 use crate::detect::{Detector, Verdict};
 use crate::structures::timeline::Timeline;
 
-/// Frequencies above this are filed as this.
+/// The highest rank; higher frequencies are filed under it.
 const RANK_MAX: u16 = 1023;
 /// The number of filings by which a block is prefetched ahead.
 const AHEAD: usize = 8;
@@ -31,7 +31,7 @@ const RANK_WORDS: usize = (RANK_MAX as usize + 1) / 64;
 /// How an application chooses among its blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Replacement {
-    /// Least recently used; what an application starts with.
+    /// Least recently used; the initial replacement.
     Lru,
     /// Most recently used.
     Mru,
@@ -42,7 +42,7 @@ pub(super) enum Replacement {
 }
 
 impl Replacement {
-    /// The replacement that suits a verdict; no verdict changes nothing.
+    /// The replacement for a verdict; without a verdict the replacement stays.
     pub(super) fn after(self, verdict: Verdict) -> Replacement {
         match verdict {
             Verdict::None => self,
@@ -70,9 +70,9 @@ pub(super) struct Application {
     pub(super) stream: Stream,
     pub(super) detector: Detector,
     pub(super) replacement: Replacement,
-    /// The system's time of its last reference.
+    /// The time of its last reference, in references of all streams.
     pub(super) last: u64,
-    /// How many of its hits are not yet counted.
+    /// The number of its hits that are not counted yet.
     pub(super) uncounted: u32,
     /// Its resident blocks with their weights.
     pub(super) recency: Timeline,
@@ -97,20 +97,20 @@ impl Application {
         }
     }
 
-    /// Hands the manager with all its blocks to another stream, which starts without a verdict.
+    /// Gives the manager and all its blocks to another stream, which starts without a verdict.
     pub(super) fn hand_over(&mut self, stream: Stream) {
         self.stream = stream;
         self.replacement = Replacement::Lru;
         self.detector.begin_anew();
     }
 
-    /// Takes in a resident block, already counted in its history, as the most recent.
+    /// Adds a resident block as the most recent; its history already includes this reference.
     pub(super) fn admit(&mut self, blocks: &mut Blocks, at: usize, weight: u64) {
         blocks.put_newest::<RECENCY>(&mut self.recency, at, weight);
         self.keep_filed(blocks, at);
     }
 
-    /// Lets go of a resident block that becomes a ghost. *Returns* its weight.
+    /// Removes a resident block that becomes a ghost. *Returns* its weight.
     pub(super) fn evict(&mut self, blocks: &mut Blocks, at: usize) -> u64 {
         if self.replacement == Replacement::Lfu {
             self.unfile(blocks, at);
@@ -118,7 +118,7 @@ impl Application {
         blocks.take::<RECENCY>(&mut self.recency, at)
     }
 
-    /// Lets go of a resident block for good. *Returns* its weight.
+    /// Removes a resident block that is forgotten. *Returns* its weight.
     pub(super) fn dismiss(&mut self, blocks: &mut Blocks, at: usize) -> u64 {
         self.unfile(blocks, at);
         blocks.take::<RECENCY>(&mut self.recency, at)
@@ -141,7 +141,7 @@ impl Application {
         }
     }
 
-    /// The block that the active replacement gives up next; `None` if there are no blocks.
+    /// The next victim of the active replacement; `None` if there are no blocks.
     pub(super) fn offer(&mut self, blocks: &mut Blocks) -> Option<usize> {
         let position = match self.replacement {
             Replacement::Lru => {
@@ -204,7 +204,7 @@ impl Application {
         self.occupied[position / 64] |= 1 << (position % 64);
     }
 
-    /// Takes a block out of the LFU order, if it is there.
+    /// Removes a block from the LFU order, if it is there.
     pub(super) fn unfile(&mut self, blocks: &mut Blocks, at: usize) {
         let rank = blocks.get(at).rank();
         if rank == UNFILED {

@@ -4,29 +4,28 @@
 //!
 //! | order | timelines | of | what it tells |
 //! |---|---|---|---|
-//! | `RECENCY` | one an application | resident blocks | last reference within the application |
-//! | `RANK` | one a frequency of an application | resident blocks and some ghosts | the application's LFU order |
-//! | `PLACE` | one | resident blocks | the application that the system asks for the next victim |
+//! | `RECENCY` | one per application | resident blocks | last reference within the application |
+//! | `RANK` | one per frequency and application | resident blocks and some ghosts | the application's LFU order |
+//! | `PLACE` | one | resident blocks | which application must offer the next victim |
 //!
-//! Promises: a block is at the position that it knows, also when a timeline closes its gaps. Leaves to others: which
-//! timeline of an order a block is in.
+//! Promises: the positions stored in a block are correct, also after a timeline closes its gaps. Leaves to others: the
+//! choice of the timeline for a block.
 //!
-//! All that is known of a block is in its record in the table, half a line of a processor's cache, so a hit waits for
-//! memory once. A record moves when others come and go: its place in the table holds until a block is inserted or
-//! forgotten.
+//! All state of a block is in its record in the table, half a cache line, so a hit waits for memory once. Records move
+//! when others are inserted or removed, so a place in the table is valid only until a block is inserted or forgotten.
 //!
-//! Cost: 32 bytes a place of the table, at least four places for three blocks and at most eight.
+//! Cost: 32 bytes per place of the table, and 4/3 to 8/3 places per block.
 
 use crate::detect::History;
 use crate::structures::table::{Record, Table, hash};
 use crate::structures::timeline::{Owner, Timeline};
 
-/// No more blocks are known, so that no timeline comes to its limit.
+/// The limit on known blocks, so that no timeline reaches its own limit.
 const BLOCKS_MAX: usize = 1 << 28;
 
 /// Within an application: the last reference.
 pub(super) const RECENCY: usize = 0;
-/// Within a frequency of an application: when it came to that frequency.
+/// Within a frequency of an application: when the block reached that frequency.
 pub(super) const RANK: usize = 1;
 /// Among all resident blocks: the place in the system's order.
 pub(super) const PLACE: usize = 2;
@@ -34,13 +33,13 @@ pub(super) const PLACE: usize = 2;
 /// Whether a block is in the cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum State {
-    /// There is no block.
+    /// The place in the table is free.
     Vacant,
     /// In the cache.
     Resident,
     /// Not in the cache, but remembered.
     Ghost,
-    /// Neither; on its way in or out.
+    /// Neither; it is being inserted or removed.
     Absent,
 }
 
@@ -51,13 +50,13 @@ pub(super) struct Block {
     pub(super) id: u64,
     /// The last reference and the frequency in the owner's time.
     pub(super) history: History,
-    /// Its position in the owner's recency while it is resident; the number of its eviction while it is a ghost.
+    /// For a resident block, its position in the owner's recency; for a ghost, the number of its eviction.
     recency: u32,
     /// Its position in the timeline of its rank.
     filing: u32,
     /// Its position in the system's order.
     place: u32,
-    /// The application that referred to it last.
+    /// The application that referenced it last.
     pub(super) owner: u16,
     /// The frequency under which it is filed in the owner's LFU order, or [`UNFILED`]; the true frequency may be
     /// higher. The state is above [`RANK_BITS`].
@@ -102,7 +101,7 @@ impl Block {
         }
     }
 
-    /// Says whether it is in the cache.
+    /// Sets whether it is in the cache.
     #[inline]
     pub(super) fn set_state(&mut self, state: State) {
         self.rank_and_state = self.rank() | (state as u16) << RANK_BITS;
@@ -120,13 +119,13 @@ impl Block {
         self.rank_and_state = self.rank_and_state & !UNFILED | rank;
     }
 
-    /// The number of its eviction; of a ghost.
+    /// The number of its eviction; only for ghosts.
     #[inline]
     pub(super) fn eviction(&self) -> u32 {
         self.recency
     }
 
-    /// Makes it the ghost of the eviction of this number.
+    /// Makes it a ghost with this eviction number.
     #[inline]
     pub(super) fn set_ghost(&mut self, eviction: u32) {
         self.set_state(State::Ghost);
@@ -150,7 +149,7 @@ pub(super) struct Blocks {
 }
 
 impl Blocks {
-    /// No blocks; nothing is allocated before the first.
+    /// An empty table; nothing is allocated before the first block.
     pub(super) fn new() -> Blocks {
         Blocks { table: Table::new() }
     }
@@ -161,25 +160,25 @@ impl Blocks {
         self.table.find(hash(id), |block| block.id == id)
     }
 
-    /// Asks for the memory that a search for `id` needs.
+    /// Prefetches the memory that a search for `id` needs.
     #[inline]
     pub(super) fn prepare(&self, id: u64) {
         self.table.prepare(hash(id));
     }
 
-    /// Asks for the memory that [`Blocks::forget`] needs for `id`.
+    /// Prefetches the memory that [`Blocks::forget`] needs for `id`.
     #[inline]
     pub(super) fn prepare_forgetting(&self, id: u64) {
         self.table.prepare_removal(hash(id));
     }
 
-    /// The block at a place that was found.
+    /// The block at an occupied place.
     #[inline]
     pub(super) fn get(&self, at: usize) -> &Block {
         self.table.get(at)
     }
 
-    /// The block at a place that was found; its id must stay.
+    /// The block at an occupied place; the caller must not change its id.
     #[inline]
     pub(super) fn get_mut(&mut self, at: usize) -> &mut Block {
         self.table.get_mut(at)
@@ -204,7 +203,7 @@ impl Blocks {
         self.table.remove(at);
     }
 
-    /// The present place of a block that was at a place when there were `count` blocks, none having come since.
+    /// The current place of a block that was at `at` when there were `count` blocks, if no block was inserted since.
     #[inline]
     pub(super) fn find_again(&self, id: u64, at: usize, count: usize) -> Option<usize> {
         if self.table.count() == count { Some(at) } else { self.find(id) }
@@ -216,7 +215,7 @@ impl Blocks {
         self.table.count()
     }
 
-    /// Puts a block, which is in no timeline of this order, at the newest end of one.
+    /// Puts a block, which is in no timeline of this order, at the newest end of `timeline`.
     #[inline]
     pub(super) fn put_newest<const ORDER: usize>(&mut self, timeline: &mut Timeline, at: usize, weight: u64) {
         self.make_room::<ORDER>(timeline);
@@ -224,20 +223,20 @@ impl Blocks {
         *block.position::<ORDER>() = timeline.put_newest(block.id, weight);
     }
 
-    /// Puts a block, which is in no timeline of this order, at the oldest end of one.
+    /// Puts a block, which is in no timeline of this order, at the oldest end of `timeline`.
     pub(super) fn put_oldest<const ORDER: usize>(&mut self, timeline: &mut Timeline, at: usize, weight: u64) {
         self.make_room::<ORDER>(timeline);
         let block = self.table.get_mut(at);
         *block.position::<ORDER>() = timeline.put_oldest(block.id, weight);
     }
 
-    /// Takes a block out of the timeline in which it is. *Returns* the weight with which it was put.
+    /// Removes a block from its timeline. *Returns* the weight that it has there.
     #[inline]
     pub(super) fn take<const ORDER: usize>(&mut self, timeline: &mut Timeline, at: usize) -> u64 {
         timeline.take(*self.table.get_mut(at).position::<ORDER>())
     }
 
-    /// Moves a block to the newest end of the timeline in which it is.
+    /// Moves a block to the newest end of its timeline.
     #[inline]
     pub(super) fn refresh<const ORDER: usize>(&mut self, timeline: &mut Timeline, at: usize) {
         if !timeline.is_newest(*self.table.get_mut(at).position::<ORDER>()) {
@@ -246,7 +245,7 @@ impl Blocks {
         }
     }
 
-    /// Puts `stays` if `leaves` is, two blocks of `timeline`; the other is taken out.
+    /// Moves `stays` to the position of `leaves`, and removes `leaves`; both are in `timeline`.
     pub(super) fn take_place<const ORDER: usize>(&mut self, timeline: &mut Timeline, stays: usize, leaves: usize) {
         let position = *self.table.get_mut(leaves).position::<ORDER>();
         self.take::<ORDER>(timeline, stays);
@@ -263,7 +262,7 @@ impl Blocks {
     }
 }
 
-/// The blocks by their position in one order.
+/// The blocks as the owner of positions in one order.
 struct In<'a, const ORDER: usize>(&'a mut Blocks);
 
 impl<const ORDER: usize> Owner for In<'_, ORDER> {

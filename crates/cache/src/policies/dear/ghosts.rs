@@ -1,20 +1,20 @@
-//! The remembered evicted blocks: those of the last this many evictions.
+//! The evicted blocks that are remembered: those of the last evictions.
 //!
-//! Owns: the row of evictions, oldest first, and which of them keep a block. Promises: a block whose eviction is in the
-//! row is remembered until it comes back; an eviction that is not in the row keeps no block. Leaves to others: the
-//! blocks, and unlinking those forgotten.
+//! Owns: the row of evictions, oldest first, and a bit per eviction that tells whether its block is still remembered.
+//! Promises: a block is remembered until its eviction leaves the row or the block is referenced again. Leaves to
+//! others: the blocks, and unlinking forgotten ones.
 //!
-//! A row and not a chain, as a ghost that comes back then costs no more than its bit: its eviction stays in the row,
-//! and is passed over there without a look at the block. The record of a block to be forgotten is prefetched some
-//! evictions before.
+//! A row is cheaper than a linked list: when a ghost is referenced again, only its bit is cleared. Its eviction stays
+//! in the row and is skipped later without reading the block. The record of a block to be forgotten is prefetched some
+//! evictions ahead.
 
 use std::collections::VecDeque;
 
 use super::blocks::{Blocks, State};
 
-/// The number of evictions by which a block that is to be forgotten is prefetched ahead.
+/// How many evictions ahead a block to be forgotten is prefetched.
 const AHEAD: usize = 16;
-/// Words of the fewest bits.
+/// The smallest number of words of bits.
 const WORDS_MIN: usize = 1;
 
 /// The row of evictions.
@@ -22,7 +22,8 @@ const WORDS_MIN: usize = 1;
 pub(super) struct Ghosts {
     /// The block of each eviction.
     row: VecDeque<u64>,
-    /// A bit for each eviction in the row, by its number: whether it keeps its block. A power of two of words, or none.
+    /// One bit per eviction in the row, by its number: whether its block is still a ghost. The number of words is a
+    /// power of two, or 0.
     keeping: Vec<u64>,
     /// The number of the last eviction.
     number: u32,
@@ -63,8 +64,8 @@ impl Ghosts {
         self.count -= 1;
     }
 
-    /// A block to be forgotten, no ghost any more, if the row is longer than `evictions`; to be asked until there is
-    /// none.
+    /// If the row is longer than `evictions`, removes the oldest ghost and returns it; the caller forgets the block.
+    /// Called until it returns `None`.
     pub(super) fn outdated(&mut self, blocks: &mut Blocks, evictions: usize) -> Option<usize> {
         while self.row.len() > evictions {
             let oldest = self.oldest();
@@ -123,7 +124,7 @@ impl Ghosts {
 mod tests {
     use super::*;
 
-    /// Evicts `ids` one after the other, with `evictions` remembered; what is forgotten.
+    /// Evicts `ids` in order, with `evictions` remembered. *Returns* the forgotten ids.
     fn evict(ghosts: &mut Ghosts, blocks: &mut Blocks, ids: impl Iterator<Item = u64>, evictions: usize) -> Vec<u64> {
         let mut forgotten = Vec::new();
         for id in ids {
@@ -147,7 +148,7 @@ mod tests {
                 ghosts.recall(&mut blocks, at);
             }
             assert_eq!(ghosts.count(), 666);
-            // Blocks that came back are evicted again, and remembered by that.
+            // Recalled blocks are evicted again, and remembered with their new eviction.
             let again = (0..1000).filter(|id| id % 3 == 0);
             let mut forgotten = evict(&mut ghosts, &mut blocks, again, 1000);
             forgotten.extend(evict(&mut ghosts, &mut blocks, 1000..2000, 1000));

@@ -1,10 +1,10 @@
-//! DEAR: detects for each application how it refers to its blocks, and replaces them accordingly.
+//! DEAR: detects how each application references its blocks, and replaces them accordingly.
 //!
 //! # Idea
-//! No one replacement suits all programs: LRU ruins a loop that is a little larger than the cache, MRU ruins everything
-//! else. But a program's references show within a few hundred what it is. DEAR (detection based adaptive replacement)
-//! watches each application (a [`Stream`]) through a [`Detector`], described there, and lets every application replace
-//! its own blocks as its last verdict suggests.
+//! No single replacement suits all programs: LRU is very bad for a loop slightly larger than the cache, MRU for
+//! everything else. But a few hundred references reveal a program's pattern. DEAR (detection based adaptive
+//! replacement) observes each application (a [`Stream`]) with a [`Detector`]. Each application replaces its own blocks
+//! according to its last verdict.
 //!
 //! | verdict | replacement |
 //! |---|---|
@@ -12,57 +12,57 @@
 //! | looping | MRU |
 //! | clustered | LRU |
 //! | probabilistic | LFU |
-//! | none | as before; LRU before the first verdict |
+//! | none | unchanged; LRU before the first verdict |
 //!
 //! # Two parts
-//! The *application manager* (`application.rs`), one a stream, orders its blocks and offers one on demand. The *system
-//! manager* (`system.rs`) allocates: an application that was found sequential gives first; else the owner of the
-//! globally least recent block is asked, and may offer another of its blocks. The block that was spared then takes the
-//! *place* of the one that left in the global order, as in LRU-SP: so an application that spares its oldest blocks is
-//! not asked again and again because of them, and cannot pay with the blocks of others either.
+//! The *application manager* (`application.rs`), one per stream, orders its blocks and offers one on demand. The
+//! *system manager* (`system.rs`) chooses the application: first a sequential one; otherwise the owner of the globally
+//! least recent block, which may offer another of its blocks. The spared block then takes the *place* of the evicted
+//! block in the global order, as in LRU-SP. So an application that spares its oldest blocks is not chosen repeatedly
+//! because of them, and it gains nothing at the expense of others.
 //!
-//! The victim is chosen before the reference that needs it is counted; a verdict holds from the next reference on.
+//! The victim is chosen before the current reference is counted; a verdict applies from the next reference on.
 //!
 //! # What is remembered
-//! The attributes of a block outlive its stay in the cache: without them no loop larger than the cache would be found.
+//! The attributes of a block are kept after its eviction; otherwise no loop larger than the cache could be detected.
 //! The blocks of the last evictions are remembered as *ghosts* (`ghosts.rs`): as many as there are resident blocks, and
-//! at least `ghosts_min`. A loop longer than all that looks sequential, and is replaced by MRU all the same. A block
-//! referenced by another stream than before becomes that stream's; it is known there, but has no distances in its time.
+//! at least `ghosts_min`. A longer loop looks sequential; its replacement is MRU in both cases. When another stream
+//! references a block, the block moves to that stream: its frequency is kept, but its distances are not, because each
+//! stream has its own time.
 //!
-//! At most `streams_max` applications are distinguished; the next takes over the manager, with its blocks, of the one
-//! whose last reference is the oldest.
+//! At most `streams_max` applications are distinguished; a further one takes over the manager and the blocks of the
+//! application that has been idle longest.
 //!
 //! # Hits are counted together
-//! A hit needs the block's entry from memory, and so does counting it. A processor works ahead on the next references
-//! while it waits, but only a limited number of instructions ahead. So a hit just moves its block and is put by; what
-//! is put by is counted when there are 32, when it would end a period, and before anything else happens that could tell
-//! the difference: a miss, a block that changes its owner, a new stream, a removal. The outcome is the same as if each
-//! hit were counted at once.
+//! A hit needs the block's entry from memory, and so does counting it. While a processor waits, it executes a limited
+//! number of instructions of the next references. So a hit only moves its block, and its counting is deferred. Deferred
+//! hits are counted when there are 32, when they would end a period, and before any event that depends on the counts: a
+//! miss, a change of owner, a new stream, a removal. The result is the same as if each hit were counted immediately.
 //!
 //! # Weakness
-//! A program that reads in pieces smaller than a block, or that end within one, refers to a block twice in a row. Plain
-//! copying in calls of 10 KiB so looks clustered if it is a scan, its blocks stay, and `dear` misses 56 % more than
-//! LRU beside another program. It is the paper's scheme and stays so; recording with `--collapse` leaves the second
-//! reference out.
+//! A program whose reads are smaller than a block, or end inside a block, references a block twice in a row. A scan in
+//! reads of 10 KiB therefore looks clustered and its blocks stay; if another program runs at the same time, `dear`
+//! misses 56 % more than LRU. The paper's scheme has the same weakness. Recording with `--collapse` omits the second
+//! reference.
 //!
 //! # Invariants
-//! 1. A resident block is in its owner's recency and LFU orders, and, once there has been a second stream, in the
-//!    system's order of places; a ghost is in its owner's LFU order or in none.
-//! 2. The weights of resident blocks sum to at most the capacity after each call, save after refusals in
+//! 1. A resident block is in its owner's recency and LFU orders, and, after the first second stream, in the system's
+//!    order of places. A ghost is in its owner's LFU order or in no order.
+//! 2. The weights of resident blocks sum to at most the capacity after each call, except after refusals in
 //!    `set_capacity`.
-//! 3. There are at most as many ghosts as evictions are remembered, and the bounds above bound those.
+//! 3. There are at most as many ghosts as remembered evictions, whose number is bounded as above.
 //!
 //! # Cost
-//! O(1) amortised a reference, and four passes over at most 500 words in 500 references. 43 to 85 bytes a block,
-//! resident or ghost; for each of the orders that it is in 8 to 65 more (recency, LFU, and places if there is more
-//! than one stream); 8 for each eviction that is remembered. A stream takes 12 KiB for its period, and for each
-//! frequency up to 1023 that its blocks have reached 112 bytes, and 520 at least if it had blocks.
+//! O(1) amortised per reference, and four passes over at most 500 words per 500 references. 43 to 85 bytes per block,
+//! resident or ghost; 8 to 65 more per order that contains the block (recency, LFU, and places if there is more than
+//! one stream); 8 per remembered eviction. A stream needs 12 KiB for its period, and 112 bytes, with blocks at least
+//! 520, per frequency up to 1023 that its blocks have reached.
 //!
 //! # Source
 //! J. Choi, S. H. Noh, S. L. Min, Y. Cho, "An implementation study of a detection-based adaptive block replacement
 //! scheme", USENIX ATC 1999. The swapping of places: P. Cao, E. W. Felten, K. Li, "Application-controlled file caching
-//! policies", USENIX Summer 1994; the placeholders of that paper are left out. Weights, refusals, ghosts' bound and the
-//! handing over of managers are in neither.
+//! policies", USENIX Summer 1994; without the placeholders of that paper. Weights, refusals, the bound on ghosts and
+//! taking over managers are in neither paper.
 
 mod application;
 mod blocks;
@@ -79,7 +79,7 @@ use blocks::{Blocks, State};
 use ghosts::Ghosts;
 use system::System;
 
-/// How many hits are counted together at most.
+/// The largest number of deferred hits.
 const HITS_MAX: usize = 32;
 
 /// The settings of DEAR.
@@ -87,9 +87,9 @@ const HITS_MAX: usize = 32;
 pub struct Parameters {
     /// Period, sublists and threshold of every stream's detector.
     pub detection: detect::Parameters,
-    /// How many streams are distinguished; taken between 1 and 65,535.
+    /// How many streams are distinguished; clamped to 1 to 65,535.
     pub streams_max: usize,
-    /// Of how many evictions the blocks are remembered at least.
+    /// The smallest number of evictions whose blocks are remembered.
     pub ghosts_min: usize,
 }
 
@@ -112,7 +112,7 @@ impl Default for Parameters {
 ///         hits += u32::from(policy.reference(id, 1, Stream(7), &mut |_| true) == Access::Hit);
 ///     }
 /// }
-/// // Under LRU a loop of 1000 blocks in a cache of 500 hits never.
+/// // Under LRU a loop of 1000 blocks in a cache of 500 never hits.
 /// assert!(hits > 45_000);
 /// ```
 pub struct Dear {
@@ -127,11 +127,10 @@ pub struct Dear {
     applications: Vec<Application>,
     /// Positions in `applications` by stream.
     streams: HashTable<u16>,
-    /// The position of the stream that referred last.
+    /// The position of the stream of the last reference.
     current: u16,
     system: System,
-    /// Hits that are not yet counted: the position of the application, and the block's place in the table, which is its
-    /// own.
+    /// Hits that are not counted yet: the position of the application, and the place in the table of its own block.
     hits: [(u16, usize); HITS_MAX],
     hit_count: usize,
     sink: Option<PeriodSink>,
@@ -143,7 +142,7 @@ impl Dear {
         Dear::with_parameters(capacity, Parameters::default())
     }
 
-    /// An empty policy of `capacity` units of weight; parameters out of range are brought to the nearest in range.
+    /// An empty policy of `capacity` units of weight; parameters are clamped to their ranges.
     pub fn with_parameters(capacity: u64, parameters: Parameters) -> Dear {
         let streams_max = parameters.streams_max.clamp(1, usize::from(u16::MAX));
         Dear {
@@ -164,7 +163,7 @@ impl Dear {
         }
     }
 
-    /// Gives every period of every stream to `sink` from here on, in place of any sink before.
+    /// Reports every later period of every stream to `sink`, which replaces an earlier sink.
     pub fn explain_to(&mut self, sink: PeriodSink) {
         self.sink = Some(sink);
     }
@@ -174,7 +173,7 @@ impl Dear {
         self.ghosts.count()
     }
 
-    /// The position of a stream's application, made or taken over if the stream is new.
+    /// The position of a stream's application; a new stream gets a new one or takes one over.
     fn application(&mut self, stream: Stream) -> u16 {
         if self.applications.get(usize::from(self.current)).is_some_and(|current| current.stream == stream) {
             return self.current;
@@ -190,13 +189,13 @@ impl Dear {
         self.current
     }
 
-    /// Makes an application for a stream; at the most of them it takes over an old one.
+    /// Makes an application for a stream; at the limit the stream takes over an old one.
     fn begin(&mut self, stream: Stream) -> u16 {
         self.count_hits();
         if self.applications.len() < self.parameters.streams_max { self.found(stream) } else { self.take_over(stream) }
     }
 
-    /// Founds an application.
+    /// Adds an application.
     fn found(&mut self, stream: Stream) -> u16 {
         let position = self.applications.len() as u16;
         if let [only] = self.applications.as_slice() {
@@ -230,7 +229,7 @@ impl Dear {
         });
     }
 
-    /// Counts a reference of an application to a block, makes it the owner, and acts on a period's end.
+    /// Counts a reference, makes the application the owner of the block, and handles the end of a period.
     #[inline]
     fn observe(&mut self, position: u16, at: usize) {
         let application = &mut self.applications[usize::from(position)];
@@ -249,7 +248,7 @@ impl Dear {
         }
     }
 
-    /// Acts on the end of a period.
+    /// Handles the end of a period.
     #[cold]
     fn act(&mut self, position: u16) {
         let application = &mut self.applications[usize::from(position)];
@@ -285,7 +284,7 @@ impl Dear {
         self.system.refresh(&mut self.blocks, at);
     }
 
-    /// Counts the hits that were put by.
+    /// Counts the deferred hits.
     fn count_hits(&mut self) {
         for place in 0..std::mem::take(&mut self.hit_count) {
             let (position, at) = self.hits[place];
@@ -301,7 +300,7 @@ impl Dear {
         }
     }
 
-    /// The place of a block that is no ghost any more: that of the ghost, or a new one. `None` if there are too many
+    /// Makes a known ghost an absent block, or inserts a new block. *Returns* its place; `None` if there are too many
     /// blocks.
     fn recall(&mut self, known: Option<usize>, id: u64, position: u16) -> Option<usize> {
         let Some(at) = known else { return self.blocks.insert(id, position) };
@@ -313,7 +312,8 @@ impl Dear {
         Some(at)
     }
 
-    /// Makes a block that is in no timeline but the LFU order's a ghost, and forgets the oldest ones.
+    /// Makes a block a ghost, and forgets the oldest ghosts. The block may be in no timeline except one of the LFU
+    /// order.
     fn remember(&mut self, at: usize) {
         self.ghosts.add(&mut self.blocks, at);
         let evictions = self.parameters.ghosts_min.max(self.resident);
@@ -324,7 +324,7 @@ impl Dear {
         }
     }
 
-    /// Makes a resident block, which has no place any more, a ghost.
+    /// Makes a resident block, which was already removed from its place, a ghost.
     fn evict(&mut self, at: usize) {
         let owner = usize::from(self.blocks.get(at).owner);
         self.used -= self.applications[owner].evict(&mut self.blocks, at);
@@ -370,7 +370,7 @@ impl Policy for Dear {
             return Access::Hit;
         }
         self.count_hits();
-        // The ghost is recalled first: making room may push it out of the ghosts.
+        // The ghost is recalled first, because making room may forget it.
         let Some(at) = self.recall(known, id, position) else { return Access::Bypassed };
         let count = self.blocks.count();
         let weight = weight.max(1);
@@ -417,8 +417,8 @@ impl Policy for Dear {
     fn set_capacity(&mut self, capacity: u64, evict: &mut dyn FnMut(u64) -> bool) {
         self.count_hits();
         self.capacity = capacity;
-        // The first refusal of a sequential application's block puts that block after all others, so with one more than
-        // the count every id is offered.
+        // The first refusal of a block of a sequential application puts that block after all others, so one more than
+        // the count offers every id.
         let refusals_max = self.resident + 1;
         self.make_room(0, refusals_max, evict);
     }

@@ -1,30 +1,30 @@
 //! The system manager: which application gives up a block.
 //!
-//! Owns: the order of places over all resident blocks, and the list of sequential applications. Promises: an
-//! application that was found sequential gives first, the one with most blocks if there are several; else the owner of
-//! the block in the oldest place is asked, and where it offers another, the block that was spared takes the place of
-//! the one that leaves. Leaves to others: the victim that an application offers.
+//! Owns: the order of places over all resident blocks, and the list of sequential applications. Promises: sequential
+//! applications give victims first, and among them the one with most blocks. Otherwise the owner of the block in the
+//! oldest place must offer one; if it offers another block, the spared block takes the place of the victim. Leaves to
+//! others: which block an application offers.
 //!
-//! While there is one stream there is no other to ask, and the order of places is not kept: detection costs a single
-//! program no second list. With the second stream the places begin as the recency of the first.
+//! With only one stream the order of places is not needed and not maintained, so a single program does not pay for a
+//! second list. When the second stream begins, the places are initialised from the recency of the first.
 
 use super::application::{Application, Replacement};
 use super::blocks::{Blocks, PLACE};
 use crate::structures::timeline::Timeline;
 
-/// A victim, and the block whose place made its owner give, by their places in the table.
+/// A victim, and the block in the oldest place that selected its owner, as places in the table.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Choice {
     pub(super) victim: usize,
-    /// The block in the oldest place, where the owner was asked because of it.
+    /// The block in the oldest place, if the owner was chosen because of it.
     asked: Option<usize>,
 }
 
-/// Who is asked.
+/// The state that selects the next application.
 #[derive(Debug)]
 pub(super) struct System {
     places: Timeline,
-    /// Whether there has been a second stream, so that places are kept.
+    /// Whether there has been a second stream, so that places are maintained.
     shared: bool,
     /// The positions of sequential applications.
     sequential: Vec<u16>,
@@ -36,7 +36,8 @@ impl System {
         System { places: Timeline::default(), shared: false, sequential: Vec::new() }
     }
 
-    /// Begins to keep places, with the recency of the only application so far. *Cost*: O(its blocks), once.
+    /// Begins to maintain places, initialised from the recency of the only application so far. *Cost*: O(its blocks),
+    /// once.
     pub(super) fn share(&mut self, blocks: &mut Blocks, only: &Application) {
         if self.shared {
             return;
@@ -49,7 +50,7 @@ impl System {
         }
     }
 
-    /// Takes in a resident block in the newest place.
+    /// Adds a resident block in the newest place.
     #[inline]
     pub(super) fn admit(&mut self, blocks: &mut Blocks, at: usize) {
         if self.shared {
@@ -65,14 +66,14 @@ impl System {
         }
     }
 
-    /// Takes a resident block out of its place.
+    /// Removes a resident block from its place.
     pub(super) fn dismiss(&mut self, blocks: &mut Blocks, at: usize) {
         if self.shared {
             blocks.take::<PLACE>(&mut self.places, at);
         }
     }
 
-    /// Takes a victim out of the order; a block spared for it takes its place.
+    /// Removes a victim from the order; if another block was spared, that block takes the victim's place.
     pub(super) fn vacate(&mut self, blocks: &mut Blocks, choice: Choice) {
         match choice.asked {
             Some(asked) if asked != choice.victim => {
@@ -95,8 +96,8 @@ impl System {
         }
     }
 
-    /// The next victim; `None` if nothing is resident. `sequential_first` is unset after a refusal, so that
-    /// sequential applications whose blocks are all refused do not keep the others from being asked.
+    /// The next victim; `None` if nothing is resident. `sequential_first` is false after a refusal; otherwise
+    /// sequential applications whose blocks are all refused would block the others.
     pub(super) fn choose(
         &mut self,
         applications: &mut [Application],

@@ -1,9 +1,10 @@
-//! The ids that LIRS knows: found with one line of memory, each with its places in the stack and in a second order.
+//! The ids that LIRS knows: found with one access to memory, each with its positions in the stack and in a second
+//! order.
 //!
-//! Owns: a [`Table`] of records, and the [`Timeline`]s of stack, queue and ghosts. Promises: an id is at the positions
-//! that its record knows, also when a timeline closes its gaps; moving an id touches its record, bits of its old
-//! positions and the newest end of an order, and nothing else that may be anywhere. Leaves to others: when an id
-//! changes its state.
+//! Owns: a [`Table`] of records, and the [`Timeline`]s of stack, queue and ghosts. Promises: the positions in a record
+//! are correct, also after a timeline closes its gaps; moving an id touches only its record, the bits of its old
+//! positions and the newest end of an order, and no other random memory. Leaves to others: when an id changes its
+//! state.
 //!
 //! | kind | in the stack | second order |
 //! |---|---|---|
@@ -11,20 +12,19 @@
 //! | HIR | perhaps | queue |
 //! | ghost | yes | ghosts |
 //!
-//! A place in the table holds until an id is inserted or forgotten.
+//! A place in the table is valid until an id is inserted or forgotten.
 //!
-//! Cost: 16 bytes a place of the table, at least four places for three ids and at most eight, and what a timeline costs
-//! for each order.
+//! Cost: 16 bytes per place of the table, 4/3 to 8/3 places per id, and the cost of a timeline per order.
 
 use crate::structures::table::{Record, Table, hash};
 use crate::structures::timeline::{NOWHERE, Owner, Timeline};
 
-/// No more ids are held, so that a timeline has less than 2^31 positions and does not come to its limit.
+/// The limit on ids, so that a timeline has less than 2^31 positions and does not reach its own limit.
 const IDS_MAX: usize = (1 << 28) - 1;
 /// Set in the second position of ghosts.
 const GHOST_BIT: u32 = 1 << 31;
 
-/// What an id is.
+/// The state of an id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     /// Resident, of low distance.
@@ -41,7 +41,7 @@ struct Entry {
     id: u64,
     /// Its position in the stack, or [`NOWHERE`].
     stack: u32,
-    /// Its position in the queue; among the ghosts, with [`GHOST_BIT`]; or [`NOWHERE`].
+    /// Its position in the queue; or its position among the ghosts with [`GHOST_BIT`]; or [`NOWHERE`].
     second: u32,
 }
 
@@ -83,7 +83,7 @@ pub(super) struct Ids {
 }
 
 impl Ids {
-    /// No ids; nothing is allocated before the first.
+    /// An empty table; nothing is allocated before the first id.
     pub(super) fn new() -> Ids {
         Ids { table: Table::new(), stack: Timeline::default(), queue: Timeline::default(), ghosts: Timeline::default() }
     }
@@ -94,7 +94,7 @@ impl Ids {
         find(&self.table, id)
     }
 
-    /// Asks for the memory that a search for `id` needs.
+    /// Prefetches the memory that a search for `id` needs.
     #[inline]
     pub(super) fn prepare(&self, id: u64) {
         self.table.prepare(hash(id));
@@ -167,8 +167,8 @@ impl Ids {
         self.stack.oldest() == Some(self.table.get(at).stack)
     }
 
-    /// Adds `id`, which must not be there: as LIR and the newest of the stack, or as HIR, not in the stack, and the
-    /// newest of the queue. *Returns* its place; `None` if there are too many.
+    /// Adds `id`, which must not be there: as LIR and the newest of the stack, or as HIR, the newest of the queue and
+    /// not in the stack. *Returns* its place; `None` if there are too many.
     #[inline]
     pub(super) fn insert(&mut self, id: u64, weight: u64, is_lir: bool) -> Option<usize> {
         if self.table.count() >= IDS_MAX {
@@ -179,11 +179,11 @@ impl Ids {
         Some(self.table.insert(Entry { id, stack, second }))
     }
 
-    /// Makes the id at a place, with this weight, the newest of the stack, whether it was in it or not.
+    /// Makes the id at a place, with this weight, the newest of the stack, even if it was not in the stack.
     #[inline]
     pub(super) fn push(&mut self, at: usize, weight: u64) {
         let Entry { id, stack, .. } = *self.table.get(at);
-        // Closing gaps tells the new position of each id that is still in the stack.
+        // Closing gaps updates the positions of all ids in the stack, so the position is read again.
         self.make_room_in_stack();
         if stack != NOWHERE {
             self.stack.take(self.table.get(at).stack);
@@ -191,7 +191,7 @@ impl Ids {
         self.table.get_mut(at).stack = self.stack.put_newest(id, weight);
     }
 
-    /// Takes a HIR id out of the stack.
+    /// Removes a HIR id from the stack.
     pub(super) fn drop_from_stack(&mut self, at: usize) {
         let entry = self.table.get_mut(at);
         self.stack.take(std::mem::replace(&mut entry.stack, NOWHERE));
@@ -274,7 +274,7 @@ impl Ids {
     }
 }
 
-/// The records as an owner of positions in the stack.
+/// The records as the owner of positions in the stack.
 struct Stack<'a>(&'a mut Table<Entry>);
 
 impl Owner for Stack<'_> {
@@ -291,7 +291,7 @@ impl Owner for Stack<'_> {
     }
 }
 
-/// The records as an owner of positions in queue or ghosts.
+/// The records as the owner of positions in queue or ghosts.
 struct Second<'a>(&'a mut Table<Entry>);
 
 impl Owner for Second<'_> {

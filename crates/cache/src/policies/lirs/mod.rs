@@ -1,15 +1,16 @@
-//! LIRS: what comes back after few other ids stays, judged by the last distance between references and not by recency.
+//! LIRS: keeps ids that are referenced again after few other ids; it judges by the last distance between references,
+//! not by recency.
 //!
 //! # Idea
-//! The distance between an id's last two references (how many other ids came between them, its *inter-reference
-//! recency*) foretells the next one better than how long ago the last was: of a loop larger than the cache every id is
-//! "old" when it comes again, but all have the same distance, so any part of the loop may stay and hit, as long as it
-//! is not replaced by the rest. LIRS gives nearly all of the capacity to ids of low distance (*LIR*) and about 1 % to
-//! the others (*HIR*), among them all newcomers, which pass through that 1 % first in, first out.
+//! The distance between an id's last two references (the number of other ids between them, its *inter-reference
+//! recency*) predicts its next reference better than the time since the last one. In a loop larger than the cache every
+//! id is "old" when it is referenced again, but all ids have the same distance. So any part of the loop may stay and
+//! hit, as long as the rest does not replace it. LIRS gives nearly all of the capacity to ids of low distance (*LIR*)
+//! and about 1 % to the others (*HIR*). All newcomers are HIR and pass through that 1 % first in, first out.
 //!
 //! Distances are never computed. A *stack* holds ids by recency, and its oldest is always LIR (it is *pruned* to be
-//! so). Whatever is referenced while it is in the stack has come back sooner than the oldest LIR id has, so it takes
-//! over the place of that one. Hence evicted ids stay in the stack as *ghosts* until pruning drops them.
+//! so). An id that is referenced while it is in the stack has a lower distance than the oldest LIR id, so it becomes
+//! LIR in its place. Therefore evicted ids stay in the stack as *ghosts* until pruning drops them.
 //!
 //! # What happens
 //! | event | LIR | HIR in the stack | HIR not in the stack | ghost | unknown |
@@ -19,30 +20,30 @@
 //! | oldest of the stack while LIR outweighs its share | becomes HIR, newest of the queue | forgotten in the stack | | forgotten | |
 //! | victim refused | | newest of the queue again; the oldest of the stack has joined the queue just before | as before | | |
 //!
-//! A reference to the id that was referenced just before changes nothing: it says nothing about distances, but would
-//! turn every newcomer that is read in two pieces into LIR. The authors' program does the same. The queue is first in,
-//! first out among those that have fallen out of the stack, save that a hit makes its id the newest.
+//! A second reference to the same id in a row changes nothing: it says nothing about distances, but would turn every
+//! newcomer that is read in two pieces into LIR. The authors' program does the same. For ids that have left the stack,
+//! the queue is first in, first out, except that a hit makes its id the newest.
 //!
 //! # How many ghosts
-//! The authors' program bounds the stack by nothing near the cache's size, so ghosts could be as many as the ids of a
-//! trace. Here they weigh at most three times the capacity; beyond that the one evicted first is forgotten. A loop is
-//! seen while it is at most four times as long as the cache. Two times is too few for the published counts (multi1 at
-//! 500 blocks), three and more give them all; [`Lirs::with_ghost_factor`] takes any other number.
+//! In the authors' program the bound on the stack is far above the size of the cache, so all ids of a trace could be
+//! ghosts. Here ghosts weigh at most three times the capacity; beyond that, the ghost evicted first is forgotten. So a
+//! loop is detected if it is at most four times as long as the cache. With a factor of two the published counts are not
+//! reached (multi1 at 500 blocks), with three and more all are; [`Lirs::with_ghost_factor`] takes any other number.
 //!
 //! # Weights
 //! Shares are shares of weight. An id heavier than the whole LIR share never becomes LIR.
 //!
 //! # Invariants
-//! 1. The oldest of the stack is LIR; so with no LIR id the stack is empty.
+//! 1. The oldest of the stack is LIR; so without LIR ids the stack is empty.
 //! 2. LIR ids are in the stack only, resident HIR ids in the queue and perhaps in the stack, ghosts in the stack and in
 //!    the order of ghosts.
 //! 3. LIR weighs at most its share, capacity - max(capacity / 100, 2), after each call.
 //! 4. The ghosts weigh at most the ghost factor times the capacity.
 //!
 //! # Cost
-//! O(1) amortised a reference: each id is pruned once for each time that it was put into the stack. A hit touches one
-//! line of memory that may be anywhere, that of the id's record. 21 to 43 bytes a resident id and a ghost, and for each
-//! order that it is in (`ids.rs`) 8 to 65 more.
+//! O(1) amortised per reference: an id is pruned at most once per insertion into the stack. A hit touches one random
+//! cache line, that of the id's record. 21 to 43 bytes per resident id or ghost, and 8 to 65 more per order that
+//! contains it (`ids.rs`).
 //!
 //! # Source
 //! S. Jiang, X. Zhang, "LIRS: an efficient low inter-reference recency set replacement policy to improve buffer cache
@@ -58,7 +59,7 @@ use ids::{Ids, Kind};
 const HIR_DIVISOR: u64 = 100;
 /// The HIR share is at least this much.
 const HIR_MIN: u64 = 2;
-/// Ghosts weigh at most this many times the capacity, unless told otherwise.
+/// The default bound on the weight of ghosts, as a multiple of the capacity.
 const GHOST_FACTOR: u64 = 3;
 
 /// The low inter-reference recency set, over weighted ids.
@@ -78,7 +79,8 @@ impl Lirs {
         Lirs::with_ghost_factor(capacity, GHOST_FACTOR)
     }
 
-    /// An empty policy of `capacity` units of weight that remembers this many times that weight of evicted ids.
+    /// An empty policy of `capacity` units of weight that remembers evicted ids of up to `ghost_factor` times that
+    /// weight.
     pub fn with_ghost_factor(capacity: u64, ghost_factor: u64) -> Lirs {
         Lirs { capacity, ghost_factor, ids: Ids::new(), lir_weight: 0, lir_count: 0, last: None }
     }
@@ -148,7 +150,7 @@ impl Lirs {
         }
     }
 
-    /// Puts a HIR id onto the stack, unless that is empty: its oldest has to be LIR.
+    /// Puts a HIR id onto the stack, unless the stack is empty, because its oldest id has to be LIR.
     fn push_hir(&mut self, at: usize, weight: u64) {
         if self.lir_count > 0 {
             self.ids.push(at, weight);
@@ -164,7 +166,7 @@ impl Evicts for Lirs {
         let id = self.ids.id(victim);
         if !evict(id) {
             self.demote();
-            // Ghosts that were forgotten have moved it in the table.
+            // The demotion may have forgotten ghosts and moved the victim in the table.
             if let Some(victim) = self.ids.find(id) {
                 self.ids.enqueue(victim, self.ids.weight(victim));
             }
@@ -204,7 +206,7 @@ impl Policy for Lirs {
         let is_lir = is_filling || ghost.is_some() && weight <= self.lir_share();
         let at = match ghost {
             Some(at) => {
-                // It may have another weight now.
+                // Its weight may have changed.
                 self.ids.push(at, weight);
                 if is_lir {
                     self.ids.make_lir(at);
