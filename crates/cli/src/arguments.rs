@@ -33,8 +33,8 @@ pub use admin::AdminArguments;
 pub use admission::AdmissionArguments;
 pub use attach::{AttachArguments, DetachArguments};
 pub use bench::{
-    BenchArguments, BenchCacheArguments, BenchCommand, BenchDisk, BenchLimitsArguments, BenchStoreArguments,
-    SeedPrograms, SeedTable,
+    BenchArguments, BenchCacheArguments, BenchCommand, BenchDisk, BenchFileSystem, BenchFilesArguments,
+    BenchInsideArguments, BenchLimitsArguments, BenchRamArguments, BenchStoreArguments, SeedPrograms, SeedTable,
 };
 pub use cache::{CacheCommand, SimulateArguments};
 pub use cache_live::{CacheAdviseArguments, CacheFlushArguments, CachePathArguments, CacheSetArguments, TopArguments};

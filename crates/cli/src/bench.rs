@@ -8,15 +8,17 @@ use std::process::Command;
 
 use anyhow::Context;
 use nectary_bench::limits::{LimitsOptions, limits};
+use nectary_bench::process::{Inside, enter};
+use nectary_bench::store::Progress;
 use nectary_bench::store::{self, EXPERIMENTS, Options, Plan, Preset, Programs};
-use nectary_bench::{dear, guardian, worker};
+use nectary_bench::{dear, files, guardian, ram, worker};
 
 use crate::arguments::{
-    BenchArguments, BenchCacheArguments, BenchCommand, BenchDisk, BenchLimitsArguments, BenchStoreArguments,
-    SeedPrograms, SeedTable,
+    BenchArguments, BenchCacheArguments, BenchCommand, BenchDisk, BenchFileSystem, BenchFilesArguments,
+    BenchInsideArguments, BenchLimitsArguments, BenchRamArguments, BenchStoreArguments, SeedPrograms, SeedTable,
 };
 use crate::exit::{FAILED, Failure, GOOD, NOT_FOUND};
-use crate::{output, progress};
+use crate::{output, progress, runtime};
 
 /// Runs an experiment, or a process of one.
 pub fn run(arguments: &BenchArguments) -> Result<u8, Failure> {
@@ -27,6 +29,10 @@ pub fn run(arguments: &BenchArguments) -> Result<u8, Failure> {
         BenchCommand::Store(arguments) => run_store(arguments)?,
         BenchCommand::Cache(arguments) => return run_cache(arguments),
         BenchCommand::Limits(arguments) => run_limits(arguments)?,
+        BenchCommand::Files(arguments) => return run_files(arguments),
+        BenchCommand::Ram(arguments) => return run_ram(arguments),
+        BenchCommand::FilesWorker => files::serve(std::io::stdin().lock(), std::io::stdout().lock())?,
+        BenchCommand::Inside(arguments) => return Err(become_inside(arguments)),
         BenchCommand::Worker => worker::serve(std::io::stdin().lock(), std::io::stdout().lock())?,
         BenchCommand::CacheWorker => dear::serve(std::io::stdin().lock(), std::io::stdout().lock())?,
         BenchCommand::Guardian => guardian::serve(std::io::stdin().lock()),
@@ -39,6 +45,8 @@ fn list() -> String {
     EXPERIMENTS
         .iter()
         .chain(&dear::EXPERIMENTS)
+        .chain(&files::EXPERIMENTS)
+        .chain(&ram::EXPERIMENTS)
         .map(|(command, shows, takes)| format!("{command:38} {shows} ({takes})\n"))
         .collect()
 }
@@ -132,19 +140,100 @@ fn run_cache(arguments: &BenchCacheArguments) -> Result<u8, Failure> {
     Ok(if report.is_short() { FAILED } else { GOOD })
 }
 
+fn run_files(arguments: &BenchFilesArguments) -> Result<u8, Failure> {
+    let program = std::env::current_exe().context("cannot find this program")?;
+    let bar = progress::steps();
+    if arguments.seed.is_none() {
+        let folder = arguments.folder.clone().unwrap_or_else(|| PathBuf::from("."));
+        let mut options = files::FolderOptions::new(folder);
+        if !arguments.files.is_empty() {
+            options.files.clone_from(&arguments.files);
+        }
+        options.bytes = u32::try_from(arguments.size).unwrap_or(u32::MAX);
+        options.rounds = arguments.rounds.unwrap_or(if arguments.quick { 1 } else { options.rounds });
+        options.seed = arguments.random_seed;
+        let report = files::run_folder(&options, process_of(&program, "guardian"), &mut |step| show(&bar, step));
+        bar.finish_and_clear();
+        let report = report?;
+        save(arguments.json.as_deref(), &report)?;
+        if let Some(folder) = &arguments.write {
+            write_page(folder, &report.experiment, report.text())?;
+        }
+        return output::text(report.text()).map(|()| GOOD);
+    }
+    let options = files::Options {
+        quick: arguments.quick,
+        only: arguments.only.clone(),
+        links: arguments.link.clone(),
+        rounds: arguments.rounds,
+        system: arguments.file_system.unwrap_or(BenchFileSystem::Ext4).into(),
+        folder: arguments.folder.clone().unwrap_or_else(|| PathBuf::from(".")),
+        seed: arguments.random_seed,
+    };
+    let plan = runtime()?.block_on(async { files::Plan::new(options) })?;
+    let report = files::run_nrd(&plan, &program, &mut |step| show(&bar, step));
+    bar.finish_and_clear();
+    let report = report?;
+    save(arguments.json.as_deref(), &report)?;
+    if let Some(folder) = &arguments.write {
+        write_page(folder, &report.experiment, report.text())?;
+    }
+    output::text(report.text())?;
+    Ok(if report.is_short() { FAILED } else { GOOD })
+}
+
+fn run_ram(arguments: &BenchRamArguments) -> Result<u8, Failure> {
+    let options = ram::RamOptions {
+        quick: arguments.quick,
+        only: arguments.only.clone(),
+        pairs: arguments.pairs,
+        milliseconds: arguments.milliseconds,
+        threads: arguments.threads,
+    };
+    let program = std::env::current_exe().context("cannot find this program")?;
+    let bar = progress::steps();
+    let report = ram::run(&options, &program, &mut |step| show(&bar, step));
+    bar.finish_and_clear();
+    let report = report?;
+    save(arguments.json.as_deref(), &report)?;
+    if let Some(folder) = &arguments.write {
+        write_page(folder, &report.experiment, report.text())?;
+    }
+    output::text(report.text())?;
+    Ok(if report.is_short() { FAILED } else { GOOD })
+}
+
+fn show(bar: &indicatif::ProgressBar, step: &Progress) {
+    bar.set_length(step.of);
+    bar.set_position(step.done);
+    bar.set_message(step.what.clone());
+}
+
+/// Becomes another program; the failure if it cannot.
+fn become_inside(arguments: &BenchInsideArguments) -> Failure {
+    let inside = Inside { group: arguments.group.clone(), has_own_network: arguments.own_network };
+    enter(&inside, &arguments.program).into()
+}
+
 /// Writes a page of `docs/results/` and its picture.
 fn write_results(folder: &Path, experiment: &str, text: &str, svg: &str) -> Result<(), Failure> {
-    write(&folder.join(format!("{experiment}.md")), &results_page(experiment, text))?;
+    let picture = format!("![{experiment}]({experiment}.svg)\n\n");
+    write(&folder.join(format!("{experiment}.md")), &results_page(experiment, &picture, text))?;
     write(&folder.join(format!("{experiment}.svg")), svg)
 }
 
+/// Writes a page of `docs/results/` without a picture.
+fn write_page(folder: &Path, experiment: &str, text: &str) -> Result<(), Failure> {
+    write(&folder.join(format!("{experiment}.md")), &results_page(experiment, "", text))
+}
+
 /// A page of `docs/results/`: the report as it is, how it was made, and the plots.
-fn results_page(experiment: &str, text: &str) -> String {
+fn results_page(experiment: &str, picture: &str, text: &str) -> String {
     let command: Vec<String> = std::env::args().skip(1).filter(|word| !word.is_empty()).collect();
     let commit = Command::new("git").args(["describe", "--always", "--dirty"]).output().ok();
     let commit = commit.map(|said| String::from_utf8_lossy(&said.stdout).trim().to_owned()).unwrap_or_default();
     format!(
-        "# {experiment}\n\nWritten by `nectary {}`, version {}, commit {commit}.\n\n![{experiment}]({experiment}.svg)\n\n```\n{}```\n",
+        "# {experiment}\n\nWritten by `nectary {}`, version {}, commit {commit}.\n\n{picture}```\n{}```\n",
         command.join(" "),
         env!("CARGO_PKG_VERSION"),
         text
