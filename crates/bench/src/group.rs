@@ -72,6 +72,11 @@ impl MemoryGroup {
         Ok(group)
     }
 
+    /// Its directory.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// The data that a [`Keeper`] needs to hold it at `allowed_bytes`.
     pub fn allowance(&self, allowed_bytes: u64, hard_bytes: u64) -> Allowance {
         let is_first = self.interface.parent == FIRST.parent;

@@ -15,17 +15,23 @@
 //! | `store` | the experiment `bench store`: presets, rounds, tables |
 //! | `dear` | the experiment `bench cache --seed dear`: programs on the live cache |
 //! | `io` | the experiment `bench io`: request sizes on files and devices, and the figures of the NCAR report |
+//! | `files` | the experiment `bench files`: small files created and deleted |
+//! | `ram` | the experiment `bench ram`: a donor beside other NBD servers of memory |
+//! | `process` | processes of a run, in groups and networks |
 //! | `limits` | the experiment `bench limits`: the store beside fio |
 
 pub mod contender;
 pub mod dear;
 pub mod disk;
 mod error;
+pub mod files;
 pub mod group;
 pub mod guardian;
 pub mod io;
 pub mod limits;
 pub mod machine;
+pub mod process;
+pub mod ram;
 pub mod random;
 pub mod statistics;
 pub mod store;

@@ -46,6 +46,12 @@ pub(crate) fn own_mounts(kept: &Path) -> Result<(), Error> {
     Ok(())
 }
 
+/// Gives this thread, and what it starts from now on, a network of its own: no links but a loopback that is down.
+pub(crate) fn own_network() -> Result<(), Error> {
+    // SAFETY: the call takes a number.
+    checked(unsafe { libc::unshare(libc::CLONE_NEWNET) }, "a network namespace (it takes root)")
+}
+
 /// The places of a list of mounts at which loop devices are mounted, the latest first.
 fn on_loop_devices(mounts: &[u8]) -> Vec<Vec<u8>> {
     let lines = mounts.split(|&byte| byte == b'\n').filter(|line| line.starts_with(b"/dev/loop"));
@@ -68,11 +74,27 @@ fn unescape(text: &[u8]) -> Vec<u8> {
     plain
 }
 
+/// How a file system writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Writing {
+    /// When it likes to.
+    Later,
+    /// Directories at once.
+    DirectoriesAtOnce,
+    /// Everything at once.
+    AtOnce,
+}
+
 /// Mounts a device.
-pub(crate) fn mount(device: &Path, root: &Path, kind: &str, is_dirsync: bool) -> Result<(), Error> {
+pub(crate) fn mount(device: &Path, root: &Path, kind: &str, writing: Writing) -> Result<(), Error> {
     let (source, target) = (string(device)?, string(root)?);
     let name = CString::new(kind).map_err(|error| Error::failed(kind, error))?;
-    let flags = libc::MS_NOATIME | if is_dirsync { libc::MS_DIRSYNC } else { 0 };
+    let flags = libc::MS_NOATIME
+        | match writing {
+            Writing::Later => 0,
+            Writing::DirectoriesAtOnce => libc::MS_DIRSYNC,
+            Writing::AtOnce => libc::MS_SYNCHRONOUS | libc::MS_DIRSYNC,
+        };
     // SAFETY: the strings end with a zero byte and outlive the call; what may be null is.
     let result = unsafe { libc::mount(source.as_ptr(), target.as_ptr(), name.as_ptr(), flags, std::ptr::null()) };
     checked(result, format!("mounting {} as {kind}", device.display()))
@@ -137,6 +159,11 @@ pub(crate) fn stop(child: u32) -> Result<(), Error> {
 /// Lets a child that was stopped go on.
 pub(crate) fn go_on(child: u32) -> Result<(), Error> {
     signal(child, libc::SIGCONT)
+}
+
+/// Tells a child to end.
+pub(crate) fn terminate(child: u32) -> Result<(), Error> {
+    signal(child, libc::SIGTERM)
 }
 
 fn signal(child: u32, number: libc::c_int) -> Result<(), Error> {
@@ -252,6 +279,16 @@ pub(crate) fn wait_for(child: u32, patience: Duration) -> Result<Option<(i32, Us
 pub(crate) fn kill_group(leader: u32) {
     // SAFETY: the call takes numbers; the child was not waited for, so the number is still its own.
     unsafe { libc::kill(-(leader as libc::pid_t), libc::SIGKILL) };
+}
+
+/// The processor time of a process, all its threads. *Units*: seconds; 0 of one that is gone.
+pub(crate) fn processor_s_of(process: u32) -> f64 {
+    // SAFETY: the call takes a number.
+    let ticks = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
+    let text = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    let fields: Vec<&str> = text.rsplit_once(") ").map_or(Vec::new(), |rest| rest.1.split(' ').collect());
+    let field = |index: usize| fields.get(index).and_then(|field| field.parse::<f64>().ok()).unwrap_or(0.0);
+    (field(11) + field(12)) / ticks.max(1) as f64
 }
 
 /// The processor time of this thread.

@@ -34,8 +34,8 @@ pub use admin::AdminArguments;
 pub use admission::AdmissionArguments;
 pub use attach::{AttachArguments, DetachArguments};
 pub use bench::{
-    BenchArguments, BenchCacheArguments, BenchCommand, BenchDisk, BenchLimitsArguments, BenchStoreArguments,
-    SeedPrograms, SeedTable,
+    BenchArguments, BenchCacheArguments, BenchCommand, BenchDisk, BenchFileSystem, BenchFilesArguments,
+    BenchInsideArguments, BenchLimitsArguments, BenchRamArguments, BenchStoreArguments, SeedPrograms, SeedTable,
 };
 pub use bench_io::{BenchIoArguments, IoMatrix};
 pub use cache::{CacheCommand, SimulateArguments};

@@ -8,15 +8,17 @@ use std::process::Command;
 
 use anyhow::Context;
 use nectary_bench::limits::{LimitsOptions, limits};
+use nectary_bench::process::{Inside, enter};
 use nectary_bench::store::{self, EXPERIMENTS, Options, Plan, Preset, Programs};
-use nectary_bench::{dear, guardian, io, worker};
+use nectary_bench::{dear, files, guardian, io, ram, worker};
 
 use crate::arguments::{
-    BenchArguments, BenchCacheArguments, BenchCommand, BenchDisk, BenchIoArguments, BenchLimitsArguments,
-    BenchStoreArguments, IoMatrix, SeedPrograms, SeedTable,
+    BenchArguments, BenchCacheArguments, BenchCommand, BenchDisk, BenchFileSystem, BenchFilesArguments,
+    BenchInsideArguments, BenchIoArguments, BenchLimitsArguments, BenchRamArguments, BenchStoreArguments, IoMatrix,
+    SeedPrograms, SeedTable,
 };
 use crate::exit::{FAILED, Failure, GOOD, NOT_FOUND};
-use crate::{output, progress};
+use crate::{output, progress, runtime};
 
 /// Runs an experiment, or a process of one.
 pub fn run(arguments: &BenchArguments) -> Result<u8, Failure> {
@@ -28,6 +30,10 @@ pub fn run(arguments: &BenchArguments) -> Result<u8, Failure> {
         BenchCommand::Cache(arguments) => return run_cache(arguments),
         BenchCommand::Io(arguments) => return run_io(arguments),
         BenchCommand::Limits(arguments) => run_limits(arguments)?,
+        BenchCommand::Files(arguments) => return run_files(arguments),
+        BenchCommand::Ram(arguments) => return run_ram(arguments),
+        BenchCommand::FilesWorker => files::serve(std::io::stdin().lock(), std::io::stdout().lock())?,
+        BenchCommand::Inside(arguments) => return Err(become_inside(arguments)),
         BenchCommand::Worker => worker::serve(std::io::stdin().lock(), std::io::stdout().lock())?,
         BenchCommand::IoWorker => io::serve(std::io::stdin().lock(), std::io::stdout().lock())?,
         BenchCommand::CacheWorker => dear::serve(std::io::stdin().lock(), std::io::stdout().lock())?,
@@ -42,6 +48,8 @@ fn list() -> String {
         .iter()
         .chain(&dear::EXPERIMENTS)
         .chain(&io::EXPERIMENTS)
+        .chain(&files::EXPERIMENTS)
+        .chain(&ram::EXPERIMENTS)
         .map(|(command, shows, takes)| format!("{command:38} {shows} ({takes})\n"))
         .collect()
 }
@@ -82,7 +90,7 @@ fn run_store(arguments: &BenchStoreArguments) -> Result<(), Failure> {
     let programs = programs(&program, "worker");
     let report = with_progress(|progress| store::run(&plan, &programs, progress))?;
     let places = Places { json: &arguments.json, svg: &arguments.svg, write: &arguments.write };
-    publish(&places, &report, &report.experiment, report.text(), report.svg())
+    publish(&places, &report, &report.experiment, report.text(), Some(report.svg()))
 }
 
 fn run_cache(arguments: &BenchCacheArguments) -> Result<u8, Failure> {
@@ -97,7 +105,7 @@ fn run_cache(arguments: &BenchCacheArguments) -> Result<u8, Failure> {
     let programs = programs(&program, "cache-worker");
     let report = with_progress(|progress| dear::run(&plan, &programs, progress))?;
     let places = Places { json: &arguments.json, svg: &arguments.svg, write: &arguments.write };
-    publish(&places, &report, &report.experiment, report.text(), report.svg())?;
+    publish(&places, &report, &report.experiment, report.text(), Some(report.svg()))?;
     Ok(if report.is_short() { FAILED } else { GOOD })
 }
 
@@ -133,7 +141,7 @@ fn run_io(arguments: &BenchIoArguments) -> Result<u8, Failure> {
         written.with_context(|| format!("cannot write {}", path.display()))?;
     }
     let places = Places { json: &arguments.json, svg: &arguments.svg, write: &arguments.write };
-    publish(&places, &report, &report.experiment, report.text(), report.svg())?;
+    publish(&places, &report, &report.experiment, report.text(), Some(report.svg()))?;
     Ok(if report.is_short() { FAILED } else { GOOD })
 }
 
@@ -171,10 +179,10 @@ fn publish(
     report: &impl serde::Serialize,
     experiment: &str,
     text: &str,
-    svg: &str,
+    svg: Option<&str>,
 ) -> Result<(), Failure> {
     save(places.json.as_deref(), report)?;
-    if let Some(path) = places.svg {
+    if let (Some(path), Some(svg)) = (places.svg, svg) {
         write(path, svg)?;
     }
     if let Some(folder) = places.write {
@@ -183,19 +191,72 @@ fn publish(
     output::text(text)
 }
 
-/// Writes a page of `docs/results/` and its picture.
-fn write_results(folder: &Path, experiment: &str, text: &str, svg: &str) -> Result<(), Failure> {
-    write(&folder.join(format!("{experiment}.md")), &results_page(experiment, text))?;
-    write(&folder.join(format!("{experiment}.svg")), svg)
+fn run_files(arguments: &BenchFilesArguments) -> Result<u8, Failure> {
+    let program = std::env::current_exe().context("cannot find this program")?;
+    let places = Places { json: &arguments.json, svg: &None, write: &arguments.write };
+    let folder = arguments.folder.clone().unwrap_or_else(|| PathBuf::from("."));
+    if arguments.seed.is_none() {
+        let mut options = files::FolderOptions::new(folder);
+        if !arguments.files.is_empty() {
+            options.files.clone_from(&arguments.files);
+        }
+        options.bytes = u32::try_from(arguments.size).unwrap_or(u32::MAX);
+        options.rounds = arguments.rounds.unwrap_or(if arguments.quick { 1 } else { options.rounds });
+        options.seed = arguments.random_seed;
+        let guardian = process_of(&program, "guardian");
+        let report = with_progress(|progress| files::run_folder(&options, guardian, progress))?;
+        return publish(&places, &report, &report.experiment, report.text(), None).map(|()| GOOD);
+    }
+    let options = files::Options {
+        quick: arguments.quick,
+        only: arguments.only.clone(),
+        links: arguments.link.clone(),
+        rounds: arguments.rounds,
+        system: arguments.file_system.unwrap_or(BenchFileSystem::Ext4).into(),
+        folder,
+        seed: arguments.random_seed,
+    };
+    let plan = runtime()?.block_on(async { files::Plan::new(options) })?;
+    let report = with_progress(|progress| files::run_nrd(&plan, &program, progress))?;
+    publish(&places, &report, &report.experiment, report.text(), None)?;
+    Ok(if report.is_short() { FAILED } else { GOOD })
+}
+
+fn run_ram(arguments: &BenchRamArguments) -> Result<u8, Failure> {
+    let options = ram::RamOptions {
+        quick: arguments.quick,
+        only: arguments.only.clone(),
+        pairs: arguments.pairs,
+        milliseconds: arguments.milliseconds,
+        threads: arguments.threads,
+    };
+    let program = std::env::current_exe().context("cannot find this program")?;
+    let report = with_progress(|progress| ram::run(&options, &program, progress))?;
+    let places = Places { json: &arguments.json, svg: &None, write: &arguments.write };
+    publish(&places, &report, &report.experiment, report.text(), None)?;
+    Ok(if report.is_short() { FAILED } else { GOOD })
+}
+
+/// Becomes another program; the failure if it cannot.
+fn become_inside(arguments: &BenchInsideArguments) -> Failure {
+    let inside = Inside { group: arguments.group.clone(), has_own_network: arguments.own_network };
+    enter(&inside, &arguments.program).into()
+}
+
+/// Writes a page of `docs/results/` and its picture, if it has one.
+fn write_results(folder: &Path, experiment: &str, text: &str, svg: Option<&str>) -> Result<(), Failure> {
+    let picture = svg.map_or_else(String::new, |_| format!("![{experiment}]({experiment}.svg)\n\n"));
+    write(&folder.join(format!("{experiment}.md")), &results_page(experiment, &picture, text))?;
+    svg.map_or(Ok(()), |svg| write(&folder.join(format!("{experiment}.svg")), svg))
 }
 
 /// A page of `docs/results/`: the report as it is, how it was made, and the plots.
-fn results_page(experiment: &str, text: &str) -> String {
+fn results_page(experiment: &str, picture: &str, text: &str) -> String {
     let command: Vec<String> = std::env::args().skip(1).filter(|word| !word.is_empty()).collect();
     let commit = Command::new("git").args(["describe", "--always", "--dirty"]).output().ok();
     let commit = commit.map(|said| String::from_utf8_lossy(&said.stdout).trim().to_owned()).unwrap_or_default();
     format!(
-        "# {experiment}\n\nWritten by `nectary {}`, version {}, commit {commit}.\n\n![{experiment}]({experiment}.svg)\n\n```\n{}```\n",
+        "# {experiment}\n\nWritten by `nectary {}`, version {}, commit {commit}.\n\n{picture}```\n{}```\n",
         command.join(" "),
         env!("CARGO_PKG_VERSION"),
         text

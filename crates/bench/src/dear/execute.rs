@@ -309,7 +309,7 @@ struct MountedDisk {
 
 impl MountedDisk {
     fn new(device: &Path, place: &Path) -> Result<MountedDisk, Error> {
-        sys::mount(device, place, "ext4", false)?;
+        sys::mount(device, place, "ext4", sys::Writing::Later)?;
         Ok(MountedDisk { place: Some(place.to_owned()) })
     }
 

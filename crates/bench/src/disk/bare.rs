@@ -20,7 +20,7 @@ const BLOCK_BYTES: u32 = 4096;
 const WRITE_BYTES: usize = 1 << 20;
 
 /// A loop device on a file.
-pub(super) struct BareDisk {
+pub(crate) struct BareDisk {
     device: LoopDevice,
     file: PathBuf,
 }

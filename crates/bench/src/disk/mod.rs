@@ -18,7 +18,7 @@ use nectary_block::{
 };
 use serde::{Deserialize, Serialize};
 
-use bare::BareDisk;
+pub(crate) use bare::BareDisk;
 pub use clock::{Cost, DiskClock, SLOTS_MAX, SharedClock, Timekeeping};
 
 use crate::Error;

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 
+use nectary_bench::contender::FileSystem;
 use nectary_bench::disk::QUEUE_DEPTH;
 use nectary_block::parse_size;
 
@@ -63,12 +64,37 @@ pub enum BenchCommand {
   The device that /var/cache is on:
     nectary bench limits --folder /var/cache --json limits.json", after_help = exit::HELP)]
     Limits(BenchLimitsArguments),
+    /// Creating and deleting small files, as HBench-OS and lmbench measure it: in any directory, or on network RAM
+    /// disks beside local disks (root)
+    #[command(help_template = TEMPLATE, before_help = "Examples:
+  Any directory:
+    nectary bench files --folder /mnt
+  Other numbers and sizes:
+    nectary bench files --folder /mnt --files 4096 --files 16384 --size 16K
+  Network RAM disks under the conditions of the paper, a look in two minutes:
+    nectary bench files --seed nrd --quick
+  All of it:
+    nectary bench files --seed nrd --json nrd.json --write docs/results", after_help = exit::HELP)]
+    Files(BenchFilesArguments),
+    /// A donor of memory, beside nbdkit and a null server: rates and processor time with fio as client
+    #[command(help_template = TEMPLATE, before_help = "Examples:
+  A look, in a minute:
+    nectary bench ram --quick
+  Random requests alone, with a donor of one thread:
+    nectary bench ram --only 4x32 --threads 1 --json ram.json", after_help = exit::HELP)]
+    Ram(BenchRamArguments),
     /// The process of one contender; started by the command itself
     #[command(hide = true)]
     Worker,
     /// The process of one pass on a host; started by the command itself
     #[command(hide = true)]
     IoWorker,
+    /// The process that creates and deletes files; started by the command itself
+    #[command(hide = true)]
+    FilesWorker,
+    /// Becomes another program in a memory group or a network of its own; started by the command itself
+    #[command(hide = true)]
+    Inside(BenchInsideArguments),
     /// The process with the cache of one execution; started by the command itself
     #[command(hide = true)]
     CacheWorker,
@@ -192,6 +218,113 @@ pub struct BenchCacheArguments {
     /// Write the report as a page with its picture into this directory, as docs/results
     #[arg(long, value_name = "DIR")]
     pub write: Option<PathBuf>,
+}
+
+/// The seeds' conditions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum SeedFiles {
+    /// 1,024 to 16,384 files of 2 KB, a client of 64 MB, donors of 128 MB, links of 10 and 155 Mb/s and unshaped
+    Nrd,
+}
+
+/// The file systems of `bench files`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum BenchFileSystem {
+    /// ext4 with a journal
+    Ext4,
+    /// XFS
+    Xfs,
+}
+
+impl From<BenchFileSystem> for FileSystem {
+    fn from(system: BenchFileSystem) -> FileSystem {
+        match system {
+            BenchFileSystem::Ext4 => FileSystem::Ext4,
+            BenchFileSystem::Xfs => FileSystem::Xfs,
+        }
+    }
+}
+
+/// `bench files`.
+#[derive(Debug, Args)]
+pub struct BenchFilesArguments {
+    /// Whose conditions, instead of a directory as it is
+    #[arg(long, value_name = "PAPER", value_enum, required_unless_present = "folder")]
+    pub seed: Option<SeedFiles>,
+    /// The directory to measure; with --seed the one for the local disk's file, which is the current one if it is not
+    /// given
+    #[arg(long, value_name = "DIR")]
+    pub folder: Option<PathBuf>,
+    /// Number of files, of a directory as it is; 1024 if it is not given; may be repeated
+    #[arg(long, value_name = "N", conflicts_with = "seed")]
+    pub files: Vec<u32>,
+    /// Size of each file, of a directory as it is
+    #[arg(long, value_name = "SIZE", default_value = "2K", value_parser = parse_size, conflicts_with = "seed")]
+    pub size: u64,
+    /// One number of files and two rounds, without verdicts, in two minutes
+    #[arg(long)]
+    pub quick: bool,
+    /// Only contenders with this in their name, as none-2 or hdd; may be repeated
+    #[arg(long, value_name = "NAME", requires = "seed")]
+    pub only: Vec<String>,
+    /// Only links of so many Mb/s, 0 for the unshaped one; may be repeated
+    #[arg(long, value_name = "N", requires = "seed")]
+    pub link: Vec<u32>,
+    /// File system of the contenders; ext4 if it is not given
+    #[arg(long, value_name = "NAME", value_enum, requires = "seed")]
+    pub file_system: Option<BenchFileSystem>,
+    /// How often everything runs; 5, or 2 with --quick, or 3 for a directory as it is
+    #[arg(long, value_name = "N")]
+    pub rounds: Option<usize>,
+    /// Chooses the random order of deletion
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub random_seed: u64,
+    /// Write figures and rows to this file
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Write the report as a page into this directory, as docs/results
+    #[arg(long, value_name = "DIR")]
+    pub write: Option<PathBuf>,
+}
+
+/// `bench ram`.
+#[derive(Debug, Args)]
+pub struct BenchRamArguments {
+    /// Three short pairs of each figure, without verdicts, in a minute
+    #[arg(long)]
+    pub quick: bool,
+    /// Only figures with this in their name, as 4x32 or write.depth1; may be repeated
+    #[arg(long, value_name = "NAME")]
+    pub only: Vec<String>,
+    /// Paired runs of each figure; 10, or 3 with --quick
+    #[arg(long, value_name = "N")]
+    pub pairs: Option<usize>,
+    /// How long each run takes, in milliseconds; 1000, or 400 with --quick
+    #[arg(long, value_name = "N")]
+    pub milliseconds: Option<u64>,
+    /// Threads of the donors; as many as there are processors if it is not given
+    #[arg(long, value_name = "N")]
+    pub threads: Option<u64>,
+    /// Write figures and rows to this file
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Write the report as a page into this directory, as docs/results
+    #[arg(long, value_name = "DIR")]
+    pub write: Option<PathBuf>,
+}
+
+/// `bench inside`.
+#[derive(Debug, Args)]
+pub struct BenchInsideArguments {
+    /// The memory group to join
+    #[arg(long, value_name = "DIR")]
+    pub group: Option<PathBuf>,
+    /// Take a network without links
+    #[arg(long)]
+    pub own_network: bool,
+    /// The program and its arguments
+    #[arg(required = true, last = true)]
+    pub program: Vec<std::ffi::OsString>,
 }
 
 /// `bench limits`.

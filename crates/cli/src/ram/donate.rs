@@ -13,6 +13,7 @@ use nectary_block::{format_size, parse_duration, parse_size};
 use nectary_host::log::{self, Level};
 use nectary_host::tls::ServerTls;
 use nectary_host::{ControlServer, Limits, Methods, RuntimeDirectory, Shutdown, State, Status};
+use nectary_nbd::limits::THREADS_MAX;
 use nectary_nbd::{Exports, Listen, Server, ServerFigures, ServerOptions};
 use nectary_ram::donor::page::check_label;
 use nectary_ram::donor::{Donor, DonorFigures, DonorOptions};
@@ -51,6 +52,9 @@ pub struct DonateArguments {
     /// Label of this donor, as rack=a; may be given again
     #[arg(long, value_name = "KEY=VALUE", value_parser = parse_label)]
     pub label: Vec<String>,
+    /// Threads that share the connections; as many as there are processors if it is not given
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=THREADS_MAX as u64))]
+    pub threads: Option<u64>,
     /// Serve addresses beyond this machine without certificates of clients: everybody who reaches them can read and
     /// write
     #[arg(long)]
@@ -103,6 +107,8 @@ pub async fn run(arguments: &DonateArguments) -> Result<u8, Failure> {
     })?;
     let mut options = ServerOptions::default();
     (options.tls, options.insecure) = (tls, arguments.insecure);
+    let processors = || std::thread::available_parallelism().map_or(1, usize::from);
+    options.threads = arguments.threads.map_or_else(processors, |count| count as usize);
     let server = Server::start(&arguments.listen, Exports::of(donor.source()), options)?;
     let control = start_control(&server, &donor)?;
     let addresses = server.addresses().iter().map(|address| match address {

@@ -18,6 +18,8 @@ fn experiments_are_listed_with_what_they_show_and_how_long_they_take() {
         "bench cache --seed dear",
         "bench limits",
         "bench io",
+        "bench files --seed nrd",
+        "bench ram",
     ] {
         assert!(
             text.lines().any(|line| line.starts_with(command) && line.contains("minute") || line.contains("hour")),

@@ -6,5 +6,6 @@ mod experiments;
 mod interface;
 mod ram_simulations;
 mod recordings;
+mod small_files;
 mod stores_by_hand;
 mod traces;

@@ -5,7 +5,8 @@ use std::process::{Command, Stdio};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Error, ErrorKind, sys};
+use crate::sys::{self, Writing};
+use crate::{Error, ErrorKind};
 
 /// A file system, or a stand-in for one of the seeds'.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -101,8 +102,11 @@ impl FileSystem {
 
     /// Mounts it; without its synchronous mode while it is only being prepared.
     pub(super) fn mount(self, device: &Path, root: &Path, is_measured: bool) -> Result<(), Error> {
-        let is_synchronous = is_measured && self == FileSystem::Ext4Dirsync;
-        sys::mount(device, root, self.kernel_name(), is_synchronous)
+        let writing = match is_measured && self == FileSystem::Ext4Dirsync {
+            true => Writing::DirectoriesAtOnce,
+            false => Writing::Later,
+        };
+        sys::mount(device, root, self.kernel_name(), writing)
     }
 }
 

@@ -187,7 +187,7 @@ impl<'a> Stage<'a> {
     }
 
     fn mount(&mut self) -> Result<(), Error> {
-        sys::mount(&self.device, &self.root, "xfs", false)?;
+        sys::mount(&self.device, &self.root, "xfs", sys::Writing::Later)?;
         self.is_mounted = true;
         Ok(())
     }

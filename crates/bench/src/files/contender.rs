@@ -1,0 +1,419 @@
+//! What contends: local disks and network RAM disks, each with a file system on it.
+//!
+//! Owns: the list, and how each is set up and taken down. A policy of redundancy is one line of the list; one that
+//! `nectary` does not have yet is named with the reason. Promises: every contender has a disk of the same size, the
+//! same file system, and a client with the same memory, the cache's own included; nothing is left of one when it is
+//! dropped.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use nectary_block::{ErrorKind as DeviceErrorKind, OpenOptions, Registry};
+use nectary_ram::device::RamOptions;
+use serde::{Deserialize, Serialize};
+
+use super::loops::{Kept, Loops, Taken, patience};
+use super::network::{Link, Network, PORT};
+use crate::contender::FileSystem;
+use crate::disk::BareDisk;
+use crate::group::MemoryGroup;
+use crate::process::{Inside, Process, run};
+use crate::sys::{self, Writing};
+use crate::{Error, ErrorKind};
+
+/// The memory of the client in the paper, in bytes.
+pub const CLIENT_BYTES: u64 = 64 << 20;
+/// The memory of a donor in the paper, in bytes.
+pub const DONOR_BYTES: u64 = 128 << 20;
+/// Of that, what it lends: the rest is for its process and its sockets.
+const LENT_BYTES: u64 = 104 << 20;
+/// What a block cache has of the client's memory, in bytes.
+const CACHE_BYTES: u64 = 16 << 20;
+/// The size of every disk, in bytes: the largest loop with its file system, and what one donor can hold of a mirror.
+pub const DISK_BYTES: u64 = 96 << 20;
+/// The disk of the paper's time.
+pub const MODEL: &str = "hdd-1999";
+/// How long any one step may take.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What a contender's blocks are on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// A file on a disk of this machine, behind a loop device with direct I/O.
+    Local,
+    /// Memory of this machine that takes the time of a disk of 1999.
+    Modelled,
+    /// Memory of this machine, without a network: the limit of what any other can reach.
+    Memory,
+    /// The memory of so many donors, under a policy, behind a block cache or not.
+    Ram {
+        /// How many donors.
+        donors: u32,
+        /// The value of `redundancy=`.
+        redundancy: &'static str,
+        /// Whether a block cache is before it.
+        is_cached: bool,
+    },
+}
+
+/// A contender.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Contender {
+    /// Its name in reports and figures.
+    pub name: &'static str,
+    /// What it is.
+    pub kind: Kind,
+}
+
+const fn ram(name: &'static str, redundancy: &'static str, donors: u32) -> Contender {
+    Contender { name, kind: Kind::Ram { donors, redundancy, is_cached: false } }
+}
+
+/// The local disk.
+pub const LOCAL: &str = "disk";
+/// The limit: the same path without a network.
+pub const LIMIT: &str = "memory";
+/// What the noise is measured with.
+pub const BASE: &str = "none-2";
+/// The same again: smaller differences are noise.
+pub const AGAIN: &str = "none-2-again";
+
+/// All of them. S = 4 takes a fifth donor for parity.
+pub const CONTENDERS: [Contender; 14] = [
+    Contender { name: LOCAL, kind: Kind::Local },
+    Contender { name: MODEL, kind: Kind::Modelled },
+    Contender { name: LIMIT, kind: Kind::Memory },
+    ram(BASE, "none", 2),
+    ram(AGAIN, "none", 2),
+    ram("none-4", "none", 4),
+    Contender { name: "none-2-cached", kind: Kind::Ram { donors: 2, redundancy: "none", is_cached: true } },
+    ram("mirror-2", "mirror", 2),
+    ram("parity-5", "parity", 5),
+    ram("parity-log-5", "parity-log", 5),
+    ram("parity-cache-5", "parity-cache", 5),
+    ram("adaptive-2", "adaptive", 2),
+    ram("adaptive-5", "adaptive", 5),
+    Contender { name: "adaptive-2-cached", kind: Kind::Ram { donors: 2, redundancy: "adaptive", is_cached: true } },
+];
+
+impl Contender {
+    /// Why `nectary` cannot do this yet; `None` if it can.
+    ///
+    /// To be called inside a runtime.
+    pub fn missing(&self) -> Option<String> {
+        let Kind::Ram { redundancy, .. } = self.kind else { return None };
+        let spec = format!("ram(127.0.0.1:{PORT},127.0.0.2:{PORT},id=bench,redundancy={redundancy})");
+        let mut registry = Registry::with_builtins();
+        nectary_ram::device::register(&mut registry);
+        let parsed = registry.arguments(&spec, "ram", &OpenOptions::default()).and_then(RamOptions::parse);
+        match parsed {
+            Err(error) if matches!(error.kind, DeviceErrorKind::Unsupported | DeviceErrorKind::Invalid) => {
+                Some(error.detail)
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether it uses the network.
+    pub fn is_remote(&self) -> bool {
+        matches!(self.kind, Kind::Ram { .. })
+    }
+}
+
+/// Where contenders are set up.
+pub(super) struct Place<'a> {
+    /// This program.
+    pub nectary: &'a Path,
+    /// Private files of the run, in memory.
+    pub folder: PathBuf,
+    /// The directory of the local disk's file.
+    pub disk_folder: PathBuf,
+    /// The file system.
+    pub system: FileSystem,
+    /// The size of the files that are kept over a mount, in bytes.
+    pub bytes: u32,
+}
+
+/// A contender that runs. Fields are dropped in this order: what uses comes before what is used.
+pub(super) struct Running<'a> {
+    place: &'a Place<'a>,
+    worker: Option<Process>,
+    mount: Option<Mount>,
+    device: Device,
+    donors: Vec<Process>,
+    _network: Option<Network>,
+    _groups: Vec<MemoryGroup>,
+    client: PathBuf,
+    number: u32,
+}
+
+/// The block device.
+enum Device {
+    Local(BareDisk),
+    Attached { process: Option<Process>, path: PathBuf },
+}
+
+impl Device {
+    fn path(&self) -> &Path {
+        match self {
+            Device::Local(disk) => disk.path(),
+            Device::Attached { path, .. } => path,
+        }
+    }
+}
+
+/// A mounted file system; dropped, it is unmounted.
+struct Mount(PathBuf);
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        let _ = sys::unmount(&self.0);
+    }
+}
+
+impl Place<'_> {
+    /// The names of the memory groups of a run, for the guardian: more than can be there at a time.
+    pub fn groups() -> Vec<String> {
+        let donors = (0..8).map(|donor| group_name(&format!("donor-{donor}")));
+        std::iter::once(group_name("client")).chain(donors).collect()
+    }
+
+    /// Sets a contender up: donors, links, device, file system.
+    pub fn set_up<'a>(&'a self, contender: &Contender, link: Link, number: u32) -> Result<Running<'a>, Error> {
+        let own_bytes = match contender.kind {
+            Kind::Ram { is_cached: true, .. } => CLIENT_BYTES - CACHE_BYTES,
+            _ => CLIENT_BYTES,
+        };
+        let client = MemoryGroup::new(&group_name("client"), own_bytes)?;
+        let mut groups = Vec::new();
+        let (mut donors, mut network) = (Vec::new(), None);
+        let device = match contender.kind {
+            Kind::Local => Device::Local(BareDisk::new(&self.disk_folder.join(format!("disk-{number}")), DISK_BYTES)?),
+            Kind::Modelled => self.attach(&format!("model(memory:{DISK_BYTES},disk={MODEL})"), number)?,
+            Kind::Memory => self.attach(&format!("memory:{DISK_BYTES}"), number)?,
+            Kind::Ram { donors: count, redundancy, is_cached } => {
+                let mut made = Network::new(self.nectary, &self.folder, link)?;
+                let mut addresses = Vec::new();
+                for donor in 0..count {
+                    let group = MemoryGroup::new(&group_name(&format!("donor-{donor}")), DONOR_BYTES)?;
+                    let process = self.donate(&group, number, donor)?;
+                    addresses.push(made.join(process.id())?);
+                    donors.push(process);
+                    groups.push(group);
+                }
+                network = Some(made);
+                let policy = if redundancy == "none" { String::new() } else { format!(",redundancy={redundancy}") };
+                let spec = format!("{},id=bench{policy}", addresses.join(","));
+                run(self.nectary().args(["ram", "create", &format!("ram({spec},size={DISK_BYTES})")]))?;
+                match is_cached {
+                    true => self.attach(&format!("cache(ram({spec}),memory={CACHE_BYTES},mode=writeback)"), number)?,
+                    false => self.attach(&format!("ram({spec})"), number)?,
+                }
+            }
+        };
+        let path = MemoryGroup::place(&group_name("client"))?;
+        groups.push(client);
+        let mut running = Running {
+            place: self,
+            worker: None,
+            mount: None,
+            device,
+            donors,
+            _network: network,
+            _groups: groups,
+            client: path,
+            number,
+        };
+        self.make_file_system(running.device.path())?;
+        running.mount(Writing::Later)?;
+        Ok(running)
+    }
+
+    fn nectary(&self) -> Command {
+        let mut command = Command::new(self.nectary);
+        command.env("NECTARY_RUNTIME_DIR", self.folder.join("runtime"));
+        command
+    }
+
+    fn said(&self, name: &str, number: u32) -> PathBuf {
+        self.folder.join(format!("{name}-{number}.said"))
+    }
+
+    fn donate(&self, group: &MemoryGroup, number: u32, donor: u32) -> Result<Process, Error> {
+        let inside = Inside { group: Some(group.path().to_owned()), has_own_network: true };
+        let mut command = inside.command(self.nectary, self.nectary);
+        command.env("NECTARY_RUNTIME_DIR", self.folder.join(format!("runtime-{donor}")));
+        command.args(["ram", "donate", "--insecure", "--listen", &format!(":{PORT}")]);
+        command.args(["--memory", &LENT_BYTES.to_string()]);
+        let what = format!("donor {donor}");
+        let process = Process::start(command, &what, self.said(&format!("donor-{donor}"), number))?;
+        process.line(PATIENCE)?;
+        Ok(process)
+    }
+
+    fn attach(&self, spec: &str, number: u32) -> Result<Device, Error> {
+        let mut command = Inside::default().command(self.nectary, self.nectary);
+        command.env("NECTARY_RUNTIME_DIR", self.folder.join("runtime"));
+        command.args(["attach", "--foreground", spec]);
+        let process = Process::start(command, &format!("nectary attach {spec}"), self.said("attach", number))?;
+        let path = process.line(PATIENCE)?.into();
+        Ok(Device::Attached { process: Some(process), path })
+    }
+
+    /// As small as the paper's disk: neither maker would choose this size by itself.
+    fn make_file_system(&self, device: &Path) -> Result<(), Error> {
+        let (program, arguments): (&str, &[&str]) = match self.system {
+            FileSystem::Xfs => ("mkfs.xfs", &["-q", "-f", "-K", "--unsupported"]),
+            _ => {
+                let eager = "lazy_itable_init=0,lazy_journal_init=0,nodiscard";
+                ("mkfs.ext4", &["-q", "-F", "-b", "4096", "-N", "20000", "-m", "0", "-E", eager])
+            }
+        };
+        let path = format!("{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap_or_default());
+        run(Command::new(program).env("PATH", path).args(arguments).arg(device)).map(drop)
+    }
+}
+
+fn group_name(part: &str) -> String {
+    format!("nectary-bench-{}-{part}", std::process::id())
+}
+
+/// What a worker answers.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum Answer {
+    Taken(Taken),
+    Done,
+    Failed { is_void: bool, message: String },
+}
+
+/// What a worker is told.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum Task {
+    Run(Loops),
+    Keep(Kept),
+    Check(Kept),
+}
+
+impl Running<'_> {
+    fn root(&self) -> PathBuf {
+        self.place.folder.join(format!("root-{}", self.number))
+    }
+
+    fn mount(&mut self, writing: Writing) -> Result<(), Error> {
+        let root = self.root();
+        if !root.is_dir() {
+            fs::create_dir(&root).map_err(|error| Error::failed(root.display(), error))?;
+        }
+        sys::mount(self.device.path(), &root, self.place.system.kernel_name(), writing)?;
+        self.mount = Some(Mount(root));
+        // A new process for each mount: what it has of the client's memory is what the loops take.
+        let inside = Inside { group: Some(self.client.clone()), has_own_network: false };
+        let mut command = inside.command(self.place.nectary, self.place.nectary);
+        command.args(["bench", "files-worker"]);
+        self.worker = Some(Process::start(command, "the process of the loops", self.place.said("loops", self.number))?);
+        Ok(())
+    }
+
+    /// Unmounts it, and mounts it so that everything is written at once; what stayed over it is compared.
+    pub fn mount_synchronously(&mut self) -> Result<(), Error> {
+        let kept = Kept { folder: self.root(), bytes: self.place.bytes };
+        self.ask(&Task::Keep(kept.clone()), PATIENCE)?;
+        self.unmount()?;
+        self.mount(Writing::AtOnce)?;
+        self.ask(&Task::Check(kept), PATIENCE).map(drop)
+    }
+
+    /// Runs loops in the client's memory.
+    pub fn run(&mut self, loops: Loops) -> Result<Taken, Error> {
+        let loops = Loops { folder: self.root(), ..loops };
+        let patience = patience(&loops);
+        match self.ask(&Task::Run(loops), patience)? {
+            Some(taken) => Ok(taken),
+            None => Err(Error::failed("the process of the loops", "it gave no times")),
+        }
+    }
+
+    /// The processor time of the donors and of what serves the block device. *Units*: seconds.
+    pub fn processor_s(&self) -> f64 {
+        let serving = match &self.device {
+            Device::Attached { process: Some(process), .. } => process.processor_s(),
+            _ => 0.0,
+        };
+        self.donors.iter().map(Process::processor_s).sum::<f64>() + serving
+    }
+
+    fn ask(&mut self, task: &Task, patience: Duration) -> Result<Option<Taken>, Error> {
+        let Some(worker) = &mut self.worker else {
+            return Err(Error::failed("the process of the loops", "it is gone"));
+        };
+        let text = serde_json::to_string(task).map_err(|error| Error::failed("a task", error))?;
+        worker.tell(&text)?;
+        let line = worker.line(patience)?;
+        match serde_json::from_str(&line).map_err(|error| Error::failed("an answer", error))? {
+            Answer::Taken(taken) => Ok(Some(taken)),
+            Answer::Done => Ok(None),
+            Answer::Failed { is_void, message } => {
+                Err(Error::new(if is_void { ErrorKind::Void } else { ErrorKind::Failed }, message))
+            }
+        }
+    }
+
+    fn unmount(&mut self) -> Result<(), Error> {
+        // Its memory goes back first.
+        self.worker = None;
+        if let Some(mount) = self.mount.take() {
+            let unmounted = sys::unmount(&mount.0);
+            std::mem::forget(mount);
+            unmounted?;
+        }
+        Ok(())
+    }
+
+    /// Takes it down; what does not go is an error.
+    pub fn finish(mut self) -> Result<(), Error> {
+        self.unmount()?;
+        if let Device::Attached { process, .. } = &mut self.device
+            && let Some(process) = process.take()
+        {
+            process.finish()?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn every_policy_is_a_contender_once_and_those_that_there_are_not_say_why() {
+        let mut names: Vec<&str> = CONTENDERS.iter().map(|contender| contender.name).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), CONTENDERS.len());
+        for contender in CONTENDERS {
+            let missing = contender.missing();
+            match contender.kind {
+                Kind::Ram { redundancy, .. } if redundancy != "none" => {
+                    assert!(missing.is_none_or(|why| why.contains("redundancy=")));
+                }
+                _ => assert_eq!(missing, None),
+            }
+        }
+        let unknown = ram("x", "threefold", 2).missing().unwrap();
+        assert!(unknown.contains("threefold"), "{unknown}");
+    }
+
+    #[test]
+    fn disks_fit_into_what_donors_lend() {
+        for contender in CONTENDERS {
+            let Kind::Ram { donors, redundancy, .. } = contender.kind else { continue };
+            let copies = if redundancy == "none" { 1 } else { 2 };
+            assert!(DISK_BYTES * copies <= LENT_BYTES * u64::from(donors), "{}", contender.name);
+            assert!((donors as usize) < Place::groups().len());
+        }
+        const { assert!(LENT_BYTES < DONOR_BYTES && CACHE_BYTES < CLIENT_BYTES) };
+    }
+}

@@ -1,0 +1,213 @@
+//! The loops on any directory.
+//!
+//! Owns: their order, and the report. Every number of files runs in each order of deletion, as the file system likes
+//! and with every step written at once. Takes no rights; nothing is left in the directory.
+
+use std::fmt::Write;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::loops::{Loops, Order, Taken, ms_a_file};
+use super::results::Step;
+use super::{FILE_BYTES, FILES_MAX};
+use crate::guardian::Guardian;
+use crate::statistics::estimate;
+use crate::store::{Figure, Progress};
+use crate::{Error, ErrorKind, machine};
+
+/// The order of the tables.
+const ORDERS: [Order; 3] = [Order::Forward, Order::Reverse, Order::Random];
+
+/// What to run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FolderOptions {
+    /// The directory.
+    pub folder: PathBuf,
+    /// Numbers of files.
+    pub files: Vec<u32>,
+    /// The size of each, in bytes.
+    pub bytes: u32,
+    /// How often everything runs.
+    pub rounds: usize,
+    /// Chooses the random order of deletion.
+    pub seed: u64,
+}
+
+impl FolderOptions {
+    /// The loops of the paper's size on a directory.
+    pub fn new(folder: PathBuf) -> FolderOptions {
+        FolderOptions { folder, files: vec![1024], bytes: FILE_BYTES, rounds: 3, seed: 1 }
+    }
+}
+
+/// What came of it.
+#[derive(Debug, Clone, Serialize)]
+pub struct FolderReport {
+    /// `files`.
+    pub experiment: String,
+    /// How it was called and where it ran.
+    pub setting: Value,
+    /// Milliseconds a file of each loop.
+    pub figures: Vec<Figure>,
+    /// A row for each loop, with the times of all rounds.
+    pub rows: Vec<Value>,
+    #[serde(skip)]
+    text: String,
+}
+
+impl FolderReport {
+    /// Tables for the terminal.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+}
+
+/// Runs the loops; `guardian` is this program as the guardian of a run.
+///
+/// *Errors*: [`ErrorKind::Usage`] for numbers out of bounds, and for a directory that is not there;
+/// [`ErrorKind::Void`] for a wrong byte.
+pub fn run(
+    options: &FolderOptions,
+    guardian: Command,
+    progress: &mut (dyn FnMut(&Progress) + Send),
+) -> Result<FolderReport, Error> {
+    let is_wrong = |&files: &u32| !(1..=FILES_MAX).contains(&files);
+    if options.files.is_empty() || options.files.iter().any(is_wrong) || !(1..=100).contains(&options.rounds) {
+        let message = format!("1 to {FILES_MAX} files, and 1 to 100 rounds");
+        return Err(Error::new(ErrorKind::Usage, message));
+    }
+    if options.bytes > 1 << 30 {
+        return Err(Error::new(ErrorKind::Usage, "files of 1 GiB at most"));
+    }
+    let began = Instant::now();
+    let folder = options.folder.join(format!("nectary-bench-files-{}", std::process::id()));
+    let mut guardian = Guardian::start(guardian)?;
+    guardian.make_folder(&folder)?;
+    let ran = run_all(options, &folder, progress);
+    guardian.finish();
+    Ok(report(options, &ran?, began.elapsed()))
+}
+
+/// The loops of one kind, and the times of their rounds.
+struct Ran {
+    files: u32,
+    order: Order,
+    is_flushed_each: bool,
+    taken: Vec<Taken>,
+}
+
+fn run_all(
+    options: &FolderOptions,
+    folder: &std::path::Path,
+    progress: &mut (dyn FnMut(&Progress) + Send),
+) -> Result<Vec<Ran>, Error> {
+    let mut list = Vec::new();
+    for is_flushed_each in [false, true] {
+        for &files in &options.files {
+            list.extend(ORDERS.map(|order| Ran { files, order, is_flushed_each, taken: Vec::new() }));
+        }
+    }
+    let of = (list.len() * options.rounds) as u64;
+    for round in 0..options.rounds {
+        for index in crate::statistics::order(list.len(), round) {
+            let ran = &mut list[index];
+            let (files, order, is_flushed_each) = (ran.files, ran.order, ran.is_flushed_each);
+            let done = round as u64 * (of / options.rounds as u64) + index as u64;
+            progress(&Progress { done, of, what: format!("{files} files, {}", order.name()) });
+            let (folder, seed) = (folder.to_owned(), options.seed + round as u64);
+            let loops = Loops { folder, files, bytes: options.bytes, order, is_flushed_each, seed };
+            ran.taken.push(loops.run()?);
+        }
+    }
+    progress(&Progress { done: of, of, what: "done".to_owned() });
+    Ok(list)
+}
+
+fn report(options: &FolderOptions, list: &[Ran], took: Duration) -> FolderReport {
+    let (mut figures, mut rows) = (Vec::new(), Vec::new());
+    let mut text = format!("bench files: {}\n", machine::describe());
+    let _ = writeln!(
+        text,
+        "files of {} bytes in {}; {} rounds; took {:.0} s; times are real, and neighbours on the machine change them",
+        options.bytes,
+        options.folder.display(),
+        options.rounds,
+        took.as_secs_f64()
+    );
+    let _ = writeln!(
+        text,
+        "  {:6} {:>7} {:8} {:>10} {:>8} {:>10} {:>10} {:>8} {:>10}",
+        "", "files", "order", "create ms", "files/s", "written ms", "delete ms", "files/s", "written ms"
+    );
+    for Ran { files, order, is_flushed_each, taken } in list {
+        let how = if *is_flushed_each { "sync" } else { "async" };
+        let _ = write!(text, "  {how:6} {files:>7} {:8}", order.name());
+        for step in [Step::Create, Step::Delete] {
+            let of = |one: &Taken| if step == Step::Create { one.create_s } else { one.delete_s };
+            let found = |of: &dyn Fn(&Taken) -> f64| {
+                estimate(&taken.iter().map(|one| ms_a_file(of(one), *files)).collect::<Vec<_>>())
+            };
+            let (alone, written) = (found(&of), found(&|one| step.written_s(one)));
+            let _ = write!(text, " {:>10.3} {:>8.0} {:>10.3}", alone.value, 1e3 / alone.value, written.value);
+            let part = if step == Step::Create { "create" } else { "delete" };
+            for (name, found) in [("loop", alone), ("written", written)] {
+                let name = format!("{part}.{how}.{name}.{}.{files}", order.name());
+                let (value, low, high) = (found.value, found.low, found.high);
+                let (target, is_at_most, is_judged) = (None, false, false);
+                figures.push(Figure { name, value, unit: "ms", low, high, target, is_at_most, is_judged });
+            }
+        }
+        text.push('\n');
+        rows.push(json!({ "files": files, "order": order, "is_flushed_each": is_flushed_each, "taken": taken }));
+    }
+    text.push_str(
+        "written: the final sync counted; sync: files are opened O_SYNC, and the directory is flushed after each \
+         step\n",
+    );
+    let setting = json!({
+        "folder": options.folder, "file_bytes": options.bytes, "rounds": options.rounds, "seed": options.seed,
+        "machine": machine::describe(), "seconds": took.as_secs_f64(),
+    });
+    FolderReport { experiment: "files".to_owned(), setting, figures, rows, text }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_loop_has_its_row_and_four_figures() {
+        let options = FolderOptions { rounds: 2, ..FolderOptions::new(PathBuf::from("/tmp")) };
+        let taken = Taken { create_s: 1.024, create_sync_s: 1.024, delete_s: 0.512, delete_sync_s: 0.0 };
+        let ran = Ran { files: 1024, order: Order::Random, is_flushed_each: true, taken: vec![taken, taken] };
+        let report = report(&options, &[ran], Duration::from_secs(1));
+        let names: Vec<(&str, f64)> =
+            report.figures.iter().map(|figure| (&*figure.name, (figure.value * 1e6).round() / 1e6)).collect();
+        let expected = [
+            ("create.sync.loop.random.1024", 1.0),
+            ("create.sync.written.random.1024", 2.0),
+            ("delete.sync.loop.random.1024", 0.5),
+            ("delete.sync.written.random.1024", 0.5),
+        ];
+        assert_eq!(names, expected);
+        assert!(report.rows.len() == 1 && report.text().contains("1000"), "{}", report.text());
+    }
+
+    #[test]
+    fn numbers_out_of_bounds_are_refused_before_anything_is_made() {
+        let options = FolderOptions::new(PathBuf::from("/tmp"));
+        for wrong in [
+            FolderOptions { files: vec![0], ..options.clone() },
+            FolderOptions { files: Vec::new(), ..options.clone() },
+            FolderOptions { rounds: 0, ..options.clone() },
+            FolderOptions { bytes: u32::MAX, ..options.clone() },
+        ] {
+            let error = run(&wrong, Command::new("true"), &mut |_| {}).unwrap_err();
+            assert_eq!(error.kind, ErrorKind::Usage);
+        }
+    }
+}

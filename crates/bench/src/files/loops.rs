@@ -1,0 +1,305 @@
+//! The loops of `lat_fs`: create files, delete them in an order, and write what is left in memory.
+//!
+//! Owns: names, bytes, the order of deletion and the clock. How HBench-OS and lmbench measure it is published: N files
+//! of one size are created in one directory, each opened, written and closed, then all are deleted; the time of each
+//! loop is divided by N. The program is our own. Promises: names, bytes and orders are made before the clock starts;
+//! the same seed gives the same order; what was created is counted and compared, and a wrong byte makes the run void.
+//! Leaves to others: file systems and devices below the directory (`contender`).
+
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use crate::random::Random;
+use crate::workload::content;
+use crate::{Error, ErrorKind, sys};
+
+/// Different bodies that files take turns in. A prime, so that a file that comes back for another one is found out.
+const BODIES: u32 = 61;
+/// Files of a loop that are read back and compared.
+const COMPARED: u64 = 64;
+
+/// In which order files are deleted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Order {
+    /// As they were created.
+    Forward,
+    /// The last one first.
+    Reverse,
+    /// By a fixed seed.
+    Random,
+}
+
+impl Order {
+    /// Its name in reports and figures.
+    pub fn name(self) -> &'static str {
+        match self {
+            Order::Forward => "forward",
+            Order::Reverse => "reverse",
+            Order::Random => "random",
+        }
+    }
+
+    /// The numbers of `files` files in this order.
+    pub fn of(self, files: u32, seed: u64) -> Vec<u32> {
+        let mut numbers: Vec<u32> = (0..files).collect();
+        match self {
+            Order::Forward => {}
+            Order::Reverse => numbers.reverse(),
+            Order::Random => {
+                let mut random = Random::new(seed);
+                // Fisher and Yates.
+                for last in (1..numbers.len()).rev() {
+                    numbers.swap(last, random.below(last as u64 + 1) as usize);
+                }
+            }
+        }
+        numbers
+    }
+}
+
+/// Two loops over the same files.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Loops {
+    /// The directory in which they make one of their own.
+    pub folder: PathBuf,
+    /// How many files.
+    pub files: u32,
+    /// The size of each, in bytes.
+    pub bytes: u32,
+    /// The order of deletion.
+    pub order: Order,
+    /// Whether each file is opened with `O_SYNC` and the directory flushed after each step. Not needed on a file system
+    /// that is mounted synchronously.
+    pub is_flushed_each: bool,
+    /// Chooses the random order.
+    pub seed: u64,
+}
+
+/// The time of two loops. *Units*: seconds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Taken {
+    /// Creating all files.
+    pub create_s: f64,
+    /// Writing what creating left in memory.
+    pub create_sync_s: f64,
+    /// Deleting all files.
+    pub delete_s: f64,
+    /// Writing what deleting left in memory.
+    pub delete_sync_s: f64,
+}
+
+impl Loops {
+    /// Runs both loops; nothing is left in the directory.
+    ///
+    /// *Errors*: [`ErrorKind::Void`] if a file is missing or has other bytes than it was given.
+    pub fn run(&self) -> Result<Taken, Error> {
+        let folder = self.folder.join(format!("lat-fs-{}", self.files));
+        let failed = |error: std::io::Error| Error::failed(folder.display(), error);
+        fs::create_dir(&folder).map_err(failed)?;
+        let opened = File::open(&folder).map_err(failed)?;
+        // The directory is no part of what is measured.
+        sys::sync_file_system(&opened)?;
+        let paths: Vec<PathBuf> = (0..self.files).map(|number| folder.join(format!("{number:07}"))).collect();
+        let bodies = bodies(self.bytes);
+        let order = self.order.of(self.files, self.seed);
+        let mut taken = Taken::default();
+        let mut began = Instant::now();
+        let mut lap = || std::mem::replace(&mut began, Instant::now()).elapsed().as_secs_f64();
+        lap();
+        self.create(&paths, &bodies, &opened)?;
+        taken.create_s = lap();
+        sys::sync_file_system(&opened)?;
+        taken.create_sync_s = lap();
+        self.compare(&folder, &paths, &bodies)?;
+        lap();
+        for &number in &order {
+            let path = &paths[number as usize];
+            fs::remove_file(path).map_err(|error| Error::failed(path.display(), error))?;
+            if self.is_flushed_each {
+                opened.sync_all().map_err(failed)?;
+            }
+        }
+        taken.delete_s = lap();
+        sys::sync_file_system(&opened)?;
+        taken.delete_sync_s = lap();
+        // It fails if a file is left.
+        fs::remove_dir(&folder).map_err(failed)?;
+        Ok(taken)
+    }
+
+    fn create(&self, paths: &[PathBuf], bodies: &[Vec<u8>], folder: &File) -> Result<(), Error> {
+        let mut options = File::options();
+        options.write(true).create_new(true);
+        if self.is_flushed_each {
+            options.custom_flags(libc::O_SYNC);
+        }
+        for (path, body) in paths.iter().zip(bodies.iter().cycle()) {
+            let written = options.open(path).and_then(|mut file| file.write_all(body));
+            written.map_err(|error| Error::failed(path.display(), error))?;
+            if self.is_flushed_each {
+                folder.sync_all().map_err(|error| Error::failed(path.display(), error))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Counts the files, and compares some of them.
+    fn compare(&self, folder: &Path, paths: &[PathBuf], bodies: &[Vec<u8>]) -> Result<(), Error> {
+        let found = fs::read_dir(folder).map_err(|error| Error::failed(folder.display(), error))?.count();
+        if found != paths.len() {
+            let message =
+                format!("the run is void: {} has {found} files, {} were created", folder.display(), paths.len());
+            return Err(Error::new(ErrorKind::Void, message));
+        }
+        let mut random = Random::new(self.seed);
+        for _ in 0..COMPARED.min(paths.len() as u64) {
+            let number = random.below(paths.len() as u64) as usize;
+            compare(&paths[number], &bodies[number % bodies.len()])?;
+        }
+        Ok(())
+    }
+}
+
+fn bodies(bytes: u32) -> Vec<Vec<u8>> {
+    (0..BODIES).map(|number| content::body(number, bytes)).collect()
+}
+
+fn compare(path: &Path, body: &[u8]) -> Result<(), Error> {
+    let mut found = Vec::with_capacity(body.len());
+    let read = File::open(path).and_then(|mut file| file.read_to_end(&mut found));
+    read.map_err(|error| Error::failed(path.display(), error))?;
+    if found != body {
+        let message = format!("the run is void: {} does not have the bytes that were written", path.display());
+        return Err(Error::new(ErrorKind::Void, message));
+    }
+    Ok(())
+}
+
+/// Files that stay on a file system while it is unmounted and mounted again: what is then read comes from its device.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Kept {
+    /// The directory in which they are.
+    pub folder: PathBuf,
+    /// The size of each, in bytes.
+    pub bytes: u32,
+}
+
+impl Kept {
+    fn path(&self, number: usize) -> PathBuf {
+        self.folder.join(format!("kept-{number}"))
+    }
+
+    /// Makes them, and flushes them.
+    pub fn make(&self) -> Result<(), Error> {
+        for (number, body) in bodies(self.bytes).iter().enumerate() {
+            let path = self.path(number);
+            let made = File::create(&path).and_then(|mut file| file.write_all(body).and_then(|()| file.sync_all()));
+            made.map_err(|error| Error::failed(path.display(), error))?;
+        }
+        Ok(())
+    }
+
+    /// Compares them and removes them. *Errors*: [`ErrorKind::Void`] for a wrong byte.
+    pub fn check(&self) -> Result<(), Error> {
+        for (number, body) in bodies(self.bytes).iter().enumerate() {
+            let path = self.path(number);
+            compare(&path, body)?;
+            fs::remove_file(&path).map_err(|error| Error::failed(path.display(), error))?;
+        }
+        Ok(())
+    }
+}
+
+/// Milliseconds for each of `files` files.
+pub fn ms_a_file(seconds: f64, files: u32) -> f64 {
+    seconds * 1e3 / f64::from(files.max(1))
+}
+
+/// The time that `loops` may take before the caller gives up.
+pub(super) fn patience(loops: &Loops) -> Duration {
+    // A disk of 1999 takes some 60 ms for a synchronous file.
+    Duration::from_secs(120) + Duration::from_millis(u64::from(loops.files) * 400)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn orders_have_every_file_once_and_a_seed_gives_the_same_one() {
+        assert_eq!(Order::Forward.of(4, 1), [0, 1, 2, 3]);
+        assert_eq!(Order::Reverse.of(4, 1), [3, 2, 1, 0]);
+        let random = Order::Random.of(1000, 7);
+        assert_eq!(random, Order::Random.of(1000, 7));
+        assert_ne!(random, Order::Random.of(1000, 8));
+        let mut sorted = random.clone();
+        sorted.sort_unstable();
+        assert!(sorted == Order::Forward.of(1000, 0) && random != sorted);
+        assert!(Order::Random.of(0, 1).is_empty());
+    }
+
+    fn folder(name: &str) -> PathBuf {
+        let folder = std::env::temp_dir().join(format!("nectary-bench-loops-{name}-{}", std::process::id()));
+        fs::create_dir(&folder).unwrap();
+        folder
+    }
+
+    #[test]
+    fn loops_take_time_in_each_order_and_leave_nothing() {
+        let folder = folder("all");
+        for order in [Order::Forward, Order::Reverse, Order::Random] {
+            for is_flushed_each in [false, true] {
+                let loops = Loops { folder: folder.clone(), files: 20, bytes: 2048, order, is_flushed_each, seed: 1 };
+                let taken = loops.run().unwrap();
+                assert!(taken.create_s > 0.0 && taken.delete_s > 0.0 && taken.create_sync_s > 0.0, "{taken:?}");
+            }
+        }
+        // It fails if something is left.
+        fs::remove_dir(folder).unwrap();
+    }
+
+    #[test]
+    fn a_wrong_byte_and_a_missing_file_make_a_run_void() {
+        let folder = folder("void");
+        let loops = Loops {
+            folder: folder.clone(),
+            files: 5,
+            bytes: 100,
+            order: Order::Forward,
+            is_flushed_each: false,
+            seed: 1,
+        };
+        let paths: Vec<PathBuf> = (0..5).map(|number| folder.join(format!("{number}"))).collect();
+        let bodies = bodies(100);
+        let opened = File::open(&folder).unwrap();
+        loops.create(&paths, &bodies, &opened).unwrap();
+        loops.compare(&folder, &paths, &bodies).unwrap();
+        for path in &paths {
+            fs::write(path, "other").unwrap();
+        }
+        let void = loops.compare(&folder, &paths, &bodies).unwrap_err();
+        assert!(void.kind == ErrorKind::Void && void.message.contains("does not have the bytes"), "{void}");
+        fs::remove_file(&paths[3]).unwrap();
+        let void = loops.compare(&folder, &paths, &bodies).unwrap_err();
+        assert!(void.kind == ErrorKind::Void && void.message.contains("has 4 files, 5 were created"), "{void}");
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn kept_files_are_compared_and_removed() {
+        let folder = folder("kept");
+        let kept = Kept { folder: folder.clone(), bytes: 2048 };
+        kept.make().unwrap();
+        kept.check().unwrap();
+        kept.make().unwrap();
+        fs::write(folder.join("kept-7"), "other").unwrap();
+        assert_eq!(kept.check().unwrap_err().kind, ErrorKind::Void);
+        fs::remove_dir_all(folder).unwrap();
+    }
+}

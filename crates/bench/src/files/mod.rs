@@ -1,0 +1,247 @@
+//! `bench files`: what it takes to create and delete small files, as HBench-OS's and lmbench's `lat_fs` measure it.
+//!
+//! Owns: the options and the plan. Two ways to run: on any directory (`folder`), and under the conditions of the paper
+//! on the Network RamDisk (`nrd`): a client of 64 MB, donors of 128 MB in networks of their own, links of 10 and 155
+//! Mb/s and unshaped, beside a local disk and one of the paper's time. What was fixed before the first run is in
+//! `docs/decisions/0047-files.md`.
+//!
+//! | file | what is in it |
+//! |---|---|
+//! | `loops` | the loops themselves |
+//! | `network`, `contender` | namespaces and links; what contends, set up and taken down |
+//! | `folder`, `nrd` | a run on a directory, and one under the paper's conditions |
+//! | `results`, `text` | medians, ratios and figures; tables |
+
+mod contender;
+mod folder;
+mod loops;
+mod network;
+mod nrd;
+mod results;
+mod text;
+
+use std::io::{BufRead, Write};
+use std::path::PathBuf;
+
+use crate::contender::FileSystem;
+use crate::{Error, ErrorKind, sys};
+
+use contender::{AGAIN, Answer, Task};
+pub use contender::{CONTENDERS, Contender, Kind};
+pub use folder::{FolderOptions, run as run_folder};
+pub use loops::{Loops, Order, Taken};
+pub use network::Link;
+pub use nrd::run as run_nrd;
+pub use results::Report;
+
+/// The size of the paper's files, in bytes.
+pub const FILE_BYTES: u32 = 2048;
+/// The paper's numbers of files.
+const FILES: [u32; 5] = [1024, 2048, 4096, 8192, 16_384];
+/// At this number the other orders of deletion are measured, too.
+const ORDERS_FILES: u32 = 4096;
+/// Files on a file system that writes everything at once.
+const SYNCHRONOUS_FILES: u32 = 256;
+/// Rounds, each of which gives one pair.
+const ROUNDS: usize = 5;
+/// The same of a quick run.
+const FILES_QUICK: [u32; 1] = [1024];
+const SYNCHRONOUS_FILES_QUICK: u32 = 16;
+const ROUNDS_QUICK: usize = 2;
+/// The paper's links in Mb/s: Ethernet and ATM.
+const LINKS: [Link; 3] = [Link::Unshaped, Link::Shaped(155), Link::Shaped(10)];
+/// The least that makes sense.
+const FILES_MAX: u32 = 1_000_000;
+
+/// The experiments, each with what it shows and about how long it takes.
+pub const EXPERIMENTS: [(&str, &str, &str); 3] = [
+    ("bench files --folder DIR", "creating and deleting small files in any directory, as lat_fs", "1 minute"),
+    (
+        "bench files --seed nrd --quick",
+        "a look: 1,024 files on a network RAM disk and on disks, no verdicts",
+        "2 minutes",
+    ),
+    (
+        "bench files --seed nrd",
+        "1,024 to 16,384 files on network RAM disks over three kinds of links, beside disks of then and today",
+        "2 hours",
+    ),
+];
+
+/// What to run under the paper's conditions.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Options {
+    /// A look: one number of files, two rounds, no verdicts.
+    pub quick: bool,
+    /// Only contenders whose name contains one of these; all if there is none.
+    pub only: Vec<String>,
+    /// Only these links, in Mb/s, 0 for the unshaped one; all if there is none.
+    pub links: Vec<u32>,
+    /// How often everything runs.
+    pub rounds: Option<usize>,
+    /// The file system.
+    pub system: FileSystem,
+    /// Where the local disk's file is.
+    pub folder: PathBuf,
+    /// Chooses the random order of deletion.
+    pub seed: u64,
+}
+
+/// A whole run.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// The options.
+    pub options: Options,
+    /// What contends, in the order of the list.
+    pub contenders: Vec<Contender>,
+    /// What does not, and why.
+    pub not_run: Vec<String>,
+    /// The links.
+    pub links: Vec<Link>,
+    /// How often everything runs.
+    pub rounds: usize,
+    /// Loops on a file system that writes when it likes to.
+    pub loops: Vec<(u32, Order)>,
+    /// Files of the loops on one that writes everything at once.
+    pub synchronous_files: u32,
+}
+
+impl Plan {
+    /// Makes the plan of a run; to be called inside a runtime.
+    ///
+    /// *Errors*: [`ErrorKind::Usage`] for numbers out of bounds and names that there are not; [`ErrorKind::Missing`]
+    /// where a program or the file system is not installed.
+    pub fn new(options: Options) -> Result<Plan, Error> {
+        let usage = |message: String| Error::new(ErrorKind::Usage, message);
+        let rounds = options.rounds.unwrap_or(if options.quick { ROUNDS_QUICK } else { ROUNDS });
+        if !(1..=100).contains(&rounds) {
+            return Err(usage(format!("{rounds} rounds: 1 at least, and 100 at most")));
+        }
+        if let Some(rate) = options.links.iter().find(|&&rate| rate > 100_000) {
+            return Err(usage(format!("a link of {rate} Mb/s: 100000 at most, 0 for the unshaped one")));
+        }
+        if !matches!(options.system, FileSystem::Ext4 | FileSystem::Xfs) {
+            return Err(usage(format!("{}: ext4 and xfs are there", options.system.name())));
+        }
+        if let Some(missing) = options.system.missing() {
+            return Err(Error::new(ErrorKind::Missing, missing));
+        }
+        let is_named = |name: &str| options.only.is_empty() || options.only.iter().any(|part| name.contains(&**part));
+        if let Some(part) = options.only.iter().find(|part| !CONTENDERS.iter().any(|one| one.name.contains(&***part))) {
+            let known: Vec<&str> = CONTENDERS.iter().map(|contender| contender.name).collect();
+            return Err(usage(format!("no contender has \"{part}\" in its name; there are {}", known.join(", "))));
+        }
+        let (mut contenders, mut not_run) = (Vec::new(), Vec::new());
+        for contender in CONTENDERS.into_iter().filter(|contender| is_named(contender.name)) {
+            match contender.missing() {
+                None => contenders.push(contender),
+                Some(why) => not_run.push(format!("{}: NOT RUN: {why}", contender.name)),
+            }
+        }
+        if contenders.is_empty() {
+            return Err(Error::new(ErrorKind::Missing, not_run.join("; ")));
+        }
+        let links = match options.links.as_slice() {
+            [] => LINKS.to_vec(),
+            rates => rates.iter().map(|&rate| if rate == 0 { Link::Unshaped } else { Link::Shaped(rate) }).collect(),
+        };
+        let files: &[u32] = if options.quick { &FILES_QUICK } else { &FILES };
+        let mut loops: Vec<(u32, Order)> = files.iter().map(|&files| (files, Order::Random)).collect();
+        if !options.quick {
+            loops.extend([(ORDERS_FILES, Order::Forward), (ORDERS_FILES, Order::Reverse)]);
+        }
+        let synchronous_files = if options.quick { SYNCHRONOUS_FILES_QUICK } else { SYNCHRONOUS_FILES };
+        Ok(Plan { options, contenders, not_run, links, rounds, loops, synchronous_files })
+    }
+
+    /// Whether a contender runs over a link: a quick run looks at the noise on unshaped ones alone.
+    fn has(&self, contender: &Contender, link: Option<Link>) -> bool {
+        let is_shaped = link.is_some_and(|link| link != Link::Unshaped);
+        !(self.options.quick && is_shaped && contender.name == AGAIN && self.links.contains(&Link::Unshaped))
+    }
+
+    /// The largest number of files: that of the headline.
+    pub fn files_max(&self) -> u32 {
+        self.loops.iter().map(|one| one.0).max().unwrap_or(0)
+    }
+}
+
+/// Serves a parent until its pipe ends: the process that runs the loops.
+///
+/// Call it before the process has other threads.
+pub fn serve(input: impl BufRead, mut output: impl Write) -> Result<(), Error> {
+    sys::become_worker();
+    let pipe = |error| Error::failed("the pipe of the process of the loops", error);
+    for line in input.lines() {
+        let task: Task = serde_json::from_str(&line.map_err(pipe)?).map_err(|error| Error::failed("a task", error))?;
+        let done = match task {
+            Task::Run(loops) => loops.run().map(Answer::Taken),
+            Task::Keep(kept) => kept.make().map(|()| Answer::Done),
+            Task::Check(kept) => kept.check().map(|()| Answer::Done),
+        };
+        let answer = done
+            .unwrap_or_else(|error| Answer::Failed { is_void: error.kind == ErrorKind::Void, message: error.message });
+        let text = serde_json::to_string(&answer).map_err(|error| Error::failed("an answer", error))?;
+        writeln!(output, "{text}").and_then(|()| output.flush()).map_err(pipe)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options() -> Options {
+        Options {
+            quick: false,
+            only: Vec::new(),
+            links: Vec::new(),
+            rounds: None,
+            system: FileSystem::Ext4,
+            folder: PathBuf::from("."),
+            seed: 1,
+        }
+    }
+
+    #[tokio::test]
+    async fn plans_have_what_was_named_and_refuse_what_there_is_not() {
+        let plan = Plan::new(options()).unwrap();
+        assert_eq!((plan.rounds, plan.links.len(), plan.files_max()), (ROUNDS, 3, 16_384));
+        assert_eq!(plan.contenders.len() + plan.not_run.len(), CONTENDERS.len());
+        assert!(plan.not_run.iter().all(|line| line.contains("NOT RUN: ")), "{:?}", plan.not_run);
+        let only = Plan::new(Options { only: vec!["hdd".to_owned()], links: vec![0, 10], ..options() }).unwrap();
+        assert_eq!((only.contenders.len(), only.links.as_slice()), (1, &[Link::Unshaped, Link::Shaped(10)][..]));
+        let wrong = Plan::new(Options { only: vec!["tape".to_owned()], ..options() }).unwrap_err();
+        assert!(wrong.kind == ErrorKind::Usage && wrong.message.contains("none-2"), "{wrong}");
+        assert!(Plan::new(Options { rounds: Some(0), ..options() }).is_err());
+        assert!(Plan::new(Options { links: vec![200_000], ..options() }).is_err());
+        assert!(Plan::new(Options { system: FileSystem::Btrfs, ..options() }).is_err());
+        let quick = Plan::new(Options { quick: true, ..options() }).unwrap();
+        assert!(quick.rounds == ROUNDS_QUICK && quick.files_max() == 1024);
+    }
+
+    #[test]
+    fn the_process_of_the_loops_answers_each_task() {
+        let folder = std::env::temp_dir().join(format!("nectary-bench-serve-{}", std::process::id()));
+        std::fs::create_dir(&folder).unwrap();
+        let loops = Loops {
+            folder: folder.clone(),
+            files: 3,
+            bytes: 10,
+            order: Order::Reverse,
+            is_flushed_each: false,
+            seed: 1,
+        };
+        let absent = Loops { folder: folder.join("absent"), ..loops.clone() };
+        let tasks = [Task::Run(loops), Task::Run(absent)];
+        let input: Vec<String> = tasks.iter().map(|task| serde_json::to_string(task).unwrap()).collect();
+        let mut output = Vec::new();
+        std::thread::scope(|scope| {
+            scope.spawn(|| serve(input.join("\n").as_bytes(), &mut output).unwrap());
+        });
+        let answers = String::from_utf8(output).unwrap();
+        let answers: Vec<Answer> = answers.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert!(matches!(answers[..], [Answer::Taken(_), Answer::Failed { is_void: false, .. }]), "{answers:?}");
+        std::fs::remove_dir(folder).unwrap();
+    }
+}

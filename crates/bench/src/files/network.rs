@@ -1,0 +1,152 @@
+//! A network of this machine's own: the client's link, a switch, and a link for each donor, each as fast as is wanted.
+//!
+//! Owns: namespaces, links and their rates. How it stands: this process is in the client's namespace; a process that
+//! does nothing else holds the switch's, a bridge; each donor's process is in its own. Both ends of each link send
+//! through a token bucket (TBF) as fast as the link and hardly larger than a packet, so that each packet takes its
+//! time. Links are full duplex. Promises: namespaces have no names and end with their processes, so nothing is left,
+//! however a run ends.
+
+use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::process::{Inside, Process, run};
+use crate::{Error, sys};
+
+/// The port of donors.
+pub(super) const PORT: u16 = 7070;
+/// The bucket: two packets. *Units*: bytes.
+const BURST_BYTES: u32 = 3200;
+/// What may wait at the end of a link. *Units*: bytes.
+const QUEUE_BYTES: u32 = 1 << 20;
+/// How long the process that holds the switch may take to start.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Numbers of networks of this process: the links of an earlier one go a moment after it.
+static NEXT: AtomicU32 = AtomicU32::new(0);
+
+/// The rate of links.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Link {
+    /// As fast as the machine.
+    Unshaped,
+    /// Megabits a second.
+    Shaped(u32),
+}
+
+impl Link {
+    /// Its name in reports and figures.
+    pub fn name(self) -> String {
+        match self {
+            Link::Unshaped => "unshaped".to_owned(),
+            Link::Shaped(megabits) => format!("{megabits}mbit"),
+        }
+    }
+
+    /// The arguments of `tc` that give a device this rate; none for one that stays as it is.
+    fn shape(self, device: &str) -> Option<String> {
+        let Link::Shaped(megabits) = self else { return None };
+        Some(format!("qdisc add dev {device} root tbf rate {megabits}mbit burst {BURST_BYTES} limit {QUEUE_BYTES}"))
+    }
+}
+
+/// Puts this thread, and what it starts from now on, into a namespace for clients. Call it once, first of all.
+pub(super) fn begin() -> Result<(), Error> {
+    sys::own_network()?;
+    ip(None, "link set lo up")
+}
+
+/// A network; the client's link goes when it is dropped.
+pub(super) struct Network {
+    link: Link,
+    /// Holds the switch's namespace.
+    switch: Process,
+    uplink: String,
+    number: u32,
+    donors: u32,
+}
+
+impl Network {
+    /// Makes a switch, and the link of this process to it.
+    pub fn new(nectary: &Path, folder: &Path, link: Link) -> Result<Network, Error> {
+        let number = NEXT.fetch_add(1, Ordering::Relaxed) % 200;
+        let inside = Inside { group: None, has_own_network: true };
+        let command = inside.command(nectary, Path::new("cat"));
+        let mut switch = Process::start(command, "the switch", folder.join(format!("switch-{number}.said")))?;
+        // It says the line again once it is inside.
+        switch.tell("inside")?;
+        switch.line(PATIENCE)?;
+        let uplink = format!("client{number}");
+        let network = Network { link, switch, uplink, number, donors: 0 };
+        let (holder, uplink) = (network.switch.id(), &network.uplink);
+        ip(None, &format!("link add {uplink} type veth peer name port0 netns {holder}"))?;
+        ip(None, &format!("addr add 10.77.{number}.1/24 dev {uplink}"))?;
+        ip(None, &format!("link set {uplink} up"))?;
+        ip(Some(holder), "link add name switch type bridge")?;
+        ip(Some(holder), "link set switch up")?;
+        ip(Some(holder), "link set port0 master switch up")?;
+        shape(None, link, uplink)?;
+        shape(Some(holder), link, "port0")?;
+        Ok(network)
+    }
+
+    /// Links a donor's process, which has an own network; gives the address at which the client reaches it.
+    pub fn join(&mut self, donor: u32) -> Result<String, Error> {
+        self.donors += 1;
+        let (holder, number) = (self.switch.id(), self.donors);
+        let address = format!("10.77.{}.{}", self.number, number + 1);
+        ip(Some(holder), &format!("link add name port{number} type veth peer name eth0 netns {donor}"))?;
+        ip(Some(holder), &format!("link set port{number} master switch up"))?;
+        ip(Some(donor), &format!("addr add {address}/24 dev eth0"))?;
+        ip(Some(donor), "link set eth0 up")?;
+        shape(Some(holder), self.link, &format!("port{number}"))?;
+        shape(Some(donor), self.link, "eth0")?;
+        Ok(format!("{address}:{PORT}"))
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        let _ = ip(None, &format!("link del {}", self.uplink));
+    }
+}
+
+/// Runs `ip` here or in the network of a process.
+fn ip(process: Option<u32>, arguments: &str) -> Result<(), Error> {
+    run(tool("ip", process).args(arguments.split(' '))).map(drop)
+}
+
+fn shape(process: Option<u32>, link: Link, device: &str) -> Result<(), Error> {
+    let Some(arguments) = link.shape(device) else { return Ok(()) };
+    run(tool("tc", process).args(arguments.split(' '))).map(drop)
+}
+
+fn tool(name: &str, process: Option<u32>) -> Command {
+    let path = format!("{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap_or_default());
+    let mut command = match process {
+        None => Command::new(name),
+        Some(process) => {
+            let mut command = Command::new("nsenter");
+            command.args(["--target", &process.to_string(), "--net", name]);
+            command
+        }
+    };
+    command.env("PATH", path);
+    command
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shaped_links_send_through_a_token_bucket_and_others_as_they_like() {
+        let shape = Link::Shaped(10).shape("eth0").unwrap();
+        assert_eq!(shape, "qdisc add dev eth0 root tbf rate 10mbit burst 3200 limit 1048576");
+        assert!(Link::Unshaped.shape("eth0").is_none());
+        assert_eq!((Link::Shaped(155).name(), Link::Unshaped.name()), ("155mbit".to_owned(), "unshaped".to_owned()));
+    }
+}

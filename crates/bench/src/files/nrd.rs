@@ -1,0 +1,119 @@
+//! A run under the conditions of the paper on the Network RamDisk.
+//!
+//! Owns: the order of steps, and that nothing is left. In each round every contender is set up, runs all loops and is
+//! taken down; those on the network do that for each kind of link. From round to round the contenders run forwards and
+//! backwards in turn. Leaves to others: what a contender is, and the report.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+
+use super::contender::{Contender, Place};
+use super::loops::{Loops, Order};
+use super::network::{self, Link};
+use super::results::{Report, Sample};
+use super::{FILE_BYTES, Plan};
+use crate::group::MemoryGroup;
+use crate::guardian::Guardian;
+use crate::statistics::order;
+use crate::store::Progress;
+use crate::{Error, ErrorKind, machine, sys};
+
+/// Programs of the run, and the Debian packages that have them.
+const NEEDS: [(&str, &str); 3] = [("ip", "iproute2"), ("tc", "iproute2"), ("nsenter", "util-linux")];
+
+/// Runs a plan; `nectary` is this program.
+///
+/// It gives the calling thread, which must live as long as the process, its own mounts and network. *Errors*:
+/// [`ErrorKind::Void`] for a wrong byte; [`ErrorKind::Missing`] where this machine cannot run it.
+pub fn run(plan: &Plan, nectary: &Path, progress: &mut (dyn FnMut(&Progress) + Send)) -> Result<Report, Error> {
+    machine::check()?;
+    for (program, package) in NEEDS {
+        let is_there = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"]
+            .iter()
+            .any(|folder| PathBuf::from(folder).join(program).is_file());
+        if !is_there {
+            return Err(Error::new(ErrorKind::Missing, format!("there is no {program}: apt-get install {package}")));
+        }
+    }
+    let _ = nectary_attach::release_stale();
+    let began = Instant::now();
+    let mut command = Command::new(nectary);
+    command.args(["bench", "guardian"]);
+    let mut guardian = Guardian::start(command)?;
+    let folder = PathBuf::from(format!("/dev/shm/nectary-bench-files-{}", std::process::id()));
+    let named = &plan.options.folder;
+    let disk_folder = std::fs::canonicalize(named).map_err(|error| Error::failed(named.display(), error))?;
+    let disk_folder = disk_folder.join(format!("nectary-bench-files-{}", std::process::id()));
+    guardian.guard(&folder)?;
+    for group in Place::groups() {
+        guardian.guard(&MemoryGroup::place(&group)?)?;
+    }
+    guardian.make_folder(&disk_folder)?;
+    let result = sys::own_mounts(&disk_folder).and_then(|()| {
+        network::begin()?;
+        std::fs::create_dir(&folder).map_err(|error| Error::failed(folder.display(), error))?;
+        let system = plan.options.system;
+        run_all(plan, &Place { nectary, folder, disk_folder, system, bytes: FILE_BYTES }, progress)
+    });
+    // Where a step failed, what served a block device was killed.
+    let _ = nectary_attach::release_stale();
+    guardian.finish();
+    Ok(Report::new(plan, result?, began.elapsed()))
+}
+
+fn run_all(plan: &Plan, place: &Place<'_>, progress: &mut (dyn FnMut(&Progress) + Send)) -> Result<Vec<Sample>, Error> {
+    let (remote, local): (Vec<_>, Vec<_>) = plan.contenders.iter().partition(|contender| contender.is_remote());
+    // What is on this machine has no link.
+    let mut stages: Vec<(Option<Link>, Vec<&Contender>)> = vec![(None, local)];
+    stages.extend(plan.links.iter().map(|&link| {
+        let here = remote.iter().copied().filter(|contender| plan.has(contender, Some(link)));
+        (Some(link), here.collect())
+    }));
+    let of: usize = stages.iter().map(|stage| stage.1.len()).sum::<usize>() * plan.rounds;
+    let (mut samples, mut done) = (Vec::new(), 0);
+    for round in 0..plan.rounds {
+        for (link, contenders) in &stages {
+            for index in order(contenders.len(), round) {
+                let (contender, on) = (contenders[index], link.map(|link| format!(", {}", link.name())));
+                let what = format!("{}{}, round {}", contender.name, on.unwrap_or_default(), round + 1);
+                progress(&Progress { done, of: of as u64, what });
+                done += 1;
+                samples.extend(run_one(plan, place, contender, *link, round, done as u32)?);
+            }
+        }
+    }
+    progress(&Progress { done, of: of as u64, what: "done".to_owned() });
+    Ok(samples)
+}
+
+/// Runs all loops on one contender.
+fn run_one(
+    plan: &Plan,
+    place: &Place<'_>,
+    contender: &Contender,
+    link: Option<Link>,
+    round: usize,
+    number: u32,
+) -> Result<Vec<Sample>, Error> {
+    let named = |error: Error| Error::new(error.kind, format!("{}: {}", contender.name, error.message));
+    let mut running = place.set_up(contender, link.unwrap_or(Link::Unshaped), number).map_err(named)?;
+    let mut samples = Vec::new();
+    let mut measure = |running: &mut super::contender::Running<'_>, files, order, is_synchronous| {
+        let (seed, folder) = (plan.options.seed + round as u64, PathBuf::new());
+        let before = running.processor_s();
+        let loops = Loops { folder, files, bytes: FILE_BYTES, order, is_flushed_each: false, seed };
+        let taken = running.run(loops).map_err(named)?;
+        let processor_s = running.processor_s() - before;
+        let contender = contender.name;
+        samples.push(Sample { contender, link, round, is_synchronous, order, files, taken, processor_s });
+        Ok::<(), Error>(())
+    };
+    for &(files, order) in &plan.loops {
+        measure(&mut running, files, order, false)?;
+    }
+    running.mount_synchronously().map_err(named)?;
+    measure(&mut running, plan.synchronous_files, Order::Random, true)?;
+    running.finish().map_err(named)?;
+    Ok(samples)
+}

@@ -1,0 +1,335 @@
+//! What came of a run: each loop's time, medians over rounds, ratios of pairs, and the report.
+//!
+//! Owns: which ratios are figures, which have a target, and whether the run is short. Leaves to others: tables
+//! (`text`).
+
+use std::time::Duration;
+
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::contender::{AGAIN, BASE, LIMIT, LOCAL, MODEL};
+use super::loops::{Order, Taken, ms_a_file};
+use super::network::Link;
+use super::{FILE_BYTES, Plan, text};
+use crate::machine;
+use crate::statistics::{Estimate, median, paired_ratio};
+use crate::store::Figure;
+
+/// The least by which a synchronous mount of a network RAM disk beats a local disk, where the path to it allows that.
+const TARGET_LOCAL: f64 = 4.0;
+/// The least by which it beats the disk of the paper's time.
+const TARGET_MODEL: f64 = 8.0;
+
+/// The times of two loops of one contender.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(super) struct Sample {
+    pub contender: &'static str,
+    /// None for what is on this machine.
+    pub link: Option<Link>,
+    pub round: usize,
+    /// Whether the file system was mounted so that it writes everything at once.
+    pub is_synchronous: bool,
+    pub order: Order,
+    pub files: u32,
+    pub taken: Taken,
+    /// Processor time of donors and of what serves the block device. *Units*: seconds.
+    pub processor_s: f64,
+}
+
+/// The loops that are compared: all but contender and round.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Which {
+    pub is_synchronous: bool,
+    pub files: u32,
+    pub order: Order,
+}
+
+/// A step of the loops, the time in which it was written included.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Step {
+    Create,
+    Delete,
+}
+
+impl Step {
+    fn name(self) -> &'static str {
+        match self {
+            Step::Create => "create",
+            Step::Delete => "delete",
+        }
+    }
+
+    /// Its time, the final sync counted. *Units*: seconds.
+    pub fn written_s(self, taken: &Taken) -> f64 {
+        match self {
+            Step::Create => taken.create_s + taken.create_sync_s,
+            Step::Delete => taken.delete_s + taken.delete_sync_s,
+        }
+    }
+}
+
+/// All samples of a run.
+pub(super) struct Samples(pub Vec<Sample>);
+
+impl Samples {
+    /// The samples of a contender over a link in the order of rounds. What has no link is the same for each.
+    pub fn of(&self, contender: &str, link: Option<Link>, which: Which) -> Vec<&Sample> {
+        let is_it = |sample: &&Sample| {
+            let Which { is_synchronous, files, order } = which;
+            sample.contender == contender
+                && (sample.link == link || sample.link.is_none())
+                && (sample.is_synchronous, sample.files, sample.order) == (is_synchronous, files, order)
+        };
+        let mut found: Vec<&Sample> = self.0.iter().filter(is_it).collect();
+        found.sort_by_key(|sample| sample.round);
+        found
+    }
+
+    /// How many times as long `other` took, by pairs of one round.
+    pub fn ratio(
+        &self,
+        link: Option<Link>,
+        which: Which,
+        other: &str,
+        contender: &str,
+        step: Step,
+    ) -> Option<Estimate> {
+        let times = |name| -> Vec<f64> {
+            self.of(name, link, which).iter().map(|sample| step.written_s(&sample.taken)).collect()
+        };
+        let (above, below) = (times(other), times(contender));
+        (!below.is_empty() && above.len() == below.len()).then(|| paired_ratio(&above, &below))
+    }
+
+    /// All loops, in the order of the tables.
+    pub fn which(&self) -> Vec<Which> {
+        let which = |sample: &Sample| {
+            let Sample { is_synchronous, files, order, .. } = *sample;
+            Which { is_synchronous, files, order }
+        };
+        let mut list: Vec<Which> = self.0.iter().map(which).collect();
+        list.sort_unstable();
+        list.dedup();
+        list
+    }
+
+    /// A median over rounds, in milliseconds a file.
+    pub fn median_ms(samples: &[&Sample], of: impl Fn(&Sample) -> f64) -> f64 {
+        median(&samples.iter().map(|sample| ms_a_file(of(sample), sample.files)).collect::<Vec<_>>())
+    }
+}
+
+/// A finished run under the paper's conditions.
+#[derive(Debug, Clone, Serialize)]
+pub struct Report {
+    /// `files-nrd`, or with the file system if it is another one than ext4.
+    pub experiment: String,
+    /// How it was called and where it ran.
+    pub setting: Value,
+    /// All figures: noise, then what is short of its target, then the rest.
+    pub figures: Vec<Figure>,
+    /// A row for each link, contender and loop.
+    pub rows: Vec<Value>,
+    #[serde(skip)]
+    is_short: bool,
+    #[serde(skip)]
+    text: String,
+}
+
+impl Report {
+    /// Makes the report of a run.
+    pub(super) fn new(plan: &Plan, samples: Vec<Sample>, took: Duration) -> Report {
+        let samples = Samples(samples);
+        let figures = figures(plan, &samples);
+        let is_short = !plan.options.quick && figures.iter().any(Figure::is_short);
+        let system = plan.options.system.name();
+        let setting = json!({
+            "machine": machine::describe(), "seconds": took.as_secs_f64(), "rounds": plan.rounds, "file_system": system,
+            "file_bytes": FILE_BYTES, "seed": plan.options.seed, "not_run": plan.not_run, "quick": plan.options.quick,
+        });
+        let experiment = if system == "ext4" { "files-nrd".to_owned() } else { format!("files-nrd-{system}") };
+        let text = text::text(plan, &samples, &figures, took);
+        Report { experiment, setting, figures, rows: rows(plan, &samples), is_short, text }
+    }
+
+    /// Whether a figure is short of its target; never of a quick run.
+    pub fn is_short(&self) -> bool {
+        self.is_short
+    }
+
+    /// Tables for the terminal.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+}
+
+fn figures(plan: &Plan, samples: &Samples) -> Vec<Figure> {
+    let mut figures = Vec::new();
+    let all = samples.which();
+    let largest = all
+        .iter()
+        .filter(|which| !which.is_synchronous && which.order == Order::Random)
+        .max_by_key(|which| which.files);
+    let synchronous = all.iter().find(|which| which.is_synchronous);
+    for (which, how) in [(synchronous, "sync"), (largest, "written")] {
+        let Some(&which) = which else { continue };
+        for &link in &plan.links {
+            for contender in plan.contenders.iter().filter(|contender| contender.is_remote()) {
+                for step in [Step::Create, Step::Delete] {
+                    let others = match contender.name {
+                        AGAIN => [BASE].as_slice(),
+                        _ => [LOCAL, MODEL].as_slice(),
+                    };
+                    for &other in others {
+                        let Some(ratio) = samples.ratio(Some(link), which, other, contender.name, step) else {
+                            continue;
+                        };
+                        let name = format!("{}.{how}.{}.{}.over_{other}", step.name(), link.name(), contender.name);
+                        let (target, is_judged) = match (contender.name, link, how, other) {
+                            (BASE, Link::Unshaped, "sync", LOCAL) => {
+                                let limit = samples.ratio(Some(link), which, LOCAL, LIMIT, step);
+                                (Some(TARGET_LOCAL), limit.is_some_and(|limit| limit.value >= TARGET_LOCAL))
+                            }
+                            (BASE, Link::Unshaped, "sync", MODEL) => (Some(TARGET_MODEL), true),
+                            _ => (None, false),
+                        };
+                        let Estimate { value, low, high } = ratio;
+                        let is_judged = is_judged && !plan.options.quick;
+                        figures.push(Figure {
+                            name,
+                            value,
+                            unit: "x",
+                            low,
+                            high,
+                            target,
+                            is_at_most: false,
+                            is_judged,
+                        });
+                    }
+                }
+            }
+        }
+    }
+    figures.sort_by_key(|figure| {
+        let is_missed = figure.target.is_some_and(|target| figure.value < target);
+        (!figure.name.contains(AGAIN), !is_missed, figure.target.is_none())
+    });
+    figures
+}
+
+fn rows(plan: &Plan, samples: &Samples) -> Vec<Value> {
+    let mut rows = Vec::new();
+    let mut add = |link: Option<Link>, contender: &str| {
+        for which in samples.which() {
+            let some = samples.of(contender, link, which);
+            if some.is_empty() {
+                continue;
+            }
+            let ms = |of: fn(&Taken) -> f64| Samples::median_ms(&some, |sample| of(&sample.taken));
+            rows.push(json!({
+                "link": link.map_or("none".to_owned(), Link::name), "contender": contender, "files": which.files,
+                "order": which.order, "is_synchronous": which.is_synchronous,
+                "create_ms": ms(|taken| taken.create_s), "create_written_ms": ms(|taken| Step::Create.written_s(taken)),
+                "delete_ms": ms(|taken| taken.delete_s), "delete_written_ms": ms(|taken| Step::Delete.written_s(taken)),
+                "processor_ms": Samples::median_ms(&some, |sample| sample.processor_s), "samples": some,
+            }));
+        }
+    };
+    for contender in &plan.contenders {
+        match contender.is_remote() {
+            false => add(None, contender.name),
+            true => plan.links.iter().for_each(|&link| add(Some(link), contender.name)),
+        }
+    }
+    rows
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use crate::contender::FileSystem;
+    use crate::files::{CONTENDERS, Options};
+
+    /// A plan without a runtime, and samples in which each contender takes `seconds`.
+    pub fn sampled(seconds: impl Fn(&str) -> f64) -> (Plan, Vec<Sample>) {
+        let options = Options {
+            quick: false,
+            only: Vec::new(),
+            links: Vec::new(),
+            rounds: None,
+            system: FileSystem::Ext4,
+            folder: ".".into(),
+            seed: 1,
+        };
+        let names = [LOCAL, MODEL, LIMIT, BASE, AGAIN];
+        let contenders: Vec<_> = CONTENDERS.into_iter().filter(|one| names.contains(&one.name)).collect();
+        let (links, loops) = (vec![Link::Unshaped, Link::Shaped(10)], vec![(100, Order::Random)]);
+        let not_run = vec!["mirror-2: NOT RUN: not there".to_owned()];
+        let plan = Plan { options, contenders, not_run, links, rounds: 2, loops, synchronous_files: 10 };
+        let mut samples = Vec::new();
+        for contender in &plan.contenders {
+            let links = if contender.is_remote() { plan.links.iter().copied().map(Some).collect() } else { vec![None] };
+            for link in links {
+                for (round, is_synchronous) in [(0, false), (0, true), (1, true), (1, false)] {
+                    let time = seconds(contender.name);
+                    let taken = Taken { create_s: time, create_sync_s: time, delete_s: time / 2.0, delete_sync_s: 0.0 };
+                    let (order, files) = (Order::Random, if is_synchronous { 10 } else { 100 });
+                    let contender = contender.name;
+                    samples.push(Sample {
+                        contender,
+                        link,
+                        round,
+                        is_synchronous,
+                        order,
+                        files,
+                        taken,
+                        processor_s: 0.1,
+                    });
+                }
+            }
+        }
+        (plan, samples)
+    }
+
+    fn time(local: f64) -> impl Fn(&str) -> f64 {
+        move |name| match name {
+            LOCAL => local,
+            MODEL => 9.0,
+            LIMIT => 0.5,
+            _ => 1.0,
+        }
+    }
+
+    #[test]
+    fn noise_stands_first_and_what_is_short_next() {
+        let (plan, samples) = sampled(time(3.0));
+        let report = Report::new(&plan, samples, Duration::from_secs(1));
+        assert!(report.figures[0].name.contains("none-2-again.over_none-2"), "{}", report.figures[0].name);
+        let short: Vec<&str> =
+            report.figures.iter().filter(|figure| figure.is_short()).map(|figure| &*figure.name).collect();
+        assert_eq!(short, ["create.sync.unshaped.none-2.over_disk", "delete.sync.unshaped.none-2.over_disk"]);
+        assert!(report.is_short());
+        let model = report.figures.iter().find(|one| one.name == "delete.sync.unshaped.none-2.over_hdd-1999").unwrap();
+        assert_eq!((model.value, model.target, model.is_judged), (9.0, Some(8.0), true));
+    }
+
+    #[test]
+    fn a_local_disk_that_the_path_cannot_beat_by_as_much_is_not_judged() {
+        let (plan, samples) = sampled(time(1.5));
+        let report = Report::new(&plan, samples, Duration::from_secs(1));
+        let local = report.figures.iter().find(|one| one.name == "create.sync.unshaped.none-2.over_disk").unwrap();
+        assert!(!local.is_judged && !report.is_short(), "{local:?}");
+        assert!(report.text().contains("no verdict"), "{}", report.text());
+    }
+
+    #[test]
+    fn rows_are_medians_in_milliseconds_a_file() {
+        let (plan, samples) = sampled(time(3.0));
+        let rows = rows(&plan, &Samples(samples));
+        // Three without a link, two over two links, each with two loops.
+        assert_eq!(rows.len(), (3 + 2 * 2) * 2);
+        assert_eq!(rows[0]["contender"], "disk");
+        assert_eq!((&rows[0]["create_ms"], &rows[0]["create_written_ms"]), (&json!(30.0), &json!(60.0)));
+    }
+}

@@ -1,0 +1,223 @@
+//! The processes of a run: what they say, and their end.
+//!
+//! Owns: a child with its pipes, and the command that a child runs behind: one that puts it into a memory group or an
+//! own network first ([`enter`]). Promises: a child ends with this process, however that ends, and when it is
+//! dropped; no wait is without a deadline. What a child says to its standard error stream is kept for the message of a
+//! failure.
+
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::time::Duration;
+
+use crate::{Error, ErrorKind, sys};
+
+/// How long a process may take to end after it was told to.
+const END_TIME_MAX: Duration = Duration::from_secs(20);
+/// The most lines of a process that wait to be read; it is held up beyond.
+const LINES_MAX: usize = 1024;
+/// How much of what a process said last stands in an error. *Units*: bytes.
+const SAID_BYTES: usize = 2000;
+
+/// How a process is started.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Inside {
+    /// The memory group that it joins.
+    pub group: Option<PathBuf>,
+    /// Whether it gets an own network, without links.
+    pub has_own_network: bool,
+}
+
+impl Inside {
+    /// The arguments of `nectary bench inside` for this.
+    fn arguments(&self) -> Vec<OsString> {
+        let mut list: Vec<OsString> = vec!["bench".into(), "inside".into()];
+        if let Some(group) = &self.group {
+            list.extend(["--group".into(), group.into()]);
+        }
+        if self.has_own_network {
+            list.push("--own-network".into());
+        }
+        list.push("--".into());
+        list
+    }
+
+    /// `program` behind it; `nectary` is this program.
+    pub fn command(&self, nectary: &Path, program: &Path) -> Command {
+        let mut command = Command::new(nectary);
+        command.args(self.arguments()).arg(program);
+        command
+    }
+}
+
+/// Becomes another program, which ends with the parent of this process; returns only if that fails.
+///
+/// Call it before the process has other threads.
+pub fn enter(inside: &Inside, program: &[OsString]) -> Error {
+    sys::become_worker();
+    let join = |group: &PathBuf| {
+        let path = group.join("cgroup.procs");
+        fs::write(&path, "0").map_err(|error| Error::failed(path.display(), error))
+    };
+    if let Err(error) = inside.group.as_ref().map_or(Ok(()), join) {
+        return error;
+    }
+    if let Err(error) = if inside.has_own_network { sys::own_network() } else { Ok(()) } {
+        return error;
+    }
+    let Some((name, arguments)) = program.split_first() else {
+        return Error::new(ErrorKind::Usage, "there is no program to start");
+    };
+    Error::failed(name.display(), Command::new(name).args(arguments).exec())
+}
+
+/// A process of a run.
+pub(crate) struct Process {
+    child: Child,
+    what: String,
+    input: Option<ChildStdin>,
+    lines: Receiver<String>,
+    said: PathBuf,
+    is_reaped: bool,
+}
+
+impl Process {
+    /// Starts it; `what` names it in errors, and what it says to the standard error stream goes to a new file `said`.
+    ///
+    /// The thread that calls this has to live as long as the process: the kernel ends them together.
+    pub fn start(mut command: Command, what: &str, said: PathBuf) -> Result<Process, Error> {
+        let errors = File::create(&said).map_err(|error| Error::failed(said.display(), error))?;
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(errors);
+        let mut child = command.spawn().map_err(|error| Error::failed(format!("starting {what}"), error))?;
+        let input = child.stdin.take();
+        let (sender, lines) = sync_channel(LINES_MAX);
+        if let Some(output) = child.stdout.take() {
+            // It ends with the process, or when nobody wants the lines any more.
+            std::thread::spawn(move || {
+                for line in BufReader::new(output).lines().map_while(Result::ok) {
+                    if sender.send(line).is_err() {
+                        break;
+                    }
+                }
+            });
+        }
+        Ok(Process { child, what: what.to_owned(), input, lines, said, is_reaped: false })
+    }
+
+    /// Its number.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Writes a line to it.
+    pub fn tell(&mut self, line: &str) -> Result<(), Error> {
+        let Some(input) = &mut self.input else { return Err(Error::failed(&self.what, "its input is closed")) };
+        let written = writeln!(input, "{line}").and_then(|()| input.flush());
+        written.map_err(|error| self.failed(&error.to_string()))
+    }
+
+    /// The next line that it says.
+    pub fn line(&self, patience: Duration) -> Result<String, Error> {
+        self.lines.recv_timeout(patience).map_err(|error| match error {
+            RecvTimeoutError::Timeout => self.failed(&format!("it says nothing within {patience:?}")),
+            RecvTimeoutError::Disconnected => self.failed("it has ended"),
+        })
+    }
+
+    /// Tells it to end, and waits. *Errors*: it ends with an exit code, or not in time.
+    pub fn finish(mut self) -> Result<(), Error> {
+        drop(self.input.take());
+        sys::terminate(self.child.id())?;
+        let ended = sys::wait_for(self.child.id(), END_TIME_MAX)?;
+        self.is_reaped = ended.is_some();
+        match ended {
+            Some((0, _)) => Ok(()),
+            Some((code, _)) => Err(self.failed(&format!("exit code {code}"))),
+            None => Err(self.failed(&format!("it did not end within {END_TIME_MAX:?}"))),
+        }
+    }
+
+    /// The processor time that it has taken. *Units*: seconds, in steps of the kernel's clock tick.
+    pub fn processor_s(&self) -> f64 {
+        sys::processor_s_of(self.child.id())
+    }
+
+    fn failed(&self, how: &str) -> Error {
+        let said = fs::read(&self.said).unwrap_or_default();
+        let said = String::from_utf8_lossy(&said[said.len().saturating_sub(SAID_BYTES)..]).trim().replace('\n', "; ");
+        match said.is_empty() {
+            true => Error::failed(&self.what, how),
+            false => Error::failed(&self.what, format!("{how}: {said}")),
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // The number of one that was waited for may be another's.
+        if !self.is_reaped {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
+
+/// Runs a program to its end; what it said on failure stands in the error.
+pub(crate) fn run(command: &mut Command) -> Result<String, Error> {
+    let name = command.get_program().display().to_string();
+    let output = command.stdin(Stdio::null()).output().map_err(|error| match error.kind() {
+        std::io::ErrorKind::NotFound => Error::new(ErrorKind::Missing, format!("there is no program {name}")),
+        _ => Error::failed(&name, error),
+    })?;
+    if !output.status.success() {
+        let arguments: Vec<_> = command.get_args().map(|argument| argument.display().to_string()).collect();
+        let said = String::from_utf8_lossy(&output.stderr).trim().replace('\n', "; ");
+        return Err(Error::failed(format!("{name} {}", arguments.join(" ")), said));
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn start(script: &str) -> Process {
+        let said = std::env::temp_dir().join(format!("nectary-bench-said-{}-{}", std::process::id(), script.len()));
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        Process::start(command, "a shell", said).unwrap()
+    }
+
+    #[test]
+    fn a_process_says_lines_and_what_it_said_last_stands_in_its_failure() {
+        let mut shell = start("read word; echo heard $word; echo it went wrong >&2; exit 3");
+        shell.tell("a").unwrap();
+        assert_eq!(shell.line(Duration::from_secs(10)).unwrap(), "heard a");
+        let error = shell.line(Duration::from_secs(10)).unwrap_err();
+        assert!(error.message.contains("it has ended: it went wrong"), "{error}");
+        fs::remove_file(&shell.said).unwrap();
+    }
+
+    #[test]
+    fn a_process_that_says_nothing_is_waited_for_no_longer_than_said_and_ends_when_it_is_dropped() {
+        let shell = start("exec sleep 1000");
+        let error = shell.line(Duration::from_millis(20)).unwrap_err();
+        assert!(error.message.contains("nothing within"), "{error}");
+        let (said, id) = (shell.said.clone(), shell.id());
+        drop(shell);
+        assert!(!Path::new(&format!("/proc/{id}")).exists());
+        fs::remove_file(said).unwrap();
+    }
+
+    #[test]
+    fn failed_commands_are_named_with_what_they_said() {
+        let error = run(Command::new("sh").args(["-c", "echo no >&2; false"])).unwrap_err();
+        assert!(error.message.ends_with("no") && error.message.starts_with("sh -c"), "{error}");
+        assert_eq!(run(&mut Command::new("no-such-program-here")).unwrap_err().kind, ErrorKind::Missing);
+        assert_eq!(run(Command::new("echo").arg("a")).unwrap(), "a\n");
+    }
+}

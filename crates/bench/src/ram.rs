@@ -1,0 +1,408 @@
+//! `bench ram`: a donor of memory beside nbdkit, with the same client in the same run.
+//!
+//! Owns: servers, client and figures. One `nectary ram donate` and one nbdkit with its memory plugin each export as
+//! much memory over TCP on this machine; fio's NBD engine is the client of both, in turns (A B B A …). A second donor
+//! shows the noise, and nbdkit's null plugin, which keeps nothing, the limit: what client, protocol and kernel take by
+//! themselves. Each server is filled once and compared byte by byte before anything is measured. Figures are medians of
+//! the ratios of pairs; the lower end of their interval has to reach the target. Leaves to others: file systems on such
+//! a device (`files`).
+
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::guardian::Guardian;
+use crate::process::{Inside, Process, run as run_program};
+use crate::statistics::{Estimate, estimate, order, paired_ratio};
+use crate::store::{Figure, Progress};
+use crate::{Error, ErrorKind, machine};
+
+/// What each server exports, in bytes.
+const EXPORT_BYTES: u64 = 256 << 20;
+/// What a donor lends, in bytes.
+const LENT_BYTES: u64 = EXPORT_BYTES + (4 << 20);
+/// How long a server may take to start.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// How often it is tried whether one listens.
+const STEP: Duration = Duration::from_millis(5);
+/// The lowest ratio to nbdkit where one request waits for the other.
+const TARGET_ONE: f64 = 0.95;
+/// The same where many are under way.
+const TARGET_MANY: f64 = 1.2;
+
+/// The experiments, each with what it shows and about how long it takes.
+pub const EXPERIMENTS: [(&str, &str, &str); 2] = [
+    ("bench ram --quick", "a look: three short pairs of each figure, no verdicts", "1 minute"),
+    ("bench ram", "a donor of memory beside nbdkit and a null server, with fio as client", "6 minutes"),
+];
+
+/// What fio does.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Work {
+    name: &'static str,
+    rw: &'static str,
+    block_bytes: u32,
+    jobs: u32,
+    depth: u32,
+    target: f64,
+}
+
+const fn random(name: &'static str, rw: &'static str, jobs: u32, depth: u32, target: f64) -> Work {
+    Work { name, rw, block_bytes: 4096, jobs, depth, target }
+}
+
+const fn sequential(name: &'static str, rw: &'static str) -> Work {
+    Work { name, rw, block_bytes: 128 << 10, jobs: 1, depth: 4, target: TARGET_ONE }
+}
+
+const WORKS: [Work; 6] = [
+    random("read.depth1", "randread", 1, 1, TARGET_ONE),
+    random("write.depth1", "randwrite", 1, 1, TARGET_ONE),
+    random("read.4x32", "randread", 4, 32, TARGET_MANY),
+    random("write.4x32", "randwrite", 4, 32, TARGET_MANY),
+    sequential("read.sequential", "read"),
+    sequential("write.sequential", "write"),
+];
+
+impl Work {
+    fn is_read(&self) -> bool {
+        self.rw.ends_with("read")
+    }
+
+    fn is_random(&self) -> bool {
+        self.rw.starts_with("rand")
+    }
+}
+
+/// What to measure.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RamOptions {
+    /// A look: three short pairs, no verdicts.
+    pub quick: bool,
+    /// Only figures whose name contains one of these; all if there is none.
+    pub only: Vec<String>,
+    /// Pairs of each figure.
+    pub pairs: Option<usize>,
+    /// How long each run of fio takes, in milliseconds.
+    pub milliseconds: Option<u64>,
+    /// Threads of the donors; as many as they take by themselves if nothing is said.
+    pub threads: Option<u64>,
+}
+
+/// What came of it.
+#[derive(Debug, Clone, Serialize)]
+pub struct RamReport {
+    /// `ram`.
+    pub experiment: String,
+    /// How it was called and where it ran.
+    pub setting: Value,
+    /// Ratios, rates and processor times: noise, then what is short, then the rest.
+    pub figures: Vec<Figure>,
+    /// Each run of each figure, in the order in which they ran.
+    pub rows: Vec<Value>,
+    #[serde(skip)]
+    is_short: bool,
+    #[serde(skip)]
+    text: String,
+}
+
+impl RamReport {
+    /// The report for people.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// Whether a ratio is short of its target; never of a quick run.
+    pub fn is_short(&self) -> bool {
+        self.is_short
+    }
+}
+
+/// The servers, in the order of the tables.
+const SERVERS: [&str; 4] = ["nectary", "nectary-again", "nbdkit", "null"];
+
+/// A server that runs.
+struct Server {
+    process: Process,
+    url: String,
+}
+
+/// The runs of one figure on one server.
+#[derive(Debug, Clone, Default, Serialize)]
+struct Runs {
+    /// Requests a second.
+    rates: Vec<f64>,
+    /// Processor time of the server for a request, in microseconds.
+    server_us: Vec<f64>,
+    /// The same of the client.
+    client_us: Vec<f64>,
+}
+
+/// Measures; `nectary` is this program.
+///
+/// *Errors*: [`ErrorKind::Missing`] without fio or nbdkit, which are named with their packages; [`ErrorKind::Failed`]
+/// if a server gives back other bytes than were written.
+pub fn run(
+    options: &RamOptions,
+    nectary: &Path,
+    progress: &mut (dyn FnMut(&Progress) + Send),
+) -> Result<RamReport, Error> {
+    let pairs = options.pairs.unwrap_or(if options.quick { 3 } else { 10 });
+    let milliseconds = options.milliseconds.unwrap_or(if options.quick { 400 } else { 1000 });
+    if !(2..=1000).contains(&pairs) || !(100..=600_000).contains(&milliseconds) {
+        return Err(Error::new(ErrorKind::Usage, "2 to 1000 pairs, and runs of 100 ms to 10 minutes"));
+    }
+    let is_named = |work: &Work| options.only.is_empty() || options.only.iter().any(|part| work.name.contains(&**part));
+    let works: Vec<Work> = WORKS.into_iter().filter(is_named).collect();
+    if works.is_empty() {
+        let known = WORKS.map(|work| work.name).join(", ");
+        return Err(Error::new(ErrorKind::Usage, format!("no figure has that in its name; there are {known}")));
+    }
+    for (program, package) in [("fio", "fio"), ("nbdkit", "nbdkit")] {
+        if let Err(error) = run_program(Command::new(program).arg("--version")) {
+            let message = format!("NOT RUN: {}: apt-get install {package}", error.message);
+            return Err(Error::new(ErrorKind::Missing, message));
+        }
+    }
+    let began = Instant::now();
+    let mut command = Command::new(nectary);
+    command.args(["bench", "guardian"]);
+    let mut guardian = Guardian::start(command)?;
+    let folder = std::env::temp_dir().join(format!("nectary-bench-ram-{}", std::process::id()));
+    guardian.make_folder(&folder)?;
+    let result = run_all(&works, pairs, milliseconds, options.threads, nectary, &folder, progress);
+    guardian.finish();
+    let setting = json!({
+        "machine": machine::describe(), "pairs": pairs, "milliseconds": milliseconds, "export_bytes": EXPORT_BYTES,
+        "threads": options.threads, "quick": options.quick, "seconds": began.elapsed().as_secs_f64(),
+    });
+    Ok(report(&works, &result?, options.quick, setting))
+}
+
+/// The runs of each figure, for each server.
+type All = Vec<[Runs; SERVERS.len()]>;
+
+fn run_all(
+    works: &[Work],
+    pairs: usize,
+    milliseconds: u64,
+    threads: Option<u64>,
+    nectary: &Path,
+    folder: &Path,
+    progress: &mut (dyn FnMut(&Progress) + Send),
+) -> Result<All, Error> {
+    let of = (SERVERS.len() * (pairs * works.len() + 1)) as u64;
+    let mut done = 0;
+    let mut step = |what: String| {
+        progress(&Progress { done, of, what });
+        done += 1;
+    };
+    let mut servers = Vec::new();
+    for name in SERVERS {
+        step(format!("filling {name}"));
+        let server = Server::start(name, threads, nectary, folder)?;
+        server.fill(name != "null")?;
+        servers.push(server);
+    }
+    let mut all: All = works.iter().map(|_| Default::default()).collect();
+    for pair in 0..pairs {
+        for (work, runs) in works.iter().zip(&mut all) {
+            for index in order(servers.len(), pair) {
+                step(format!("{}: {}", work.name, SERVERS[index]));
+                servers[index].measure(work, milliseconds, &mut runs[index])?;
+            }
+        }
+    }
+    Ok(all)
+}
+
+impl Server {
+    fn start(name: &str, threads: Option<u64>, nectary: &Path, folder: &Path) -> Result<Server, Error> {
+        let said = folder.join(format!("{name}.said"));
+        if name.starts_with("nectary") {
+            let mut command = Inside::default().command(nectary, nectary);
+            command.args(["ram", "donate", "--listen", "127.0.0.1:0", "--memory", &LENT_BYTES.to_string()]);
+            command.args(threads.map(|count| format!("--threads={count}")));
+            command.env("NECTARY_RUNTIME_DIR", folder.join(name));
+            let process = Process::start(command, name, said)?;
+            let address = process.line(PATIENCE)?;
+            return Ok(Server { process, url: format!("nbd://{address}/bench/{EXPORT_BYTES}") });
+        }
+        let port = free_port()?;
+        let mut command = Inside::default().command(nectary, Path::new("nbdkit"));
+        command.args(["--foreground", "--ipaddr", "127.0.0.1", "--port", &port.to_string()]);
+        command.arg(if name == "null" { "null" } else { "memory" }).arg(format!("size={EXPORT_BYTES}"));
+        let process = Process::start(command, name, said)?;
+        let deadline = Instant::now() + PATIENCE;
+        while TcpStream::connect(("127.0.0.1", port)).is_err() {
+            if Instant::now() > deadline {
+                // It says why.
+                process.line(Duration::ZERO)?;
+            }
+            std::thread::sleep(STEP);
+        }
+        Ok(Server { process, url: format!("nbd://127.0.0.1:{port}/") })
+    }
+
+    /// Writes all of it once, so that all memory is there, and compares what is read back if it keeps anything.
+    fn fill(&self, is_compared: bool) -> Result<(), Error> {
+        let mut command = self.fio(&format!("--size={EXPORT_BYTES}"));
+        command.args(["--rw=write", "--bs=64k", "--iodepth=4"]);
+        if is_compared {
+            command.args(["--verify=crc32c", "--do_verify=1", "--verify_fatal=1"]);
+        }
+        run_program(&mut command).map(drop)
+    }
+
+    fn measure(&self, work: &Work, milliseconds: u64, runs: &mut Runs) -> Result<(), Error> {
+        let mut command = self.fio(&format!("--size={EXPORT_BYTES}"));
+        command.args(["--time_based", "--group_reporting", &format!("--runtime={milliseconds}ms")]);
+        command.args([format!("--rw={}", work.rw), format!("--bs={}", work.block_bytes)]);
+        command.args([format!("--numjobs={}", work.jobs), format!("--iodepth={}", work.depth)]);
+        if work.is_random() {
+            command.args(["--norandommap", "--randrepeat=0"]);
+        }
+        let before = self.process.processor_s();
+        let said = run_program(&mut command)?;
+        let server_s = self.process.processor_s() - before;
+        // Warnings may stand before it.
+        let json = said.find('{').map_or("", |start| &said[start..]);
+        let report: Value = serde_json::from_str(json).map_err(|error| Error::failed("fio's report", error))?;
+        let job = &report["jobs"][0];
+        let direction = &job[if work.is_read() { "read" } else { "write" }];
+        let number = |value: &Value| value.as_f64().filter(|value| *value > 0.0);
+        let (Some(rate), Some(count)) = (number(&direction["iops"]), number(&direction["total_ios"])) else {
+            return Err(Error::failed("fio's report", "there is no rate in it"));
+        };
+        let share = ["usr_cpu", "sys_cpu"].iter().filter_map(|name| job[name].as_f64()).sum::<f64>() / 100.0;
+        runs.rates.push(rate);
+        runs.server_us.push(server_s * 1e6 / count);
+        // With several jobs it is their mean.
+        runs.client_us.push(share * f64::from(work.jobs) * 1e6 / rate);
+        Ok(())
+    }
+
+    fn fio(&self, size: &str) -> Command {
+        let mut command = Command::new("fio");
+        command.args(["--name=ram", "--ioengine=nbd", "--output-format=json", &format!("--uri={}", self.url), size]);
+        command
+    }
+}
+
+/// A port of this machine that was free a moment ago.
+fn free_port() -> Result<u16, Error> {
+    let listener = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
+    listener.map(|address| address.port()).map_err(|error| Error::failed("a free port", error))
+}
+
+fn report(works: &[Work], all: &All, quick: bool, setting: Value) -> RamReport {
+    let (mut figures, mut rows) = (Vec::new(), Vec::new());
+    let mut text = format!("bench ram: {}\n", machine::describe());
+    text.push_str(&format!(
+        "{} MiB over TCP on this machine, fio's NBD engine as client; {} pairs of {} ms; us: processor time of the \
+         server a request\ntimes are real, and neighbours on the machine change them: only ratios of pairs count\n",
+        EXPORT_BYTES >> 20,
+        setting["pairs"],
+        setting["milliseconds"]
+    ));
+    if quick {
+        text.push_str("a quick run: no verdicts\n");
+    }
+    text.push_str(&format!(
+        "  {:17} {:>7} {:>18} {:>18} {:>18} {:>8}  ratio to nbdkit; again; to null\n",
+        "", "unit", "nectary us", "nbdkit us", "null us", "client"
+    ));
+    let is_missed = |low: f64, target: f64| !quick && low < target;
+    let mut is_short = false;
+    for (work, runs) in works.iter().zip(all) {
+        let [nectary, again, nbdkit, null] = runs;
+        let ratio = paired_ratio(&nectary.rates, &nbdkit.rates);
+        let (noise, limit) = (paired_ratio(&again.rates, &nectary.rates), paired_ratio(&nectary.rates, &null.rates));
+        is_short |= is_missed(ratio.low, work.target);
+        let (unit, by) = if work.is_random() { ("IOPS", 1.0) } else { ("MB/s", 1e6 / f64::from(work.block_bytes)) };
+        let rate = |runs: &Runs| estimate(&runs.rates.iter().map(|rate| rate / by).collect::<Vec<_>>());
+        let both = |runs: &Runs| format!("{:9.0} {:5.1}", rate(runs).value, mean(&runs.server_us));
+        text.push_str(&format!(
+            "  {:17} {unit:>7} {:>18} {:>18} {:>18} {:>8.1}  {} target {}{}; {}; {}\n",
+            work.name,
+            both(nectary),
+            both(nbdkit),
+            both(null),
+            mean(&nectary.client_us),
+            range(ratio),
+            work.target,
+            if is_missed(ratio.low, work.target) { " SHORT" } else { "" },
+            range(noise),
+            range(limit)
+        ));
+        let mut add = |name: &str, unit, found: Estimate, target: Option<f64>| {
+            let (name, is_judged) = (format!("ram.{}.{name}", work.name), target.is_some() && !quick);
+            let Estimate { value, low, high } = found;
+            figures.push(Figure { name, value, unit, low, high, target, is_at_most: false, is_judged });
+        };
+        add("again", "x", noise, None);
+        add("of_nbdkit", "x", ratio, Some(work.target));
+        add("of_null", "x", limit, None);
+        for (name, runs) in SERVERS.iter().zip(runs) {
+            add(name, unit, rate(runs), None);
+            add(&format!("{name}.processor"), "us", estimate(&runs.server_us), None);
+        }
+        let runs: Vec<_> = SERVERS.iter().zip(runs).collect();
+        rows.push(json!({ "figure": work.name, "unit": unit, "divided_by": by, "runs": runs }));
+    }
+    figures.sort_by_key(|figure| {
+        let is_missed = figure.target.is_some_and(|target| figure.low < target);
+        (!figure.name.ends_with(".again"), !is_missed, figure.target.is_none())
+    });
+    RamReport { experiment: "ram".to_owned(), setting, figures, rows, is_short, text }
+}
+
+fn range(found: Estimate) -> String {
+    format!("{:.2} ({:.2} to {:.2})", found.value, found.low, found.high)
+}
+
+fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len().max(1) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn runs(rate: f64) -> Runs {
+        Runs { rates: vec![rate; 4], server_us: vec![10.0; 4], client_us: vec![20.0; 4] }
+    }
+
+    fn reported(nectary: f64, quick: bool) -> RamReport {
+        let all = vec![[runs(nectary), runs(nectary), runs(100.0), runs(200.0)]; 2];
+        report(&[WORKS[0], WORKS[2]], &all, quick, json!({ "pairs": 4, "milliseconds": 1 }))
+    }
+
+    #[test]
+    fn what_is_short_stands_after_the_noise_and_before_the_rest() {
+        let report = reported(100.0, false);
+        let names: Vec<&str> = report.figures.iter().take(4).map(|figure| &*figure.name).collect();
+        let expected =
+            ["ram.read.depth1.again", "ram.read.4x32.again", "ram.read.4x32.of_nbdkit", "ram.read.depth1.of_nbdkit"];
+        assert_eq!(names, expected);
+        assert!(report.is_short() && report.text().matches("SHORT").count() == 1, "{}", report.text());
+        assert!(!reported(130.0, false).is_short() && !reported(100.0, true).is_short());
+    }
+
+    #[test]
+    fn figures_that_there_are_not_and_numbers_out_of_bounds_are_refused() {
+        let options = RamOptions { quick: true, only: Vec::new(), pairs: None, milliseconds: None, threads: None };
+        for wrong in [
+            RamOptions { only: vec!["tape".to_owned()], ..options.clone() },
+            RamOptions { pairs: Some(1), ..options.clone() },
+            RamOptions { milliseconds: Some(1), ..options.clone() },
+        ] {
+            let error = run(&wrong, Path::new("/nowhere"), &mut |_| {}).unwrap_err();
+            assert_eq!(error.kind, ErrorKind::Usage);
+        }
+    }
+}
