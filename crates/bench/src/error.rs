@@ -1,6 +1,6 @@
 //! The errors of an experiment.
 //!
-//! Owns: the crate's one error type. Kinds differ because their remedies differ.
+//! Owns: the error type of the crate. Kinds differ because their remedies differ.
 
 use std::fmt::Display;
 
@@ -9,9 +9,9 @@ use std::fmt::Display;
 pub enum ErrorKind {
     /// The experiment cannot do the requested thing.
     Usage,
-    /// Something that it needs is not there: a program, a right, a part of the kernel.
+    /// Something that it needs is missing: a program, a right, a feature of the kernel.
     Missing,
-    /// It is in use elsewhere: mounted, or open in another process.
+    /// A device is in use elsewhere: mounted, or open in another process.
     Busy,
     /// The bytes read differ from the bytes written: the run is void.
     Void,
@@ -40,7 +40,7 @@ impl Error {
         Error::new(ErrorKind::Failed, format!("{what}: {how}"))
     }
 
-    /// The calls of the operating system say why in their last error.
+    /// A failed system call, with the last error of the operating system.
     pub(crate) fn os(what: impl Display) -> Error {
         Error::failed(what, std::io::Error::last_os_error())
     }

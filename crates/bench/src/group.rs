@@ -1,7 +1,7 @@
-//! Memory groups: the memory that a contender may use, its pages of files included.
+//! Memory groups: the memory that a contender may use, including its page cache.
 //!
-//! Owns: one control group of the kernel for each contender, by version 1 or 2 of the interface, whichever has the
-//! memory controller.
+//! Owns: one control group per contender, in version 1 or 2 of the kernel's interface, whichever has the memory
+//! controller.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -41,9 +41,9 @@ const SECOND: Interface = Interface {
 /// The use of a group's memory, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupUsage {
-    /// The most that was used at once.
+    /// The highest usage so far.
     pub used_max_bytes: u64,
-    /// What is used now.
+    /// The usage now.
     pub used_bytes: u64,
     /// Pages of files.
     pub cache_bytes: u64,
@@ -51,14 +51,14 @@ pub struct GroupUsage {
     pub resident_bytes: u64,
 }
 
-/// A memory group; it is removed when it is dropped.
+/// A memory group; removed when dropped.
 pub struct MemoryGroup {
     path: PathBuf,
     interface: &'static Interface,
 }
 
 impl MemoryGroup {
-    /// The path that a group of this name has; an error if the kernel has no memory groups.
+    /// The path of a group with this name; an error if the kernel has no memory groups.
     pub fn place(name: &str) -> Result<PathBuf, Error> {
         Ok(Path::new(interface()?.parent).join(name))
     }
@@ -77,13 +77,13 @@ impl MemoryGroup {
         &self.path
     }
 
-    /// The data that a [`Keeper`] needs to hold it at `allowed_bytes`.
+    /// The data that a [`Keeper`] needs to hold the group at `allowed_bytes`.
     pub fn allowance(&self, allowed_bytes: u64, hard_bytes: u64) -> Allowance {
         let is_first = self.interface.parent == FIRST.parent;
         Allowance { path: self.path.clone(), is_first, allowed_bytes, hard_bytes }
     }
 
-    /// Puts a process into it: what it allocates from now on is charged here.
+    /// Moves a process into it; the memory that it allocates from now on is charged here.
     pub fn add(&self, process: u32) -> Result<(), Error> {
         self.write("cgroup.procs", &process.to_string())
     }
@@ -115,7 +115,7 @@ impl MemoryGroup {
 
 impl Drop for MemoryGroup {
     fn drop(&mut self) {
-        // If a process is still in it, the guardian removes it later.
+        // If a process is still in the group, the guardian removes the group later.
         let _ = fs::remove_dir(&self.path);
     }
 }

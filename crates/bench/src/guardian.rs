@@ -1,10 +1,10 @@
-//! The end of a run in every outcome: a small process that outlives it and takes away what it made.
+//! The cleanup of a run, however it ends: a small process that outlives the run and removes what it made.
 //!
-//! Owns: the list of a run's resources outside of its processes, and their removal. How: the guardian has its own
-//! session, so no Ctrl-C reaches it, and reads from a pipe whose other end only the run holds. When the pipe ends (the
-//! run is done, failed, or was ended by Ctrl-C or SIGKILL), the workers end too, and with them their private mounts.
-//! The guardian then releases loop devices of dead processes, removes memory groups and the run's directory. Promises:
-//! it touches only what it was told to, and loop devices whose process is dead.
+//! Owns: the list of a run's resources outside its processes, and their removal. How: the guardian has its own session,
+//! so Ctrl-C does not reach it, and reads from a pipe whose other end only the run holds. When the pipe closes (the run
+//! has succeeded, failed, or was ended by Ctrl-C or SIGKILL), the workers and their private mounts end too. The
+//! guardian then releases loop devices of dead processes, and removes memory groups and the run's directory. Promises:
+//! it touches only the listed resources, and loop devices whose process is dead.
 
 use std::fs;
 use std::io::{BufRead, Write};
@@ -14,12 +14,12 @@ use std::time::{Duration, Instant};
 
 use crate::{Error, ErrorKind, sys};
 
-/// How long the last processes of a run are waited for.
+/// How long the guardian waits for the last processes of a run.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// How often it is looked again.
+/// The time between two attempts.
 const STEP: Duration = Duration::from_millis(20);
 
-/// The guardian of one run, as the run sees it.
+/// The run's handle of its guardian.
 pub struct Guardian {
     child: Child,
 }
@@ -29,20 +29,20 @@ impl Guardian {
     pub fn start(mut command: Command) -> Result<Guardian, Error> {
         let child = command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn();
         let mut child = child.map_err(|error| Error::failed("starting the guardian", error))?;
-        // Once it has reported, it has left the terminal.
+        // The guardian reports after it has left the terminal.
         writeln!(child.stdin.as_mut().expect("piped"), "run {}", std::process::id())
             .map_err(|error| Error::failed("the guardian", error))?;
         Ok(Guardian { child })
     }
 
-    /// Names something to be removed in the end, before it is made: a directory with all in it, or a memory group.
+    /// Registers a resource for removal, before it is made: a directory with its contents, or a memory group.
     pub fn guard(&mut self, path: &Path) -> Result<(), Error> {
         let pipe = self.child.stdin.as_mut().expect("piped");
         writeln!(pipe, "path {}", path.display()).map_err(|error| Error::failed("the guardian", error))
     }
 
-    /// Makes a directory in one that the user named, and guards it. *Errors*: [`ErrorKind::Usage`] if there is no such
-    /// directory; otherwise the wrong disk would be measured.
+    /// Makes a directory in one that the user named, and guards it. *Errors*: [`ErrorKind::Usage`] if the user's
+    /// directory does not exist; making it could measure the wrong disk.
     pub fn make_folder(&mut self, path: &Path) -> Result<(), Error> {
         let parent = path.parent().unwrap_or(path);
         if !parent.is_dir() {
@@ -53,14 +53,14 @@ impl Guardian {
         std::fs::create_dir(path).map_err(|error| Error::failed(path.display(), error))
     }
 
-    /// Waits until everything is removed; what still uses it should have ended.
+    /// Waits until everything is removed; all users of the resources should have ended.
     pub fn finish(mut self) {
         drop(self.child.stdin.take());
         let _ = self.child.wait();
     }
 }
 
-/// The work of the guardian's process: reads the list, waits for the end, cleans up.
+/// The main function of the guardian's process: reads the list, waits for the end, cleans up.
 pub fn serve(input: impl BufRead) {
     sys::leave_terminal();
     let mut run = 0;
@@ -74,7 +74,7 @@ pub fn serve(input: impl BufRead) {
     }
     let deadline = Instant::now() + PATIENCE;
     loop {
-        // The run has released its own disks if it still lives; those of a dead run are released here.
+        // A live run releases its own disks; the disks of a dead run are released here.
         if !is_alive(run) {
             let _ = nectary_attach::release_stale();
         }
@@ -89,7 +89,7 @@ pub fn serve(input: impl BufRead) {
     }
 }
 
-/// Whether a process runs: it exists and is no zombie.
+/// Whether a process runs: it exists and is not a zombie.
 fn is_alive(process: u32) -> bool {
     let text = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
     let state = text.rsplit_once(") ").and_then(|rest| rest.1.chars().next());

@@ -1,14 +1,14 @@
-//! `bench limits`: which share of a device's rates the store reaches, beside fio on the same device.
+//! `bench limits`: the share of a device's rates that the store reaches, compared with fio on the same device.
 //!
-//! Owns: two figures, each the median of paired runs. Reads: objects that are not in memory, 32 at once from two
-//! threads, against fio's random reads of the same size, 32 at once from one thread or from two, whichever is more.
-//! Filling: objects put one after another, until they are flushed, against fio's sequential writes of 1 MiB of as many
-//! bytes, until they are flushed; and against a loop that only copies the same bodies into buffers, sums them, and
-//! writes those two at a time, which filling costs any store. Both have a file of their own, of the same size, written
-//! once before, in the same directory, both with direct I/O. Store and fio take turns (A B B A …). Every byte that the
-//! store gives back is compared with one that was made before. Beside the reads stands what the store gets with more
-//! gets at once, against the same reads of fio: what is missing at 32 and there at 128 is waiting, what is missing at
-//! 128 too is the processor. Leaves to others: the waiting times of users (`store`).
+//! Owns: two figures, each the median of paired runs. *Reads*: objects that are not in memory, 32 at once from two
+//! threads. They are compared with fio's random reads of the same size, 32 at once from one or two threads, whichever
+//! is faster. *Filling*: puts one after another, up to the flush. They are compared with fio's sequential writes of 1
+//! MiB, up to the flush, and with a loop that does only what every store must do: it copies the same bodies into
+//! buffers, sums them, and writes two buffers at a time. Store and fio each have a file of the same size in the same
+//! directory, written once before, with direct I/O. They take turns (A B B A …). Every byte that the store returns is
+//! compared with the expected one. The report also has the store's rate with more gets at once, against the same reads
+//! of fio: a loss at 32 that disappears at 128 is waiting, a loss that stays is processor time. Leaves to others: the
+//! waiting times of users (`store`).
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -30,32 +30,33 @@ use crate::store::Figure;
 use crate::workload::content;
 use crate::{Error, ErrorKind, machine, sys};
 
-/// How many reads are under way at once.
+/// The number of reads in flight.
 const DEPTH: usize = 32;
-/// More gets at once, to see what the store waits for: no target.
+/// Higher numbers of gets in flight, to show how much the store waits; without a target.
 const DEPTHS_BEYOND: [usize; 2] = [64, 128];
-/// The threads of the store that share them, as a proxy's workers; fio gets its best number (`FIO_JOBS`).
+/// The threads of the store that share the reads, like a proxy's workers; fio gets its best number (`FIO_JOBS`).
 const THREADS: usize = 2;
-/// fio reads from one thread, or from as many as the store; the higher rate counts, as the device can do it.
+/// fio reads from one thread, or from as many as the store; the higher rate counts, because the device can reach it.
 const FIO_JOBS: [usize; 2] = [1, THREADS];
-/// The memory of the store: far less than what is read, so that hardly anything is in memory.
+/// The memory of the store: far less than the data that are read, so that few objects are in memory.
 const MEMORY_BYTES: u64 = 32 << 20;
-/// What both should reach.
+/// The target of both figures.
 const TARGET: f64 = 0.9;
-/// Writes of fio that are under way at once.
+/// The number of fio's writes in flight.
 const FIO_WRITES: usize = 4;
-/// The size of a write of the copying loop, in bytes: that of a store's append, if an object is not longer.
+/// The size of a write of the copying loop, in bytes: the size of a store's append, unless an object is longer.
 const COPIED_BYTES: usize = 2 << 20;
-/// Bodies that objects take turns in: made before anything is measured, as fio makes its buffer, and so many that an
-/// object which comes back for another one is found out. A prime, since confused data tend to be at round distances.
+/// The number of different bodies, which objects use in turn. They are made before the measurement, as fio makes its
+/// buffer. There are so many that a wrong object is detected. A prime, because mixed-up data tend to be at round
+/// distances.
 const BODIES: u32 = 1021;
-/// Bytes that the smallest run needs.
+/// The smallest size of a file, in bytes.
 const BYTES_MIN: u64 = 256 << 20;
 
 /// What to measure.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LimitsOptions {
-    /// Where the files are.
+    /// The directory of the files.
     pub folder: PathBuf,
     /// The size of each file, in bytes.
     pub bytes: u64,
@@ -67,7 +68,7 @@ pub struct LimitsOptions {
     pub seconds: u64,
 }
 
-/// What came of it.
+/// The report.
 #[derive(Debug, Clone, Serialize)]
 pub struct LimitsReport {
     /// `limits`.
@@ -94,7 +95,7 @@ impl LimitsReport {
 struct Rates {
     store: Vec<f64>,
     fio: Vec<f64>,
-    /// Processor time, in microseconds a read, or for as many bytes as an object has.
+    /// Processor time in microseconds, per read, or per object's size of written bytes.
     store_processor: Vec<f64>,
     fio_processor: Vec<f64>,
 }
@@ -111,7 +112,7 @@ impl Rates {
     }
 }
 
-/// Measures; `progress` receives how many of how many runs are done.
+/// Measures; `progress` receives the number of completed runs and the number of all runs.
 ///
 /// *Errors*: [`ErrorKind::Missing`] without fio; [`ErrorKind::Void`] if a byte was wrong.
 pub fn limits(
@@ -170,7 +171,7 @@ async fn run(
     copied.fio.clone_from(&fill.fio);
     copied.fio_processor.clone_from(&fill.fio_processor);
     drop(copier);
-    // One read, with the record's header and the blocks that it touches, is as large as fio's.
+    // fio's reads are as large as one read of the store, with the record's header, in whole blocks.
     let (_, read_bytes) = store.read(Duration::from_millis(200), DEPTH)?;
     let read_bytes = read_bytes.next_multiple_of(u64::from(store.block_bytes));
     let time = Duration::from_secs(options.seconds);
@@ -202,7 +203,7 @@ async fn run(
     Ok(report(options, read_bytes, [&fill, &copied], &reads, &beyond))
 }
 
-/// A store in a file, and which objects it should have.
+/// A store in a file, and the objects that it should contain.
 struct Filled {
     store: Store,
     block_bytes: u32,
@@ -227,7 +228,7 @@ impl Filled {
         Ok(Filled { store, block_bytes, object_bytes, bodies, next: 0, random: Random::new(1) })
     }
 
-    /// Puts objects of this many bytes together and flushes them; returns bytes a second, and processor time a put.
+    /// Puts objects of this total size and flushes them; returns bytes per second, and processor time per put.
     async fn fill(&mut self, bytes: u64) -> Result<(f64, f64), Error> {
         let (began, processor) = (Instant::now(), sys::processor_time());
         let count = bytes.div_ceil(u64::from(self.object_bytes));
@@ -247,10 +248,10 @@ impl Filled {
         Ok((rate, (sys::processor_time() - processor).as_secs_f64() * 1e6 / count as f64))
     }
 
-    /// Reads `depth` objects at once, at random, for a while; returns reads of the device a second, the processor time
-    /// of each, and their mean size.
+    /// Reads random objects for `time`, `depth` at once; returns device reads per second, the processor time per read,
+    /// and their mean size.
     fn read(&mut self, time: Duration, depth: usize) -> Result<((f64, f64), u64), Error> {
-        // The younger half: none of it is overwritten soon.
+        // Only the newer half of the objects, which will not be overwritten soon.
         let held = self.store.stat().entries.min(u64::from(self.next)) as u32 / 2;
         let before = self.store.stat().counts;
         let (began, processor) = (Instant::now(), sys::processor_time());
@@ -278,7 +279,7 @@ impl Filled {
     }
 }
 
-/// Does for a body only what no store can leave out: a sum, a copy, a write.
+/// Does for a body only what every store must do: a sum, a copy, a write.
 struct Copier {
     device: SharedDevice,
     bodies: Arc<Vec<Bytes>>,
@@ -297,8 +298,7 @@ impl Copier {
         Ok(Copier { device, bodies: Arc::clone(bodies), spare, buffer_bytes, position: 0 })
     }
 
-    /// Writes about this many bytes and flushes them; returns bytes of bodies a second, and processor time of each
-    /// body.
+    /// Writes about this many bytes and flushes them; returns bytes of bodies per second, and processor time per body.
     async fn fill(&mut self, bytes: u64) -> Result<(f64, f64), Error> {
         let (began, processor) = (Instant::now(), sys::processor_time());
         let (mut in_flight, mut filled, mut count) = (VecDeque::<JoinHandle<Result<Vec<Buffer>, _>>>::new(), 0, 0_u32);
@@ -328,7 +328,7 @@ impl Copier {
             }
             let write = self.device.write_at(self.position, vec![buffer], WriteFlags::default(), Context::default());
             in_flight.push_back(tokio::spawn(write));
-            // It goes to the device now, not when the next one is ready.
+            // Submits the write now, not when the next buffer is full.
             tokio::task::yield_now().await;
             self.position += self.buffer_bytes as u64;
         }
@@ -346,7 +346,7 @@ impl Copier {
 struct Reader {
     store: Store,
     bodies: Arc<Vec<Bytes>>,
-    /// The object that was put last, and how many before it are read.
+    /// The newest object, and the number of newest objects that are read.
     newest: u32,
     held: u32,
     until: Instant,
@@ -391,7 +391,7 @@ struct Fio {
 }
 
 impl Fio {
-    /// Bytes a second, and processor time for `unit` bytes.
+    /// Bytes per second, and processor time per `unit` bytes.
     fn write(&self, bytes: u64, unit: u32) -> Result<(f64, f64), Error> {
         let arguments = ["--rw=write", "--bs=1M", "--end_fsync=1"];
         let more = [format!("--io_size={bytes}"), format!("--iodepth={FIO_WRITES}")];
@@ -400,7 +400,7 @@ impl Fio {
         Ok((rate, processor_share(&report) * 1e6 / rate * f64::from(unit)))
     }
 
-    /// Reads a second, and processor time of each.
+    /// Reads per second, and processor time per read.
     fn read(&self, bytes: u64, jobs: usize, seconds: u64) -> Result<(f64, f64), Error> {
         let arguments = ["--rw=randread", "--time_based", "--norandommap", "--group_reporting"];
         let depth = [format!("--numjobs={jobs}"), format!("--iodepth={}", DEPTH / jobs)];
@@ -408,7 +408,7 @@ impl Fio {
             [format!("--bs={bytes}"), format!("--runtime={seconds}")].into_iter().chain(depth).collect::<Vec<_>>();
         let report = self.run(&arguments, &more)?;
         let rate = number(&report, "read", "iops")?;
-        // With several jobs it is their mean.
+        // With several jobs, fio reports the mean per job.
         Ok((rate, processor_share(&report) * jobs as f64 * 1e6 / rate))
     }
 
@@ -424,7 +424,7 @@ impl Fio {
             return Err(Error::failed("fio", String::from_utf8_lossy(&output.stderr).trim()));
         }
         let text = String::from_utf8_lossy(&output.stdout);
-        // Warnings may stand before it.
+        // Warnings may precede the report.
         let json = text.find('{').map_or("", |start| &text[start..]);
         serde_json::from_str(json).map_err(|error| Error::failed("fio's report", error))
     }
@@ -436,7 +436,7 @@ fn number(report: &Value, direction: &str, name: &str) -> Result<f64, Error> {
     value.ok_or_else(|| Error::failed("fio's report", format!("there is no {direction} {name} in it")))
 }
 
-/// How much of one processor fio used.
+/// The share of one processor that fio used.
 fn processor_share(report: &Value) -> f64 {
     ["usr_cpu", "sys_cpu"].iter().filter_map(|name| report["jobs"][0][name].as_f64()).sum::<f64>() / 100.0
 }

@@ -1,10 +1,10 @@
-//! The machine that figures belong to, and a run's demands on it.
+//! The machine on which figures were measured, and a run's requirements.
 
 use std::fs;
 
 use crate::{Error, ErrorKind, sys};
 
-/// Processors, kernel and load, in a line.
+/// Processors, kernel and load, in one line.
 pub fn describe() -> String {
     let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let cpu = text("/proc/cpuinfo");

@@ -1,6 +1,6 @@
-//! Seeded randomness and the laws that workloads are made of.
+//! Seeded random numbers, and the distributions of workloads.
 //!
-//! Promises the same values for the same seed on every machine. Not for secrets.
+//! Promises: the same seed gives the same values on every machine. Not for secrets.
 
 use rand_xoshiro::SplitMix64;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
@@ -10,7 +10,7 @@ use rand_xoshiro::rand_core::{Rng, SeedableRng};
 pub struct Random(SplitMix64);
 
 impl Random {
-    /// Starts the stream that belongs to a seed.
+    /// Starts the sequence of a seed.
     pub fn new(seed: u64) -> Random {
         Random(SplitMix64::seed_from_u64(seed))
     }

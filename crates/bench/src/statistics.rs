@@ -1,9 +1,9 @@
 //! Medians of paired ratios with their intervals.
 //!
-//! Owns: the rules about noise. Two contenders run the same piece of a workload one right after the other; the ratio of
-//! the two is one pair, and a drift of the machine is in both. The interval is the percentile bootstrap of the median
-//! [1]: pairs are drawn with repetition, [`DRAWS`] times, from a fixed seed, so that the same pairs always give the
-//! same interval.
+//! Owns: the rules about noise. Two contenders run the same piece of a workload in direct succession; the ratio of the
+//! two times is one pair, and a drift of the machine affects both. The interval is the percentile bootstrap of the
+//! median [1]: samples of the pairs are drawn with replacement, [`DRAWS`] times. The seed is fixed, so the same pairs
+//! always give the same interval.
 //!
 //! [1] B. Efron, R. Tibshirani: An Introduction to the Bootstrap, chapter 13. Chapman & Hall 1993.
 
@@ -11,9 +11,9 @@ use serde::Serialize;
 
 use crate::random::Random;
 
-/// How often the pairs are drawn.
+/// The number of samples.
 const DRAWS: usize = 4000;
-/// The share of the draws inside the interval.
+/// The share of the samples inside the interval.
 const CONFIDENCE: f64 = 0.95;
 
 /// A figure with its interval.
@@ -27,7 +27,7 @@ pub struct Estimate {
     pub high: f64,
 }
 
-/// The middle of the values (the mean of the two middle ones for an even count); NaN for none.
+/// The middle of the values (the mean of the two middle ones for an even count); NaN without values.
 pub fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -38,7 +38,7 @@ pub fn median(values: &[f64]) -> f64 {
     }
 }
 
-/// The median of some values with its bootstrap interval; NaN for none.
+/// The median of some values with its bootstrap interval; NaN without values.
 pub fn estimate(values: &[f64]) -> Estimate {
     let value = median(values);
     if values.len() < 2 {
@@ -62,7 +62,7 @@ pub fn paired_ratio(numerators: &[f64], denominators: &[f64]) -> Estimate {
     estimate(&ratios)
 }
 
-/// The ratio of two sums of paired values with its interval: pairs are drawn, and the sums of the drawn ones compared.
+/// The ratio of two sums of paired values with its interval: the sums are recomputed for each sample of the pairs.
 pub fn ratio_of_sums(numerators: &[f64], denominators: &[f64]) -> Estimate {
     let pairs: Vec<(f64, f64)> = numerators.iter().copied().zip(denominators.iter().copied()).collect();
     let ratio = |pairs: &[(f64, f64)]| {
@@ -85,7 +85,7 @@ pub fn ratio_of_sums(numerators: &[f64], denominators: &[f64]) -> Estimate {
     Estimate { value, low: at((1.0 - CONFIDENCE) / 2.0), high: at((1.0 + CONFIDENCE) / 2.0) }
 }
 
-/// The order of the contenders in a round: forwards and backwards in turn, so that a drift favours no contender.
+/// The order of the contenders in a round: alternately forwards and backwards, so that a drift favours no contender.
 pub fn order(count: usize, round: usize) -> Vec<usize> {
     match round % 2 {
         0 => (0..count).collect(),
@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     fn ratios_are_taken_within_a_pair() {
-        // The machine became ten times slower; the ratio did not change.
+        // The machine became ten times slower twice; the ratio did not change.
         let ratio = paired_ratio(&[4.0, 40.0, 400.0], &[2.0, 20.0, 200.0]);
         assert_eq!(ratio, Estimate { value: 2.0, low: 2.0, high: 2.0 });
         assert_eq!(estimate(&[5.0]), Estimate { value: 5.0, low: 5.0, high: 5.0 });
@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn the_ratio_of_sums_is_that_of_whole_runs_and_no_median_of_pieces() {
-        // Nine pieces alike and one that took ten times as long.
+        // Nine equal pieces and one that took ten times as long.
         let (mut slow, fast) = (vec![2.0; 10], vec![1.0; 10]);
         slow[9] = 20.0;
         let found = ratio_of_sums(&slow, &fast);

@@ -1,7 +1,7 @@
 //! `nectary attach` and `nectary detach`: a device as a block device of the kernel.
 //!
-//! Owns: the background process (the command starts itself again and waits until that is ready), the control socket of an
-//! attached device, and what signals mean to it. Leaves to others: attaching (`nectary-attach`).
+//! Owns: the background process (the command starts itself again and waits until that process is ready), the control
+//! socket of an attached device, and its reaction to signals. Leaves to others: attaching (`nectary-attach`).
 
 use std::fmt::Display;
 use std::io::{BufRead, BufReader, Write};
@@ -48,7 +48,7 @@ pub fn run(arguments: &AttachArguments) -> Result<u8, Failure> {
         BufReader::new(stdout).read_line(&mut line).context("cannot hear of the process in the background")?;
     }
     if line.is_empty() {
-        // It has printed the error itself.
+        // The background process has printed the error itself.
         let status = child.wait().context("cannot wait for the process in the background")?;
         return Ok(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(FAILED));
     }
@@ -58,10 +58,10 @@ pub fn run(arguments: &AttachArguments) -> Result<u8, Failure> {
 
 /// A request to detach.
 struct Request {
-    /// Whether what cannot be written back may be lost.
+    /// Whether data that cannot be written back may be lost.
     may_lose: bool,
     reply: oneshot::Sender<Result<Value, Fault>>,
-    /// Ends when the control socket has taken the answer; it is not to be closed before.
+    /// Completes when the control socket has accepted the answer; the socket must not be closed before.
     taken: oneshot::Receiver<()>,
 }
 
@@ -79,7 +79,7 @@ async fn stay(arguments: &AttachArguments) -> Result<u8, Failure> {
         ..OpenOptions::default()
     };
     let options = Options { read_only: arguments.read_only, open };
-    // Nothing else runs on this thread yet that could be kept waiting.
+    // Blocking is allowed here, because nothing else runs on this thread yet.
     let caches = Caches::default();
     let attachment = Arc::new(Attachment::start(registry_listing(&caches), &arguments.device.spec, options)?);
     for refused in attachment.refused() {
@@ -104,7 +104,7 @@ async fn stay(arguments: &AttachArguments) -> Result<u8, Failure> {
     Ok(GOOD)
 }
 
-/// Waits for what ends an attachment: a signal, a request, or the kernel.
+/// Waits until a signal, a request or the kernel ends the attachment.
 async fn until_the_end(
     attachment: &Arc<Attachment>,
     shutdown: &Shutdown,
@@ -145,7 +145,7 @@ async fn release(attachment: &Arc<Attachment>, may_lose: bool) -> Result<(), nec
     blocking(attachment, if may_lose { Attachment::release_or_lose } else { Attachment::release }).await
 }
 
-/// The answer to a request to detach that was not met; nothing has changed.
+/// The answer to a failed request to detach; nothing has changed.
 fn not_released(error: &nectary_attach::Error) -> Fault {
     match error {
         nectary_attach::Error::WriteBack { .. } => {
@@ -160,7 +160,7 @@ async fn finish(attachment: &Arc<Attachment>) -> Result<(), nectary_attach::Erro
     blocking(attachment, Attachment::finish).await
 }
 
-/// Runs a step that waits for the kernel on another thread, so that the control socket is still served.
+/// Runs a step that waits for the kernel on another thread, so that the control socket still answers.
 async fn blocking(
     attachment: &Arc<Attachment>,
     step: impl FnOnce(&Attachment) -> Result<(), nectary_attach::Error> + Send + 'static,
@@ -224,7 +224,7 @@ fn status(attachment: &Attachment, given: &str, is_leaving: bool) -> Status {
     }))
 }
 
-/// Adds what is wrong with the donors of a network RAM disk in the stack.
+/// Adds the problems of the donors of a network RAM disk in the stack.
 pub fn with_donors(mut status: Status, figures: &[Figures]) -> Status {
     for ram in figures.iter().filter(|figures| figures.device == "ram") {
         let count = |name: &str| ram.get(name).unwrap_or_default();
@@ -294,12 +294,12 @@ fn of_attachment(part: &Part) -> Option<(&Part, &Status)> {
     (status.component == "attach").then_some((part, status))
 }
 
-/// Whether an attached device is the one that the user names: by block device, or by SPEC as given or as understood.
+/// Whether the user means this attached device, by its block device, or by its SPEC as given or as parsed.
 fn is_meant(status: &Status, target: &str) -> bool {
     status.name == target || ["given", "spec"].iter().any(|key| status.detail[*key] == target)
 }
 
-/// Releases the leftovers of a killed process; otherwise lists what is attached.
+/// Releases what a killed process left; otherwise lists the attached devices.
 fn not_attached(target: &str, attached: &[(&Part, &Status)]) -> Result<u8, Failure> {
     let released = release_stale();
     released.iter().for_each(note);

@@ -1,7 +1,7 @@
 //! `nectary bench`: the experiments.
 //!
-//! Owns: progress on the terminal, the JSON file, and how this program is started again for the processes of a run. Leaves to
-//! others: everything that is measured (`nectary-bench`).
+//! Owns: progress on the terminal, the JSON file, and starting this program again for the processes of a run. Leaves to
+//! others: the measurements (`nectary-bench`).
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -42,7 +42,7 @@ pub fn run(arguments: &BenchArguments) -> Result<u8, Failure> {
     Ok(GOOD)
 }
 
-/// A line an experiment.
+/// One line per experiment.
 fn list() -> String {
     EXPERIMENTS
         .iter()
@@ -146,7 +146,7 @@ fn run_io(arguments: &BenchIoArguments) -> Result<u8, Failure> {
     Ok(if report.is_short() { FAILED } else { GOOD })
 }
 
-/// This program again, for the processes of a run.
+/// The commands that start this program again, for the processes of a run.
 fn programs(program: &Path, worker: &'static str) -> Programs {
     let again = |process: &'static str| -> Box<dyn Fn() -> Command + Sync> {
         let program = program.to_owned();
@@ -155,7 +155,7 @@ fn programs(program: &Path, worker: &'static str) -> Programs {
     Programs { worker: again(worker), guardian: again("guardian") }
 }
 
-/// Runs something that says how far it is, with a bar on the terminal.
+/// Runs a function that reports its progress, with a bar on the terminal.
 fn with_progress<T>(run: impl FnOnce(&mut (dyn FnMut(&store::Progress) + Send)) -> T) -> T {
     let bar = progress::steps();
     let ended = run(&mut |step| {
@@ -167,7 +167,7 @@ fn with_progress<T>(run: impl FnOnce(&mut (dyn FnMut(&store::Progress) + Send)) 
     ended
 }
 
-/// Where a report goes, beside the terminal.
+/// The files for a report, in addition to the terminal.
 struct Places<'a> {
     json: &'a Option<PathBuf>,
     svg: &'a Option<PathBuf>,
@@ -251,7 +251,7 @@ fn write_results(folder: &Path, experiment: &str, text: &str, svg: Option<&str>)
     svg.map_or(Ok(()), |svg| write(&folder.join(format!("{experiment}.svg")), svg))
 }
 
-/// A page of `docs/results/`: the report as it is, how it was made, and the plots.
+/// A page of `docs/results/`: the report, the command that made it, and the plots.
 fn results_page(experiment: &str, picture: &str, text: &str) -> String {
     let command: Vec<String> = std::env::args().skip(1).filter(|word| !word.is_empty()).collect();
     let commit = Command::new("git").args(["describe", "--always", "--dirty"]).output().ok();
@@ -285,12 +285,12 @@ fn run_limits(arguments: &BenchLimitsArguments) -> Result<(), Failure> {
     output::text(report.text())
 }
 
-/// The program that contends with foyer, if it is beside this one.
+/// The program that runs foyer as a contender, if it is in the directory of this program.
 fn foyer_beside(program: &Path) -> Option<PathBuf> {
     Some(program.with_file_name("nectary-foyer")).filter(|path| path.is_file())
 }
 
-/// This program again, as a process of a run.
+/// The command that starts this program again as a process of a run.
 fn process_of(program: &Path, process: &str) -> Command {
     let mut command = Command::new(program);
     command.args(["bench", process]);

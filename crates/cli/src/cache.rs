@@ -1,4 +1,4 @@
-//! `nectary cache`: simulations, and which file has the other commands.
+//! `nectary cache`: simulations, and the dispatch of the other commands.
 //!
 //! Owns: the runs that a command line requests, and their output. Leaves to others: reading, running, drawing
 //! (`nectary-trace`).
@@ -16,7 +16,7 @@ use crate::exit::{Failure, GOOD};
 use crate::live::commands;
 use crate::{cache_mount, live, output, progress};
 
-/// How many streams an explanation names.
+/// The largest number of streams that an explanation names.
 const STREAMS_NAMED_MAX: usize = 64;
 
 /// Runs a command.
@@ -64,7 +64,7 @@ fn simulate(arguments: &SimulateArguments) -> Result<u8, Failure> {
     } else {
         output::text(&text(&workloads, &rows, arguments))?;
     }
-    // After the table, which took the time, so that a picture that cannot be written does not cost it.
+    // The picture is written after the table, so that the table is not lost if the picture cannot be written.
     if let Some(path) = &arguments.svg {
         let picture = svg(&workloads, &rows, SvgOptions { is_log: arguments.log, is_ratio: arguments.ratio });
         std::fs::write(path, picture).map_err(|error| Error::io(path, error))?;
@@ -175,7 +175,7 @@ fn text(workloads: &[Workload], rows: &[Row], arguments: &SimulateArguments) -> 
     text
 }
 
-/// The periods of a run, a line each.
+/// The periods of a run, one line per period.
 fn explanation(workload: &Workload, row: &Row) -> String {
     let mut text = format!("\n{} on {} at {} blocks, period by period\n", row.policy, row.trace, row.size);
     let mut named: Vec<u32> = Vec::new();
@@ -186,7 +186,7 @@ fn explanation(workload: &Workload, row: &Row) -> String {
         {
             named.push(stream.0);
             if let Some(name) = workload.stream_name(stream) {
-                // Writing to a String does not fail.
+                // Writing to a String never fails.
                 let _ = writeln!(text, "  stream {} is {name}", stream.0);
             }
         }

@@ -1,7 +1,7 @@
 //! `nectary cache mount`, `umount` and `stat`: a directory through the cache.
 //!
-//! Owns: the background process, the control socket of a mounted cache, and what signals mean to it. Leaves to others: mounting
-//! (`nectary-attach`), caching (`nectary-buffer`).
+//! Owns: the background process, the control socket of a mounted cache, and its reaction to signals. Leaves to others:
+//! mounting (`nectary-attach`), caching (`nectary-buffer`).
 
 use std::fmt::{Display, Write as _};
 use std::hash::{Hash, Hasher};
@@ -31,11 +31,11 @@ use crate::{output, runtime};
 
 /// The component's name in a status.
 const COMPONENT: &str = "cache";
-/// How long each part may take to report itself.
+/// How long each part may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How long unmounting may take.
 const UMOUNT_PATIENCE: Duration = Duration::from_secs(60);
-/// From this share of its descriptors on a mounted cache is degraded. *Units*: percent.
+/// A mounted cache that uses more than this share of its descriptors is degraded. *Units*: percent.
 const DESCRIPTORS_PERCENT_MAX: u64 = 80;
 
 /// Mounts a directory.
@@ -54,7 +54,7 @@ pub fn mount(arguments: &CacheMountArguments) -> Result<u8, Failure> {
         BufReader::new(stdout).read_line(&mut line).context("cannot hear of the process in the background")?;
     }
     if line.is_empty() {
-        // It has printed the error itself.
+        // The background process has printed the error itself.
         let status = child.wait().context("cannot wait for the process in the background")?;
         return Ok(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(FAILED));
     }
@@ -66,7 +66,7 @@ pub fn mount(arguments: &CacheMountArguments) -> Result<u8, Failure> {
 struct Request {
     lazily: bool,
     reply: oneshot::Sender<Result<(), nectary_attach::Error>>,
-    /// Ends when the control socket has taken the answer; it is not to be closed before.
+    /// Completes when the control socket has accepted the answer; the socket must not be closed before.
     taken: oneshot::Receiver<()>,
 }
 
@@ -124,7 +124,7 @@ async fn stay(arguments: &CacheMountArguments) -> Result<u8, Failure> {
     Ok(GOOD)
 }
 
-/// A directory that is there, by its whole path.
+/// The canonical path of an existing directory.
 fn found(what: &str, path: &Path) -> Result<PathBuf, Failure> {
     path.canonicalize().map_err(|error| match error.kind() {
         std::io::ErrorKind::NotFound => {
@@ -141,7 +141,7 @@ async fn finish(tree: &Arc<Tree>) -> Result<(), Failure> {
     Ok(ended.context("waiting for the end panicked")??)
 }
 
-/// Removes a killed process's mount from the directory: every request to it fails.
+/// Removes the mount of a killed process from the directory, because every request to it fails.
 fn release_dead(directory: &Path) -> Result<(), Failure> {
     let is_dead = std::fs::metadata(directory).is_err_and(|error| error.kind() == std::io::ErrorKind::NotConnected);
     if is_dead && is_tree(directory) {
@@ -249,9 +249,9 @@ fn note(message: impl Display) {
     log::write(Level::Note, COMPONENT, format_args!("{message}"));
 }
 
-/// The mounted caches, or the one of a directory.
+/// All mounted caches, or the one at `directory`.
 fn mounted(directory: Option<&Path>) -> Result<Vec<(Part, Status)>, Failure> {
-    // A dead mount cannot be looked at; its path as given has to do.
+    // A dead mount cannot be resolved, so its path is used as given.
     let wanted = directory.map(|path| path.canonicalize().unwrap_or_else(|_| PathBuf::from(path)));
     let found = parts(&RuntimeDirectory::open()?, PATIENCE)?.into_iter().filter_map(|part| {
         let status = part.status.as_ref().ok()?.clone();

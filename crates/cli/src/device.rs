@@ -1,6 +1,6 @@
 //! From a SPEC on the command line to an open store.
 //!
-//! Owns: the names that a SPEC can use, and the order of steps (open the device, look at its contents, make a store if
+//! Owns: the names that a SPEC can use, and the order of steps (open the device, check its contents, make a store if
 //! requested). Leaves to others: every step.
 
 use anyhow::Context;
@@ -21,7 +21,7 @@ pub fn registry() -> Registry {
     registry_listing(&Caches::default())
 }
 
-/// The same; the caches that it opens are in a list.
+/// As [`registry`]; the caches that it opens are added to `caches`.
 pub fn registry_listing(caches: &Caches) -> Registry {
     let mut registry = Registry::with_builtins();
     caches.register(&mut registry);
@@ -30,7 +30,7 @@ pub fn registry_listing(caches: &Caches) -> Registry {
     registry
 }
 
-/// Opens the device that `spec` names; a file that is absent is made where `create_bytes` says how large.
+/// Opens the device that `spec` names; an absent file is created if `create_bytes` gives its size.
 pub async fn open_device(
     spec: &str,
     engine: &EngineArguments,
@@ -49,7 +49,7 @@ pub fn engine(arguments: &EngineArguments) -> Engine {
     }
 }
 
-/// The devices of a store of several spans; one that cannot be opened is an absent span.
+/// The devices of a store of several spans; a device that cannot be opened counts as an absent span.
 pub async fn span_devices(
     first: &str,
     others: &SpanArguments,
@@ -61,7 +61,7 @@ pub async fn span_devices(
         let options =
             block::OpenOptions { create_bytes, engine: self::engine(engine), ..block::OpenOptions::default() };
         let device = registry().open(spec, &options).await.map_err(Error::from);
-        // An existing device is used as it is.
+        // An existing device keeps its size.
         let size_bytes = device.as_ref().map_or(0, |device| match device.geometry().size_bytes {
             0 => create_bytes.unwrap_or(0),
             bytes => create_bytes.unwrap_or(0).min(bytes),
@@ -117,7 +117,7 @@ fn say_notes(store: Spans) -> Spans {
     store
 }
 
-/// Refuses a size that no store has, if one is to be made of it; makes nothing.
+/// Refuses a size that is invalid for a new store, if one will be created; changes nothing.
 async fn check_size(
     first: &str,
     others: &SpanArguments,
@@ -143,7 +143,7 @@ async fn check_size(
     Ok(())
 }
 
-/// Opens the store of a proxy, made if the devices are absent or blank.
+/// Opens the store of a proxy; creates it if the devices are absent or blank.
 pub async fn open_or_create_store(arguments: &ProxyArguments, options: OpenOptions) -> Result<Spans, Failure> {
     let ProxyArguments { store: spec, spans, engine, size, .. } = arguments;
     let size_bytes = *size;

@@ -1,4 +1,4 @@
-//! Exit codes, and which failure means which.
+//! Exit codes, and the mapping of failures to them.
 //!
 //! Owns: the table that `--help` and `docs/cli.md` show. Promises: the code alone tells a script whether to retry, to
 //! create or to alert.
@@ -19,7 +19,7 @@ use nectary_trace as trace;
 pub const GOOD: u8 = 0;
 /// Something failed; a part is broken.
 pub const FAILED: u8 = 1;
-/// The command line is wrong, or a trace that it names.
+/// The command line is wrong, or a trace that it names is malformed.
 pub const USAGE: u8 = 2;
 /// A store has damaged records, or a part is degraded.
 pub const DEGRADED: u8 = 3;
@@ -35,7 +35,7 @@ Exit codes:
   1  failed; a part is broken              4  no such key, store, device, part or trace
   2  the command line or a trace is wrong  5  another process has it open";
 
-/// A failure of a command: the exit code and what to do, beside the error itself.
+/// A failure of a command: the error, its exit code, and what to do.
 #[derive(Debug)]
 pub struct Failure {
     code: u8,
@@ -49,19 +49,19 @@ impl Failure {
         Failure { code, error: anyhow::Error::msg(message.into()), remedy: Some(remedy.into()) }
     }
 
-    /// A failure with its own code, of which nothing more is known.
+    /// A failure with its own code and without a remedy.
     pub fn bare(code: u8, message: impl Into<String>) -> Failure {
         Failure { code, error: anyhow::Error::msg(message.into()), remedy: None }
     }
 
-    /// The same failure, with what was being done.
+    /// Adds to the failure what the command was doing.
     pub fn context(self, what: String) -> Failure {
         Failure { error: self.error.context(what), ..self }
     }
 
-    /// Prints it to the standard error stream and gives its exit code.
+    /// Prints the failure to the standard error stream and returns its exit code.
     pub fn report(&self) -> ExitCode {
-        // A closed standard error stream is no reason to panic.
+        // A closed standard error stream must not cause a panic.
         let _ = std::io::Write::write_all(&mut std::io::stderr().lock(), self.text().as_bytes());
         ExitCode::from(self.code)
     }
@@ -112,7 +112,7 @@ fn classify(cause: &(dyn std::error::Error + 'static)) -> Option<(u8, Option<&'s
         return Some((USAGE, None));
     }
     if let Some(error) = device {
-        // Their messages say what is needed.
+        // For these, the messages say what to do.
         let is_ram = error.device.starts_with("ram(");
         return Some(match error.kind {
             block::ErrorKind::Absent if is_ram => (NOT_FOUND, Some(REMEDY_DONORS)),
@@ -159,7 +159,7 @@ fn classify(cause: &(dyn std::error::Error + 'static)) -> Option<(u8, Option<&'s
             return Some((USAGE, None));
         }
         Some(trace::Error::Io { source, .. }) => {
-            // A decoder's word for damage; and a directory is no trace.
+            // Decoders report damaged input with these kinds; a directory is not a trace either.
             use std::io::ErrorKind::{InvalidData, InvalidInput, IsADirectory, UnexpectedEof};
             let is_usage = matches!(source.kind(), InvalidData | InvalidInput | IsADirectory | UnexpectedEof);
             return Some((if is_usage { USAGE } else { FAILED }, None));

@@ -60,7 +60,8 @@ async fn open(arguments: &ExportArguments, caches: &Caches) -> Result<Exports, F
     Ok(Exports::new(exports)?)
 }
 
-/// Splits `NAME=SPEC`; a SPEC alone has no name. A name has none of the characters by which a SPEC goes on.
+/// Splits `NAME=SPEC`; without a name, the name is empty. A name contains none of the characters that can precede `=`
+/// in a SPEC.
 fn split_name(text: &str) -> (&str, &str) {
     match text.split_once('=') {
         Some((name, spec)) if !name.is_empty() && !name.contains(['(', ':', '/', '"', ',']) => (name, spec),
@@ -79,7 +80,7 @@ fn start_control(server: &Server, caches: Caches) -> Result<ControlServer, Failu
         status(&name, &urls, &server, &exports)
     });
     let directory = RuntimeDirectory::open()?;
-    // The path of a socket is short; that of another file may not be.
+    // The path of a socket has a short limit, so the name of the export may be too long for it.
     let part = match directory.socket(&format!("export-{first}")) {
         Ok(_) => format!("export-{first}"),
         Err(_) => format!("export-{}", std::process::id()),

@@ -1,6 +1,6 @@
-//! How a proxy and its store are, in the words of `nectary status`.
+//! The health of a proxy and its store, in the terms of `nectary status`.
 //!
-//! Owns: which counters indicate a problem, and the remedy.
+//! Owns: the counters that indicate a problem, and the remedies.
 
 use std::net::SocketAddr;
 
@@ -12,7 +12,7 @@ use serde_json::json;
 /// A proxy's addresses, and its counters.
 pub type Running = (Vec<SocketAddr>, StatsReader);
 
-/// The status of the proxy called `name`; without `running` it is still starting.
+/// The status of the proxy called `name`; `running` is `None` while it is starting.
 pub fn status(name: &str, stat: &Stat, running: Option<&Running>) -> Status {
     let mut status = Status::healthy("proxy", name);
     let stats = running.map(|(_, stats)| stats.snapshot());

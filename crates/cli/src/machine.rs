@@ -1,6 +1,6 @@
 //! Facts about this machine: its memory, and which program listens on an address.
 //!
-//! Owns: reading that from `/proc`. If it cannot be read, nothing is known, and that is no error.
+//! Owns: reading these facts from `/proc`. If they cannot be read, they are unknown; that is not an error.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -15,7 +15,7 @@ fn total_bytes(meminfo: &str) -> Option<u64> {
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// The program that listens on an address, or on its port for every address, as `nginx (process 123)`, if this user may
+/// The program that listens on an address, or on its port for all addresses, as `nginx (process 123)`, if this user may
 /// see it.
 pub fn who_listens(address: SocketAddr) -> Option<String> {
     let inodes: Vec<u64> = ["/proc/net/tcp", "/proc/net/tcp6"]

@@ -1,7 +1,6 @@
 //! The `nectary` command: arguments, output, exit codes. No logic.
 //!
-//! Owns: the input and output of users. Leaves to others: everything that is done; each command is a few calls of a
-//! crate below.
+//! Owns: the input and output of users. Leaves to others: the work; each command is a few calls of other crates.
 #![forbid(unsafe_code)]
 
 mod arguments;
@@ -58,7 +57,7 @@ fn run(command: &Command) -> Result<u8, Failure> {
     }
 }
 
-/// One thread: a command waits for one thing at a time, and the proxy's workers have runtimes of their own.
+/// A runtime with one thread: a command waits for one thing at a time, and the proxy's workers have their own runtimes.
 fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
     Ok(tokio::runtime::Builder::new_current_thread().enable_all().build()?)
 }

@@ -1,6 +1,6 @@
-//! What commands print to the standard output: text for people, JSON for programs.
+//! The standard output of commands: text for people, JSON for programs.
 //!
-//! Owns: the two forms. Promises: a reader that goes away ends the command quietly.
+//! Owns: the two forms. Promises: if the reader closes the pipe, the command ends without a message.
 
 use std::io::{self, Write};
 

@@ -1,4 +1,4 @@
-//! Progress on the terminal: elapsed time, bytes and what is left; nothing if the standard error stream is no
+//! Progress on the terminal: elapsed time, bytes and remaining time; nothing if the standard error stream is not a
 //! terminal.
 //!
 //! Owns: its form on the terminal.

@@ -1,8 +1,8 @@
 //! `nectary proxy`: a caching HTTP proxy over a store.
 //!
-//! Owns: the order in which its pieces start (signals, addresses, store, control socket, proxy) and stop (the other way
-//! round).
-//! Promises: what was accepted is finished and written when it ends well. Leaves to others: every piece.
+//! Owns: the order in which its pieces start (signals, addresses, store, control socket, proxy) and stop (in reverse).
+//! Promises: if it ends successfully, all accepted requests are finished and their objects written. Leaves to others:
+//! every piece.
 
 use std::io::ErrorKind;
 use std::sync::{Arc, OnceLock};
@@ -22,7 +22,7 @@ use crate::health;
 use crate::machine;
 use crate::purge::purge;
 
-/// The store's notices are looked for this often.
+/// How often the store is checked for notices.
 const NOTES_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Runs the proxy until a signal asks it to stop.
@@ -39,7 +39,7 @@ pub async fn run(arguments: &ProxyArguments) -> Result<u8, Failure> {
         admission: arguments.admission.options(),
         ..OpenOptions::default()
     };
-    // Before a store is opened or made: the options, and the addresses.
+    // The options and addresses are checked before a store is opened or made.
     check_memory(arguments.memory)?;
     let bound = bind(proxy_options(arguments)?)?;
     let store = open_or_create_store(arguments, options).await?;
@@ -53,7 +53,8 @@ pub async fn run(arguments: &ProxyArguments) -> Result<u8, Failure> {
 
 async fn serve(arguments: &ProxyArguments, bound: Bound, store: &Spans, shutdown: &Shutdown) -> Result<(), Failure> {
     let proxy_of_status = Arc::new(OnceLock::new());
-    // Before it listens, since this is what keeps two proxies that start at once from sharing an address by mistake.
+    // The control socket is made before the proxy listens: it prevents two proxies that start at the same time from
+    // sharing an address by mistake.
     let control = start_control(arguments, store, &proxy_of_status)?;
     let served = match bound.serve(store.clone(), shutdown.clone()) {
         Ok(proxy) => {
@@ -67,7 +68,7 @@ async fn serve(arguments: &ProxyArguments, bound: Bound, store: &Spans, shutdown
     served
 }
 
-/// Refuses more memory than there is: the kernel would end the process, long after the start.
+/// Refuses more memory than the machine has, because the kernel would kill the process, long after the start.
 fn check_memory(memory_bytes: u64) -> Result<(), Failure> {
     match machine::memory_bytes() {
         Some(all_bytes) if memory_bytes > all_bytes => {
@@ -79,7 +80,7 @@ fn check_memory(memory_bytes: u64) -> Result<(), Failure> {
     }
 }
 
-/// Binds the addresses; names the program that has one in use.
+/// Binds the addresses; the error names the program that already uses one.
 fn bind(options: ProxyOptions) -> Result<Bound, Failure> {
     Proxy::bind(options).map_err(|error| {
         let nectary_proxy::Error::Listen { address, source } = &error else { return error.into() };
@@ -184,7 +185,7 @@ fn part(arguments: &ProxyArguments) -> String {
     if unknown { format!("proxy-{first}-{}", std::process::id()) } else { format!("proxy-{first}") }
 }
 
-/// The count of entries when the store is open: a large index is read in the background.
+/// The text about entries after opening the store; a large index is still being read in the background.
 fn found_entries(entries: u64, is_loading: bool, milliseconds: u64) -> String {
     if is_loading {
         format!("{entries} entries at the last checkpoint, index still being read; opened in {milliseconds} ms")

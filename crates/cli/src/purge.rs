@@ -1,7 +1,7 @@
 //! Purges over the control socket of a running proxy.
 //!
-//! Owns: what the parameters of the method `purge` mean: exactly one of `{"key": URL}`, `{"prefix": TEXT}`, `{"tags":
-//! [TAG, …]}` and `{"all": true}`. Promises: a purge answered with `ok` is durable. Leaves to others: the store.
+//! Owns: the parameters of the method `purge`: exactly one of `{"key": URL}`, `{"prefix": TEXT}`, `{"tags": [TAG, …]}`
+//! and `{"all": true}`. Promises: a purge answered with `ok` is durable. Leaves to others: the store.
 
 use nectary_host::{Fault, FaultKind};
 use nectary_store::{Error, ErrorKind, Spans};

@@ -1,6 +1,6 @@
-//! `nectary ram`: memory of machines as a disk for others.
+//! `nectary ram`: the memory of some machines as a disk for others.
 //!
-//! Leaves to others: each command, a file in `ram/`.
+//! Leaves to others: the commands, one file each in `ram/`.
 
 pub mod create;
 pub mod donate;

@@ -1,6 +1,6 @@
 //! `nectary status`: every running part, its state, what is wrong and what to do.
 //!
-//! Owns: how it looks. The worst state decides the exit code.
+//! Owns: the presentation, and the exit code, which the worst state determines.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ pub fn run(arguments: &StatusArguments) -> Result<u8, Failure> {
     Ok(exit_code(&parts))
 }
 
-/// The code of the worst part; that of "not found" if nothing runs.
+/// The exit code of the worst part; "not found" if no part runs.
 fn exit_code(parts: &[Part]) -> u8 {
     let state = |part: &Part| part.status.as_ref().map_or(State::Broken, |status| status.state);
     match parts.iter().map(state).max() {

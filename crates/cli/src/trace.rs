@@ -112,7 +112,7 @@ fn convert(arguments: &ConvertArguments) -> Result<u8, Failure> {
     Ok(GOOD)
 }
 
-/// A number that no other file has: hash keys that the standard library draws at random.
+/// A number that no other file has, made from the random hash keys of the standard library.
 fn identity() -> [u8; 16] {
     use std::hash::{BuildHasher, RandomState};
     let mut identity = [0; 16];

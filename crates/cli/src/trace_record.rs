@@ -1,6 +1,6 @@
-//! `nectary trace record`: records a program, then says on the standard error stream what is in the trace.
+//! `nectary trace record`: records a program, then prints a summary of the trace to the standard error stream.
 //!
-//! Owns: the summary in its two forms. The standard output is left to the recorded program. Leaves to others:
+//! Owns: the summary in its two forms. Only the recorded program writes to the standard output. Leaves to others:
 //! recording.
 
 use std::fmt::Write;
@@ -17,11 +17,11 @@ use crate::arguments::RecordArguments;
 use crate::exit::{FAILED, Failure, USAGE};
 use crate::progress;
 
-/// The program cannot be run, as shells say it.
+/// The exit code of shells for a program that cannot be run.
 const NOT_RUNNABLE: u8 = 126;
-/// There is no such program, in the words of shells.
+/// The exit code of shells for a missing program.
 const NO_PROGRAM: u8 = 127;
-/// Mapped files that the text names; JSON has all.
+/// The number of mapped files that the text names; JSON has all.
 const MAPS_SHOWN: usize = 8;
 
 /// Runs the command.
@@ -61,7 +61,7 @@ pub fn run(arguments: &RecordArguments) -> Result<u8, Failure> {
     Ok(summary.exit_code())
 }
 
-/// A closed standard error stream is no reason to panic.
+/// Prints to the standard error stream; a closed stream must not cause a panic.
 fn eprint(text: &str) {
     let _ = std::io::Write::write_all(&mut std::io::stderr().lock(), text.as_bytes());
 }

@@ -1,46 +1,46 @@
 //! The settings of foyer, as the parent passes them to its program.
 //!
-//! Owns: foyer's settings that were chosen by measurement, as data: the chosen ones, and the alternatives. Leaves to
-//! others: foyer itself, which only its own program knows, and the reasons (`docs/decisions/0028-foyer.md`).
+//! Owns: foyer's settings that were chosen by measurement, and the alternatives, as data. Leaves to others: foyer
+//! itself, which is linked only into its own program, and the reasons (`docs/decisions/0028-foyer.md`).
 
 use serde::{Deserialize, Serialize};
 
 /// When foyer writes an object to its disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FoyerWrites {
-    /// When it leaves memory, which is foyer's default.
+    /// When the object is evicted from memory; foyer's default.
     Eviction,
-    /// When it is put.
+    /// When the object is put.
     Insertion,
 }
 
 /// How foyer reads and writes its disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FoyerEngine {
-    /// Calls that wait, on threads of its runtime for such calls; foyer's default.
+    /// Blocking calls on its runtime's threads for blocking calls; foyer's default.
     Psync,
-    /// One thread with a ring, which polls without sleeping.
+    /// One thread with an io_uring ring, which polls without sleeping.
     Uring,
-    /// The same, and a thread of the kernel that looks for what it submits.
+    /// The same, with a kernel thread that polls for submissions.
     UringSubmitPoll,
 }
 
 /// foyer's settings, except those that follow from its disk and memory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FoyerSettings {
-    /// When it writes.
+    /// When it writes an object to its disk.
     pub writes: FoyerWrites,
-    /// How it reads and writes.
+    /// How it reads and writes its disk.
     pub engine: FoyerEngine,
-    /// Reads and writes that a ring may have under way.
+    /// The number of reads and writes in flight in a ring.
     pub depth: usize,
-    /// Threads of its runtime; with none its tasks run on the thread that calls, while that waits.
+    /// Threads of its runtime; with 0 its tasks run on the calling thread while that waits.
     pub threads: usize,
     /// Parts of its disk that are written at the same time.
     pub flushers: usize,
     /// The bytes evicted at once.
     pub block_bytes: u64,
-    /// Each of its two buffers has one part in this many of the memory.
+    /// Each of its two buffers gets the memory divided by this.
     pub buffer_share: u64,
 }
 
@@ -59,7 +59,7 @@ impl Default for FoyerSettings {
 }
 
 impl FoyerSettings {
-    /// The alternatives to the chosen settings, by name: each changes one thing, or that and the engine.
+    /// The alternatives to the chosen settings, by name: each changes one setting, some the engine too.
     pub fn alternatives() -> Vec<(&'static str, FoyerSettings)> {
         let usual = FoyerSettings::default;
         let uring = || FoyerSettings { engine: FoyerEngine::Uring, ..usual() };

@@ -1,4 +1,5 @@
-//! A table in memory: what the harness itself costs, and the contender of tests, with a wrong byte if one is wanted.
+//! A table in memory: measures the cost of the harness itself, and is the contender of tests, optionally with a wrong
+//! byte.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -16,7 +17,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// An empty table; on request it damages one object's last byte.
+    /// An empty table; it returns a wrong last byte for the object `wrong`.
     pub fn new(wrong: Option<u32>) -> Memory {
         Memory { objects: Mutex::default(), wrong }
     }

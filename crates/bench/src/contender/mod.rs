@@ -1,7 +1,7 @@
 //! Contenders behind one small trait: anything that keeps objects.
 //!
-//! Owns: the trait, the kinds that there are, and their names. A contender gets, puts and deletes whole objects;
-//! whether a byte is right is judged by the worker, never by the contender.
+//! Owns: the trait, the kinds of contenders, and their names. A contender gets, puts and deletes whole objects; the
+//! worker verifies the bytes, never the contender.
 
 mod files;
 mod foyer;
@@ -27,25 +27,25 @@ pub use nectary::{Nectary, Settings};
 pub struct Found {
     /// Its bytes, in pieces.
     pub pieces: Vec<Bytes>,
-    /// Whether they were in the contender's memory.
+    /// Whether the bytes were in the contender's memory.
     pub in_memory: bool,
 }
 
 /// Keeps objects in memory and on disk.
 ///
-/// Each call has the whole request: its client ([`Request::client`]), and the page that the object belongs to by its
-/// hint ([`Request::page_key`]), which a contender may use or ignore.
+/// Each call gets the whole request. A contender may use its client ([`Request::client`]) and, from its hint, the page
+/// of the object ([`Request::page_key`]).
 pub trait Storage: Send + Sync {
-    /// Finds an object; `None` if it is not there.
+    /// Finds an object; `None` for a miss.
     fn get(&self, request: &Request) -> Result<Option<Found>, Error>;
 
-    /// Keeps an object. `body` is the whole body; the request's hint names the page of the object.
+    /// Stores an object. `body` is the whole body; the request's hint names the page of the object.
     fn put(&self, request: &Request, body: Bytes) -> Result<(), Error>;
 
     /// Forgets an object.
     fn delete(&self, request: &Request) -> Result<(), Error>;
 
-    /// Does the work of daemons that is due by the disk's clock. It is called between requests.
+    /// Does the work of daemons that is due by the disk's clock. Called between requests.
     fn tick(&self, _now: Duration) -> Result<(), Error> {
         Ok(())
     }
@@ -57,17 +57,17 @@ pub trait Storage: Send + Sync {
     fn counters(&self) -> serde_json::Value;
 }
 
-/// The description of a contender, as the parent gives it to its worker.
+/// The description of a contender, which the parent sends to its worker.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Kind {
     /// The Nectary store, on the block device itself.
     Nectary {
         /// Its memory, in bytes.
         memory_bytes: u64,
-        /// How it is used.
+        /// Its settings.
         settings: Settings,
     },
-    /// One file an object on a file system, with a proxy's own cache before it: wg-Squid.
+    /// One file per object on a file system, behind a proxy's own cache: wg-Squid.
     Files {
         /// Which file system.
         system: FileSystem,
@@ -75,44 +75,43 @@ pub enum Kind {
         proxy_bytes: u64,
         /// Memory that is left to the kernel's buffer cache, in bytes.
         buffer_bytes: u64,
-        /// How much of that may be dirty before it is written, in percent.
+        /// The share of that memory that may be dirty before it is written, in percent.
         dirty_percent: u64,
     },
-    /// foyer, a cache in memory and on disk from crates.io, in a separate program: users who do not compare pay nothing
-    /// for it.
+    /// foyer, a cache in memory and on disk from crates.io, in a separate program, so that other users do not need it.
     Foyer {
         /// Its memory, in bytes: its contents and its buffers.
         memory_bytes: u64,
-        /// How it is used.
+        /// Its settings.
         settings: FoyerSettings,
     },
-    /// A table in memory, for tests; it gives back one wrong byte for this object.
+    /// A table in memory, for tests; it returns a wrong byte for one object.
     Memory {
         /// The object with the wrong bytes.
         wrong: Option<u32>,
     },
 }
 
-/// Opens a contender that another program brings.
+/// Opens a contender that only another program implements.
 pub type Opener = fn(&Kind, &Place) -> Result<Box<dyn Storage>, Error>;
 
-/// The device that a contender uses.
+/// The devices and directories that a contender uses.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Place {
     /// Its block devices, one or more.
     pub devices: Vec<PathBuf>,
     /// A separate directory, for mounts.
     pub folder: PathBuf,
-    /// Bytes that its objects may take on all its devices together.
+    /// The bytes that its objects may occupy on all its devices together.
     pub disk_bytes: u64,
-    /// How many seconds of the disk pass in a real second: above 1 if the disk runs faster than real time.
+    /// Seconds of the disk's time per real second: above 1 if the disk runs faster than real time.
     pub speed: f64,
-    /// Whether the disk's clock is virtual: daemons that wait for real time are called in line instead.
+    /// Whether the disk's clock is virtual; then daemons do not wait for real time but are called between requests.
     pub is_virtual: bool,
 }
 
-/// Prepares a contender: makes file systems or a store, nothing that is measured. The value that it returns is put into
-/// service by [`Prepared::start`].
+/// Prepares a contender: makes file systems or a store; nothing here is measured. [`Prepared::start`] starts the
+/// contender.
 pub fn prepare(kind: &Kind, place: &Place) -> Result<Prepared, Error> {
     Ok(match kind {
         Kind::Nectary { memory_bytes, settings } => {
@@ -129,7 +128,7 @@ pub fn prepare(kind: &Kind, place: &Place) -> Result<Prepared, Error> {
     })
 }
 
-/// A contender that is made and not yet in service.
+/// A contender that is prepared and not started.
 pub enum Prepared {
     /// A store was made.
     Nectary {
@@ -142,7 +141,7 @@ pub enum Prepared {
     },
     /// File systems were made.
     Files(FilesOptions),
-    /// An unknown name; nothing was made.
+    /// A kind that only another program implements; nothing was made.
     Foreign {
         /// What it is.
         kind: Kind,
@@ -154,9 +153,9 @@ pub enum Prepared {
 }
 
 impl Prepared {
-    /// Puts it into service with cold caches; `opener` opens the kinds that this crate does not know.
+    /// Starts it with cold caches; `opener` opens the kinds that this crate does not implement.
     ///
-    /// *Errors*: [`ErrorKind::Missing`] if there is none.
+    /// *Errors*: [`ErrorKind::Missing`] if such a kind has no `opener`.
     pub fn start(self, opener: Option<Opener>) -> Result<Box<dyn Storage>, Error> {
         Ok(match self {
             Prepared::Nectary { memory_bytes, settings, place } => {

@@ -1,8 +1,8 @@
 //! The Nectary store as a contender, on its block devices without a file system.
 //!
-//! Several devices are striped, in units so long that a read is one device's: a store has one span today. A put may
-//! wait in memory for [`WRITE_DELAY_MS`], a sixth of what the kernel allows files. All other options are the store's
-//! defaults, unless an ablation changes one.
+//! Several devices are striped, because a store has one span today. The unit is so long that a read uses one device. A
+//! put may wait in memory for [`WRITE_DELAY_MS`], a sixth of the time that the kernel allows for files. All other
+//! options are the store's defaults, unless an ablation changes one.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -20,20 +20,20 @@ use super::{Found, Place, Storage};
 use crate::Error;
 use crate::workload::Request;
 
-/// The unit of the stripe over several devices, as its SPEC has it: three clusters. Appends begin at powers of two with
-/// small, popular objects, so a unit that divides them would give one disk more of those than the other.
+/// The unit of the stripe over several devices, as in its SPEC: three clusters. Appends begin at powers of two with
+/// small, popular objects, so with a unit that is a power of two one disk would get more of them than the other.
 const STRIPE_UNIT: &str = "192K";
-/// How often a put that is refused because the disk is behind waits for the disk.
+/// How often a put that was refused because of outstanding writes waits for the disk.
 const PUT_ATTEMPTS_MAX: usize = 8;
 /// How long a put object may wait to be written, in milliseconds of the disk's time.
 const WRITE_DELAY_MS: u64 = 5_000;
 
-/// The use of the store: ablations change one thing at a time.
+/// The settings of the store; each ablation changes one.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Settings {
-    /// Whether it gets the hints of requests.
+    /// Whether the store gets the hints of requests.
     pub hints: bool,
-    /// What a read takes.
+    /// How much a read transfers.
     pub cluster_read: ClusterRead,
     /// The size of a cluster, in bytes.
     pub cluster_bytes: u64,
@@ -113,12 +113,12 @@ pub struct Nectary {
     store: Store,
     /// Whether hints are passed to it.
     hints: bool,
-    /// On a virtual clock: how long a put may wait for its write, and when the last wait ended.
+    /// On a virtual clock: how long a put may wait for its write, and the time at which the last wait ended.
     write_delay: Option<(Duration, Mutex<Duration>)>,
 }
 
 impl Nectary {
-    /// Opens the store that was made there.
+    /// Opens the store that [`create`] made.
     pub fn open(place: &Place, memory_bytes: u64, settings: &Settings) -> Result<Nectary, Error> {
         let usual = Duration::from_millis(settings.write_delay_ms);
         let options = OpenOptions {
@@ -164,11 +164,11 @@ impl Storage for Nectary {
             while let Some(piece) = reader.next().await {
                 match piece {
                     Ok(piece) => pieces.push(piece),
-                    // A fragment was reclaimed in the meantime, which the store reports: a miss.
+                    // A fragment was reclaimed before it was read: a miss.
                     Err(_) => return Ok(None),
                 }
             }
-            // Only the head of a body in fragments is known to be in memory.
+            // For a body in fragments only the head may be in memory.
             Ok(Some(Found { pieces, in_memory: false }))
         })
     }
@@ -184,7 +184,7 @@ impl Storage for Nectary {
                     Err(error) => return Err(error.into()),
                 }
             }
-            // Not kept; the store counts it, and the next request for it is a miss.
+            // The object is not stored; the store counts this, and the next request is a miss.
             Ok(())
         })
     }

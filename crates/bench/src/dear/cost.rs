@@ -1,9 +1,10 @@
-//! What the cache costs where nothing is read: a hit in the library and through FUSE, and detection beside LRU.
+//! The cost of the cache without I/O: a hit in the library and through FUSE, and detection compared with LRU.
 //!
-//! Owns: the references, and the order of batches. Caches take turns (A B B A …) batch by batch within one thread, and time is that
-//! of the thread on the processor, so neighbours on the machine add to nothing but misses of the processor's caches.
-//! Two sets of references: *hits*, of blocks that all fit, and *half misses*, uniform over twice as many blocks as fit,
-//! which every policy hits alike. What detection costs is the difference to LRU within a round.
+//! Owns: the references, and the order of batches. The caches alternate (A B B A …) batch by batch within one thread.
+//! Time is the processor time of the thread, so other load on the machine only adds misses in the processor's caches.
+//! There are two sets of references: *hits*, over blocks that all fit, and *half misses*, uniform over twice as many
+//! blocks as fit, for which every policy has the same hit rate. The cost of detection is the difference to LRU within a
+//! round.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -19,28 +20,28 @@ use crate::random::Random;
 use crate::statistics::{Estimate, estimate, order};
 use crate::{Error, sys};
 
-/// Blocks that fit, and their size.
+/// Blocks that fit in the cache, and their size.
 const BLOCKS: u64 = 4096;
 const BLOCK_BYTES: u64 = 8192;
-/// References of a batch.
+/// References per batch.
 const BATCH: u64 = 20_000;
-/// Rounds, each of which gives a pair; ten are the fewest.
+/// Rounds, each of which gives a pair; at least ten.
 const ROUNDS: usize = 21;
 /// The policies, LRU first.
 const POLICIES: [&str; 3] = ["lru", "dear", "adaptive"];
 
-/// What it came to. *Units*: microseconds a reference, in thread time.
+/// The results. *Units*: microseconds of thread time per reference.
 #[derive(Debug, Clone, Serialize)]
 pub struct Cost {
     /// A hit under each policy: the median over the rounds with its interval.
     pub hit_us: Vec<(&'static str, Estimate)>,
-    /// What each policy but LRU takes more than LRU, hits alone.
+    /// By how much each other policy exceeds LRU, with hits only.
     pub above_hits_us: Vec<(&'static str, Estimate)>,
-    /// The same where half of the references miss.
+    /// The same if half of the references miss.
     pub above_misses_us: Vec<(&'static str, Estimate)>,
-    /// Pairs of each.
+    /// Pairs per figure.
     pub pairs: usize,
-    /// A hit through FUSE, beside a file that answers from a buffer.
+    /// A hit through FUSE, compared with a file that answers from a buffer.
     pub through_fuse: Vec<ThroughFuse>,
 }
 
@@ -50,7 +51,7 @@ struct Contender {
     random: Random,
 }
 
-/// Takes the times; files and mounts go into `folder`.
+/// Measures; files and mounts are made in `folder`.
 pub fn cost(folder: &Path) -> Result<Cost, Error> {
     let through_fuse = through_fuse(folder, &WHOLE)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -73,7 +74,7 @@ pub fn cost(folder: &Path) -> Result<Cost, Error> {
     })
 }
 
-/// Microseconds a reference of each policy, one a round, over references that are uniform over some blocks.
+/// Microseconds per reference for each policy and round; references are uniform over `blocks`.
 async fn times(blocks: u64, batch: u64) -> Result<Vec<Vec<f64>>, Error> {
     let mut contenders = Vec::new();
     for policy in POLICIES {
@@ -86,7 +87,7 @@ async fn times(blocks: u64, batch: u64) -> Result<Vec<Vec<f64>>, Error> {
         let cache = BufferCache::new(options)?;
         let file = cache.add(Arc::new(DeviceSource::new(Arc::new(MemoryDevice::new(blocks * BLOCK_BYTES)))))?;
         let mut contender = Contender { cache, file, random: Random::new(blocks) };
-        // All blocks once, in order, then as they will be referenced.
+        // First all blocks once in order, then one batch like those that are measured.
         for block in 0..blocks {
             contender.refer(block, Stream(1)).await?;
         }

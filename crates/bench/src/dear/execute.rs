@@ -1,11 +1,11 @@
 //! One execution: a fresh disk, file system, page cache and cache process, and the programs.
 //!
-//! Owns: the order of steps, and what is charged to whom. Promises: nothing of an execution is left when it ends; what
-//! programs printed and left is summed up, so that the caller can compare it between policies. Leaves to others: the cache's
-//! process (`mounted`), the image (`image`).
+//! Owns: the order of steps, and the accounting of time. Promises: nothing of an execution remains when it ends; the
+//! programs' output and files are reduced to checksums, which the caller compares between policies. Leaves to others:
+//! the cache's process (`mounted`), the image (`image`).
 //!
-//! How it stands: program → FUSE mount of the cache's process → ext4 → loop device → FUSE block file → the disk's model →
-//! memory. All mounts are in a mount namespace of this thread and of the processes that it starts.
+//! The layers: program → FUSE mount of the cache's process → ext4 → loop device → FUSE block file → the disk's model →
+//! memory. All mounts are in a mount namespace of this thread and the processes that it starts.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -23,52 +23,52 @@ use crate::disk::{DiskCounts, DiskOptions, MeasuredDisk, SharedClock, Timekeepin
 use crate::group::MemoryGroup;
 use crate::{Error, ErrorKind, sys};
 
-/// How a program ended: its exit code, what it used, and when.
+/// The end of a program: its exit code, its usage, and the time.
 type Ended = (i32, sys::Usage, Duration);
 
-/// The seeds' disk, and from how many waiting requests it chooses.
+/// The seeds' disk, and its queue depth.
 pub const MODEL: &str = "hdd-1999";
 pub const QUEUE_DEPTH: usize = 1;
 /// How long the programs of an execution may take.
 const PATIENCE: Duration = Duration::from_secs(900);
-/// The disk's place on the shared clock, which nobody reads: the model itself counts.
+/// The disk's slot on the shared clock. Nothing reads it, because the model itself counts.
 const SLOT: usize = 0;
 
-/// What one execution came to. Times are in seconds.
+/// The result of one execution. Times are in seconds.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Execution {
-    /// What the cache did; nothing through the page cache.
+    /// The figures of the cache; all zero with the page cache.
     pub cache: Figures,
     /// Blocks that the cache read.
     pub block_reads: u64,
-    /// Requests to the block device, by the kernel's count.
+    /// Requests to the block device, as counted by the kernel.
     pub device_requests: u64,
     /// Reads among them.
     pub device_reads: u64,
     /// How long the disk was busy until the last program ended.
     pub stall_s: f64,
-    /// How long it was then busy with what had not been written.
+    /// How long it was busy afterwards, with data not yet written.
     pub late_s: f64,
-    /// Processor time of the programs in themselves.
+    /// Processor time of the programs in user mode.
     pub user_s: f64,
     /// Processor time of the programs in the kernel.
     pub system_s: f64,
-    /// Processor time of the cache's process in itself.
+    /// Processor time of the cache's process in user mode.
     pub cache_user_s: f64,
     /// Processor time of the cache's process in the kernel.
     pub cache_system_s: f64,
-    /// From start to end of each program, in real time.
+    /// The real time from start to end of each program.
     pub elapsed_s: Vec<f64>,
     /// Whether the disk's clock was virtual.
     pub is_virtual: bool,
-    /// The largest that a process of the programs was. *Units*: bytes.
+    /// The largest resident size of a process of the programs. *Units*: bytes.
     pub resident_bytes: u64,
-    /// A sum of what each program printed and left.
+    /// A checksum of each program's output and files.
     pub sums: Vec<u32>,
 }
 
 impl Execution {
-    /// The response time: on a virtual clock the sum of its parts, else the mean over the programs.
+    /// The response time: on a virtual clock the sum of its parts, otherwise the mean over the programs.
     pub fn response_s(&self) -> f64 {
         match self.is_virtual {
             true => self.stall_s + self.user_s + self.system_s + self.cache_user_s + self.cache_system_s,
@@ -81,7 +81,7 @@ impl Execution {
 pub struct Place<'a> {
     /// The run's folder, which the guardian removes.
     pub folder: PathBuf,
-    /// The image with which each begins.
+    /// The image with which each execution begins.
     pub image: PathBuf,
     /// The disk's clock.
     pub clock: Arc<SharedClock>,
@@ -91,29 +91,29 @@ pub struct Place<'a> {
     pub next: u64,
 }
 
-/// How one execution goes.
+/// The settings of one execution.
 pub struct Order<'a> {
-    /// What runs, at the same time.
+    /// The programs, which run at the same time.
     pub programs: &'a [&'static Program],
-    /// On what.
+    /// The lane.
     pub lane: &'a Lane,
     /// How the disk's time passes.
     pub time: Timekeeping,
-    /// Where the references are written.
+    /// The file for the record of references, if wanted.
     pub record: Option<PathBuf>,
-    /// The memory of the programs' group; none without a limit. *Units*: bytes.
+    /// The memory limit of the programs' group; `None` for no limit. *Units*: bytes.
     pub memory_bytes: Option<u64>,
 }
 
 impl Place<'_> {
-    /// Where programs see their files.
+    /// The directory in which programs see their files.
     pub fn shown(&self) -> PathBuf {
         self.folder.join("shown")
     }
 
-    /// Executes.
+    /// Runs the programs of an order.
     ///
-    /// *Errors*: [`ErrorKind::Failed`] also where a program fails, with what it said last.
+    /// *Errors*: [`ErrorKind::Failed`], also if a program fails, with the end of its error output.
     pub fn execute(&mut self, order: &Order<'_>) -> Result<Execution, Error> {
         let name = format!("disk-{}", self.next);
         self.next += 1;
@@ -202,7 +202,7 @@ impl Place<'_> {
         format!("nectary-bench-{}", std::process::id())
     }
 
-    /// What a program prints, and what it says of failures.
+    /// The files for a program's output and error output.
     fn outputs(&self, program: &Program) -> [PathBuf; 2] {
         ["printed", "said"].map(|kind| self.folder.join(format!("{kind}-{}", program.name)))
     }
@@ -218,7 +218,7 @@ impl Place<'_> {
         if program.is_nobody {
             words.extend(["--reuid=nobody", "--regid=nogroup", "--clear-groups"].map(str::to_owned));
         }
-        // A session each, which is the program with all its processes.
+        // Each program has its own session, which contains all its processes.
         words.extend(["--pdeathsig", "KILL", "setsid", "sh", "-ec", program.script].map(str::to_owned));
         let [printed, said] = self.outputs(program);
         let create = |path: &PathBuf| File::create(path).map_err(|error| Error::failed(path.display(), error));
@@ -236,7 +236,7 @@ impl Place<'_> {
         for program in order.programs {
             running.push(Running { child: self.start(order, program)?, is_reaped: false });
         }
-        // Each is waited for by a thread: their ends are times.
+        // One thread waits for each program, because the time of its end is measured.
         let ended: Vec<Result<Option<Ended>, Error>> = std::thread::scope(|scope| {
             let wait = |child: u32| {
                 sys::wait_for(child, PATIENCE).map(|ended| ended.map(|(code, usage)| (code, usage, began.elapsed())))
@@ -272,7 +272,7 @@ impl Place<'_> {
         problem.map_or(Ok(usages), Err)
     }
 
-    /// A sum of what each program printed and left.
+    /// A checksum of each program's output and files.
     fn sums(&self, order: &Order<'_>) -> Result<Vec<u32>, Error> {
         let sum = |program: &&'static Program| {
             let left = program.leaves.iter().map(|name| self.shown().join(program.name).join(name));
@@ -287,7 +287,7 @@ impl Place<'_> {
     }
 }
 
-/// A program; it is killed with its session when it is dropped before it ended.
+/// A running program; dropping this kills its session if it has not ended.
 struct Running {
     child: Child,
     is_reaped: bool,
@@ -302,7 +302,7 @@ impl Drop for Running {
     }
 }
 
-/// A mounted file system; it is unmounted when it is dropped.
+/// A mounted file system; unmounted when dropped.
 struct MountedDisk {
     place: Option<PathBuf>,
 }
@@ -326,7 +326,7 @@ impl Drop for MountedDisk {
     }
 }
 
-/// Whether two executions of the same programs gave the same bytes; else the run is void.
+/// Checks that two executions of the same programs gave the same bytes; otherwise the run is void.
 pub fn compare(base: &Execution, other: &Execution, programs: &[&Program], lane: &str) -> Result<(), Error> {
     for ((left, right), program) in base.sums.iter().zip(&other.sums).zip(programs) {
         if left != right {

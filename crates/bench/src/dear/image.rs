@@ -1,7 +1,7 @@
-//! The file system that every execution begins with.
+//! The file system with which every execution begins.
 //!
-//! Owns: making the inputs of all programs and the image of an ext4 without a journal that holds them. Promises: two
-//! executions begin with the same bytes at the same places of the disk. Leaves to others: what the inputs are
+//! Owns: making the inputs of all programs, and an image of an ext4 without a journal that contains them. Promises: two
+//! executions begin with the same bytes at the same places of the disk. Leaves to others: the contents of the inputs
 //! (`programs`), mounting (`execute`).
 
 use std::path::{Path, PathBuf};
@@ -13,10 +13,10 @@ use crate::Error;
 
 /// The size of the disk. *Units*: bytes.
 pub const DISK_BYTES: u64 = 256 << 20;
-/// The same in every image, so that directories have the same order.
+/// The UUID and hash seed of every image, so that directories have the same order.
 const IDENTITY: &str = "6e656374-6172-7900-0000-000000000040";
 
-/// Makes the inputs of programs below `shown`, where they will be seen, and the image `image` of them.
+/// Makes the inputs of programs below `shown`, the path under which the programs will see them, and an image of them.
 pub fn make(shown: &Path, image: &Path, programs: &[&Program]) -> Result<(), Error> {
     let failed = |path: &Path, error: std::io::Error| Error::failed(path.display(), error);
     for program in programs {

@@ -1,6 +1,6 @@
-//! What the programs read: made here, always the same.
+//! The inputs of the programs, generated here and always the same.
 //!
-//! Owns: texts of C, words, lines, numbers and assembly, by fixed seeds. Leaves to others: which program reads what
+//! Owns: C sources, words, lines, numbers and assembly, from fixed seeds. Leaves to others: the inputs of each program
 //! (`programs`).
 
 use std::fmt::Write as _;
@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use crate::random::Random;
 use crate::{Error, ErrorKind};
 
-/// A folder in which the inputs of one program are made.
+/// Makes the inputs of one program in a folder.
 pub struct Maker {
     folder: PathBuf,
     path: String,
@@ -18,12 +18,12 @@ pub struct Maker {
 }
 
 impl Maker {
-    /// In `folder`, with programs found by `path`; `is_nobody` where programs run as that user.
+    /// A maker for `folder`, with programs found by `path`; `is_nobody` if programs run as the user nobody.
     pub fn new(folder: PathBuf, path: &str, is_nobody: bool) -> Maker {
         Maker { folder, path: path.to_owned(), is_nobody }
     }
 
-    /// Writes a file, and the folders that it is in.
+    /// Writes a file, and makes its parent folders.
     pub fn write(&self, name: &str, text: &str) -> Result<(), Error> {
         let path = self.folder.join(name);
         let parent = path.parent().unwrap_or(Path::new("."));
@@ -31,7 +31,7 @@ impl Maker {
         std::fs::write(&path, text).map_err(|error| Error::failed(path.display(), error))
     }
 
-    /// Runs a shell's script in the folder; its output goes nowhere.
+    /// Runs a shell script in the folder; its output is dropped.
     pub fn run(&self, script: &str) -> Result<(), Error> {
         let mut command = Command::new("setpriv");
         if self.is_nobody {
@@ -91,7 +91,7 @@ impl Maker {
         Ok(())
     }
 
-    /// Files of so many words; each of the `topics` is in about half of them.
+    /// Files of `words_count` words; each of the `topics` is in about half of them.
     pub fn text_files(&self, random: &mut Random, files: u64, words_count: u64, topics: u64) -> Result<(), Error> {
         for file in 0..files {
             let mut text = String::new();
@@ -107,7 +107,7 @@ impl Maker {
         Ok(())
     }
 
-    /// Lines that begin with a number, as many as make so many bytes.
+    /// Lines that begin with a number, up to `bytes` in total.
     pub fn numbered_lines(&self, random: &mut Random, name: &str, bytes: usize) -> Result<(), Error> {
         let mut text = String::new();
         while text.len() < bytes {
@@ -116,7 +116,7 @@ impl Maker {
         self.write(name, &text)
     }
 
-    /// Rows of five numbers, as many as make so many bytes.
+    /// Rows of five numbers, up to `bytes` in total.
     pub fn numbers(&self, random: &mut Random, name: &str, bytes: usize) -> Result<(), Error> {
         let mut text = String::new();
         let mut row = 0;
@@ -128,7 +128,7 @@ impl Maker {
         self.write(name, &text)
     }
 
-    /// Assembly of objects whose functions call each other, each with so many bytes of data.
+    /// Assembly of objects whose functions call each other, each with `data_bytes` of data.
     pub fn assembly(&self, random: &mut Random, files: u64, functions: u64, data_bytes: u64) -> Result<(), Error> {
         for file in 0..files {
             let mut text = String::from(".text\n");
@@ -145,7 +145,7 @@ impl Maker {
         Ok(())
     }
 
-    /// The statements that fill the tables of the joins, one a line.
+    /// The statements that fill the tables for the joins, one per line.
     pub fn sql(&self, random: &mut Random, name: &str, makers: u64, parts: u64) -> Result<(), Error> {
         let mut text = String::from(
             "create table maker (id integer primary key, name text, note text);\n\n\
@@ -165,7 +165,7 @@ impl Maker {
     }
 }
 
-/// A word of five letters: an index leaves out what has digits.
+/// A word of five letters, because an index omits words with digits.
 fn letters(number: u64) -> String {
     let letter = |place: u32| char::from(b'a' + (number / 26_u64.pow(place) % 26) as u8);
     (0..5).map(letter).collect()

@@ -1,17 +1,17 @@
-//! `bench cache --seed dear`: real programs on the live cache, under each policy, on the disk of the paper's time.
+//! `bench cache --seed dear`: real programs on the live cache, under each policy, on a disk of the time of the paper.
 //!
-//! Owns: the options and the lanes. How a run goes: the inputs of all programs are made once and put into the image of a
-//! file system. Each execution gets a copy of it on a modelled disk, a mount, and a new process with a cache before it;
-//! programs alone run on a virtual clock, mixes in real time. What was fixed before the first run is in
-//! `docs/decisions/0040-dear-programs.md`.
+//! Owns: the options and the lanes. How a run works: the inputs of all programs are made once and put into the image of
+//! a file system. Each execution gets a copy of the image on a modelled disk, a mount, and a new process with a cache
+//! in front of it. Single programs run on a virtual clock, mixes in real time. Everything that was fixed before the
+//! first run is in `docs/decisions/0040-dear-programs.md`.
 //!
 //! | file | what is in it |
 //! |---|---|
-//! | `programs`, `inputs` | what runs, and what it reads |
+//! | `programs`, `inputs` | the programs and their inputs |
 //! | `image`, `execute`, `mounted` | the file system, one execution, and the process with the cache |
-//! | `replay` | the recorded references: sensitivity, the limit, what a policy takes |
-//! | `cost`, `through_fuse` | what a hit and detection cost in the library, and a hit through FUSE |
-//! | `run`, `results` | the order of a run, and what came of it |
+//! | `replay` | the recorded references: sensitivity, the limit, the time of a policy |
+//! | `cost`, `through_fuse` | the cost of a hit and of detection in the library, and of a hit through FUSE |
+//! | `run`, `results` | the order of a run, and its results |
 //! | `report`, `text`, `plot` | figures, tables, pictures |
 
 mod cost;
@@ -41,14 +41,14 @@ pub use through_fuse::ThroughFuse;
 
 /// The policy's share of the cache: the paper's 6 MB. *Units*: blocks.
 pub const BLOCKS: u64 = 768;
-/// Executions of each program under each policy where nothing is said, as in the paper.
+/// The default number of executions of each program under each policy, as in the paper.
 const EXECUTIONS: usize = 3;
-/// How many times faster than real the disk is under mixes, where nothing is said.
+/// The default speed-up of the disk under mixes.
 const SPEED: f64 = 20.0;
-/// The most that real time may be shortened: beyond it the path to the disk costs more than the disk.
+/// The highest speed-up of real time: above it, the layers above the disk cost more than the disk.
 const SPEED_MAX: f64 = 100.0;
 
-/// The experiments, each with what it shows and about how long it takes.
+/// The experiments, each with its subject and its approximate duration.
 pub const EXPERIMENTS: [(&str, &str, &str); 2] = [
     ("bench cache --seed dear --quick", "a look: each program once under LRU, dear and adaptive", "2 minutes"),
     (
@@ -61,32 +61,32 @@ pub const EXPERIMENTS: [(&str, &str, &str); 2] = [
 /// What to run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Options {
-    /// A look: three policies, one execution, no mixes, no verdicts.
+    /// A quick run: three policies, one execution, no mixes, no verdicts.
     pub quick: bool,
-    /// Only these programs and mixes, by name; all where there is none.
+    /// Only these programs and mixes, by name; all if the list is empty.
     pub only: Vec<String>,
     /// Executions of each program under each policy.
     pub executions: Option<usize>,
-    /// How many times faster than real the disk is under mixes.
+    /// The speed-up of the disk under mixes.
     pub speed: Option<f64>,
 }
 
-/// What a program runs on.
+/// The cache under which a program runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lane {
     /// Its name.
     pub name: &'static str,
     /// The cache's policy; `None` for the kernel's page cache.
     pub policy: Option<&'static str>,
-    /// Whether a program with all its processes is one stream; else each process and file.
+    /// Whether a program with all its processes is one stream; otherwise each process and file is one.
     pub by_session: bool,
 }
 
-/// What all are compared with.
+/// The lane with which all others are compared.
 const BASE: &str = "lru";
-/// The same again: smaller differences are noise.
+/// The same lane a second time: smaller differences are noise.
 const AGAIN: &str = "lru-again";
-/// The kernel's own.
+/// The kernel's page cache.
 const PAGES: &str = "page cache";
 
 const LANES: [Lane; 10] = [
@@ -108,15 +108,15 @@ const LANES_QUICK: [&str; 4] = [BASE, AGAIN, "dear", "adaptive"];
 pub struct Plan {
     /// The options.
     pub options: Options,
-    /// Executions of each.
+    /// Executions of each program and mix.
     pub executions: usize,
-    /// How many times faster than real the disk is under mixes.
+    /// The speed-up of the disk under mixes.
     pub speed: f64,
     /// The lanes, the base first.
     pub lanes: Vec<Lane>,
-    /// What runs: programs alone, then mixes; each with the names of its programs.
+    /// The single programs, then the mixes; each as a list of its programs.
     pub workloads: Vec<Vec<&'static Program>>,
-    /// What does not run, and what is missing.
+    /// The programs and mixes that do not run, with what is missing.
     pub not_run: Vec<String>,
     /// Whether all seven programs and all mixes run, often enough for a verdict.
     pub is_judged: bool,
@@ -125,8 +125,8 @@ pub struct Plan {
 impl Plan {
     /// Makes the plan of a run.
     ///
-    /// *Errors*: [`ErrorKind::Usage`] for numbers out of bounds and unknown names; [`ErrorKind::Missing`] where no
-    /// program is installed.
+    /// *Errors*: [`ErrorKind::Usage`] for numbers out of bounds and unknown names; [`ErrorKind::Missing`] if no program
+    /// is installed.
     pub fn new(options: Options) -> Result<Plan, Error> {
         let usage = |message: String| Error::new(ErrorKind::Usage, message);
         let executions = options.executions.unwrap_or(if options.quick { 1 } else { EXECUTIONS });

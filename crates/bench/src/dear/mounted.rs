@@ -1,8 +1,8 @@
-//! The process with the cache of one execution: a directory shown through it.
+//! The process with the cache of one execution: it shows a directory through the cache.
 //!
-//! Owns: what parent and process say to each other (a line of JSON each way), the memory that gives a policy its number of
-//! blocks, and the record of references. Each execution has its own process, in place of a reboot, and what the process
-//! takes of the processors is charged to the program.
+//! Owns: the messages between parent and process (a line of JSON each way), the memory that gives a policy its number
+//! of blocks, and the record of references. Each execution has its own process instead of a reboot, and the processor
+//! time of the process is charged to the program.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
@@ -19,17 +19,17 @@ use crate::{Error, ErrorKind, sys};
 
 /// How long the process may take to unmount and end.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// The most references of a record.
+/// The largest number of references in a record.
 const REFERENCES_MAX: usize = 1 << 26;
-/// Between these the memory for a number of blocks is searched. *Units*: bytes.
+/// The range in which the memory for a number of blocks is searched. *Units*: bytes.
 const MEMORY_BYTES: (u64, u64) = (1 << 20, 1 << 34);
 
-/// What is shown, and how.
+/// The settings of the process.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Setup {
     /// The directory below.
     pub source: PathBuf,
-    /// Where it is shown.
+    /// The directory through which it is shown.
     pub directory: PathBuf,
     /// The policy.
     pub policy: String,
@@ -37,43 +37,43 @@ pub struct Setup {
     pub blocks: u64,
     /// Whether a session is one stream.
     pub by_session: bool,
-    /// Where the references are written in the end.
+    /// The file to which the references are written at the end.
     pub record: Option<PathBuf>,
 }
 
-/// What the cache did.
+/// The figures of the cache.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 pub struct Figures {
     /// Blocks that the policy may hold.
     pub blocks: u64,
-    /// References that the policy hit.
+    /// Hits of the policy.
     pub hits: u64,
-    /// References that it missed.
+    /// Misses of the policy.
     pub misses: u64,
     /// Hits that an LRU would have missed.
     pub saved: u64,
-    /// Misses that it would have hit.
+    /// Misses that an LRU would have hit.
     pub lost: u64,
     /// Blocks that were read.
     pub block_reads: u64,
     /// Reads that failed.
     pub errors: u64,
-    /// Processor time of the process in itself. *Units*: seconds.
+    /// Processor time of the process in user mode. *Units*: seconds.
     pub user_s: f64,
     /// Processor time of the process in the kernel. *Units*: seconds.
     pub system_s: f64,
 }
 
-/// What the process answers.
+/// The answer of the process.
 #[derive(Debug, Serialize, Deserialize)]
 enum Answer {
     Figures(Figures),
     Failed(String),
 }
 
-/// The memory with which a cache of this policy has so many blocks.
+/// The memory with which a cache of this policy has `blocks` blocks.
 ///
-/// To be called inside a runtime. *Errors*: [`ErrorKind::Usage`] where none has.
+/// Call it inside a runtime. *Errors*: [`ErrorKind::Usage`] if there is no such memory size.
 pub fn memory_for(policy: &str, blocks: u64) -> Result<u64, Error> {
     let capacity = |memory_bytes| {
         let cache = BufferCache::new(options(policy, memory_bytes));
@@ -95,7 +95,7 @@ pub fn options(policy: &str, memory_bytes: u64) -> Options {
     Options { memory_bytes, policy: policy.to_owned(), readahead_bytes: 0, ..Options::default() }
 }
 
-/// Serves a parent until its pipe ends: what the process does.
+/// Serves a parent until its pipe ends; the main function of the process.
 ///
 /// Call it before the process has other threads.
 pub fn serve(input: impl BufRead, mut output: impl Write) -> Result<(), Error> {
@@ -173,7 +173,7 @@ fn figures(tree: &Tree) -> Figures {
     }
 }
 
-/// The process as its parent sees it; it is killed when it is dropped.
+/// The parent's handle of the process; dropping it kills the process.
 pub struct Client {
     child: Child,
     input: Option<ChildStdin>,
@@ -184,7 +184,8 @@ pub struct Client {
 impl Client {
     /// Starts `command`, which has to call [`serve`], and waits until the directory is shown.
     ///
-    /// The thread that calls this has to live as long as the process: the kernel ends them together.
+    /// The calling thread has to live as long as the process, because the kernel kills the process when the thread
+    /// ends.
     pub fn start(mut command: Command, setup: &Setup) -> Result<Client, Error> {
         let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
         let mut child = child.map_err(|error| Error::failed("starting a cache", error))?;
@@ -196,7 +197,7 @@ impl Client {
         Ok(client)
     }
 
-    /// What the cache did until now.
+    /// The figures of the cache so far.
     pub fn figures(&mut self) -> Result<Figures, Error> {
         self.ask("figures")
     }
@@ -230,7 +231,7 @@ impl Client {
 
 impl Drop for Client {
     fn drop(&mut self) {
-        // The number of one that was waited for may be another's.
+        // After a process was waited for, its number may belong to another process.
         if !self.is_reaped {
             let _ = self.child.kill();
             let _ = self.child.wait();

@@ -1,6 +1,6 @@
 //! Pictures of a report: figure 7 as block reads, figure 8 as the parts of the response time.
 //!
-//! One SVG file, readable on light and dark ground. Each program has a group of bars, each lane a bar. Bars are
+//! One SVG file, readable on light and dark backgrounds. Each program has a group of bars, one per lane. Bars are
 //! relative to LRU, so programs of any size can be compared.
 
 use std::fmt::Write;
@@ -14,9 +14,9 @@ const LEFT: f64 = 50.0;
 const BAR: f64 = 9.0;
 const GAP: f64 = 26.0;
 const HEIGHT: f64 = 170.0;
-/// Bars are cut at so many times LRU.
+/// Bars are cut at this many times LRU.
 const MOST: f64 = 1.5;
-/// Distinguishable also for readers who do not see some colours.
+/// Distinguishable for colour-blind readers too.
 const COLOURS: [&str; 10] =
     ["#777777", "#aaaaaa", "#cc79a7", "#882255", "#d55e00", "#e69f00", "#0072b2", "#009e73", "#56b4e9", "#999933"];
 const INK: &str = "#777";
@@ -93,7 +93,7 @@ mod tests {
     fn every_lane_of_every_program_has_its_bars() {
         let all = [workload(&[&PROGRAMS[0]], |_| 1.0), workload(&[&PROGRAMS[0], &PROGRAMS[2]], |_| 9.0)];
         let picture = plot(&all);
-        // Alone: reads, stall and processor; together: reads and time.
+        // Single programs have reads, stall and processor; mixes have reads and time.
         assert_eq!(picture.matches("<rect").count(), 10 * 3 + 10 * 2);
         assert!(picture.contains(">cscope+sort</text>") && picture.ends_with("</svg>\n"));
         assert!(!picture.contains("NaN") && !picture.contains("height=\"-"), "{picture}");

@@ -1,7 +1,7 @@
-//! The seven programs, as `docs/decisions/0040-dear-programs.md` fixes them.
+//! The seven programs, as defined in `docs/decisions/0040-dear-programs.md`.
 //!
-//! Owns: what each needs, how its inputs are made, and what is run. Leaves to others: the bytes of inputs (`inputs`), and
-//! running (`execute`).
+//! Owns: for each program its requirements, the making of its inputs, and its script. Leaves to others: the bytes of
+//! inputs (`inputs`), and running (`execute`).
 
 use std::path::Path;
 
@@ -14,23 +14,23 @@ use crate::random::Random;
 pub struct Program {
     /// Its name, which is also its folder.
     pub name: &'static str,
-    /// The Debian package that has it.
+    /// Its Debian package.
     pub package: &'static str,
-    /// The programs that it takes.
+    /// The executables that it needs.
     pub needs: &'static [&'static str],
     /// Whether it refuses to run as root.
     pub is_nobody: bool,
     /// Makes its inputs.
     pub make: fn(&Maker) -> Result<(), Error>,
-    /// What a shell runs in its folder; what it prints is compared between policies.
+    /// The shell script, run in its folder; its output is compared between policies.
     pub script: &'static str,
-    /// Files that it leaves, which are compared too.
+    /// The files that it writes, which are compared too.
     pub leaves: &'static [&'static str],
-    /// What the paper measured with 6 MB. *Units*: seconds under DEAR and under LRU.
+    /// The paper's measurements with 6 MB. *Units*: seconds under DEAR and under LRU.
     pub seed_s: Option<(f64, f64)>,
 }
 
-/// Where programs are looked for besides the user's own path.
+/// The directories in which programs are searched.
 const PATHS: [&str; 6] = ["/usr/local/bin", "/usr/bin", "/bin", "/usr/sbin", "/sbin", "/usr/lib/postgresql/15/bin"];
 
 const POSTGRES: &str = "postgres --single -j -D data -c shared_buffers=128kB -c work_mem=64kB -c fsync=off \
@@ -146,7 +146,7 @@ pub const PROGRAMS: [Program; 7] = [
     },
 ];
 
-/// What runs together.
+/// The programs that run together.
 pub const MIXES: [&[&str]; 4] =
     [&["cscope", "sort"], &["cscope", "gnuplot"], &["glimpse", "postgres"], &["sort", "cpp", "ld"]];
 
@@ -156,14 +156,14 @@ impl Program {
         PROGRAMS.iter().find(|program| program.name == name)
     }
 
-    /// What of it is missing on this machine.
+    /// The first missing executable, if one is missing on this machine.
     pub fn missing(&self) -> Option<&'static str> {
         let is_there = |need: &str| path().split(':').any(|folder| Path::new(folder).join(need).is_file());
         self.needs.iter().copied().find(|need| !is_there(need))
     }
 }
 
-/// The path by which programs are found.
+/// The search path of programs.
 pub fn path() -> String {
     PATHS.join(":")
 }

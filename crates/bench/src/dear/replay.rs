@@ -1,7 +1,8 @@
-//! The recorded references of a program: what other sizes and parameters would do, the limit, and what a policy takes.
+//! The recorded references of a program: the effect of other sizes and parameters, the limit, and the time of a policy.
 //!
-//! Owns: the record's file and the replay. A replay knows nothing of files that were cut or deleted, which the live cache forgets;
-//! so its misses are exact for programs that only read. Reads are misses of references that read.
+//! Owns: the record's file and the replay. A replay does not know about truncated or deleted files, whose blocks the
+//! live cache forgets. So its misses are exact only for programs that only read. Reads are the misses of references
+//! that read.
 
 use std::io::Write;
 use std::path::Path;
@@ -16,23 +17,23 @@ use crate::{Error, sys};
 
 /// Bytes of a reference in the file: block, stream, and whether it writes.
 const REFERENCE_BYTES: usize = 13;
-/// How often a policy's time is taken.
+/// How often a policy's time is measured.
 const TIMES: usize = 5;
 /// The paper's sizes, periods and sublists.
 const SIZES_MB: [u64; 4] = [2, 4, 6, 8];
 const PERIODS: [u32; 4] = [100, 250, 500, 1000];
 const SUBLISTS: [usize; 3] = [3, 5, 10];
-/// Blocks of a megabyte.
+/// Blocks per megabyte.
 const BLOCKS_MB: u64 = BLOCKS / 6;
 
-/// A reference that was recorded.
+/// A recorded reference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reference {
     /// The block.
     pub id: u64,
-    /// Whose it was.
+    /// The stream.
     pub stream: u32,
-    /// Whether it came with a write.
+    /// Whether it was a write.
     pub is_write: bool,
 }
 
@@ -48,7 +49,7 @@ pub fn write(path: &Path, references: &[Reference]) -> Result<(), Error> {
     written.map_err(|error| Error::failed(path.display(), error))
 }
 
-/// Reads what [`write`] wrote.
+/// Reads the references that [`write`] wrote.
 pub fn read(path: &Path) -> Result<Vec<Reference>, Error> {
     let bytes = std::fs::read(path).map_err(|error| Error::failed(path.display(), error))?;
     let number = |bytes: &[u8]| bytes.iter().rev().fold(0_u64, |number, byte| number << 8 | u64::from(*byte));
@@ -60,7 +61,7 @@ pub fn read(path: &Path) -> Result<Vec<Reference>, Error> {
     Ok(bytes.chunks_exact(REFERENCE_BYTES).map(reference).collect())
 }
 
-/// What a replay counts.
+/// The counts of a replay.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Counts {
     /// References.
@@ -83,7 +84,7 @@ pub fn replay(policy: &mut dyn Policy, references: &[Reference]) -> Counts {
     counts
 }
 
-/// What is known of a program from its references.
+/// The results from a program's references.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Known {
     /// Distinct blocks.
@@ -92,26 +93,26 @@ pub struct Known {
     pub lru: Counts,
     /// Under MIN.
     pub min: Counts,
-    /// What each policy took of a processor. *Units*: microseconds a reference.
+    /// The processor time of each policy. *Units*: microseconds per reference.
     pub policy_us: Vec<(String, f64)>,
     /// Other sizes and parameters.
     pub sensitivity: Vec<Varied>,
 }
 
-/// A replay with one thing changed.
+/// A replay with one parameter changed.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Varied {
-    /// What: `size`, `period` or `sublists`.
+    /// The parameter: `size`, `period` or `sublists`.
     pub parameter: &'static str,
     /// Its value: MB, references, or a number.
     pub value: u64,
     /// The policy.
     pub policy: &'static str,
-    /// What came of it.
+    /// The counts.
     pub counts: Counts,
 }
 
-/// Finds what can be known from references, with what each of the `policies` takes.
+/// Computes all results from references, with the time of each of the `policies`.
 pub fn know(references: &[Reference], policies: &[&str]) -> Known {
     let ids: Vec<u64> = references.iter().map(|reference| reference.id).collect();
     let mut sorted = ids.clone();
@@ -143,7 +144,7 @@ pub fn know(references: &[Reference], policies: &[&str]) -> Known {
     Known { distinct: sorted.len() as u64, lru: counts("lru", BLOCKS), min, policy_us, sensitivity }
 }
 
-/// What a policy takes of this thread for a reference: the median of some replays.
+/// The time of a policy per reference, in thread time: the median of some replays.
 fn policy_us(policy: &str, references: &[Reference]) -> f64 {
     let timed = |_| {
         let Some(mut policy) = by_name(policy, BLOCKS) else { return f64::NAN };
@@ -188,7 +189,7 @@ mod tests {
                 .find(|varied| varied.parameter == parameter && varied.value == value && varied.policy == policy);
             found.expect("it was varied").counts.misses
         };
-        // The same parameters are the same replay, whatever is said to be varied.
+        // The same parameters give the same replay, whichever parameter is varied.
         assert_eq!(of("size", 6, "dear"), of("period", 500, "dear"));
         assert_eq!(of("period", 500, "dear"), of("sublists", 5, "dear"));
         assert!(of("size", 6, "dear") < 5000 && of("size", 8, "lru") == 1000, "{known:?}");

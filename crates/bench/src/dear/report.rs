@@ -1,6 +1,7 @@
-//! What a run has to say: figures with their targets, a row for each program and lane, and the verdict.
+//! The report of a run: figures with their targets, a row for each program and lane, and the verdict.
 //!
-//! Owns: the JSON, and whether the run is short. Leaves to others: the tables (`text`) and the pictures (`plot`).
+//! Owns: the JSON, and whether the run misses a target. Leaves to others: the tables (`text`) and the pictures
+//! (`plot`).
 
 use std::time::Duration;
 
@@ -19,13 +20,13 @@ use crate::store::Figure;
 pub struct Report {
     /// `cache-dear`.
     pub experiment: String,
-    /// How it was called and where it ran.
+    /// The options and the machine.
     pub setting: Value,
-    /// All figures: LRU against itself, then what is short of its target, then the rest.
+    /// All figures: LRU against itself, then the figures that miss their target, then the rest.
     pub figures: Vec<Figure>,
     /// One row for each program or mix and lane.
     pub rows: Vec<Value>,
-    /// What the recorded references of each program say.
+    /// The results of each program's recorded references.
     pub sensitivity: Vec<Value>,
     #[serde(skip)]
     is_short: bool,
@@ -39,7 +40,7 @@ impl Report {
     /// Makes the report of a run.
     pub fn new(plan: &Plan, workloads: Vec<Workload>, cost: Cost, took: Duration) -> Report {
         let figures = results::figures(&workloads, Some(&cost), plan.is_judged);
-        // A quick run gives no verdict at all; else what is missing is as bad as what is short.
+        // A quick run has no verdict; otherwise a missing program counts like a missed target.
         let is_missing = !plan.not_run.is_empty() && plan.options.only.is_empty();
         let is_short = !plan.options.quick && (is_missing || figures.iter().any(Figure::is_short));
         let setting = json!({
@@ -66,7 +67,7 @@ impl Report {
         Report { experiment: "cache-dear".to_owned(), setting, figures, rows, sensitivity, is_short, text, plot }
     }
 
-    /// Whether a figure is short of its target, or a program could not be run; never of a quick run.
+    /// Whether a figure misses its target or a program could not run; never true for a quick run.
     pub fn is_short(&self) -> bool {
         self.is_short
     }

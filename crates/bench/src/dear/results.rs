@@ -1,8 +1,8 @@
-//! What came of a run, and what follows from it alone.
+//! The results of a run, and the figures that follow from them.
 //!
 //! Owns: executions by workload and lane, their means, and the figures with their targets. Percentages are computed for
-//! each program and then averaged, as in the paper. Leaves to others: how it comes about (`run`), and how it is shown
-//! (`text`, `plot`).
+//! each program and then averaged, as in the paper. Leaves to others: running (`run`) and presentation (`text`,
+//! `plot`).
 
 use super::cost::Cost;
 use super::execute::Execution;
@@ -10,23 +10,23 @@ use super::replay::Known;
 use super::{AGAIN, BASE, Lane, PAGES, Program, name_of};
 use crate::store::Figure;
 
-/// What the policies are to save against LRU, in percent: reads and time, alone and together.
+/// The targets of savings against LRU, in percent of reads and of time: for single programs and for mixes.
 const ALONE_MIN: (f64, f64) = (23.0, 12.0);
 const TOGETHER_MIN: (f64, f64) = (12.0, 8.0);
 /// The policies that have these targets.
 const JUDGED: [&str; 2] = ["dear", "adaptive"];
-/// What a hit without I/O may cost, and what `dear` may cost above LRU. *Units*: microseconds.
+/// The highest cost of a hit without I/O, and by how much `dear` may exceed LRU. *Units*: microseconds.
 const HIT_US_MAX: f64 = 2.0;
 const ABOVE_US_MAX: f64 = 0.5;
 
 /// The executions of a program or mix.
 #[derive(Debug, Clone)]
 pub struct Workload {
-    /// What ran.
+    /// The programs.
     pub programs: Vec<&'static Program>,
     /// The executions of each lane, in the order of the plan.
     pub lanes: Vec<(Lane, Vec<Execution>)>,
-    /// What its references say, of a program alone.
+    /// The results of its references, for a single program.
     pub known: Option<Known>,
 }
 
@@ -46,24 +46,24 @@ impl Workload {
         self.lanes.iter().find(|lane| lane.0.name == name).map_or(&[], |lane| &lane.1)
     }
 
-    /// A lane's mean of something over its executions.
+    /// The mean of a value over a lane's executions.
     pub fn mean(&self, lane: &str, of: impl Fn(&Execution) -> f64) -> f64 {
         mean(self.lane(lane).iter().map(of))
     }
 }
 
-/// The mean; NaN for none.
+/// The mean; NaN without values.
 pub fn mean(values: impl Iterator<Item = f64>) -> f64 {
     let (sum, count) = values.fold((0.0, 0), |(sum, count), value| (sum + value, count + 1));
     if count == 0 { f64::NAN } else { sum / f64::from(count) }
 }
 
-/// What one value is less than another. *Units*: percent.
+/// By how much `value` is below `base`. *Units*: percent.
 pub fn saved(base: f64, value: f64) -> f64 {
     100.0 * (1.0 - value / base)
 }
 
-/// All figures: the noise first, then what is short, then the rest.
+/// All figures: the noise first, then missed targets, then the rest.
 pub fn figures(workloads: &[Workload], cost: Option<&Cost>, is_judged: bool) -> Vec<Figure> {
     let mut figures = Vec::new();
     for (is_alone, when, targets) in [(true, "alone", ALONE_MIN), (false, "together", TOGETHER_MIN)] {
@@ -109,7 +109,7 @@ pub fn figures(workloads: &[Workload], cost: Option<&Cost>, is_judged: bool) -> 
     figures
 }
 
-/// What a lane saves against the base, as the mean over workloads, with its range over executions.
+/// The saving of a lane against the base: the mean over workloads, with its range over executions.
 fn saving(
     name: String,
     workloads: &[&Workload],
@@ -139,7 +139,7 @@ pub(super) mod tests {
     use super::*;
     use crate::dear::LANES;
 
-    /// A workload in which each lane's reads and time are so many times those of LRU.
+    /// A workload in which `ratio` gives each lane's reads and time relative to LRU.
     pub fn workload(programs: &[&'static Program], ratio: impl Fn(&str) -> f64) -> Workload {
         let lanes = LANES.iter().map(|lane| {
             let reads = (1000.0 * ratio(lane.name)) as u64;
@@ -159,7 +159,7 @@ pub(super) mod tests {
     #[test]
     fn savings_are_averaged_over_programs_and_short_ones_come_first() {
         let programs = &super::super::PROGRAMS;
-        // Half of the programs save 40 % under dear, the others nothing; adaptive saves 30 % everywhere.
+        // Half of the programs save 40 % under dear, the others nothing; adaptive saves 30 % with each.
         let all: Vec<Workload> = programs
             .iter()
             .take(4)
@@ -179,7 +179,7 @@ pub(super) mod tests {
         assert!(!of("reads_saved.alone.adaptive").is_short() && of("reads_saved.alone.lirs").target.is_none());
         assert!(found[0].name.ends_with(AGAIN) && found[0].value == 0.0, "the noise is first");
         assert_eq!(found.iter().position(Figure::is_short), Some(2));
-        // A look has no verdict.
+        // A quick run has no verdict.
         assert!(figures(&all, None, false).iter().all(|figure| !figure.is_short()));
     }
 }

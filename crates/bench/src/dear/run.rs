@@ -1,8 +1,8 @@
 //! Runs a plan: makes the image once, then every execution in turn.
 //!
-//! Owns: the order of steps. Under a program the lanes take turns, forwards and backwards from execution to execution.
-//! The first execution of a program is recorded and counts for nothing: it warms the programs' own files. What each printed
-//! and left is compared with that.
+//! Owns: the order of steps. For each program the lanes take turns, alternately forwards and backwards. The first
+//! execution of a program is recorded and not measured: it loads the programs' own files into memory. The output and
+//! files of all later executions are compared with it.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -18,14 +18,14 @@ use crate::statistics::order;
 use crate::store::{Programs, Progress};
 use crate::{Error, machine, sys};
 
-/// What the page cache's group has beside the largest resident size of the program. *Units*: bytes.
+/// The memory of the page cache's group in addition to the largest resident size of the program. *Units*: bytes.
 const PAGES_BYTES: u64 = 6 << 20;
 
 /// Runs a plan; `programs.worker` has to call [`serve`](super::serve).
 ///
-/// It gives the calling thread, which must live as long as the process, its own mounts. *Errors*:
-/// [`ErrorKind::Void`](crate::ErrorKind::Void) where a program gave other bytes under a policy;
-/// [`ErrorKind::Missing`](crate::ErrorKind::Missing) where this machine cannot run it.
+/// It gives the calling thread its own mounts; the thread must live as long as the process. *Errors*:
+/// [`ErrorKind::Void`](crate::ErrorKind::Void) if a program gave other bytes under a policy;
+/// [`ErrorKind::Missing`](crate::ErrorKind::Missing) if this machine cannot run it.
 pub fn run(plan: &Plan, programs: &Programs, progress: &mut (dyn FnMut(&Progress) + Send)) -> Result<Report, Error> {
     machine::check()?;
     let _ = nectary_attach::release_stale();
@@ -85,7 +85,7 @@ fn run_workload(
     let is_alone = programs.len() == 1;
     let time = if is_alone { Timekeeping::Virtual } else { Timekeeping::Real { speed: plan.speed } };
     step(format!("{name}: recording"));
-    // As `dear` sees them.
+    // With the streams that `dear` gets.
     let recording = Lane { by_session: true, ..LANES[0] };
     let record = is_alone.then(|| place.folder.join("record"));
     let virtually = Order { programs, lane: &recording, time: Timekeeping::Virtual, record, memory_bytes: None };

@@ -1,4 +1,4 @@
-//! A tiny sample of the experiment, always the same: a loop on the live cache over a modelled disk on its virtual clock.
+//! A tiny, deterministic part of the experiment: a loop on the live cache over a modelled disk on a virtual clock.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use nectary_buffer::{BufferCache, DeviceSource, Options};
 
 use super::{BLOCKS, mounted, replay};
 
-/// Blocks of the loop, and how often it goes round.
+/// The blocks of the loop, and how often it repeats.
 const LOOP: u64 = 1000;
 const ROUNDS: u64 = 5;
 const BLOCK_BYTES: u64 = 8192;

@@ -1,4 +1,5 @@
-//! The report as text: figures, then figure 7 and figure 8 of the paper as tables, sensitivity, and what the columns mean.
+//! The report as text: figures, then figures 7 and 8 of the paper as tables, sensitivity, and the meaning of the
+//! columns.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -11,7 +12,7 @@ use super::{BASE, BLOCKS, Plan};
 use crate::machine;
 use crate::store::Figure;
 
-/// What the paper has for 6 MB: programs alone and several at once, on average.
+/// The paper's averages for 6 MB: single programs and several at once.
 const SEED: &str = "the paper, DEAR against LRU: alone 23 % fewer reads (51 % at most) and 12 % less time (35 %); \
                     together 12 % (20 %) and 8 % (18 %)";
 
@@ -25,7 +26,7 @@ const LEGEND: [(&str, &str); 7] = [
     ("late", "disk time after the end for what was still to be written; in no other column"),
 ];
 
-/// Writes all of it.
+/// Writes the whole report.
 pub(super) fn text(plan: &Plan, workloads: &[Workload], cost: &Cost, figures: &[Figure], took: Duration) -> String {
     let mut text = String::new();
     let _ = writeln!(text, "bench cache --seed dear: {}", machine::describe());
@@ -91,7 +92,7 @@ fn line(text: &mut String, figure: &Figure, is_quick: bool) {
     let _ = writeln!(text, "  {name:34} {value:7.3} {unit} ({low:.3} to {high:.3}){target}{verdict}");
 }
 
-/// A row a program, a column a lane.
+/// One row per program, one column per lane.
 fn table(
     text: &mut String,
     plan: &Plan,
@@ -118,7 +119,7 @@ fn table(
     text.push('\n');
 }
 
-/// The seed's response times with 6 MB beside ours: ratios, as the machines have nothing in common.
+/// The seed's response times with 6 MB and ours, as ratios, because the machines differ.
 fn beside_the_seed(text: &mut String, workloads: &[&Workload]) {
     let _ = writeln!(text, "\nResponse time under DEAR over that under LRU, 6 MB: the paper's and ours");
     for workload in workloads {
@@ -132,7 +133,7 @@ fn beside_the_seed(text: &mut String, workloads: &[&Workload]) {
     }
 }
 
-/// Figure 8: what the response time is made of.
+/// Figure 8: the parts of the response time.
 fn decomposition(text: &mut String, plan: &Plan, workloads: &[&Workload]) {
     let _ = writeln!(text, "\nResponse time in its parts, in s (figure 8)");
     let _ = writeln!(
@@ -165,7 +166,7 @@ fn decomposition(text: &mut String, plan: &Plan, workloads: &[&Workload]) {
     }
 }
 
-/// The recorded references with one thing changed; times follow from the run with 6 MB.
+/// The recorded references with one parameter changed; times are computed from the run with 6 MB.
 fn sensitivity(text: &mut String, workload: &Workload) {
     let Some(known) = &workload.known else { return };
     let live = workload.mean(BASE, |one| one.cache.misses as f64);

@@ -1,8 +1,8 @@
-//! What a hit costs a program: a read through FUSE, beside a file of FUSE whose answer is always ready.
+//! The cost of a hit for a program: a read through FUSE, compared with a FUSE file whose answer is always ready.
 //!
-//! Owns: the file that answers from a fixed buffer, and the order of rounds. All are served by this process, with the
-//! same loop of requests, past the kernel's page cache, so what differs is the cache. The contenders take turns
-//! (A B B A …); each round gives each its own median and 99th percentile, in real time.
+//! Owns: the file that answers from a fixed buffer, and the order of rounds. This process serves all of them with the
+//! same request loop, bypassing the kernel's page cache, so only the cache differs. The contenders take turns (A B B A
+//! …); each round gives a median and a 99th percentile per contender, in real time.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -25,7 +25,7 @@ use crate::{Error, ErrorKind};
 
 /// The size of a block. *Units*: bytes.
 const BLOCK_BYTES: usize = 8192;
-/// What every byte of the files is.
+/// The value of every byte of the files.
 const FILL: u8 = 7;
 /// The policies of the caches.
 const POLICIES: [&str; 3] = ["lru", "dear", "adaptive"];
@@ -34,35 +34,35 @@ const FIXED: &str = "fixed";
 const FIXED_NODE: u64 = 2;
 const VALID: Duration = Duration::from_secs(3600);
 
-/// How much is read.
+/// The size of a measurement.
 pub struct Extent {
-    /// Blocks of the file, all of which fit into a cache.
+    /// Blocks of the file; all fit into a cache.
     pub blocks: u64,
-    /// Reads of each contender in a round.
+    /// Reads per contender and round.
     pub batch: usize,
     /// Rounds, each of which gives a pair.
     pub rounds: usize,
 }
 
-/// What a run of the experiment reads.
+/// The measurement of the experiment.
 pub const WHOLE: Extent = Extent { blocks: 4096, batch: 1000, rounds: 21 };
 
-/// What one contender takes. *Units*: microseconds a read of a block.
+/// The result of one contender. *Units*: microseconds per read of a block.
 #[derive(Debug, Clone, Serialize)]
 pub struct ThroughFuse {
     /// A policy, or `fixed`.
     pub name: &'static str,
-    /// The median over the rounds of their medians.
+    /// The median over the medians of the rounds.
     pub median_us: Estimate,
-    /// The same of their 99th percentiles.
+    /// The median over the 99th percentiles of the rounds.
     pub p99_us: Estimate,
-    /// The medians over those of the fixed buffer, in pairs.
+    /// The ratio of the medians to those of the fixed buffer, in pairs.
     pub ratio: Estimate,
 }
 
-/// A read through FUSE under each policy, the fixed buffer first. Files and mounts go into `folder`.
+/// Measures a read through FUSE for the fixed buffer and under each policy. Files and mounts are made in `folder`.
 ///
-/// *Errors*: [`ErrorKind::Void`] where a read had other bytes.
+/// *Errors*: [`ErrorKind::Void`] if a read returned wrong bytes.
 pub fn through_fuse(folder: &Path, extent: &Extent) -> Result<Vec<ThroughFuse>, Error> {
     let source = made(folder.join("cost-source"))?;
     let bytes = vec![FILL; extent.blocks as usize * BLOCK_BYTES];
@@ -98,7 +98,7 @@ fn made(folder: PathBuf) -> Result<PathBuf, Error> {
     Ok(folder)
 }
 
-/// What the rounds of one contender came to, in microseconds.
+/// The results of the rounds of one contender, in microseconds.
 #[derive(Default)]
 struct Times {
     medians: Vec<f64>,
@@ -123,7 +123,7 @@ fn measure(fixed: &Fixed, trees: &[Tree], extent: &Extent) -> Result<Vec<Times>,
         files.push(open(&tree.options().directory.join("file"))?);
     }
     let mut buffer = Buffer::zeroed(BLOCK_BYTES);
-    // All blocks once, so that they are in memory.
+    // Reads all blocks once, so that they are in memory.
     for file in &files {
         for block in 0..blocks {
             read(file, block, &mut buffer)?;
@@ -168,7 +168,7 @@ fn read(file: &File, block: u64, buffer: &mut Buffer) -> Result<(), Error> {
     }
 }
 
-/// A mount with one file, each read of which is answered from a buffer.
+/// A mount with one file, whose reads are answered from a buffer.
 struct Fixed {
     mount: Mount,
     crew: Crew,

@@ -1,8 +1,8 @@
-//! A bare disk: a loop device with direct I/O on a file, nothing modelled, no process of ours below it.
+//! A bare disk: a loop device with direct I/O on a file, without a model and without one of our processes below it.
 //!
-//! Owns: the file, written once before so that no block of it is new to the file system that it is on, and the loop
-//! device. Promises: dropped, the loop device is released and the file removed. Leaves to others: both where this
-//! process is killed (`guardian`).
+//! Owns: the loop device and its file, which is written once before use so that the file system has allocated all
+//! blocks. Promises: dropping it releases the loop device and removes the file. Leaves to others: both, if this process
+//! is killed (`guardian`).
 
 use std::fs::File;
 use std::io::Write;
@@ -14,7 +14,7 @@ use nectary_block::Buffer;
 
 use crate::Error;
 
-/// The block of the loop device, in bytes: a page, as the devices below have.
+/// The block size of the loop device, in bytes: a page, as of the devices below.
 const BLOCK_BYTES: u32 = 4096;
 /// The size of each write to the file, in bytes.
 const WRITE_BYTES: usize = 1 << 20;
@@ -26,7 +26,7 @@ pub(crate) struct BareDisk {
 }
 
 impl BareDisk {
-    /// Makes file and loop device; the size is a multiple of 1 MiB.
+    /// Makes the file and the loop device; the size must be a multiple of 1 MiB.
     pub fn new(path: &Path, bytes: u64) -> Result<BareDisk, Error> {
         let failed = |error: std::io::Error| Error::failed(path.display(), error);
         let mut options = File::options();

@@ -1,10 +1,10 @@
 //! The clock of modelled disks, shared between the process that serves them and those that use them.
 //!
-//! A page of memory with one counter a disk: the time that its model has taken, in nanoseconds. With a virtual clock no
-//! call waits for a disk. A call costs the processor time of its process plus what its disks' counters grew by
-//! ([`Cost`]); other work on the machine adds to neither. That is exact for one operation at a time. Bytes that the
-//! kernel writes in the meantime count as waiting time, which is right if the disk is the limit. The sum of several
-//! threads' costs is computed in `worker::timeline`. Else the disks run in real time, some times faster than real.
+//! A page of memory with one counter per disk: the time that its model has used, in nanoseconds. With a virtual clock
+//! no call waits for a disk. A call costs the processor time of its process plus the increase of its disks' counters
+//! ([`Cost`]); other work on the machine adds to neither. That is exact for one operation at a time. Writes by the
+//! kernel during a call count as waiting time, which is right if the disk is the bottleneck. `worker::timeline`
+//! combines the costs of several threads. Without a virtual clock the disks run in real time, optionally faster.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -18,20 +18,20 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Error, sys};
 
-/// How many disks one clock has.
+/// The largest number of disks on one clock.
 pub const SLOTS_MAX: usize = 64;
-/// One counter a cache line.
+/// One counter per cache line.
 const SLOT_BYTES: usize = 64;
 const PAGE_BYTES: usize = SLOTS_MAX * SLOT_BYTES;
 
 /// How a disk's time passes.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub enum Timekeeping {
-    /// Nobody waits; the disk's time is added to the real time.
+    /// No call waits; the disk's time is added to the processor time.
     Virtual,
     /// Real time, shortened by this factor.
     Real {
-        /// How many times.
+        /// The speed-up.
         speed: f64,
     },
 }
@@ -79,7 +79,7 @@ impl SharedClock {
 
     fn slot(&self, index: usize) -> &AtomicU64 {
         assert!(index < SLOTS_MAX, "a clock has {SLOTS_MAX} slots");
-        // SAFETY: inside the mapping, aligned to a cache line, and only ever used as an atomic.
+        // SAFETY: inside the mapping, aligned to a cache line, and used only as an atomic.
         unsafe { self.page.add(index * SLOT_BYTES).cast::<AtomicU64>().as_ref() }
     }
 
@@ -96,17 +96,17 @@ impl SharedClock {
 
 impl Drop for SharedClock {
     fn drop(&mut self) {
-        // SAFETY: the mapping is this value's own and nothing borrows from it any more.
+        // SAFETY: the mapping belongs to this value and nothing borrows from it.
         unsafe { libc::munmap(self.page.as_ptr().cast(), PAGE_BYTES) };
     }
 }
 
-/// The cost of something on a virtual clock, or the sum of all costs until a moment.
+/// The cost of a call on a virtual clock, or the sum of all costs so far.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Cost {
-    /// Processor time of the process, all its threads.
+    /// Processor time of all threads of the process.
     pub processor: Duration,
-    /// Time in which each disk served it.
+    /// The time for which each disk served it.
     pub disks: Vec<Duration>,
 }
 
@@ -146,7 +146,7 @@ impl DiskClock {
         self.slots.len()
     }
 
-    /// All that this process and its disks have cost until now.
+    /// The cost of this process and its disks so far.
     pub fn cost(&self) -> Cost {
         let disks = self.page.iter().flat_map(|page| self.slots.iter().map(|slot| page.get(*slot)));
         Cost { processor: sys::processor_time(), disks: disks.collect() }

@@ -1,10 +1,9 @@
-//! The disks of contenders: a device of the kernel each, all made the same way.
+//! The disks of contenders: one kernel device each, all made the same way.
 //!
-//! How it stands: `/dev/loopN` with direct I/O → FUSE block file → the disk's timing model, if one is wanted → memory
-//! or a file. Every contender goes down this path, so none pays for it more than another, and the kernel's page cache
-//! has no part in it below the loop device. A bare disk is `/dev/loopN` with direct I/O on a file, and nothing else
-//! (`bare`). Promises: equal sizes are equal disks; the model's time is on a clock that the contender's process can
-//! read.
+//! The layers: `/dev/loopN` with direct I/O → FUSE block file → the disk's timing model, if there is one → memory or a
+//! file. Every contender uses the same layers, so they cost all contenders the same, and the kernel's page cache is not
+//! used below the loop device. A bare disk is only `/dev/loopN` with direct I/O on a file (`bare`). Promises: disks of
+//! equal size behave equally; the contender's process can read the model's time from a clock.
 
 mod bare;
 mod clock;
@@ -23,24 +22,24 @@ pub use clock::{Cost, DiskClock, SLOTS_MAX, SharedClock, Timekeeping};
 
 use crate::Error;
 
-/// From how many waiting requests a modelled disk chooses, if nothing else is said.
+/// The default queue depth of a modelled disk: from this many waiting requests it chooses the next.
 pub const QUEUE_DEPTH: usize = 32;
 /// The name of the measured disk in SPECs of this crate.
 const NAME: &str = "measured";
 
-/// What disks are like.
+/// The properties of disks.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct DiskOptions {
-    /// The kind of disk that gives the time of operations, by its name; `None` for the speed of the device below.
+    /// The name of the disk model that determines the time of operations; `None` for the speed of the device below.
     pub model: Option<String>,
     /// How the disk's time passes.
     pub time: Timekeeping,
-    /// From how many waiting requests a modelled disk chooses the next.
+    /// The queue depth of a modelled disk.
     pub queue_depth: usize,
-    /// The place of the bytes: files of this directory; `None` for memory.
+    /// The directory whose files hold the bytes; `None` for memory.
     pub folder: Option<PathBuf>,
-    /// Whether the disk is the device that the directory is on, as it is: no model, and no process of ours below the
-    /// loop device.
+    /// Whether the disk is the device of that directory as it is: without a model and without one of our processes
+    /// below the loop device.
     pub is_bare: bool,
 }
 
@@ -55,7 +54,7 @@ pub struct DiskCounts {
     pub written_bytes: u64,
     /// Reads among the operations.
     pub reads: u64,
-    /// Time that operations took, waiting in queues included, on the kernel's clock, in milliseconds.
+    /// Time of operations, including their waiting time in queues, on the kernel's clock, in milliseconds.
     pub kernel_ms: u64,
     /// Time in which the modelled disk served operations, in microseconds on its clock.
     pub busy_us: u64,
@@ -107,7 +106,7 @@ enum Below {
 }
 
 impl MeasuredDisk {
-    /// Makes a disk of `bytes`, whose time is kept in a slot of the shared clock.
+    /// Makes a disk of `bytes`, with its time in a slot of the shared clock.
     pub fn attach(
         options: &DiskOptions,
         bytes: u64,
@@ -173,11 +172,11 @@ impl MeasuredDisk {
 
 impl Drop for MeasuredDisk {
     fn drop(&mut self) {
-        // Its last users have been killed; what cannot be released now goes with this process.
+        // Its last users have been killed; a disk that cannot be released now is released when this process ends.
         match &mut self.below {
             Below::Attached(attachment) if attachment.release().is_ok() => drop(attachment.finish()),
             Below::Attached(attachment) => drop(attachment.release_when_unused()),
-            // It lets go by itself.
+            // It releases itself when dropped.
             Below::Bare(_) => {}
         }
     }
@@ -213,7 +212,7 @@ fn registry(model: Option<ModelOptions>, clock: Arc<SharedClock>, slot: usize) -
     registry
 }
 
-/// Tells the shared clock what the model has taken, at each operation.
+/// Updates the shared clock with the model's time after each operation.
 struct Measured {
     device: SharedDevice,
     model: Arc<ModelFilter>,

@@ -1,10 +1,10 @@
 //! Holds a memory group at its allowance, without killing a process.
 //!
-//! Owns: the rule. A hard limit kills a process that is over it at a moment when the kernel can take nothing back, and
-//! a file system's inodes are like that until its own daemon has written them, which on a virtual clock is far too
-//! late. So the kernel's limit is higher ([`Allowance::hard_bytes`]), and between requests the kernel is asked to take
-//! back what is beyond the allowance. Memory that it cannot take back stays, is counted ([`Keeping`]), and is requested
-//! again. The rule is the same for every contender; memory left beyond the allowance is in its favour.
+//! Owns: the rule. With a hard limit, the kernel kills a process that exceeds it while the kernel can reclaim nothing.
+//! A file system's inodes cannot be reclaimed until its daemon has written them, which on a virtual clock is far too
+//! late. So the kernel's limit is higher ([`Allowance::hard_bytes`]), and between requests the kernel is asked to
+//! reclaim memory beyond the allowance. Memory that it cannot reclaim stays, is counted ([`Keeping`]), and is requested
+//! again. The rule is the same for every contender; memory beyond the allowance is an advantage for the contender.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -16,12 +16,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::Error;
 
-/// How many requests pass between two looks.
+/// The number of requests between two checks.
 const EVERY: u64 = 16;
-/// How many looks are left out after the kernel could not give back everything.
+/// How many checks are skipped after the kernel could not reclaim everything.
 const LOOKS_LEFT_OUT: u64 = 8;
 
-/// The memory of a group, as the parent gives it to its worker.
+/// The memory limits of a group, which the parent sends to its worker.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Allowance {
     /// The group's directory.
@@ -34,26 +34,26 @@ pub struct Allowance {
     pub hard_bytes: u64,
 }
 
-/// The usage seen between requests.
+/// The usage found between requests.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Keeping {
-    /// How often it was looked.
+    /// The number of checks.
     pub looks: u64,
-    /// How often more was used than is allowed, and how often some of that was left after the kernel was asked.
+    /// How often the usage exceeded the allowance, and how often it still did after reclaiming.
     pub over: u64,
     /// See `over`.
     pub left: u64,
-    /// What was used on average, and at most, after the kernel was asked, in bytes.
+    /// The mean and the highest usage after reclaiming, in bytes.
     pub used_mean_bytes: u64,
     /// See `used_mean_bytes`.
     pub used_max_bytes: u64,
-    /// Of what was used, the kernel's own objects: on average, and at most, in bytes.
+    /// The part of the usage that is the kernel's own objects: mean and highest, in bytes.
     pub kernel_mean_bytes: u64,
     /// See `kernel_mean_bytes`.
     pub kernel_max_bytes: u64,
 }
 
-/// Looks after one group.
+/// Holds one group at its allowance.
 pub struct Keeper {
     allowance: Allowance,
     used: File,
@@ -70,7 +70,7 @@ struct State {
 }
 
 impl Keeper {
-    /// Looks after a group from now on.
+    /// Begins to hold a group at its allowance.
     pub fn new(allowance: Allowance) -> Result<Keeper, Error> {
         let name = if allowance.is_first { "memory.usage_in_bytes" } else { "memory.current" };
         let path = allowance.path.join(name);
@@ -78,14 +78,14 @@ impl Keeper {
         Ok(Keeper { allowance, used, requests: AtomicU64::new(0), state: Mutex::default() })
     }
 
-    /// Counts a request; returns whether it is time to look.
+    /// Counts a request; returns whether a check is due.
     pub fn is_due(&self) -> bool {
         self.requests.fetch_add(1, Ordering::Relaxed) % EVERY == EVERY - 1
     }
 
-    /// Reads the usage, and asks the kernel to take back memory beyond the allowance.
+    /// Reads the usage, and asks the kernel to reclaim memory beyond the allowance.
     pub fn keep(&self) -> Result<(), Error> {
-        // Another thread looks already.
+        // Another thread is checking.
         let Ok(mut state) = self.state.try_lock() else { return Ok(()) };
         let mut used = self.used_bytes()?;
         if used > self.allowance.allowed_bytes {
@@ -104,7 +104,7 @@ impl Keeper {
         state.seen.looks += 1;
         state.used_sum += used;
         state.seen.used_max_bytes = state.seen.used_max_bytes.max(used);
-        // The kernel's share is in a file that is slow to read.
+        // The file with the kernel's part is slow to read.
         if state.seen.looks % EVERY == 1 {
             let kernel = self.kernel_bytes();
             state.kernel_sum += kernel;
@@ -113,7 +113,7 @@ impl Keeper {
         Ok(())
     }
 
-    /// The usage seen so far.
+    /// The usage found so far.
     pub fn record(&self) -> Keeping {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let looks = state.seen.looks.max(1);
@@ -139,11 +139,11 @@ impl Keeper {
         value.trim().parse().unwrap_or(0)
     }
 
-    /// Asks the kernel for memory; it is no failure if the kernel cannot give all of it.
+    /// Asks the kernel to reclaim memory; it is not a failure if the kernel cannot reclaim all of it.
     fn reclaim(&self, bytes: u64) {
         let Allowance { path, is_first, allowed_bytes, hard_bytes } = &self.allowance;
         match is_first {
-            // The kernel lowers a limit only once the usage is below it, and gives up when it can take nothing more.
+            // The kernel lowers a limit only once the usage is below it, and gives up when it can reclaim nothing more.
             true => {
                 if fs::write(path.join("memory.limit_in_bytes"), allowed_bytes.to_string()).is_ok() {
                     let _ = fs::write(path.join("memory.limit_in_bytes"), hard_bytes.to_string());

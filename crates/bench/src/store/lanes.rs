@@ -29,7 +29,7 @@ pub struct Lane {
     pub memory: String,
 }
 
-/// Whether a contender is to run: all do if none is named, but ablations are only of Nectary.
+/// Whether a contender runs: all run if none is named, but with ablations only Nectary does.
 pub(super) fn is_named(options: &Options, lane: &Lane) -> bool {
     let is_named = options.only.iter().any(|name| lane.name.contains(name.as_str()));
     let is_nectary = matches!(lane.kind, Kind::Nectary { .. });
@@ -40,7 +40,7 @@ pub(super) fn is_named(options: &Options, lane: &Lane) -> bool {
     is_any || is_named || is_ablation || is_aim || lane.name == "nectary" || lane.name == "nectary-again"
 }
 
-/// The contenders on a disk size; the first two are Nectary, whose budget is `store_bytes` of the common memory.
+/// The contenders on a disk size; the first two are Nectary, whose memory budget is `store_bytes`.
 pub(super) fn lanes(options: &Options, memory_bytes: u64, store_bytes: u64, seed_gb: u64) -> Vec<Lane> {
     let store = |name: &str, disks, settings| Lane {
         name: name.to_owned(),

@@ -1,9 +1,9 @@
-//! The limit beside every result: what any store must move, at the disk's own speed, measured by the same engine down
-//! the same path.
+//! The limit in every report: the data that any store must move, at the disk's own speed, measured by the same engine
+//! through the same layers.
 //!
-//! Nothing in it comes from a contender. The limit of a store that misses only first requests: all of their bytes are
-//! written once, and what no memory of that size could hold is read, both as fast as the disk moves bytes in order. An
-//! LRU over groups, with a seek for each read, serves as a reference.
+//! The limit does not depend on any contender. It assumes a store that misses only first requests: their bytes are
+//! written once, the bytes that no memory of that size can hold are read, and both run at the disk's sequential speed.
+//! An LRU over groups, with a seek per read, serves as a reference.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::disk::{DiskClock, DiskOptions, MeasuredDisk, SharedClock};
 use crate::random::Random;
 use crate::workload::Demand;
 
-/// The size of one read, in bytes: a usual object in whole blocks.
+/// The size of one read, in bytes: a typical object in whole blocks.
 const READ_BYTES: usize = 8192;
 /// Reads and writes that are measured.
 const READS: u64 = 300;
@@ -26,16 +26,17 @@ const WRITE_BYTES: usize = 1 << 20;
 /// The disk's own speed.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Limit {
-    /// A read of 8 KiB at random, one at a time, in milliseconds.
+    /// The time of a random read of 8 KiB, one at a time, in milliseconds.
     pub random_read_ms: f64,
-    /// Writing 1 MiB after another, in bytes a second.
+    /// The rate of sequential writes of 1 MiB, in bytes per second.
     pub write_bytes_per_s: f64,
-    /// Reading 1 MiB after another, in bytes a second.
+    /// The rate of sequential reads of 1 MiB, in bytes per second.
     pub read_bytes_per_s: f64,
 }
 
 impl Limit {
-    /// Measures a new disk like those of the contenders, in the first `region_bytes`: the part that is ever filled.
+    /// Measures a new disk like those of the contenders, in the first `region_bytes`, the only part that contenders
+    /// fill.
     pub fn measure(
         options: &DiskOptions,
         bytes: u64,
@@ -78,14 +79,14 @@ impl Limit {
         Ok(limit)
     }
 
-    /// Requests a second of a store that misses only first requests, and does only the necessary work; several disks
-    /// have equal shares of it all the time.
+    /// Requests per second of a store that misses only first requests and does only the necessary work; several disks
+    /// always share the work equally.
     pub fn requests_per_s(&self, demand: &Demand, disks: usize) -> f64 {
         let reads_s = demand.must_read_bytes as f64 / self.read_bytes_per_s;
         (demand.requests * disks as u64) as f64 / (reads_s + self.writes_s(demand))
     }
 
-    /// The same of an LRU over groups, each of whose reads costs a seek.
+    /// The same for an LRU over groups, with a seek per read.
     pub fn lru_over_groups_per_s(&self, demand: &Demand, disks: usize) -> f64 {
         let seeks_s = demand.group_reads as f64 * self.random_read_ms / 1e3;
         let beyond_bytes = demand.group_read_bytes.saturating_sub(demand.group_reads * READ_BYTES as u64);

@@ -1,12 +1,12 @@
-//! `bench store`: a proxy's workload straight on storage, under the conditions of the seeds' tables 4 and 5, and on a
-//! device of today.
+//! `bench store`: a proxy's workload directly on storage, under the conditions of the seeds' tables 4 and 5, and on a
+//! modern device.
 //!
-//! Owns: the presets and their scaling. How a run goes: for each disk size every contender gets a disk, a memory group
-//! and a process, and all stay until the end. The workload is cut into pieces; each piece is replayed by every
-//! contender before the next one begins, in an order that turns round from piece to piece (A B B A …). The whole is
-//! repeated with several seeds of the workload; the ratio of two contenders' run times with one seed is one pair.
-//! Nectary contends twice: the difference of the two is the noise. In the end the hits of each are compared with a
-//! simulation's.
+//! Owns: the presets and their scaling. How a run works: for each disk size every contender gets a disk, a memory group
+//! and a process, which last until the end. The workload is cut into pieces. All contenders replay a piece before the
+//! next piece begins, in an order that alternates from piece to piece (A B B A …). This is repeated with several seeds
+//! of the workload; the ratio of two contenders' run times with one seed is one pair. Nectary runs twice: the
+//! difference between these two is the noise. In the end the hits of each contender are compared with those of a
+//! simulation.
 
 mod lanes;
 mod limit;
@@ -69,7 +69,7 @@ impl Preset {
     }
 }
 
-/// The experiments, each with its subject and about how long it takes.
+/// The experiments, each with its subject and its approximate duration.
 pub const EXPERIMENTS: [(&str, &str, &str); 6] = [
     ("bench store --seed table4 --quick", "a look: one seed, the beginning of the trace, no verdicts", "1 minute"),
     (
@@ -83,9 +83,9 @@ pub const EXPERIMENTS: [(&str, &str, &str); 6] = [
     ("bench limits --folder DIR", "what a device gives the store and fio: reads and filling", "10 minutes"),
 ];
 
-/// The default scale: the least with the memory that a store needs.
+/// The default scale: the smallest one at which a store has enough memory.
 pub const SCALE: f64 = 1.0 / 32.0;
-/// The default share of the trace: all of it, as in the seeds.
+/// The default share of the trace: the whole trace, as in the seeds.
 pub const TRACE_SHARE: f64 = 1.0;
 
 /// What to run.
@@ -93,15 +93,16 @@ pub const TRACE_SHARE: f64 = 1.0;
 pub struct Options {
     /// The seeds' conditions.
     pub preset: Preset,
-    /// Their share: sizes, memory and trace in proportion.
+    /// The scale: sizes, memory and trace in proportion.
     pub scale: Option<f64>,
-    /// The share of the trace that is replayed, from its beginning on.
+    /// The share of the trace that is replayed, from its beginning.
     pub trace: Option<f64>,
-    /// A look that takes about a minute: the smallest disk, the beginning of the trace, fewer pairs.
+    /// A quick run of about a minute: the smallest disk, the beginning of the trace, fewer pairs.
     pub quick: bool,
-    /// Nectary beside itself with one thing changed at a time, on the smallest disk; peers where `only` names them.
+    /// Compares Nectary with itself, with one setting changed at a time, on the smallest disk; peers only if `only`
+    /// names them.
     pub ablations: bool,
-    /// Chooses the requests.
+    /// The seed of the requests.
     pub seed: u64,
     /// Seeds of the workload, from `seed` on; by default five on a virtual clock, unless the run is quick.
     pub seeds: Option<usize>,
@@ -109,19 +110,19 @@ pub struct Options {
     pub dirty_percent: Option<u64>,
     /// Pairs; ten by default.
     pub pairs: Option<usize>,
-    /// Only contenders whose name contains one of these, beside Nectary; all if there is none.
+    /// Only Nectary and contenders whose name contains one of these; all if the list is empty.
     pub only: Vec<String>,
-    /// Disk sizes of the table to run, in GB; all if there is none.
+    /// Disk sizes of the table to run, in GB; all if the list is empty.
     pub sizes: Vec<u64>,
-    /// Only pages that embed this many objects on average, of a bare disk's; all of them if there is none.
+    /// With a bare disk, only pages that embed this many objects on average; all numbers if the list is empty.
     pub embedded: Vec<u64>,
     /// The directory whose device is the bare disk.
     pub folder: Option<PathBuf>,
-    /// The program that contends with foyer, if it is there.
+    /// The program that runs foyer as a contender, if it is present.
     pub foyer: Option<PathBuf>,
-    /// Disks in real time, this many times faster; on a virtual clock by default.
+    /// Runs disks in real time, this many times faster; the default is a virtual clock.
     pub speed: Option<f64>,
-    /// From how many waiting requests a modelled disk chooses the next; 1 is a disk of 1999.
+    /// The queue depth of a modelled disk: from this many waiting requests it chooses the next; 1 is a disk of 1999.
     pub queue_depth: usize,
 }
 

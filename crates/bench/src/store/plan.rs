@@ -9,31 +9,31 @@ use crate::disk::{DiskOptions, Timekeeping};
 use crate::workload::Laws;
 use crate::{Error, ErrorKind};
 
-/// The memory of the store beyond its budget for each further thread in real time, in bytes: rings, stacks, and what
-/// its allocator keeps. Its budget is smaller by this, so that it uses no more memory than its peers.
+/// The memory of the store outside its budget, per further thread in real time, in bytes: rings, stacks, and free
+/// memory of its allocator. Its budget is reduced by this, so that it uses no more memory than its peers.
 const STORE_THREAD_BYTES: u64 = 4 << 20;
 /// The allowance of every memory group beyond the scaled memory: a quarter of it for tables and allocators, and a fixed
-/// number of bytes. The seeds count neither. The part that a peer does not need is buffer cache.
+/// number of bytes. The seeds count neither. A peer can use the rest as buffer cache.
 const GROUP_SHARE: u64 = 4;
 const GROUP_BYTES: u64 = 6 << 20;
-/// How far beyond its allowance a contender can come between two looks without being killed.
+/// By how much a contender may exceed its allowance between two checks without being killed.
 const HARD_BYTES: u64 = 512 << 20;
-/// Seeds of the workload on a virtual clock by default, and the fewest that an interval is made of.
+/// The default number of seeds of the workload on a virtual clock, and the smallest number for an interval.
 const SEEDS: usize = 5;
 pub(super) const SEEDS_MIN: usize = 5;
-/// Pairs by default, and in a quick run.
+/// The default number of pairs, and the number in a quick run.
 pub(super) const PAIRS: usize = 10;
 const PAIRS_QUICK: usize = 4;
 /// Requests of a quick run.
 const REQUESTS_QUICK: u64 = 12_000;
-/// The most that real time may be shortened: beyond it the path to the disk costs more than the disk.
+/// The highest speed-up of real time: above it, the layers above the disk cost more than the disk.
 const SPEED_MAX: f64 = 100.0;
 /// The seeds' disk.
 const MODEL: &str = "hdd-1999";
-/// Embedded objects a page on a bare disk; a quick run uses only the one that has a target.
+/// Embedded objects per page on a bare disk; a quick run uses only the number that has a target.
 const EMBEDDED: [u64; 4] = [1, 3, 5, 10];
 pub(super) const EMBEDDED_AIM: u64 = 5;
-/// Bytes of a GB, as disks have them.
+/// Bytes of a GB, as disk makers count.
 const GB: f64 = 1e9;
 
 /// All contenders on one disk size.
@@ -45,7 +45,7 @@ pub struct Group {
     pub seed_gb: u64,
     /// The requests' laws.
     pub laws: Laws,
-    /// Scaled, in bytes, all disks together.
+    /// The scaled size of all disks together, in bytes.
     pub disk_bytes: u64,
     /// The contenders; the first two are Nectary.
     pub lanes: Vec<Lane>,
@@ -74,7 +74,7 @@ pub struct Plan {
     pub memory_bytes: u64,
     /// The disk sizes.
     pub groups: Vec<Group>,
-    /// Missing peers, with the reason.
+    /// The peers that are missing, with the reason.
     pub skipped: Vec<String>,
 }
 
@@ -172,7 +172,7 @@ impl Plan {
         })
     }
 
-    /// The size at which the kernel kills a contender that could not be held at its allowance, in bytes.
+    /// The size at which the kernel kills a contender that exceeds its allowance, in bytes.
     pub fn hard_bytes(&self) -> u64 {
         self.group_bytes() + HARD_BYTES
     }
@@ -182,7 +182,7 @@ impl Plan {
         self.memory_bytes + self.memory_bytes / GROUP_SHARE + GROUP_BYTES
     }
 
-    /// The first request of a piece, and how many there are in it.
+    /// The first request of a piece, and the number of its requests.
     pub fn piece(&self, index: usize) -> (u64, u64) {
         let at = |index: usize| self.requests * index as u64 / self.pairs as u64;
         (at(index), at(index + 1) - at(index))
@@ -214,7 +214,7 @@ fn conditions(options: &Options, scale: f64) -> Vec<(String, u64, Laws)> {
     all.into_iter().take(count).collect()
 }
 
-/// Why a contender is not there, if it is not.
+/// Why a contender is missing, if it is.
 fn missing(options: &Options, lane: &Lane) -> Option<String> {
     match lane.kind {
         Kind::Files { system, .. } => system.missing(),

@@ -1,6 +1,6 @@
-//! Pictures of a report: the ratio by piece of the workload, and what the time of a request was spent on.
+//! Pictures of a report: the ratio per piece of the workload, and the parts of a request's time.
 //!
-//! One SVG file, readable on light and dark ground. A line a contender; below, a bar a contender.
+//! One SVG file, readable on light and dark backgrounds. One line per contender; below, one bar per contender.
 
 use std::fmt::Write;
 
@@ -12,7 +12,7 @@ const HEIGHT: f64 = 300.0;
 const LEFT: f64 = 60.0;
 const NAMES: f64 = 230.0;
 const BAR: f64 = 18.0;
-/// Distinguishable also for readers who do not see some colours.
+/// Distinguishable for colour-blind readers too.
 const COLOURS: [&str; 8] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#999933", "#882255"];
 const INK: &str = "#777";
 
@@ -38,7 +38,7 @@ fn words(body: &mut String, x: f64, y: f64, colour: &str, text: &str) {
     let _ = writeln!(body, "<text x=\"{x:.1}\" y=\"{y:.1}\" fill=\"{colour}\">{text}</text>");
 }
 
-/// Lines of the ratio by piece.
+/// Lines of the ratio per piece.
 fn ratios(body: &mut String, label: &str, trends: &[Trend], top: f64) {
     let most = trends.iter().flat_map(|trend| &trend.pieces).copied().fold(1.0, f64::max).ceil();
     let width = WIDTH - LEFT - NAMES;
@@ -72,7 +72,7 @@ fn ratios(body: &mut String, label: &str, trends: &[Trend], top: f64) {
     }
 }
 
-/// Moves names apart that would overlap; each stays beside its line.
+/// Moves overlapping names apart, close to their lines.
 fn spread(wanted: Vec<f64>) -> Vec<f64> {
     let mut order: Vec<usize> = (0..wanted.len()).collect();
     order.sort_by(|left, right| wanted[*left].total_cmp(&wanted[*right]));
@@ -85,7 +85,7 @@ fn spread(wanted: Vec<f64>) -> Vec<f64> {
     placed
 }
 
-/// Bars of the parts of a request's time; returns where they end.
+/// Bars of the parts of a request's time; returns their lower end.
 fn bars(body: &mut String, result: &GroupResult, top: f64) -> f64 {
     let spent: Vec<_> = result.lanes.iter().map(|lane| (lane.name.clone(), spent_ms(lane))).collect();
     let sum = |spent: &Spent| spent.read_ms + spent.write_ms + spent.daemon_ms + spent.other_ms;

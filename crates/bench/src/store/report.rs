@@ -1,9 +1,10 @@
-//! The report of a run: ratios of run times with their intervals and targets, losses first, a row for each contender.
+//! The report of a run: ratios of run times with their intervals and targets, missed targets first, and a row for each
+//! contender.
 //!
-//! Owns: the figures and the JSON. The ratio of a table is that of whole runs: on a virtual clock one a seed of the
-//! workload, with the interval of their median; in real time the ratio of the sums over the pieces of one run, with the
-//! interval of that. Pieces of one run are no repeats: they show a trend. Leaves to others: the text (`text`) and the
-//! plots (`plot`).
+//! Owns: the figures and the JSON. The ratio in a table is that of whole runs. On a virtual clock there is one ratio
+//! per seed of the workload, and the interval is that of their median. In real time it is the ratio of the sums over
+//! the pieces of one run, with its interval. Pieces of one run are not repetitions; they show a trend. Leaves to
+//! others: the text (`text`) and the plots (`plot`).
 
 use std::process::Command;
 use std::time::Duration;
@@ -26,9 +27,9 @@ pub struct Report {
     pub experiment: String,
     /// The command line and the machine.
     pub setting: Value,
-    /// All figures: Nectary against itself, then those short of their target, then the rest.
+    /// All figures: Nectary against itself, then the figures that miss their target, then the rest.
     pub figures: Vec<Figure>,
-    /// How ratios went within a run.
+    /// How ratios changed within a run.
     pub trends: Vec<Trend>,
     /// One row for each contender, disk size and seed.
     pub rows: Vec<Value>,
@@ -50,7 +51,7 @@ impl Report {
         if plan.options.preset != Preset::Bare {
             figures.extend(best_of_xfs(&figures));
         }
-        // A stable order: equal lengths keep their order.
+        // A stable sort: figures with equal keys keep their order.
         figures.sort_by_key(|figure| (!figure.name.ends_with(".nectary-again"), !figure.is_short()));
         let experiment = format!("store-{}", plan.options.preset.name());
         let workload = groups.iter().map(|one| {
@@ -76,7 +77,7 @@ impl Report {
         &self.text
     }
 
-    /// The ratio by piece, and what the time of a request was spent on: an SVG picture.
+    /// The ratio per piece and the parts of a request's time, as an SVG picture.
     pub fn svg(&self) -> &str {
         &self.plot
     }
@@ -95,14 +96,14 @@ fn target(preset: Preset, group: &Group, name: &str) -> Option<f64> {
     }
 }
 
-/// The pages for which a bare disk has a target with hints, and what the target without hints is.
+/// The pages for which a bare disk has a target with hints, and the target without hints.
 const EMBEDDED_AIM: &str = "embedded-5";
 const HINTS_OFF: &str = "nectary-hints-off";
 const HINTS_OFF_AIM: f64 = 2.0;
-/// The most bytes written to the device for each byte that was put.
+/// The largest number of bytes written to the device per byte put.
 const WRITTEN_MAX: f64 = 1.25;
 
-/// The run time of `other` over that of `one`.
+/// The run time of `other` divided by that of `one`.
 fn ratio(results: &[GroupResult], one: usize, other: usize) -> Estimate {
     match results {
         [result] => ratio_of_sums(&result.lanes[other].times(), &result.lanes[one].times()),
@@ -113,7 +114,7 @@ fn ratio(results: &[GroupResult], one: usize, other: usize) -> Estimate {
     }
 }
 
-/// The figures of one disk size, of which there is a result a seed.
+/// The figures of one disk size, which has one result per seed.
 fn figures_of(plan: &Plan, results: &[GroupResult]) -> Vec<Figure> {
     let Some(GroupResult { group, lanes, .. }) = results.first() else { return Vec::new() };
     let (preset, label) = (plan.options.preset, &group.label);
@@ -155,7 +156,7 @@ fn figures_of(plan: &Plan, results: &[GroupResult]) -> Vec<Figure> {
     figures
 }
 
-/// How the ratios of one disk size went from piece to piece.
+/// How the ratios of one disk size changed from piece to piece.
 fn trends_of(results: &[GroupResult]) -> Vec<Trend> {
     let Some(GroupResult { group, lanes, .. }) = results.first() else { return Vec::new() };
     let others = lanes.iter().enumerate().skip(1);

@@ -1,7 +1,7 @@
-//! The results of a run: one for each contender, and the figures that follow from it alone.
+//! The results of a run: one for each contender, and the figures that follow from it.
 //!
-//! Owns: the data that runs fill in and reports read. Leaves to others: the runs behind them (`run`, `simulation`), and
-//! their presentation (`report`, `text`, `plot`).
+//! Owns: the data that runs fill in and reports read. Leaves to others: running (`run`, `simulation`) and presentation
+//! (`report`, `text`, `plot`).
 
 use serde::Serialize;
 
@@ -18,7 +18,7 @@ use crate::workload::{Demand, Locality, Totals};
 pub struct LaneResult {
     /// Its name.
     pub name: String,
-    /// Which contender of the paper's table this one stands for.
+    /// The contender of the paper's table that it replaces.
     pub seed_name: String,
     /// The seeds' memory and its split, in MB.
     pub memory: String,
@@ -30,17 +30,17 @@ pub struct LaneResult {
     pub total: Piece,
     /// What each of its disks did during the run.
     pub counts: Vec<DiskCounts>,
-    /// How much its disks' time differed from real time: the kernel's milliseconds are this many of the disk's.
+    /// The disk's milliseconds per millisecond of the kernel's clock.
     pub speed: f64,
     /// Its memory at the end.
     pub usage: GroupUsage,
     /// Whether the disk's clock was virtual.
     pub is_virtual: bool,
-    /// How its memory was kept.
+    /// How its memory group was held at its allowance.
     pub keeping: Keeping,
     /// Its own counters at the end.
     pub counters: serde_json::Value,
-    /// The hits that a simulation has.
+    /// The hits of a simulation.
     pub simulated: Option<Expected>,
 }
 
@@ -49,37 +49,37 @@ pub struct LaneResult {
 pub struct GroupResult {
     /// The group, with the laws of that seed.
     pub group: Group,
-    /// What its disk can do by itself.
+    /// The limit of its disk.
     pub limit: Limit,
     /// The demand of the workload on any store.
     pub demand: Demand,
     /// The hits of LRUs of several sizes on this workload.
     pub locality: Locality,
-    /// The options.
+    /// The sums of the workload.
     pub totals: Totals,
-    /// A result a contender.
+    /// One result per contender.
     pub lanes: Vec<LaneResult>,
 }
 
-/// The results with one share of dirty pages.
+/// The result with one share of dirty pages.
 #[derive(Debug, Clone, Serialize)]
 pub struct Swept {
     /// The file system.
     pub system: FileSystem,
-    /// How much of the buffer cache could be dirty, in percent.
+    /// The share of the buffer cache that may be dirty, in percent.
     pub dirty_percent: u64,
     /// Time of the run, in seconds.
     pub run_s: f64,
 }
 
-/// The hits that were expected.
+/// The expected hits.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Expected {
     /// Hits of the simulation.
     pub hits: u64,
-    /// The fewest that are accepted.
+    /// The smallest accepted number.
     pub low: u64,
-    /// The most that are accepted.
+    /// The largest accepted number.
     pub high: u64,
 }
 
@@ -100,26 +100,26 @@ pub struct Figure {
     pub target: Option<f64>,
     /// Whether the target is an upper bound.
     pub is_at_most: bool,
-    /// Whether the run was long enough to say that it is short of its target.
+    /// Whether the run was long enough to judge the figure against its target.
     pub is_judged: bool,
 }
 
 impl Figure {
-    /// Whether it misses its target, as far as this run can tell.
+    /// Whether it misses its target; `false` if the run cannot tell.
     pub fn is_short(&self) -> bool {
         let is_missed = |target| if self.is_at_most { self.value > target } else { self.value < target };
         self.is_judged && self.target.is_some_and(is_missed)
     }
 }
 
-/// How the ratio to a contender went from piece to piece.
+/// How the ratio to a contender changed from piece to piece.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Trend {
     /// Disk size and contender.
     pub name: String,
     /// The ratio for each piece of the workload: the median over seeds.
     pub pieces: Vec<f64>,
-    /// The ratio over only the second half of the pieces: by then the disk is as full as it gets.
+    /// The ratio over the second half of the pieces, when the disk has reached its fill level.
     pub steady: f64,
 }
 
@@ -128,15 +128,15 @@ pub struct Trend {
 pub(super) struct Spent {
     /// Hits.
     pub read_ms: f64,
-    /// Puts, and writing at the end what still waited.
+    /// Puts, and writing the objects that still wait at the end.
     pub write_ms: f64,
-    /// What daemons did and requests waited for, and giving back memory.
+    /// Work of daemons for which requests waited, and reclaiming memory.
     pub daemon_ms: f64,
-    /// Misses, and time that is in no other figure.
+    /// Misses, and all time that is not in another part.
     pub other_ms: f64,
-    /// Of all that, processor time of the contender.
+    /// The processor time of the contender in all of these.
     pub processor_ms: f64,
-    /// The part of it that is waiting for disks that served others.
+    /// The time in all of these in which requests waited for busy disks.
     pub waiting_ms: f64,
 }
 
@@ -155,13 +155,13 @@ pub(super) fn spent_ms(lane: &LaneResult) -> Spent {
     }
 }
 
-/// Mean time of a hit, wherever it was found.
+/// Mean time of a hit, in memory or on disk.
 pub(super) fn hit_ms(lane: &LaneResult) -> f64 {
     let total = &lane.total;
     1e3 * total.hit_s / (total.memory_hits + total.disk_hits).max(1) as f64
 }
 
-/// Mean time of a hit that the contender's own memory did not have.
+/// Mean time of a hit that was not in the contender's own memory.
 pub(super) fn disk_hit_ms(lane: &LaneResult) -> f64 {
     1e3 * lane.total.disk_get_s / lane.total.disk_hits.max(1) as f64
 }

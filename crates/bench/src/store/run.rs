@@ -1,9 +1,9 @@
-//! Runs a plan: starts every contender of a disk size, lets them take turns, and takes everything away.
+//! Runs a plan: starts every contender of a disk size, lets them take turns, and removes everything.
 //!
 //! Owns: the order of steps, and which contender is charged for which time. First each file system is tried with
-//! several shares of dirty pages, and contends with its best. Then each disk size is run once with each seed of the
-//! workload. Contenders are stopped between their turns. File systems and stores are made outside of the memory groups;
-//! then the worker is put into its group, and only then it begins, so that its caches are cold and all its memory is
+//! several shares of dirty pages; the best is used in the comparison. Then each disk size is run once with each seed of
+//! the workload. Contenders are stopped between their turns. File systems and stores are made outside the memory
+//! groups. Afterwards the worker is moved into its group and begins, so its caches are cold and all its memory is
 //! charged.
 
 use std::path::{Path, PathBuf};
@@ -27,16 +27,16 @@ use crate::worker::{Client, Piece, Setup};
 use crate::workload::{self, Generator, Laws, TraceReader, write_trace};
 use crate::{Error, machine};
 
-/// Shares of dirty pages that are compared, in percent of the buffer cache.
+/// The shares of dirty pages that are compared, in percent of the buffer cache.
 const DIRTY_PERCENTS: [u64; 4] = [10, 20, 40, 80];
-/// They are compared on so large a part of the workload: one in this many requests, from its beginning on.
+/// They are compared on the first part of the workload: its requests divided by this.
 const SWEEP_SHARE: u64 = 4;
-/// The most runs on virtual clocks at a time: each waits for its disks most of the time. Their disks, which are in
-/// memory, take at most one of this many parts of the free memory.
+/// The largest number of concurrent runs on virtual clocks. Their disks are in memory and use at most the free memory
+/// divided by `FREE_SHARE`.
 const AT_ONCE_MAX: u64 = 3;
 const FREE_SHARE: u64 = 2;
 
-/// How this program is started again for the processes of a run.
+/// The commands that start the processes of a run.
 pub struct Programs {
     /// A process that calls [`worker::serve`](crate::worker::serve).
     pub worker: Box<dyn Fn() -> Command + Sync>,
@@ -44,12 +44,12 @@ pub struct Programs {
     pub guardian: Box<dyn Fn() -> Command + Sync>,
 }
 
-/// How far a run is.
+/// The progress of a run.
 #[derive(Debug, Clone)]
 pub struct Progress {
-    /// Steps that are done, and how many there are.
+    /// The number of completed steps.
     pub done: u64,
-    /// The number of steps; all take about as long.
+    /// The number of all steps; they take about equally long.
     pub of: u64,
     /// What runs now.
     pub what: String,
@@ -93,7 +93,7 @@ struct Workshop {
     clock: Arc<SharedClock>,
 }
 
-/// A contender in service. Dropped in this order: the process, its memory, its disks.
+/// A running contender. The fields are dropped in this order: the process, its memory, its disks.
 struct Running {
     client: Client,
     group: MemoryGroup,
@@ -105,11 +105,11 @@ struct Running {
 
 /// Runs a plan.
 ///
-/// Call it from a thread that lives as long as the process. *Errors*: [`ErrorKind::Void`](crate::ErrorKind::Void) where
-/// a byte was wrong; [`ErrorKind::Missing`](crate::ErrorKind::Missing) if this machine cannot run it.
+/// Call it from a thread that lives as long as the process. *Errors*: [`ErrorKind::Void`](crate::ErrorKind::Void) if a
+/// byte was wrong; [`ErrorKind::Missing`](crate::ErrorKind::Missing) if this machine cannot run it.
 pub fn run(plan: &Plan, programs: &Programs, progress: &mut (dyn FnMut(&Progress) + Send)) -> Result<Report, Error> {
     machine::check()?;
-    // Leftovers of a run that was killed together with its guardian.
+    // Releases what is left of a run that was killed together with its guardian.
     let _ = nectary_attach::release_stale();
     let began = Instant::now();
     let mut guardian = Guardian::start((programs.guardian)())?;
@@ -137,12 +137,12 @@ pub fn run(plan: &Plan, programs: &Programs, progress: &mut (dyn FnMut(&Progress
     Ok(Report::new(&plan, groups, swept, began.elapsed()))
 }
 
-/// Steps of a run: making a contender is one, each piece of the workload, and the simulation.
+/// The number of steps of a run: making each contender, each piece of each contender, and the simulation.
 fn steps(group: &Group, pairs: usize) -> u64 {
     (group.lanes.len() * (pairs + 1) + 1) as u64
 }
 
-/// The first group with each file system once for each share of dirty pages, if those are to be compared.
+/// The first group, with each file system once per share of dirty pages; `None` if the shares are not compared.
 fn sweep_of(plan: &Plan) -> Option<Group> {
     let is_wanted =
         plan.disk.time == Timekeeping::Virtual && !plan.options.quick && plan.options.dirty_percent.is_none();
@@ -373,8 +373,8 @@ impl LaneResult {
         DiskCounts::sum(&self.counts)
     }
 
-    /// Mean time of an operation of its disks, as the seeds give it: from when the disk begins to serve it. *Units*:
-    /// milliseconds.
+    /// Mean time of an operation of its disks, measured as in the seeds: from the time at which the disk begins to
+    /// serve it. *Units*: milliseconds.
     pub fn disk_io_ms(&self) -> f64 {
         let disk = self.disk();
         match disk.served {

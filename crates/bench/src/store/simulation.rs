@@ -1,11 +1,11 @@
-//! The hits that a contender should have had, by caches that share no code with any contender.
+//! The hits that a contender should have had, from simulated caches that share no code with any contender.
 //!
-//! Owns: two simulations and the comparison. Files: on each disk the least recently used are deleted when blocks run
-//! out, a miss is put on the disks in turn. The store: segments in a ring, first in, first out, where an object takes
-//! its body, its key and the record's header, and an object in fragments lives as long as its first. Promises: a
-//! contender whose hits differ from these by more than [`Expected`] allows makes the run void. Files on one thread may
-//! not differ by one hit; several threads ask in another order than the trace has, and a store fills the end of an
-//! append with padding and may rewrite requested objects, which the simulation does not.
+//! Owns: two simulations and the comparison. Files: on each disk the least recently used files are deleted when blocks
+//! run out; missed objects are put on the disks in turn. The store: segments in a ring, first in, first out. An object
+//! occupies its body, its key and the header of a record; an object in fragments lives as long as its first fragment.
+//! Promises: a contender whose hits differ from these by more than [`Expected`] allows makes the run void. Files on one
+//! thread must have exactly the same hits. Several threads send requests in another order than the trace. A store pads
+//! its appends and may rewrite requested objects, which the simulation does not do.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
@@ -15,19 +15,20 @@ use crate::contender::Kind;
 use crate::workload::{Request, TraceReader};
 use crate::{Error, ErrorKind};
 
-/// A file takes blocks of this many bytes, one at least.
+/// A file occupies whole blocks of this many bytes, at least one.
 const BLOCK_BYTES: u64 = 4096;
 /// Files fill 95 of 100 blocks of a disk's share.
 const FULL_PERCENT: u64 = 95;
-/// The bytes of a record beside its body and key, and the unit to which it is rounded up.
+/// The bytes of a record in addition to its body and key, and the unit to which it is rounded up.
 const RECORD_BYTES: u64 = 192;
 const UNIT_BYTES: u64 = 64;
 /// Requests that are read at once.
 const REQUESTS_AT_ONCE: u64 = 1 << 16;
-/// By how many points of the hit rate others than files on one thread may differ.
+/// The accepted difference of the hit rate, in percentage points; files on one thread may not differ at all.
 const POINTS: f64 = 1.0;
 
-/// By how many times foyer may have more: its memory holds objects that its disk does not.
+/// The factor by which foyer may exceed that difference upwards, because its memory holds objects that its disk does
+/// not.
 const FOYER_POINTS: u64 = 3;
 
 /// A simulated cache.
@@ -40,7 +41,7 @@ trait Simulated {
 struct Recency {
     blocks_max: u64,
     used: Vec<u64>,
-    /// Objects by the time of their last use, the disk's own.
+    /// For each disk, its objects by the time of their last use.
     orders: Vec<BTreeMap<u64, (u32, u64)>>,
     at: HashMap<u32, (usize, u64)>,
     time: u64,
@@ -88,10 +89,10 @@ impl Simulated for Recency {
 struct Ring {
     segment_bytes: u64,
     segments_max: usize,
-    /// The bytes of a record beside body and key, and the unit to which it is rounded up.
+    /// The bytes of a record in addition to body and key, and the unit to which it is rounded up.
     record_bytes: u64,
     unit_bytes: u64,
-    /// Bodies over this are in pieces; of what size is of no account here, so of this one.
+    /// Larger bodies are in fragments; their size does not matter here, so it is the same.
     whole_bytes_max: u64,
     /// The objects that begin in each segment; the last is the open one.
     segments: VecDeque<Vec<u32>>,
@@ -100,7 +101,7 @@ struct Ring {
 }
 
 impl Ring {
-    /// The ring of a store with these counters; `None` if they do not give its shape.
+    /// The ring of a store with these counters; `None` if they do not contain its shape.
     fn new(counters: &serde_json::Value) -> Option<Ring> {
         let number = |name: &str| counters.get(name).and_then(serde_json::Value::as_u64);
         let segments_max = number("segments").filter(|count| *count > 0)? as usize;
@@ -116,7 +117,7 @@ impl Ring {
         })
     }
 
-    /// The common figures of two rings with the same hits.
+    /// The parameters on which the hits of a ring depend.
     fn shape(&self) -> [u64; 5] {
         let Ring { segment_bytes, segments_max, whole_bytes_max, record_bytes, unit_bytes, .. } = self;
         [*segment_bytes, *segments_max as u64, *whole_bytes_max, *record_bytes, *unit_bytes]
@@ -246,10 +247,10 @@ mod tests {
 
     #[test]
     fn the_least_recently_used_file_leaves_and_large_ones_stay_outside() {
-        // 10 blocks, of which 9 are filled.
+        // 10 blocks, of which 9 may be filled.
         let mut files = Recency::new(10 * BLOCK_BYTES, 1);
         let asked = [(1, 4 * 4096), (2, 4097), (1, 4 * 4096), (3, 4 * 4096), (2, 4097), (1, 4 * 4096), (9, 1 << 20)];
-        // 1 (4), 2 (2), 1 again, 3 (4) takes 2's place; 2 comes back and takes 1's.
+        // 1 (4 blocks), 2 (2 blocks), 1 again; 3 (4 blocks) replaces 2; 2 returns and replaces 1.
         assert_eq!(hits(&mut files, &asked), [false, false, true, false, false, false, false]);
         assert!(files.used[0] <= 9);
     }

@@ -1,4 +1,4 @@
-//! A report for people: losses first, then the tables, and the meaning of their columns.
+//! A report for people: missed targets first, then the tables, and the meaning of their columns.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -253,7 +253,7 @@ fn memory(kind: &Kind) -> String {
     }
 }
 
-/// The work of each of several disks, and how long requests waited for them.
+/// If there are several disks, the work of each and how long requests waited for it.
 fn disks(text: &mut String, lane: &LaneResult) {
     if lane.counts.len() < 2 {
         return;

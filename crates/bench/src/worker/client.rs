@@ -1,8 +1,8 @@
-//! A worker as its parent sees it.
+//! The parent's handle of a worker.
 //!
-//! Owns: the worker's process and the conversation with it. Promises: the process runs while it is asked something and
-//! is stopped with all its threads (SIGSTOP) from its answer until it is asked again, so that no contender takes
-//! processor time in another's turn.
+//! Owns: the worker's process and the messages to and from it. Promises: the process runs only while it handles a
+//! request. Between its answer and the next request it is stopped with all its threads (SIGSTOP), so that no contender
+//! uses processor time in the turn of another.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -11,7 +11,7 @@ use super::{Answer, Ask, Piece, Setup};
 use crate::group::Keeping;
 use crate::{Error, ErrorKind, sys};
 
-/// A worker's process; it is killed and reaped when it is dropped.
+/// A worker's process; dropping it kills and reaps the process.
 pub struct Client {
     child: Child,
     input: Option<ChildStdin>,
@@ -22,7 +22,7 @@ pub struct Client {
 impl Client {
     /// Starts `command`, which has to call [`serve`](super::serve), and lets it prepare.
     ///
-    /// The thread that calls this has to live as long as the worker: the kernel ends them together.
+    /// The calling thread has to live as long as the worker, because the kernel kills the worker when the thread ends.
     pub fn start(name: &str, mut command: Command, setup: Setup) -> Result<Client, Error> {
         let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
         let mut child = child.map_err(|error| Error::failed(format!("starting {name}"), error))?;
@@ -33,12 +33,12 @@ impl Client {
         Ok(client)
     }
 
-    /// The process.
+    /// The process number.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Puts the contender into service.
+    /// Starts the contender.
     pub fn begin(&mut self) -> Result<(), Error> {
         self.ask(&Ask::Start).map(drop)
     }
@@ -51,7 +51,7 @@ impl Client {
         }
     }
 
-    /// The contender's counters, and how its memory group was kept.
+    /// The contender's counters, and how its memory group was held at its allowance.
     pub fn counters(&mut self) -> Result<(serde_json::Value, Keeping), Error> {
         match self.ask(&Ask::Counters)? {
             Answer::Counters(counters, keeping) => Ok((counters, keeping)),
@@ -59,7 +59,7 @@ impl Client {
         }
     }
 
-    /// Stops it again if something else has resumed it, as a terminal does after the run itself was stopped.
+    /// Stops it again in case something else has resumed it, as a terminal does when it resumes the run itself.
     pub fn rest(&self) -> Result<(), Error> {
         sys::stop(self.child.id())
     }
@@ -67,7 +67,7 @@ impl Client {
     fn ask(&mut self, ask: &Ask) -> Result<Answer, Error> {
         sys::go_on(self.child.id())?;
         let answer = self.converse(ask);
-        // A dead process was waited for, and its number may be another's.
+        // A dead process has been reaped, and its number may belong to another process.
         if matches!(self.child.try_wait(), Ok(None)) {
             self.rest()?;
         }
@@ -112,7 +112,7 @@ impl Drop for Client {
         if !matches!(self.child.try_wait(), Ok(None)) {
             return;
         }
-        // It resumes, sees the end of its pipe, unmounts and ends; a process that does not end is killed.
+        // The process resumes, sees the end of its pipe, unmounts and ends; otherwise it is killed.
         let _ = sys::go_on(self.child.id());
         drop(self.input.take());
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
@@ -133,7 +133,7 @@ mod tests {
     use crate::contender::{Kind, Place};
     use crate::disk::Timekeeping;
 
-    /// A process's state, as the kernel gives it.
+    /// A process's state, as the kernel reports it.
     fn state(process: u32) -> Option<char> {
         let text = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
         text.rsplit_once(") ")?.1.chars().next()
@@ -156,7 +156,7 @@ mod tests {
 
     #[test]
     fn a_worker_is_stopped_whenever_nothing_is_asked_of_it_and_ends_with_its_client() {
-        // It turns without a pause once it has answered twice.
+        // After two answers the script loops without a pause.
         let mut client = start("for i in 1 2; do read line; echo '\"Done\"'; done; while :; do :; done").unwrap();
         assert_eq!(state(client.id()), Some('T'));
         client.begin().unwrap();

@@ -1,8 +1,8 @@
 //! The process of one contender.
 //!
-//! Owns: what parent and worker say to each other (a line of JSON each way), and the order of a worker's life: prepare
-//! outside of the memory group, start inside it, pieces of the workload one after the other, the end. Each contender is
-//! a separate process with private mounts, so its memory is counted separately and everything it made ends with it.
+//! Owns: the messages between parent and worker (a line of JSON each way), and the phases of a worker: prepare outside
+//! the memory group, start inside it, replay the pieces of the workload, end. Each contender is a separate process with
+//! private mounts, so its memory is counted separately and its mounts end with it.
 
 mod client;
 mod replay;
@@ -27,13 +27,13 @@ pub use timeline::Timeline;
 /// The first message to a worker.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Setup {
-    /// What it contends with.
+    /// The contender.
     pub kind: Kind,
-    /// On what.
+    /// Its devices and directories.
     pub place: Place,
     /// How its disks' time passes.
     pub time: Timekeeping,
-    /// The shared clock and its disks' slots; none without disks.
+    /// The shared clock and the slots of its disks; `None` without disks.
     pub clock: Option<(PathBuf, Vec<usize>)>,
     /// The workload's file.
     pub trace: PathBuf,
@@ -52,11 +52,11 @@ enum Ask {
     Start,
     /// Replay `count` requests from the `first` one on.
     Replay { first: u64, count: u64 },
-    /// Give the contender's counters.
+    /// Return the contender's counters.
     Counters,
 }
 
-/// What it answers.
+/// The answer of a worker.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 enum Answer {
     Done,
@@ -65,14 +65,14 @@ enum Answer {
     Failed { is_void: bool, is_missing: bool, message: String },
 }
 
-/// Serves a parent until its pipe ends: what the worker's process does.
+/// Serves a parent until its pipe ends; the main function of the worker's process.
 ///
 /// Call it before the process has other threads.
 pub fn serve(input: impl BufRead, output: impl Write) -> Result<(), Error> {
     serve_with(input, output, None)
 }
 
-/// As [`serve`], with contenders that this crate does not know.
+/// As [`serve`], with contenders that this crate does not implement.
 pub fn serve_with(input: impl BufRead, mut output: impl Write, opener: Option<Opener>) -> Result<(), Error> {
     sys::become_worker();
     let mut worker = Worker { opener, ..Worker::default() };

@@ -1,10 +1,10 @@
-//! Replays a piece of the workload against a contender, and verifies every byte that it gives back.
+//! Replays a piece of the workload against a contender, and verifies every byte that the contender returns.
 //!
-//! Each request is a get; a miss is followed by a put of the object, as if an origin had answered in no time. A piece
-//! ends when everything that was put is written, so that no contender writes while another is measured. Times are the
-//! disk's. The calls of contenders are timed; making and comparing bodies is in no time if the clock is virtual or
-//! there is one thread, and else in the run's. On one thread in real time the time of the memory group's keeper is not
-//! charged either, which favours contenders that have to be held.
+//! Each request is a get; a miss is followed by a put of the object, as if an origin had answered immediately. A piece
+//! ends when all put objects are written, so that no contender writes while another is measured. Times are in the
+//! disk's time. The calls of contenders are timed. The time to make and compare bodies is not counted if the clock is
+//! virtual or there is one thread; otherwise it is part of the run's time. On one thread in real time the time of the
+//! memory group's keeper is not charged either, which favours contenders that exceed their allowance.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,9 +24,9 @@ use crate::{Error, ErrorKind};
 pub struct Piece {
     /// Requests.
     pub requests: u64,
-    /// The part of those found in the contender's memory.
+    /// Requests found in the contender's memory.
     pub memory_hits: u64,
-    /// The part of those found on its disk.
+    /// Requests found on its disk.
     pub disk_hits: u64,
     /// Bytes of the hits, all of them compared.
     pub hit_bytes: u64,
@@ -40,18 +40,17 @@ pub struct Piece {
     pub put_s: f64,
     /// Time of the whole piece, in seconds.
     pub run_s: f64,
-    /// The part of it for writing the waiting objects at the end, in seconds.
+    /// The part of `run_s` for writing the waiting objects at the end, in seconds.
     pub settle_s: f64,
-    /// The part of it in which daemons worked and the requests' thread waited, in seconds; known on virtual clocks
-    /// only.
+    /// The part of `run_s` in which requests waited for daemons, in seconds; only with virtual clocks.
     pub daemon_s: f64,
-    /// The part of it for giving back memory that was over the allowance, in seconds; only with virtual clocks.
+    /// The part of `run_s` for reclaiming memory beyond the allowance, in seconds; only with virtual clocks.
     pub pressure_s: f64,
-    /// Time of the harness between calls, in seconds, with one thread in real time. It is in no other figure.
+    /// Time of the harness between calls, in seconds, with one thread in real time. No other figure includes it.
     pub harness_s: f64,
-    /// Processor time of the contender's process, the harness's own included, in seconds.
+    /// Processor time of the contender's process, including the harness, in seconds.
     pub processor_s: f64,
-    /// How long requests waited for disks that served others, in seconds, all disks together; only with virtual clocks.
+    /// How long requests waited for busy disks, in seconds, all disks together; only with virtual clocks.
     pub waited_s: f64,
 }
 
@@ -75,7 +74,7 @@ impl Piece {
         self.waited_s += other.waited_s;
     }
 
-    /// Requests that found nothing, each of which was followed by a put.
+    /// Requests that missed; each was followed by a put.
     pub fn misses(&self) -> u64 {
         self.requests - self.memory_hits - self.disk_hits
     }
@@ -86,17 +85,17 @@ impl Piece {
     }
 }
 
-/// How a contender is replayed: its clock, its threads, its memory.
+/// Replays a workload against a contender, with its clock, its threads and its memory group.
 pub struct Player {
     clock: DiskClock,
     timeline: Timeline,
     keeper: Option<Arc<Keeper>>,
-    /// The time of the disks when the last call ended: their time between two calls counts for the next one.
+    /// The time of the disks when the last call ended; their time between two calls is charged to the next call.
     charged: Vec<Duration>,
 }
 
 impl Player {
-    /// Some threads on a clock, in a memory group if there is one.
+    /// A player with some threads on a clock, and the keeper of a memory group if there is one.
     pub fn new(clock: DiskClock, threads: usize, keeper: Option<Keeper>) -> Player {
         let timeline = Timeline::new(threads, clock.disks());
         let charged = clock.cost().disks;
@@ -105,7 +104,7 @@ impl Player {
 
     /// Replays requests; those of one client stay on one thread.
     ///
-    /// *Errors*: [`ErrorKind::Void`] at the first body that is not the object's.
+    /// *Errors*: [`ErrorKind::Void`] at the first wrong body.
     pub fn replay(&mut self, storage: &dyn Storage, requests: &[Request]) -> Result<Piece, Error> {
         let before = crate::sys::processor_time();
         let mut piece = match self.clock.is_virtual() {
@@ -158,7 +157,7 @@ impl Player {
         Ok(piece)
     }
 
-    /// Calls a contender. Work of its threads and disks since the previous call is charged too: it continues while the
+    /// Calls a contender. The work of its disks since the previous call is charged too, because it continues while the
     /// harness makes and compares bodies.
     fn measure<T>(&mut self, what: impl FnOnce() -> Result<T, Error>) -> Result<(T, Cost), Error> {
         let before = Cost { disks: std::mem::take(&mut self.charged), processor: self.clock.cost().processor };
@@ -295,7 +294,7 @@ mod tests {
         std::fs::remove_file(path).unwrap();
     }
 
-    /// A contender whose daemon has the disk busy for 2 ms each time that it is called.
+    /// A contender whose daemon uses the disk for 2 ms per call.
     struct Daemon(Memory, Arc<SharedClock>);
 
     impl Storage for Daemon {

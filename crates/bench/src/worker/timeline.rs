@@ -1,13 +1,13 @@
-//! Several threads on a virtual clock: how long each waits for which disk is computed.
+//! Several threads on a virtual clock: computes how long each waits for which disk.
 //!
 //! Owns: the times of modelled threads, of the contender's daemon, and of its disks. Procedure: requests are executed
-//! one at a time, each on behalf of the thread whose time is the earliest, as they would begin in real time. The cost
-//! of each request was measured ([`Cost`]). Its end follows: after its processor time it requests its disks, and each
-//! disk serves requests in order. Disks of one request work at the same time, as those of a stripe do. One thread waits
-//! for its daemon, as the seeds call it in line. Several threads do not, as the daemon is a separate thread; but a
-//! thread with more work for a busy daemon waits, as the kernel makes processes wait that dirty pages. Promises: the
-//! same costs give the same times, whatever else the machine does. Left out, for all alike: that a disk chooses among
-//! waiting requests, and locks inside a contender.
+//! one at a time, each for the thread with the earliest time, as in real time. The cost of each request is measured
+//! ([`Cost`]), and its end is computed: after its processor time it waits for its disks, and each disk serves requests
+//! in order. The disks of one request work in parallel, as in a stripe. A single thread waits for its daemon, because
+//! the seeds call the daemon between requests. Several threads do not wait, because the daemon is a separate thread;
+//! but a thread with more work for a busy daemon waits, as the kernel throttles processes that dirty pages. Promises:
+//! the same costs give the same times, whatever else the machine does. Not modelled, for all contenders: the choice of
+//! a disk among waiting requests, and locks inside a contender.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ pub struct Timeline {
 }
 
 impl Timeline {
-    /// All of them at the beginning of time.
+    /// A timeline with all times at 0.
     pub fn new(threads: usize, disks: usize) -> Timeline {
         Timeline {
             threads: vec![Duration::ZERO; threads.max(1)],
@@ -45,19 +45,19 @@ impl Timeline {
         self.threads[thread]
     }
 
-    /// The thread that begins next, among those with work left.
+    /// The thread that begins next, among the threads with work left.
     pub fn next(&self, has_more: impl Fn(usize) -> bool) -> Option<usize> {
         (0..self.threads.len()).filter(|thread| has_more(*thread)).min_by_key(|thread| self.threads[*thread])
     }
 
-    /// Lets a thread do something; returns how long it took there.
+    /// Charges a cost to a thread; returns how long it took.
     pub fn run(&mut self, thread: usize, cost: &Cost) -> Duration {
         let began = self.threads[thread];
         self.threads[thread] = self.served(began, cost);
         self.threads[thread] - began
     }
 
-    /// Lets the daemon do something that a thread has found to be due.
+    /// Charges a cost to the daemon; `thread` found the work to be due.
     pub fn run_daemon(&mut self, thread: usize, cost: &Cost) {
         if self.threads.len() == 1 {
             self.run(thread, cost);
@@ -70,8 +70,8 @@ impl Timeline {
         self.daemon = self.served(self.threads[thread], cost);
     }
 
-    /// Makes all threads wait until all work is done, and then for this call; returns its time beyond the last thread's
-    /// end.
+    /// Makes all threads wait until all work and then this call are done; returns the time from the last thread's end
+    /// to the end of the call.
     pub fn join(&mut self, cost: &Cost) -> Duration {
         let last = self.threads.iter().copied().max().unwrap_or_default();
         let all = self.free.iter().fold(last.max(self.daemon), |all, free| all.max(*free));

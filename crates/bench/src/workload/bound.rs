@@ -1,16 +1,15 @@
-//! The hits that a workload demands of any store, and the cost in a simple one, from the requests alone.
+//! The work that a workload demands from any store, and the cost in a simple one, computed only from the requests.
 //!
 //! Owns: three numbers that do not depend on any contender.
-//! - *Compulsory misses*: the first request for each object. Nothing can have it.
-//! - *What must be read*: memory of M bytes holds at most M times the number of requests, counted in bytes times
-//!   requests. An object that stays in memory between two of its requests costs its bytes times the number of requests
-//!   between them. Those with the fewest requests between are taken first until that room is used up. The rest has to
-//!   be read by any store, even one that knows the future: the room is that of the whole run, not of each moment, so no
-//!   store can do better [1].
-//! - *LRU over groups*, for reference: memory is an LRU of pages with all that belongs to them, and one read brings all
-//!   of a page.
+//! - *Compulsory misses*: the first request for each object, which no store can hit.
+//! - *What must be read*: memory of M bytes offers M times the number of requests, in units of bytes times requests. An
+//!   object that stays in memory between two of its requests uses its bytes times the number of requests between them.
+//!   The shortest such gaps are filled first, until the memory is used up. Any store has to read the rest, even one
+//!   that knows the future. The bound applies to the whole run, not to each moment, so no store can do better [1].
+//! - *LRU over groups*, for reference: memory is an LRU of pages with all that belongs to them, and one read loads a
+//!   whole page.
 //!
-//! It also tells how close together requests come ([`Locality`]), which has to be the same at every scale.
+//! It also measures how close together requests are ([`Locality`]), which has to be the same at every scale.
 //!
 //! [1] D. Berger, N. Beckmann, M. Harchol-Balter: Practical Bounds on Optimal Caching with Variable Object Sizes.
 //! SIGMETRICS 2018.
@@ -27,11 +26,11 @@ use super::Request;
 pub struct Demand {
     /// Requests.
     pub requests: u64,
-    /// The part of those that were the first for their object.
+    /// The number of first requests for an object.
     pub compulsory: u64,
-    /// Bytes of those.
+    /// Bytes of the first requests.
     pub compulsory_bytes: u64,
-    /// Bytes that any store with this memory must read, if it misses nothing but the compulsory.
+    /// Bytes that any store with this memory must read, if it has only compulsory misses.
     pub must_read_bytes: u64,
     /// Reads of an LRU over groups, and their bytes.
     pub group_reads: u64,
@@ -39,11 +38,11 @@ pub struct Demand {
     pub group_read_bytes: u64,
 }
 
-/// Computes the hits that requests demand of a store whose memory has `memory_bytes`.
+/// Computes what requests demand from a store whose memory has `memory_bytes`.
 pub fn demand(requests: &[Request], memory_bytes: u64) -> Demand {
     let mut demand = Demand { requests: requests.len() as u64, ..Demand::default() };
     let mut last: HashMap<u32, u64> = HashMap::new();
-    // Requests between two for the same object, and its bytes.
+    // The number of requests between two for the same object, and its bytes.
     let mut gaps: Vec<(u64, u64)> = Vec::new();
     for (at, request) in requests.iter().enumerate() {
         let bytes = u64::from(request.bytes);
@@ -59,7 +58,7 @@ pub fn demand(requests: &[Request], memory_bytes: u64) -> Demand {
     let mut room = memory_bytes as f64 * requests.len() as f64;
     for (gap, bytes) in gaps {
         let taken = gap as f64 * bytes as f64;
-        // The last one fits in part.
+        // The last gap fits in part.
         let share = (room / taken).clamp(0.0, 1.0);
         room -= taken * share;
         demand.must_read_bytes += ((1.0 - share) * bytes as f64) as u64;
@@ -80,7 +79,7 @@ fn group_reads(requests: &[Request], memory_bytes: u64) -> (u64, u64) {
         let is_new = seen.insert(request.object, ()).is_none();
         if is_new {
             *weight += u64::from(request.bytes);
-            // It comes from the origin, and its group grows.
+            // The object comes from the origin, and its group grows.
             memory.remove(u64::from(group));
         }
         let access = memory.reference(u64::from(group), (*weight).max(1), Stream::default(), &mut |_| true);
@@ -92,16 +91,16 @@ fn group_reads(requests: &[Request], memory_bytes: u64) -> (u64, u64) {
     (reads, bytes)
 }
 
-/// How close together the requests for an object come, as an LRU sees it.
+/// How close together the requests for an object are, measured as hits of an LRU.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Locality {
-    /// Share of requests that an LRU of the memory has.
+    /// Share of requests that hit in an LRU of the memory's size.
     pub memory_hits: f64,
-    /// Share of requests that an LRU of the disk has and that of the memory has not.
+    /// Share of requests that hit in an LRU of the disk's size but not in that of the memory.
     pub disk_hits: f64,
 }
 
-/// Asks an LRU of memory and one of a disk.
+/// Replays requests in an LRU of the memory's size and one of the disk's size.
 pub fn locality(requests: impl Iterator<Item = Request>, memory_bytes: u64, disk_bytes: u64) -> Locality {
     let (mut memory, mut disk) = (Lru::new(memory_bytes), Lru::new(disk_bytes));
     let (mut count, mut in_memory, mut on_disk) = (0u64, 0u64, 0u64);
@@ -133,7 +132,7 @@ mod tests {
 
     #[test]
     fn what_must_be_read_is_what_no_memory_of_that_size_could_hold() {
-        // 1 is requested again at once, 2 after three requests, 3 after two.
+        // 1 is requested again immediately, 2 and 3 after three requests.
         let asked = requests(&[(1, 10), (1, 10), (2, 10), (3, 10), (4, 10), (2, 10), (3, 10)]);
         let of = |memory| demand(&asked, memory);
         assert_eq!((of(0).compulsory, of(0).compulsory_bytes, of(0).must_read_bytes), (4, 40, 30));

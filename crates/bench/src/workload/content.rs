@@ -1,7 +1,7 @@
-//! The bytes of an object, and whether bytes are an object's.
+//! The bytes of an object, and their verification.
 //!
-//! Each object has its own bytes, known from its number alone, so that every byte that a contender gives back can be
-//! compared without keeping it. *Cost*: some 1.5 ns for each 8 bytes.
+//! Each object has its own bytes, which follow from its number, so every byte that a contender returns can be compared
+//! without a copy. *Cost*: about 1.5 ns per 8 bytes.
 
 use crate::random::mix;
 
@@ -19,7 +19,7 @@ pub fn body(object: u32, bytes: u32) -> Vec<u8> {
     body
 }
 
-/// The first byte of a body, given in pieces, that is not the object's; `None` if it is right and whole.
+/// The position of the first wrong byte of a body, given in pieces; `None` if the body is right and complete.
 ///
 /// A body that is too short or too long is wrong where it ends.
 pub fn first_wrong(object: u32, bytes: u32, pieces: &[impl AsRef<[u8]>]) -> Option<u64> {

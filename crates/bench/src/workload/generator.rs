@@ -1,12 +1,12 @@
 //! Draws requests by the laws of [`Laws`].
 //!
-//! Owns: the state so far: pages with their embedded objects, sizes, and the views. *Cost*: memory of some 20 bytes an
-//! object and 4 a view.
+//! Owns: the state so far: pages with their embedded objects, sizes, and the views. *Cost*: memory of about 20 bytes
+//! per object and 4 per view.
 
 use super::{Laws, Request};
 use crate::random::Random;
 
-/// The most objects that one page embeds.
+/// The largest number of objects that a page embeds.
 const EMBEDDED_MAX: u64 = 40;
 /// The smallest and largest size of objects that are not large, in bytes.
 const SIZE: (f64, f64) = (100.0, 200_000.0);
@@ -16,7 +16,7 @@ struct Page {
     objects: std::ops::Range<u32>,
 }
 
-/// A client's view under way.
+/// A client's current view.
 #[derive(Clone)]
 struct View {
     client: u32,
@@ -25,19 +25,19 @@ struct View {
     objects: std::ops::Range<u32>,
 }
 
-/// Draws requests; an iterator that ends after as many as the laws say.
+/// Draws requests; an iterator over the number of requests in the laws.
 pub struct Generator {
     laws: Laws,
     random: Random,
     left: u64,
-    /// Probability that a view is of a new page, and that it is of a large object.
+    /// The probabilities that a view is of a new page, and of a large object.
     new_page: f64,
     new_large: f64,
     sizes: Vec<u32>,
     /// Objects of all pages, one page after the other.
     embedded: Vec<u32>,
     pages: Vec<Page>,
-    /// The last page of each site that embeds something.
+    /// For each site, the last page with embedded objects.
     last_of_site: Vec<Option<u32>>,
     /// The page of each view so far.
     views: Vec<u32>,
@@ -48,7 +48,7 @@ pub struct Generator {
 impl Generator {
     /// Starts from the beginning.
     pub fn new(laws: Laws) -> Generator {
-        // A page has `1 + mean` requests, of which `own` are new when it is new; a large object has one.
+        // A page has `1 + mean` requests, of which `own` are new if the page is new; a large object has one.
         let mean = laws.embedded_mean;
         let own = 1.0 + mean * (1.0 - laws.shared);
         // new_page * own + new_large = new_share * (1 + mean * (1 - new_large)), and new_large is `large_share` of it.
@@ -114,7 +114,7 @@ impl Generator {
     /// The page of an earlier view.
     fn repeated(&mut self) -> u32 {
         let count = self.views.len() as u64;
-        // Ages are counted in views of all clients that are under way, so that their law is the same at every scale.
+        // Ages are relative to the number of clients, so that their law is the same at every scale.
         let clients = (self.laws.clients.max(1) as f64).min(count as f64);
         let age = match self.random.chance(self.laws.recent) {
             true => ((clients * (count as f64 / clients).powf(self.random.unit())) as u64).clamp(1, count),
@@ -142,7 +142,7 @@ impl Generator {
         View { client, page: Some(page), site: *site, objects: objects.clone() }
     }
 
-    /// How many distinct objects there have been.
+    /// The number of distinct objects so far.
     pub fn objects(&self) -> usize {
         self.sizes.len()
     }
@@ -222,7 +222,7 @@ mod tests {
         }
         let mut counts: Vec<f64> = counts.into_values().map(|count| count as f64).collect();
         counts.sort_by(|left, right| right.total_cmp(left));
-        // The slope between ranks 100 and 10,000 on double logarithmic paper.
+        // The slope between ranks 100 and 10,000 on logarithmic scales.
         let slope = (counts[100] / counts[10_000]).ln() / (100.0f64).ln();
         assert!((0.45..0.95).contains(&slope), "{slope}");
     }

@@ -1,15 +1,15 @@
-//! Requests as a caching proxy sees them, by stated laws: same seed, same requests.
+//! Requests as a caching proxy receives them, by stated laws: the same seed gives the same requests.
 //!
 //! # The laws
-//! Clients view pages. A view requests the page's HTML and then its embedded objects; several clients are under way at
-//! once, so views interleave. A view is of a page never seen before with a probability that is chosen such that the
-//! share of first requests is the configured one. Otherwise it repeats an earlier view. With probability `recent` the
-//! age of that view is drawn log-uniformly, between the number of clients and all views, so recent views are repeated
-//! more often; otherwise every earlier view is equally likely. Repeating earlier views is Simon's model [1], in which
-//! popularity follows Zipf's law; the exponent is 1 minus the share of new pages. Embedded objects are the page's own,
-//! or taken from an earlier page of the same site. Sizes are log-normal. A few views are of one large object each, by a
-//! Pareto law, hardly ever requested again: they make the mean of distinct objects larger than the mean of requests, as
-//! in real traces.
+//! Clients view pages. A view requests the page's HTML and then its embedded objects; several clients are active at the
+//! same time, so views interleave. The probability that a view is of a new page is chosen to give the configured share
+//! of first requests. Otherwise it repeats an earlier view. With probability `recent` the age of that view is drawn
+//! log-uniformly, between the number of clients and all views, so recent views are repeated more often; otherwise every
+//! earlier view is equally likely. Repeating earlier views is Simon's model [1], in which popularity follows Zipf's
+//! law; the exponent is 1 minus the share of new pages. Embedded objects are new, or taken from an earlier page of the
+//! same site. Sizes are log-normal. A few views are of one large object each, with a size from a Pareto law; large
+//! objects are rarely requested again. They make the mean size of distinct objects larger than the mean size of
+//! requests, as in real traces.
 //!
 //! Hints are made only from the requests, as wg-Hummingbird made them: a request that is not HTML belongs to the last
 //! HTML of its client.
@@ -31,15 +31,15 @@ use serde::Serialize;
 /// One request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Request {
-    /// Who asks.
+    /// The client.
     pub client: u32,
     /// The number of the object.
     pub object: u32,
     /// The size of the object, which never changes.
     pub bytes: u32,
-    /// The site that the object and its page are of.
+    /// The site of the object and its page.
     pub site: u32,
-    /// The client's last HTML object, if this one is not HTML itself: the page that it is to be collocated with.
+    /// The client's last HTML object, if this one is not HTML itself: the page with which it should be collocated.
     pub page: Option<u32>,
 }
 
@@ -49,7 +49,7 @@ impl Request {
         key(self.site, self.object)
     }
 
-    /// The key of the page that the object is to be collocated with, if the request has a hint.
+    /// The key of the page with which the object should be collocated, if the request has a hint.
     pub fn page_key(&self) -> Option<String> {
         self.page.map(|page| key(self.site, page))
     }
@@ -59,20 +59,20 @@ fn key(site: u32, object: u32) -> String {
     format!("http://site-{site:05}.example/objects/{object:08x}.html")
 }
 
-/// What to generate.
+/// The parameters of a workload.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Laws {
-    /// Chooses the requests.
+    /// The seed of the requests.
     pub seed: u64,
-    /// How many requests.
+    /// The number of requests.
     pub requests: u64,
     /// Share of requests that are the first for their object.
     pub new_share: f64,
-    /// Embedded objects a page, on average.
+    /// The mean number of embedded objects per page.
     pub embedded_mean: f64,
-    /// Share of embedded objects that an earlier page of the site has already.
+    /// Share of embedded objects that are taken from an earlier page of the site.
     pub shared: f64,
-    /// Share of repeats that are of recent views.
+    /// Share of repeats that prefer recent views.
     pub recent: f64,
     /// Median and sigma of the log-normal law of sizes, in bytes.
     pub size: (f64, f64),
@@ -80,9 +80,9 @@ pub struct Laws {
     pub large_share: f64,
     /// Bounds and exponent of the Pareto law of large sizes, in bytes.
     pub large: (f64, f64, f64),
-    /// Clients that are under way at once.
+    /// Clients that are active at the same time.
     pub clients: usize,
-    /// Sites that pages belong to.
+    /// The number of sites.
     pub sites: usize,
 }
 
@@ -91,7 +91,7 @@ pub struct Laws {
 const SEED_CLIENTS: f64 = 512.0;
 const SEED_SITES: f64 = 16_000.0;
 
-/// Requests of the trace that the seeds were measured with.
+/// The number of requests of the seeds' trace.
 pub const SEED_REQUESTS: u64 = 4_800_000;
 /// Bytes of its distinct objects.
 pub const SEED_UNIQUE_BYTES: u64 = 14_300_000_000;

@@ -1,7 +1,8 @@
 //! A workload in a file: drawn once, read piece by piece by every contender's process.
 //!
-//! Owns: the file of one run, which is never kept: 20 bytes a request (client, object, bytes, page, site; little-endian
-//! `u32`, all ones for no page). Contenders read it, so that drawing requests costs none of them memory.
+//! Owns: the file of one run, which is never kept: 20 bytes per request (client, object, bytes, page, site;
+//! little-endian `u32`, all ones for no page). Contenders read requests from this file, so that generating them uses
+//! none of their memory.
 
 use std::fs::File;
 use std::io::{BufWriter, Read, Seek, SeekFrom, Write};

@@ -6,9 +6,9 @@
 //! of the four (*conservative update*), and the lowest is the estimate. Counters have 4 bits, because counts above 15
 //! need not be distinguished. To forget, all counters are halved from time to time.
 //!
-//! The four counters of an id are in one cache line: the hash selects a block of 128 counters, of which each row has
-//! 32. When there are more ids than the table was made for, it doubles; both halves start as copies, so that no count
-//! is lost.
+//! The four counters of an id are in one cache line: the hash selects a block of 128 counters, in which each row has 32
+//! counters. When there are more ids than the table was made for, it doubles; both halves start as copies, so that no
+//! count is lost.
 //!
 //! # Invariants
 //! 1. An estimate is at least the number of references since the last halving, up to 15.

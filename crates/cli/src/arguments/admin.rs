@@ -24,7 +24,7 @@ pub struct AdminArguments {
 }
 
 impl AdminArguments {
-    /// The options, with the token read and everything checked.
+    /// The checked options, with the token read from its file.
     pub fn options(&self) -> Result<AdminOptions, Error> {
         let token = self.admin_token_file.as_deref().map(AdminToken::read).transpose()?;
         let options = AdminOptions { listen: self.admin_listen.clone(), token, relayed: self.admin_relayed };

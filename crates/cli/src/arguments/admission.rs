@@ -1,6 +1,6 @@
 //! The rules of admission to a store's disk, as options.
 //!
-//! Owns: their words. Leaves to others: their meaning, and their bounds (`nectary_store::AdmissionOptions`).
+//! Owns: the names of the options. Leaves to others: their meaning and bounds (`nectary_store::AdmissionOptions`).
 
 use std::str::FromStr;
 
@@ -26,7 +26,7 @@ pub struct AdmissionArguments {
 }
 
 impl AdmissionArguments {
-    /// Their meaning for a store.
+    /// The options of the store.
     pub fn options(&self) -> AdmissionOptions {
         AdmissionOptions {
             rule: self.admit,

@@ -1,4 +1,4 @@
-//! `nectary trace`: its commands and options, and how traces are read, which `nectary cache` shares.
+//! `nectary trace`: its commands and options, and the options for reading traces, which `nectary cache` has too.
 
 use std::path::PathBuf;
 
@@ -47,7 +47,7 @@ pub struct ReadArguments {
 }
 
 impl ReadArguments {
-    /// As the reader takes them.
+    /// The options of the reader.
     pub fn options(&self) -> ReadOptions {
         let columns = self.columns.clone().unwrap_or_else(Columns::msr);
         ReadOptions { format: self.format, block_bytes: self.block, columns }

@@ -1,6 +1,6 @@
 //! `nectary cache advise`: what other sizes and policies would change.
 //!
-//! Owns: how it is shown. Leaves to others: the replays (`nectary-buffer`).
+//! Owns: the presentation. Leaves to others: the replays (`nectary-buffer`).
 
 use std::fmt::Write as _;
 
@@ -12,7 +12,7 @@ use crate::arguments::CacheAdviseArguments;
 use crate::exit::{Failure, GOOD, NOT_FOUND};
 use crate::output;
 
-/// Shows it.
+/// Shows the advice.
 pub fn run(arguments: &CacheAdviseArguments) -> Result<u8, Failure> {
     let mut caches: Vec<Value> = Vec::new();
     let asked = match &arguments.name {

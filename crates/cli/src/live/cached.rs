@@ -1,6 +1,6 @@
-//! The caches that a process of this program has, however it came to them.
+//! The caches of a process of this program: of a mounted directory or of opened SPECs.
 //!
-//! Owns: their names. Leaves to others: what is done with them (`methods`, `report`).
+//! Owns: their names. Leaves to others: their methods and reports (`methods`, `report`).
 
 use std::sync::Arc;
 
@@ -10,14 +10,14 @@ use nectary_buffer::{BufferCache, Caches};
 /// The caches of a process.
 #[derive(Clone)]
 pub enum Cached {
-    /// A directory that is shown.
+    /// A directory that is mounted.
     Tree(Arc<Tree>),
-    /// What SPECs have opened, and the name under which the device is known.
+    /// The caches that SPECs have opened, and the name of the device.
     Devices(Caches, String),
 }
 
 impl Cached {
-    /// All caches, with a name each.
+    /// All caches with their names.
     pub fn all(&self) -> Vec<(String, BufferCache)> {
         match self {
             Cached::Tree(tree) => vec![(tree.options().directory.display().to_string(), tree.cache().clone())],

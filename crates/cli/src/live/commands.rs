@@ -1,6 +1,7 @@
 //! `nectary cache flush`, `set`, `show`, `drop`, `pin` and `unpin`.
 //!
-//! Owns: what is asked of the running cache, and how the answer is shown. Leaves to others: the answers (`methods`).
+//! Owns: the requests to the running cache, and the presentation of the answers. Leaves to others: the answers
+//! (`methods`).
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -14,18 +15,18 @@ use crate::arguments::{CacheFlushArguments, CachePathArguments, CacheSetArgument
 use crate::exit::{FAILED, Failure, GOOD, USAGE};
 use crate::{output, progress};
 
-/// How often a flush looks how far it is.
+/// How often the progress of a flush is updated.
 const PROGRESS_EVERY: Duration = Duration::from_millis(200);
-/// How wide the picture of a file is.
+/// The width of the picture of a file.
 const PICTURE_COLUMNS: u64 = 60;
-/// So many files that cannot be written are named.
+/// The largest number of files that cannot be written which are named.
 const FAILURES_NAMED_MAX: usize = 20;
 
 fn number(value: &Value, name: &str) -> u64 {
     value[name].as_u64().unwrap_or(0)
 }
 
-/// A number of bytes for people: exact where it is small.
+/// A number of bytes for people: exact if it is small.
 fn size(bytes: u64) -> String {
     match bytes {
         0..1024 => format!("{bytes} bytes"),
@@ -35,7 +36,7 @@ fn size(bytes: u64) -> String {
     }
 }
 
-/// Writes back what is dirty.
+/// Writes back dirty blocks.
 pub fn flush(arguments: &CacheFlushArguments) -> Result<u8, Failure> {
     let target = Target::named(&arguments.name)?;
     let running = target.running();
@@ -51,7 +52,7 @@ pub fn flush(arguments: &CacheFlushArguments) -> Result<u8, Failure> {
         loop {
             match has_ended.recv_timeout(PROGRESS_EVERY) {
                 Ok(flushed) => return flushed,
-                // More may become dirty meanwhile.
+                // During a flush more blocks may become dirty.
                 Err(std::sync::mpsc::RecvTimeoutError::Timeout) => {
                     bar.set_position(before.saturating_sub(dirty().unwrap_or(before)));
                 }
@@ -117,7 +118,7 @@ pub fn set(arguments: &CacheSetArguments) -> Result<u8, Failure> {
     Ok(GOOD)
 }
 
-/// Shows what memory holds of something.
+/// Shows which parts of a file, directory or device are in memory.
 pub fn show(arguments: &CachePathArguments) -> Result<u8, Failure> {
     let target = Target::of_path(&arguments.path)?;
     let answer = target.running().ask("show", target.place(arguments.offset, arguments.length))?;
@@ -159,7 +160,7 @@ pub fn show(arguments: &CachePathArguments) -> Result<u8, Failure> {
     Ok(GOOD)
 }
 
-/// A file as a line: of each part the most that is true of it.
+/// A file as one line; each column shows the strongest state of its part.
 fn picture(size_bytes: u64, ranges: &[Value]) -> String {
     let columns = PICTURE_COLUMNS.min(size_bytes).max(1);
     let mut picture = vec!['.'; columns as usize];
@@ -182,7 +183,7 @@ fn picture(size_bytes: u64, ranges: &[Value]) -> String {
     picture.into_iter().collect()
 }
 
-/// Sends something out of memory.
+/// Drops a file, directory or device from memory.
 pub fn drop(arguments: &CachePathArguments) -> Result<u8, Failure> {
     let target = Target::of_path(&arguments.path)?;
     let answer = target.running().ask("drop", target.place(arguments.offset, arguments.length))?;
@@ -203,7 +204,7 @@ pub fn drop(arguments: &CachePathArguments) -> Result<u8, Failure> {
     Ok(GOOD)
 }
 
-/// Holds something in memory.
+/// Pins a file, directory or part of a device in memory.
 pub fn pin(arguments: &CachePathArguments) -> Result<u8, Failure> {
     let target = Target::of_path(&arguments.path)?;
     let mut files = Vec::new();
@@ -258,7 +259,7 @@ fn files_below(directory: &Path, files: &mut Vec<PathBuf>) -> Result<(), Failure
     Ok(())
 }
 
-/// Lets the policy decide again.
+/// Unpins, so that the policy decides again.
 pub fn unpin(arguments: &CachePathArguments) -> Result<u8, Failure> {
     let target = Target::of_path(&arguments.path)?;
     let answer = target.running().ask("unpin", target.place(arguments.offset, arguments.length))?;

@@ -1,4 +1,4 @@
-//! What a running cache can be asked over its control socket.
+//! The methods of a running cache on its control socket.
 //!
 //! Owns: the methods `flush`, `set`, `show`, `drop`, `pin`, `unpin`, `figures`, `top` and `advise`, their parameters
 //! and answers. Promises: a request that is not understood changes nothing, and its fault says what to send. Leaves
@@ -20,32 +20,32 @@ use serde_json::{Value, json};
 use super::cached::Cached;
 use super::report::Reports;
 
-/// So many files of a directory are listed at most.
+/// The largest number of files that are listed of a directory.
 const FILES_MAX: usize = 1000;
-/// So many ranges of one file are listed at most.
+/// The largest number of ranges that are listed of one file.
 const RANGES_MAX: usize = 1000;
 
 type Answer = Result<Value, Fault>;
 
-/// Parameters that are none.
+/// No parameters.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Nothing {}
 
-/// Which bytes are meant.
+/// The file or directory and range of a request.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Place {
-    /// Below the tree; the tree itself without. A device has none.
+    /// The path below the tree; `None` for the tree itself or a device.
     path: Option<String>,
-    /// The same as bytes, where they are no UTF-8.
+    /// The path as bytes, if it is not UTF-8.
     path_bytes: Option<Vec<u8>>,
     #[serde(default)]
     offset: u64,
     length: Option<u64>,
 }
 
-/// What is to be changed.
+/// The requested change.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Change {
@@ -53,7 +53,7 @@ struct Change {
     value: String,
 }
 
-/// How much of a report is wanted.
+/// The requested size of a report.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Wanted {
@@ -134,7 +134,7 @@ fn not_understood(name: &str, error: &serde_json::Error) -> Fault {
         "top" => r#"{"streams": COUNT}"#,
         _ => "no parameters",
     };
-    // A message may repeat what was sent.
+    // The message may repeat the request, so it is cut.
     let text: String = error.to_string().chars().take(200).collect();
     Fault::new(
         FaultKind::Invalid,
@@ -143,7 +143,7 @@ fn not_understood(name: &str, error: &serde_json::Error) -> Fault {
     )
 }
 
-/// Runs what may wait for a disk beside the control socket.
+/// Runs a step that may wait for a disk on another thread, so that the control socket still answers.
 async fn blocking(step: impl FnOnce() -> Answer + Send + 'static) -> Answer {
     let ended = tokio::task::spawn_blocking(step).await;
     ended.unwrap_or_else(|error| Err(Fault::new(FaultKind::Failed, format!("it ended early: {error}"), "")))
@@ -210,7 +210,7 @@ fn path_fault(error: &PathError) -> Fault {
 }
 
 impl Cached {
-    /// The device that is changed: of caches in one another the outer one.
+    /// The device that is changed: the outermost cache of the stack.
     fn outer(&self) -> Result<Opened, Fault> {
         let Cached::Devices(caches, name) = self else {
             return Err(Fault::new(FaultKind::Failed, "it is no device", ""));
@@ -312,7 +312,7 @@ impl Cached {
             Cached::Tree(tree) => {
                 let shown = tree.show(place.path()?, place.range(), FILES_MAX, RANGES_MAX);
                 let (files, count) = shown.map_err(|error| path_fault(&error))?;
-                // A directory of many files is told in numbers.
+                // For a directory of several files, only counts are reported.
                 let with_ranges = count == 1;
                 let files = files.iter().map(|file| holding(Some(&file.path), &file.holding, with_ranges));
                 (files.collect::<Vec<Value>>(), count)
@@ -330,7 +330,7 @@ impl Cached {
 
     async fn drop_place(self, place: Place) -> Answer {
         if let Cached::Devices(..) = &self {
-            // What can be written goes to the device below first.
+            // Dirty blocks are written to the device below first.
             let device = self.outer()?;
             let range = place.of_device(&device)?;
             let length = range.end - range.start;

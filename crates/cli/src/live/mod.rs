@@ -1,7 +1,7 @@
-//! `nectary cache flush|set|show|drop|pin|unpin|advise` and `nectary top`: caches that run, in other processes.
+//! `nectary cache flush|set|show|drop|pin|unpin|advise` and `nectary top`: caches that run in other processes.
 //!
-//! Owns: how the cache is found that a user names, and what a fault of it means to the caller. Leaves to others: what
-//! the caches answer (`methods`, `report`), and how it is shown (`commands`, `advise`, `top`).
+//! Owns: finding the cache that a user names, and turning its faults into failures. Leaves to others: the answers of
+//! the caches (`methods`, `report`), and their presentation (`commands`, `advise`, `top`).
 
 pub mod advise;
 pub mod cached;
@@ -21,9 +21,9 @@ use serde_json::{Value, json};
 
 use crate::exit::{BUSY, FAILED, Failure, NOT_FOUND, USAGE};
 
-/// How long a part may take to say what it is.
+/// How long a part may take to report its status.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long a command may take. It is long, as a flush or a pin reads and writes as much as memory holds.
+/// How long a command may take. It is long because a flush or a pin may transfer the whole memory of a cache.
 const COMMAND_PATIENCE: Duration = Duration::from_secs(3600);
 
 /// A process that has caches.
@@ -32,7 +32,7 @@ pub struct Running {
     status: Status,
 }
 
-/// A cache, or something in it, that a user named.
+/// A cache, or a file or directory in it, that a user named.
 pub struct Target {
     running: Running,
     /// The bytes of the path below a mounted directory; `None` for a device.
@@ -40,7 +40,7 @@ pub struct Target {
 }
 
 impl Running {
-    /// All that run.
+    /// All processes with caches.
     pub fn all() -> Result<Vec<Running>, Failure> {
         let parts = parts(&RuntimeDirectory::open()?, PATIENCE)?.into_iter();
         let running = parts.filter_map(|part| {
@@ -51,7 +51,7 @@ impl Running {
         Ok(running.collect())
     }
 
-    /// What it is called.
+    /// Its name.
     pub fn name(&self) -> &str {
         &self.status.name
     }
@@ -60,7 +60,7 @@ impl Running {
         self.status.component == "cache"
     }
 
-    /// Whether a user means it: by its directory or block device, or by the SPEC or URL as given.
+    /// Whether `name` means this process: its directory or block device, or its SPEC or URL as given.
     fn is_meant(&self, name: &Path) -> bool {
         let text = name.to_string_lossy();
         let detail = &self.status.detail;
@@ -73,7 +73,7 @@ impl Running {
             || is_listed(&detail["urls"])
     }
 
-    /// Asks it.
+    /// Sends a request and waits for its answer.
     pub fn ask(&self, method: &str, parameters: Value) -> Result<Value, Failure> {
         self.ask_for(method, parameters, COMMAND_PATIENCE)
     }
@@ -98,7 +98,7 @@ impl Running {
 }
 
 impl Target {
-    /// The cache that a name means.
+    /// Finds the cache with a name.
     pub fn named(name: &Path) -> Result<Target, Failure> {
         let all = Running::all()?;
         let absolute = std::path::absolute(name).context("cannot find the current directory")?;
@@ -109,7 +109,7 @@ impl Target {
         Ok(Target { running, path })
     }
 
-    /// The file or directory below a mounted directory that a path means, or the device of that name.
+    /// Finds the mounted cache that contains a path, or the cached device with that name.
     pub fn of_path(path: &Path) -> Result<Target, Failure> {
         let all = Running::all()?;
         let names: Vec<String> = all.iter().map(|running| running.name().to_owned()).collect();
@@ -118,7 +118,7 @@ impl Target {
             let running = all.into_iter().nth(index).ok_or_else(|| none(path, &names))?;
             return Ok(Target { running, path: None });
         }
-        // Links are followed first; what is not there may have a name in the cache all the same.
+        // Links are followed first; a path that no longer exists may still be in the cache.
         let real = absolute.canonicalize().unwrap_or(absolute);
         let below = |running: &Running| {
             let source = PathBuf::from(running.status.detail["source"].as_str().unwrap_or_default());
@@ -128,17 +128,17 @@ impl Target {
         };
         let mounts = all.into_iter().filter(Running::is_mount);
         let meant = mounts.filter_map(|running| below(&running).map(|(length, path)| (length, running, path)));
-        // Of mounts in one another the inner one.
+        // Of nested mounts, the innermost.
         let (_, running, path) = meant.max_by_key(|(length, ..)| *length).ok_or_else(|| none(path, &names))?;
         Ok(Target { running, path: Some(path) })
     }
 
-    /// The process that has it.
+    /// The process that has the cache.
     pub fn running(&self) -> &Running {
         &self.running
     }
 
-    /// What messages call it.
+    /// The name for messages.
     pub fn name(&self) -> String {
         match &self.path {
             Some(path) if !path.is_empty() => {
@@ -148,7 +148,7 @@ impl Target {
         }
     }
 
-    /// The parameters that name a part of it.
+    /// The request parameters for a part of it.
     pub fn place(&self, offset: u64, length: Option<u64>) -> Value {
         let mut place = json!({ "offset": offset });
         if let Some(length) = length {
@@ -173,7 +173,7 @@ fn none(name: &Path, names: &[String]) -> Failure {
     Failure::new(NOT_FOUND, message, remedy)
 }
 
-/// Text of others without what moves a terminal's cursor.
+/// Text from other programs, without control characters.
 pub fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }

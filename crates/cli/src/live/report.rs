@@ -1,6 +1,6 @@
-//! What a running cache says of itself to `top` and `advise`, as JSON.
+//! The reports of a running cache for `top` and `advise`, as JSON.
 //!
-//! Owns: the reports, and how often the costly part of them is made. Leaves to others: how they are shown (`top`,
+//! Owns: the reports, and how often their expensive part is recomputed. Leaves to others: their presentation (`top`,
 //! `advise`).
 
 use std::collections::HashMap;
@@ -12,14 +12,14 @@ use serde_json::{Map, Value, json};
 
 use super::cached::Cached;
 
-/// The least that any policy could have missed is counted again after so long.
+/// The time after which the smallest possible number of misses is recomputed.
 const WINDOW_VALID: Duration = Duration::from_secs(10);
-/// A window of fewer references is counted again each time.
+/// A window of fewer references is recomputed each time.
 const REFERENCES_KEPT_MIN: u64 = 10_000;
-/// So many streams are reported unless another number is requested.
+/// The default number of reported streams.
 const STREAMS_DEFAULT: usize = 256;
 
-/// What was counted of windows, by cache.
+/// The cached results of windows, by cache.
 #[derive(Default)]
 pub struct Reports {
     windows: Mutex<HashMap<String, (Instant, Value)>>,
@@ -31,7 +31,7 @@ pub fn figures(stats: &Stats) -> Map<String, Value> {
 }
 
 impl Reports {
-    /// What each cache does, by stream: the ones that referred most.
+    /// The activity of each cache, by stream; streams with most references first.
     pub fn top(&self, cached: &Cached, streams_max: Option<usize>) -> Value {
         let streams_max = streams_max.unwrap_or(STREAMS_DEFAULT);
         let caches = cached.all().into_iter().map(|(name, cache)| self.cache(cached, &name, &cache, streams_max));
@@ -76,7 +76,7 @@ impl Reports {
         })
     }
 
-    /// Misses in the last references, and the least that they could have been.
+    /// The misses in the last references, and the smallest possible number.
     fn window(&self, name: &str, cache: &BufferCache) -> Value {
         let mut windows = self.windows.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((since, value)) = windows.get(name)
@@ -93,7 +93,7 @@ impl Reports {
             "share_of_blocks": window.share(),
             "whole": window.is_whole(),
         });
-        // A short one costs nothing, and is soon out of date.
+        // A short window is cheap to recompute and soon out of date.
         if live.references >= REFERENCES_KEPT_MIN {
             windows.insert(name.to_owned(), (Instant::now(), value.clone()));
         }
@@ -126,7 +126,7 @@ fn row(cached: &Cached, stream: &StreamStats, resident: Option<u64>, policy: &st
     })
 }
 
-/// Where the region begins that a stream of a device is; streams of other names have none.
+/// The start of the region of a device's stream; other streams have no region.
 fn region(cached: &Cached, stream: &StreamStats) -> Option<u64> {
     match cached {
         Cached::Devices(..) => stream.stream.and_then(nectary_buffer::region_of),
@@ -152,7 +152,7 @@ fn counted(counted: Counted) -> Value {
     json!({ "references": counted.references, "misses": counted.misses, "hit_rate": counted.hit_rate() })
 }
 
-/// What other sizes and policies would change in each cache.
+/// The effect of other sizes and policies on each cache.
 pub fn advise(cached: &Cached) -> Value {
     let caches = cached.all().into_iter().map(|(name, cache)| {
         let advice = cache.window().advise();

@@ -1,7 +1,7 @@
-//! `nectary store`: stores by hand.
+//! `nectary store`: commands on stores.
 //!
 //! Owns: the commands that make, read and change a store, one small function each. Leaves to others: the store.
-//! Promises: a command that changed something has made it durable when it ends well.
+//! Promises: when a command succeeds, its changes are durable.
 
 mod put;
 

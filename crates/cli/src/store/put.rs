@@ -1,7 +1,6 @@
 //! `nectary store put`: a file or the standard input becomes an object.
 //!
-//! Owns: the streaming, which holds one piece at a time in memory. Promises: an object that was cut short is not
-//! stored.
+//! Owns: the streaming, with one piece at a time in memory. Promises: an incomplete object is not stored.
 
 use std::io::Read;
 use std::path::Path;
@@ -23,7 +22,7 @@ pub async fn run(arguments: &PutArguments) -> Result<u8, Failure> {
     let (mut input, length) = open(&arguments.file)?;
     let store = open_store(&arguments.device, &arguments.spans).await?;
     let result = put(&store, arguments, &mut input, length).await;
-    // Closing writes the unwritten objects; without it nothing would be promised.
+    // Closing writes the remaining objects; before it nothing is durable.
     store.close().await?;
     result
 }

@@ -1,20 +1,20 @@
-//! How `nectary top` looks: lines of at most so many columns.
+//! The frames of `nectary top`: lines of limited width.
 //!
-//! Owns: the lines. Each cache has four lines and a table of its streams; a proxy has one line. Where there is no
-//! sample before, numbers are those since the start.
+//! Owns: the lines. Each cache has four lines and a table of its streams; a proxy has one line. Without an earlier
+//! sample, numbers are totals since the start.
 
 use serde_json::Value;
 
 use super::{Change, Sample};
 use crate::live::printable;
 
-/// From so many columns on there is room to say why.
+/// The number of columns from which there is room for reasons.
 const COLUMNS_WIDE: usize = 110;
 /// The narrowest frame.
 const COLUMNS_MIN: usize = 60;
 /// The columns of numbers of a stream, with the blanks between them.
 const NUMBERS_COLUMNS: usize = 52;
-/// The columns of a stream's name beside the reasons.
+/// The columns of a stream's name if reasons are shown.
 const NAME_COLUMNS_WIDE: usize = 34;
 
 /// Draws a frame.
@@ -38,7 +38,7 @@ pub fn lines(now: &Sample, before: Option<&Sample>, columns: usize, streams_max:
     lines.into_iter().map(|line| cut(&line, columns)).collect()
 }
 
-/// A line of at most so many columns.
+/// Cuts a line to `columns`.
 fn cut(line: &str, columns: usize) -> String {
     if line.chars().count() <= columns {
         return line.trim_end().to_owned();
@@ -47,7 +47,7 @@ fn cut(line: &str, columns: usize) -> String {
     format!("{cut}…")
 }
 
-/// The end of a name, which tells files apart.
+/// The end of a name, because that distinguishes files.
 fn end(name: &str, columns: usize) -> String {
     let count = name.chars().count();
     if count <= columns {
@@ -64,7 +64,7 @@ fn word(value: &Value) -> String {
     printable(value.as_str().unwrap_or_default())
 }
 
-/// A number in five columns at most.
+/// A number in at most five columns.
 fn short(count: u64) -> String {
     let units = [(1_000_000_000_000, "T"), (1_000_000_000, "G"), (1_000_000, "M"), (1_000, "k")];
     let unit = units.into_iter().find(|(one, _)| count >= *one && count >= 10_000);
@@ -75,7 +75,7 @@ fn short(count: u64) -> String {
     }
 }
 
-/// Bytes in six columns at most.
+/// Bytes in at most six columns.
 fn size(bytes: u64) -> String {
     let units = [(1_u64 << 40, "T"), (1 << 30, "G"), (1 << 20, "M"), (1 << 10, "K")];
     let unit = units.into_iter().find(|(one, _)| bytes >= *one);
@@ -90,12 +90,12 @@ fn percent(part: u64, all: u64) -> String {
     if all == 0 { "-".to_owned() } else { format!("{:.1}", 100.0 * part as f64 / all as f64) }
 }
 
-/// How much a number grows in a second.
+/// The growth of a number per second.
 fn rate(grown: Option<u64>, change: Option<&Change<'_>>) -> Option<u64> {
     Some((grown? as f64 / change?.seconds).round() as u64)
 }
 
-/// What a cache is, and its sums.
+/// The properties and totals of a cache.
 fn head(cache: &Value, change: Option<&Change<'_>>) -> Vec<String> {
     let figures = &cache["figures"];
     let figure = |name: &str| number(&figures[name]);
@@ -144,7 +144,7 @@ fn head(cache: &Value, change: Option<&Change<'_>>) -> Vec<String> {
     lines
 }
 
-/// How far the misses are from the least possible.
+/// The distance of the misses from the smallest possible number.
 fn to_min(window: &Value) -> String {
     let (misses, least) = (number(&window["misses"]), number(&window["min_misses"]));
     if least == 0 {
@@ -161,7 +161,7 @@ fn to_min(window: &Value) -> String {
     )
 }
 
-/// The streams of a cache: those that refer now first.
+/// The streams of a cache; currently active ones first.
 fn streams(cache: &Value, change: Option<&Change<'_>>, columns: usize, streams_max: usize) -> Vec<String> {
     let Some(streams) = cache["streams"].as_array().filter(|streams| !streams.is_empty()) else {
         return vec!["  no stream has referred to it yet".to_owned()];
@@ -204,7 +204,7 @@ fn streams(cache: &Value, change: Option<&Change<'_>>, columns: usize, streams_m
     lines
 }
 
-/// Who a stream is.
+/// The name of a stream.
 fn name(stream: &Value) -> String {
     if let Some(process) = stream["process"].as_u64() {
         return format!("{process} {} {}", word(&stream["command"]), word(&stream["path"]));
@@ -274,7 +274,7 @@ mod tests {
                 assert!(lines.iter().all(|line| line.chars().count() <= columns.max(COLUMNS_MIN)), "{columns}\n{text}");
                 assert!(!text.contains('\u{1b}'), "a name moves the cursor");
                 let parts = ["looping", "2 lost against LRU (5 - 7)", "+20.0 % misses", "file.c", "of 1 block in 8"];
-                // The narrowest cuts the last two.
+                // The narrowest frame omits the last two.
                 for part in &parts[..if columns <= COLUMNS_MIN { 3 } else { 5 }] {
                     assert!(text.contains(part), "{columns}: no {part} in\n{text}");
                 }

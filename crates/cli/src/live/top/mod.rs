@@ -1,7 +1,7 @@
-//! `nectary top`: what the caches and proxies of this machine do, each second.
+//! `nectary top`: the activity of the caches and proxies of this machine, each second.
 //!
-//! Owns: asking them, the difference between two answers, and the loop. Leaves to others: how it looks (`frame`), the
-//! text for Prometheus (`prometheus`). A part that goes away meanwhile is left out of the next frame.
+//! Owns: the requests to them, the difference between two answers, and the loop. Leaves to others: the frames
+//! (`frame`), the text for Prometheus (`prometheus`). A part that has ended is omitted from the next frame.
 
 mod frame;
 mod prometheus;
@@ -19,25 +19,25 @@ use crate::arguments::TopArguments;
 use crate::exit::{Failure, GOOD, NOT_FOUND};
 use crate::output;
 
-/// Clears from the cursor to the end of the line, and below it; the cursor goes to the corner.
+/// Terminal sequences: cursor to the corner, clear to the end of the line, clear below.
 const HOME: &str = "\x1b[H";
 const CLEAR_LINE: &str = "\x1b[K\n";
 const CLEAR_BELOW: &str = "\x1b[J";
-/// The size of a terminal that does not say it.
+/// The width of a terminal that does not report it.
 const COLUMNS_DEFAULT: usize = 80;
-/// So many streams of a cache are shown where the output is no terminal.
+/// The number of streams shown per cache if the output is not a terminal.
 const STREAMS_DEFAULT: usize = 10;
 
-/// What was found at one moment.
+/// The answers at one time.
 pub struct Sample {
     at: Instant,
-    /// As the method `top` describes them.
+    /// As returned by the method `top`.
     pub caches: Vec<Value>,
     /// Name, requests, hits, misses and bytes sent of each proxy.
     pub proxies: Vec<Value>,
 }
 
-/// Shows it until a signal comes, or once.
+/// Shows frames until a signal comes, or one frame.
 pub fn run(arguments: &TopArguments) -> Result<u8, Failure> {
     let streams = arguments.streams.map_or(STREAMS_DEFAULT, usize::from);
     if arguments.json || arguments.prometheus {
@@ -63,7 +63,7 @@ pub fn run(arguments: &TopArguments) -> Result<u8, Failure> {
         let began = Instant::now();
         let (rows, columns) = console::Term::stdout().size();
         let (rows, columns) = (usize::from(rows).max(4), usize::from(columns));
-        // More streams than rows are of no use.
+        // More streams than rows are not visible.
         let sample = sample(arguments, arguments.streams.map_or(rows, usize::from))?;
         let lines = frame::lines(&sample, before.as_ref(), columns, rows);
         let shown: Vec<&str> = lines.iter().take(rows - 1).map(String::as_str).collect();
@@ -73,7 +73,7 @@ pub fn run(arguments: &TopArguments) -> Result<u8, Failure> {
     }
 }
 
-/// That of "not found" where there is nothing to show.
+/// The exit code: "not found" if there is nothing to show.
 fn code(sample: &Sample) -> u8 {
     if sample.caches.is_empty() && sample.proxies.is_empty() { NOT_FOUND } else { GOOD }
 }
@@ -85,7 +85,7 @@ fn sample(arguments: &TopArguments, streams: usize) -> Result<Sample, Failure> {
     };
     let mut caches = Vec::new();
     for running in &asked {
-        // One that ends just now has no more to say.
+        // A process that has just ended is omitted.
         let Ok(answer) = running.ask_for("top", json!({ "streams": streams }), PATIENCE) else { continue };
         caches.extend(answer["caches"].as_array().cloned().unwrap_or_default());
     }
@@ -124,7 +124,7 @@ impl<'a> Change<'a> {
         Some(Change { seconds: (now.at - sample.at).as_secs_f64().max(0.001), before })
     }
 
-    /// How much one number of a part grew; `None` where it was not there, or begins again.
+    /// The growth of one number of a part; `None` if the part is new or was restarted.
     fn grown(&self, now: &Value, number: impl Fn(&Value) -> Option<u64>) -> Option<u64> {
         let before = self.before.get(now["name"].as_str()?)?;
         number(now)?.checked_sub(number(before)?)

@@ -1,6 +1,6 @@
 //! `nectary top --prometheus`: the same numbers as text for Prometheus.
 //!
-//! Owns: the names of the metrics, which stay. Promises: whatever bytes a name has, the text parses.
+//! Owns: the names of the metrics, which do not change. Promises: the text is valid for any bytes in a name.
 
 use std::fmt::Write as _;
 
@@ -108,7 +108,7 @@ fn family<'a, I: Iterator<Item = (&'a Value, Vec<(&'static str, String)>)>>(
     }
 }
 
-/// The value of a label: what would end it is escaped, what no line has is left out.
+/// The value of a label, with special characters escaped and invalid ones omitted.
 fn escaped(value: &str) -> String {
     let mut text = String::new();
     for c in value.chars() {
