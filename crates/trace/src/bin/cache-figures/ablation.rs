@@ -116,6 +116,6 @@ fn write(page: &Path, table: &str) -> Result<(), String> {
     let model =
         cpu.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": ")).map_or("", |name| name.1);
     let cores = thread::available_parallelism().map_or(1, usize::from);
-    let from = format!("`cache-figures {}`, after commit {commit}, {model}, {cores} cores.", words.join(" "));
+    let from = format!("`cache-figures {}`,\nafter commit {commit}, {model}, {cores} cores.", words.join(" "));
     std::fs::write(page, format!("{before}{BEGIN}\n{from}\n\n{table}\n{END}{after}")).map_err(|error| at(&error))
 }
