@@ -253,7 +253,7 @@ impl Server {
         let mut command = self.fio(&format!("--size={EXPORT_BYTES}"));
         command.args(["--rw=write", "--bs=64k", "--iodepth=4"]);
         if is_compared {
-            command.args(["--verify=crc32c", "--do_verify=1", "--verify_fatal=1"]);
+            command.args(["--verify=crc32c", "--do_verify=1", "--verify_fatal=1", "--verify_state_save=0"]);
         }
         run_program(&mut command).map(drop)
     }
