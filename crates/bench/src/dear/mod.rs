@@ -58,7 +58,7 @@ pub const EXPERIMENTS: [(&str, &str, &str); 2] = [
     ),
 ];
 
-/// What to run.
+/// The options of a run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Options {
     /// A quick run: three policies, one execution, no mixes, no verdicts.

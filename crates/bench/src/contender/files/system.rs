@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Error, ErrorKind, sys};
 
-/// A file system, or a stand-in for one of the seeds'.
+/// A file system, or a replacement for one of the seeds'.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FileSystem {
     /// XFS with its defaults.
