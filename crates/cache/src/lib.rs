@@ -1,7 +1,7 @@
 //! Replacement policies: one implementation for the live caches and the simulator.
 //!
 //! Owns: the [`Policy`] trait, the policies (`policies/`, one file or folder each) and their parts (`structures/`).
-//! Leaves to others: the cached data (a policy knows only ids and weights), locks and I/O.
+//! Leaves to others: what is cached (an id and a weight is all a policy knows), locks and I/O.
 //!
 //! ```
 //! use nectary_cache::{Access, Policy, S3Fifo, Stream};
