@@ -53,7 +53,7 @@ const BODIES: u32 = 1021;
 /// The smallest size of a file, in bytes.
 const BYTES_MIN: u64 = 256 << 20;
 
-/// What to measure.
+/// The settings of a measurement.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LimitsOptions {
     /// The directory of the files.

@@ -124,7 +124,7 @@ mod tests {
 
     #[test]
     fn the_interval_is_the_known_one_of_order_statistics() {
-        // For ten distinct values the median's percentile interval lies between the 2nd and the 9th of them.
+        // For ten distinct values the median's percentile interval is between the 2nd and the 9th of them.
         let values: Vec<f64> = (1..=10).map(f64::from).collect();
         let found = estimate(&values);
         assert_eq!(found.value, 5.5);

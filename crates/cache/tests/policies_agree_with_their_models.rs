@@ -214,7 +214,7 @@ fn the_model_of_another_policy_is_told_apart() {
     }
 }
 
-/// Endless offers and refusals must not loop: every policy gives up at the named bound.
+/// Refusals must not cause an endless loop: every policy gives up at the named bound.
 #[test]
 fn a_cache_of_pinned_ids_is_bypassed_at_the_bound_of_refusals() {
     for name in NAMES {

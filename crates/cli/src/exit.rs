@@ -1,6 +1,6 @@
 //! Exit codes, and the mapping of failures to them.
 //!
-//! Owns: the table that `--help` and `docs/cli.md` show. Promises: the code alone tells a script whether to retry, to
+//! Owns: the table that `--help` and `docs/cli.md` show. Promises: a script can tell from the code whether to retry, to
 //! create or to alert.
 
 use std::process::ExitCode;

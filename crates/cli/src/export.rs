@@ -22,7 +22,7 @@ use crate::live::cached::Cached;
 use crate::live::methods::register;
 use crate::output;
 
-/// Exports devices until a signal comes.
+/// Exports devices until a signal arrives.
 pub async fn run(arguments: &ExportArguments) -> Result<u8, Failure> {
     let shutdown = Shutdown::new();
     let _signals = shutdown.on_signals().context("cannot listen for signals")?;

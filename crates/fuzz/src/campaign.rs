@@ -1,7 +1,7 @@
 //! Many runs of a target.
 //!
-//! Owns: the replay of a corpus, the short run of mutants that the tests make, the long run of the soak that keeps
-//! inputs which reach new code, the choice of a small corpus, and the planted bugs.
+//! Owns: the replay of a corpus, the short run of mutants in the tests, the long run of the soak, which keeps inputs
+//! that reach new code, the choice of a small corpus, and the planted bugs.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -19,24 +19,24 @@ use crate::targets::{Target, by_name};
 
 /// The seed of the mutants that the default tests run.
 pub const DEFAULT_SEED: u64 = 1;
-/// How many inputs a long run mutates at most; the rest stay in their files.
+/// The largest number of inputs that a long run mutates; the others stay in their files.
 const POOL_MAX: usize = 4096;
 
-/// An input that a target is guilty of.
+/// An input for which a target fails.
 #[derive(Debug, Clone)]
 pub struct Guilty {
     /// The input.
     pub input: Vec<u8>,
-    /// What it did.
+    /// The finding.
     pub finding: Finding,
-    /// How many runs it took.
+    /// The number of runs up to the finding.
     pub runs: u64,
 }
 
-/// How a long run went.
+/// The progress of a long run.
 #[derive(Debug, Default)]
 pub struct Progress {
-    /// Runs made.
+    /// The number of runs.
     pub runs: u64,
     /// Inputs kept because they reached new code.
     pub kept: u64,
@@ -44,9 +44,9 @@ pub struct Progress {
     pub features: usize,
 }
 
-/// Runs every committed input; how many there are.
+/// Runs every committed input. *Returns* their number.
 ///
-/// *Errors*: the first that the target is guilty of, with its file.
+/// *Errors*: the first finding, with its file.
 pub fn replay(target: &Target, guard: &Guard) -> Result<usize, (PathBuf, Finding)> {
     let folder = corpus::folder(target);
     let inputs = corpus::read(&folder).map_err(|error| (folder, Finding { what: error.to_string() }))?;
@@ -57,7 +57,7 @@ pub fn replay(target: &Target, guard: &Guard) -> Result<usize, (PathBuf, Finding
     Ok(count)
 }
 
-/// Runs `count` mutants of the committed inputs; returns what the first guilty one did.
+/// Runs `count` mutants of the committed inputs; returns the first finding.
 pub fn mutants(target: &Target, guard: &Guard, seed: u64, count: u64) -> io::Result<Option<Guilty>> {
     let pool: Vec<Vec<u8>> = corpus::read(&corpus::folder(target))?.into_iter().map(|(_, input)| input).collect();
     let mut random = Random::new(seed);
@@ -101,7 +101,7 @@ pub fn soak(
         }
     }
     while started.elapsed() < time {
-        // Half of the time one of the newest inputs is mutated, as least is known about them.
+        // Half of the mutants come from the newest inputs, because those have been mutated least.
         let newest = pool.len().saturating_sub(16);
         let recent = if random.chance(50) { &pool[newest..] } else { &pool[..] };
         let mut input = mutant(&mut random, recent, target);
@@ -131,8 +131,8 @@ pub fn soak(
     Ok((progress, None))
 }
 
-/// Chooses of all known inputs a few that together reach as much as `bytes_max` allows, cheapest first, in addition to
-/// the committed named ones; commits them.
+/// Chooses few inputs that together reach as many features as `bytes_max` allows, in addition to the committed named
+/// inputs, and writes them to the committed corpus.
 pub fn minimise(target: &Target, guard: &Guard, folder: &Path, bytes_max: usize) -> io::Result<(usize, usize)> {
     let committed = corpus::folder(target);
     let mut known = corpus::read(&committed)?;
@@ -151,7 +151,7 @@ pub fn minimise(target: &Target, guard: &Guard, folder: &Path, bytes_max: usize)
     }
     candidates.retain(|candidate| !candidate.0);
     loop {
-        // Most new features a byte; an input costs a file too.
+        // Chooses by new features per byte; each input also has the fixed cost of a file.
         let gain = |features: &[(u32, u8)], input: &[u8]| {
             let new = features.iter().filter(|feature| !covered.contains(*feature)).count();
             new * 1_000_000 / (input.len() + 64)
@@ -183,8 +183,8 @@ pub const PLANTED: [(Bug, &str); 3] = [
     (Bug::CheckpointSlotUnchecked, "store-checkpoint"),
 ];
 
-/// Plants each bug and makes the default run of its target; prints what became of it. False if one survives, or the
-/// run finds something without it.
+/// Plants each bug, makes the default run of its target, and prints the result. *Returns* `false` if a bug is not
+/// found, or if a run without a bug finds something.
 pub fn planted(guard: &Guard) -> io::Result<bool> {
     let mut good = Bug::DECODERS.iter().all(|bug| PLANTED.iter().any(|planted| planted.0 == *bug));
     for (bug, name) in PLANTED {

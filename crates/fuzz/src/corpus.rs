@@ -1,7 +1,7 @@
 //! Committed inputs: `corpus/TARGET/`, one file each.
 //!
-//! Owns: reading and writing folders of inputs. A file's name is the checksum of its content, or tells what it once
-//! broke.
+//! Owns: reading and writing folders of inputs. A file's name is the checksum of its content, or a name for what it
+//! once broke.
 
 use std::fs;
 use std::io;
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use crate::targets::Target;
 
-/// No folder is read further. A corpus is small, or the tests are slow.
+/// The largest number of files read from a folder. A corpus must be small, otherwise the tests are slow.
 const FILES_MAX: usize = 100_000;
 
 /// The folder of a target's committed inputs.
@@ -17,7 +17,7 @@ pub fn folder(target: &Target) -> PathBuf {
     [env!("CARGO_MANIFEST_DIR"), "corpus", target.name].iter().collect()
 }
 
-/// The inputs of a folder in the order of their names; none if there is no folder.
+/// The inputs of a folder in the order of their names; empty if there is no folder.
 pub fn read(folder: &Path) -> io::Result<Vec<(PathBuf, Vec<u8>)>> {
     if !folder.exists() {
         return Ok(Vec::new());
@@ -35,7 +35,7 @@ pub fn name(input: &[u8]) -> String {
     format!("{low:08x}{:08x}", crc32c::crc32c_append(!low, input))
 }
 
-/// Puts an input into a folder, which is made if there is none.
+/// Writes an input into a folder; creates the folder if necessary.
 pub fn write(folder: &Path, input: &[u8]) -> io::Result<PathBuf> {
     fs::create_dir_all(folder)?;
     let path = folder.join(name(input));

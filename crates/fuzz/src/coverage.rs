@@ -1,10 +1,9 @@
-//! Which code a run reached: the counters that `-C instrument-coverage` puts into Nectary's crates.
+//! The code that a run reached: the counters that `-C instrument-coverage` adds to Nectary's crates.
 //!
-//! Owns: reading and clearing the counters, and the union of all reached ones. Built without them (every default
-//! build), it knows nothing, and every run looks alike. A counter and the size of its count, in powers of two, are one
-//! feature.
+//! Owns: reading and clearing the counters, and the union of all reached features. A default build has no counters, so
+//! no features are found. A feature is a counter together with the size of its count, in powers of two.
 
-/// What was ever reached.
+/// All features reached so far.
 #[derive(Debug, Default)]
 pub struct Reached {
     /// For each counter, a bit for each size of count.
@@ -13,7 +12,7 @@ pub struct Reached {
 }
 
 impl Reached {
-    /// Nothing yet.
+    /// No features.
     pub fn new() -> Reached {
         Reached::default()
     }
@@ -23,7 +22,7 @@ impl Reached {
         self.features
     }
 
-    /// Takes in the counts since the counters were cleared, and clears them; returns how much of it is new.
+    /// Adds the counts since the counters were cleared, and clears them; returns the number of new features.
     pub fn take(&mut self) -> usize {
         let mut new = 0;
         counted(|index, count| {
@@ -41,7 +40,7 @@ impl Reached {
     }
 }
 
-/// The features in the counts since the counters were cleared; clears them.
+/// The features since the counters were cleared; clears the counters.
 pub fn features() -> Vec<(u32, u8)> {
     let mut features = Vec::new();
     counted(|index, count| features.push((index as u32, size_of_count(count))));
@@ -64,7 +63,7 @@ fn size_of_count(count: u64) -> u8 {
     }
 }
 
-/// Whether this build counts.
+/// Whether this build has counters.
 pub const IS_COUNTED: bool = cfg!(nectary_coverage);
 
 #[cfg(nectary_coverage)]
@@ -74,11 +73,11 @@ fn counted(mut visit: impl FnMut(usize, u64)) {
         safe fn __llvm_profile_end_counters() -> *mut u64;
     }
     let (begin, end) = (__llvm_profile_begin_counters(), __llvm_profile_end_counters());
-    // SAFETY: the linker puts all counters between the two, aligned for them; a target has ended its threads when it
-    // returns, so no other thread counts.
+    // SAFETY: the linker puts all counters between these two addresses, with their alignment; a target has ended its
+    // threads when it returns, so no other thread counts.
     let counters = unsafe { std::slice::from_raw_parts_mut(begin, end.offset_from(begin).max(0) as usize) };
     for (chunk, counters) in counters.chunks_mut(CHUNK).enumerate() {
-        // Most code is not reached by most runs.
+        // Most runs do not reach most of the code.
         if counters.iter().fold(0, |any, count| any | *count) == 0 {
             continue;
         }
@@ -88,7 +87,7 @@ fn counted(mut visit: impl FnMut(usize, u64)) {
     }
 }
 
-/// How many counters are passed over at once.
+/// How many counters are skipped at once.
 #[cfg(nectary_coverage)]
 const CHUNK: usize = 32;
 

@@ -1,7 +1,7 @@
 //! One run of a target: the conditions under which an input counts as a finding.
 //!
-//! Owns: catching panics of any thread, the bounds on memory and time, and the file that holds the input while it runs,
-//! so that it is not lost if the whole process ends.
+//! Owns: catching panics of any thread, the bounds on memory and time, and the file that holds the input during a run,
+//! so that the input is not lost if the process dies.
 
 use std::fs::File;
 use std::io;
@@ -15,19 +15,19 @@ use std::time::{Duration, Instant};
 use crate::memory;
 use crate::targets::Target;
 
-/// A run that takes longer is a finding; far more than any takes, for machines are shared.
+/// A longer run is a finding. The limit is far above normal times, because machines may be busy.
 const RUN_TIME_MAX: Duration = Duration::from_secs(10);
 
-/// The place where panics of all threads are noted.
+/// The panics of all threads.
 static PANICS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 static HOOK: Once = Once::new();
-/// Whether a target runs; other panics are none of its.
+/// Whether a target runs; panics at other times are not findings.
 static IS_RUNNING: AtomicBool = AtomicBool::new(false);
 
-/// What an input did.
+/// The result of a guilty input.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// Panics, or the bound that was passed.
+    /// The panics, or the exceeded bound.
     pub what: String,
 }
 
@@ -67,7 +67,7 @@ impl Guard {
     /// *Errors*: the finding of the input.
     pub fn run(&self, target: &Target, input: &[u8]) -> Result<(), Finding> {
         if let Some((file, _)) = &self.running {
-            // Where the disk is full an input may be lost; the run is made all the same.
+            // If the disk is full, the input may be lost; the run continues.
             let _ = file.set_len(0).and_then(|()| file.write_all_at(input, 0));
         }
         PANICS.lock().unwrap_or_else(PoisonError::into_inner).clear();

@@ -1,18 +1,18 @@
 //! For tests: a fuzz target for each on-disk structure and for each decoder of input from outside.
 //!
 //! Owns: the [`registry`](targets::TARGETS) of targets, their committed inputs (`corpus/`), the mutator, the guard
-//! around a run, and the soak. Promises: a run is made again by its seed or its input; an input is found guilty for a
-//! panic in any thread, a broken property, more memory than the target's bound, or taking too long. Leaves to others:
-//! the decoders.
+//! around a run, and the soak. Promises: a run can be reproduced from its seed or its input; a finding is a panic in
+//! any thread, a broken property, more memory than the target's bound, or too much time. Leaves to others: the
+//! decoders.
 //!
 //! | file | what is in it |
 //! |---|---|
-//! | `targets` | the registry; what is decoded and which properties are checked, a file a crate |
-//! | `units`, `pieces` | checksums put right in mutated images; an image as a few pieces |
+//! | `targets` | the registry; the decoders and the checked properties, one file per crate |
+//! | `units`, `pieces` | corrected checksums in mutated images; an image as a few pieces |
 //! | `mutate` | the seeded mutator |
 //! | `corpus` | committed inputs: read, written, chosen |
 //! | `guard`, `memory` | one run: panics, memory, time |
-//! | `coverage` | which code a run reached, in the soak's build |
+//! | `coverage` | the code that a run reached, in the soak's build |
 //! | `campaign` | many runs: the short ones of the tests, the long ones of the soak, the planted bugs |
 
 pub mod campaign;

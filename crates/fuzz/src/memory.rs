@@ -1,12 +1,12 @@
-//! How much memory a run takes: an allocator that counts.
+//! The memory of a run: an allocator that counts.
 //!
-//! Owns: the count of live bytes and its peak, and a bound beyond which an allocation fails, so that a decoder that
-//! believes a length ends the process with a message and does not end the machine.
+//! Owns: the count of live bytes and its peak, and a bound on single allocations: a decoder that trusts a wrong length
+//! then ends the process with a message instead of exhausting the machine.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// No single allocation gets more. *Units*: bytes.
+/// The largest single allocation. *Units*: bytes.
 const ALLOCATION_BYTES_MAX: usize = 1 << 30;
 
 static LIVE: AtomicUsize = AtomicUsize::new(0);
@@ -61,14 +61,14 @@ fn count(bytes: usize) {
     PEAK.fetch_max(live, Ordering::Relaxed);
 }
 
-/// Forgets the peak; returns the live bytes now. *Units*: bytes.
+/// Resets the peak; returns the live bytes now. *Units*: bytes.
 pub fn begin() -> usize {
     let live = LIVE.load(Ordering::Relaxed);
     PEAK.store(live, Ordering::Relaxed);
     live
 }
 
-/// The peak since [`begin`], above the live memory then. *Units*: bytes.
+/// The peak since [`begin`], in excess of the live memory at that time. *Units*: bytes.
 pub fn peak_since(begun: usize) -> usize {
     PEAK.load(Ordering::Relaxed).saturating_sub(begun)
 }

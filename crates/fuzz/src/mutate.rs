@@ -4,7 +4,7 @@
 
 use nectary_sim::random::Random;
 
-/// Numbers at which bounds often are.
+/// Numbers that are often bounds.
 const EDGES: [u64; 14] = [
     0,
     1,
@@ -21,12 +21,12 @@ const EDGES: [u64; 14] = [
     i64::MAX as u64,
     u64::MAX,
 ];
-/// How many changes are made to one input at most.
+/// The largest number of changes to one input.
 const CHANGES_MAX: u64 = 5;
-/// How many bytes one change moves or fills at most.
+/// The largest number of bytes that one change moves or fills.
 const RUN_BYTES_MAX: u64 = 64;
 
-/// Makes a mutant of `input` of at most `bytes_max`; `other` is another input, `words` are what the format is made of.
+/// Makes a mutant of `input` of at most `bytes_max`; `other` is another input, `words` are the parts of the format.
 pub fn mutate(random: &mut Random, input: &[u8], other: &[u8], words: &[&[u8]], bytes_max: usize) -> Vec<u8> {
     let mut bytes = input.to_vec();
     for _ in 0..=random.below(CHANGES_MAX) {
@@ -48,7 +48,7 @@ fn change(random: &mut Random, bytes: &mut Vec<u8>, other: &[u8], words: &[&[u8]
         1 => bytes[at] = random.bits() as u8,
         2 => bytes[at] = bytes[at].wrapping_add(random.below(35) as u8).wrapping_sub(17),
         3 | 4 => {
-            // A number of 1, 2, 4 or 8 bytes, at a bound or beside it.
+            // A number of 1, 2, 4 or 8 bytes, equal or next to a bound.
             let width = 1 << random.below(4);
             let edge = EDGES[random.below(EDGES.len() as u64) as usize];
             let number = edge.wrapping_add(random.below(3)).wrapping_sub(1).to_le_bytes();

@@ -1,12 +1,12 @@
-//! Images as inputs: a few pieces on a ground of zeroes or of a good image.
+//! Images as inputs: a few pieces over a background of zeroes or of a valid image.
 //!
-//! Owns: the notation. An image of half a mebibyte would be a useless input: nearly every change would miss every
-//! field. An input is a row of pieces; each is its place in units of 64 bytes (2 bytes), its length (2 bytes,
-//! little-endian as the place), and its bytes. The part that does not fit the image is cut off.
+//! Owns: the notation. A whole image of half a mebibyte would be a useless input, because nearly every mutation would
+//! miss every field. An input is a sequence of pieces; each consists of its position in units of 64 bytes (2 bytes),
+//! its length (2 bytes, both little-endian), and its bytes. A part beyond the end of the image is cut off.
 
 /// The unit of positions. *Units*: bytes.
 const UNIT_BYTES: usize = 64;
-/// Zeroes shorter than this do not end a piece.
+/// A shorter run of zeroes does not end a piece.
 const GAP_BYTES: usize = 16;
 /// The longest piece.
 const PIECE_BYTES_MAX: usize = u16::MAX as usize;
@@ -25,7 +25,7 @@ pub fn place(mut input: &[u8], image: &mut [u8]) {
     }
 }
 
-/// The pieces that make `image` of zeroes.
+/// The pieces that turn zeroes into `image`.
 pub fn take(image: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     let mut at = 0;
@@ -47,7 +47,7 @@ pub fn take(image: &[u8]) -> Vec<u8> {
         out.extend((end as u16).to_le_bytes());
         out.extend_from_slice(&room[..end]);
         at += end.next_multiple_of(UNIT_BYTES).max(UNIT_BYTES);
-        // Bytes in the same last unit are a separate piece, from that unit's start.
+        // Further bytes in the last unit become a separate piece, from the start of that unit.
         let last = end.next_multiple_of(UNIT_BYTES).min(room.len());
         if room[end..last].iter().any(|&byte| byte != 0) {
             let start = end / UNIT_BYTES * UNIT_BYTES;

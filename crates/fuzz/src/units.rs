@@ -1,14 +1,15 @@
-//! Checksums put right, so that mutants pass them: a forged checksum must not break a decoder either.
+//! Corrects the checksums of mutants, so that mutants pass the checks of checksums: a forged checksum must not break a
+//! decoder either.
 //!
-//! Owns: the places of checksums, as `docs/formats/store.md`, `record.md` and `trace.md` give them. Half of the inputs
-//! are decoded as they are, half with their checksums put right.
+//! Owns: the positions of checksums, as defined in `docs/formats/store.md`, `record.md` and `trace.md`. Half of the
+//! inputs are decoded unchanged, half with corrected checksums.
 
-/// The unit at which units of a store begin. *Units*: bytes.
+/// Units of a store begin at multiples of this. *Units*: bytes.
 const UNIT_BYTES: usize = 64;
 const MAGICS: [&[u8; 4]; 7] = [b"NSUP", b"NSTA", b"NPRG", b"NCKH", b"NCKC", b"NAPP", b"NREC"];
 
-/// Puts right every unit of a store's image that has a known magic: version, span, identity, address, checksums.
-/// `start` is the position of the image on its span.
+/// Corrects every unit of a store's image that has a known magic: version, span, identity, address, checksums. `start`
+/// is the position of the image on its span.
 pub fn seal_store(image: &mut [u8], start: u64, identity: u128) {
     for at in (0..image.len()).step_by(UNIT_BYTES) {
         let unit = &mut image[at..];
@@ -34,7 +35,7 @@ pub fn seal_store(image: &mut [u8], start: u64, identity: u128) {
     }
 }
 
-/// Puts right a recording of a device: the head, and each event as far as they follow one another.
+/// Corrects a recording of a device: the head, and each event as long as events follow each other.
 pub fn seal_recording(bytes: &mut [u8]) {
     seal_head(bytes, 64);
     let Some(identity) = bytes.get(16..24).map(<[u8]>::to_vec) else { return };
@@ -54,7 +55,7 @@ pub fn seal_recording(bytes: &mut [u8]) {
     }
 }
 
-/// Puts right a file of block references: the head, and each chunk as far as they follow one another.
+/// Corrects a file of block references: the head, and each chunk as long as chunks follow each other.
 pub fn seal_trace(bytes: &mut [u8]) {
     seal_head(bytes, 64);
     let Some(identity) = bytes.get(16..24).map(<[u8]>::to_vec) else { return };
@@ -74,7 +75,7 @@ pub fn seal_trace(bytes: &mut [u8]) {
     }
 }
 
-/// A head whose last four bytes are the checksum of those before.
+/// Corrects a head whose last four bytes are the checksum of the bytes before.
 fn seal_head(bytes: &mut [u8], length: usize) {
     if let Some(head) = bytes.get_mut(..length) {
         let sum = crc32c::crc32c(&head[..length - 4]);

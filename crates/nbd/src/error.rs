@@ -1,4 +1,4 @@
-//! What can go wrong between a client and a server before blocks are read and written.
+//! The errors between a client and a server before blocks are read and written.
 //!
 //! Owns: the one error type of the crate. Failed requests return the error of the device (`nectary_block::Error`).
 //! Kinds differ because their remedies differ.

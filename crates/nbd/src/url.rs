@@ -49,7 +49,7 @@ pub struct Url {
     pub export: String,
     /// The name in the server's certificate, if it is not the host's.
     pub tls_hostname: Option<String>,
-    /// A directory with `ca-cert.pem` and, for servers that want one, `client-cert.pem` and `client-key.pem`.
+    /// A directory with `ca-cert.pem` and, for servers that require one, `client-cert.pem` and `client-key.pem`.
     pub tls_certificates: Option<PathBuf>,
     /// The largest number of connections.
     pub connections: Option<u32>,

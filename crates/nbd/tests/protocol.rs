@@ -194,7 +194,7 @@ async fn zeroes_that_must_be_fast_are_refused_with_nothing_changed_where_they_ar
     }
 }
 
-/// A device that may take as long for zeroes as for data.
+/// A device that may write zeroes as slowly as data.
 struct Slow(SharedDevice);
 
 impl Filter for Slow {

@@ -1,13 +1,13 @@
-//! One file an object, as Squid keeps them, with the behaviour of wg-Squid.
+//! One file per object, as in Squid, with the behaviour of wg-Squid.
 //!
 //! Owns: the directories (16 of 256 each), file numbers, the proxy's own memory cache and both replacement orders.
-//! Behaviour: an object in the proxy's memory is a hit without the file system; else its file is opened, read whole and
-//! closed, and the object is in memory from then on; a miss writes a new file; the least recently used objects are
-//! deleted when the files fill the disk's share. Nothing is synced, as in Squid. With several disks each is a separate
-//! cache root. If the disk's clock is virtual, `syncfs` writes after 30 s on the disk's clock the pages that the
-//! kernel's flusher would have written after 30 s of real time. The kernel's bound on dirty pages is a share of the
-//! machine's memory and not of a group's: so `syncfs` is also called when this many percent of the buffer cache's share
-//! were written to; the best number for a file system is found out before it contends.
+//! Behaviour: an object in the proxy's memory is a hit without using the file system; otherwise its file is opened,
+//! read whole and closed, and the object is kept in memory. A miss writes a new file. The least recently used objects
+//! are deleted when the files fill the disk's share. Nothing is synced, as in Squid. With several disks, each is a
+//! separate cache root. If the disk's clock is virtual, `syncfs` is called after 30 s on that clock, because the
+//! kernel's flusher writes dirty pages after 30 s of real time. The kernel's bound on dirty pages is a share of the
+//! machine's memory, not of a group's. So `syncfs` is also called when `dirty_percent` of the buffer cache are dirty;
+//! the best number for a file system is determined before the comparison.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -31,18 +31,18 @@ pub use system::FileSystem;
 /// Squid's usual numbers of directories.
 const FIRST_LEVEL: u64 = 16;
 const SECOND_LEVEL: u64 = 256;
-/// The least size of a file, and its unit, in bytes.
+/// The smallest size of a file, and its unit, in bytes.
 const BLOCK_BYTES: u64 = 4096;
-/// The share of the disk that files fill: where Squid begins to delete in earnest (`cache_swap_high`).
+/// The share of the disk that files fill: above it Squid deletes aggressively (`cache_swap_high`).
 const FULL_SHARE: f64 = 0.95;
-/// How long the kernel lets dirty pages wait (`dirty_expire_centisecs`).
+/// How long the kernel leaves pages dirty (`dirty_expire_centisecs`).
 const DIRTY_MAX: Duration = Duration::from_secs(30);
-/// The share of the buffer cache that may be dirty, in percent, if nothing else is said (`dirty_ratio`).
+/// The default share of the buffer cache that may be dirty, in percent (`dirty_ratio`).
 pub const DIRTY_PERCENT: u64 = 20;
-/// How often a put on a full file system deletes the least recently used and tries again.
+/// How often a put on a full file system deletes the least recently used files and retries.
 const FULL_ATTEMPTS_MAX: usize = 20;
 
-/// How a contender of this kind is made.
+/// The settings of such a contender.
 #[derive(Debug, Clone)]
 pub struct FilesOptions {
     /// The file system.
@@ -51,9 +51,9 @@ pub struct FilesOptions {
     pub proxy_bytes: u64,
     /// Memory that is left to the kernel's buffer cache, in bytes.
     pub buffer_bytes: u64,
-    /// How much of that may be dirty before it is written, in percent.
+    /// The share of that memory that may be dirty before it is written, in percent.
     pub dirty_percent: u64,
-    /// Where.
+    /// Its devices and directories.
     pub place: Place,
 }
 
@@ -64,7 +64,7 @@ impl FilesOptions {
     }
 }
 
-/// Makes the file systems and Squid's directories, and leaves them unmounted: caches are cold.
+/// Makes the file systems and Squid's directories, and unmounts them, so that caches are cold.
 pub(super) fn prepare(options: &FilesOptions) -> Result<(), Error> {
     for (index, device) in options.place.devices.iter().enumerate() {
         let root = options.root(index);
@@ -101,7 +101,7 @@ struct Entry {
 
 struct State {
     index: HashMap<u32, Entry>,
-    /// The order on each disk, by blocks.
+    /// For each disk, its objects in LRU order, weighted by blocks.
     disks: Vec<Lru>,
     memory: HashMap<u32, Bytes>,
     memory_order: Lru,
@@ -160,7 +160,7 @@ impl Files {
         Ok(())
     }
 
-    /// Deletes a hundredth of a disk's files: it is full sooner than expected.
+    /// Deletes a hundredth of a disk's files, because the disk is full earlier than expected.
     fn make_room(&self, root: usize) -> Result<(), Error> {
         let mut victims = Vec::new();
         {
@@ -225,7 +225,7 @@ impl Storage for Files {
                 }
                 Ok(Some(Found { pieces: vec![body], in_memory: false }))
             }
-            // Another thread has deleted it in the meantime.
+            // Another thread has deleted the file.
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(Error::failed(path.display(), error)),
         }
@@ -325,7 +325,7 @@ fn blocks(request: &Request) -> u64 {
 }
 
 fn read(path: &Path, bytes: u32) -> io::Result<Vec<u8>> {
-    // One byte more than there should be, so that the end is seen by the same call.
+    // Room for one byte more than expected, so that the same call sees the end.
     let mut body = Vec::with_capacity(bytes as usize + 1);
     File::open(path)?.read_to_end(&mut body)?;
     Ok(body)

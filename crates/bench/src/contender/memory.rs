@@ -10,7 +10,7 @@ use super::{Found, Storage};
 use crate::Error;
 use crate::workload::Request;
 
-/// Keeps every object in memory.
+/// Stores every object in memory.
 pub struct Memory {
     objects: Mutex<HashMap<u32, Bytes>>,
     wrong: Option<u32>,

@@ -1,4 +1,4 @@
-//! Contenders behind one small trait: anything that keeps objects.
+//! Contenders behind one small trait: anything that stores objects.
 //!
 //! Owns: the trait, the kinds of contenders, and their names. A contender gets, puts and deletes whole objects; the
 //! worker verifies the bytes, never the contender.
@@ -31,7 +31,7 @@ pub struct Found {
     pub in_memory: bool,
 }
 
-/// Keeps objects in memory and on disk.
+/// Stores objects in memory and on disk.
 ///
 /// Each call gets the whole request. A contender may use its client ([`Request::client`]) and, from its hint, the page
 /// of the object ([`Request::page_key`]).
@@ -136,16 +136,16 @@ pub enum Prepared {
         memory_bytes: u64,
         /// How it is used.
         settings: Settings,
-        /// Where it is.
+        /// Its devices and directories.
         place: Place,
     },
     /// File systems were made.
     Files(FilesOptions),
     /// A kind that only another program implements; nothing was made.
     Foreign {
-        /// What it is.
+        /// Its kind and settings.
         kind: Kind,
-        /// Where it is.
+        /// Its devices and directories.
         place: Place,
     },
     /// Nothing was made.

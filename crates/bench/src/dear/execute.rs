@@ -77,7 +77,7 @@ impl Execution {
     }
 }
 
-/// Where executions happen.
+/// The environment of executions.
 pub struct Place<'a> {
     /// The run's folder, which the guardian removes.
     pub folder: PathBuf,

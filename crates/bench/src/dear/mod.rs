@@ -45,7 +45,7 @@ pub const BLOCKS: u64 = 768;
 const EXECUTIONS: usize = 3;
 /// The default speed-up of the disk under mixes.
 const SPEED: f64 = 20.0;
-/// The highest speed-up of real time: above it, the layers above the disk cost more than the disk.
+/// The highest speed-up of real time: beyond it, the layers above the disk cost more than the disk.
 const SPEED_MAX: f64 = 100.0;
 
 /// The experiments, each with its subject and its approximate duration.
@@ -58,7 +58,7 @@ pub const EXPERIMENTS: [(&str, &str, &str); 2] = [
     ),
 ];
 
-/// What to run.
+/// The options of a run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Options {
     /// A quick run: three policies, one execution, no mixes, no verdicts.

@@ -29,7 +29,7 @@ const MEMORY_BYTES: (u64, u64) = (1 << 20, 1 << 34);
 pub struct Setup {
     /// The directory below.
     pub source: PathBuf,
-    /// The directory through which it is shown.
+    /// The directory at which it is mounted.
     pub directory: PathBuf,
     /// The policy.
     pub policy: String,

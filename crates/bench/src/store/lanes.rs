@@ -9,7 +9,7 @@ use crate::contender::{DIRTY_PERCENT, FileSystem, FoyerEngine, FoyerSettings, Fo
 pub(super) const MEMORY_MB: u64 = 256;
 /// How the seeds' memory is divided between the proxy's cache and the buffer cache, in MB.
 const SPLITS_MB: [(u64, u64); 2] = [(50, 206), (128, 128)];
-/// The smallest disk, where more file systems contend, in GB.
+/// The smallest disk, for which more file systems are compared, in GB.
 const SMALLEST_GB: u64 = 4;
 /// The largest disk that the paper's EFS supports, in GB.
 const EFS_GB_MAX: u64 = 8;
@@ -21,7 +21,7 @@ pub struct Lane {
     pub name: String,
     /// The contender of the papers' table that it replaces.
     pub seed_name: &'static str,
-    /// What it is.
+    /// Its kind and settings.
     pub kind: Kind,
     /// How many disks it has.
     pub disks: usize,

@@ -88,7 +88,7 @@ pub const SCALE: f64 = 1.0 / 32.0;
 /// The default share of the trace: the whole trace, as in the seeds.
 pub const TRACE_SHARE: f64 = 1.0;
 
-/// What to run.
+/// The options of a run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Options {
     /// The seeds' conditions.

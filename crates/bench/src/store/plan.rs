@@ -26,7 +26,7 @@ pub(super) const PAIRS: usize = 10;
 const PAIRS_QUICK: usize = 4;
 /// Requests of a quick run.
 const REQUESTS_QUICK: u64 = 12_000;
-/// The highest speed-up of real time: above it, the layers above the disk cost more than the disk.
+/// The highest speed-up of real time: beyond it, the layers above the disk cost more than the disk.
 const SPEED_MAX: f64 = 100.0;
 /// The seeds' disk.
 const MODEL: &str = "hdd-1999";

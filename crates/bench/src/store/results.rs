@@ -28,7 +28,7 @@ pub struct LaneResult {
     pub pieces: Vec<Piece>,
     /// Their sum.
     pub total: Piece,
-    /// What each of its disks did during the run.
+    /// The counters of each of its disks during the run.
     pub counts: Vec<DiskCounts>,
     /// The disk's milliseconds per millisecond of the kernel's clock.
     pub speed: f64,

@@ -51,7 +51,7 @@ pub struct Progress {
     pub done: u64,
     /// The number of all steps; they take about equally long.
     pub of: u64,
-    /// What runs now.
+    /// The current step.
     pub what: String,
 }
 

@@ -102,7 +102,7 @@ impl Player {
         Player { clock, timeline, keeper: keeper.map(Arc::new), charged }
     }
 
-    /// Replays requests; those of one client stay on one thread.
+    /// Replays requests; all requests of a client are on the same thread.
     ///
     /// *Errors*: [`ErrorKind::Void`] at the first wrong body.
     pub fn replay(&mut self, storage: &dyn Storage, requests: &[Request]) -> Result<Piece, Error> {

@@ -21,7 +21,7 @@ use serde::Serialize;
 
 use super::Request;
 
-/// What a workload demands.
+/// The demand of a workload.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct Demand {
     /// Requests.

@@ -25,8 +25,9 @@
 //! # Invariants
 //! 1. An id is in at most one of the four queues; resident means T1 or T2.
 //! 2. T1 + T2 weigh at most the capacity after each call, except after refusals in `set_capacity`.
-//! 3. After a miss T1 + B1 weigh at most the capacity, and all four at most twice, unless residents alone weigh more.
-//! 4. The target lies between 0 and the capacity.
+//! 3. After a miss T1 + B1 weigh at most the capacity, and all four at most twice the capacity, unless the residents
+//!    weigh more.
+//! 4. The target is between 0 and the capacity.
 //!
 //! # Cost
 //! O(1) per reference plus O(1) per victim. 43 to 53 bytes per resident id or ghost; about as many ghosts as resident

@@ -7,7 +7,7 @@
 //! hand. It misses about as often as LRU on most traces, and shares LRU's weakness for scans and loops.
 //!
 //! # Invariants
-//! 1. The queue holds exactly the resident ids; the hand stands at its oldest.
+//! 1. The queue holds exactly the resident ids; the hand is at its oldest.
 //! 2. `hits` is 1 if the id was referenced since it was inserted or passed by the hand, else 0.
 //!
 //! # Cost

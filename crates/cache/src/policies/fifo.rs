@@ -1,4 +1,4 @@
-//! FIFO: the oldest id leaves first.
+//! FIFO: evicts the oldest id.
 //!
 //! One queue ordered by insertion; a hit changes nothing. So hits need no lock and no write, and data stored in
 //! insertion order (a log, a ring of segments) can be truncated at the oldest end. But a popular id is evicted as early
@@ -10,7 +10,7 @@
 //! 2. An id is newer than every id that was inserted before it; a refused victim counts as inserted again.
 //!
 //! # Cost
-//! A hit: one look-up. A miss: O(1) and O(1) for each victim. 30 to 59 bytes per resident id.
+//! A hit: one look-up. A miss: O(1), plus O(1) per victim. 30 to 59 bytes per resident id.
 //!
 //! # Source
 //! L. A. Belady, "A study of replacement algorithms for a virtual-storage computer", IBM Systems Journal 5(2), 1966.

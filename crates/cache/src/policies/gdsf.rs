@@ -24,7 +24,7 @@
 //!
 //! # Cost
 //! O(log n) per reference and per victim; 67 to 77 bytes per resident id. Worth is a 64-bit number in units of 2^-28
-//! references per unit of weight. With unit weights it overflows only after 2^36 times the capacity in victims; then
+//! references per unit of weight. With unit weights it saturates only after 2^36 times the capacity in victims; then
 //! all worths are equal, and the order is the order of the last references.
 //!
 //! # Source

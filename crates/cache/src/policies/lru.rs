@@ -1,4 +1,4 @@
-//! LRU: the least recently used id leaves first.
+//! LRU: evicts the least recently used id.
 //!
 //! One queue ordered by the last reference. A hit moves its id to the newest end; a victim is taken from the oldest
 //! end. It adapts immediately and needs little bookkeeping, but a single scan over more ids than fit replaces

@@ -1,4 +1,4 @@
-//! S3-FIFO: three first-in-first-out queues; ids referenced once leave soon, ids referenced again stay.
+//! S3-FIFO: three first-in-first-out queues; ids referenced once are evicted soon, ids referenced again stay.
 //!
 //! # Idea
 //! In web and block traces most inserted ids are not referenced again before their eviction. LRU moves each of them

@@ -1,8 +1,8 @@
 //! Records found by hash with one access to memory: open addressing, with the records themselves in the table.
 //!
-//! Owns: the places of records. Promises: a record is at the first free place after that of its hash, so mostly in the
-//! same cache line or the next; nothing is allocated once the table has grown, nor before the first record. Leaves to
-//! others: the contents of a record.
+//! Owns: the places of records. Promises: a record is at the first place that was free, beginning at the place of its
+//! hash, so mostly in the same cache line or the next; nothing is allocated once the table has grown, nor before the
+//! first record. Leaves to others: the contents of a record.
 //!
 //! A table of indexes would touch one cache line in the table and one for the record, and the number of lines
 //! determines the cost of an access. In exchange records move when others are inserted or removed, so a caller must

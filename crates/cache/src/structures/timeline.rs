@@ -11,8 +11,8 @@
 //! cleared, and the bits of a million ids fit in the processor's cache. The ids themselves are written and read
 //! sequentially, which is fast. The price is gaps in the ring. They are skipped at the ends, 64 at once, and closed
 //! when the ring is full: then every id gets a new position, which costs its owner a look-up. Gaps are closed only if
-//! less than a quarter of the ids count; otherwise the ring is doubled. So each insertion causes at most a third of
-//! such a look-up.
+//! less than a quarter of the positions count; otherwise the ring is doubled. So each insertion causes at most a third
+//! of such a look-up.
 //!
 //! Cost: 8 bytes and a bit per position, and 8 more bytes once a weight is not 1. A ring has at most 8 positions per id
 //! of the largest number of ids it ever had, and fewer if few ids are removed from the middle.

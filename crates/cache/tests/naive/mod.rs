@@ -170,7 +170,8 @@ impl NaiveDetector {
         NaiveReport { number: self.number, verdict, known, unknown, foreign, by_backward, by_frequency, loop_length }
     }
 
-    /// Sorts by attribute, gives equal attributes their common average, cuts and averages.
+    /// Sorts samples by attribute, averages samples with equal attributes, cuts the list into sublists, and averages
+    /// each sublist.
     fn averages(&self, mut samples: Vec<(u64, usize)>) -> Vec<f64> {
         let sublists = self.parameters.sublists;
         if samples.len() < sublists {

@@ -1,16 +1,16 @@
-//! `fuzz`: the targets by hand and in the soak.
+//! `fuzz`: runs the targets, by hand and in the soak.
 //!
 //! | arguments | what it does |
 //! |---|---|
-//! | `list` | names the targets |
+//! | `list` | lists the targets |
 //! | `replay TARGET FILE…` | runs inputs |
 //! | `mutants TARGET SEED COUNT` | runs mutants of the committed inputs |
-//! | `soak --target TARGET --seed N --seconds N [--folder DIR]` | a long run; exits with 1 at a finding |
+//! | `soak --target TARGET --seed N --seconds N [--folder DIR]` | a long run; exits with 1 if it finds something |
 //! | `planted` | shows that planted bugs are found; exits with 1 if one survives |
-//! | `seeds` | puts good inputs into the corpus, made by what writes each format |
-//! | `minimise TARGET [FOLDER] [BYTES]` | chooses a small corpus, with a build that counts |
+//! | `seeds` | adds valid inputs to the corpus, made by the writer of each format |
+//! | `minimise TARGET [FOLDER] [BYTES]` | chooses a small corpus; needs a build with coverage |
 //!
-//! Findings are written to `target/fuzz/findings/`, inputs that reached new code to `target/fuzz/corpus/TARGET/`.
+//! Findings are written to `target/fuzz/findings/`, and inputs that reach new code to `target/fuzz/corpus/TARGET/`.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
@@ -24,7 +24,7 @@ use nectary_sim::arguments::Arguments;
 
 type Failure = Box<dyn std::error::Error>;
 
-/// How much longer than its time a soaking child may take before it counts as hanging.
+/// By how much a soaking child may exceed its time before it counts as hanging.
 const GRACE: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(100);
 /// The default size of a target's committed corpus. *Units*: bytes.
@@ -87,14 +87,14 @@ fn mutants(name: &str, seed: &str, count: &str) -> Result<bool, Failure> {
     Ok(found.is_none())
 }
 
-/// The folder of the soak's files: beside the build's, or as the variable says.
+/// The folder of the soak's files: in the target directory, or in `CARGO_TARGET_DIR`.
 fn base() -> PathBuf {
     let target = std::env::var_os("CARGO_TARGET_DIR")
         .map_or_else(|| [env!("CARGO_MANIFEST_DIR"), "..", "..", "target"].iter().collect(), PathBuf::from);
     target.join("fuzz")
 }
 
-/// Writes the input of a finding and prints how to make it again.
+/// Writes the input of a finding and prints how to reproduce it.
 fn report(target: &Target, guilty: &Guilty) -> Result<(), Failure> {
     println!("{}: FOUND after {} runs: {}", target.name, guilty.runs, guilty.finding.what);
     keep(target, &guilty.input)
@@ -106,7 +106,7 @@ fn keep(target: &Target, input: &[u8]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Runs a target in a child, so that an input that ends the process, or never ends, is found too.
+/// Runs a target in a child process, so that inputs that end the process or hang are found too.
 fn soak() -> Result<bool, Failure> {
     let arguments = match Arguments::parse_from("fuzz soak", &["target", "seed", "seconds", "folder"], 2) {
         Ok(arguments) => arguments,
@@ -139,7 +139,7 @@ fn soak() -> Result<bool, Failure> {
     if status.is_some_and(|status| status.code() == Some(0)) {
         return Ok(true);
     }
-    // A finding was reported by the child; if the child was ended, the running input is the finding.
+    // The child reports its findings; if it was killed or died, the running input is the finding.
     if let Ok(input) = std::fs::read(&running) {
         let how = status.map_or_else(|| "it does not end".to_owned(), |status| format!("the process ended: {status}"));
         println!("{}: FOUND: {how}", target.name);

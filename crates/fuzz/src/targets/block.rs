@@ -1,4 +1,4 @@
-//! Targets of `nectary-block`: the file of a recording, SPECs, and quantities as people write them.
+//! Targets of `nectary-block`: the file of a recording, SPECs, and quantities in the notation for people.
 
 use nectary_block::{Argument, Form, Spec, format_size, fuzzing, parse_duration, parse_share, parse_size};
 
@@ -28,7 +28,7 @@ pub const WORDS: &[&[u8]] = &[
     "\u{e9}".as_bytes(),
 ];
 
-/// A recording: it is read, written, and read again as the same.
+/// A recording: reading, writing and reading again gives the same.
 pub fn recording(input: &[u8]) {
     let (choices, rest) = choices(input);
     let mut bytes = rest.to_vec();
@@ -42,7 +42,7 @@ pub fn recording(input: &[u8]) {
     }
 }
 
-/// Every kind of event.
+/// A recording with every kind of event.
 pub fn recording_seeds() -> Vec<Vec<u8>> {
     use nectary_block::Event;
     let events = vec![
@@ -74,7 +74,7 @@ pub fn spec(input: &[u8]) {
     }
 }
 
-/// The same except for their positions.
+/// Whether two SPECs are equal except for their positions.
 fn are_same(left: &Spec, right: &Spec) -> bool {
     match (&left.form, &right.form) {
         (Form::Text(left), Form::Text(right)) => left == right,
@@ -108,7 +108,7 @@ pub fn sizes(input: &[u8]) {
         let shown = format_size(size);
         let again = parse_size(&shown);
         let near = again.as_ref().is_ok_and(|&again| again.abs_diff(size) <= size / 50);
-        // Close to 2^64 two decimals may round up to what has no number any more.
+        // Close to 2^64, rounding to two decimals may exceed the range.
         assert!(near || size > u64::MAX - (u64::MAX >> 6), "{text:?} is {size}, shown as {shown}, read as {again:?}");
     }
     if let Ok(share) = parse_share(text) {

@@ -1,10 +1,10 @@
-//! Target of `nectary-fuse`: a request of the kernel, whole or cut off, with anything in its fields.
+//! Target of `nectary-fuse`: a request of the kernel, complete or truncated, with arbitrary fields.
 //!
-//! A request that is taken keeps every bound that is promised of it; `nectary_fuse::fuzzing` holds it to that.
+//! An accepted request keeps all promised bounds; `nectary_fuse::fuzzing` checks them.
 
 use super::choices;
 
-/// The parts that requests are made of.
+/// The parts of requests.
 pub const WORDS: &[&[u8]] = &[
     b"name\0",
     b"..\0",
@@ -22,7 +22,7 @@ pub fn request(input: &[u8]) {
     nectary_fuse::fuzzing::request(bytes, choices & 1 == 1);
 }
 
-/// A request of each form of arguments.
+/// One request per form of arguments.
 pub fn request_seeds() -> Vec<Vec<u8>> {
     let with_name = |fixed: usize, names: &[u8]| [&vec![0; fixed][..], names].concat();
     let sized = |fixed: usize, at: usize, size: u32| {
@@ -67,7 +67,7 @@ pub fn request_seeds() -> Vec<Vec<u8>> {
     seeds
 }
 
-/// Choices, and a request with its head.
+/// The byte of choices, and a request with its header.
 fn message(choices: u8, opcode: u32, arguments: &[u8]) -> Vec<u8> {
     let mut bytes = vec![choices];
     bytes.extend((40 + arguments.len() as u32).to_ne_bytes());

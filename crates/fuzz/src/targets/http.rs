@@ -13,7 +13,7 @@ use nectary_proxy::{ClientNet, OriginUrl};
 use super::choices;
 use super::http_reference::{self, End};
 
-/// The parts that heads, dates and URLs are made of.
+/// The parts of heads, dates and URLs.
 pub const WORDS: &[&[u8]] = &[
     b"\r\n",
     b"\n",
@@ -68,7 +68,7 @@ pub const WORDS: &[&[u8]] = &[
     b"\xff",
 ];
 
-/// Heads longer than this are refused by the guards of the targets. *Units*: bytes.
+/// The longest head that the guards of the targets accept. *Units*: bytes.
 const HEAD_BYTES_MAX: usize = 1024;
 
 /// Stored metadata: reading, writing and reading again gives the same, and rendering adds no line.
@@ -116,7 +116,7 @@ pub fn metadata_seeds() -> Vec<Vec<u8>> {
     vec![response.to_vec(), marker.to_vec()]
 }
 
-/// The end of each message, and how reading ended.
+/// Passes bytes through the guard. *Returns* the end of each message, the number of accepted bytes, and the guard.
 fn guarded(mut framing: Framing, bytes: &[u8], mut between: impl FnMut(&mut Framing)) -> (Vec<usize>, usize, Framing) {
     let mut ends = Vec::new();
     between(&mut framing);
@@ -132,7 +132,7 @@ fn guarded(mut framing: Framing, bytes: &[u8], mut between: impl FnMut(&mut Fram
     (ends, bytes.len(), framing)
 }
 
-/// The same bytes at once and in pieces get the same answer.
+/// Checks that bytes get the same answer at once and in pieces.
 fn in_pieces(make: impl Fn() -> Framing, bytes: &[u8]) {
     let run = |size: usize| -> Result<Phase, Violation> {
         let mut framing = make();
@@ -150,7 +150,7 @@ fn in_pieces(make: impl Fn() -> Framing, bytes: &[u8]) {
     }
 }
 
-/// A reader behind the guard sees the same ends of messages, as far as the guard lets bytes pass.
+/// Checks that a reader behind the guard finds the same ends of messages, as far as the guard accepts bytes.
 fn same_ends(bytes: &[u8], ends: &[usize], passed: usize, next: impl Fn(&[u8]) -> End) {
     let mut start = 0;
     while start < passed {
@@ -173,7 +173,7 @@ fn same_ends(bytes: &[u8], ends: &[usize], passed: usize, next: impl Fn(&[u8]) -
     }
 }
 
-/// Requests: the guard alone, the guard and hyper's parser, and the shortest way.
+/// Requests: the guard alone, the guard and the reference parser, and the fast path.
 pub fn requests(input: &[u8]) {
     in_pieces(|| Framing::of_requests(HEAD_BYTES_MAX), input);
     let (ends, passed, framing) = guarded(Framing::of_requests(HEAD_BYTES_MAX), input, |_| {});
@@ -205,7 +205,7 @@ pub fn request_seeds() -> Vec<Vec<u8>> {
     .to_vec()
 }
 
-/// Responses; the first byte says whether they answer a HEAD.
+/// Responses; the first byte chooses whether they answer a HEAD.
 pub fn responses(input: &[u8]) {
     let (choices, bytes) = choices(input);
     let to_head = choices & 1 == 1;
@@ -234,7 +234,7 @@ pub fn response_seeds() -> Vec<Vec<u8>> {
     .to_vec()
 }
 
-/// `name: value` lines; other lines are left out.
+/// Reads `name: value` lines; ignores other lines.
 fn header_lines(text: &[u8]) -> HeaderMap {
     let mut headers = HeaderMap::new();
     for line in text.split(|&byte| byte == b'\n').take(64) {
@@ -248,8 +248,8 @@ fn header_lines(text: &[u8]) -> HeaderMap {
     headers
 }
 
-/// The rules of RFC 9111, on a request and its response. Four bytes choose method, status and times; then come the
-/// request's lines, an empty one, and the response's.
+/// The rules of RFC 9111, on a request and its response. Four bytes choose method, status and times; the request's
+/// lines, an empty line and the response's lines follow.
 pub fn rules(input: &[u8]) {
     let Some((&[method, status, sent, now], text)) = input.split_first_chunk::<4>() else { return };
     let method = [Method::GET, Method::HEAD, Method::POST, Method::DELETE][usize::from(method & 3)].clone();
@@ -317,7 +317,7 @@ pub fn rules(input: &[u8]) {
     conditional::set_validation(&mut asked.clone(), &answered);
 }
 
-/// If nothing is quoted, the directives are the parts between commas.
+/// Checks that, without quotes, the directives are the parts between commas.
 fn plain_directives(headers: &HeaderMap, found: &cache_control::ResponseDirectives) {
     let lines: Vec<&[u8]> = headers.get_all(CACHE_CONTROL).into_iter().map(HeaderValue::as_bytes).collect();
     if lines.iter().any(|line| line.contains(&b'"')) {

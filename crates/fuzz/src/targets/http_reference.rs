@@ -1,7 +1,8 @@
-//! The end of a message of HTTP/1, as a reader behind the guard sees it: httparse's heads, and bodies by RFC 9112, 6.
+//! The end of an HTTP/1 message for a reader behind the guard: heads parsed by httparse, and bodies by RFC 9112,
+//! section 6.
 //!
-//! Owns: a second reading to compare the guard's with. It knows less: it refuses ambiguous requests, as hyper would
-//! not.
+//! Owns: a second parser, for comparison with the guard. It accepts less: it refuses ambiguous requests, which hyper
+//! would not.
 
 use httparse::{EMPTY_HEADER, Header, Request, Response, Status, parse_chunk_size};
 
@@ -14,7 +15,7 @@ pub enum End {
     At(usize),
     /// Not within these bytes.
     Later,
-    /// It is refused, and nothing after it is read.
+    /// The message is refused, and nothing after it is read.
     Refused,
 }
 
@@ -63,7 +64,7 @@ enum Length {
     None,
 }
 
-/// The length that headers give; nothing if they are ambiguous.
+/// The body length from the headers; `None` if they are ambiguous.
 fn length(headers: &[Header<'_>]) -> Option<Length> {
     let mut found = Length::None;
     for header in headers {

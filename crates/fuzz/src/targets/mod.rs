@@ -1,7 +1,7 @@
 //! The registry of fuzz targets.
 //!
-//! Owns: the definition of a target, and the list of all. A new decoder gets a line here, a function in the file of its
-//! crate, and a folder of the target's name in `corpus/`.
+//! Owns: the definition of a target, and the list of all targets. A new decoder gets a line here, a function in the
+//! file of its crate, and a folder with the target's name in `corpus/`.
 
 mod block;
 mod fuse;
@@ -12,20 +12,20 @@ mod store;
 mod trace;
 mod volume;
 
-/// A decoder, and how it is to be fuzzed.
+/// A decoder, and the settings for fuzzing it.
 #[derive(Clone, Copy)]
 pub struct Target {
-    /// Its name: that of its folder in `corpus/`.
+    /// Its name, which is also its folder in `corpus/`.
     pub name: &'static str,
     /// Decodes an input; panics if a property is broken.
     pub run: fn(&[u8]),
-    /// Good inputs, made by what writes the format; `fuzz seeds` puts them into the corpus.
+    /// Valid inputs, made by the writer of the format; `fuzz seeds` adds them to the corpus.
     pub seeds: fn() -> Vec<Vec<u8>>,
     /// The parts of the format.
     pub words: &'static [&'static [u8]],
     /// The longest input. *Units*: bytes.
     pub input_bytes_max: usize,
-    /// The most memory that a run may take. *Units*: bytes.
+    /// The largest memory of a run. *Units*: bytes.
     pub memory_bytes_max: usize,
     /// How many mutants the default tests run.
     pub mutants: u64,

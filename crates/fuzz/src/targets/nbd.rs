@@ -1,4 +1,4 @@
-//! Targets of `nectary-nbd`: what a server takes of a client, what a client takes of a server, and URLs.
+//! Targets of `nectary-nbd`: input of a server from a client, input of a client from a server, and URLs.
 
 use nectary_nbd::{Url, fuzzing};
 
@@ -39,7 +39,7 @@ fn about(name: &str, rest: &[u8]) -> Vec<u8> {
     [&(name.len() as u32).to_be_bytes()[..], name.as_bytes(), rest].concat()
 }
 
-/// A client that asks for everything, one that knows only the old option, and one that wants TLS.
+/// A client that uses all features, one that knows only the old option, and one that requests TLS.
 pub fn server_seeds() -> Vec<Vec<u8>> {
     let query = [&1u32.to_be_bytes()[..], &15u32.to_be_bytes(), b"base:allocation"].concat();
     let flags = 3u32.to_be_bytes();
@@ -102,13 +102,13 @@ pub fn client_seeds() -> Vec<Vec<u8>> {
     vec![transmit, info, list, old, refusing]
 }
 
-/// A server's replies to a read, a question for extents and a flush.
+/// A server's replies to a read, a request for extents and a flush.
 pub fn replies(input: &[u8]) {
     let (choices, rest) = choices(input);
     fuzzing::replies(rest, choices & 1 == 1);
 }
 
-/// Good replies, simple and structured.
+/// Valid replies, simple and structured.
 pub fn reply_seeds() -> Vec<Vec<u8>> {
     let seeds = fuzzing::reply_seeds();
     seeds.iter().enumerate().map(|(index, seed)| [&[index as u8][..], seed].concat()).collect()
@@ -124,7 +124,7 @@ pub fn url(input: &[u8]) {
     }
 }
 
-/// The parts that URLs are made of.
+/// The parts of URLs.
 pub const URL_WORDS: &[&[u8]] = &[
     b"nbd://",
     b"nbds://",

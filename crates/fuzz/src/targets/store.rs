@@ -1,7 +1,7 @@
-//! Targets of `nectary-store`: each on-disk structure, and a whole image opened as a store is.
+//! Targets of `nectary-store`: each on-disk structure, and a whole image opened as a store.
 //!
-//! The first byte of an input chooses: bit 0, whether checksums, identity and addresses are put right; for an image,
-//! bits 1 and 2, its ground.
+//! The first byte of an input chooses: bit 0: whether checksums, identity and addresses are corrected; for an image,
+//! bits 1 and 2: its background.
 
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -21,11 +21,11 @@ pub const WORDS: &[&[u8]] =
 const BLOCK_BYTES: usize = 4096;
 /// The epoch that the targets read.
 const EPOCH: u64 = 1;
-/// The most bytes of a body that are read.
+/// The largest number of bytes of a body that are read.
 const BODY_BYTES_MAX: u64 = 1 << 20;
-/// The size of the images that are kept with the store's tests. *Units*: bytes.
+/// The size of the golden images of the store's tests. *Units*: bytes.
 const GOLDEN_BYTES: usize = 2 << 20;
-/// The keys of the golden images, and one of the small store's.
+/// The keys of the golden images, and one key of the small store.
 const KEYS: [&str; 15] = [
     "http://example.org/0",
     "http://example.org/1",
@@ -52,7 +52,7 @@ static CLOSED: LazyLock<Vec<u8>> =
 static CRASHED: LazyLock<Vec<u8>> =
     LazyLock::new(|| from_sparse(include_bytes!("../../../store/tests/data/store-1-crashed.image")));
 
-/// A golden image, as `crates/store/tests/golden_images.rs` writes it.
+/// Reads a golden image in the form that `crates/store/tests/golden_images.rs` writes.
 fn from_sparse(bytes: &[u8]) -> Vec<u8> {
     const SPARSE_BYTES: usize = 512;
     let mut image = vec![0; GOLDEN_BYTES];
@@ -75,7 +75,7 @@ fn span() -> Span {
     Span::new().expect("the constants fit")
 }
 
-/// The span with the pieces of an input in one area.
+/// A device with the pieces of an input in one area of the span.
 fn area(input: &[u8], (start, length): (u64, u64)) -> SharedDevice {
     let (choices, rest) = choices(input);
     let mut area = vec![0; length as usize];
@@ -88,7 +88,7 @@ fn area(input: &[u8], (start, length): (u64, u64)) -> SharedDevice {
     Arc::new(device)
 }
 
-/// One unit, filled up with zeroes to a block.
+/// One unit, padded with zeroes to a block.
 fn unit(input: &[u8], address: u64) -> Vec<u8> {
     let (choices, rest) = choices(input);
     let mut unit = rest.to_vec();
@@ -99,7 +99,7 @@ fn unit(input: &[u8], address: u64) -> Vec<u8> {
     unit
 }
 
-/// A superblock: one that is accepted is written back with the same fields. Reserved bytes are not read.
+/// A superblock: an accepted one is written back with the same fields. Reserved bytes are not read.
 pub fn superblock(input: &[u8]) {
     let bytes = unit(input, 0);
     if let Some(written) = fuzzing::superblock(&bytes) {
@@ -126,7 +126,7 @@ pub fn append(input: &[u8]) {
     }
 }
 
-/// A record: its parts follow one another in the bytes.
+/// A record: its parts are consecutive.
 pub fn record(input: &[u8]) {
     let start = span().segment(EPOCH).0;
     let bytes = unit(input, start);
@@ -136,7 +136,7 @@ pub fn record(input: &[u8]) {
     }
 }
 
-/// A segment, as roll forward reads it, and record by record.
+/// A segment, read by roll forward and record by record.
 pub fn segment(input: &[u8]) {
     let span = span();
     let (start, length) = span.segment(EPOCH);
@@ -148,21 +148,21 @@ pub fn segment(input: &[u8]) {
     }
 }
 
-/// Both checkpoints; the index loaded from one is then used.
+/// Both checkpoints; an index loaded from one of them is used.
 pub fn checkpoint(input: &[u8]) {
     let span = span();
     block_on(span.read_checkpoints(&area(input, span.checkpoints())));
 }
 
-/// The hot lists of both checkpoints: as many places as their chunks hold.
+/// The hot lists of both checkpoints: no more places than fit in their chunks.
 pub fn hot_list(input: &[u8]) {
     let span = span();
     let (places, damaged) = block_on(span.read_hot_lists(&area(input, span.checkpoints())));
     assert!(places <= 2 << 20 && damaged <= 512, "{places} places, {damaged} chunks");
 }
 
-/// Both copies of the purge log; believed records are there again after a new cycle. A cycle that no log gets to is an
-/// error.
+/// Both copies of the purge log; accepted records are present again after a new cycle. A cycle number that no log can
+/// reach is an error.
 pub fn purge_log(input: &[u8]) {
     let span = span();
     let device = area(input, span.purge_log());
@@ -235,8 +235,8 @@ async fn read(store: &Store, key: &str) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// A small store with objects of all kinds, a purge, a checkpoint and something after it. Its identity is random, but
-/// nothing that the targets find depends on it.
+/// A small store with objects of all kinds, a purge, a checkpoint and later writes. Its identity is random, but no
+/// finding depends on it.
 static SMALL: LazyLock<Vec<u8>> = LazyLock::new(|| {
     let device = Arc::new(MemoryDevice::new(SPAN_BYTES));
     block_on(async {
@@ -279,7 +279,7 @@ fn small((start, length): (u64, u64)) -> &'static [u8] {
     &SMALL[start as usize..(start + length) as usize]
 }
 
-/// The pieces of an area of the small store, as they are and to be put right.
+/// The pieces of an area of the small store, unchanged and with the choice to correct checksums.
 fn seeds_of(place: (u64, u64)) -> Vec<Vec<u8>> {
     let pieces = pieces::take(small(place));
     let keep = |mut pieces: Vec<u8>| {
@@ -295,24 +295,24 @@ fn unit_seeds(unit: &[u8]) -> Vec<Vec<u8>> {
     vec![[&[0], unit].concat(), [&[1], unit].concat()]
 }
 
-/// A good superblock.
+/// A valid superblock.
 pub fn superblock_seeds() -> Vec<Vec<u8>> {
     let mut unit = span().superblock();
     unit[12..16].fill(0);
     unit_seeds(&unit)
 }
 
-/// Good slots.
+/// Valid slots.
 pub fn state_seeds() -> Vec<Vec<u8>> {
     seeds_of(span().state())
 }
 
-/// A good append.
+/// A valid append.
 pub fn append_seeds() -> Vec<Vec<u8>> {
     unit_seeds(&small(span().segment(EPOCH))[..128 + 64])
 }
 
-/// Good records, of an object, of one with a variant, and of some with tags.
+/// Valid records: of an object, of an object with a variant, and of some with tags.
 pub fn record_seeds() -> Vec<Vec<u8>> {
     let segment = small(span().segment(EPOCH));
     let starts = (0..segment.len()).step_by(64).filter(|&at| segment[at..].starts_with(b"NREC"));
@@ -321,27 +321,27 @@ pub fn record_seeds() -> Vec<Vec<u8>> {
     starts.flat_map(|at| unit_seeds(&segment[at..(at + 300).min(segment.len())])).collect()
 }
 
-/// A good segment.
+/// A valid segment.
 pub fn segment_seeds() -> Vec<Vec<u8>> {
     seeds_of(span().segment(EPOCH))
 }
 
-/// A good checkpoint.
+/// A valid checkpoint.
 pub fn checkpoint_seeds() -> Vec<Vec<u8>> {
     seeds_of(span().checkpoints())
 }
 
-/// A good hot list.
+/// A valid hot list.
 pub fn hot_list_seeds() -> Vec<Vec<u8>> {
     seeds_of(span().checkpoints())
 }
 
-/// A good purge log.
+/// A valid purge log.
 pub fn purge_log_seeds() -> Vec<Vec<u8>> {
     seeds_of(span().purge_log())
 }
 
-/// Each starting store unchanged, and with a hole in it.
+/// Each background image unchanged, and with a hole.
 pub fn image_seeds() -> Vec<Vec<u8>> {
     let mut seeds: Vec<Vec<u8>> = (0..8).map(|choices| vec![choices]).collect();
     let (start, _) = span().segment(EPOCH);

@@ -1,6 +1,6 @@
 //! Targets of `nectary-trace`: every format, plain, gzip and zstd.
 //!
-//! A trace is read to its end or to its first error; the error names the file and has no control characters in it.
+//! A trace is read to its end or to its first error; the error names the file and contains no control characters.
 
 use std::io::{Cursor, Write};
 use std::path::Path;
@@ -14,7 +14,7 @@ use nectary_trace::{Error, Reference};
 use super::choices;
 use crate::units;
 
-/// The parts that lines are made of.
+/// The parts of lines.
 pub const WORDS: &[&[u8]] = &[
     b"\n",
     b"\r\n",
@@ -31,9 +31,9 @@ pub const WORDS: &[&[u8]] = &[
     b"volume=2+3,offset=5,size=6,op=4",
 ];
 
-/// No file of these lengths has a reason to hold more references.
+/// More references than any valid file of such a length has.
 const REFERENCES_MAX: usize = 8 << 20;
-/// The most that one record, or one call, may have at once.
+/// The largest number of references from one record or one call.
 const AT_ONCE_MAX: usize = 1 << 22;
 
 fn read(bytes: &[u8], options: &ReadOptions) -> Result<u64, Error> {
@@ -70,7 +70,7 @@ fn of(format: Format) -> ReadOptions {
     ReadOptions { format: Some(format), ..ReadOptions::default() }
 }
 
-/// One block number a line.
+/// One block number per line.
 pub fn text(input: &[u8]) {
     check(input, &of(Format::Text));
 }
@@ -80,7 +80,7 @@ pub fn arc(input: &[u8]) {
     check(input, &of(Format::Arc));
 }
 
-/// CSV: the first line gives the meaning of the columns, if it can be read so.
+/// CSV: the first line defines the columns, if it parses as a definition.
 pub fn csv(input: &[u8]) {
     let end = input.iter().position(|&byte| byte == b'\n').unwrap_or(0);
     let columns = std::str::from_utf8(&input[..end]).ok().and_then(|line| Columns::parse(line).ok());
@@ -93,7 +93,7 @@ pub fn vscsi(input: &[u8]) {
     check(input, &of(Format::Vscsi));
 }
 
-/// libCacheSim's oracleGeneral: a reference for each record.
+/// libCacheSim's oracleGeneral: one reference per record.
 pub fn oracle_general(input: &[u8]) {
     if let Ok(count) = read(input, &of(Format::OracleGeneral))
         && !is_compressed(input)
@@ -113,7 +113,7 @@ pub fn nectary(input: &[u8]) {
     check(&bytes, &of(Format::Nectary));
 }
 
-/// Anything that begins like gzip or zstd, and the guess of its format.
+/// Any bytes that begin like gzip or zstd, and guessing their format.
 pub fn compressed(input: &[u8]) {
     let (choices, rest) = choices(input);
     let magic: &[u8] = if choices & 1 == 1 { &[0x1f, 0x8b, 8] } else { &[0x28, 0xb5, 0x2f, 0xfd] };
@@ -137,7 +137,7 @@ pub fn arc_seeds() -> Vec<Vec<u8>> {
     vec![b"1 4 0 1\n100 1048576 0 2\n\n7 1 0 3\n".to_vec()]
 }
 
-/// MSR's columns, and others.
+/// MSR's columns, and other columns.
 pub fn csv_seeds() -> Vec<Vec<u8>> {
     assert!(BLOCKS_PER_RECORD_MAX as usize <= AT_ONCE_MAX);
     vec![

@@ -110,7 +110,7 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// Begins transmission on a stream, in the tokio runtime that calls it.
+    /// Begins transmission on a stream, in the tokio runtime of the caller.
     pub fn start(stream: Transport, agreed: &Agreed, journal: Journal, request_time: Duration) -> Connection {
         let (queue, outgoing) = unbounded_channel();
         let replies = Replies::new(agreed.is_structured, agreed.allocation);

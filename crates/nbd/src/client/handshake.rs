@@ -53,7 +53,7 @@ pub(crate) struct Agreed {
     pub block_sizes: Option<(u32, u32, u32)>,
 }
 
-/// An export as a server lists it.
+/// An export in a server's list.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Listed {
     /// Its name.

@@ -1,6 +1,6 @@
 //! One connection of a server: haggle, read requests, execute them concurrently, reply.
 //!
-//! Owns: the order of steps, the bounds on what is in flight, and how a connection ends. One task reads requests and
+//! Owns: the order of steps, the bounds on requests in flight, and how a connection ends. One task reads requests and
 //! begins them, one writes replies; a request that does not end at once has its own task. Promises: a request that was
 //! begun is never cancelled, because it may hold a range lock while the device works on it. A connection therefore ends
 //! only after all of its requests.

@@ -125,7 +125,7 @@ pub enum Missing {
     Refused(String),
 }
 
-/// Exports that come and go while the server runs.
+/// Exports that appear and disappear while the server runs.
 pub trait ExportSource: Send + Sync + 'static {
     /// The export of a name that a client requests; this call may create it.
     ///

@@ -20,7 +20,7 @@ use crate::wire::bytes::text;
 use crate::wire::option::{self, ContextRequest, DataError, InfoRequest, info, rep};
 use crate::wire::{ALLOCATION_CONTEXT, FIXED_NEWSTYLE, MAGIC, NO_ZEROES, OPTION_MAGIC};
 
-/// The number of the one metadata context.
+/// The number of the only metadata context.
 pub(crate) const ALLOCATION_ID: u32 = 1;
 
 /// How many bytes are skipped at once.

@@ -166,7 +166,7 @@ impl Server {
         Ok(Server { shared, addresses, tasks })
     }
 
-    /// The addresses of the server, with the real port where 0 was requested.
+    /// The addresses of the server, with the real port if port 0 was requested.
     pub fn addresses(&self) -> &[Listen] {
         &self.addresses
     }

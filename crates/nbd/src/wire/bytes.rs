@@ -44,7 +44,7 @@ impl<'a> Reader<'a> {
         Some(text(self.bytes(length as usize)?))
     }
 
-    /// Everything that is left.
+    /// All remaining bytes.
     pub fn rest(&mut self) -> &'a [u8] {
         std::mem::take(&mut self.rest)
     }

@@ -1,8 +1,8 @@
-//! What may be in each block.
+//! The possible contents of each block.
 //!
-//! Each change has a number, from which its contents follow. Owns: for each block the number of the change that was
-//! acknowledged last, and the numbers of changes that are under way or failed. Promises: a number stays until an
-//! acknowledged later change replaces it.
+//! Each change has a number, from which its contents follow. Owns: for each block the number of the last acknowledged
+//! change, and the numbers of changes that are in progress or failed. Promises: a number stays possible until a later
+//! change is acknowledged.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -21,7 +21,7 @@ pub fn contents(number: u64, block: u64) -> [u8; BLOCK_BYTES] {
     bytes
 }
 
-/// The number of a block's contents; `None` if nobody ever wrote them there.
+/// The number of a block's contents; `None` if they were never written there.
 pub fn number_of(bytes: &[u8], block: u64) -> Option<u64> {
     let number = u64::from_le_bytes(bytes.get(..8)?.try_into().ok()?);
     (contents(number, block)[..] == *bytes).then_some(number)
@@ -31,7 +31,7 @@ pub fn number_of(bytes: &[u8], block: u64) -> Option<u64> {
 #[derive(Debug, Clone, Copy)]
 struct Pending {
     number: u64,
-    /// The client, and the place among the changes: what a later client did is later.
+    /// The client, and the position among the changes: changes of a later client are later.
     order: (usize, usize),
 }
 
@@ -48,17 +48,17 @@ struct Block {
 #[derive(Debug)]
 pub struct Blocks {
     blocks: Vec<Block>,
-    /// Changes under way by the place in the history.
+    /// Changes in progress, by their position in the history.
     under_way: BTreeMap<usize, (Range<u64>, Pending)>,
 }
 
 impl Blocks {
-    /// All zeroes.
+    /// A device of zeroes.
     pub fn new(count: u64) -> Blocks {
         Blocks { blocks: vec![Block::default(); count as usize], under_way: BTreeMap::new() }
     }
 
-    /// A change of a client begins.
+    /// Notes that a change of a client begins.
     pub fn begin(&mut self, client: usize, place: usize, blocks: Range<u64>, number: u64) {
         let pending = Pending { number, order: (client, place) };
         for block in blocks.clone() {
@@ -67,13 +67,13 @@ impl Blocks {
         self.under_way.insert(place, (blocks, pending));
     }
 
-    /// A change is acknowledged: what began before it is replaced.
+    /// Notes that a change is acknowledged: it replaces the changes that began earlier.
     pub fn acknowledge(&mut self, place: usize) -> Range<u64> {
         let Some((blocks, pending)) = self.under_way.remove(&place) else { return 0..0 };
         for block in blocks.clone() {
             let block = &mut self.blocks[block as usize];
             block.pending.retain(|other| other.order > pending.order);
-            // The answer to a client of before may come after a later client has overwritten the block.
+            // The answer to an earlier client may arrive after a later client has overwritten the block.
             if pending.order >= block.order {
                 (block.acknowledged, block.order) = (pending.number, pending.order);
                 block.was_written |= pending.number != 0;
@@ -82,7 +82,7 @@ impl Blocks {
         blocks
     }
 
-    /// Whether zeroes are the last that some block got after other bytes.
+    /// Whether some block was last changed to zeroes, after other bytes.
     pub fn has_trimmed(&self) -> bool {
         self.blocks.iter().any(|block| block.was_written && block.acknowledged == 0)
     }

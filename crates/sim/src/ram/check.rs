@@ -1,13 +1,16 @@
-//! What must hold, after every step.
+//! The invariants that must hold after every step.
 //!
-//! Owns: the invariants of a mirrored device and the answers that its users may get.
+//! Owns: the invariants of a mirrored device, and the allowed answers to its users.
 //!
-//! - What the client in use may read from a donor is what was acknowledged last, or a change that is under way or failed.
-//! - What an attacher would believe, with all donors or without any one of them, is the same; so it holds without the
-//!   client's memory. Of more than two donors, each may be missing.
-//! - Two copies that an attacher would believe differ only in a stripe that one of their donors has marked.
-//! - No read gives bytes that nobody wrote there; no request fails as lost, unless more was lost than the policy survives.
-//! - Once nothing fails any more, both copies of every stripe are equal.
+//! - The data that the current client may read from a donor are of the last acknowledged change, or of a change that is
+//!   in progress or failed.
+//! - The same holds for the data that an attaching client would accept, from all donors or, with more than two donors,
+//!   without any one of them. So no data depend on the client's memory.
+//! - Two copies that an attaching client would accept differ only in a stripe that one of their donors has marked as
+//!   dirty.
+//! - No read returns bytes that were never written there; no request fails as lost unless more was lost than the policy
+//!   survives.
+//! - After the last fault, both copies of every stripe become equal.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -21,7 +24,7 @@ use super::coverage::Scenario;
 use super::network::ClientId;
 use super::world::{STRIPE_BLOCKS, Stage, World};
 
-/// The most copies that a machine makes at once, besides the user's operations.
+/// The largest number of concurrent copies of a machine, in addition to the user's operations.
 const COPIES_BESIDE_MAX: usize = 8;
 
 impl World {
@@ -32,7 +35,7 @@ impl World {
         self.donors[donor].memory.get(from..from + BLOCK_BYTES)
     }
 
-    /// Whether a donor's copy of a block, if it has one, may be what it is.
+    /// Whether a donor's copy of a block has possible contents; `true` if it has no copy.
     fn is_good(&self, donor: Donor, block: u64) -> bool {
         let copy = self.copy(donor, block);
         copy.is_none_or(|copy| self.blocks.may_be(block, copy)) || self.lies.contains(&(donor, block))
@@ -53,12 +56,12 @@ impl World {
         }
     }
 
-    /// Whether a donor has all that was acknowledged, of the blocks that are placed on it.
+    /// Whether a donor has all acknowledged changes of the blocks that are placed on it.
     pub fn has_everything(&self, donor: Donor) -> bool {
         (0..self.geometry.blocks()).all(|block| self.is_good(donor, block))
     }
 
-    /// A donor's memory was changed.
+    /// Checks the invariants after a change of a donor's memory.
     pub fn memory_changed(&mut self, donor: Donor, offset: u64, bytes: u64) {
         let stripe_bytes = u64::from(self.geometry.stripe_bytes);
         let (slot, donors) = (offset / stripe_bytes, self.donors.len() as u64);
@@ -71,7 +74,7 @@ impl World {
         self.check_marks(blocks, "after a change");
     }
 
-    /// Copies that would both be believed are equal, or marked.
+    /// Checks that two copies that would both be accepted are equal or marked.
     fn check_marks(&mut self, blocks: Range<u64>, what: &str) {
         if !self.is_created || self.is_lossy {
             return;
@@ -94,7 +97,7 @@ impl World {
         }
     }
 
-    /// A record was stored or lost: which donors would an attacher believe?
+    /// Finds the donors that an attaching client would accept, after a record was stored or lost.
     pub fn records_changed(&mut self) {
         if !self.is_created || self.is_lossy {
             return;
@@ -110,7 +113,7 @@ impl World {
         let all: Vec<Found<'_>> = (0..self.donors.len()).map(found).collect();
         let numbers = self.donors.iter().map(|at| at.record.as_ref().map(|record| record.view.number()));
         let numbers: BTreeSet<Option<(u64, u64)>> = numbers.collect();
-        // While a view is being stored, the donor that has it first may be needed.
+        // While a view is being stored, the first donor that has it may be needed.
         let is_told = numbers.len() == 1 && !numbers.contains(&None);
         let mut believed = vec![false; all.len()];
         let mut broken = None;
@@ -146,7 +149,7 @@ impl World {
         self.check_marks(0..self.geometry.blocks(), "after a record");
     }
 
-    /// A client's machine took an event in.
+    /// Checks a client after its machine has processed an event.
     pub fn check_client(&mut self, client: ClientId) {
         let machine = &self.clients[client].machine;
         if machine.operations() > OPERATIONS_MAX + COPIES_BESIDE_MAX {
@@ -162,7 +165,7 @@ impl World {
         }
         let machine = &self.clients[client].machine;
         for donor in 0..self.donors.len() {
-            // A donor that restarted is found out by its incarnation before anything is read from it.
+            // A restarted donor is detected by its incarnation before anything is read from it.
             let is_known = machine.view().members[donor].incarnation == self.donors[donor].incarnation;
             if !is_known {
                 continue;
@@ -181,7 +184,7 @@ impl World {
         self.hunt(client);
     }
 
-    /// A user's request is finished.
+    /// Checks the result of a user's request.
     pub fn complete(&mut self, client: ClientId, id: u64, result: Result<Bytes, MirrorError>) {
         let Some(pending) = self.clients[client].pending.remove(&id) else {
             return self.break_with(format!("request {id} is completed twice"));
@@ -230,7 +233,7 @@ impl World {
         }
     }
 
-    /// Once everything is whole: both copies of each block are equal.
+    /// Checks that both copies of each block are equal, once everything is restored.
     pub fn check_copies(&mut self) {
         for block in 0..self.geometry.blocks() {
             let [first, second] = self.ring.places(block / STRIPE_BLOCKS).map(|place| place.donor);
@@ -242,7 +245,7 @@ impl World {
         }
     }
 
-    /// Wrong copies become right again: what follows may not add a second fault to them.
+    /// Corrects wrong copies, because the next fault must not be a second one for the same block.
     pub fn heal_lies(&mut self) {
         for (donor, block) in std::mem::take(&mut self.lies) {
             let other = self.ring.places(block / STRIPE_BLOCKS).into_iter().find(|place| place.donor != donor);

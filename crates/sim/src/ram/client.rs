@@ -1,6 +1,7 @@
 //! A client: its machine, its connections, and the threads of its user.
 //!
-//! Owns: what a user does next, and what it waits for. Leaves to others: what its answers have to be (`check`).
+//! Owns: the next operation of a user, and the operations that it waits for. Leaves to others: the allowed answers
+//! (`check`).
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -14,17 +15,17 @@ use super::donor::ConnectionId;
 use super::network::MILLISECOND;
 use crate::random::Random;
 
-/// Blocks of an operation, at most.
+/// The largest number of blocks of an operation.
 const OPERATION_BLOCKS_MAX: u64 = 6;
 
-/// An operation whose end a user waits for.
+/// An operation for which a user waits.
 #[derive(Debug, Clone)]
 pub enum Pending {
     Read {
         blocks: Range<u64>,
         began: u64,
     },
-    /// The place in the history.
+    /// The position in the history.
     Change {
         place: usize,
         blocks: Range<u64>,
@@ -41,16 +42,16 @@ pub struct Client {
     pub is_alive: bool,
     pub paused_until_us: u64,
     pub connections: Vec<Option<ConnectionId>>,
-    /// The incarnations that it met.
+    /// The incarnations of donors that it has seen.
     pub incarnations: Vec<u64>,
     pub is_attached: bool,
     pub pending: BTreeMap<u64, Pending>,
     pub next_id: u64,
-    /// It is killed after so many steps in a phase.
+    /// It is killed after this many steps in a phase.
     pub kill_at: Option<(Phase, u64)>,
 }
 
-/// What a user wants next.
+/// The next operation of a user.
 pub struct Wish {
     pub request: Request,
     pub blocks: Range<u64>,
@@ -66,7 +67,7 @@ pub enum WishKind {
     Flush,
 }
 
-/// The times of simulated machines: as by default, about four times as fast.
+/// The times of simulated machines: about a quarter of the defaults.
 pub const TIMES: Times = Times {
     suspect_us: 60 * MILLISECOND,
     leave_us: 200 * MILLISECOND,
@@ -99,7 +100,7 @@ impl Client {
         }
     }
 
-    /// Whether a change of one of the blocks is under way.
+    /// Whether a change of one of the blocks is in progress.
     pub fn changes(&self, blocks: &Range<u64>) -> bool {
         self.pending.values().any(|pending| match pending {
             Pending::Change { blocks: other, .. } => other.start < blocks.end && blocks.start < other.end,
@@ -108,9 +109,9 @@ impl Client {
     }
 }
 
-/// What a user wants next; a write writes `number`.
+/// Draws the next operation of a user; a write writes `number`.
 pub fn wish(random: &mut Random, blocks: u64, number: u64) -> Wish {
-    // Half of the operations meet in a few blocks.
+    // Half of the operations are on the same few blocks.
     let first = if random.chance(50) { random.below(blocks.min(6)) } else { random.below(blocks) };
     let count = 1 + random.below(OPERATION_BLOCKS_MAX).min(random.below(OPERATION_BLOCKS_MAX));
     let range = first..(first + count).min(blocks);

@@ -1,9 +1,9 @@
-//! The scenarios that runs have to meet, counted.
+//! The scenarios that runs have to reach, with counts.
 //!
-//! Owns: their names and how often each has to be met. A scenario is counted when what defines it happened, not when it
-//! was attempted.
+//! Owns: their names and how often each has to be reached. A scenario counts when it has happened, not when it was
+//! attempted.
 
-/// Runs for which each scenario has to be met once, on average, at least.
+/// Each scenario has to be reached at least once per this many runs, on average.
 pub const RUNS_PER_SCENARIO: u64 = 100;
 
 macro_rules! scenarios {
@@ -29,51 +29,51 @@ macro_rules! scenarios {
 }
 
 scenarios! {
-    /// A write was executed after its client had given the connection up.
+    /// A write was executed after its client had abandoned the connection.
     LateWrite: "write lands after its connection was given up",
-    /// A flush began while a write was under way.
+    /// A flush began while a write was in progress.
     FlushBesideWrite: "flush beside a write",
-    /// A client was lost when zeroes were the last that some block got.
+    /// A client was lost when some block was last changed to zeroes.
     TrimThenCrash: "client lost after a trim",
     /// An attacher died after fencing some of the donors.
     HalfFenced: "attacher dies after fencing some donors",
-    /// A donor that was left came back to a later client.
+    /// A donor that one client had left returned to a later client.
     LeftReturnsLater: "left donor returns after the client crashed",
-    /// A client was paused, was cut off from every donor, and came back.
+    /// A client was paused, was cut off from every donor, and resumed.
     PausedAndCut: "client paused, all donors cut, then back",
     /// A client was killed while reading the donors' records.
     KilledInSurvey: "client killed in survey",
-    /// While making itself the owner.
+    /// A client was killed while making itself the owner.
     KilledInClaim: "client killed in claim",
-    /// While storing its view.
+    /// A client was killed while storing its view.
     KilledInOpening: "client killed in opening",
-    /// While making dirty stripes equal.
+    /// A client was killed while making dirty stripes equal.
     KilledInResync: "client killed in resync",
-    /// While a donor was filled.
+    /// A client was killed while a donor was refilled.
     KilledInRebuild: "client killed in rebuild",
-    /// A client was killed before it had attached, and so was the next one.
+    /// Two clients in succession were killed before they had attached.
     KilledTwice: "client killed in recovery, twice",
-    /// A change began while an overlapping one was under way.
+    /// A change began while an overlapping one was in progress.
     OverlappingWrites: "overlapping writes",
-    /// A donor was lost while another was filled.
+    /// A donor was lost while another was refilled.
     SecondLoss: "second loss during rebuild",
-    /// A donor was late, came back before it was left, and got what it had missed.
+    /// A donor was late, returned before its client left it, and received the changes that it had missed.
     ComesAndGoes: "donor comes and goes",
     /// A donor was restarted between two connections of one client.
     RestartBetween: "donor restarted between two connections",
-    /// A donor was left and filled again.
+    /// A donor was left and refilled.
     Rebuilt: "left donor filled again",
     /// Wrong bytes were found and repaired.
     LieRepaired: "wrong bytes repaired",
-    /// An answer came when nobody waited for it any more.
+    /// An answer arrived after it was no longer needed.
     LateReply: "answer after another one was used",
-    /// A client found out that another one has the device.
+    /// A client detected that another client owns the device.
     Superseded: "superseded client ends",
     /// A client that could not fence every donor waited for the old lease.
     LeaseWaited: "unfenced donor's lease waited for",
     /// A read waited for a proof.
     ReadHeld: "read held for a proof",
-    /// A request failed for lack of patience.
+    /// A request failed because its patience ended.
     Impatient: "patience lost",
     /// An attachment was refused because one of two donors was missing.
     CannotSettle: "one of two donors cannot settle",
@@ -81,7 +81,7 @@ scenarios! {
     Resynchronised: "dirty stripes resynchronised",
 }
 
-/// How often each was met.
+/// How often each scenario was reached.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Coverage {
     counts: Vec<u64>,
@@ -94,27 +94,27 @@ impl Default for Coverage {
 }
 
 impl Coverage {
-    /// It was met.
+    /// Counts a scenario.
     pub fn met(&mut self, scenario: Scenario) {
         self.counts[scenario as usize] += 1;
     }
 
-    /// It was met `count` times.
+    /// Counts a scenario `count` times.
     pub fn met_times(&mut self, scenario: Scenario, count: u64) {
         self.counts[scenario as usize] += count;
     }
 
-    /// How often it was met.
+    /// How often a scenario was reached.
     pub fn count(&self, scenario: Scenario) -> u64 {
         self.counts[scenario as usize]
     }
 
-    /// Adds those of another run.
+    /// Adds the counts of another run.
     pub fn add(&mut self, other: &Coverage) {
         self.counts.iter_mut().zip(&other.counts).for_each(|(count, more)| *count += more);
     }
 
-    /// The scenarios that were met too rarely in `runs` runs.
+    /// The scenarios that were reached too rarely in `runs` runs.
     pub fn missing(&self, runs: u64) -> Vec<&'static str> {
         let wanted = (runs / RUNS_PER_SCENARIO).max(1);
         Scenario::ALL.iter().filter(|at| self.count(**at) < wanted).map(|at| at.name()).collect()

@@ -1,8 +1,7 @@
-//! A donor as the simulator has it: memory, a metadata area, an incarnation, and one owning connection.
+//! A simulated donor: memory, a metadata area, an incarnation, and one owning connection.
 //!
-//! Owns: what a request does at the moment when it is executed. Promises: the donor's side of
-//! `nectary_ram::mirror`: only the owner reads and writes; a record is exchanged only for the expected one, and the
-//! exchange makes its connection the owner.
+//! Owns: the execution of a request. Promises: the donor's side of `nectary_ram::mirror`: only the owner reads and
+//! writes; a record is replaced only if the old one is as expected, and the exchange makes its connection the owner.
 
 use bytes::Bytes;
 use nectary_ram::format::{Record, Stamp};
@@ -15,7 +14,7 @@ pub type ConnectionId = usize;
 /// A donor.
 #[derive(Debug)]
 pub struct DonorModel {
-    /// What it calls itself; another after each restart.
+    /// Its number, different after each restart.
     pub incarnation: u64,
     /// Its memory for the device.
     pub memory: Vec<u8>,
@@ -25,11 +24,11 @@ pub struct DonorModel {
     pub record: Option<Record>,
     /// The connection that reads and writes.
     pub owner: Option<ConnectionId>,
-    /// It does nothing until then.
+    /// The time until which it is paused.
     pub paused_until_us: u64,
-    /// Requests take longer until then.
+    /// The time until which requests take longer.
     pub slow_until_us: u64,
-    /// It does not run until then.
+    /// The time until which it does not run.
     pub down_until_us: u64,
     /// Whether it does not fence: a planted bug.
     pub never_fences: bool,
@@ -51,7 +50,7 @@ impl DonorModel {
         }
     }
 
-    /// Its memory is gone.
+    /// Restarts it without its memory.
     pub fn restart(&mut self, incarnation: u64, down_until_us: u64) {
         self.incarnation = incarnation;
         self.memory.fill(0);
@@ -61,8 +60,8 @@ impl DonorModel {
         (self.paused_until_us, self.down_until_us) = (0, down_until_us);
     }
 
-    /// Executes a request of a connection. `is_alive` tells whether a connection has not ended yet, as far as the donor
-    /// knows.
+    /// Executes a request of a connection. `is_alive` tells whether, to the donor's knowledge, a connection still
+    /// exists.
     pub fn execute(&mut self, from: ConnectionId, body: &DonorRequest, is_alive: impl Fn(usize) -> bool) -> Reply {
         let is_owner = self.owner == Some(from) || self.never_fences && self.owner.is_some();
         match body {
@@ -95,7 +94,7 @@ impl DonorModel {
     }
 }
 
-/// The range of a request that changes memory or reads it.
+/// The range of a request that changes or reads memory.
 pub fn range(body: &DonorRequest) -> Option<(u64, u64)> {
     match body {
         DonorRequest::Write { offset, data, .. } => Some((*offset, data.len() as u64)),

@@ -1,7 +1,7 @@
-//! Faults: which, when, and of whom.
+//! Faults: their kinds, times and targets.
 //!
-//! Owns: the choice by the seed. Promises: no fault adds to others more than the policy survives, unless the run is
-//! marked as lossy first. Memory of a donor is lost only while every other donor has everything.
+//! Owns: the choice of faults by the seed. Promises: all faults together never exceed what the policy survives, unless
+//! the run is marked as lossy first. A donor loses its memory only while every other donor has all data.
 
 use nectary_ram::mirror::{Event, Layout, LinkState, Phase, Standing};
 
@@ -11,10 +11,10 @@ use super::world::{STRIPE_BLOCKS, Stage, World};
 use super::{FAULTS, client::TIMES};
 use crate::random::Random;
 
-/// A run goes on for so long after more was lost than the policy survives. *Units*: microseconds.
+/// How long a run continues after more was lost than the policy survives. *Units*: microseconds.
 const LOSSY_US: u64 = 1500 * MILLISECOND;
 
-/// Operations that users begin on a client that is cut off while another takes the device over.
+/// The number of operations that users begin on a client that is cut off while another takes over the device.
 const MORE_OPERATIONS: u64 = 40;
 
 /// A fault that waits for a rebuild.
@@ -30,15 +30,15 @@ enum Hunt {
 #[derive(Debug)]
 pub struct Faults {
     wanted: u64,
-    /// Faults that happened.
+    /// The number of faults so far.
     pub done: u64,
-    /// When a run ends in which more was lost than the policy survives.
+    /// The time at which a lossy run ends.
     pub ends_us: u64,
-    /// When the last of them ends.
+    /// The time at which the last fault ends.
     until_us: u64,
     hunt: Option<Hunt>,
     may_lose: bool,
-    /// When the next client is killed.
+    /// The phase and step in which the next client is killed.
     pub kill_at: Option<(Phase, u64)>,
     pub kills_left: u64,
 }
@@ -63,7 +63,7 @@ impl Faults {
     }
 }
 
-/// A phase in which the next client is killed, and after how many steps.
+/// Draws the phase in which the next client is killed, and the number of steps before that.
 pub fn kill_at(random: &mut Random) -> (Phase, u64) {
     match random.below(4) {
         0 => (Phase::Survey, 1 + random.below(6)),
@@ -74,7 +74,7 @@ pub fn kill_at(random: &mut Random) -> (Phase, u64) {
 }
 
 impl World {
-    /// The next fault.
+    /// Makes the next fault happen.
     pub fn fault(&mut self) {
         if self.stage != Stage::Work || self.faults.done >= self.faults.wanted {
             return;
@@ -92,7 +92,7 @@ impl World {
         self.network.plan(next_us, Happening::Fault);
     }
 
-    /// Makes a fault happen; returns for how long, or `None` if it cannot happen now.
+    /// Makes a fault happen; returns its duration, or `None` if it cannot happen now.
     fn inject(&mut self) -> Option<u64> {
         let donor = self.random.below(self.donors.len() as u64) as usize;
         let client = self.current;
@@ -151,7 +151,7 @@ impl World {
                 }
             }
             91..98 if is_attached => {
-                // The donor is left, the client is killed, and the donor comes back to the next one.
+                // The client leaves the donor and is killed, and the donor returns to the next client.
                 self.network.cut(client, donor, now_us + 2 * long_us);
                 self.network.cut(self.clients.len(), donor, now_us + 2 * long_us);
                 let kill_us = now_us + TIMES.leave_us + short_us;
@@ -175,7 +175,7 @@ impl World {
         }
     }
 
-    /// If a fault waits for a rebuild and there is one, it happens.
+    /// Makes a fault happen that waits for a rebuild, if a rebuild is in progress.
     pub fn hunt(&mut self, client: ClientId) {
         let Some(hunt) = self.faults.hunt.filter(|_| self.stage == Stage::Work) else { return };
         let standing = self.clients[client].machine.standing();
@@ -208,7 +208,7 @@ impl World {
         }
     }
 
-    /// Whether everything is on other donors too, and known to be.
+    /// Whether all data are on other donors too, and the client knows it.
     fn may_lose_memory(&self) -> bool {
         let (client, now_us) = (&self.clients[self.current], self.now_us());
         let is_whole = client.machine.standing().iter().all(|standing| *standing == Standing::Trusted);
@@ -236,7 +236,7 @@ impl World {
         self.records_changed();
     }
 
-    /// Another client takes the device over, while the old one lives: paused, or cut off from some donors.
+    /// Another client takes over the device while the old one lives, paused or cut off from some donors.
     fn take_over(&mut self, donor: usize, long_us: u64) {
         self.heal_lies();
         let (old, new, now_us) = (self.current, self.clients.len(), self.now_us());
@@ -244,7 +244,7 @@ impl World {
             0 => self.clients[old].paused_until_us = now_us + long_us,
             1 => {}
             _ => {
-                // The old one sees one donor alone, the new one every other.
+                // The old client reaches only one donor, the new client all others.
                 let until_us = now_us + TIMES.lease_us + long_us;
                 self.network.cut(new, donor, until_us);
                 let others = (0..self.donors.len()).filter(|other| *other != donor);

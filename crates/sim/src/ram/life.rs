@@ -1,7 +1,7 @@
 //! The lives of clients: started, attached, refused, killed.
 //!
-//! Owns: which client has the device, what follows when one cannot attach or is killed, and what its user confirms.
-//! Promises: exactly one client is the current one; when it ends before the run does, another is started.
+//! Owns: the current client of the device, the reaction when a client cannot attach or is killed, and the confirmations
+//! of its user. Promises: exactly one client is current; if it ends before the run, another is started.
 
 use nectary_ram::mirror::{Intent, Phase, Refusal, Standing};
 
@@ -12,7 +12,7 @@ use super::network::{ClientId, Happening, MILLISECOND};
 use super::world::{Stage, World};
 
 impl World {
-    /// Starts a client, which is the current one then.
+    /// Starts a client and makes it current.
     pub fn start(&mut self, intent: Intent) {
         let id = self.random.bits() | 1;
         let mut client = Client::new(self.geometry, id, intent, self.now_us());
@@ -71,7 +71,7 @@ impl World {
         let mut trust_remaining = false;
         if let Refusal::CannotSettle { present, .. } = refusal {
             self.coverage.met(Scenario::CannotSettle);
-            // The user makes sure that no other client is left, and knows what was written.
+            // The user makes sure that no other client exists, and knows the written data.
             let others: Vec<ClientId> = (0..self.clients.len()).filter(|other| *other != client).collect();
             others.into_iter().for_each(|other| self.close(other));
             trust_remaining = self.random.chance(50) && self.has_everything(present);
@@ -81,7 +81,7 @@ impl World {
         self.network.plan(at_us, Happening::Start { take_over, trust_remaining });
     }
 
-    /// A client is no more; what it sent may still arrive.
+    /// Ends a client; messages that it sent may still arrive.
     pub fn close(&mut self, client: ClientId) {
         if !std::mem::replace(&mut self.clients[client].is_alive, false) {
             return;
@@ -103,7 +103,7 @@ impl World {
         add(Scenario::ComesAndGoes, figures.taken_back.min(figures.replayed));
     }
 
-    /// A client that was to be killed in its present phase is.
+    /// Kills a client if it is due in its current phase.
     pub fn kill_if_due(&mut self, client: ClientId) {
         let state = &mut self.clients[client];
         let phase = state.machine.phase();
@@ -118,7 +118,7 @@ impl World {
         }
     }
 
-    /// A client is gone at once, and another is started.
+    /// Kills a client immediately, and starts another.
     pub fn kill(&mut self, client: ClientId) {
         if !self.clients[client].is_alive || self.stage != Stage::Work {
             return;

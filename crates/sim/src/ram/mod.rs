@@ -1,8 +1,8 @@
 //! A mirrored network RAM disk under a seeded network, clock, crashes and faults.
 //!
-//! Owns: a run and the account of many. `donor`: the donor's side; `network`: messages in virtual time; `client`: the
-//! machine of `nectary_ram::mirror` and what its user wants; `life`, `user`; `faults`; `check`: what must hold after
-//! every step; `coverage`: the scenarios. A run is repeated exactly by its seed.
+//! Owns: a run, and the report of many runs. `donor`: the donor's side; `network`: messages in virtual time; `client`:
+//! the machine of `nectary_ram::mirror` and the operations of its user; `life`, `user`; `faults`; `check`: the
+//! invariants after every step; `coverage`: the scenarios. The same seed repeats a run exactly.
 
 mod blocks;
 mod check;
@@ -22,21 +22,21 @@ use world::World;
 
 use crate::planted::{Case, Caught};
 
-/// Acknowledged writes of a run, at least, if it is not lossy.
+/// The smallest number of acknowledged writes in a run that is not lossy.
 pub const WRITES: u64 = 200;
-/// Faults of a run, at least.
+/// The smallest number of faults in a run.
 pub const FAULTS: u64 = 3;
-/// A run that takes longer hangs. *Units*: microseconds of virtual time.
+/// A longer run counts as hanging. *Units*: microseconds of virtual time.
 pub const TIME_MAX_US: u64 = 120_000_000;
-/// The number of violations that are kept in words.
+/// The largest number of violations that are described.
 const BROKEN_MAX: usize = 10;
 
-/// The account of many runs.
+/// The report of many runs.
 #[derive(Debug, Default, Clone)]
 pub struct Report {
     /// Runs done.
     pub runs: u64,
-    /// Of these, runs in which more was lost than the policy survives; they end early.
+    /// Runs in which more was lost than the policy survives; they end early.
     pub lossy: u64,
     /// Users' operations.
     pub operations: u64,
@@ -54,16 +54,16 @@ pub struct Report {
     pub time_us: u64,
     /// Scenarios met.
     pub coverage: Coverage,
-    /// Violations, counted.
+    /// The number of violations.
     pub broken_count: u64,
-    /// The first of them in words.
+    /// Descriptions of the first violations.
     pub broken: Vec<String>,
     /// A hash of all that happened.
     pub trace: u64,
 }
 
 impl Report {
-    /// Whether enough happened that finding no error means something.
+    /// Whether enough has happened to make a result without errors meaningful.
     pub fn is_enough(&self) -> bool {
         self.short == 0 && self.coverage.missing(self.runs).is_empty()
     }
@@ -98,8 +98,8 @@ pub fn run(seed: u64, report: &mut Report) {
     }
 }
 
-/// Runs seeds from `seed` on, of which shard `shard.0` of `shard.1` takes its part; `progress` is told the account after
-/// each and says whether to go on.
+/// Runs the seeds from `seed` on that belong to shard `shard.0` of `shard.1`; `progress` gets the report after each run
+/// and returns whether to continue.
 pub fn run_many(seed: u64, runs: u64, shard: (u64, u64), mut progress: impl FnMut(&Report) -> bool) -> Report {
     let mut report = Report::default();
     for at in (0..runs).filter(|at| at % shard.1 == shard.0) {
@@ -116,7 +116,7 @@ pub fn run_planted(bug: Bug, seed: u64, runs: u64) -> Option<Caught> {
     (seed..seed + runs).find_map(|seed| replay_planted(bug, seed))
 }
 
-/// Runs one seed, and tells what happened in it.
+/// Runs one seed, and returns what happened.
 pub fn story(seed: u64) -> Vec<String> {
     let mut world = World::new(seed);
     world.story = Some(Vec::new());

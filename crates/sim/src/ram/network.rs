@@ -1,8 +1,8 @@
 //! Messages between clients and donors, in virtual time.
 //!
-//! Owns: the queue of what will happen, connections and cuts. Promises: messages of one connection arrive in their
-//! order; what a client sent before it gave a connection up may still arrive, late. Leaves to others: what is done with
-//! what arrives (`world`).
+//! Owns: the queue of future events, connections and cuts. Promises: messages of one connection arrive in order;
+//! messages that a client sent before it abandoned a connection may still arrive, late. Leaves to others: the handling
+//! of messages (`world`).
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ pub type ClientId = usize;
 /// A millisecond. *Units*: microseconds.
 pub const MILLISECOND: u64 = 1000;
 
-/// What will happen.
+/// A future event.
 #[derive(Debug)]
 pub enum Happening {
     /// A client tries to connect to a donor.
@@ -41,7 +41,7 @@ pub enum Happening {
     Start { take_over: bool, trust_remaining: bool },
     /// A client is killed.
     Kill { client: ClientId },
-    /// A pause of a client that was cut off from all donors meanwhile ends.
+    /// The end of a pause of a client that was cut off from all donors during the pause.
     PauseEnds { client: ClientId },
 }
 
@@ -56,9 +56,9 @@ pub struct Connection {
     pub is_donor_open: bool,
     /// Whether requests that were being executed when the donor saw the end are finished.
     pub is_finished: bool,
-    /// What was under way when the client gave it up arrives so much later, if at all.
+    /// The extra delay of messages in flight when the client abandoned the connection; `None` if they are lost.
     pub late_us: Option<u64>,
-    /// When the last message arrives on either side.
+    /// The times at which the last message arrives, per direction.
     down_us: u64,
     up_us: u64,
 }
@@ -78,31 +78,31 @@ impl Network {
         Network { now_us: 0, queue: BTreeMap::new(), next: 0, connections: Vec::new(), cuts: BTreeMap::new() }
     }
 
-    /// It will happen at `at_us`, after what was planned for this moment before.
+    /// Plans an event at `at_us`, after events planned earlier for the same time.
     pub fn plan(&mut self, at_us: u64, happening: Happening) {
         self.next += 1;
         self.queue.insert((at_us.max(self.now_us), self.next), happening);
     }
 
-    /// The next happening; time goes on to it.
+    /// Returns the next event, and advances the time to it.
     pub fn pop(&mut self) -> Option<Happening> {
         let ((at_us, _), happening) = self.queue.pop_first()?;
         self.now_us = at_us;
         Some(happening)
     }
 
-    /// A client and a donor hear nothing of each other until then.
+    /// Cuts a client and a donor off from each other until `until_us`.
     pub fn cut(&mut self, client: ClientId, donor: usize, until_us: u64) {
         let until = self.cuts.entry((client, donor)).or_default();
         *until = (*until).max(until_us);
     }
 
-    /// Every cut ends.
+    /// Ends all cuts.
     pub fn heal(&mut self) {
         self.cuts.clear();
     }
 
-    /// Until when the two hear nothing of each other, if they do not.
+    /// The time until which the two are cut off from each other, if they are.
     pub fn cut_until(&self, client: ClientId, donor: usize) -> Option<u64> {
         self.cuts.get(&(client, donor)).copied().filter(|until_us| *until_us > self.now_us)
     }
@@ -122,21 +122,21 @@ impl Network {
         self.connections.len() - 1
     }
 
-    /// When a message that a client sends now arrives.
+    /// The arrival time of a message that a client sends now.
     pub fn down(&mut self, connection: ConnectionId, random: &mut Random) -> u64 {
         let connection = &mut self.connections[connection];
         connection.down_us = connection.down_us.max(self.now_us + delay_us(random));
         connection.down_us
     }
 
-    /// When a message that a donor sends now arrives.
+    /// The arrival time of a message that a donor sends now.
     pub fn up(&mut self, connection: ConnectionId, random: &mut Random) -> u64 {
         let connection = &mut self.connections[connection];
         connection.up_us = connection.up_us.max(self.now_us + delay_us(random));
         connection.up_us
     }
 
-    /// The client gives a connection up: the donor sees that after what is still under way, or before.
+    /// The client abandons a connection; the donor sees that before or after the messages in flight.
     pub fn give_up(&mut self, connection: ConnectionId, random: &mut Random) {
         if !std::mem::replace(&mut self.connections[connection].is_client_open, false) {
             return;
@@ -162,7 +162,7 @@ impl Network {
         (0..self.connections.len()).filter(is_served).collect()
     }
 
-    /// Takes away the requests of connections that have arrived and are not executed yet.
+    /// Removes and returns the requests of some connections that have arrived and are not executed yet.
     pub fn take_arrived(&mut self, connections: &[ConnectionId]) -> Vec<(ConnectionId, DonorRequest)> {
         let is_theirs = |happening: &Happening| matches!(happening, Happening::Execute { connection, .. } if connections.contains(connection));
         let numbers: Vec<_> =

@@ -1,7 +1,7 @@
-//! The users of clients: what they submit, and how it is noted.
+//! The users of clients: submitting operations, and recording them.
 //!
-//! Owns: handing operations in, and the history. Leaves to others: what is wished for (`client`), what the answer has to
-//! be (`check`).
+//! Owns: submitting operations, and the history. Leaves to others: the choice of operations (`client`), the allowed
+//! answers (`check`).
 
 use nectary_ram::mirror::{Event, Request};
 
@@ -71,7 +71,7 @@ impl World {
         self.step(client, Event::Submitted { id, request });
     }
 
-    /// Notes a read's result.
+    /// Records a read's result.
     pub fn note_read(&mut self, blocks: std::ops::Range<u64>, began: u64, numbers: &[u64]) {
         let ended = self.history.tick();
         for (block, number) in blocks.zip(numbers) {

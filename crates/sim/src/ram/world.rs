@@ -1,9 +1,9 @@
-//! A run: donors, clients, the network between them, in virtual time.
+//! A run: donors, clients and the network between them, in virtual time.
 //!
-//! Owns: what happens next and what it does to donors and clients. Promises: a seed repeats a run exactly. Leaves to
-//! others: faults (`faults`), what must hold (`check`), what a user wants (`client`).
+//! Owns: the order of events and their effect on donors and clients. Promises: the same seed repeats a run exactly.
+//! Leaves to others: faults (`faults`), invariants (`check`), the operations of users (`client`).
 //!
-//! *Circle*: faults are methods of this one [`World`], in a file of their own.
+//! *Circle*: faults are methods of [`World`] in their own file.
 
 use nectary_ram::format::{Geometry, Stamp};
 use nectary_ram::mirror::{Action, DonorRequest, Event, Intent, Layout, Phase, Reply, Ring, Standing};
@@ -21,12 +21,12 @@ use crate::random::Random;
 /// Blocks of a stripe.
 pub const STRIPE_BLOCKS: u64 = 4;
 
-/// How far a run is.
+/// The stage of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
     /// Users work, faults happen.
     Work,
-    /// Nothing fails any more; everything has to become whole.
+    /// No more faults happen; everything has to be restored.
     Settle,
     /// The device is detached, attached again and read.
     Reread,
@@ -42,15 +42,15 @@ pub struct World {
     pub ring: Ring,
     pub donors: Vec<DonorModel>,
     pub clients: Vec<Client>,
-    /// The client that has the device, or is about to.
+    /// The client that has the device, or is acquiring it.
     pub current: ClientId,
     pub is_created: bool,
     pub stage: Stage,
-    /// The client with which everything became whole.
+    /// The client with which everything was restored.
     pub settled: ClientId,
     pub history: History,
     pub blocks: Blocks,
-    /// Wrong copies that no read has found yet: donor and block.
+    /// Wrong copies that no read has detected yet: donor and block.
     pub lies: Vec<(usize, u64)>,
     pub had_lies: bool,
     /// Whether more donors were lost than the policy survives.
@@ -61,18 +61,18 @@ pub struct World {
     pub writes: u64,
     pub operations: u64,
     pub failed: u64,
-    /// Donors whose data an attacher may believe, as their records say.
+    /// Donors whose data an attaching client may accept, according to their records.
     pub believed: Vec<bool>,
-    /// Whether every donor was told the same.
+    /// Whether all donors have the same record.
     pub is_told: bool,
-    /// Donors that were left when a client was lost.
+    /// Donors that a client had left when it was lost.
     pub left_at_crash: Vec<bool>,
-    /// Clients that were killed before they had attached, one after another.
+    /// The number of clients in succession that were killed before they had attached.
     pub killed_unattached: u64,
     pub numbers: u64,
     /// A hash of all that happened.
     pub trace: u64,
-    /// What happened, in words, if anybody wants to know.
+    /// A description of what happened, if requested.
     pub story: Option<Vec<String>>,
 }
 
@@ -147,7 +147,7 @@ impl World {
         }
     }
 
-    /// Notes what happened, if anybody wants to know.
+    /// Records what happened, if a description is requested.
     pub fn tell(&mut self, what: impl FnOnce() -> String) {
         let now_us = self.network.now_us;
         if let Some(story) = &mut self.story {
@@ -155,7 +155,7 @@ impl World {
         }
     }
 
-    /// Something that must hold does not.
+    /// Notes that an invariant is broken.
     pub fn break_with(&mut self, what: String) {
         let at = self.now_us();
         self.broken.get_or_insert(format!("{what} (at {at} us)"));
@@ -255,7 +255,7 @@ impl World {
         }
     }
 
-    /// The donor finishes or drops what other connections sent, and ends them.
+    /// The donor finishes or drops the requests of other connections, and ends those connections.
     fn fence(&mut self, donor: usize, owner: ConnectionId) {
         if self.donors[donor].never_fences {
             return;
@@ -263,7 +263,7 @@ impl World {
         let mut others = self.network.served(donor);
         others.retain(|other| *other != owner);
         let is_drained = self.random.chance(50);
-        // Also of connections whose end was seen already.
+        // Includes connections whose end the donor has already seen.
         let all: Vec<ConnectionId> = (0..self.network.connections.len())
             .filter(|at| self.network.connections[*at].donor == donor && *at != owner)
             .collect();
@@ -344,7 +344,7 @@ impl World {
         self.network.plan(next_us, Happening::Wake { client });
     }
 
-    /// A client's machine takes an event in, and what it wants is done.
+    /// Passes an event to a client's machine, and executes the resulting actions.
     pub fn step(&mut self, client: ClientId, event: Event) {
         let now_us = self.now_us();
         let before = self.story.as_ref().map(|_| self.state_of(client));
@@ -410,7 +410,7 @@ impl World {
                 let client = &self.clients[self.current];
                 if client.is_alive && client.pending.is_empty() && client.machine.is_quiet() {
                     self.check_copies();
-                    // Another client does not know the checksums.
+                    // The next client does not know the checksums, so it could not detect wrong copies.
                     self.heal_lies();
                     (self.stage, self.settled) = (Stage::Reread, self.current);
                     self.step(self.current, Event::Detach);
@@ -432,7 +432,7 @@ impl World {
         format!("{:?}, {:?}, {links:?}, view {:?}", machine.phase(), machine.standing(), machine.view().number())
     }
 
-    /// Donors that a client has left.
+    /// The donors that a client has left.
     pub fn left_by(&self, client: ClientId) -> Vec<bool> {
         let standing = self.clients[client].machine.standing().iter();
         standing.map(|standing| matches!(standing, Standing::Out | Standing::Leaving | Standing::Rebuilding)).collect()

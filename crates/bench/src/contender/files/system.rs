@@ -1,4 +1,4 @@
-//! The file systems: how each is made and mounted, and which of them stand in for the seeds'.
+//! The file systems: how each is made and mounted, and which of them replace those of the seeds.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -8,23 +8,23 @@ use serde::{Deserialize, Serialize};
 use crate::sys::{self, Writing};
 use crate::{Error, ErrorKind};
 
-/// A file system, or a stand-in for one of the seeds'.
+/// A file system, or a replacement for one of the seeds'.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FileSystem {
-    /// XFS as it comes.
+    /// XFS with its defaults.
     Xfs,
-    /// ext4 as it comes: with a journal. Stands in for UFS with soft updates, which Linux has not.
+    /// ext4 with its defaults, including a journal. Replaces UFS with soft updates, which Linux does not have.
     Ext4,
-    /// btrfs as it comes, metadata single.
+    /// btrfs with its defaults, except single metadata.
     Btrfs,
-    /// ext4 without a journal, mounted `dirsync`: stands in for EFS and UFS, which write metadata synchronously.
+    /// ext4 without a journal, mounted `dirsync`. Replaces EFS and UFS, which write metadata synchronously.
     Ext4Dirsync,
-    /// ext4 without a journal: stands in for asynchronous UFS.
+    /// ext4 without a journal. Replaces asynchronous UFS.
     Ext4Async,
 }
 
 impl FileSystem {
-    /// All of them.
+    /// All file systems.
     pub const ALL: [FileSystem; 5] =
         [FileSystem::Xfs, FileSystem::Ext4, FileSystem::Btrfs, FileSystem::Ext4Dirsync, FileSystem::Ext4Async];
 
@@ -39,7 +39,7 @@ impl FileSystem {
         }
     }
 
-    /// The name that the kernel knows.
+    /// Its name in the kernel.
     pub fn kernel_name(self) -> &'static str {
         match self {
             FileSystem::Xfs => "xfs",
@@ -48,7 +48,7 @@ impl FileSystem {
         }
     }
 
-    /// The program that makes it and the Debian package that has that.
+    /// The program that makes it, and the Debian package of that program.
     pub fn maker(self) -> (&'static str, &'static str) {
         match self {
             FileSystem::Xfs => ("mkfs.xfs", "xfsprogs"),
@@ -69,13 +69,14 @@ impl FileSystem {
         (!is_there).then(|| format!("{program} is not installed (Debian package {package})"))
     }
 
-    /// The bytes of the device for files of `disk_bytes`: room for the file system itself, and no less than its maker
-    /// accepts. More than the contenders without a file system get, which is in the file systems' favour.
+    /// The bytes of the device for files of `disk_bytes`: with room for the file system itself, and at least the
+    /// smallest size that its maker accepts. This is more than contenders without a file system get, which favours the
+    /// file systems.
     pub fn device_bytes(self, disk_bytes: u64) -> u64 {
         ((disk_bytes / 10 * 11) + (96 << 20)).max(320 << 20).next_multiple_of(1 << 20)
     }
 
-    /// Makes it. Nothing is left to be initialised later, when it would be measured.
+    /// Makes the file system. Everything is initialised now, because later it would be measured.
     pub(super) fn make(self, device: &Path) -> Result<(), Error> {
         let eager = "lazy_itable_init=0,lazy_journal_init=0,nodiscard";
         let arguments: &[&str] = match self {
@@ -100,7 +101,7 @@ impl FileSystem {
         }
     }
 
-    /// Mounts it; without its synchronous mode while it is only being prepared.
+    /// Mounts the file system; uses its synchronous mode only if `is_measured`.
     pub(super) fn mount(self, device: &Path, root: &Path, is_measured: bool) -> Result<(), Error> {
         let writing = match is_measured && self == FileSystem::Ext4Dirsync {
             true => Writing::DirectoriesAtOnce,

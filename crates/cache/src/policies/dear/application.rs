@@ -1,4 +1,4 @@
-//! The application manager: one stream's blocks, its detector, and which of its blocks it gives up.
+//! The application manager: one stream's blocks, its detector, and the choice of its victims.
 //!
 //! Owns: the stream's recency order, its LFU order and the active replacement. Promises: offers the block that the
 //! active replacement chooses. Leaves to others: which application must offer a block, and the blocks themselves.
@@ -24,7 +24,7 @@ use crate::structures::timeline::Timeline;
 
 /// The highest rank; higher frequencies are filed under it.
 const RANK_MAX: u16 = 1023;
-/// The number of filings by which a block is prefetched ahead.
+/// How many filings ahead a block is prefetched.
 const AHEAD: usize = 8;
 const RANK_WORDS: usize = (RANK_MAX as usize + 1) / 64;
 

@@ -1,4 +1,4 @@
-//! The evicted blocks that are remembered: those of the last evictions.
+//! The ghosts: the blocks of the last evictions.
 //!
 //! Owns: the row of evictions, oldest first, and a bit per eviction that tells whether its block is still remembered.
 //! Promises: a block is remembered until its eviction leaves the row or the block is referenced again. Leaves to

@@ -143,19 +143,19 @@ impl Ids {
         self.ghosts.weight()
     }
 
-    /// The place of the oldest of the stack; prefetches the next oldest ones.
+    /// The place of the oldest id of the stack; prefetches the next ones.
     #[inline]
     pub(super) fn oldest_of_stack(&mut self) -> Option<usize> {
         oldest(&mut self.stack, &self.table)
     }
 
-    /// The place of the oldest of the queue; prefetches the next oldest ones.
+    /// The place of the oldest id of the queue; prefetches the next ones.
     #[inline]
     pub(super) fn oldest_of_queue(&mut self) -> Option<usize> {
         oldest(&mut self.queue, &self.table)
     }
 
-    /// The place of the oldest ghost; prefetches the next oldest ones.
+    /// The place of the oldest ghost; prefetches the next ones.
     #[inline]
     pub(super) fn oldest_of_ghosts(&mut self) -> Option<usize> {
         oldest(&mut self.ghosts, &self.table)

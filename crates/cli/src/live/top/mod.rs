@@ -37,7 +37,7 @@ pub struct Sample {
     pub proxies: Vec<Value>,
 }
 
-/// Shows frames until a signal comes, or one frame.
+/// Shows frames until a signal arrives, or one frame.
 pub fn run(arguments: &TopArguments) -> Result<u8, Failure> {
     let streams = arguments.streams.map_or(STREAMS_DEFAULT, usize::from);
     if arguments.json || arguments.prometheus {
