@@ -116,7 +116,8 @@ fn run_io(arguments: &BenchIoArguments) -> Result<u8, Failure> {
             let options = arguments.options();
             let guardian = process_of(&program, "guardian");
             if arguments.check_fio {
-                with_progress(|progress| io::check_fio(&options, guardian, progress))?
+                let programs = programs(&program, "io-worker");
+                with_progress(|progress| io::check_fio(&options, &programs, progress))?
             } else {
                 let plan = io::Plan::new(options)?;
                 if arguments.dry_run {

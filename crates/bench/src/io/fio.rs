@@ -1,8 +1,9 @@
 //! `bench io --check-fio`: whether this command and fio measure the same.
 //!
-//! Owns: the pairs and the verdict. In each round this command runs twice and fio once on the same file, in turns. fio
-//! uses the same kind of call (`psync` at depth 1, io_uring else), offset, size and flags. The ratio of the two own runs
-//! is the noise. A median ratio to fio beyond [`TOLERANCE`] is outside; a noise beyond it too, as it shows nothing.
+//! Owns: the pairs and the verdict. In each round this command runs twice and fio once on the same file, in turns, each
+//! in its own new process, so that all start alike. fio uses the same kind of call (`psync` at depth 1, io_uring else),
+//! offset, size and flags. The ratio of the two own runs is the noise. A median ratio to fio beyond [`TOLERANCE`] is
+//! outside; a noise beyond it too, as it shows nothing.
 
 use std::process::{Command, Stdio};
 use std::time::Instant;
@@ -15,10 +16,10 @@ use super::report::{Report, figure};
 use super::run::Streams;
 use super::target::{Target, Wish};
 use super::timestamps::Timestamps;
-use super::{Cell, Options, Plan, engine, engine_of, or, usage};
+use super::{Cell, Options, Plan, engine_of, or, process, usage};
 use crate::guardian::Guardian;
 use crate::statistics::{Estimate, median, order, paired_ratio};
-use crate::store::Progress;
+use crate::store::{Programs, Progress};
 use crate::{Error, ErrorKind, machine};
 
 /// How far the two may be apart.
@@ -62,10 +63,11 @@ fn is_beyond(found: &Estimate) -> bool {
     found.value.is_nan() || (found.value - 1.0).abs() > TOLERANCE
 }
 
-/// Runs the comparison; `guardian` has to call [`serve`](crate::guardian::serve).
+/// Runs the comparison; `programs.worker` has to call [`serve`](super::serve), `programs.guardian`
+/// [`serve`](crate::guardian::serve).
 ///
 /// *Errors*: [`ErrorKind::Missing`] without fio; [`ErrorKind::Usage`] if the target must not be used.
-pub fn check(options: &Options, guardian: Command, progress: &mut dyn FnMut(&Progress)) -> Result<Report, Error> {
+pub fn check(options: &Options, programs: &Programs, progress: &mut dyn FnMut(&Progress)) -> Result<Report, Error> {
     let began = Instant::now();
     let pairs = options.passes.unwrap_or(PAIRS);
     if pairs < PAIRS_MIN {
@@ -85,7 +87,7 @@ pub fn check(options: &Options, guardian: Command, progress: &mut dyn FnMut(&Pro
     let wish =
         Wish { streams: plan.streams_max(), bytes: plan.bytes, writes: plan.writes(), overwrite: options.overwrite };
     let mut target = Target::find(&options.target, wish)?;
-    let mut guardian = Guardian::start(guardian)?;
+    let mut guardian = Guardian::start((programs.guardian)())?;
     target.make(&mut guardian, wish.streams)?;
     let of = (plan.cells.len() * pairs * 3) as u64;
     let mut done = 0;
@@ -108,9 +110,10 @@ pub fn check(options: &Options, guardian: Command, progress: &mut dyn FnMut(&Pro
                 progress(&Progress { done, of, what: cell.name() });
                 done += 1;
                 drop_pages(&job.places)?;
+                let own = || process::run("a run beside fio", (programs.worker)(), &job, |_| Ok(()));
                 match contender {
-                    0 => found.own.push(engine::run(&job, false)?.rate()),
-                    1 => found.again.push(engine::run(&job, false)?.rate()),
+                    0 => found.own.push(own()?.rate()),
+                    1 => found.again.push(own()?.rate()),
                     _ => found.fio.push(fio(&job)?),
                 }
             }
@@ -136,6 +139,8 @@ fn words(job: &Job) -> Vec<String> {
     words.push(format!("--rw={}", job.operation.name()));
     words.push(format!("--bs={}", job.request_bytes));
     words.push(format!("--size={}", job.requests() * job.request_bytes));
+    // More than the time allows: fio wraps round and does not begin again.
+    words.push("--io_size=1T".to_owned());
     words.push(format!("--runtime={}ms", (seconds * 1e3).round()));
     words.push(format!("--ioengine={}", engine.0));
     words.push(format!("--iodepth={}", engine.1));

@@ -9,6 +9,7 @@
 //! | `pattern`, `content` | the bytes of the streams, and their comparison |
 //! | `target` | what may be used, and what is refused |
 //! | `job`, `engine` | one pass: its description, and the threads and rings that do it |
+//! | `process` | a pass in its own process |
 //! | `run`, `results`, `report`, `plot` | the sweep, its columns, tables and pictures |
 //! | `timestamps` | the file of requests |
 //! | `fio` | the comparison with fio |
@@ -21,6 +22,7 @@ mod job;
 mod ncar;
 mod pattern;
 mod plot;
+mod process;
 mod report;
 mod results;
 mod run;
@@ -31,7 +33,8 @@ use std::path::PathBuf;
 
 pub use fio::check as check_fio;
 pub use job::{Engine, Job, Mode, Operation, Outcome, Request, StreamOutcome};
-pub use ncar::{Options as NcarOptions, dry_run as ncar_dry_run, run as run_ncar, serve};
+pub use ncar::{Options as NcarOptions, dry_run as ncar_dry_run, run as run_ncar};
+pub use process::serve;
 pub use report::Report;
 pub use run::{dry_run, run};
 pub use timestamps::Timestamps;

@@ -26,8 +26,6 @@ use crate::statistics::order;
 use crate::store::{Programs, Progress};
 use stage::Stage;
 
-pub use stage::serve;
-
 /// Why the volume's side is not there.
 const NOT_RUN: &str = "volume: NOT RUN: nectary volume does not exist yet";
 
@@ -239,7 +237,7 @@ fn series(beyond: bool) -> Vec<Series> {
     all
 }
 
-/// Runs the matrix; `programs.worker` has to call [`serve`], `programs.guardian`
+/// Runs the matrix; `programs.worker` has to call [`serve`](super::serve), `programs.guardian`
 /// [`serve`](crate::guardian::serve).
 ///
 /// It gives the calling thread its own mounts. *Errors*: [`ErrorKind::Missing`](crate::ErrorKind::Missing) if this

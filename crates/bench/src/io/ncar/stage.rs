@@ -4,12 +4,9 @@
 //! group a host, and a process in it for each pass. Promises: nothing is left, however the run ends; only pages of the
 //! streams are dropped from the kernel's cache, so neighbours keep theirs.
 
-use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
-
-use serde::{Deserialize, Serialize};
 
 use super::{Emptied, Host, Plan, Series, System};
 use crate::disk::{DiskOptions, MeasuredDisk, SharedClock, Timekeeping};
@@ -19,38 +16,12 @@ use crate::io::content::drop_pages;
 use crate::io::job::{Engine, Job, Operation, Outcome, Place};
 use crate::io::run::Streams;
 use crate::io::target::{Kind, Target, Wish};
-use crate::io::{Cell, engine, usage};
+use crate::io::{Cell, process, usage};
 use crate::store::Programs;
 use crate::{Error, ErrorKind, machine, sys};
 
 /// What XFS needs beside the files. *Units*: bytes.
 const SPARE_BYTES: u64 = 512 << 20;
-/// The most bytes of an answer.
-const ANSWER_BYTES_MAX: u64 = 16 << 20;
-
-/// The answer of a host's process.
-#[derive(Serialize, Deserialize)]
-enum Answer {
-    Done(Outcome),
-    Void(String),
-    Failed(String),
-}
-
-/// The work of a host's process: one pass, from and to JSON.
-pub fn serve(mut input: impl Read, mut output: impl Write) -> Result<(), Error> {
-    sys::become_worker();
-    let mut text = String::new();
-    input.read_to_string(&mut text).map_err(|error| Error::failed("the job", error))?;
-    let job: Job = serde_json::from_str(&text).map_err(|error| Error::failed("the job", error))?;
-    let answer = match engine::run(&job, false) {
-        Ok(outcome) => Answer::Done(outcome),
-        Err(error) if error.kind == ErrorKind::Void => Answer::Void(error.message),
-        Err(error) => Answer::Failed(error.message),
-    };
-    serde_json::to_writer(&mut output, &answer).map_err(|error| Error::failed("the answer", error))?;
-    output.flush().map_err(|error| Error::failed("the answer", error))
-}
-
 /// The stage. Dropping it unmounts and releases everything.
 pub struct Stage<'a> {
     plan: &'a Plan,
@@ -152,38 +123,11 @@ impl<'a> Stage<'a> {
     }
 
     fn on_host(&self, host: Host, job: &Job) -> Result<Outcome, Error> {
-        let what = format!("the process of the {}", host.name());
-        let failed = |error: &dyn std::fmt::Display| Error::failed(&what, error);
-        let Some((_, group)) = self.groups.iter().find(|group| group.0 == host) else {
-            return Err(failed(&"it has no memory group"));
-        };
-        let mut command = (self.programs.worker)();
-        command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = command.spawn().map_err(|error| failed(&error))?;
-        let ended = (|| -> Result<String, Error> {
-            group.add(child.id())?;
-            let text = serde_json::to_string(job).map_err(|error| failed(&error))?;
-            let mut input = child.stdin.take().ok_or_else(|| failed(&"no pipe"))?;
-            input.write_all(text.as_bytes()).map_err(|error| failed(&error))?;
-            drop(input);
-            let output = child.stdout.take().ok_or_else(|| failed(&"no pipe"))?;
-            let mut answer = String::new();
-            output.take(ANSWER_BYTES_MAX).read_to_string(&mut answer).map_err(|error| failed(&error))?;
-            Ok(answer)
-        })();
-        if ended.is_err() {
-            let _ = child.kill();
-        }
-        let status = child.wait().map_err(|error| failed(&error))?;
-        match serde_json::from_str(&ended?) {
-            Ok(Answer::Done(outcome)) => Ok(outcome),
-            Ok(Answer::Void(message)) => Err(Error::new(ErrorKind::Void, message)),
-            Ok(Answer::Failed(message)) => Err(Error::new(ErrorKind::Failed, message)),
-            Err(_) => {
-                let memory = self.plan.memory_bytes(host) >> 20;
-                Err(failed(&format!("{status} with {memory} MB of memory; give smaller requests (--request)")))
-            }
-        }
+        let memory = self.plan.memory_bytes(host) >> 20;
+        let what = format!("the process of the {} with {memory} MB", host.name());
+        let group = self.groups.iter().find(|group| group.0 == host);
+        let (_, group) = group.ok_or_else(|| Error::failed(&what, "it has no memory group"))?;
+        process::run(&what, (self.programs.worker)(), job, |child| group.add(child))
     }
 
     fn mount(&mut self) -> Result<(), Error> {

@@ -1,0 +1,73 @@
+//! A pass in a process that does nothing else: the hosts of the NCAR report, and the runs beside fio's.
+//!
+//! Owns: the job and the answer as JSON over pipes, and the end of the process.
+
+use std::fmt::Display;
+use std::io::{Read, Write};
+use std::process::{Child, Command, Stdio};
+
+use serde::{Deserialize, Serialize};
+
+use super::engine;
+use super::job::{Job, Outcome};
+use crate::{Error, ErrorKind, sys};
+
+/// The most bytes of an answer.
+const ANSWER_BYTES_MAX: u64 = 16 << 20;
+
+/// The answer of the process.
+#[derive(Serialize, Deserialize)]
+enum Answer {
+    Done(Outcome),
+    Void(String),
+    Failed(String),
+}
+
+/// The work of the process: one pass, from and to JSON.
+pub fn serve(mut input: impl Read, mut output: impl Write) -> Result<(), Error> {
+    sys::become_worker();
+    let mut text = String::new();
+    input.read_to_string(&mut text).map_err(|error| Error::failed("the job", error))?;
+    let job: Job = serde_json::from_str(&text).map_err(|error| Error::failed("the job", error))?;
+    let answer = match engine::run(&job, false) {
+        Ok(outcome) => Answer::Done(outcome),
+        Err(error) if error.kind == ErrorKind::Void => Answer::Void(error.message),
+        Err(error) => Answer::Failed(error.message),
+    };
+    serde_json::to_writer(&mut output, &answer).map_err(|error| Error::failed("the answer", error))?;
+    output.flush().map_err(|error| Error::failed("the answer", error))
+}
+
+/// Runs a pass in a process that calls [`serve`]; `placed` gets its number before it begins.
+pub fn run(
+    what: &str,
+    mut command: Command,
+    job: &Job,
+    placed: impl FnOnce(u32) -> Result<(), Error>,
+) -> Result<Outcome, Error> {
+    let mut child =
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().map_err(|error| Error::failed(what, error))?;
+    let answer = placed(child.id()).and_then(|()| ask(what, &mut child, job));
+    if answer.is_err() {
+        let _ = child.kill();
+    }
+    let status = child.wait().map_err(|error| Error::failed(what, error))?;
+    match serde_json::from_str(&answer?) {
+        Ok(Answer::Done(outcome)) => Ok(outcome),
+        Ok(Answer::Void(message)) => Err(Error::new(ErrorKind::Void, message)),
+        Ok(Answer::Failed(message)) => Err(Error::new(ErrorKind::Failed, message)),
+        Err(_) => Err(Error::failed(what, format!("{status}; give smaller requests (--request)"))),
+    }
+}
+
+fn ask(what: &str, child: &mut Child, job: &Job) -> Result<String, Error> {
+    let failed = |error: &dyn Display| Error::failed(what, error);
+    let text = serde_json::to_string(job).map_err(|error| failed(&error))?;
+    let mut input = child.stdin.take().ok_or_else(|| failed(&"it has no pipe"))?;
+    input.write_all(text.as_bytes()).map_err(|error| failed(&error))?;
+    drop(input);
+    let output = child.stdout.take().ok_or_else(|| failed(&"it has no pipe"))?;
+    let mut answer = String::new();
+    output.take(ANSWER_BYTES_MAX).read_to_string(&mut answer).map_err(|error| failed(&error))?;
+    Ok(answer)
+}
