@@ -1,9 +1,9 @@
 //! `bench io --check-fio`: whether this command and fio measure the same.
 //!
-//! Owns: the pairs and the verdict. In each round this command runs twice and fio once on the same file, in turns. fio
-//! uses the same kind of call (`psync` at depth 1, io_uring else), offset, size and flags. The ratio of the two own
-//! runs is the noise. All are processes that do nothing else: a thread of a process that has waited has an advantage on
-//! a busy machine. A median ratio to fio beyond [`TOLERANCE`] is outside; a noise beyond it too, as it shows nothing.
+//! Owns: the pairs and the verdict. In each round this command runs twice and fio once on the same file, in turns, each
+//! in its own new process, so that all start alike. fio uses the same kind of call (`psync` at depth 1, io_uring else),
+//! offset, size and flags. The ratio of the two own runs is the noise. A median ratio to fio beyond [`TOLERANCE`] is
+//! outside; a noise beyond it too, as it shows nothing.
 
 use std::process::{Command, Stdio};
 use std::time::Instant;
