@@ -105,6 +105,13 @@ const CAMPAIGNS: &[Campaign] = &[
         extents: &[("{runs}", "100000", "5000")],
     },
     Campaign {
+        name: "ram-donors",
+        program: Program::Binary("ram-donors"),
+        arguments: &["--rounds", "{donor-rounds}", "--seed", "{seed}"],
+        environment: &[],
+        extents: &[("{donor-rounds}", "50", "2")],
+    },
+    Campaign {
         name: "store-spans",
         program: Program::Binary("store-spans"),
         arguments: &["--seed", "{seed}"],

@@ -76,6 +76,8 @@ async fn stay(arguments: &AttachArguments) -> Result<u8, Failure> {
     let open = OpenOptions {
         create_bytes: arguments.size,
         engine: engine(&arguments.device.engine),
+        take_over: arguments.client.take_over,
+        trust_remaining: arguments.client.trust_remaining,
         ..OpenOptions::default()
     };
     let options = Options { read_only: arguments.read_only, open };
@@ -227,6 +229,10 @@ fn status(attachment: &Attachment, given: &str, is_leaving: bool) -> Status {
 /// Adds the problems of the donors of a network RAM disk in the stack.
 pub fn with_donors(mut status: Status, figures: &[Figures]) -> Status {
     for ram in figures.iter().filter(|figures| figures.device == "ram") {
+        if ram.get("mirror").is_some() {
+            status = crate::ram::mirror::with_mirror(status, ram, figures);
+            continue;
+        }
         let count = |name: &str| ram.get(name).unwrap_or_default();
         let (all, up, lost) = (count("donors"), count("donors_up"), count("donors_lost"));
         if lost > 0 {

@@ -45,8 +45,13 @@ pub async fn run(arguments: &ExportArguments) -> Result<u8, Failure> {
 }
 
 async fn open(arguments: &ExportArguments, caches: &Caches) -> Result<Exports, Failure> {
-    let options =
-        OpenOptions { create_bytes: arguments.size, engine: engine(&arguments.engine), ..OpenOptions::default() };
+    let options = OpenOptions {
+        create_bytes: arguments.size,
+        engine: engine(&arguments.engine),
+        take_over: arguments.client.take_over,
+        trust_remaining: arguments.client.trust_remaining,
+        ..OpenOptions::default()
+    };
     let mut exports = Vec::new();
     for text in &arguments.devices {
         let (name, spec) = split_name(text);

@@ -4,6 +4,7 @@
 
 pub mod create;
 pub mod donate;
+pub mod mirror;
 mod simulate;
 
 use crate::arguments::RamCommand;

@@ -20,6 +20,7 @@ pub mod filled;
 pub mod guard;
 pub mod http;
 pub mod live;
+pub mod mirror;
 pub mod nbd;
 pub mod nectary;
 pub mod origin;

@@ -52,6 +52,14 @@ impl Namespace {
     }
 }
 
+impl Namespace {
+    /// Takes its link down or up: nothing passes, and nobody is told.
+    pub fn set_link(&self, scratch: &Scratch, is_up: bool) -> Result<()> {
+        let state = if is_up { "up" } else { "down" };
+        run(scratch, "ip", &["-n", &self.name, "link", "set", "eth0", state]).map(drop)
+    }
+}
+
 impl Drop for Namespace {
     fn drop(&mut self) {
         // The link goes with it.
@@ -75,8 +83,10 @@ impl Donor {
         let mut command = match inside {
             None => Command::new(binary()?),
             Some(namespace) => {
-                let mut command = Command::new("ip");
-                command.args(["netns", "exec", &namespace.name]).arg(binary()?);
+                // Not by `ip netns exec`: its copy of all mounts would keep file systems mounted for as long as the donor
+                // runs.
+                let mut command = Command::new("nsenter");
+                command.arg(format!("--net=/run/netns/{}", namespace.name)).arg(binary()?);
                 command
             }
         };
@@ -137,8 +147,13 @@ pub struct Attached<'a> {
 impl Attached<'_> {
     /// Attaches the device of a SPEC.
     pub fn new<'a>(scratch: &'a Scratch, spec: &str) -> Result<Attached<'a>> {
+        Attached::with(scratch, spec, &[])
+    }
+
+    /// Attaches it with more options.
+    pub fn with<'a>(scratch: &'a Scratch, spec: &str, options: &[&str]) -> Result<Attached<'a>> {
         let mut command = Command::new(binary()?);
-        command.args(["attach", spec, "--foreground"]).env("NECTARY_RUNTIME_DIR", runtime(scratch)?);
+        command.args(["attach", spec, "--foreground"]).args(options).env("NECTARY_RUNTIME_DIR", runtime(scratch)?);
         // A log of an earlier attachment has a line that would be mistaken for this one's.
         let log = scratch.join("attach.log");
         let _ = fs::remove_file(&log);
@@ -157,6 +172,32 @@ impl Attached<'_> {
     /// Unmounts it.
     pub fn unmount(&self) -> Result<()> {
         run(self.scratch, "umount", &[&self.place.display().to_string()]).map(drop)
+    }
+
+    /// Lets its process stand still; returns when it does.
+    pub fn stop(&mut self) -> Result<()> {
+        self.process.signal(libc::SIGSTOP);
+        let deadline = Instant::now() + STEP_MAX;
+        let stat = format!("/proc/{}/stat", self.process.id());
+        while !fs::read_to_string(&stat)?.contains(") T ") {
+            ensure!(Instant::now() < deadline, "the process does not stop");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    }
+
+    /// Lets its process go on.
+    pub fn go_on(&mut self) {
+        self.process.signal(libc::SIGCONT);
+    }
+
+    /// Kills its process, and takes down what is left of it.
+    pub fn kill(mut self) -> Result<()> {
+        self.process.kill();
+        let _ = Command::new("umount").args(["-q", "-l"]).arg(&self.place).status();
+        let (status, text) = nectary::run(&["detach", &self.device], self.scratch.path())?;
+        ensure!(status.success(), "what a killed client left is not released: {text}");
+        Ok(())
     }
 
     /// Tries to detach it; returns whether that was done, and what was said.

@@ -101,6 +101,8 @@ async fn a_donor_that_was_started_again_is_filled_and_then_the_other_one_can_go(
     let one = Serving::at(socket, 8 << 20);
     wait_for(&device, "donors_trusted", 2).await;
     wait_for(&device, "rebuilt", 1).await;
+    // Whole only when the other one knows, too.
+    wait_for(&device, "degraded", 0).await;
     two.end().await;
     holds(&device, 2).await;
     fill(&device, 3).await;

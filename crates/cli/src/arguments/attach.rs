@@ -4,6 +4,7 @@ use clap::Args;
 use nectary_block::parse_size;
 
 use super::DeviceArguments;
+use super::ram::ClientArguments;
 
 /// `attach`.
 #[derive(Debug, Args)]
@@ -16,6 +17,8 @@ pub struct AttachArguments {
     /// The block device takes no writes
     #[arg(long)]
     pub read_only: bool,
+    #[command(flatten)]
+    pub client: ClientArguments,
     /// Stay in the foreground until Ctrl-C or `nectary detach`
     #[arg(long)]
     pub foreground: bool,

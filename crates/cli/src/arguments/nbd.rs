@@ -7,6 +7,7 @@ use clap::{Args, Subcommand};
 use nectary_block::parse_size;
 use nectary_nbd::{ExportInfo, Listen};
 
+use super::ram::ClientArguments;
 use super::{EngineArguments, TEMPLATE};
 
 /// `export`.
@@ -24,6 +25,8 @@ pub struct ExportArguments {
     /// Clients cannot write
     #[arg(long)]
     pub read_only: bool,
+    #[command(flatten)]
+    pub client: ClientArguments,
     /// Serve addresses beyond this machine without TLS: everybody who reaches them can read and write
     #[arg(long)]
     pub insecure: bool,

@@ -9,6 +9,17 @@ use nectary_ram::placement::{Policy, StaleRule};
 use super::{TEMPLATE, exit};
 use crate::ram::{create, donate};
 
+/// What to do about other clients of a mirrored network RAM disk.
+#[derive(Debug, Args)]
+pub struct ClientArguments {
+    /// Take a mirrored network RAM disk over from a client that has it, which can then do nothing more with it
+    #[arg(long)]
+    pub take_over: bool,
+    /// Of two donors, use the one that is there: the device was not used without it
+    #[arg(long)]
+    pub trust_remaining: bool,
+}
+
 /// The commands on network RAM disks.
 #[derive(Debug, Subcommand)]
 pub enum RamCommand {

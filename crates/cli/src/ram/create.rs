@@ -15,6 +15,8 @@ use crate::output;
 pub const CREATE_EXAMPLES: &str = "Examples:
   nectary ram create 'ram(h1:7070,h2:7070,id=build,size=8G)'
   nectary attach 'ram(h1:7070,h2:7070,id=build)'
+  Every block on two donors:
+    nectary ram create 'ram(h1:7070,h2:7070,id=build,size=8G,redundancy=mirror)'
   With certificates, and donors that other programs serve:
     nectary ram create 'ram(\"nbds://h1:7070/?tls-certificates=/etc/pki/nbd\",nbd://h2/disk,id=build,size=1G)'";
 
@@ -42,32 +44,37 @@ pub struct DeleteArguments {
     /// The device: its donors and id, as `ram(h1:7070,h2:7070,id=build)`
     #[arg(value_name = "SPEC")]
     pub spec: String,
+    /// Delete it also if a client has it, which can then do nothing more with it; of a mirrored device
+    #[arg(long)]
+    pub take_over: bool,
 }
 
-fn options(spec: &str) -> Result<RamOptions, Failure> {
-    Ok(RamOptions::parse(registry().arguments(spec, "ram", &OpenOptions::default())?)?)
+fn options(spec: &str, take_over: bool) -> Result<RamOptions, Failure> {
+    let open = OpenOptions { take_over, ..OpenOptions::default() };
+    Ok(RamOptions::parse(registry().arguments(spec, "ram", &open)?)?)
 }
 
 /// Makes a device.
 pub async fn create(arguments: &CreateArguments) -> Result<u8, Failure> {
-    let label = device::create(&options(&arguments.spec)?, arguments.force).await?;
+    let made = device::create(&options(&arguments.spec, false)?, arguments.force).await?;
     if arguments.json {
         output::json(&json!({
-            "id": label.id,
-            "size_bytes": label.size_bytes,
-            "donors": label.shares.len(),
-            "share_bytes": label.shares,
+            "id": made.id,
+            "size_bytes": made.size_bytes,
+            "donors": made.shares.len(),
+            "share_bytes": made.shares,
+            "redundancy": made.redundancy.name(),
         }))?;
         return Ok(GOOD);
     }
-    let shares: Vec<String> = label.shares.iter().map(|&bytes| format_size(bytes)).collect();
-    let (id, size, shares) = (&label.id, format_size(label.size_bytes), shares.join(", "));
+    let shares: Vec<String> = made.shares.iter().map(|&bytes| format_size(bytes)).collect();
+    let (id, size, shares) = (&made.id, format_size(made.size_bytes), shares.join(", "));
     output::text(&format!("device {id} of {size} is made; its donors hold {shares}\n"))?;
     Ok(GOOD)
 }
 
 /// Deletes a device.
 pub async fn delete(arguments: &DeleteArguments) -> Result<u8, Failure> {
-    device::delete(&options(&arguments.spec)?).await?;
+    device::delete(&options(&arguments.spec, arguments.take_over)?).await?;
     Ok(GOOD)
 }

@@ -100,7 +100,7 @@ pub(super) async fn start(
 impl MirrorDevice {
     /// Attaches a device that was made before. Its connections live in the tokio runtime that calls this.
     ///
-    /// *Errors*: donors that do not answer, are empty, or belong to another device, all of them named; a client that has
+    /// *Errors*: donors that do not answer, are empty, or belong to another device, all of them named; a client with
     /// the device. *Cost*: with every donor there, a few exchanges with each; with one missing, up to ten seconds.
     pub async fn open(options: RamOptions) -> Result<MirrorDevice, Error> {
         let client = draw_client(&options)?;
@@ -210,10 +210,10 @@ impl Inner {
 
     fn failed(&self, of: &nectary_block::Request, error: &MirrorError) -> Error {
         let kind = match error {
-            MirrorError::Patience { .. } | MirrorError::Lost { .. } | MirrorError::Corrupt { .. } => ErrorKind::Io,
+            MirrorError::Patience { .. } | MirrorError::Lost { .. } => ErrorKind::Io,
+            MirrorError::Corrupt { .. } | MirrorError::Busy => ErrorKind::Io,
             MirrorError::NotAttached => return self.ended(of),
             MirrorError::Superseded => ErrorKind::Latched,
-            MirrorError::Busy => ErrorKind::Busy,
             MirrorError::Range { .. } => ErrorKind::Invalid,
         };
         of.error(kind, || self.spec.clone(), error.to_string())

@@ -104,7 +104,7 @@ pub struct Handle {
 }
 
 impl Owner {
-    /// An owner that begins to attach or create; `targets` are the donors by position, `places` where each is in the SPEC.
+    /// An owner that begins to attach or create; `targets` are the donors by position, `places` those in the SPEC.
     ///
     /// *Errors*: a shape that is not possible.
     pub fn new(
@@ -379,6 +379,7 @@ fn report(machine: &Machine, peers: &[Peer], places: &[usize], rebuild: Option<(
         view: machine.view().number(),
         donors: peers.iter().enumerate().map(donor).collect(),
         places: places.to_vec(),
+        is_view_stored: machine.is_view_stored(),
         dirty_stripes: machine.dirty_stripes(),
         rebuild: progress.map(|((donor, copied, all), (_, since))| {
             let elapsed_ms = since.elapsed().as_millis() as u64;

@@ -50,6 +50,8 @@ pub struct Report {
     pub donors: Vec<DonorReport>,
     /// Where each position is in the SPEC.
     pub places: Vec<usize>,
+    /// Whether every donor that has every block was told of the view.
+    pub is_view_stored: bool,
     /// Stripes whose copies may differ.
     pub dirty_stripes: u64,
     /// The rebuild under way.
@@ -61,9 +63,9 @@ pub struct Report {
 }
 
 impl Report {
-    /// Whether every block has two copies.
+    /// Whether every block has two copies, and every donor knows it: any one of them can be lost now.
     pub fn is_whole(&self) -> bool {
-        self.donors.iter().all(|donor| donor.standing == Standing::Trusted)
+        self.is_view_stored && self.donors.iter().all(|donor| donor.standing == Standing::Trusted)
     }
 
     /// What writes and flushes survive now. A write is in the memory of other machines as soon as it has returned.
@@ -86,6 +88,7 @@ impl Report {
             ("degraded", u64::from(!self.is_whole())),
             ("view_generation", self.view.0),
             ("view_epoch", self.view.1),
+            ("view_stored", u64::from(self.is_view_stored)),
             ("dirty_stripes", self.dirty_stripes),
             ("left", left),
             ("taken_back", taken_back),

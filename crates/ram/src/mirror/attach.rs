@@ -215,8 +215,9 @@ impl Machine {
         (self.phase, self.phase_until_us) = (Phase::Opening, self.now_us + lease_us);
     }
 
-    /// Whether each trusted donor has the present view.
-    fn is_view_stored(&self) -> bool {
+    /// Whether each trusted donor has the present view. Until then a donor may not be known to have been taken in, and
+    /// of two donors the other one cannot be left.
+    pub fn is_view_stored(&self) -> bool {
         let number = self.membership.view.number();
         let standing = self.membership.standing.iter().enumerate();
         let mut trusted = standing.filter(|(_, standing)| matches!(standing, Standing::Trusted | Standing::Leaving));

@@ -1,0 +1,82 @@
+//! What is wrong with the donors of a mirrored network RAM disk, and what to do.
+//!
+//! Owns: the words for `nectary status`. Leaves to others: the numbers (`nectary-ram`).
+
+use std::time::Duration;
+
+use nectary_block::Figures;
+use nectary_host::{State, Status};
+
+/// Adds the state of a mirror to a status; `ram` are its own figures, `all` those of the whole stack.
+pub fn with_mirror(mut status: Status, ram: &Figures, all: &[Figures]) -> Status {
+    let count = |name: &str| ram.get(name).unwrap_or_default();
+    let donors: Vec<&Figures> = all.iter().filter(|figures| figures.device == "donor").collect();
+    let numbers = |name: &str| {
+        let is = |donor: &&&Figures| donor.get(name) == Some(1);
+        let numbers: Vec<String> =
+            donors.iter().filter(is).map(|donor| donor.get("number").unwrap_or_default().to_string()).collect();
+        (!numbers.is_empty()).then(|| numbers.join(", "))
+    };
+    if count("attached") == 0 {
+        let what = "another client has taken the device over, or it was given up: every request fails".to_owned();
+        return status.with_problem(State::Degraded, what, "detach it here with --force");
+    }
+    if let Some(lost) = numbers("lost") {
+        let what =
+            format!("donor {lost} of the SPEC is lost with another one: blocks that no other has are I/O errors");
+        let remedy = "save what can still be read, then delete the device and make it again (docs/ram.md)";
+        status = status.with_problem(State::Degraded, what, remedy);
+    }
+    if let Some(left) = numbers("left") {
+        let what = format!(
+            "degraded: donor {left} of the SPEC is left; nothing is lost, and losing one more donor would lose blocks"
+        );
+        let remedy = "start it again at its address, or bring its network back: it is filled by itself";
+        status = status.with_problem(State::Degraded, what, remedy);
+    }
+    if let Some(filled) = numbers("rebuilding") {
+        let (copied, all) = (count("rebuild_copied_stripes"), count("rebuild_stripes").max(1));
+        let left = ram.get("rebuild_left_ms").map(|left| {
+            let left = Duration::from_millis(left);
+            format!(", about {:.0} s are left", left.as_secs_f64().ceil())
+        });
+        let (percent, left) = (copied * 100 / all, left.unwrap_or_default());
+        let what =
+            format!("degraded: donor {filled} of the SPEC is filled: {copied} of {all} stripes, {percent} %{left}");
+        status = status.with_problem(State::Degraded, what, "wait; the device can be used meanwhile");
+    }
+    if numbers("left").is_none() && count("donors_up") < count("donors") && numbers("rebuilding").is_none() {
+        let what = "a donor does not answer at the moment: writes wait for it until it is left".to_owned();
+        status = status.with_problem(State::Degraded, what, "see whether it runs and can be reached");
+    }
+    status
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(values: &[(&'static str, u64)], donors: &[&'static str]) -> String {
+        let mut own = vec![("attached", 1), ("donors", donors.len() as u64), ("donors_up", donors.len() as u64)];
+        own.extend_from_slice(values);
+        let own = Figures { device: "ram", values: own };
+        let donor = |(place, state): (usize, &&'static str)| Figures {
+            device: "donor",
+            values: vec![("number", place as u64 + 1), (*state, 1)],
+        };
+        let mut all = vec![own.clone()];
+        all.extend(donors.iter().enumerate().map(donor));
+        let status = with_mirror(Status::healthy("attach", "/dev/loop0"), &own, &all);
+        serde_json::to_string(&status).unwrap()
+    }
+
+    #[test]
+    fn a_degraded_mirror_says_which_donor_and_what_to_do() {
+        assert!(!words(&[], &["trusted", "trusted"]).contains("degraded"));
+        let left = words(&[], &["trusted", "left"]);
+        assert!(left.contains("donor 2 of the SPEC is left") && left.contains("start it again"), "{left}");
+        let filled = [("rebuild_copied_stripes", 3), ("rebuild_stripes", 4), ("rebuild_left_ms", 1500)];
+        let filled = words(&filled, &["rebuilding", "trusted"]);
+        assert!(filled.contains("3 of 4 stripes, 75 %, about 2 s are left"), "{filled}");
+    }
+}

@@ -1,0 +1,82 @@
+//! Donors of mirrored network RAM disks that die, stand still and are cut off: `ram-donors --fs ext4,xfs,btrfs --rounds
+//! 50 --seed 7 --shard 0/1`.
+//!
+//! A round has its own donors, device and file system; its seed decides how many donors there are, and the order of
+//! faults. Prints a line a round. Exit code 0 only if every round of the shard ran without an error or a wrong byte.
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use clap::Parser;
+use nectary_e2e::attach::{FileSystem, missing};
+use nectary_e2e::mirror::{Fault, round};
+use nectary_e2e::report::seed_or_new;
+use nectary_e2e::rng::Rng;
+
+/// A gap beyond this is counted.
+const GAP_MAX: Duration = Duration::from_secs(1);
+
+/// Breaks the donors of mirrors under file systems.
+#[derive(Parser)]
+struct Arguments {
+    /// Which file systems, joined by commas.
+    #[arg(long, default_value = "ext4,xfs,btrfs", value_delimiter = ',')]
+    fs: Vec<String>,
+    /// Rounds of each file system.
+    #[arg(long, default_value_t = 50)]
+    rounds: u64,
+    /// The seed of the first round; a new one is drawn and printed by default.
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Only every N-th round, as K/N, counted from 0.
+    #[arg(long, default_value = "0/1")]
+    shard: String,
+}
+
+fn main() -> Result<ExitCode> {
+    let arguments = Arguments::parse();
+    let seed = seed_or_new(arguments.seed);
+    let shard = arguments.shard.split_once('/').and_then(|(at, of)| Some((at.parse().ok()?, of.parse().ok()?)));
+    let (at, of): (u64, u64) = shard.filter(|(at, of)| at < of).context("a shard is K/N, with K below N")?;
+    let named = |name: &String| FileSystem::by_name(name).with_context(|| format!("{name} is not known"));
+    let systems = arguments.fs.iter().map(named).collect::<Result<Vec<_>>>()?;
+    let (mut ran, mut failed, mut late, mut faults, mut wanted) = (0u64, 0u64, 0u64, 0u64, 0u64);
+    for number in (0..arguments.rounds).filter(|number| number % of == at) {
+        for system in &systems {
+            wanted += 1;
+            if let Some(reason) = missing(*system) {
+                println!("NOT RUN: {}: {reason}", system.name());
+                continue;
+            }
+            let round_seed = seed.wrapping_add(number);
+            let mut rng = Rng::new(round_seed);
+            let donors = 2 + rng.below(2) as u32;
+            let mut order = Fault::ALL;
+            order.rotate_left(rng.below(3) as usize);
+            let began = Instant::now();
+            let done = round("ram-donors", *system, donors, &order, round_seed);
+            ran += 1;
+            let (name, took) = (system.name(), began.elapsed().as_secs_f64());
+            match done {
+                Ok(done) => {
+                    faults += u64::from(done.faults);
+                    late += u64::from(done.account.gap > GAP_MAX);
+                    let (operations, gap) = (done.account.operations, done.account.gap);
+                    println!(
+                        "ok {name}, {donors} donors, {order:?}: {operations} operations, longest gap {gap:?}, \
+                         {took:.1} s, seed {round_seed}"
+                    );
+                }
+                Err(error) => {
+                    failed += 1;
+                    println!("FAILED {name}, {donors} donors, {order:?}, seed {round_seed}: {error:#}");
+                }
+            }
+        }
+    }
+    println!("ram-donors: {ran} of {wanted} rounds, {faults} faults, {failed} failed, {late} gaps over {GAP_MAX:?}");
+    // 77 says that it cannot run here.
+    let code = if ran == 0 && wanted > 0 { 77 } else { u8::from(failed > 0 || ran < wanted || ran == 0) };
+    Ok(ExitCode::from(code))
+}

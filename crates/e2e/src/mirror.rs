@@ -1,0 +1,437 @@
+//! A mirrored network RAM disk under a file system, while its donors are killed, stopped and cut off.
+//!
+//! Owns: donors in network namespaces with an attached device on them, the faults and their healing, a load whose every
+//! byte is checked, and the account of it. Promises that nothing is left when it is dropped, as its parts do. Leaves to
+//! others: which faults come when (the test, the campaign).
+
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
+
+use crate::attach::FileSystem;
+use crate::guard::Process;
+use crate::ram::{Attached, Donor, Namespace, STEP_MAX, run};
+use crate::rng::Rng;
+use crate::scratch::Scratch;
+
+/// How long a fault lasts at least: longer than a donor may be late before it is left.
+const FAULT: Duration = Duration::from_millis(1500);
+/// Between two looks at the status.
+const LOOK_EVERY: Duration = Duration::from_millis(40);
+/// The block of the prober. *Units*: bytes.
+const BLOCK: usize = 4096;
+/// The blocks that the prober writes and reads in turn.
+const BLOCKS: u64 = 64;
+/// Files that stay as they were written, and are compared after every fault.
+const FILES: u64 = 24;
+
+/// What happens to a donor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// Its process is killed, and another one is started later, empty.
+    Kill,
+    /// Its process stands still.
+    Stop,
+    /// Nothing reaches it any more, and nobody is told.
+    Cut,
+}
+
+impl Fault {
+    /// All of them.
+    pub const ALL: [Fault; 3] = [Fault::Kill, Fault::Stop, Fault::Cut];
+}
+
+/// Donors, and a device on them.
+pub struct Rig {
+    /// Where the client's files are.
+    pub scratch: Arc<Scratch>,
+    donors_scratch: Scratch,
+    namespaces: Vec<Namespace>,
+    donors: Vec<Option<Donor>>,
+    starts: u32,
+    memory: String,
+    system: FileSystem,
+    addresses: Vec<String>,
+}
+
+impl Rig {
+    /// Starts `count` donors, and makes a device.
+    pub fn new(name: &str, system: FileSystem, count: u32) -> Result<Rig> {
+        let (scratch, donors_scratch) = (Arc::new(Scratch::new(name)?), Scratch::new(&format!("{name}-donors"))?);
+        let megabytes = match system {
+            FileSystem::Ext4 => 64,
+            FileSystem::Btrfs => 192,
+            FileSystem::Xfs => 320,
+        };
+        let namespaces = (0..count).map(|number| Namespace::new(&scratch, number)).collect::<Result<Vec<_>>>()?;
+        let memory = format!("{}M", megabytes + 16);
+        let mut rig = Rig {
+            scratch,
+            donors_scratch,
+            namespaces,
+            donors: Vec::new(),
+            starts: 0,
+            memory,
+            system,
+            addresses: Vec::new(),
+        };
+        for number in 0..count as usize {
+            let donor = rig.start(number)?;
+            rig.addresses.push(donor.address.clone());
+            rig.donors.push(Some(donor));
+        }
+        run(&rig.scratch, "nectary", &["ram", "create", &rig.spec_with(&format!(",size={megabytes}M"))])?;
+        Ok(rig)
+    }
+
+    fn spec_with(&self, more: &str) -> String {
+        format!("ram({},id=disk,redundancy=mirror{more})", self.addresses.join(","))
+    }
+
+    /// The SPEC of the device.
+    pub fn spec(&self) -> String {
+        self.spec_with("")
+    }
+
+    fn start(&mut self, number: usize) -> Result<Donor> {
+        self.starts += 1;
+        // Another name for each start: a log says where its donor listens.
+        let name = format!("donor-{number}-{}", self.starts);
+        let options = ["--memory", &self.memory, "--on-demand"];
+        Donor::start(&self.donors_scratch, &name, Some(&self.namespaces[number]), &options)
+    }
+
+    /// Makes the file system, and mounts it.
+    pub fn make(&self, disk: &Attached<'_>) -> Result<()> {
+        let (program, options) = match self.system {
+            FileSystem::Ext4 => ("mkfs.ext4", ["-q", "-F"]),
+            FileSystem::Xfs => ("mkfs.xfs", ["-q", "-f"]),
+            FileSystem::Btrfs => ("mkfs.btrfs", ["-q", "-f"]),
+        };
+        run(&self.scratch, program, &[&options[..], &[disk.device.as_str()]].concat())?;
+        disk.mount()
+    }
+
+    /// Checks the file system on a device that is not mounted.
+    pub fn check(&self, disk: &Attached<'_>) -> Result<()> {
+        let command: &[&str] = match self.system {
+            FileSystem::Ext4 => &["fsck.ext4", "-f", "-n"],
+            FileSystem::Xfs => &["xfs_repair", "-n"],
+            FileSystem::Btrfs => &["btrfs", "check", "--readonly"],
+        };
+        let deadline = Instant::now() + STEP_MAX;
+        loop {
+            // A device is busy for a moment after it was unmounted.
+            match run(&self.scratch, command[0], &[&command[1..], &[disk.device.as_str()]].concat()) {
+                Err(error) if error.to_string().contains("busy") && Instant::now() < deadline => {
+                    std::thread::sleep(LOOK_EVERY);
+                }
+                checked => return checked.map(drop),
+            }
+        }
+    }
+
+    /// Does something to a donor.
+    pub fn break_donor(&mut self, number: usize, fault: Fault) -> Result<()> {
+        let donor = self.donors[number].as_mut().context("it does not run")?;
+        match fault {
+            Fault::Kill => donor.process.kill(),
+            Fault::Stop => donor.process.signal(libc::SIGSTOP),
+            Fault::Cut => self.namespaces[number].set_link(&self.scratch, false)?,
+        }
+        Ok(())
+    }
+
+    /// Mends it.
+    pub fn mend_donor(&mut self, number: usize, fault: Fault) -> Result<()> {
+        match fault {
+            Fault::Kill => {
+                self.donors[number] = None;
+                self.donors[number] = Some(self.start(number)?);
+            }
+            Fault::Stop => {
+                let donor = self.donors[number].as_mut().context("it does not run")?;
+                donor.process.signal(libc::SIGCONT);
+            }
+            Fault::Cut => self.namespaces[number].set_link(&self.scratch, true)?,
+        }
+        Ok(())
+    }
+
+    /// The numbers of the attached device.
+    pub fn figures(&self) -> Result<Value> {
+        let (_, text) = crate::nbd::try_run(self.scratch.path(), "nectary", &["status", "--json"])?;
+        let status: Value = serde_json::from_str(&text).with_context(|| format!("no status: {text}"))?;
+        let parts = status.as_array().cloned().unwrap_or_default();
+        let devices = parts.iter().filter_map(|part| part["status"]["detail"]["devices"].as_array());
+        let ram = devices.flatten().find(|device| device["device"] == "ram");
+        ram.map(|ram| ram["figures"].clone()).with_context(|| format!("no mirror in {status}"))
+    }
+
+    /// Waits until as many donors have every block.
+    pub fn wait_for_trusted(&self, count: u64) -> Result<()> {
+        let deadline = Instant::now() + STEP_MAX;
+        loop {
+            let figures = self.figures()?;
+            let is_told = figures["view_stored"] == 1;
+            if figures["donors_trusted"] == count && figures["donors_up"] == count && is_told {
+                return Ok(());
+            }
+            ensure!(Instant::now() < deadline, "{count} donors are to be trusted: {figures}");
+            std::thread::sleep(LOOK_EVERY);
+        }
+    }
+
+    /// Breaks and mends one donor while the load runs, until the device is whole again.
+    pub fn fault_under(&mut self, load: &Load, number: usize, fault: Fault) -> Result<()> {
+        let all = self.donors.len() as u64;
+        // A donor that was late for lack of a processor is filled before another one is broken.
+        self.wait_for_trusted(all)?;
+        let before = load.done();
+        self.break_donor(number, fault)?;
+        self.wait_for_trusted(all - 1).with_context(|| format!("donor {number} is not left after {fault:?}"))?;
+        // The load goes on without it.
+        let deadline = Instant::now() + STEP_MAX;
+        let since = Instant::now();
+        while load.done() < before + 50 || since.elapsed() < FAULT {
+            ensure!(Instant::now() < deadline, "the load stands still after {fault:?} of donor {number}");
+            ensure!(!load.has_ended(), "the load has ended after {fault:?} of donor {number}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        self.mend_donor(number, fault)?;
+        self.wait_for_trusted(all).with_context(|| format!("donor {number} is not taken back after {fault:?}"))
+    }
+}
+
+/// What a round did.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Round {
+    /// Donors of the device.
+    pub donors: u32,
+    /// Faults.
+    pub faults: u32,
+    /// What the prober did meanwhile.
+    pub account: Account,
+}
+
+/// Kills, stops and cuts off each one of the donors under a load, then takes one away for good, kills the client, and
+/// compares every byte that was synced.
+///
+/// *Errors*: the first thing that is not right.
+pub fn round(name: &str, system: FileSystem, donors: u32, faults: &[Fault], seed: u64) -> Result<Round> {
+    let mut rng = Rng::new(seed);
+    let mut rig = Rig::new(name, system, donors)?;
+    let spec = rig.spec();
+    let scratch = rig.scratch.clone();
+    let disk = Attached::new(&scratch, &spec)?;
+    rig.make(&disk)?;
+    let files = Files::write(&disk.place, rng.next_u64())?;
+    let load = Load::start(&scratch, &disk.place, rng.below(1 << 31))?;
+    let first = rng.below(u64::from(donors)) as usize;
+    for (turn, fault) in faults.iter().enumerate() {
+        rig.fault_under(&load, (first + turn) % donors as usize, *fault)?;
+    }
+    let account = load.end()?;
+    let mut round = Round { donors, faults: faults.len() as u32, account };
+    ensure!(account.errors == 0 && account.wrong == 0, "the prober: {account:?}");
+    // The one that was mended last has everything by itself.
+    let gone = (first + faults.len()) % donors as usize;
+    rig.break_donor(gone, Fault::Kill)?;
+    round.faults += 1;
+    rig.wait_for_trusted(u64::from(donors) - 1)?;
+    let right = |place: &Path, files: &Files, when: &str| {
+        let problems = files.problems(place);
+        ensure!(problems.is_empty(), "{when}: {}", problems.join("; "));
+        Ok(())
+    };
+    right(&disk.place, &files, "without a donor")?;
+    let later = Files::write(&disk.place, rng.next_u64())?;
+    disk.unmount()?;
+    rig.check(&disk)?;
+    disk.mount()?;
+    // What was synced outlives the client, with one donor less.
+    disk.kill()?;
+    let disk = Attached::new(&scratch, &spec)?;
+    disk.mount()?;
+    right(&disk.place, &later, "after the client was killed")?;
+    disk.unmount()?;
+    rig.check(&disk)?;
+    // And then the donor is back, empty.
+    rig.mend_donor(gone, Fault::Kill)?;
+    rig.wait_for_trusted(u64::from(donors))?;
+    disk.detach()?;
+    Ok(round)
+}
+
+/// The bytes of a block, or of a file, by its number and how often it was written.
+fn content(number: u64, version: u64, length: usize) -> Vec<u8> {
+    let mut rng = Rng::new(number.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ version);
+    let mut bytes: Vec<u8> = (0..length.div_ceil(8)).flat_map(|_| rng.next_u64().to_le_bytes()).collect();
+    bytes.truncate(length);
+    bytes
+}
+
+/// Files that were synced.
+#[derive(Debug, Clone)]
+pub struct Files {
+    seed: u64,
+}
+
+impl Files {
+    /// Writes and syncs them.
+    pub fn write(place: &Path, seed: u64) -> Result<Files> {
+        for number in 0..FILES {
+            let file = File::create(place.join(format!("file-{number}")))?;
+            file.write_all_at(&Files::bytes(seed, number), 0)?;
+            file.sync_all()?;
+        }
+        File::open(place)?.sync_all()?;
+        Ok(Files { seed })
+    }
+
+    fn bytes(seed: u64, number: u64) -> Vec<u8> {
+        content(number, seed, 1 + (number as usize * 37_813) % (256 << 10))
+    }
+
+    /// What is wrong with them, read past the page cache.
+    pub fn problems(&self, place: &Path) -> Vec<String> {
+        let mut problems = Vec::new();
+        let _ = fs::write("/proc/sys/vm/drop_caches", "1");
+        for number in 0..FILES {
+            let path = place.join(format!("file-{number}"));
+            match fs::read(&path) {
+                Ok(found) if found == Files::bytes(self.seed, number) => {}
+                Ok(_) => problems.push(format!("{}: other bytes", path.display())),
+                Err(error) => problems.push(format!("{}: {error}", path.display())),
+            }
+        }
+        problems
+    }
+}
+
+/// What a prober did.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Account {
+    /// Reads and writes.
+    pub operations: u64,
+    /// Of these, failed.
+    pub errors: u64,
+    /// Blocks with other bytes than were written.
+    pub wrong: u64,
+    /// The longest time that one operation took.
+    pub gap: Duration,
+}
+
+/// `fio --verify` and a prober on a mounted file system.
+pub struct Load {
+    fio: Process,
+    log: PathBuf,
+    stop: Arc<AtomicBool>,
+    done: Arc<AtomicU64>,
+    prober: Option<JoinHandle<Result<Account>>>,
+}
+
+/// Memory with the alignment that reading and writing past the page cache take.
+#[repr(C, align(4096))]
+struct Aligned([u8; BLOCK]);
+
+/// Writes and reads blocks in turn; counts what is not as it was written.
+fn probe(path: &Path, stop: &AtomicBool, done: &AtomicU64) -> Result<Account> {
+    let file =
+        File::options().create(true).truncate(true).read(true).write(true).custom_flags(libc::O_DIRECT).open(path)?;
+    let mut memory = Box::new(Aligned([0; BLOCK]));
+    let mut versions = vec![0u64; BLOCKS as usize];
+    let mut account = Account::default();
+    while !stop.load(Ordering::Relaxed) {
+        let (turn, version) = (account.operations / 2 % BLOCKS, account.operations / 2 / BLOCKS + 1);
+        let is_write = account.operations % 2 == 0;
+        // A read looks at another block than was just written.
+        let block = if is_write { turn } else { turn * 7 % BLOCKS };
+        let began = Instant::now();
+        let offset = block * BLOCK as u64;
+        if is_write {
+            memory.0.copy_from_slice(&content(block, version, BLOCK));
+            match file.write_all_at(&memory.0, offset) {
+                Ok(()) => versions[block as usize] = version,
+                Err(_) => account.errors += 1,
+            }
+        } else if versions[block as usize] > 0 {
+            match file.read_exact_at(&mut memory.0, offset) {
+                Ok(()) => {
+                    let expected = content(block, versions[block as usize], BLOCK);
+                    account.wrong += u64::from(memory.0[..] != expected[..]);
+                }
+                Err(_) => account.errors += 1,
+            }
+        }
+        account.gap = account.gap.max(began.elapsed());
+        account.operations += 1;
+        done.store(account.operations, Ordering::Relaxed);
+    }
+    Ok(account)
+}
+
+impl Load {
+    /// Starts it in a directory.
+    pub fn start(scratch: &Scratch, place: &Path, seed: u64) -> Result<Load> {
+        let log = scratch.join("fio.log");
+        let _ = fs::remove_file(&log);
+        let mut command = Command::new("fio");
+        command.args(["--name=load", "--rw=randwrite", "--size=8M", "--bsrange=4k-64k", "--direct=1"]);
+        command.args(["--ioengine=libaio", "--iodepth=8", "--verify=crc32c", "--verify_fatal=1", "--do_verify=1"]);
+        // Writes and verifies the file over and over, with other bytes each time.
+        command.args(["--loops=1000000", "--rate=12m", "--verify_backlog=64", "--fallocate=none"]);
+        command.arg(format!("--randseed={seed}")).arg(format!("--filename={}", place.join("verified").display()));
+        command.current_dir(scratch.path());
+        let fio = Process::spawn("fio", command, &log, None)?;
+        let (stop, done) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let prober = {
+            let (path, stop, done) = (place.join("probed"), Arc::clone(&stop), Arc::clone(&done));
+            std::thread::spawn(move || probe(&path, &stop, &done))
+        };
+        Ok(Load { fio, log, stop, done, prober: Some(prober) })
+    }
+
+    /// Operations of the prober so far.
+    pub fn done(&self) -> u64 {
+        self.done.load(Ordering::Relaxed)
+    }
+
+    /// Whether the prober has ended by itself.
+    pub fn has_ended(&self) -> bool {
+        self.prober.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// Ends it. *Errors*: fio found an error or a wrong byte, or ended by itself.
+    pub fn end(mut self) -> Result<Account> {
+        self.stop.store(true, Ordering::Relaxed);
+        let early = self.fio.try_status();
+        self.fio.signal(libc::SIGINT);
+        let status = self.fio.wait(STEP_MAX)?;
+        let text = fs::read_to_string(&self.log).unwrap_or_default();
+        let prober = self.prober.take().context("it has ended")?;
+        let account = prober.join().map_err(|_| anyhow::anyhow!("the prober panicked"))??;
+        if early.is_some() || text.contains("verify:") || text.contains("err=5") {
+            bail!("fio ended with {}: {text}", crate::guard::describe(status));
+        }
+        Ok(account)
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.fio.kill();
+        if let Some(prober) = self.prober.take() {
+            let _ = prober.join();
+        }
+    }
+}

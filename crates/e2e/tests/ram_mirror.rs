@@ -1,0 +1,90 @@
+//! A mirrored network RAM disk with real processes: nothing is lost and nothing fails with one donor, and a client that
+//! was taken over writes nothing more.
+
+use std::fs::File;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::time::Instant;
+
+use nectary_e2e::attach::{FileSystem, missing};
+use nectary_e2e::guard::find_program;
+use nectary_e2e::mirror::{Fault, Rig, round};
+use nectary_e2e::nbd::try_run;
+use nectary_e2e::ram::{Attached, Namespace};
+use nectary_e2e::report::not_run;
+use nectary_e2e::scratch::Scratch;
+
+/// Why this machine cannot run it, if it cannot.
+fn cannot(test: &str) -> bool {
+    let mut reason = missing(FileSystem::Ext4);
+    if find_program("ip").is_none() {
+        reason = Some("there is no ip".to_owned());
+    }
+    if reason.is_none() {
+        let tried = Scratch::new("ram-namespaces").and_then(|scratch| Namespace::new(&scratch, 60).map(drop));
+        reason = tried.err().map(|error| format!("no network namespaces: {error:#}"));
+    }
+    if let Some(reason) = &reason {
+        not_run(format!("{test}: {reason}"));
+    }
+    reason.is_some()
+}
+
+#[test]
+fn ext4_on_a_mirror_has_no_error_and_no_wrong_byte_while_one_donor_is_killed_stopped_and_cut_off() {
+    if cannot("ram mirror") {
+        return;
+    }
+    let began = Instant::now();
+    let done = round("ram-mirror", FileSystem::Ext4, 2, &Fault::ALL, 1).unwrap();
+    println!(
+        "{} faults in {:?}: {} operations, longest gap {:?}",
+        done.faults,
+        began.elapsed(),
+        done.account.operations,
+        done.account.gap
+    );
+}
+
+/// One block written or read past the page cache.
+fn block(device: &str, write: Option<u8>) -> std::io::Result<u8> {
+    let file = File::options().read(true).write(true).custom_flags(libc::O_DIRECT).open(device)?;
+    let mut memory = vec![write.unwrap_or_default(); 8192];
+    let start = memory.as_ptr().align_offset(4096);
+    let memory = &mut memory[start..start + 4096];
+    match write {
+        Some(_) => file.write_all_at(memory, 0)?,
+        None => file.read_exact_at(memory, 0)?,
+    }
+    Ok(memory[0])
+}
+
+#[test]
+fn a_second_client_is_refused_or_takes_over_and_late_writes_of_the_first_land_nowhere() {
+    if cannot("ram take-over") {
+        return;
+    }
+    let rig = Rig::new("ram-taken", FileSystem::Ext4, 2).unwrap();
+    let spec = rig.spec();
+    let (one, two) = (Scratch::new("ram-one").unwrap(), Scratch::new("ram-two").unwrap());
+    let mut first = Attached::new(&one, &spec).unwrap();
+    block(&first.device, Some(1)).unwrap();
+    let (status, text) = try_run(two.path(), "nectary", &["attach", &spec]).unwrap();
+    assert!(status.code() == Some(5) && text.contains("--take-over"), "{text}");
+    // The first one stands still with a write under way.
+    first.stop().unwrap();
+    let late = {
+        let device = first.device.clone();
+        std::thread::spawn(move || block(&device, Some(9)))
+    };
+    let second = Attached::with(&two, &spec, &["--take-over"]).unwrap();
+    assert_eq!(block(&second.device, None).unwrap(), 1);
+    block(&second.device, Some(2)).unwrap();
+    first.go_on();
+    assert!(late.join().unwrap().is_err(), "a write of a client that was taken over has to fail");
+    assert!(block(&first.device, Some(9)).is_err());
+    assert_eq!(block(&second.device, None).unwrap(), 2);
+    let (_, text) = try_run(one.path(), "nectary", &["status"]).unwrap();
+    assert!(text.contains("another client has taken the device over"), "{text}");
+    first.detach().unwrap();
+    second.detach().unwrap();
+}
