@@ -12,7 +12,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::loops::{Loops, Order, Taken, ms_a_file};
-use super::results::Step;
+use super::samples::Step;
 use super::{FILE_BYTES, FILES_MAX};
 use crate::guardian::Guardian;
 use crate::statistics::estimate;

@@ -10,7 +10,7 @@
 //! | `loops` | the loops themselves |
 //! | `network`, `contender` | namespaces and links; what contends, set up and taken down |
 //! | `folder`, `nrd` | a run on a directory, and one under the paper's conditions |
-//! | `results`, `text` | medians, ratios and figures; tables |
+//! | `samples`, `results`, `text` | times with their medians and ratios; figures; tables |
 
 mod contender;
 mod folder;
@@ -18,6 +18,7 @@ mod loops;
 mod network;
 mod nrd;
 mod results;
+mod samples;
 mod text;
 
 use std::io::{BufRead, Write};

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::contender::{CLIENT_BYTES, DISK_BYTES, DONOR_BYTES, LIMIT, MODEL};
 use super::loops::Taken;
 use super::network::Link;
-use super::results::{Samples, Step};
+use super::samples::{Samples, Step};
 use super::{FILE_BYTES, Plan};
 use crate::machine;
 use crate::store::Figure;

@@ -79,7 +79,7 @@ fn networks_groups_and_donors_of_a_run_go_with_it_when_it_is_interrupted() {
     assert!(killed.success());
     let _ = run.wait();
     wait_until("an end without remains", || left_by(run.id()).is_empty());
-    assert_eq!(std::fs::read_dir(scratch.file("")).unwrap().filter(|entry| is_of_a_run(entry)).count(), 0);
+    assert_eq!(std::fs::read_dir(scratch.file("")).unwrap().filter(is_of_a_run).count(), 0);
 }
 
 /// Whether a process is gone or a corpse.

@@ -105,8 +105,8 @@ impl Report {
             let number = self.places.get(donor).map_or(0, |place| *place as u64 + 1);
             values.extend([("rebuild_donor", number), ("rebuild_copied_stripes", copied), ("rebuild_stripes", all)]);
             values.push(("rebuild_elapsed_ms", elapsed_ms));
-            if copied > 0 {
-                values.push(("rebuild_left_ms", elapsed_ms * all.saturating_sub(copied) / copied));
+            if let Some(left_ms) = (elapsed_ms * all.saturating_sub(copied)).checked_div(copied) {
+                values.push(("rebuild_left_ms", left_ms));
             }
         }
         let mut list = vec![Figures { device: "ram", values }];
