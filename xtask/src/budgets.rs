@@ -19,7 +19,7 @@ const SECONDS: &[(&str, u64)] = &[
     ("nectary-cache", 30),
     ("nectary-buffer", 10),
     ("nectary-nbd", 5),
-    ("nectary-ram", 15),
+    ("nectary-ram", 35),
     ("nectary-sim", 135),
     ("nectary-store", 35),
     ("nectary-fuzz", 10),

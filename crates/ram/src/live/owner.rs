@@ -155,7 +155,7 @@ impl Owner {
             if self.execute() {
                 break;
             }
-            self.publish(false);
+            self.publish(false, false);
             let Some(wake_us) = self.machine.wake_at() else { break };
             timer.as_mut().reset((self.started + Duration::from_micros(wake_us)).into());
             // One event at a time: an action belongs to the connection that there was when its event came.
@@ -172,7 +172,7 @@ impl Owner {
                 () = &mut timer => self.step(Event::Time),
             }
         }
-        self.publish(true);
+        self.publish(true, true);
     }
 
     fn step(&mut self, event: Event) {
@@ -210,7 +210,10 @@ impl Owner {
                             let _ = caller.send(result);
                         }
                     }
-                    Action::Attached => self.opened(Ok(())),
+                    Action::Attached => {
+                        self.publish(true, false);
+                        self.opened(Ok(()));
+                    }
                     Action::Refused(refusal) => {
                         let reasons = self.peers.iter().map(|peer| peer.reason.clone()).collect();
                         self.opened(Err((refusal, reasons)));
@@ -298,7 +301,7 @@ impl Owner {
     }
 
     /// Publishes a report when the machine has ticked, or now; says what has changed with the donors.
-    fn publish(&mut self, now: bool) {
+    fn publish(&mut self, now: bool, has_ended: bool) {
         let now_us = self.now_us();
         let is_changed = self.machine.standing() != self.standing;
         if !now && !is_changed && now_us < self.reported_us + crate::mirror::Times::default().tick_us {
@@ -321,7 +324,7 @@ impl Owner {
             self.rebuild = rebuilding.map(|donor| (donor, Instant::now()));
         }
         let ended = self.reports.borrow().ended.clone();
-        let ended = ended.or_else(|| now.then(|| "the device is detached".into()));
+        let ended = ended.or_else(|| has_ended.then(|| "the device is detached".into()));
         let report = Report { ended, ..report(&self.machine, &self.peers, &self.places, self.rebuild) };
         self.reports.send_replace(report);
     }
