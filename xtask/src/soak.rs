@@ -105,6 +105,13 @@ const CAMPAIGNS: &[Campaign] = &[
         extents: &[("{runs}", "100000", "5000")],
     },
     Campaign {
+        name: "ram-log-simulation",
+        program: Program::Binary("ram-simulation"),
+        arguments: &["--policy", "parity-log", "--seed", "{seed}", "--runs", "{runs}"],
+        environment: &[],
+        extents: &[("{runs}", "100000", "2000")],
+    },
+    Campaign {
         name: "store-spans",
         program: Program::Binary("store-spans"),
         arguments: &["--seed", "{seed}"],

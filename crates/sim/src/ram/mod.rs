@@ -4,14 +4,14 @@
 //! machine of `nectary_ram::mirror` and what its user wants; `life`, `user`; `faults`; `check`: what must hold after
 //! every step; `coverage`: the scenarios. A run is repeated exactly by its seed.
 
-mod blocks;
+pub(crate) mod blocks;
 mod check;
-mod client;
+pub(crate) mod client;
 mod coverage;
-mod donor;
+pub(crate) mod donor;
 mod faults;
 mod life;
-mod network;
+pub(crate) mod network;
 mod user;
 mod world;
 
