@@ -112,6 +112,13 @@ const CAMPAIGNS: &[Campaign] = &[
         extents: &[("{donor-rounds}", "50", "2")],
     },
     Campaign {
+        name: "ram-log-simulation",
+        program: Program::Binary("ram-simulation"),
+        arguments: &["--policy", "parity-log", "--seed", "{seed}", "--runs", "{runs}"],
+        environment: &[],
+        extents: &[("{runs}", "100000", "2000")],
+    },
+    Campaign {
         name: "store-spans",
         program: Program::Binary("store-spans"),
         arguments: &["--seed", "{seed}"],

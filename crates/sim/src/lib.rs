@@ -13,6 +13,7 @@ pub mod held;
 pub mod late;
 pub mod planted;
 pub mod ram;
+pub mod ram_log;
 pub mod random;
 pub mod store;
 pub mod switch;

@@ -6,6 +6,7 @@
 mod bytes;
 mod error;
 pub mod record;
+pub mod slots;
 pub mod stripes;
 pub mod window;
 

@@ -26,6 +26,8 @@ pub const BLOCK_BYTES: (u32, u32) = (16, 64 << 10);
 pub const STRIPE_BYTES_MAX: u32 = 32 << 20;
 /// The number of the policy `mirror`.
 pub const POLICY_MIRROR: u16 = 1;
+/// The number of the policies that log parity. Their devices have no stripes; what they have says the shape.
+pub const POLICY_LOG: u16 = 2;
 
 /// Where the stamp begins in a record.
 const STAMP_AT: usize = 24;
@@ -70,16 +72,24 @@ pub struct Geometry {
     pub bytes: u64,
     /// What is read and written at least. *Units*: bytes.
     pub block_bytes: u32,
-    /// What is placed, marked and copied as one. *Units*: bytes.
+    /// What is placed, marked and copied as one; 0: the device logs parity. *Units*: bytes.
     pub stripe_bytes: u32,
     /// Donors of the device.
     pub members: u16,
 }
 
 impl Geometry {
+    /// Whether the device logs parity.
+    pub fn is_log(&self) -> bool {
+        self.stripe_bytes == 0
+    }
+
     /// Stripes of the device; the last may be shorter.
     pub fn stripes(&self) -> u64 {
-        self.bytes.div_ceil(u64::from(self.stripe_bytes))
+        match self.stripe_bytes {
+            0 => 0,
+            bytes => self.bytes.div_ceil(u64::from(bytes)),
+        }
     }
 
     /// Blocks of the device.
@@ -101,14 +111,14 @@ impl Geometry {
         if !block.is_power_of_two() || block < BLOCK_BYTES.0 || block > BLOCK_BYTES.1 {
             return range("block bytes", u64::from(block));
         }
-        if self.stripe_bytes < block || self.stripe_bytes > STRIPE_BYTES_MAX || !self.stripe_bytes.is_multiple_of(block)
-        {
+        let is_stripe = self.stripe_bytes >= block && self.stripe_bytes <= STRIPE_BYTES_MAX;
+        if !self.is_log() && !(is_stripe && self.stripe_bytes.is_multiple_of(block)) {
             return range("stripe bytes", u64::from(self.stripe_bytes));
         }
         if self.bytes == 0 || !self.bytes.is_multiple_of(u64::from(block)) || self.stripes() > STRIPES_MAX {
             return range("device bytes", self.bytes);
         }
-        if self.members < 2 || usize::from(self.members) > MEMBERS_MAX {
+        if self.members < 2 + u16::from(self.is_log()) || usize::from(self.members) > MEMBERS_MAX {
             return range("members", u64::from(self.members));
         }
         Ok(())
@@ -190,7 +200,8 @@ impl Record {
         bytes.extend_from_slice(&geometry.bytes.to_le_bytes());
         bytes.extend_from_slice(&geometry.block_bytes.to_le_bytes());
         bytes.extend_from_slice(&geometry.stripe_bytes.to_le_bytes());
-        for short in [POLICY_MIRROR, self.position, geometry.members, u16::from(self.is_ready)] {
+        let policy = if geometry.is_log() { POLICY_LOG } else { POLICY_MIRROR };
+        for short in [policy, self.position, geometry.members, u16::from(self.is_ready)] {
             bytes.extend_from_slice(&short.to_le_bytes());
         }
         bytes.extend_from_slice(&self.view.generation.to_le_bytes());
@@ -246,7 +257,7 @@ impl Record {
         let (policy, position, members, ready) = (fields.u16()?, fields.u16()?, fields.u16()?, fields.u16()?);
         let geometry = Geometry { device, bytes, block_bytes, stripe_bytes, members };
         geometry.check()?;
-        if policy != POLICY_MIRROR {
+        if policy != if geometry.is_log() { POLICY_LOG } else { POLICY_MIRROR } {
             return unsupported("policy", u32::from(policy));
         }
         if position >= members {

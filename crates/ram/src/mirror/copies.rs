@@ -26,6 +26,8 @@ pub(super) struct Rebuild {
     pub copied: Stripes,
     /// No stripe from this one on was begun.
     pub next: u64,
+    /// Whether it also has what the machine above keeps on it.
+    pub is_filled: bool,
 }
 
 impl Machine {
@@ -117,7 +119,7 @@ impl Machine {
         let has = |stripe: u64| !self.ring.is_on(stripe, donor) || rebuild.copied.has(stripe);
         // A rebuild that was not reported yet would look like the membership before it.
         let is_told = self.links[donor].has_view(self.membership.view.number());
-        rebuild.donor == donor && rebuild.next >= stripes && is_told && (0..stripes).all(has)
+        rebuild.donor == donor && rebuild.is_filled && rebuild.next >= stripes && is_told && (0..stripes).all(has)
     }
 
     /// Overwrites wrong bytes of a donor with those of the other.

@@ -32,6 +32,7 @@ pub(super) enum Purpose {
     Swap(Box<Record>),
     Piece { operation: u64, piece: usize },
     Part { operation: u64, part: usize },
+    Outside { tag: u64 },
 }
 
 /// A request without an answer.

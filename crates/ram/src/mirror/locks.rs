@@ -20,7 +20,7 @@ struct Entry {
 
 /// The ranges of all operations, by the operation's number; earlier ones have smaller numbers.
 #[derive(Debug, Default)]
-pub(super) struct Locks {
+pub(crate) struct Locks {
     entries: BTreeMap<u64, Entry>,
 }
 

@@ -20,6 +20,7 @@ use super::link::{Content, Link, LinkState, Outstanding, Purpose};
 use super::locks::Locks;
 use super::membership::{Membership, Standing};
 use super::operation::{Operation, PartState, Work};
+use super::outside::Outside;
 use crate::format::{Stamp, View};
 use crate::planted::{Bug, planted};
 
@@ -71,6 +72,8 @@ pub struct Machine {
     pub(super) is_final: bool,
     pub(super) figures: Figures,
     actions: VecDeque<Action>,
+    /// What became of requests of the machine above.
+    pub(super) outside: Vec<Outside>,
     next_request: RequestId,
     next_operation: u64,
     ticked_us: Moment,
@@ -98,13 +101,14 @@ impl Machine {
             operations: BTreeMap::new(),
             locks: Locks::default(),
             dirty: Dirty::new(geometry.stripes()),
-            checksums: Checksums::new(geometry.blocks(), geometry.block_bytes),
+            checksums: Checksums::new(if geometry.is_log() { 0 } else { geometry.blocks() }, geometry.block_bytes),
             ready: BTreeSet::new(),
             held: BTreeSet::new(),
             has_changed: false,
             is_final: false,
             figures: Figures::default(),
             actions: VecDeque::new(),
+            outside: Vec::new(),
             next_request: 1,
             next_operation: 1,
             ticked_us: now_us,
@@ -234,6 +238,7 @@ impl Machine {
                         operation.pieces[piece].asked.retain(|asked| asked.request != request);
                     }
                 }
+                Purpose::Outside { tag } => self.outside.push(Outside::Dropped { tag }),
                 Purpose::Metadata | Purpose::Ping | Purpose::Swap(_) => {}
             }
         }
@@ -307,6 +312,14 @@ impl Machine {
                 self.prove(donor, sent_us);
                 self.piece_read(operation, piece, donor, request, data);
             }
+            (Purpose::Outside { tag }, Reply::Done) => {
+                self.prove(donor, sent_us);
+                self.outside.push(Outside::Done { tag });
+            }
+            (Purpose::Outside { tag }, Reply::Data(data)) => {
+                self.prove(donor, sent_us);
+                self.outside.push(Outside::Data { tag, data });
+            }
             (purpose, reply) => {
                 // An error, or an answer that does not belong to the request: the request counts as unanswered.
                 if reply != Reply::NotOwner {
@@ -328,7 +341,7 @@ impl Machine {
     fn submitted(&mut self, id: u64, request: Request) {
         let refused = match self.phase {
             Phase::Open if self.operations.len() >= OPERATIONS_MAX => Some(MirrorError::Busy),
-            Phase::Open => None,
+            Phase::Open if !self.configuration.geometry.is_log() => None,
             _ => Some(MirrorError::NotAttached),
         };
         let (offset, bytes, work) = match request {

@@ -257,7 +257,7 @@ impl Machine {
         let state = MemberState::Rebuilding;
         self.membership.view.members[donor] = Member { incarnation: link.incarnation, joined, state };
         let stripes = self.configuration.geometry.stripes();
-        let mut rebuild = Rebuild { donor, copied: Stripes::none(stripes), next: 0 };
+        let mut rebuild = Rebuild { donor, copied: Stripes::none(stripes), next: 0, is_filled: stripes > 0 };
         if planted(Bug::LeftDonorBelieved) {
             (0..stripes).for_each(|stripe| _ = rebuild.copied.set(stripe, true));
             rebuild.next = stripes;

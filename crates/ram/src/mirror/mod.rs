@@ -61,11 +61,12 @@ mod event;
 mod figures;
 mod layout;
 mod link;
-mod locks;
+pub(crate) mod locks;
 mod machine;
 mod membership;
 mod merge;
 mod operation;
+mod outside;
 mod reads;
 
 pub use configuration::{
@@ -80,6 +81,7 @@ pub use link::LinkState;
 pub use machine::{Machine, Phase};
 pub use membership::Standing;
 pub use merge::{Found, Merged, merge};
+pub(crate) use outside::Outside;
 
 #[cfg(test)]
 mod tests;

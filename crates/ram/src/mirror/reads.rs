@@ -49,7 +49,7 @@ impl Machine {
     }
 
     /// Whether no other client can have begun to change the device.
-    fn has_proof(&self) -> bool {
+    pub(super) fn has_proof(&self) -> bool {
         let is_whole = self.membership.standing.iter().all(|standing| *standing == Standing::Trusted);
         let is_leaving = self.membership.standing.contains(&Standing::Leaving);
         let needed = if is_whole || is_leaving { 2 } else { 1 };

@@ -52,10 +52,7 @@ pub struct Log {
 impl Log {
     /// An empty device. *Errors*: too few groups. The layout was checked otherwise.
     pub(super) fn new(layout: Layout) -> Result<Log, Error> {
-        let caches = match layout.policy {
-            Policy::Adaptive => layout.streams + 2,
-            _ => 2,
-        };
+        let caches = Log::caches(&layout) as usize;
         let rows = layout.rows();
         // Every cache may have an open group; survivors wait from up to S groups; two groups may be uncovered.
         let spare = RESERVE_ROWS + caches as u32 + u32::from(layout.members) + 6;
@@ -73,6 +70,44 @@ impl Log {
             sequence: 0,
             layout,
         })
+    }
+
+    /// A device whose sealed groups hold these blocks; `None` is a slot that is not needed. Every other group is free.
+    ///
+    /// *Errors*: too few groups. *Panics* if a group, member or block is out of range, or a group or block comes twice.
+    pub fn restore(layout: Layout, groups: impl Iterator<Item = (u32, Vec<Option<u32>>)>) -> Result<Log, Error> {
+        layout.check()?;
+        let mut log = Log::new(layout)?;
+        for (row, owners) in groups {
+            assert!(owners.len() == usize::from(log.layout.members) && log.rows.is_free(row), "group {row} comes once");
+            log.rows.restore(row, &owners);
+            for (member, block) in owners.iter().enumerate() {
+                if let Some(block) = block {
+                    let slot = log.rows.slot(row, member as u8);
+                    let before = std::mem::replace(&mut log.slots[*block as usize], slot);
+                    assert_eq!(before, NOTHING, "block {block} is in one group");
+                }
+            }
+        }
+        Ok(log)
+    }
+
+    /// Caches, that of survivors among them: each may have an open group.
+    pub fn caches(layout: &Layout) -> u32 {
+        match layout.policy {
+            Policy::Adaptive => layout.streams as u32 + 2,
+            _ => 2,
+        }
+    }
+
+    /// Whether nothing of a group is needed.
+    pub fn is_free(&self, row: u32) -> bool {
+        self.rows.is_free(row)
+    }
+
+    /// Groups of which nothing is needed. A write may panic below two of them.
+    pub fn free_groups(&self) -> u32 {
+        self.rows.free_count()
     }
 
     /// The cache of survivors.

@@ -96,6 +96,27 @@ impl Rows {
         Some(row)
     }
 
+    /// Whether a group is free.
+    pub fn is_free(&self, row: u32) -> bool {
+        self.states[row as usize] == State::Free
+    }
+
+    /// Makes a free group one that is sealed and holds what is needed; it stays free if nothing is.
+    pub fn restore(&mut self, row: u32, owners: &[Option<u32>]) {
+        let needed = owners.iter().flatten().count();
+        if needed == 0 {
+            return;
+        }
+        self.remove(self.free_list(), row);
+        for (member, owner) in owners.iter().enumerate() {
+            let slot = self.slot(row, member as u8);
+            self.owners[slot as usize] = owner.unwrap_or(NOTHING);
+        }
+        self.needed[row as usize] = needed as u8;
+        self.states[row as usize] = State::Sealed;
+        self.append(needed, row);
+    }
+
     /// A block was sent to a slot of an open group.
     pub fn fill(&mut self, slot: u32, block: u32) {
         self.owners[slot as usize] = block;

@@ -4,14 +4,14 @@
 //! the machine of `nectary_ram::mirror` and the operations of its user; `life`, `user`; `faults`; `check`: the
 //! invariants after every step; `coverage`: the scenarios. The same seed repeats a run exactly.
 
-mod blocks;
+pub(crate) mod blocks;
 mod check;
-mod client;
+pub(crate) mod client;
 mod coverage;
-mod donor;
+pub(crate) mod donor;
 mod faults;
 mod life;
-mod network;
+pub(crate) mod network;
 mod user;
 mod world;
 

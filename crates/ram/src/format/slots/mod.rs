@@ -1,0 +1,33 @@
+//! The bytes of a device that logs parity: `docs/formats/ram-slots.md`.
+//!
+//! Owns: slots with their headers, summaries of groups, trims, the shape of the device, and where each lies on a donor.
+//! Promises: no bytes make a decoder panic; what is decoded is within the limits here. Leaves to others: what follows
+//! from it (`log`).
+
+mod areas;
+mod shape;
+mod slot;
+mod summary;
+mod trim;
+
+pub use areas::Areas;
+pub use shape::{CACHES_MAX, REGION_BLOCKS_MAX, SHAPE_BYTES, Shape};
+pub use slot::{SLOT_HEADER_BYTES, Slot, xor};
+pub use summary::{Kind, Named, Summary};
+pub use trim::{TRIM_BYTES, Trim};
+
+use xxhash_rust::xxh3::xxh3_64;
+
+#[cfg(test)]
+use super::FormatError;
+
+/// Members of a group, at most: a device has at most 16 donors.
+pub const GROUP_MEMBERS_MAX: u8 = 15;
+
+/// By this, slots, summaries and trims name their device.
+pub fn device_checksum(device: &[u8; 16]) -> u64 {
+    xxh3_64(device)
+}
+
+#[cfg(test)]
+mod tests;

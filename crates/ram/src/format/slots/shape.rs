@@ -1,0 +1,130 @@
+//! The shape of a device that logs parity: what every client of it has to know in the same way.
+//!
+//! Owns: its fields, limits and bytes.
+
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::super::FormatError;
+use super::super::bytes::Fields;
+use super::super::record::BLOCK_BYTES;
+use super::GROUP_MEMBERS_MAX;
+
+const MAGIC: [u8; 8] = *b"NECRAMSH";
+const VERSION: u32 = 1;
+const BODY_BYTES: usize = 64;
+
+/// Bytes of the area of the shape.
+pub const SHAPE_BYTES: usize = 4096;
+/// Caches of a device, at most.
+pub const CACHES_MAX: u32 = 66;
+/// Blocks of a region of trims, at most.
+pub const REGION_BLOCKS_MAX: u32 = 256;
+/// Blocks of a device, at most.
+const BLOCKS_MAX: u64 = 1 << 30;
+/// The numbers of the policies that log parity.
+const POLICIES: std::ops::RangeInclusive<u32> = 3..=5;
+
+/// What a device looks like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shape {
+    /// The number of the policy: 3 `parity-log`, 4 `parity-cache`, 5 `adaptive`.
+    pub policy: u32,
+    /// The identity of the device.
+    pub device: [u8; 16],
+    /// Its size in blocks.
+    pub blocks: u32,
+    /// *Units*: bytes.
+    pub block_bytes: u32,
+    /// Members of a group.
+    pub members: u8,
+    /// Groups.
+    pub groups: u32,
+    /// Caches of the client: each may have an open group.
+    pub caches: u32,
+    /// Blocks of a region of trims.
+    pub region_blocks: u32,
+}
+
+impl Shape {
+    /// Checks every field against its limits.
+    ///
+    /// *Errors*: [`FormatError::Range`] names the field.
+    pub fn check(&self) -> Result<(), FormatError> {
+        let members = u64::from(self.members);
+        let fields = [
+            ("policy", u64::from(self.policy), POLICIES.contains(&self.policy)),
+            ("blocks", u64::from(self.blocks), (1..=BLOCKS_MAX).contains(&u64::from(self.blocks))),
+            (
+                "block bytes",
+                u64::from(self.block_bytes),
+                self.block_bytes.is_power_of_two() && (BLOCK_BYTES.0..=BLOCK_BYTES.1).contains(&self.block_bytes),
+            ),
+            ("members", members, (2..=GROUP_MEMBERS_MAX).contains(&self.members)),
+            (
+                "groups",
+                u64::from(self.groups),
+                u64::from(self.groups) * members >= u64::from(self.blocks)
+                    && u64::from(self.groups) * members < u64::from(u32::MAX),
+            ),
+            ("caches", u64::from(self.caches), (2..=CACHES_MAX).contains(&self.caches)),
+            ("region blocks", u64::from(self.region_blocks), (1..=REGION_BLOCKS_MAX).contains(&self.region_blocks)),
+        ];
+        match fields.into_iter().find(|(.., is_good)| !is_good) {
+            Some((what, found, _)) => Err(FormatError::Range { what, found }),
+            None => Ok(()),
+        }
+    }
+
+    /// As bytes, without the zeroes behind them.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(BODY_BYTES + 8);
+        bytes.extend_from_slice(&MAGIC);
+        for word in [VERSION, self.policy] {
+            bytes.extend_from_slice(&word.to_le_bytes());
+        }
+        bytes.extend_from_slice(&self.device);
+        bytes.extend_from_slice(&u64::from(self.blocks).to_le_bytes());
+        let words = [self.block_bytes, u32::from(self.members), self.groups, self.caches, self.region_blocks, 0];
+        for word in words {
+            bytes.extend_from_slice(&word.to_le_bytes());
+        }
+        bytes.extend_from_slice(&xxh3_64(&bytes).to_le_bytes());
+        bytes
+    }
+
+    /// Whether an area has no shape at all.
+    pub fn is_absent(bytes: &[u8]) -> bool {
+        bytes.iter().take(BODY_BYTES + 8).all(|byte| *byte == 0)
+    }
+
+    /// The shape at the front of `bytes`.
+    ///
+    /// *Errors*: what is wrong with the first field that is.
+    pub fn decode(bytes: &[u8]) -> Result<Shape, FormatError> {
+        let mut fields = Fields::new(bytes);
+        if fields.take(MAGIC.len())? != MAGIC {
+            return Err(FormatError::Magic);
+        }
+        match fields.u32()? {
+            VERSION => {}
+            found => return Err(FormatError::Unsupported { what: "version of the shape", found: u64::from(found) }),
+        }
+        let needed = BODY_BYTES + 8;
+        let whole = bytes.get(..needed).ok_or(FormatError::Short { needed, found: bytes.len() })?;
+        let (expected, found) = (xxh3_64(&whole[..BODY_BYTES]), Fields::new(&whole[BODY_BYTES..]).u64()?);
+        if expected != found {
+            return Err(FormatError::Checksum { expected, found });
+        }
+        let (policy, device, blocks) = (fields.u32()?, fields.id()?, fields.u64()?);
+        let (block_bytes, members, groups) = (fields.u32()?, fields.u32()?, fields.u32()?);
+        let (caches, region_blocks, reserved) = (fields.u32()?, fields.u32()?, fields.u32()?);
+        let range = |what, found: u64| FormatError::Range { what, found };
+        let blocks = u32::try_from(blocks).map_err(|_| range("blocks", blocks))?;
+        let members = u8::try_from(members).map_err(|_| range("members", u64::from(members)))?;
+        if reserved != 0 {
+            return Err(range("reserved field of the shape", u64::from(reserved)));
+        }
+        let shape = Shape { policy, device, blocks, block_bytes, members, groups, caches, region_blocks };
+        shape.check().map(|()| shape)
+    }
+}

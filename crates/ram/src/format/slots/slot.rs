@@ -1,0 +1,115 @@
+//! A slot: a block's data behind a header that says what they are.
+//!
+//! Owns: its fields and bytes, and the XOR of slots. Promises: a header that is decoded was written as it is; data that
+//! fit its checksum are those that were written with it.
+
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::super::FormatError;
+use super::super::bytes::Fields;
+
+const MAGIC: [u8; 4] = *b"NECS";
+const VERSION: u8 = 1;
+const KIND_DATA: u8 = 1;
+
+/// Bytes of a slot before the data.
+pub const SLOT_HEADER_BYTES: usize = 64;
+
+/// The header of a slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Slot {
+    /// The checksum of the device's identity.
+    pub device: u64,
+    /// The generation of the client that wrote it.
+    pub generation: u64,
+    /// The group.
+    pub group: u32,
+    /// Which member of the group.
+    pub member: u8,
+    /// The block.
+    pub block: u32,
+    /// Orders all copies of all blocks.
+    pub sequence: u64,
+    /// Of the data.
+    pub data_checksum: u64,
+}
+
+impl Slot {
+    /// The whole slot with `data`, whose checksum it takes.
+    pub fn encode(&self, data: &[u8]) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(SLOT_HEADER_BYTES + data.len());
+        bytes.extend_from_slice(&MAGIC);
+        bytes.extend_from_slice(&[VERSION, KIND_DATA, self.member, 0]);
+        bytes.extend_from_slice(&self.device.to_le_bytes());
+        bytes.extend_from_slice(&self.generation.to_le_bytes());
+        bytes.extend_from_slice(&self.group.to_le_bytes());
+        bytes.extend_from_slice(&self.block.to_le_bytes());
+        bytes.extend_from_slice(&self.sequence.to_le_bytes());
+        bytes.extend_from_slice(&0u64.to_le_bytes());
+        bytes.extend_from_slice(&xxh3_64(data).to_le_bytes());
+        bytes.extend_from_slice(&xxh3_64(&bytes).to_le_bytes());
+        bytes.extend_from_slice(data);
+        bytes
+    }
+
+    /// The header at the front of `bytes`; data behind it are not looked at.
+    ///
+    /// *Errors*: what is wrong with the first field that is.
+    pub fn decode(bytes: &[u8]) -> Result<Slot, FormatError> {
+        let mut fields = Fields::new(bytes);
+        let header = fields.take(SLOT_HEADER_BYTES)?;
+        let mut fields = Fields::new(header);
+        if fields.take(MAGIC.len())? != MAGIC {
+            return Err(FormatError::Magic);
+        }
+        let found = Slot::checksum_of(header);
+        let expected = xxh3_64(&header[..SLOT_HEADER_BYTES - 8]);
+        if found != expected {
+            return Err(FormatError::Checksum { expected, found });
+        }
+        let [version, kind, member, reserved] = [0, 1, 2, 3].map(|at| header[MAGIC.len() + at]);
+        if version != VERSION {
+            return Err(FormatError::Unsupported { what: "version of a slot", found: u64::from(version) });
+        }
+        if kind != KIND_DATA || reserved != 0 {
+            return Err(FormatError::Unsupported { what: "kind of a slot", found: u64::from(kind) });
+        }
+        if member >= super::GROUP_MEMBERS_MAX {
+            return Err(FormatError::Range { what: "member of a slot", found: u64::from(member) });
+        }
+        fields.take(4)?;
+        let (device, generation) = (fields.u64()?, fields.u64()?);
+        let (group, block, sequence) = (fields.u32()?, fields.u32()?, fields.u64()?);
+        let reserved = fields.u64()?;
+        if reserved != 0 {
+            return Err(FormatError::Range { what: "reserved field of a slot", found: reserved });
+        }
+        Ok(Slot { device, generation, group, member, block, sequence, data_checksum: fields.u64()? })
+    }
+
+    /// The checksum in the header of a whole slot; 0 where there is none.
+    pub fn checksum_of(bytes: &[u8]) -> u64 {
+        bytes.get(SLOT_HEADER_BYTES - 8..SLOT_HEADER_BYTES).map_or(0, |field| {
+            let mut checksum = [0; 8];
+            checksum.copy_from_slice(field);
+            u64::from_le_bytes(checksum)
+        })
+    }
+
+    /// Header and data of a whole slot, if the data are those of the header.
+    ///
+    /// *Errors*: as those of [`decode`](Slot::decode), and other data.
+    pub fn decode_whole(bytes: &[u8]) -> Result<(Slot, &[u8]), FormatError> {
+        let slot = Slot::decode(bytes)?;
+        let data = &bytes[SLOT_HEADER_BYTES..];
+        match xxh3_64(data) {
+            expected if expected == slot.data_checksum => Ok((slot, data)),
+            expected => Err(FormatError::Checksum { expected, found: slot.data_checksum }),
+        }
+    }
+}
+
+/// Adds a slot to a parity. Bytes that one of them lacks count as zeroes.
+pub fn xor(parity: &mut [u8], slot: &[u8]) {
+    parity.iter_mut().zip(slot).for_each(|(sum, byte)| *sum ^= byte);
+}

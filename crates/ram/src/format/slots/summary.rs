@@ -1,0 +1,129 @@
+//! The summary of a group: what its parity covers.
+//!
+//! Owns: its fields and bytes. Promises: what is decoded names as many members as a group has.
+
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::super::FormatError;
+use super::super::bytes::Fields;
+use super::GROUP_MEMBERS_MAX;
+
+const MAGIC: [u8; 4] = *b"NECG";
+const VERSION: u8 = 1;
+const HEAD_BYTES: usize = 64;
+const NAMED_BYTES: usize = 24;
+const CHECKSUM_BYTES: usize = 8;
+
+/// What a summary belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// A sealed group: its parity is in the slot of the group.
+    Sealed = 1,
+    /// An open group: its parity follows the summary, in a spare.
+    Open = 2,
+}
+
+/// A member that a parity covers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Named {
+    /// The block.
+    pub block: u32,
+    /// The sequence of the slot.
+    pub sequence: u64,
+    /// The checksum in the slot's header.
+    pub checksum: u64,
+}
+
+/// The summary of a group.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Summary {
+    /// What it belongs to.
+    pub kind: Kind,
+    /// The checksum of the device's identity.
+    pub device: u64,
+    /// The generation of the client that wrote it.
+    pub generation: u64,
+    /// The group.
+    pub group: u32,
+    /// Of the parity's bytes.
+    pub parity_checksum: u64,
+    /// Its members by number. `None`: what the slot has counts for nobody, or is not covered by an open group's parity.
+    pub members: Vec<Option<Named>>,
+}
+
+impl Summary {
+    /// Bytes of the summary of a group with so many members.
+    pub fn bytes_of(members: u8) -> usize {
+        HEAD_BYTES + usize::from(members) * NAMED_BYTES + CHECKSUM_BYTES
+    }
+
+    /// As bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(Summary::bytes_of(self.members.len() as u8));
+        bytes.extend_from_slice(&MAGIC);
+        bytes.extend_from_slice(&[VERSION, self.kind as u8, self.members.len() as u8, 0]);
+        bytes.extend_from_slice(&self.device.to_le_bytes());
+        bytes.extend_from_slice(&self.generation.to_le_bytes());
+        bytes.extend_from_slice(&self.group.to_le_bytes());
+        bytes.extend_from_slice(&0u32.to_le_bytes());
+        bytes.extend_from_slice(&self.parity_checksum.to_le_bytes());
+        bytes.resize(HEAD_BYTES, 0);
+        for member in &self.members {
+            let Named { block, sequence, checksum } = member.unwrap_or(Named { block: 0, sequence: 0, checksum: 0 });
+            bytes.extend_from_slice(&block.to_le_bytes());
+            bytes.extend_from_slice(&u32::from(member.is_some()).to_le_bytes());
+            bytes.extend_from_slice(&sequence.to_le_bytes());
+            bytes.extend_from_slice(&checksum.to_le_bytes());
+        }
+        bytes.extend_from_slice(&xxh3_64(&bytes).to_le_bytes());
+        bytes
+    }
+
+    /// The summary at the front of `bytes`.
+    ///
+    /// *Errors*: what is wrong with the first field that is.
+    pub fn decode(bytes: &[u8]) -> Result<Summary, FormatError> {
+        let mut fields = Fields::new(bytes);
+        if fields.take(MAGIC.len())? != MAGIC {
+            return Err(FormatError::Magic);
+        }
+        let small = fields.take(4)?;
+        let (version, kind, members, reserved) = (small[0], small[1], small[2], small[3]);
+        if version != VERSION {
+            return Err(FormatError::Unsupported { what: "version of a summary", found: u64::from(version) });
+        }
+        if !(2..=GROUP_MEMBERS_MAX).contains(&members) || reserved != 0 {
+            return Err(FormatError::Range { what: "members of a summary", found: u64::from(members) });
+        }
+        let needed = Summary::bytes_of(members);
+        let whole = bytes.get(..needed).ok_or(FormatError::Short { needed, found: bytes.len() })?;
+        let (body, checksum) = whole.split_at(needed - CHECKSUM_BYTES);
+        let (expected, found) = (xxh3_64(body), Fields::new(checksum).u64()?);
+        if expected != found {
+            return Err(FormatError::Checksum { expected, found });
+        }
+        let kind = match kind {
+            1 => Kind::Sealed,
+            2 => Kind::Open,
+            found => return Err(FormatError::Range { what: "kind of a summary", found: u64::from(found) }),
+        };
+        let (device, generation, group) = (fields.u64()?, fields.u64()?, fields.u32()?);
+        let (reserved, parity_checksum) = (fields.u32()?, fields.u64()?);
+        if reserved != 0 || body[40..HEAD_BYTES].iter().any(|byte| *byte != 0) {
+            return Err(FormatError::Range { what: "reserved field of a summary", found: 1 });
+        }
+        let mut fields = Fields::new(&body[HEAD_BYTES..]);
+        let members = (0..members).map(|_| named(&mut fields)).collect::<Result<Vec<_>, _>>()?;
+        Ok(Summary { kind, device, generation, group, parity_checksum, members })
+    }
+}
+
+fn named(fields: &mut Fields<'_>) -> Result<Option<Named>, FormatError> {
+    let (block, is_named) = (fields.u32()?, fields.u32()?);
+    let (sequence, checksum) = (fields.u64()?, fields.u64()?);
+    match is_named {
+        1 => Ok(Some(Named { block, sequence, checksum })),
+        0 if (block, sequence, checksum) == (0, 0, 0) => Ok(None),
+        found => Err(FormatError::Range { what: "member of a summary", found: u64::from(found) }),
+    }
+}

@@ -1,0 +1,168 @@
+//! Bytes are those of the page, survive being read, and damaged ones are refused.
+
+use std::collections::BTreeSet;
+
+use super::*;
+
+fn shape() -> Shape {
+    Shape {
+        policy: 3,
+        device: [7; 16],
+        blocks: 100,
+        block_bytes: 16,
+        members: 2,
+        groups: 60,
+        caches: 2,
+        region_blocks: 8,
+    }
+}
+
+fn slot() -> Slot {
+    let data_checksum = xxh3_64(&[9; 16]);
+    Slot {
+        device: device_checksum(&[7; 16]),
+        generation: 3,
+        group: 5,
+        member: 1,
+        block: 77,
+        sequence: 99,
+        data_checksum,
+    }
+}
+
+fn summary() -> Summary {
+    let named = |block| Some(Named { block, sequence: 40 + u64::from(block), checksum: 1 << 40 });
+    Summary {
+        kind: Kind::Sealed,
+        device: device_checksum(&[7; 16]),
+        generation: 3,
+        group: 5,
+        parity_checksum: 0xabcd,
+        members: vec![named(1), None, named(2)],
+    }
+}
+
+fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[test]
+fn bytes_are_those_of_version_1() {
+    let of = |bytes: &[u8]| format!("{} {:016x}", bytes.len(), xxh3_64(bytes));
+    let (slot, summary, shape) = (slot().encode(&[9; 16]), summary().encode(), shape().encode());
+    assert_eq!(hexadecimal(&slot[..8]), "4e45435301010100");
+    assert_eq!(hexadecimal(&slot[16..40]), "0300000000000000050000004d0000006300000000000000");
+    assert_eq!(hexadecimal(&summary[..8]), "4e45434701010300");
+    assert_eq!(hexadecimal(&summary[24..40]), "0500000000000000cdab000000000000");
+    assert_eq!(hexadecimal(&shape[..16]), "4e454352414d53480100000003000000");
+    let trim = Trim { sequence: 12 }.encode(device_checksum(&[7; 16]), 3);
+    let golden = [of(&slot), of(&summary), of(&shape), of(&trim)];
+    assert_eq!(golden, GOLDEN);
+}
+
+const GOLDEN: [&str; 4] = ["80 7418745501b27649", "144 8f33d20dfd161032", "72 908c42507da5c045", "16 c2bb5b85602612d5"];
+
+#[test]
+fn bytes_survive_and_every_changed_one_is_noticed() {
+    let (slot, summary, shape) = (slot(), summary(), shape());
+    let trim = Trim { sequence: 12 };
+    let bytes = [slot.encode(&[9; 16]), summary.encode(), shape.encode(), trim.encode(1, 3).to_vec()];
+    assert_eq!(Slot::decode_whole(&bytes[0]), Ok((slot, &[9; 16][..])));
+    assert_eq!(Summary::decode(&bytes[1]).as_ref(), Ok(&summary));
+    assert_eq!(Shape::decode(&bytes[2]), Ok(shape));
+    assert_eq!(Trim::decode(&bytes[3], 1, 3), Ok(trim));
+    assert!(Trim::decode(&bytes[3], 1, 4).is_err(), "an entry belongs to its block");
+    for (which, whole) in bytes.iter().enumerate() {
+        for at in 0..whole.len() {
+            let mut changed = whole.clone();
+            changed[at] ^= 0x10;
+            let is_refused = match which {
+                0 => Slot::decode_whole(&changed).is_err(),
+                1 => Summary::decode(&changed).is_err(),
+                2 => Shape::decode(&changed).is_err(),
+                _ => Trim::decode(&changed, 1, 3).is_err(),
+            };
+            assert!(is_refused, "{which}: byte {at}");
+            let short = &whole[..at];
+            let is_short = match which {
+                0 if at >= SLOT_HEADER_BYTES => true,
+                0 => Slot::decode(short).is_err(),
+                1 => Summary::decode(short).is_err(),
+                2 => Shape::decode(short).is_err(),
+                _ => Trim::decode(short, 1, 3).is_err(),
+            };
+            assert!(is_short, "{which}: {at} bytes");
+        }
+    }
+    assert_eq!(Trim::decode(&[0; TRIM_BYTES], 1, 3), Ok(Trim::default()));
+    assert!(Shape::is_absent(&[0; SHAPE_BYTES]) && !Shape::is_absent(&bytes[2]));
+}
+
+#[test]
+fn parity_gives_back_a_slot_with_its_header() {
+    let whole = slot().encode(&[9; 16]);
+    let other = Slot { block: 1, ..slot() }.encode(&[3; 16]);
+    let mut parity = whole.clone();
+    xor(&mut parity, &other);
+    xor(&mut parity, &other);
+    assert_eq!(parity, whole);
+}
+
+#[test]
+fn areas_share_no_byte_and_agree_with_the_placement() {
+    let shape = shape();
+    let areas = Areas::new(&shape);
+    let mut used: BTreeSet<(usize, u64)> = BTreeSet::new();
+    let mut take = |donor: usize, at: u64, bytes: u64| {
+        assert!(at >= SHAPE_BYTES as u64 && at + bytes <= areas.donor_bytes);
+        (at..at + bytes).for_each(|byte| assert!(used.insert((donor, byte)), "byte {byte} of donor {donor}"));
+    };
+    for block in 0..shape.blocks {
+        areas.trims(block).into_iter().for_each(|(donor, at)| take(donor, at, TRIM_BYTES as u64));
+        assert!(areas.region(areas.region_of(block)).contains(&block));
+    }
+    for group in 0..shape.groups {
+        let parity = areas.parity_donor(group);
+        take(parity, areas.summary(group), areas.summary_bytes);
+        take(parity, areas.slot(group), areas.slot_bytes);
+        assert_eq!(areas.member_on(group, parity), None);
+        for member in 0..shape.members {
+            let donor = areas.member_donor(group, member);
+            take(donor, areas.slot(group), areas.slot_bytes);
+            assert_eq!(areas.member_on(group, donor), Some(member));
+        }
+    }
+    for donor in 0..areas.donors as usize {
+        (0..areas.spares).for_each(|spare| take(donor, areas.spare(spare), areas.summary_bytes + areas.slot_bytes));
+    }
+}
+
+#[test]
+fn shapes_at_their_limits_are_taken_and_one_past_them_refused() {
+    let greatest = Shape {
+        blocks: 1 << 30,
+        block_bytes: 64 << 10,
+        members: 15,
+        groups: 1 << 27,
+        caches: CACHES_MAX,
+        region_blocks: REGION_BLOCKS_MAX,
+        ..shape()
+    };
+    assert_eq!(Shape::decode(&greatest.encode()), Ok(greatest));
+    let wrong = [
+        Shape { policy: 2, ..greatest },
+        Shape { policy: 6, ..greatest },
+        Shape { blocks: 0, ..greatest },
+        Shape { blocks: (1 << 30) + 1, ..greatest },
+        Shape { block_bytes: 8, ..greatest },
+        Shape { members: 16, ..greatest },
+        Shape { members: 1, ..greatest },
+        Shape { groups: 1, ..greatest },
+        Shape { groups: 1 << 29, ..greatest },
+        Shape { caches: CACHES_MAX + 1, ..greatest },
+        Shape { region_blocks: 0, ..greatest },
+    ];
+    for shape in wrong {
+        assert!(matches!(Shape::decode(&shape.encode()), Err(FormatError::Range { .. })), "{shape:?}");
+    }
+}

@@ -1,0 +1,49 @@
+//! The trim of a block: no copy with a lower sequence counts.
+
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::super::FormatError;
+use super::super::bytes::Fields;
+
+/// Bytes of an entry.
+pub const TRIM_BYTES: usize = 16;
+
+/// An entry of the trims.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct Trim {
+    /// Copies with lower sequences do not count; 0: the block was never trimmed.
+    pub sequence: u64,
+}
+
+impl Trim {
+    fn checksum(self, device: u64, block: u32) -> u64 {
+        if self.sequence == 0 {
+            return 0;
+        }
+        let mut bytes = [0; 24];
+        bytes[..8].copy_from_slice(&device.to_le_bytes());
+        bytes[8..16].copy_from_slice(&u64::from(block).to_le_bytes());
+        bytes[16..].copy_from_slice(&self.sequence.to_le_bytes());
+        xxh3_64(&bytes)
+    }
+
+    /// As bytes.
+    pub fn encode(self, device: u64, block: u32) -> [u8; TRIM_BYTES] {
+        let mut bytes = [0; TRIM_BYTES];
+        bytes[..8].copy_from_slice(&self.sequence.to_le_bytes());
+        bytes[8..].copy_from_slice(&self.checksum(device, block).to_le_bytes());
+        bytes
+    }
+
+    /// The entry of a block.
+    ///
+    /// *Errors*: too few bytes, or a checksum that does not fit.
+    pub fn decode(bytes: &[u8], device: u64, block: u32) -> Result<Trim, FormatError> {
+        let mut fields = Fields::new(bytes);
+        let (trim, found) = (Trim { sequence: fields.u64()? }, fields.u64()?);
+        match trim.checksum(device, block) {
+            expected if expected == found => Ok(trim),
+            expected => Err(FormatError::Checksum { expected, found }),
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! Groups that are not sealed, or whose parity is not stored yet: the client holds their slots.
+//!
+//! Owns: the images of these slots, and their parity. Promises: the image of a slot never changes; a group is forgotten
+//! only when its parity is stored. A group that is used again is another one here: its *life* is the number of the step
+//! that opened it.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::planted::{Bug, planted};
+use crate::format::slots::{Kind, Named, SLOT_HEADER_BYTES, Slot, Summary, xor};
+use crate::placement::Members;
+
+/// A slot of a group.
+#[derive(Debug)]
+pub(super) struct Member {
+    pub sequence: u64,
+    /// The whole slot; `None` while its data are being fetched.
+    pub image: Option<Bytes>,
+    /// The step that sends it.
+    pub step: u64,
+}
+
+/// A parity of an open group, as it was stored last.
+#[derive(Debug, Clone)]
+pub(super) struct Spare {
+    pub offset: u64,
+    pub bytes: Bytes,
+}
+
+/// A group in the client's memory.
+#[derive(Debug)]
+pub(super) struct Group {
+    pub row: u32,
+    pub members: Vec<Member>,
+    /// Whether the life before is over, and its summary is being erased.
+    pub is_opening: bool,
+    /// Whether slots may be written: that summary is gone.
+    pub is_open: bool,
+    pub spare: Option<Spare>,
+}
+
+/// The groups by life, and the newest life of each row.
+#[derive(Debug, Default)]
+pub(super) struct Groups {
+    pub lives: BTreeMap<u64, Group>,
+    pub newest: BTreeMap<u32, u64>,
+}
+
+impl Groups {
+    pub fn open(&mut self, row: u32, life: u64) {
+        self.lives.insert(life, Group { row, members: Vec::new(), is_opening: false, is_open: false, spare: None });
+        self.newest.insert(row, life);
+    }
+
+    /// The group that a row has now.
+    pub fn of(&self, row: u32) -> Option<&Group> {
+        self.newest.get(&row).and_then(|life| self.lives.get(life))
+    }
+
+    pub fn forget(&mut self, life: u64) {
+        if let Some(group) = self.lives.remove(&life)
+            && self.newest.get(&group.row) == Some(&life)
+        {
+            self.newest.remove(&group.row);
+        }
+    }
+}
+
+impl Group {
+    /// The member that has a copy of a block.
+    pub fn member(&self, sequence: u64) -> Option<&Member> {
+        self.members.iter().find(|member| member.sequence == sequence)
+    }
+
+    /// The parity of members whose images are all there, and its summary.
+    pub fn parity(&self, chosen: Members, slot_bytes: usize, summary: Summary) -> (Vec<u8>, Summary) {
+        let mut parity = vec![0; slot_bytes];
+        let mut members = summary.members.clone();
+        for (number, member) in self.members.iter().enumerate().filter(|(number, _)| chosen.has(*number as u8)) {
+            let Some(image) = &member.image else { continue };
+            xor(&mut parity, image);
+            members[number] = named(image);
+        }
+        if planted(Bug::HeadersOutside) {
+            parity[..SLOT_HEADER_BYTES].fill(0);
+        }
+        let parity_checksum = xxh3_64(&parity);
+        (parity, Summary { parity_checksum, members, ..summary })
+    }
+}
+
+/// The summary of a group without members.
+pub(super) fn empty_summary(kind: Kind, device: u64, generation: u64, group: u32, members: u8) -> Summary {
+    let members = vec![None; usize::from(members)];
+    Summary { kind, device, generation, group, parity_checksum: 0, members }
+}
+
+/// What a summary says of a whole slot; `None` if it is none.
+pub(super) fn named(image: &[u8]) -> Option<Named> {
+    let (slot, _) = Slot::decode_whole(image).ok()?;
+    Some(Named { block: slot.block, sequence: slot.sequence, checksum: Slot::checksum_of(image) })
+}

@@ -1,0 +1,188 @@
+//! Reading slots: from their donor, or from the parity and the other slots of their group.
+//!
+//! Owns: reads of slots under way, and the choice between the two ways. Promises: what is handed on is the slot that
+//! was wanted, as its header and checksums say; a group is not used again while it is read. Leaves to others: which
+//! slot has a block (`operations`).
+//!
+//! The other way is taken when the donor is left, is being filled and lacks the slot, gave wrong bytes, or is late.
+
+use bytes::Bytes;
+
+use super::machine::Machine;
+use super::operations::Answer;
+use crate::format::slots::{SLOT_HEADER_BYTES, Slot, xor};
+use crate::mirror::{Donor, DonorRequest, MirrorError, Standing};
+
+/// For whom a slot is read.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Purpose {
+    Operation { number: u64, at: usize },
+    Fetch { task: u64 },
+    Refill,
+}
+
+/// A slot of one donor.
+#[derive(Debug, Clone)]
+pub(super) enum Part {
+    Unsent,
+    Sent,
+    Got(Bytes),
+    /// It is not what it has to be.
+    Wrong,
+}
+
+/// A slot that is read.
+#[derive(Debug)]
+pub(super) struct Look {
+    pub row: u32,
+    pub target: Donor,
+    /// The block and sequence that it has to have; without, it is computed from the others as it is.
+    pub wanted: Option<(u32, u64)>,
+    pub purpose: Purpose,
+    /// The slot of the row on each donor.
+    pub parts: Vec<Part>,
+    /// Whether the others are read too.
+    pub is_wide: bool,
+    pub is_hedged: bool,
+}
+
+impl Machine {
+    /// Begins to read a slot of a donor.
+    pub(super) fn look_at(&mut self, row: u32, target: Donor, wanted: Option<(u32, u64)>, purpose: Purpose) {
+        let parts = vec![Part::Unsent; self.session.standing().len()];
+        let number = self.next_look;
+        self.next_look += 1;
+        *self.pins.entry(row).or_insert(0) += 1;
+        let is_wide = wanted.is_none();
+        self.looks.insert(number, Look { row, target, wanted, purpose, parts, is_wide, is_hedged: false });
+    }
+
+    pub(super) fn unpin(&mut self, row: u32) {
+        if let Some(count) = self.pins.get_mut(&row) {
+            *count -= 1;
+            if *count == 0 {
+                self.pins.remove(&row);
+            }
+        }
+    }
+
+    /// Whether a donor has what belongs into a row.
+    fn is_readable(&self, donor: Donor, row: u32) -> bool {
+        match self.session.standing()[donor] {
+            Standing::Trusted => true,
+            Standing::Rebuilding => self.is_refilled(donor, row),
+            Standing::Leaving | Standing::Out | Standing::Lost => false,
+        }
+    }
+
+    /// Lets every read go on; returns whether one ended.
+    pub(super) fn drive_looks(&mut self) -> bool {
+        let numbers: Vec<u64> = self.looks.keys().copied().collect();
+        let mut has_moved = false;
+        for number in numbers {
+            let Some(mut look) = self.looks.remove(&number) else { continue };
+            match self.drive_look(number, &mut look) {
+                Some(result) => {
+                    has_moved = true;
+                    self.end_look(look, result);
+                }
+                None => _ = self.looks.insert(number, look),
+            }
+        }
+        has_moved
+    }
+
+    fn drive_look(&mut self, number: u64, look: &mut Look) -> Option<Result<Bytes, MirrorError>> {
+        let block = look.wanted.map_or(0, |(block, _)| u64::from(block));
+        if look.wanted.is_some() {
+            if let Part::Got(bytes) = look.parts[look.target].clone() {
+                if self.is_wanted(look, &bytes) {
+                    return Some(Ok(bytes));
+                }
+                look.parts[look.target] = Part::Wrong;
+                self.session.trouble(look.target);
+            }
+            let can_answer = self.is_readable(look.target, look.row);
+            let is_wrong = matches!(look.parts[look.target], Part::Wrong);
+            if can_answer && !is_wrong {
+                self.ask(number, look, look.target);
+            }
+            if !look.is_wide && can_answer && !is_wrong && self.session.is_suspect(look.target) {
+                (look.is_wide, look.is_hedged) = (true, true);
+            }
+            look.is_wide |= !can_answer || is_wrong;
+            if !look.is_wide {
+                return None;
+            }
+            // Of two that cannot answer, one may still be on its way back: only what is sure to be gone is lost.
+            let others_gone = self.is_gone_beside(look.target, look.row);
+            if others_gone && (is_wrong || self.is_gone(look.target, look.row)) {
+                let error = if is_wrong { MirrorError::Corrupt { block } } else { MirrorError::Lost { block } };
+                return Some(Err(error));
+            }
+            if others_gone {
+                return None;
+            }
+        }
+        let others: Vec<Donor> = (0..look.parts.len()).filter(|donor| *donor != look.target).collect();
+        for donor in &others {
+            if self.is_readable(*donor, look.row) {
+                self.ask(number, look, *donor);
+            }
+        }
+        let mut whole = vec![0; self.areas.slot_bytes as usize];
+        for donor in &others {
+            let Part::Got(bytes) = &look.parts[*donor] else { return None };
+            xor(&mut whole, bytes);
+        }
+        let whole = Bytes::from(whole);
+        if look.wanted.is_some() && !self.is_wanted(look, &whole) {
+            return Some(Err(MirrorError::Corrupt { block }));
+        }
+        self.figures.reconstructed += u64::from(look.wanted.is_some());
+        self.figures.hedged += u64::from(look.is_hedged);
+        Some(Ok(whole))
+    }
+
+    /// Whether a donor's part of a row cannot come any more.
+    fn is_gone(&self, donor: Donor, row: u32) -> bool {
+        matches!(self.session.standing()[donor], Standing::Out | Standing::Lost)
+            || self.session.standing()[donor] == Standing::Rebuilding && !self.is_refilled(donor, row)
+    }
+
+    fn is_gone_beside(&self, target: Donor, row: u32) -> bool {
+        (0..self.session.standing().len()).any(|donor| donor != target && self.is_gone(donor, row))
+    }
+
+    fn is_wanted(&self, look: &Look, bytes: &[u8]) -> bool {
+        let Some((block, sequence)) = look.wanted else { return true };
+        let found = Slot::decode_whole(bytes).map(|(slot, _)| (slot.device, slot.group, slot.block, slot.sequence));
+        found == Ok((self.device, look.row, block, sequence))
+    }
+
+    fn ask(&mut self, number: u64, look: &mut Look, donor: Donor) {
+        if matches!(look.parts[donor], Part::Unsent) && self.session.is_claimed(donor) {
+            let body = DonorRequest::Read { offset: self.areas.slot(look.row), bytes: self.areas.slot_bytes };
+            self.ask_donor(donor, super::machine::Asked::Look { number, donor }, body);
+            look.parts[donor] = Part::Sent;
+        }
+    }
+
+    fn end_look(&mut self, look: Look, result: Result<Bytes, MirrorError>) {
+        match look.purpose {
+            Purpose::Operation { number, at } => {
+                let data = result.map(|bytes| bytes.slice(SLOT_HEADER_BYTES..));
+                self.answer(number, at, data.map(|data| Answer { data, is_from_memory: false }));
+                self.unpin(look.row);
+            }
+            Purpose::Fetch { task } => {
+                self.unpin(look.row);
+                // What cannot be read is not moved: its group stays, and the blocks of the group with it.
+                if let Ok(bytes) = result {
+                    self.fetched(task, bytes.slice(SLOT_HEADER_BYTES..));
+                }
+            }
+            Purpose::Refill => self.refill_read(look, result),
+        }
+    }
+}

@@ -1,0 +1,434 @@
+//! The machine: events in, actions out.
+//!
+//! Owns: the base that attaches and fences, requests to donors and what their answers are for, the order in which the
+//! parts of the machine are asked what follows. Promises: every event ends with all that follows from it among the
+//! actions.
+//!
+//! *Circle*: its parts are methods of one [`Machine`], whose fields they share, in a file for each of its duties.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use bytes::Bytes;
+
+use super::configuration::Configuration;
+use super::figures::Figures;
+use super::groups::Groups;
+use super::looks::{Look, Part};
+use super::operations::{Flushed, Operation, Work};
+use super::recovery::Recovery;
+use super::refill::Refill;
+use super::stores::Stores;
+use super::tasks::Task;
+use crate::format::View;
+use crate::format::slots::{Areas, Shape, device_checksum};
+use crate::mirror::locks::Locks;
+use crate::mirror::{
+    Action, Donor, DonorRequest, Event, LinkState, Machine as Session, MirrorError, Moment, Outside, Refusal, Standing,
+};
+use crate::placement::{Location, Log, Placement};
+
+/// A sequence is the generation of a client above this many bits, and a count below.
+const SEQUENCE_BITS: u32 = 40;
+
+/// How far the machine is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Phase {
+    /// The base attaches: see its own phases.
+    Attaching,
+    /// What the donors have is found and protected.
+    Recovering,
+    /// The device is in use.
+    Open,
+    /// Operations under way are finished.
+    Detaching,
+    /// Nothing happens any more.
+    Ended,
+}
+
+/// What a request to a donor is for.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Asked {
+    Store(u64),
+    Look { number: u64, donor: Donor },
+    Flush { number: u64, donor: Donor },
+    Survey { attempt: u64, at: usize, row: u32 },
+}
+
+/// Where a block is, for checks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Held {
+    /// The client's memory has it.
+    Memory(Bytes),
+    /// It reads as zeroes.
+    Zeroes,
+    /// It is in a slot that the parity of a sealed group covers.
+    Slot {
+        /// The donor of the slot.
+        donor: Donor,
+        /// The group.
+        group: u32,
+    },
+    /// It is on its way from a donor to the client's memory.
+    Coming,
+}
+
+/// A device that logs parity, as its client sees it.
+#[derive(Debug)]
+pub struct Machine {
+    pub(super) configuration: Configuration,
+    pub(super) shape: Shape,
+    pub(super) areas: Areas,
+    pub(super) device: u64,
+    pub(super) session: Session,
+    pub(super) now_us: Moment,
+    pub(super) phase: Phase,
+    pub(super) placement: Log,
+    /// The sequence of each block's newest copy, or of its trim.
+    pub(super) newest: Vec<u64>,
+    /// The sequence of each block's newest trim: it stays, as the copy that replaced it may not be covered yet.
+    pub(super) trims: Vec<u64>,
+    /// Data of blocks that are in no slot yet.
+    pub(super) held: BTreeMap<u32, Bytes>,
+    /// Blocks that are being fetched, with the task.
+    pub(super) fetching: BTreeMap<u32, u64>,
+    /// Fetches whose slot is in memory: the task, the row and the sequence.
+    pub(super) fetched_from_memory: Vec<(u64, u32, u64)>,
+    /// Blocks that were sent by the steps being taken.
+    pub(super) sent: Vec<u32>,
+    pub(super) groups: Groups,
+    pub(super) tasks: BTreeMap<u64, Task>,
+    pub(super) next_step: u64,
+    pub(super) stores: Stores,
+    /// The life that used each spare last.
+    pub(super) spare_users: BTreeMap<u64, u64>,
+    /// Freed groups that wait for the steps before.
+    pub(super) freed: VecDeque<(u64, u32)>,
+    /// Groups that may be used again.
+    pub(super) free_rows: BTreeSet<u32>,
+    pub(super) pins: BTreeMap<u32, u32>,
+    pub(super) looks: BTreeMap<u64, Look>,
+    pub(super) next_look: u64,
+    pub(super) operations: BTreeMap<u64, Operation>,
+    pub(super) locks: Locks,
+    pub(super) next_operation: u64,
+    pub(super) recovery: Option<Recovery>,
+    pub(super) refill: Option<Refill>,
+    pub(super) figures: Figures,
+    /// Whether the base detaches.
+    is_detaching: bool,
+    asked: BTreeMap<u64, Asked>,
+    next_tag: u64,
+    actions: VecDeque<Action>,
+}
+
+impl Machine {
+    /// A machine that begins to attach or create its device.
+    ///
+    /// *Errors*: see [`Configuration::check`].
+    pub fn new(configuration: Configuration, now_us: Moment) -> Result<Machine, Refusal> {
+        configuration.check()?;
+        let shape = configuration.shape();
+        let base = crate::mirror::Configuration {
+            geometry: configuration.geometry(),
+            labels: configuration.labels.clone(),
+            client: configuration.client,
+            intent: configuration.intent,
+            times: configuration.times,
+        };
+        let placement = match Log::restore(configuration.layout.clone(), std::iter::empty()) {
+            Ok(placement) => placement,
+            Err(error) => unreachable!("the layout was checked: {error}"),
+        };
+        Ok(Machine {
+            areas: Areas::new(&shape),
+            device: device_checksum(&shape.device),
+            session: Session::new(base, now_us)?,
+            now_us,
+            phase: Phase::Attaching,
+            placement,
+            newest: vec![0; shape.blocks as usize],
+            trims: vec![0; shape.blocks as usize],
+            held: BTreeMap::new(),
+            fetching: BTreeMap::new(),
+            fetched_from_memory: Vec::new(),
+            sent: Vec::new(),
+            groups: Groups::default(),
+            tasks: BTreeMap::new(),
+            next_step: 1,
+            stores: Stores::default(),
+            spare_users: BTreeMap::new(),
+            freed: VecDeque::new(),
+            free_rows: BTreeSet::new(),
+            pins: BTreeMap::new(),
+            looks: BTreeMap::new(),
+            next_look: 1,
+            operations: BTreeMap::new(),
+            locks: Locks::default(),
+            next_operation: 1,
+            recovery: None,
+            refill: None,
+            figures: Figures::default(),
+            is_detaching: false,
+            asked: BTreeMap::new(),
+            next_tag: 1,
+            actions: VecDeque::new(),
+            shape,
+            configuration,
+        })
+    }
+
+    /// Takes in what happened at `now_us`. The actions that follow are then in [`actions`](Self::actions).
+    pub fn step(&mut self, now_us: Moment, event: Event) {
+        self.now_us = self.now_us.max(now_us);
+        match event {
+            Event::Submitted { id, request } => {
+                self.submitted(id, request);
+                self.session.step(now_us, Event::Time);
+            }
+            Event::Detach if self.phase == Phase::Open => {
+                self.phase = Phase::Detaching;
+                self.begin(None, Work::Flush, true, 0..0);
+                self.session.step(now_us, Event::Time);
+            }
+            event => self.session.step(now_us, event),
+        }
+        self.settle();
+    }
+
+    /// What the driver has to do; takes it away.
+    pub fn actions(&mut self) -> impl Iterator<Item = Action> + '_ {
+        self.actions.drain(..)
+    }
+
+    /// When [`Event::Time`] has to come at the latest; `None` after the end.
+    pub fn wake_at(&self) -> Option<Moment> {
+        self.session.wake_at().filter(|_| self.phase != Phase::Ended)
+    }
+
+    /// How far the machine is.
+    pub fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    /// How far its base is.
+    pub fn base_phase(&self) -> crate::mirror::Phase {
+        self.session.phase()
+    }
+
+    /// Counts since the start.
+    pub fn figures(&self) -> Figures {
+        self.figures
+    }
+
+    /// Counts of the base.
+    pub fn base_figures(&self) -> crate::mirror::Figures {
+        self.session.figures()
+    }
+
+    /// What each donor is to this client.
+    pub fn standing(&self) -> &[Standing] {
+        self.session.standing()
+    }
+
+    /// Which donors have the device's data, as far as this client decided.
+    pub fn view(&self) -> &View {
+        self.session.view()
+    }
+
+    /// How far the connection to a donor is.
+    pub fn link_state(&self, donor: Donor) -> Option<LinkState> {
+        self.session.link_state(donor)
+    }
+
+    /// Operations under way.
+    pub fn operations(&self) -> usize {
+        self.operations.len()
+    }
+
+    /// Steps that are not done, and writes to donors that are not.
+    pub fn under_way(&self) -> (usize, usize) {
+        (self.tasks.len(), self.stores.list.len())
+    }
+
+    /// What the first step waits for, in words: for reports of devices that stand still.
+    pub fn first_step(&self) -> String {
+        let Some((number, task)) = self.tasks.first_key_value() else { return "none".to_owned() };
+        let (has_begun, left) = (task.has_begun, task.left);
+        let (free, pins) = (&self.free_rows, &self.pins);
+        let lives: Vec<_> = self.groups.lives.iter().map(|(life, group)| (life, group.row, group.is_open)).collect();
+        format!(
+            "step {number}: {:?}, begun {has_begun}, {left} writes left; free {free:?}, freed {:?}, read {pins:?}, \
+             lives {lives:?}, looks {:?}",
+            task.work, self.freed, self.looks
+        )
+    }
+
+    /// Whether every donor is trusted, all was told, and nothing is under way.
+    pub fn is_quiet(&self) -> bool {
+        let is_idle = self.operations.is_empty() && self.tasks.is_empty() && self.looks.is_empty();
+        self.phase == Phase::Open && is_idle && self.session.is_quiet()
+    }
+
+    /// Where a block's newest data are. *Panics* if the device has no such block.
+    pub fn holds(&self, block: u32) -> Held {
+        if let Some(data) = self.held.get(&block) {
+            return Held::Memory(data.clone());
+        }
+        match self.placement.locate(block) {
+            Location::Unmapped => Held::Zeroes,
+            Location::Memory => Held::Coming,
+            Location::Slot(place) => {
+                let sequence = self.newest[block as usize];
+                match self.groups.of(place.slot).and_then(|group| group.member(sequence)) {
+                    None => Held::Slot { donor: usize::from(place.donor), group: place.slot },
+                    Some(member) => match &member.image {
+                        Some(image) => Held::Memory(image.slice(crate::format::slots::SLOT_HEADER_BYTES..)),
+                        None => Held::Coming,
+                    },
+                }
+            }
+        }
+    }
+
+    /// Whether a group is sealed, its parity is stored, and nothing else uses its slots.
+    pub fn is_sealed(&self, group: u32) -> bool {
+        !self.placement.is_free(group) && self.groups.of(group).is_none()
+    }
+
+    /// Whether a group was opened again, and some of its slots still have what they had before.
+    pub fn is_opened_again(&self, group: u32) -> bool {
+        self.groups.of(group).is_some_and(|of| of.is_open && of.members.len() < usize::from(self.shape.members))
+    }
+
+    pub(super) fn sequence_of(&self, count: u64) -> u64 {
+        assert!(count < 1 << SEQUENCE_BITS, "a client writes fewer blocks");
+        (self.session.generation() << SEQUENCE_BITS) + count
+    }
+
+    pub(super) fn act(&mut self, action: Action) {
+        self.actions.push_back(action);
+    }
+
+    pub(super) fn ask_donor(&mut self, donor: Donor, what: Asked, body: DonorRequest) {
+        let tag = self.next_tag;
+        self.next_tag += 1;
+        self.asked.insert(tag, what);
+        self.session.send_outside(donor, tag, body);
+    }
+
+    /// Ends the machine.
+    pub(super) fn end(&mut self, last: Action) {
+        self.phase = Phase::Ended;
+        let error = match last {
+            Action::Superseded => MirrorError::Superseded,
+            _ => MirrorError::NotAttached,
+        };
+        for operation in std::mem::take(&mut self.operations).into_values() {
+            if let Some(id) = operation.user {
+                self.figures.failed += 1;
+                self.act(Action::Complete { id, result: Err(error.clone()) });
+            }
+        }
+        self.act(last);
+    }
+
+    /// Asks every part of the machine what follows, until nothing does.
+    fn settle(&mut self) {
+        loop {
+            let actions: Vec<Action> = self.session.actions().collect();
+            for action in actions {
+                self.base_acts(action);
+            }
+            if self.phase == Phase::Ended {
+                return;
+            }
+            for outside in self.session.take_outside() {
+                self.answered(outside);
+            }
+            let standing = self.session.standing().to_vec();
+            let excused: Vec<bool> = (0..standing.len()).map(|donor| self.is_excused(donor)).collect();
+            let mut has_moved = false;
+            for task in self.stores.excuse(|donor| excused[donor]) {
+                self.store_done(task);
+                has_moved = true;
+            }
+            has_moved |= self.drive_recovery();
+            has_moved |= self.drive_refill();
+            has_moved |= self.drive_operations();
+            has_moved |= self.drive_tasks();
+            has_moved |= self.drive_looks();
+            self.send_stores();
+            self.lose_patience();
+            if self.phase == Phase::Detaching && self.operations.is_empty() && !self.is_detaching {
+                self.is_detaching = true;
+                self.session.step(self.now_us, Event::Detach);
+                has_moved = true;
+            }
+            // What was sent, or told to the base, is among its actions.
+            if !has_moved {
+                self.session.step(self.now_us, Event::Time);
+                let rest: Vec<Action> = self.session.actions().collect();
+                let has_more = rest.iter().any(|action| !matches!(action, Action::Send { .. }));
+                rest.into_iter().for_each(|action| self.base_acts(action));
+                if !has_more {
+                    return;
+                }
+            }
+        }
+    }
+
+    fn base_acts(&mut self, action: Action) {
+        match action {
+            Action::Attached => {
+                self.phase = Phase::Recovering;
+                self.recovery = Some(Recovery::new(1));
+            }
+            Action::Refused(_) | Action::Superseded | Action::Detached if self.phase == Phase::Ended => {}
+            Action::Refused(_) | Action::Superseded | Action::Detached => self.end(action),
+            Action::Send { .. } | Action::Disconnect { .. } | Action::Complete { .. } => self.act(action),
+        }
+    }
+
+    fn answered(&mut self, outside: Outside) {
+        let (tag, data, is_dropped) = match outside {
+            Outside::Done { tag } => (tag, None, false),
+            Outside::Data { tag, data } => (tag, Some(data), false),
+            Outside::Dropped { tag } => (tag, None, true),
+        };
+        let Some(asked) = self.asked.remove(&tag) else { return };
+        match asked {
+            Asked::Store(number) if is_dropped => {
+                if let Some(store) = self.stores.list.get_mut(&number) {
+                    store.is_sent = false;
+                }
+            }
+            Asked::Store(number) => {
+                if let Some(store) = self.stores.list.remove(&number) {
+                    self.store_done(store.task);
+                }
+            }
+            Asked::Look { number, donor } => {
+                if let Some(look) = self.looks.get_mut(&number) {
+                    look.parts[donor] = data.map_or(Part::Unsent, Part::Got);
+                }
+            }
+            Asked::Flush { number, donor } => {
+                if let Some(operation) = self.operations.get_mut(&number) {
+                    operation.flushed[donor] = if is_dropped { Flushed::Unsent } else { Flushed::Done };
+                }
+            }
+            Asked::Survey { attempt, at, row } => self.surveyed(attempt, at, row, data),
+        }
+    }
+
+    fn send_stores(&mut self) {
+        let sendable = self.stores.sendable(|donor| self.session.is_claimed(donor));
+        for number in sendable {
+            let Some(store) = self.stores.list.get_mut(&number) else { continue };
+            store.is_sent = true;
+            let write = store.write.clone();
+            let body = DonorRequest::Write { offset: write.offset, data: write.data, force: false };
+            self.ask_donor(write.donor, Asked::Store(number), body);
+        }
+    }
+}

@@ -1,0 +1,320 @@
+//! What the user wants: reads, writes, zeroes, trims, flushes.
+//!
+//! Owns: operations under way and when each is answered. Promises: the durability classes of the machine; bytes that do
+//! not fit their checksum are never given out.
+//!
+//! | operation | answered when |
+//! |---|---|
+//! | read | its blocks are there, and no other client can have the device |
+//! | write, zeroes, trim | the client's memory has it, and no other client can have the device |
+//! | the same, forced | that, and what a flush waits for |
+//! | flush | every step up to it is done, and every donor that is not left was flushed |
+
+use std::ops::Range;
+
+use bytes::Bytes;
+
+use super::configuration::STEPS_MAX;
+use super::looks::Purpose;
+use super::machine::{Asked, Machine, Phase};
+use super::planted::{Bug, planted};
+use crate::format::slots::SLOT_HEADER_BYTES;
+use crate::mirror::{Action, DonorRequest, MirrorError, Moment, OPERATIONS_MAX, REQUEST_BYTES_MAX, Request, Standing};
+use crate::placement::{Location, Placement};
+
+/// What an operation does.
+#[derive(Debug, Clone)]
+pub(super) enum Work {
+    Read,
+    Write { data: Bytes },
+    Zeroes,
+    Flush,
+}
+
+/// A block that was read.
+#[derive(Debug, Clone)]
+pub(super) struct Answer {
+    pub data: Bytes,
+    pub is_from_memory: bool,
+}
+
+/// How far a block of a read is.
+#[derive(Debug, Clone)]
+pub(super) enum Piece {
+    Unasked,
+    Asked,
+    Got(Answer),
+}
+
+/// How far a donor is flushed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Flushed {
+    Unsent,
+    Sent,
+    Done,
+}
+
+/// An operation under way.
+#[derive(Debug)]
+pub(super) struct Operation {
+    /// The user's number; `None`: the machine flushes before it detaches.
+    pub user: Option<u64>,
+    pub work: Work,
+    pub is_forced: bool,
+    pub blocks: Range<u32>,
+    pub began_us: Moment,
+    pub pieces: Vec<Piece>,
+    /// Whether the placement has taken it.
+    pub is_taken: bool,
+    /// The steps below this one have to be done.
+    pub until: Option<u64>,
+    pub flushed: Vec<Flushed>,
+    pub failed: Option<MirrorError>,
+    pub is_held: bool,
+}
+
+impl Machine {
+    pub(super) fn submitted(&mut self, id: u64, request: Request) {
+        let refused = match self.phase {
+            Phase::Open if self.operations.len() >= OPERATIONS_MAX => Some(MirrorError::Busy),
+            Phase::Open => None,
+            _ => Some(MirrorError::NotAttached),
+        };
+        let (offset, bytes, work, is_forced) = match request {
+            Request::Read { offset, bytes } => (offset, bytes, Work::Read, false),
+            Request::Write { offset, data, force } => (offset, data.len() as u64, Work::Write { data }, force),
+            Request::WriteZeroes { offset, bytes, force } => (offset, bytes, Work::Zeroes, force),
+            Request::Trim { offset, bytes } => (offset, bytes, Work::Zeroes, false),
+            Request::Flush => (0, 0, Work::Flush, true),
+        };
+        let block = u64::from(self.shape.block_bytes);
+        let is_whole = offset % block == 0 && bytes % block == 0 && bytes > 0 && bytes <= REQUEST_BYTES_MAX;
+        let is_inside = offset.checked_add(bytes).is_some_and(|end| end <= u64::from(self.shape.blocks) * block);
+        let is_good = matches!(work, Work::Flush) || is_whole && is_inside;
+        if let Some(error) = refused.or((!is_good).then_some(MirrorError::Range { offset, bytes })) {
+            self.figures.failed += 1;
+            return self.act(Action::Complete { id, result: Err(error) });
+        }
+        let blocks = (offset / block) as u32..((offset + bytes) / block) as u32;
+        self.begin(Some(id), work, is_forced, blocks);
+    }
+
+    pub(super) fn begin(&mut self, user: Option<u64>, work: Work, is_forced: bool, blocks: Range<u32>) {
+        let number = self.next_operation;
+        self.next_operation += 1;
+        let is_change = !matches!(work, Work::Read);
+        self.locks.take(number, u64::from(blocks.start)..u64::from(blocks.end), is_change);
+        let pieces = match work {
+            Work::Read => vec![Piece::Unasked; blocks.len()],
+            _ => Vec::new(),
+        };
+        let operation = Operation {
+            user,
+            work,
+            is_forced,
+            blocks,
+            began_us: self.now_us,
+            pieces,
+            is_taken: false,
+            until: None,
+            flushed: vec![Flushed::Unsent; self.session.standing().len()],
+            failed: None,
+            is_held: false,
+        };
+        self.operations.insert(number, operation);
+    }
+
+    /// Lets every operation go on; returns whether one did.
+    pub(super) fn drive_operations(&mut self) -> bool {
+        let numbers: Vec<u64> = self.operations.keys().copied().collect();
+        let mut has_moved = false;
+        for number in numbers {
+            if !self.locks.has(number) {
+                continue;
+            }
+            let Some(mut operation) = self.operations.remove(&number) else { continue };
+            let result = match operation.work {
+                Work::Read => self.drive_read(number, &mut operation),
+                _ => self.drive_change(number, &mut operation),
+            };
+            match result {
+                Some(result) => {
+                    has_moved = true;
+                    self.finish(number, operation.user, result);
+                }
+                None => _ = self.operations.insert(number, operation),
+            }
+        }
+        has_moved
+    }
+
+    fn finish(&mut self, number: u64, user: Option<u64>, result: Result<Bytes, MirrorError>) {
+        self.locks.release(number);
+        let Some(id) = user else { return };
+        match &result {
+            Ok(_) => self.figures.completed += 1,
+            Err(_) => self.figures.failed += 1,
+        }
+        self.act(Action::Complete { id, result });
+    }
+
+    fn drive_read(&mut self, number: u64, operation: &mut Operation) -> Option<Result<Bytes, MirrorError>> {
+        if let Some(error) = operation.failed.take() {
+            return Some(Err(error));
+        }
+        for at in 0..operation.pieces.len() {
+            if matches!(operation.pieces[at], Piece::Unasked) {
+                let block = operation.blocks.start + at as u32;
+                operation.pieces[at] = self.find(number, at, block);
+            }
+        }
+        let mut whole = Vec::with_capacity(operation.pieces.len() * self.shape.block_bytes as usize);
+        let mut is_from_memory = false;
+        for piece in &operation.pieces {
+            let Piece::Got(answer) = piece else { return None };
+            whole.extend_from_slice(&answer.data);
+            is_from_memory |= answer.is_from_memory;
+        }
+        // Donors that were fenced refuse to read, memory does not.
+        let since_us = if is_from_memory { operation.began_us } else { 0 };
+        self.is_proven(operation, since_us).then(|| Ok(Bytes::from(whole)))
+    }
+
+    fn is_proven(&mut self, operation: &mut Operation, since_us: Moment) -> bool {
+        if self.session.is_proven_since(since_us) || planted(Bug::MemoryUnproven) {
+            return true;
+        }
+        self.figures.held += u64::from(!std::mem::replace(&mut operation.is_held, true));
+        self.session.prove_again();
+        false
+    }
+
+    /// A block's data, or a read of its slot.
+    fn find(&mut self, number: u64, at: usize, block: u32) -> Piece {
+        let from_memory = |data: Bytes| Piece::Got(Answer { data, is_from_memory: true });
+        if let Some(data) = self.held.get(&block) {
+            return from_memory(data.clone());
+        }
+        match self.placement.locate(block) {
+            Location::Unmapped => from_memory(Bytes::from(vec![0; self.shape.block_bytes as usize])),
+            Location::Memory => Piece::Unasked,
+            Location::Slot(place) => {
+                let sequence = self.newest[block as usize];
+                match self.groups.of(place.slot).and_then(|group| group.member(sequence)) {
+                    Some(member) => match &member.image {
+                        Some(image) => from_memory(image.slice(SLOT_HEADER_BYTES..)),
+                        None => Piece::Unasked,
+                    },
+                    None => {
+                        let purpose = Purpose::Operation { number, at };
+                        self.look_at(place.slot, usize::from(place.donor), Some((block, sequence)), purpose);
+                        Piece::Asked
+                    }
+                }
+            }
+        }
+    }
+
+    /// A slot was read for an operation.
+    pub(super) fn answer(&mut self, number: u64, at: usize, result: Result<Answer, MirrorError>) {
+        let Some(operation) = self.operations.get_mut(&number) else { return };
+        match result {
+            Ok(answer) => operation.pieces[at] = Piece::Got(answer),
+            Err(error) => operation.failed = Some(error),
+        }
+    }
+
+    fn drive_change(&mut self, number: u64, operation: &mut Operation) -> Option<Result<Bytes, MirrorError>> {
+        if !operation.is_taken {
+            if self.tasks.len() >= STEPS_MAX {
+                return None;
+            }
+            // Cleaning needs a group before it frees one.
+            if matches!(operation.work, Work::Write { .. }) && self.placement.free_groups() < 2 {
+                self.figures.without_room += 1;
+                return None;
+            }
+            self.take(operation);
+        }
+        if let Some(until) = operation.until {
+            if self.done_below() < until || !self.is_flushed(number, operation) {
+                return None;
+            }
+        }
+        let is_flush = matches!(operation.work, Work::Flush);
+        (is_flush || self.is_proven(operation, operation.began_us)).then(|| Ok(Bytes::new()))
+    }
+
+    /// Hands an operation to the placement.
+    fn take(&mut self, operation: &mut Operation) {
+        operation.is_taken = true;
+        let blocks = operation.blocks.clone();
+        let mut steps = Vec::new();
+        let taken = match &operation.work {
+            Work::Write { data } => {
+                let bytes = self.shape.block_bytes as usize;
+                for (at, block) in blocks.clone().enumerate() {
+                    self.held.insert(block, data.slice(at * bytes..(at + 1) * bytes));
+                    self.fetching.remove(&block);
+                }
+                self.placement.write(blocks, &mut steps)
+            }
+            Work::Zeroes => self.placement.trim(blocks, &mut steps),
+            Work::Read | Work::Flush => Ok(()),
+        };
+        if let Err(error) = taken {
+            unreachable!("the range was checked: {error}");
+        }
+        self.take_steps(steps);
+        self.drop_sent();
+        if operation.is_forced {
+            let mut steps = Vec::new();
+            self.placement.flush(&mut steps);
+            self.take_steps(steps);
+            self.drop_sent();
+            operation.until = Some(self.next_step);
+        }
+    }
+
+    /// Whether every donor that is not left was flushed.
+    fn is_flushed(&mut self, number: u64, operation: &mut Operation) -> bool {
+        let mut is_flushed = true;
+        for donor in 0..operation.flushed.len() {
+            let standing = self.session.standing()[donor];
+            if self.is_excused(donor) || standing == Standing::Rebuilding {
+                continue;
+            }
+            if operation.flushed[donor] == Flushed::Unsent && self.session.is_claimed(donor) {
+                self.ask_donor(donor, Asked::Flush { number, donor }, DonorRequest::Flush);
+                operation.flushed[donor] = Flushed::Sent;
+            }
+            is_flushed &= operation.flushed[donor] == Flushed::Done;
+        }
+        is_flushed
+    }
+
+    /// Tells the users of operations that are too old that they failed. What was taken may still be done.
+    pub(super) fn lose_patience(&mut self) {
+        let limit_us = self.configuration.times.patience_us;
+        let is_late = |operation: &Operation| operation.began_us + limit_us <= self.now_us;
+        let late: Vec<u64> =
+            self.operations.iter().filter(|(_, operation)| is_late(operation)).map(|(number, _)| *number).collect();
+        for number in late {
+            let Some(operation) = self.operations.remove(&number) else { continue };
+            self.figures.impatient += 1;
+            let looks: Vec<u64> = self
+                .looks
+                .iter()
+                .filter(|(_, look)| matches!(look.purpose, Purpose::Operation { number: of, .. } if of == number))
+                .map(|(look, _)| *look)
+                .collect();
+            for look in looks {
+                if let Some(look) = self.looks.remove(&look) {
+                    self.unpin(look.row);
+                }
+            }
+            let block = u64::from(operation.blocks.start);
+            self.finish(number, operation.user, Err(MirrorError::Patience { block }));
+        }
+    }
+}

@@ -1,0 +1,274 @@
+//! Finding the device again: what the donors' memory says, without the memory of the client before.
+//!
+//! Owns: the reads of a recovery, its order, what is written before the device is used. Promises: nothing is used that
+//! a donor more could take away, or that a later recovery could see otherwise; a client that is killed in the middle
+//! leaves a device of which the next one finds the same. Leaves to others: what follows from the bytes (`survey`).
+//!
+//! | stage | what is read or written | of |
+//! |---|---|---|
+//! | heads | shape, trims, summaries, spares | every trusted donor |
+//! | headers | headers of slots | groups without a summary |
+//! | rows | whole slots | those of these groups that hold a newest copy, or that a spare names |
+//! | writing | missing shapes; parity and summary of groups that were open; trims that one donor has | |
+//!
+//! A group that was open is sealed as it is: its parity is computed over whatever its slots have. So recovery needs no
+//! free group, and moves nothing. If a donor is left meanwhile, recovery begins again.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+
+use super::configuration::{SURVEY_BYTES, SURVEY_READS_MAX};
+use super::machine::{Asked, Machine, Phase};
+use super::planted::{Bug, planted};
+use super::stores::Write;
+use super::survey::{Heads, Plan};
+use crate::format::slots::{SLOT_HEADER_BYTES, Shape};
+use crate::mirror::{Action, Donor, DonorRequest, Refusal, Standing};
+use crate::placement::Log;
+
+/// How far a recovery is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stage {
+    /// No donor is being left any more.
+    Waiting,
+    /// Shapes, trims, summaries and spares are read.
+    Heads,
+    /// Headers of slots are read.
+    Headers,
+    /// Whole slots are read.
+    Rows,
+    /// What is open is sealed.
+    Writing,
+}
+
+/// How far a read is.
+#[derive(Debug)]
+pub(super) enum State {
+    Unsent,
+    Sent,
+    Got(Bytes),
+}
+
+/// A read of a recovery.
+#[derive(Debug)]
+pub(super) struct SurveyRead {
+    pub donor: Donor,
+    pub offset: u64,
+    pub bytes: u64,
+    /// The group, where it is a slot's.
+    pub row: u32,
+    pub state: State,
+}
+
+/// A recovery under way.
+#[derive(Debug)]
+pub(super) struct Recovery {
+    pub stage: Stage,
+    /// Counts the attempts: answers to an earlier one do not count.
+    pub attempt: u64,
+    pub trusted: Vec<bool>,
+    pub reads: Vec<SurveyRead>,
+    pub heads: Option<Heads>,
+    pub plan: Option<Plan>,
+}
+
+impl Recovery {
+    pub fn new(attempt: u64) -> Recovery {
+        Recovery { stage: Stage::Waiting, attempt, trusted: Vec::new(), reads: Vec::new(), heads: None, plan: None }
+    }
+
+    fn want(&mut self, donor: Donor, row: u32, offset: u64, bytes: u64) {
+        self.reads.push(SurveyRead { donor, offset, bytes, row, state: State::Unsent });
+    }
+
+    /// What was read, once everything is there.
+    fn all(&mut self) -> Option<Vec<(Donor, u32, Bytes)>> {
+        if !self.reads.iter().all(|read| matches!(read.state, State::Got(_))) {
+            return None;
+        }
+        let got = |read: SurveyRead| match read.state {
+            State::Got(bytes) => Some((read.donor, read.row, bytes)),
+            State::Unsent | State::Sent => None,
+        };
+        Some(std::mem::take(&mut self.reads).into_iter().filter_map(got).collect())
+    }
+}
+
+impl Machine {
+    /// How far recovery is; `None`: it is over, or has not begun.
+    pub fn recovery_stage(&self) -> Option<Stage> {
+        self.recovery.as_ref().map(|recovery| recovery.stage)
+    }
+
+    fn trusted(&self) -> Vec<bool> {
+        self.session.standing().iter().map(|standing| *standing == Standing::Trusted).collect()
+    }
+
+    /// Lets recovery go on; returns whether it did.
+    pub(super) fn drive_recovery(&mut self) -> bool {
+        let Some(mut recovery) = self.recovery.take() else { return false };
+        if recovery.stage == Stage::Waiting {
+            let is_settled = !self.session.standing().contains(&Standing::Leaving);
+            if is_settled {
+                recovery.trusted = self.trusted();
+                self.want_heads(&mut recovery);
+            }
+            self.recovery = Some(recovery);
+            return is_settled;
+        }
+        if recovery.stage != Stage::Writing && recovery.trusted != self.trusted() {
+            self.figures.recoveries_repeated += 1;
+            self.recovery = Some(Recovery::new(recovery.attempt + 1));
+            return true;
+        }
+        self.send_survey(&mut recovery);
+        if recovery.stage == Stage::Writing {
+            if self.tasks.is_empty()
+                && let Some(plan) = recovery.plan.take()
+            {
+                self.open(plan);
+                return true;
+            }
+            self.recovery = Some(recovery);
+            return false;
+        }
+        let Some(got) = recovery.all() else {
+            self.recovery = Some(recovery);
+            return false;
+        };
+        match recovery.stage {
+            Stage::Heads => self.heads_read(&mut recovery, got),
+            Stage::Headers => {
+                if let Some(heads) = &mut recovery.heads {
+                    got.iter().for_each(|(donor, row, bytes)| heads.header(*row, *donor, bytes));
+                    let rows = heads.rows_to_read();
+                    recovery.stage = Stage::Rows;
+                    let slot_bytes = self.areas.slot_bytes;
+                    for row in rows {
+                        self.want_slots(&mut recovery, row, slot_bytes);
+                    }
+                }
+            }
+            Stage::Rows => {
+                if let Some(mut heads) = recovery.heads.take() {
+                    got.into_iter().for_each(|(donor, row, bytes)| heads.row(row, donor, bytes));
+                    self.write(&mut recovery, heads.plan());
+                }
+            }
+            Stage::Waiting | Stage::Writing => {}
+        }
+        if self.phase == Phase::Recovering {
+            self.recovery = Some(recovery);
+        }
+        true
+    }
+
+    fn want_heads(&self, recovery: &mut Recovery) {
+        recovery.stage = Stage::Heads;
+        let trusted: Vec<Donor> = (0..recovery.trusted.len()).filter(|donor| recovery.trusted[*donor]).collect();
+        for donor in trusted {
+            let mut at = 0;
+            while at < self.areas.slots_at {
+                let bytes = SURVEY_BYTES.min(self.areas.slots_at - at);
+                recovery.want(donor, 0, at, bytes);
+                at += bytes;
+            }
+        }
+    }
+
+    /// The slots of a row's members on trusted donors, or their first bytes.
+    fn want_slots(&self, recovery: &mut Recovery, row: u32, bytes: u64) {
+        for member in 0..self.shape.members {
+            let donor = self.areas.member_donor(row, member);
+            if recovery.trusted[donor] {
+                recovery.want(donor, row, self.areas.slot(row), bytes);
+            }
+        }
+    }
+
+    fn send_survey(&mut self, recovery: &mut Recovery) {
+        let mut under_way = recovery.reads.iter().filter(|read| matches!(read.state, State::Sent)).count();
+        for (at, read) in recovery.reads.iter_mut().enumerate() {
+            if under_way >= SURVEY_READS_MAX {
+                return;
+            }
+            if matches!(read.state, State::Unsent) && self.session.is_claimed(read.donor) {
+                let body = DonorRequest::Read { offset: read.offset, bytes: read.bytes };
+                self.ask_donor(read.donor, Asked::Survey { attempt: recovery.attempt, at, row: read.row }, body);
+                read.state = State::Sent;
+                under_way += 1;
+            }
+        }
+    }
+
+    /// A read of a recovery is answered, or its connection ended.
+    pub(super) fn surveyed(&mut self, attempt: u64, at: usize, row: u32, data: Option<Bytes>) {
+        let Some(recovery) = self.recovery.as_mut().filter(|recovery| recovery.attempt == attempt) else { return };
+        let Some(read) = recovery.reads.get_mut(at).filter(|read| read.row == row) else { return };
+        match data {
+            Some(data) if data.len() as u64 == read.bytes => read.state = State::Got(data),
+            Some(_) => {
+                read.state = State::Unsent;
+                let donor = read.donor;
+                self.session.trouble(donor);
+            }
+            None => read.state = State::Unsent,
+        }
+    }
+
+    fn heads_read(&mut self, recovery: &mut Recovery, got: Vec<(Donor, u32, Bytes)>) {
+        let mut bytes: BTreeMap<Donor, Vec<u8>> = BTreeMap::new();
+        got.into_iter().for_each(|(donor, _, part)| bytes.entry(donor).or_default().extend_from_slice(&part));
+        for (donor, bytes) in &bytes {
+            let is_same = Shape::is_absent(bytes) || Shape::decode(bytes).as_ref() == Ok(&self.shape);
+            if !is_same {
+                return self.end(Action::Refused(Refusal::OtherDevice { donor: *donor }));
+            }
+        }
+        let heads = Heads::new(self.shape, self.areas, self.session.generation(), bytes);
+        recovery.stage = Stage::Headers;
+        // Without a shape nothing was ever acknowledged.
+        if !heads.is_new() {
+            for row in heads.unsealed() {
+                self.want_slots(recovery, row, SLOT_HEADER_BYTES as u64);
+            }
+        }
+        recovery.heads = Some(heads);
+    }
+
+    fn write(&mut self, recovery: &mut Recovery, plan: Plan) {
+        recovery.stage = Stage::Writing;
+        for donor in plan.without_shape.clone() {
+            let data = Bytes::from(self.shape.encode());
+            self.put(vec![vec![Write { donor, offset: 0, data }]]);
+        }
+        for (block, sequence) in plan.trims_to_repair.clone() {
+            self.figures.recovered_trims += 1;
+            let writes = self.trim_writes(block, 1, |_| sequence);
+            self.put(vec![writes]);
+        }
+        self.figures.recovered_lost += plan.recovered_lost;
+        for (row, parity, summary) in plan.to_seal.clone() {
+            self.figures.recovered_open += 1;
+            if !planted(Bug::RecoveryUnsealed) {
+                let stages = self.seal_stages(row, parity, &summary);
+                self.put(stages.into());
+            }
+        }
+        recovery.plan = Some(plan);
+    }
+
+    /// Everything is found and protected: the device can be used.
+    fn open(&mut self, plan: Plan) {
+        self.newest = plan.newest;
+        self.trims = plan.trims;
+        match Log::restore(self.configuration.layout.clone(), plan.groups.into_iter()) {
+            Ok(placement) => self.placement = placement,
+            Err(error) => unreachable!("the layout was checked: {error}"),
+        }
+        self.free_rows = (0..self.shape.groups).filter(|row| self.placement.is_free(*row)).collect();
+        self.phase = Phase::Open;
+        self.act(Action::Attached);
+    }
+}

@@ -1,0 +1,236 @@
+//! Filling a donor that was left and is back.
+//!
+//! Owns: what it gets, and how far that is. Promises: when it is trusted again, everything on it is right, and nothing
+//! older than that is left there for a later recovery to find. Leaves to others: when a donor is taken in again, and
+//! when it is trusted (the base).
+//!
+//! | on the donor | it gets |
+//! |---|---|
+//! | shape, trims | as the client has them |
+//! | spares | nothing, then the parities of groups that are open |
+//! | a group in the client's memory | its slot, or no summary |
+//! | a sealed group | its slot or parity, computed from the other donors, and then the summary |
+//! | a free group | no header, no summary |
+//!
+//! What is written meanwhile goes to the donor as well.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::Bytes;
+
+use super::configuration::REFILLS_MAX;
+use super::groups::{Group, empty_summary, named};
+use super::looks::{Look, Part, Purpose};
+use super::machine::{Machine, Phase};
+use super::planted::{Bug, planted};
+use super::stores::Write;
+use crate::format::slots::{Kind, SLOT_HEADER_BYTES};
+use crate::mirror::{Donor, MirrorError, Standing};
+use xxhash_rust::xxh3::xxh3_64;
+
+/// How far a donor is filled.
+#[derive(Debug)]
+pub(super) struct Refill {
+    pub donor: Donor,
+    /// Its number in the membership: another one is another filling.
+    pub joined: u64,
+    /// Groups of which it has its part.
+    pub done: BTreeSet<u32>,
+    /// Groups that were begun out of order.
+    pub begun: BTreeSet<u32>,
+    /// No other group from this one on was begun.
+    pub next: u32,
+    /// Groups that are being computed.
+    pub looking: BTreeSet<u32>,
+    /// Writes under way, and the group that they finish.
+    pub puts: BTreeMap<u64, Option<u32>>,
+    /// Groups that are pinned until their writes are done.
+    pub pinned: BTreeSet<u32>,
+}
+
+impl Machine {
+    /// Whether a donor that is being filled has its part of a row.
+    pub(super) fn is_refilled(&self, donor: Donor, row: u32) -> bool {
+        self.refill.as_ref().is_some_and(|refill| refill.donor == donor && refill.done.contains(&row))
+    }
+
+    /// A row is used again: all of it is written by that.
+    pub(super) fn refill_opened(&mut self, row: u32) {
+        if let Some(refill) = &mut self.refill {
+            refill.done.insert(row);
+            refill.begun.insert(row);
+        }
+    }
+
+    /// Lets filling go on; returns whether it did.
+    pub(super) fn drive_refill(&mut self) -> bool {
+        let standing = self.session.standing();
+        let donor = standing.iter().position(|standing| *standing == Standing::Rebuilding);
+        let joined = donor.map(|donor| (donor, self.session.view().members[donor].joined));
+        let known = self.refill.as_ref().map(|refill| (refill.donor, refill.joined));
+        if joined != known {
+            self.drop_refill();
+            if let Some((donor, joined)) = joined.filter(|_| self.phase == Phase::Open) {
+                self.begin_refill(donor, joined);
+            }
+            return joined.is_some() && self.phase == Phase::Open;
+        }
+        let Some(refill) = &mut self.refill else { return false };
+        let donor = refill.donor;
+        if refill.next < self.shape.groups && refill.looking.len() + refill.pinned.len() < REFILLS_MAX {
+            let row = refill.next;
+            refill.next += 1;
+            if !refill.begun.contains(&row) {
+                self.refill_row(donor, row);
+            }
+            return true;
+        }
+        if refill.next == self.shape.groups && refill.looking.is_empty() && refill.puts.is_empty() {
+            self.session.filled(donor);
+        }
+        false
+    }
+
+    fn drop_refill(&mut self) {
+        if let Some(refill) = self.refill.take() {
+            refill.pinned.iter().for_each(|row| self.unpin(*row));
+            let is_refill = |look: &Look| matches!(look.purpose, Purpose::Refill);
+            let numbers: Vec<u64> =
+                self.looks.iter().filter(|(_, look)| is_refill(look)).map(|(number, _)| *number).collect();
+            for number in numbers {
+                if let Some(look) = self.looks.remove(&number) {
+                    self.unpin(look.row);
+                }
+            }
+        }
+    }
+
+    fn refill_put(&mut self, stages: Vec<Vec<Write>>, row: Option<u32>) {
+        let number = self.put(stages);
+        if let Some(refill) = &mut self.refill {
+            refill.puts.insert(number, row);
+        }
+    }
+
+    fn begin_refill(&mut self, donor: Donor, joined: u64) {
+        let (done, looking, pinned) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+        let begun = BTreeSet::new();
+        self.refill = Some(Refill { donor, joined, done, begun, next: 0, looking, puts: BTreeMap::new(), pinned });
+        let write = |offset: u64, data: Vec<u8>| Write { donor, offset, data: Bytes::from(data) };
+        let mut writes = vec![write(0, self.shape.encode())];
+        for spare in 0..self.areas.spares {
+            writes.push(write(self.areas.spare(spare), vec![0; self.areas.summary_bytes as usize]));
+        }
+        for region in 0..self.areas.regions() {
+            let blocks = self.areas.region(region);
+            let trims = self.trim_writes(blocks.start, blocks.len() as u32, |block| self.trims[block as usize]);
+            writes.extend(trims.into_iter().filter(|trim| trim.donor == donor));
+        }
+        self.refill_put(vec![writes], None);
+        // A row may have two lives here: one that is still needed, and one that waits for its end.
+        let is_there = |group: &Group| group.is_opening;
+        let groups = self.groups.lives.iter().filter(|(_, group)| is_there(group));
+        let groups: Vec<(u32, u64)> = groups.map(|(life, group)| (group.row, *life)).collect();
+        for (row, life) in groups {
+            if let Some(refill) = &mut self.refill {
+                refill.begun.insert(row);
+            }
+            match planted(Bug::OpenGroupsNotRefilled) {
+                true => self.refill_opened(row),
+                false => self.refill_group(donor, row, life),
+            }
+        }
+    }
+
+    /// A donor's part of a group that is in memory.
+    fn refill_group(&mut self, donor: Donor, row: u32, life: u64) {
+        let Some(group) = self.groups.lives.get(&life) else { return };
+        let mut writes = vec![self.no_header(donor, row)];
+        match self.areas.member_on(row, donor) {
+            Some(member) => {
+                // One whose data are not there yet is sent later.
+                let image = group.members.get(usize::from(member)).and_then(|member| member.image.clone());
+                if let Some(data) = image {
+                    writes = vec![Write { donor, offset: self.areas.slot(row), data }];
+                }
+            }
+            None => {
+                let is_sealing = self.tasks.values().any(|task| {
+                    matches!(task.work, super::tasks::Work::Parity { life: of, spare: None, .. } if of == life)
+                        && task.has_begun
+                });
+                writes = match is_sealing {
+                    true => Vec::new(),
+                    false => vec![self.erasure(row)],
+                };
+                if let Some(spare) = group.spare.clone() {
+                    writes.push(Write { donor, offset: spare.offset, data: spare.bytes });
+                }
+            }
+        }
+        self.refill_put(vec![writes], Some(row));
+    }
+
+    fn no_header(&self, donor: Donor, row: u32) -> Write {
+        let data = Bytes::from(vec![0; SLOT_HEADER_BYTES]);
+        Write { donor, offset: self.areas.slot(row), data }
+    }
+
+    fn refill_row(&mut self, donor: Donor, row: u32) {
+        // What the placement counts as free may be needed until the steps before are done.
+        if !self.free_rows.contains(&row) {
+            if let Some(refill) = &mut self.refill {
+                refill.looking.insert(row);
+            }
+            return self.look_at(row, donor, None, Purpose::Refill);
+        }
+        let writes = match self.areas.member_on(row, donor) {
+            Some(_) => vec![self.no_header(donor, row)],
+            None => vec![self.erasure(row)],
+        };
+        *self.pins.entry(row).or_insert(0) += 1;
+        if let Some(refill) = &mut self.refill {
+            refill.pinned.insert(row);
+        }
+        self.refill_put(vec![writes], Some(row));
+    }
+
+    /// The slots of a sealed group were read, but for that of the donor which is filled.
+    pub(super) fn refill_read(&mut self, look: Look, result: Result<Bytes, MirrorError>) {
+        let (row, donor) = (look.row, look.target);
+        let Some(refill) = &mut self.refill else { return self.unpin(row) };
+        refill.looking.remove(&row);
+        refill.pinned.insert(row);
+        self.figures.refilled += 1;
+        let Ok(whole) = result else {
+            refill.pinned.remove(&row);
+            refill.next = refill.next.min(row);
+            return self.unpin(row);
+        };
+        let stages = match self.areas.member_on(row, donor) {
+            Some(_) => vec![vec![Write { donor, offset: self.areas.slot(row), data: whole }]],
+            None => {
+                let generation = self.session.generation();
+                let mut summary = empty_summary(Kind::Sealed, self.device, generation, row, self.shape.members);
+                for (other, part) in look.parts.iter().enumerate() {
+                    if let (Part::Got(image), Some(member)) = (part, self.areas.member_on(row, other)) {
+                        summary.members[usize::from(member)] = named(image);
+                    }
+                }
+                summary.parity_checksum = xxh3_64(&whole);
+                self.seal_stages(row, whole.to_vec(), &summary).into()
+            }
+        };
+        self.refill_put(stages, Some(row));
+    }
+
+    /// Writes of a filling are done.
+    pub(super) fn put_done(&mut self, number: u64) {
+        let Some(refill) = &mut self.refill else { return };
+        let Some(Some(row)) = refill.puts.remove(&number) else { return };
+        refill.done.insert(row);
+        if refill.pinned.remove(&row) {
+            self.unpin(row);
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! What the donors' memory says, as a function of its bytes.
+//!
+//! Owns: the rule which copy of a block counts, which groups were open, and how they are sealed. Leaves to others:
+//! reading and writing (`recovery`).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::Bytes;
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::groups::{empty_summary, named};
+use crate::format::slots::{Areas, Kind, Shape, Slot, Summary, Trim, device_checksum, xor};
+use crate::mirror::Donor;
+
+/// A copy of a block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+struct Copy {
+    sequence: u64,
+    row: u32,
+    member: u8,
+}
+
+/// What was read so far.
+#[derive(Debug)]
+pub(super) struct Heads {
+    shape: Shape,
+    areas: Areas,
+    device: u64,
+    generation: u64,
+    donors: BTreeMap<Donor, Vec<u8>>,
+    sealed: BTreeMap<u32, Summary>,
+    /// The newest copy of each block.
+    best: Vec<Copy>,
+    /// Parities of open groups, with their summaries.
+    spares: Vec<(Summary, Vec<u8>)>,
+    rows: BTreeMap<(u32, u8), Bytes>,
+}
+
+/// What follows.
+#[derive(Debug)]
+pub(super) struct Plan {
+    /// The sequence of each block's newest copy or trim.
+    pub newest: Vec<u64>,
+    /// The sequence of each block's newest trim.
+    pub trims: Vec<u64>,
+    /// Sealed groups that hold something, with the blocks that their members are needed for.
+    pub groups: Vec<(u32, Vec<Option<u32>>)>,
+    pub to_seal: Vec<(u32, Vec<u8>, Summary)>,
+    pub trims_to_repair: Vec<(u32, u64)>,
+    pub without_shape: Vec<Donor>,
+    pub recovered_lost: u64,
+}
+
+impl Heads {
+    /// From the bytes before the slots, of every trusted donor.
+    pub fn new(shape: Shape, areas: Areas, generation: u64, donors: BTreeMap<Donor, Vec<u8>>) -> Heads {
+        let best = vec![Copy::default(); shape.blocks as usize];
+        let (sealed, spares) = (BTreeMap::new(), Vec::new());
+        let device = device_checksum(&shape.device);
+        let mut heads = Heads { shape, areas, device, generation, donors, sealed, best, spares, rows: BTreeMap::new() };
+        heads.read_summaries();
+        heads.read_spares();
+        heads
+    }
+
+    /// Whether no donor has a shape.
+    pub fn is_new(&self) -> bool {
+        self.donors.values().all(|bytes| Shape::is_absent(bytes))
+    }
+
+    fn summary(&self, bytes: &[u8], kind: Kind) -> Option<Summary> {
+        let is_ours = |summary: &Summary| {
+            summary.kind == kind
+                && summary.device == self.device
+                && summary.generation <= self.generation
+                && summary.group < self.shape.groups
+                && summary.members.len() == usize::from(self.shape.members)
+                && summary.members.iter().flatten().all(|named| named.block < self.shape.blocks)
+        };
+        Summary::decode(bytes).ok().filter(is_ours)
+    }
+
+    fn read_summaries(&mut self) {
+        for row in 0..self.shape.groups {
+            let Some(bytes) = self.donors.get(&self.areas.parity_donor(row)) else { continue };
+            let at = self.areas.summary(row) as usize;
+            let summary = bytes.get(at..).and_then(|bytes| self.summary(bytes, Kind::Sealed));
+            let Some(summary) = summary.filter(|summary| summary.group == row) else { continue };
+            for (member, named) in summary.members.iter().enumerate() {
+                if let Some(named) = named {
+                    self.consider(named.block, Copy { sequence: named.sequence, row, member: member as u8 });
+                }
+            }
+            self.sealed.insert(row, summary);
+        }
+    }
+
+    fn read_spares(&mut self) {
+        let mut found = Vec::new();
+        for (donor, bytes) in &self.donors {
+            for spare in 0..self.areas.spares {
+                let at = self.areas.spare(spare) as usize;
+                let Some(bytes) = bytes.get(at..) else { continue };
+                let Some(summary) = self.summary(bytes, Kind::Open) else { continue };
+                let from = self.areas.summary_bytes as usize;
+                let Some(parity) = bytes.get(from..from + self.areas.slot_bytes as usize) else { continue };
+                let is_here = self.areas.parity_donor(summary.group) == *donor;
+                if is_here && xxh3_64(parity) == summary.parity_checksum && !self.sealed.contains_key(&summary.group) {
+                    found.push((summary, parity.to_vec()));
+                }
+            }
+        }
+        self.spares = found;
+    }
+
+    /// Groups without a summary.
+    pub fn unsealed(&self) -> Vec<u32> {
+        (0..self.shape.groups).filter(|row| !self.sealed.contains_key(row)).collect()
+    }
+
+    fn consider(&mut self, block: u32, copy: Copy) {
+        let best = &mut self.best[block as usize];
+        *best = copy.max(*best);
+    }
+
+    fn slot(&self, row: u32, member: u8, bytes: &[u8]) -> Option<Slot> {
+        let is_ours = |slot: &Slot| {
+            slot.device == self.device
+                && slot.generation <= self.generation
+                && (slot.group, slot.member) == (row, member)
+                && slot.block < self.shape.blocks
+        };
+        Slot::decode(bytes).ok().filter(is_ours)
+    }
+
+    /// The header of a slot of a group without a summary.
+    pub fn header(&mut self, row: u32, donor: Donor, bytes: &[u8]) {
+        let Some(member) = self.areas.member_on(row, donor) else { return };
+        if let Some(slot) = self.slot(row, member, bytes) {
+            self.consider(slot.block, Copy { sequence: slot.sequence, row, member });
+        }
+    }
+
+    /// Groups of which whole slots are needed: they hold a newest copy, or a spare may give back what they hold.
+    pub fn rows_to_read(&self) -> BTreeSet<u32> {
+        let is_open =
+            |row: &u32| !self.sealed.contains_key(row) && self.donors.contains_key(&self.areas.parity_donor(*row));
+        let held = self.best.iter().filter(|best| best.sequence > 0).map(|best| best.row);
+        let named = self.spares.iter().map(|(summary, _)| summary.group);
+        held.chain(named).filter(is_open).collect()
+    }
+
+    /// A whole slot of these.
+    pub fn row(&mut self, row: u32, donor: Donor, bytes: Bytes) {
+        if let Some(member) = self.areas.member_on(row, donor) {
+            self.rows.insert((row, member), bytes);
+        }
+    }
+
+    /// Slots on donors that are not there, from the parities of open groups.
+    fn reconstruct(&mut self) -> u64 {
+        let mut count = 0;
+        for (summary, parity) in std::mem::take(&mut self.spares) {
+            let row = summary.group;
+            let is_there = |member: u8| self.donors.contains_key(&self.areas.member_donor(row, member));
+            let Some(lost) = (0..self.shape.members).find(|member| !is_there(*member)) else { continue };
+            let Some(wanted) = summary.members[usize::from(lost)] else { continue };
+            let mut image = parity;
+            let others = summary.members.iter().enumerate().filter(|(at, _)| *at != usize::from(lost));
+            let is_whole = others.filter(|(_, named)| named.is_some()).all(|(at, expected)| {
+                let other = self.rows.get(&(row, at as u8));
+                other.is_some_and(|other| {
+                    xor(&mut image, other);
+                    named(other) == *expected
+                })
+            });
+            if !is_whole || named(&image) != Some(wanted) || self.slot(row, lost, &image).is_none() {
+                continue;
+            }
+            let known = self.rows.get(&(row, lost)).and_then(|known| named(known));
+            if known.is_none_or(|known| known.sequence < wanted.sequence) {
+                self.rows.insert((row, lost), Bytes::from(image));
+                self.consider(wanted.block, Copy { sequence: wanted.sequence, row, member: lost });
+                count += 1;
+            }
+        }
+        count
+    }
+
+    /// The trim of each block, and those that not every donor has.
+    fn trims(&self) -> (Vec<u64>, Vec<(u32, u64)>) {
+        let mut repairs = Vec::new();
+        let trim_of = |block: u32| {
+            let entry = |(donor, at): (Donor, u64)| {
+                let bytes = self.donors.get(&donor)?.get(at as usize..)?;
+                Some(Trim::decode(bytes, self.device, block).unwrap_or_default().sequence)
+            };
+            let entries = self.areas.trims(block).map(entry);
+            let newest = entries.iter().flatten().copied().max().unwrap_or(0);
+            if entries.iter().flatten().any(|entry| *entry != newest) {
+                repairs.push((block, newest));
+            }
+            newest
+        };
+        ((0..self.shape.blocks).map(trim_of).collect(), repairs)
+    }
+
+    /// Concludes.
+    pub fn plan(mut self) -> Plan {
+        let recovered_lost = self.reconstruct();
+        let (trims, trims_to_repair) = self.trims();
+        let mut rows: BTreeMap<u32, Vec<Option<u32>>> = BTreeMap::new();
+        let mut newest = trims.clone();
+        for (block, best) in self.best.iter().enumerate() {
+            if best.sequence > newest[block] {
+                newest[block] = best.sequence;
+                let owners = rows.entry(best.row).or_insert_with(|| vec![None; usize::from(self.shape.members)]);
+                owners[usize::from(best.member)] = Some(block as u32);
+            }
+        }
+        let is_open =
+            |row: &&u32| !self.sealed.contains_key(row) && self.donors.contains_key(&self.areas.parity_donor(**row));
+        let to_seal = rows.keys().filter(is_open).map(|row| self.seal(*row)).collect();
+        let without = |donor: &Donor| self.donors.get(donor).is_some_and(|bytes| Shape::is_absent(bytes));
+        let without_shape = (0..self.areas.donors as usize).filter(without).collect();
+        let groups = rows.into_iter().collect();
+        Plan { newest, trims, groups, to_seal, trims_to_repair, without_shape, recovered_lost }
+    }
+
+    /// The parity over whatever the slots of a group have; what a donor that is not there would have is zeroes, unless
+    /// a spare gave it back.
+    fn seal(&self, row: u32) -> (u32, Vec<u8>, Summary) {
+        let mut parity = vec![0; self.areas.slot_bytes as usize];
+        let mut summary = empty_summary(Kind::Sealed, self.device, self.generation, row, self.shape.members);
+        for member in 0..self.shape.members {
+            if let Some(image) = self.rows.get(&(row, member)) {
+                xor(&mut parity, image);
+                let is_ours = self.slot(row, member, image).is_some();
+                summary.members[usize::from(member)] = named(image).filter(|_| is_ours);
+            }
+        }
+        summary.parity_checksum = xxh3_64(&parity);
+        (row, parity, summary)
+    }
+}

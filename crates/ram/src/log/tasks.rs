@@ -1,0 +1,403 @@
+//! Steps of the placement, and what recovery and refilling write: each a task with a number.
+//!
+//! Owns: when a task may begin, its writes stage by stage, and when it is done. Promises: invariants 2 to 4 of the
+//! machine. Leaves to others: sending writes (`stores`), reading (`looks`).
+//!
+//! | task | begins when | stages |
+//! |---|---|---|
+//! | fetch | at once | none: a read |
+//! | send | its data are there; the group is open | the slot |
+//! | send, the first of a group | and every step before the row's `Free` is done; nothing reads it | summary erased; slot |
+//! | parity of an open group | members and parity before are done; the spare's last group is sealed | summary and parity at once |
+//! | parity of a full group | its members and the parity before are done | the parity; the summary |
+//! | trim | at once | two entries |
+//! | put | at once | what it says |
+//!
+//! A step is *done* when every donor that is not left has its writes.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+
+use super::configuration::FREE_GROUPS_KEPT;
+use super::groups::{Spare, empty_summary};
+use super::looks::Purpose;
+use super::machine::Machine;
+use super::planted::{Bug, planted};
+use super::stores::Write;
+use crate::format::slots::{Kind, Slot, Summary, Trim};
+use crate::mirror::Donor;
+use crate::placement::{Cause, Covering, Location, Members, Placement, Step};
+
+/// What a task does.
+#[derive(Debug)]
+pub(super) enum Work {
+    Fetch { block: u32 },
+    Send { life: u64, member: usize },
+    Parity { life: u64, members: Members, spare: Option<u64> },
+    Trim { first: u32, count: u32, sequence: u64 },
+    Put,
+}
+
+/// A task that is not done.
+#[derive(Debug)]
+pub(super) struct Task {
+    pub work: Work,
+    pub has_begun: bool,
+    pub stages: VecDeque<Vec<Write>>,
+    /// Writes of the present stage that are not done.
+    pub left: usize,
+    /// Slots that wait for what is fetched: life and member.
+    pub awaiting: Vec<(u64, usize)>,
+}
+
+impl Task {
+    fn new(work: Work) -> Task {
+        Task { work, has_begun: false, stages: VecDeque::new(), left: 0, awaiting: Vec::new() }
+    }
+}
+
+impl Machine {
+    fn add_task(&mut self, work: Work) -> u64 {
+        let number = self.next_step;
+        self.next_step += 1;
+        self.tasks.insert(number, Task::new(work));
+        number
+    }
+
+    /// Has these writes done, stage by stage.
+    pub(super) fn put(&mut self, stages: Vec<Vec<Write>>) -> u64 {
+        let number = self.add_task(Work::Put);
+        if let Some(task) = self.tasks.get_mut(&number) {
+            task.stages = stages.into();
+        }
+        number
+    }
+
+    /// The first step that is not done: every one before is.
+    pub(super) fn done_below(&self) -> u64 {
+        self.tasks.keys().next().copied().unwrap_or(self.next_step)
+    }
+
+    /// Takes in what the placement wants, right after it was asked: newer data are not in `held` yet.
+    pub(super) fn take_steps(&mut self, steps: Vec<Step>) {
+        for step in steps {
+            match step {
+                Step::Fetch { block, group, place } => self.take_fetch(block, group, usize::from(place.donor)),
+                Step::Send { block, group, member, sequence, cause, .. } => {
+                    self.figures.sent += 1;
+                    self.figures.cleaned += u64::from(cause == Cause::Cleaning);
+                    self.take_send(block, group, member, sequence);
+                }
+                Step::StoreParity { group, place, members, covering } => {
+                    let spare = (covering != Covering::Sealed).then(|| u64::from(place.slot - self.shape.groups));
+                    match covering {
+                        Covering::Sealed => self.figures.sealed += 1,
+                        _ => self.figures.covered += 1,
+                    }
+                    if let Some(life) = self.groups.newest.get(&group).copied() {
+                        self.add_task(Work::Parity { life, members, spare });
+                    }
+                }
+                Step::Forget { first, count, sequence } => {
+                    let sequence = self.sequence_of(sequence);
+                    for block in first..first + count {
+                        self.newest[block as usize] = sequence;
+                        self.trims[block as usize] = sequence;
+                        self.held.remove(&block);
+                        self.fetching.remove(&block);
+                    }
+                    if !planted(Bug::TrimUnrecorded) {
+                        self.add_task(Work::Trim { first, count, sequence });
+                    }
+                }
+                Step::Free { group } => {
+                    self.figures.freed += 1;
+                    self.freed.push_back((self.next_step, group));
+                }
+                Step::ReadOld { .. } => unreachable!("a log reads no old parity"),
+            }
+        }
+    }
+
+    fn take_fetch(&mut self, block: u32, row: u32, donor: Donor) {
+        let expected = self.newest[block as usize];
+        let number = self.add_task(Work::Fetch { block });
+        self.fetching.insert(block, number);
+        let in_memory = self.groups.of(row).and_then(|group| group.member(expected));
+        if in_memory.is_none() {
+            self.look_at(row, donor, Some((block, expected)), Purpose::Fetch { task: number });
+        } else {
+            self.fetched_from_memory.push((number, row, expected));
+        }
+    }
+
+    fn take_send(&mut self, block: u32, row: u32, member: u8, sequence: u64) {
+        let sequence = self.sequence_of(sequence);
+        let life = match self.groups.newest.get(&row).copied().filter(|_| member > 0) {
+            Some(life) => life,
+            None => {
+                self.groups.open(row, self.next_step);
+                self.next_step
+            }
+        };
+        let step = self.add_task(Work::Send { life, member: usize::from(member) });
+        let data = self.held.get(&block).cloned();
+        let image = data.as_ref().map(|data| self.image(row, member, block, sequence, data));
+        if image.is_none()
+            && let Some(task) = self.fetching.get(&block).and_then(|fetch| self.tasks.get_mut(fetch))
+        {
+            task.awaiting.push((life, usize::from(member)));
+        }
+        if let Some(group) = self.groups.lives.get_mut(&life) {
+            group.members.push(super::groups::Member { sequence, image, step });
+        }
+        self.newest[block as usize] = sequence;
+        if matches!(self.placement.locate(block), Location::Slot(_)) {
+            self.sent.push(block);
+        }
+    }
+
+    /// Blocks that are in slots now need not be held.
+    pub(super) fn drop_sent(&mut self) {
+        for block in std::mem::take(&mut self.sent) {
+            if matches!(self.placement.locate(block), Location::Slot(_)) {
+                self.held.remove(&block);
+                self.fetching.remove(&block);
+            }
+        }
+    }
+
+    fn image(&self, group: u32, member: u8, block: u32, sequence: u64, data: &[u8]) -> Bytes {
+        let (device, generation) = (self.device, self.session.generation());
+        let slot = Slot { device, generation, group, member, block, sequence, data_checksum: 0 };
+        Bytes::from(slot.encode(data))
+    }
+
+    /// A fetch is done.
+    pub(super) fn fetched(&mut self, number: u64, data: Bytes) {
+        let Some(task) = self.tasks.remove(&number) else { return };
+        let Work::Fetch { block } = task.work else { return };
+        for (life, at) in task.awaiting {
+            let Some(member) = self.groups.lives.get(&life).and_then(|group| group.members.get(at)) else { continue };
+            let (row, sequence) = (self.groups.lives[&life].row, member.sequence);
+            let image = self.image(row, at as u8, block, sequence, &data);
+            if let Some(member) = self.groups.lives.get_mut(&life).and_then(|group| group.members.get_mut(at)) {
+                member.image = Some(image);
+            }
+        }
+        if self.fetching.get(&block) == Some(&number) {
+            self.fetching.remove(&block);
+            if self.placement.locate(block) == Location::Memory {
+                self.held.entry(block).or_insert(data);
+            }
+        }
+    }
+
+    /// Fetches whose source is a slot in memory.
+    fn fetch_from_memory(&mut self) -> bool {
+        let before = self.fetched_from_memory.len();
+        for (number, row, sequence) in std::mem::take(&mut self.fetched_from_memory) {
+            let group = self.groups.lives.values().find(|group| group.row == row && group.member(sequence).is_some());
+            let image = group.and_then(|group| group.member(sequence)).and_then(|member| member.image.clone());
+            match image {
+                Some(image) => self.fetched(number, image.slice(crate::format::slots::SLOT_HEADER_BYTES..)),
+                None => self.fetched_from_memory.push((number, row, sequence)),
+            }
+        }
+        self.fetched_from_memory.len() < before
+    }
+
+    /// Groups whose `Free` every step before is done.
+    fn free_rows(&mut self) {
+        let done_below = self.done_below();
+        while let Some((step, row)) = self.freed.front().copied()
+            && (step <= done_below || planted(Bug::FreedTooEarly))
+        {
+            self.freed.pop_front();
+            self.free_rows.insert(row);
+        }
+    }
+
+    /// Lets every task go on; returns whether one did.
+    pub(super) fn drive_tasks(&mut self) -> bool {
+        let mut has_moved = self.fetch_from_memory();
+        self.free_rows();
+        let waiting: Vec<u64> =
+            self.tasks.iter().filter(|(_, task)| !task.has_begun).map(|(number, _)| *number).collect();
+        for number in waiting {
+            if let Some(stages) = self.stages_of(number) {
+                has_moved = true;
+                if let Some(task) = self.tasks.get_mut(&number) {
+                    (task.has_begun, task.stages) = (true, stages);
+                }
+                self.next_stage(number);
+            }
+        }
+        has_moved
+    }
+
+    /// The writes of a task that may begin.
+    fn stages_of(&mut self, number: u64) -> Option<VecDeque<Vec<Write>>> {
+        let task = &self.tasks[&number];
+        match task.work {
+            Work::Fetch { .. } => None,
+            Work::Put => Some(task.stages.clone()),
+            Work::Send { life, member } => self.stages_of_send(number, life, member),
+            Work::Parity { life, members, spare } => self.stages_of_parity(number, life, members, spare),
+            Work::Trim { first, count, sequence } => Some([self.trim_writes(first, count, |_| sequence)].into()),
+        }
+    }
+
+    fn stages_of_send(&mut self, number: u64, life: u64, member: usize) -> Option<VecDeque<Vec<Write>>> {
+        let group = self.groups.lives.get(&life)?;
+        let (row, is_open) = (group.row, group.is_open);
+        let data = group.members.get(member)?.image.clone()?;
+        let donor = self.areas.member_donor(row, member as u8);
+        let slot = vec![Write { donor, offset: self.areas.slot(row), data }];
+        if is_open {
+            return Some([slot].into());
+        }
+        if member > 0 || !self.may_open(number, row) {
+            return None;
+        }
+        self.free_rows.remove(&row);
+        self.refill_opened(row);
+        if let Some(group) = self.groups.lives.get_mut(&life) {
+            group.is_opening = true;
+        }
+        Some(match planted(Bug::SummaryKept) {
+            true => [Vec::new(), slot].into(),
+            false => [vec![self.erasure(row)], slot].into(),
+        })
+    }
+
+    /// Zeroes over the summary of a group.
+    pub(super) fn erasure(&self, row: u32) -> Write {
+        let data = Bytes::from(vec![0; self.areas.summary_bytes as usize]);
+        Write { donor: self.areas.parity_donor(row), offset: self.areas.summary(row), data }
+    }
+
+    fn may_open(&mut self, number: u64, row: u32) -> bool {
+        let is_free = self.free_rows.contains(&row);
+        let is_read = self.pins.contains_key(&row) && !planted(Bug::PinsIgnored);
+        self.figures.reuse_waits += u64::from(!is_free);
+        self.figures.pinned += u64::from(is_free && is_read);
+        let is_first = self.done_below() == number;
+        is_free && !is_read && (is_first || self.free_rows.len() > FREE_GROUPS_KEPT)
+    }
+
+    fn stages_of_parity(
+        &mut self,
+        number: u64,
+        life: u64,
+        members: Members,
+        spare: Option<u64>,
+    ) -> Option<VecDeque<Vec<Write>>> {
+        let group = self.groups.lives.get(&life)?;
+        let is_stored = |step: u64| !self.tasks.contains_key(&step) || planted(Bug::ParityBeforeMembers);
+        let mut chosen = group.members.iter().enumerate().filter(|(at, _)| members.has(*at as u8));
+        if !chosen.all(|(_, member)| member.image.is_some() && is_stored(member.step)) {
+            return None;
+        }
+        // A later group would take the spare before this one, and never let it go.
+        let is_same = |other: u64, of: Option<u64>| other == life || spare.is_some() && of == spare;
+        let is_before =
+            |task: &Task| matches!(task.work, Work::Parity { life: other, spare: of, .. } if is_same(other, of));
+        if self.tasks.range(..number).any(|(_, task)| is_before(task)) {
+            return None;
+        }
+        let row = group.row;
+        let donor = self.areas.parity_donor(row);
+        let kind = if spare.is_some() { Kind::Open } else { Kind::Sealed };
+        let summary = empty_summary(kind, self.device, self.session.generation(), row, self.shape.members);
+        let (parity, summary) = group.parity(members, self.areas.slot_bytes as usize, summary);
+        let Some(spare) = spare else { return Some(self.seal_stages(row, parity, &summary)) };
+        let spare = if planted(Bug::ParityInPlace) { spare & !1 } else { spare };
+        let user = self.spare_users.get(&spare).copied();
+        if user.is_some_and(|user| user != life && self.groups.lives.contains_key(&user)) {
+            return None;
+        }
+        self.spare_users.insert(spare, life);
+        let data = Bytes::from([summary.encode(), parity].concat());
+        let offset = self.areas.spare(spare);
+        if let Some(group) = self.groups.lives.get_mut(&life) {
+            group.spare = Some(Spare { offset, bytes: data.clone() });
+        }
+        Some([vec![Write { donor, offset, data }]].into())
+    }
+
+    /// First the parity, then the summary: a summary that is there has its parity.
+    pub(super) fn seal_stages(&self, row: u32, parity: Vec<u8>, summary: &Summary) -> VecDeque<Vec<Write>> {
+        let donor = self.areas.parity_donor(row);
+        let parity = Write { donor, offset: self.areas.slot(row), data: Bytes::from(parity) };
+        let summary = Write { donor, offset: self.areas.summary(row), data: Bytes::from(summary.encode()) };
+        [vec![parity], vec![summary]].into()
+    }
+
+    /// The entries of blocks in the trims, on both donors of each.
+    pub(super) fn trim_writes(&self, first: u32, count: u32, sequence: impl Fn(u32) -> u64) -> Vec<Write> {
+        let mut writes = Vec::new();
+        let mut from = first;
+        while from < first + count {
+            let until = self.areas.region(self.areas.region_of(from)).end.min(first + count);
+            let entry = |block: u32| Trim { sequence: sequence(block) }.encode(self.device, block);
+            let data = Bytes::from((from..until).flat_map(entry).collect::<Vec<u8>>());
+            let places = self.areas.trims(from);
+            writes.extend(places.map(|(donor, offset)| Write { donor, offset, data: data.clone() }));
+            from = until;
+        }
+        writes
+    }
+
+    /// Begins the next stage of a task, or ends it.
+    fn next_stage(&mut self, number: u64) {
+        let Some(task) = self.tasks.get_mut(&number) else { return };
+        while let Some(stage) = task.stages.pop_front() {
+            task.left = stage.len();
+            let is_empty = stage.is_empty();
+            stage.into_iter().for_each(|write| self.stores.add(write, number));
+            if !is_empty {
+                return;
+            }
+            open_group(&mut self.groups, &task.work, &task.stages);
+        }
+        let Some(task) = self.tasks.remove(&number) else { return };
+        match task.work {
+            Work::Parity { life, spare: None, .. } => self.groups.forget(life),
+            Work::Put => self.put_done(number),
+            _ => {}
+        }
+        self.free_rows();
+    }
+
+    /// A write of a task is done, or need not be.
+    pub(super) fn store_done(&mut self, number: u64) {
+        let Some(task) = self.tasks.get_mut(&number) else { return };
+        task.left -= 1;
+        if task.left == 0 {
+            open_group(&mut self.groups, &task.work, &task.stages);
+            self.next_stage(number);
+        }
+    }
+
+    /// Whether writes to a donor count as done.
+    pub(super) fn is_excused(&self, donor: Donor) -> bool {
+        use crate::mirror::Standing;
+        match self.session.standing()[donor] {
+            Standing::Out | Standing::Lost => true,
+            Standing::Leaving => planted(Bug::AcknowledgedBeforeLeft),
+            Standing::Trusted | Standing::Rebuilding => false,
+        }
+    }
+}
+
+/// The first stage of a group's first send is done: the summary before is gone.
+fn open_group(groups: &mut super::groups::Groups, work: &Work, rest: &VecDeque<Vec<Write>>) {
+    if let Work::Send { life, member: 0 } = work
+        && !rest.is_empty()
+        && let Some(group) = groups.lives.get_mut(life)
+    {
+        group.is_open = true;
+    }
+}

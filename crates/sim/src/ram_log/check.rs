@@ -1,0 +1,231 @@
+//! What must hold, after every step.
+//!
+//! Owns: the invariants of a device that logs parity, and the answers that its users may get.
+//!
+//! - What a recovery would find, with the donors that an attacher would believe, and without any one of them, is what
+//!   was flushed, or newer.
+//! - What the client in use holds, or can read from any donors but one, is what was acknowledged last, or newer.
+//! - The parity of a sealed group is the XOR of its slots with their headers, live or dead, and its summary names them.
+//! - Members of a group and its parity are on different donors.
+//! - No read gives bytes that nobody wrote there, or older ones than a read or an acknowledgement before it; no request
+//!   fails as lost, unless more was lost than the policy survives.
+//! - Whatever a client found when it attached, stays.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::Bytes;
+use nectary_ram::format::slots::Slot;
+use nectary_ram::log::{Held, Phase, STEPS_MAX};
+use nectary_ram::mirror::{Found, MirrorError, Standing, merge};
+
+use super::client::Pending;
+use super::oracle::{Memory, Oracle};
+use super::world::{Stage, World};
+use crate::ram::blocks::{BLOCK_BYTES, number_of};
+use crate::ram::network::ClientId;
+
+/// Steps that one operation may add above the limit: a write of a few blocks with cleaning, or a filling.
+const STEPS_BESIDE_MAX: usize = 1000;
+
+impl World {
+    fn oracle(&self, is_believed: impl Fn(usize) -> bool) -> Oracle<'_> {
+        let donors = (0..self.donors.len()).filter(|donor| is_believed(*donor));
+        let memory: Memory<'_> = donors.map(|donor| (donor, &self.donors[donor].memory[..])).collect();
+        Oracle { shape: self.shape, areas: self.areas, memory }
+    }
+
+    /// The donors that an attacher would believe if these were missing.
+    fn believed_without(&self, missing: Option<usize>) -> Option<Vec<bool>> {
+        let now_us = self.now_us();
+        let found = |donor: usize| match &self.donors[donor] {
+            _ if Some(donor) == missing => Found::Missing,
+            at if at.down_until_us > now_us => Found::Missing,
+            at => match &at.record {
+                Some(record) => Found::Record { record, incarnation: at.incarnation },
+                None => Found::Empty,
+            },
+        };
+        let all: Vec<Found<'_>> = (0..self.donors.len()).map(found).collect();
+        merge(&all, false).ok().map(|merged| merged.trusted)
+    }
+
+    /// Donors' memory changed, or what was flushed did.
+    pub fn check_recoveries(&mut self, what: &str) {
+        if !self.is_created || self.is_lossy || self.broken.is_some() {
+            return;
+        }
+        let mut seen = BTreeSet::new();
+        for missing in std::iter::once(None).chain((0..self.donors.len()).map(Some)) {
+            let Some(believed) = self.believed_without(missing) else { continue };
+            if !seen.insert(believed.clone()) {
+                continue;
+            }
+            let numbers = self.oracle(|donor| believed[donor]).numbers();
+            let is_wrong = |(block, number): &(usize, &Option<u64>)| !self.values.may_be_found(*block as u32, **number);
+            if let Some((block, number)) = numbers.iter().enumerate().find(is_wrong) {
+                let expected = self.values.expected(block as u32);
+                let what = format!(
+                    "{what}: a recovery with donors {believed:?} would find {number:?} in block {block} where \
+                     {expected} belongs"
+                );
+                return self.break_with(what);
+            }
+        }
+        if seen.is_empty() && self.is_told() {
+            self.break_with(format!("{what}: nobody could attach"));
+        }
+    }
+
+    /// Whether every donor has the same view.
+    pub fn is_told(&self) -> bool {
+        let numbers = self.donors.iter().map(|at| at.record.as_ref().map(|record| record.view.number()));
+        let numbers: BTreeSet<Option<(u64, u64)>> = numbers.collect();
+        numbers.len() == 1 && !numbers.contains(&None)
+    }
+
+    /// A client's machine took an event in.
+    pub fn check_client(&mut self, client: ClientId) {
+        let machine = &self.clients[client].machine;
+        let (steps, stores) = machine.under_way();
+        if steps > STEPS_MAX + STEPS_BESIDE_MAX {
+            return self.break_with(format!("{steps} steps and {stores} writes under way"));
+        }
+        let is_serving = matches!(machine.phase(), Phase::Open | Phase::Detaching);
+        if client != self.current || !is_serving || !self.is_created || self.is_lossy {
+            return;
+        }
+        let believed: Vec<bool> = (0..self.donors.len())
+            .map(|donor| {
+                let is_same = machine.view().members[donor].incarnation == self.donors[donor].incarnation;
+                is_same && machine.standing()[donor] == Standing::Trusted
+            })
+            .collect();
+        let oracle = self.oracle(|donor| believed[donor]);
+        let broken = (0..self.shape.blocks).find_map(|block| self.check_block(client, &oracle, block));
+        let broken =
+            broken.or_else(|| (0..self.shape.groups).find_map(|group| self.check_group(client, &oracle, group)));
+        if let Some(broken) = broken {
+            return self.break_with(broken);
+        }
+        for donor in 0..self.donors.len() {
+            if self.clients[client].machine.standing()[donor] == Standing::Rebuilding && self.left_at_crash[donor] {
+                self.left_at_crash[donor] = false;
+                self.coverage.met("left donor returns after the client crashed", 1);
+            }
+        }
+        self.hunt(client);
+    }
+
+    /// A block can be had from the client's memory, or from any donors but one.
+    fn check_block(&self, client: ClientId, oracle: &Oracle<'_>, block: u32) -> Option<String> {
+        let expected = || self.values.expected(block);
+        let check = |bytes: &[u8], how: &str| {
+            let number = number_of(bytes, u64::from(block));
+            let is_good = self.values.may_be_held(block, number);
+            (!is_good).then(|| format!("block {block} is {number:?} {how} where {} belongs", expected()))
+        };
+        match self.clients[client].machine.holds(block) {
+            Held::Memory(data) => check(&data, "in the client's memory"),
+            Held::Zeroes => check(&[0; BLOCK_BYTES], "as zeroes"),
+            Held::Coming => None,
+            Held::Slot { donor, group } => {
+                let direct = oracle.slot(donor, group).map(<[u8]>::to_vec);
+                let member = oracle.areas.member_on(group, donor)?;
+                let ways = [("in its slot", direct), ("through parity", oracle.computed(donor, group))];
+                for (how, bytes) in ways.iter().filter_map(|(how, bytes)| bytes.as_ref().map(|bytes| (how, bytes))) {
+                    let number = oracle.contents(bytes, group, member).filter(|(of, ..)| *of == block);
+                    let number = number.and_then(|(.., number)| number);
+                    if !self.values.may_be_held(block, number) {
+                        let expected = expected();
+                        return Some(format!(
+                            "block {block} of group {group} is {number:?} {how} where {expected} belongs"
+                        ));
+                    }
+                }
+                let is_there = ways.iter().any(|(_, bytes)| bytes.is_some());
+                (!is_there).then(|| format!("block {block} of group {group} is in no way to be had"))
+            }
+        }
+    }
+
+    /// A sealed group's parity and summary are right.
+    fn check_group(&self, client: ClientId, oracle: &Oracle<'_>, group: u32) -> Option<String> {
+        if !self.clients[client].machine.is_sealed(group) || oracle.memory.len() < self.donors.len() {
+            return None;
+        }
+        let parity = oracle.areas.parity_donor(group);
+        let sum = oracle.computed(parity, group)?;
+        if Some(&sum[..]) != oracle.slot(parity, group) {
+            return Some(format!("the parity of sealed group {group} is not the XOR of its slots"));
+        }
+        let Some(summary) = oracle.summary(group) else { return Some(format!("sealed group {group} has no summary")) };
+        for (member, named) in summary.members.iter().enumerate() {
+            let Some(named) = named else { continue };
+            let donor = oracle.areas.member_donor(group, member as u8);
+            if donor == parity {
+                return Some(format!("member {member} of group {group} is on the donor of the parity"));
+            }
+            let slot = oracle.slot(donor, group).map(Slot::checksum_of);
+            if slot != Some(named.checksum) {
+                return Some(format!("member {member} of sealed group {group} is not what its summary names"));
+            }
+        }
+        None
+    }
+
+    /// A user's request is finished.
+    pub fn complete(&mut self, client: ClientId, id: u64, result: Result<Bytes, MirrorError>) {
+        let Some(pending) = self.clients[client].pending.remove(&id) else {
+            return self.break_with(format!("request {id} is completed twice"));
+        };
+        let is_over = matches!(result, Err(MirrorError::Superseded | MirrorError::NotAttached));
+        let checked = match (result, pending) {
+            (Ok(data), Pending::Read { blocks, began }) => self.check_read(blocks, began, &data),
+            (Ok(_), Pending::Change { place, is_forced, is_write, .. }) => {
+                self.writes += u64::from(is_write);
+                let checked = self.values.acknowledge(place, is_forced);
+                if is_forced {
+                    self.check_recoveries("after a forced change");
+                }
+                checked
+            }
+            (Ok(_), Pending::Flush { began }) => {
+                let checked = self.values.flush(client, began);
+                self.flushes += 1;
+                self.check_recoveries("after a flush");
+                checked
+            }
+            (Err(error), _) => {
+                self.failed += 1;
+                let is_allowed = match error {
+                    MirrorError::Patience { .. } => self.stage != Stage::Reread,
+                    MirrorError::Superseded | MirrorError::NotAttached => true,
+                    MirrorError::Lost { .. } | MirrorError::Corrupt { .. } => self.is_lossy,
+                    MirrorError::Busy | MirrorError::Range { .. } => false,
+                };
+                if is_allowed { Ok(()) } else { Err(format!("a request failed: {error}")) }
+            }
+        };
+        if let Err(broken) = checked
+            && !self.is_lossy
+        {
+            self.break_with(broken);
+        }
+        if self.stage == Stage::Work && !is_over {
+            self.plan_submit(client);
+        }
+    }
+
+    fn check_read(&mut self, blocks: std::ops::Range<u32>, began: u64, data: &[u8]) -> Result<(), String> {
+        if data.len() != blocks.len() * BLOCK_BYTES {
+            return Err(format!("blocks {blocks:?} were read as {} bytes", data.len()));
+        }
+        let mut numbers = BTreeMap::new();
+        for (block, bytes) in blocks.zip(data.chunks(BLOCK_BYTES)) {
+            let number = number_of(bytes, u64::from(block));
+            let number = number.ok_or_else(|| format!("block {block} was read with bytes that nobody wrote there"))?;
+            numbers.insert(block, number);
+        }
+        numbers.into_iter().try_for_each(|(block, number)| self.values.read(block, number, began))
+    }
+}

@@ -1,0 +1,106 @@
+//! A client: its machine, its connections, and what its user waits for.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use nectary_ram::log::{Configuration, Machine, Stage};
+use nectary_ram::mirror::Intent;
+use nectary_ram::placement::{Layout, Policy, StaleRule};
+
+use crate::ram::blocks::BLOCK_BYTES;
+use crate::ram::client::TIMES;
+use crate::ram::donor::ConnectionId;
+use crate::random::Random;
+
+/// An operation whose end a user waits for.
+#[derive(Debug, Clone)]
+pub enum Pending {
+    Read { blocks: Range<u32>, began: u64 },
+    Change { place: u64, blocks: Range<u32>, is_forced: bool, is_write: bool },
+    Flush { began: u64 },
+}
+
+/// Where a client is killed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KillAt {
+    Base(nectary_ram::mirror::Phase),
+    Recovery(Stage),
+}
+
+/// A client.
+#[derive(Debug)]
+pub struct Client {
+    pub machine: Machine,
+    pub id: u64,
+    pub is_alive: bool,
+    pub paused_until_us: u64,
+    pub connections: Vec<Option<ConnectionId>>,
+    /// The incarnations that it met.
+    pub incarnations: Vec<u64>,
+    pub is_attached: bool,
+    pub pending: BTreeMap<u64, Pending>,
+    pub next_id: u64,
+    /// It is killed after so many steps there.
+    pub kill_at: Option<(KillAt, u64)>,
+    /// A donor that it loses while it recovers, and for how long.
+    pub cut_in_recovery: Option<(usize, u64)>,
+}
+
+/// A layout as tight as its settings allow.
+pub fn layout(random: &mut Random, policy: Policy) -> Layout {
+    let members = [2, 2, 3][random.below(3) as usize];
+    let mut layout = Layout {
+        overflow_percent: 100 + 50 * random.below(3) as u32,
+        streams: 1 + random.below(2) as usize,
+        column_blocks: 1 + random.below(2) as u32,
+        stale: StaleRule::ALL[random.below(4) as usize],
+        ..Layout::new(policy, 10, members)
+    };
+    while layout.clone().open().is_err() {
+        layout.blocks += 1;
+    }
+    layout.blocks += random.below(4) as u32;
+    layout
+}
+
+/// The configuration of a client.
+pub fn configuration(layout: &Layout, seed: u64, client: u64, intent: Intent) -> Configuration {
+    Configuration {
+        device: [seed as u8; 16],
+        block_bytes: BLOCK_BYTES as u32,
+        layout: layout.clone(),
+        labels: (0..layout.donors()).map(|donor| format!("host-{donor}")).collect(),
+        client,
+        intent,
+        times: TIMES,
+    }
+}
+
+impl Client {
+    /// A client that begins to create or attach the device.
+    pub fn new(configuration: Configuration, now_us: u64) -> Client {
+        let donors = usize::from(configuration.layout.donors());
+        let id = configuration.client;
+        Client {
+            machine: Machine::new(configuration, now_us).expect("the configuration is possible"),
+            id,
+            is_alive: true,
+            paused_until_us: 0,
+            connections: vec![None; donors],
+            incarnations: vec![0; donors],
+            is_attached: false,
+            pending: BTreeMap::new(),
+            next_id: 1,
+            kill_at: None,
+            cut_in_recovery: None,
+        }
+    }
+
+    /// Whether a change of one of the blocks is under way.
+    pub fn changes(&self, blocks: &Range<u32>) -> bool {
+        self.pending.values().any(|pending| match pending {
+            Pending::Change { blocks: other, .. } => other.start < blocks.end && blocks.start < other.end,
+            _ => false,
+        })
+    }
+}

@@ -1,0 +1,187 @@
+//! A network RAM disk that logs parity, under a seeded network, clock, crashes and faults.
+//!
+//! Owns: a run and the account of many. `client`: the machine of `nectary_ram::log`; `life`, `user`; `faults`;
+//! `values`: what may be in each block; `oracle`: what a recovery has to find, from the donors' memory alone; `check`:
+//! what must hold after every step; `coverage`: the scenarios. Donors and network are those of `ram`. A run is
+//! repeated exactly by its seed and policy.
+
+mod check;
+mod client;
+mod coverage;
+mod faults;
+mod life;
+mod oracle;
+mod user;
+mod values;
+mod world;
+
+use nectary_ram::log::planted::{Bug, plant};
+use nectary_ram::placement::{Policy, planted as placement};
+
+pub use coverage::{Coverage, RUNS_PER_SCENARIO, SCENARIOS};
+use world::World;
+
+use crate::planted::{Case, Caught};
+
+/// Acknowledged writes of a run, at least, if it is not lossy.
+pub const WRITES: u64 = 120;
+/// Faults of a run, at least.
+pub const FAULTS: u64 = 3;
+/// A run that takes longer hangs. *Units*: microseconds of virtual time.
+pub const TIME_MAX_US: u64 = 120_000_000;
+/// The number of violations that are kept in words.
+const BROKEN_MAX: usize = 10;
+
+/// A defect that can be planted: of the log, or of the placement below it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Planted {
+    /// Of the log.
+    Log(Bug),
+    /// Of the placement.
+    Placement(placement::Bug),
+}
+
+impl Planted {
+    /// Those that a sample of runs betrays.
+    pub fn betrayed() -> Vec<Planted> {
+        // A donor's write is never cut off in the middle here, so a parity in place does no harm; for the others a loss
+        // has to meet a moment that a sample does not meet.
+        let is_missed = |planted: &Planted| match planted {
+            Planted::Log(bug) => matches!(bug, Bug::ParityInPlace | Bug::PinsIgnored | Bug::AcknowledgedBeforeLeft),
+            Planted::Placement(bug) => *bug != placement::Bug::DeadSlotLeftOut,
+        };
+        Planted::all().into_iter().filter(|planted| !is_missed(planted)).collect()
+    }
+
+    /// All that can be planted.
+    pub fn all() -> Vec<Planted> {
+        let placed =
+            [placement::Bug::DeadSlotLeftOut, placement::Bug::SuccessorInMemory, placement::Bug::DeadBeforeParity];
+        let log = Bug::EVERY.iter().copied().map(Planted::Log);
+        log.chain(placed.into_iter().map(Planted::Placement)).collect()
+    }
+
+    /// Its name in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Planted::Log(bug) => bug.name(),
+            Planted::Placement(placement::Bug::SuccessorInMemory) => "old copy dead while its successor is in memory",
+            Planted::Placement(bug) => bug.name(),
+        }
+    }
+
+    fn set(this: Option<Planted>) {
+        plant(this.and_then(|planted| if let Planted::Log(bug) = planted { Some(bug) } else { None }));
+        placement::plant(this.and_then(|planted| if let Planted::Placement(bug) = planted { Some(bug) } else { None }));
+    }
+}
+
+/// The account of many runs.
+#[derive(Debug, Default, Clone)]
+pub struct Report {
+    /// Runs done.
+    pub runs: u64,
+    /// Of these, runs in which more was lost than the policy survives; they end early.
+    pub lossy: u64,
+    /// Users' operations.
+    pub operations: u64,
+    /// Acknowledged writes.
+    pub writes: u64,
+    /// Acknowledged flushes.
+    pub flushes: u64,
+    /// Operations that failed.
+    pub failed: u64,
+    /// Faults.
+    pub faults: u64,
+    /// Clients.
+    pub clients: u64,
+    /// Runs with fewer writes or faults than they must have.
+    pub short: u64,
+    /// Virtual time. *Units*: microseconds.
+    pub time_us: u64,
+    /// Scenarios met.
+    pub coverage: Coverage,
+    /// Violations, counted.
+    pub broken_count: u64,
+    /// The first of them in words.
+    pub broken: Vec<String>,
+    /// A hash of all that happened.
+    pub trace: u64,
+}
+
+impl Report {
+    /// Whether enough happened that finding no error means something.
+    pub fn is_enough(&self) -> bool {
+        self.short == 0 && self.coverage.missing(self.runs).is_empty()
+    }
+}
+
+/// Runs one seed.
+pub fn run(seed: u64, policy: Policy, report: &mut Report) {
+    let mut world = World::new(seed, policy);
+    world.run();
+    for client in 0..world.clients.len() {
+        world.close(client);
+    }
+    report.runs += 1;
+    report.lossy += u64::from(world.is_lossy);
+    report.operations += world.operations;
+    report.writes += world.writes;
+    report.flushes += world.flushes;
+    report.failed += world.failed;
+    report.faults += world.faults.done;
+    report.clients += world.clients.len() as u64;
+    report.time_us += world.now_us();
+    let is_short = world.writes < WRITES || world.faults.done < FAULTS;
+    report.short += u64::from(is_short && !world.is_lossy && world.broken.is_none());
+    report.coverage.add(&world.coverage);
+    report.broken_count += u64::from(world.broken.is_some());
+    report.trace = (report.trace ^ world.trace).wrapping_mul(0x0100_0000_01b3);
+    if let Some(broken) = world.broken.filter(|_| report.broken.len() < BROKEN_MAX) {
+        report.broken.push(format!("seed {seed}: {broken}"));
+    }
+}
+
+/// Runs seeds from `seed` on, of which shard `shard.0` of `shard.1` takes its part; `progress` is told the account
+/// after each and says whether to go on.
+pub fn run_many(
+    seed: u64,
+    policy: Policy,
+    runs: u64,
+    shard: (u64, u64),
+    mut progress: impl FnMut(&Report) -> bool,
+) -> Report {
+    let mut report = Report::default();
+    for at in (0..runs).filter(|at| at % shard.1 == shard.0) {
+        run(seed + at, policy, &mut report);
+        if !progress(&report) {
+            break;
+        }
+    }
+    report
+}
+
+/// Runs seeds from `seed` on with one bug planted, until one finds it.
+pub fn run_planted(bug: Planted, policy: Policy, seed: u64, runs: u64) -> Option<Caught> {
+    (seed..seed + runs).find_map(|seed| replay_planted(bug, policy, seed))
+}
+
+/// Runs one seed, and tells what happened in it.
+pub fn story(seed: u64, policy: Policy) -> Vec<String> {
+    let mut world = World::new(seed, policy);
+    world.story = Some(Vec::new());
+    world.run();
+    let mut story = world.story.take().unwrap_or_default();
+    story.extend(world.broken.take());
+    story
+}
+
+/// Runs one seed with one bug planted.
+pub fn replay_planted(bug: Planted, policy: Policy, seed: u64) -> Option<Caught> {
+    Planted::set(Some(bug));
+    let mut report = Report::default();
+    run(seed, policy, &mut report);
+    Planted::set(None);
+    let broken = report.broken.first()?.trim_start_matches(&format!("seed {seed}: ")).to_owned();
+    Some(Caught { case: Case::of_seed(seed), broken, account: format!("{report:?}") })
+}

@@ -1,0 +1,143 @@
+//! What a recovery has to find in the donors' memory: the rule of `docs/formats/ram-slots.md`, written a second time.
+//!
+//! Owns: reading donors' memory, with nothing of a client. Promises: it uses no code of the machine but the decoders
+//! and the arithmetic of areas.
+
+use std::collections::BTreeMap;
+
+use nectary_ram::format::slots::{Areas, Kind, Shape, Slot, Summary, Trim, device_checksum, xor};
+
+use crate::ram::blocks::number_of;
+
+/// The donors that count, with their memory.
+pub type Memory<'a> = BTreeMap<usize, &'a [u8]>;
+
+/// The device in its donors' memory.
+pub struct Oracle<'a> {
+    pub shape: Shape,
+    pub areas: Areas,
+    pub memory: Memory<'a>,
+}
+
+/// A copy of a block.
+struct Copy {
+    sequence: u64,
+    number: Option<u64>,
+}
+
+impl<'a> Oracle<'a> {
+    /// A slot of a donor, as it is.
+    pub fn slot(&self, donor: usize, group: u32) -> Option<&'a [u8]> {
+        let from = self.areas.slot(group) as usize;
+        self.memory.get(&donor)?.get(from..from + self.areas.slot_bytes as usize)
+    }
+
+    /// A slot of a donor computed from the others.
+    pub fn computed(&self, donor: usize, group: u32) -> Option<Vec<u8>> {
+        let mut sum = vec![0; self.areas.slot_bytes as usize];
+        for other in (0..self.areas.donors as usize).filter(|other| *other != donor) {
+            xor(&mut sum, self.slot(other, group)?);
+        }
+        Some(sum)
+    }
+
+    /// The summary of a sealed group.
+    pub fn summary(&self, group: u32) -> Option<Summary> {
+        let memory = self.memory.get(&self.areas.parity_donor(group))?;
+        let summary = Summary::decode(memory.get(self.areas.summary(group) as usize..)?).ok()?;
+        let is_it = summary.kind == Kind::Sealed && summary.group == group;
+        (is_it && summary.device == device_checksum(&self.shape.device)).then_some(summary)
+    }
+
+    /// What a slot's bytes hold for a group: block, sequence and number.
+    pub fn contents(&self, bytes: &[u8], group: u32, member: u8) -> Option<(u32, u64, Option<u64>)> {
+        let (slot, data) = Slot::decode_whole(bytes).ok()?;
+        let is_it = (slot.group, slot.member) == (group, member);
+        let is_ours = is_it && slot.device == device_checksum(&self.shape.device) && slot.block < self.shape.blocks;
+        is_ours.then(|| (slot.block, slot.sequence, number_of(data, u64::from(slot.block))))
+    }
+
+    /// The number of each block; `None`: it cannot be told.
+    pub fn numbers(&self) -> Vec<Option<u64>> {
+        let zero = || Copy { sequence: 0, number: Some(0) };
+        let mut best: Vec<Copy> = (0..self.shape.blocks).map(|block| self.trim(block).unwrap_or_else(zero)).collect();
+        let mut consider = |block: u32, sequence: u64, number: Option<u64>| {
+            let best = &mut best[block as usize];
+            if sequence > best.sequence {
+                *best = Copy { sequence, number };
+            }
+        };
+        for group in 0..self.shape.groups {
+            let summary = self.summary(group);
+            for member in 0..self.shape.members {
+                let donor = self.areas.member_donor(group, member);
+                let direct = self.slot(donor, group).and_then(|bytes| self.contents(bytes, group, member));
+                match &summary {
+                    Some(summary) => {
+                        let Some(named) = summary.members[usize::from(member)] else { continue };
+                        let is_named =
+                            |found: &(u32, u64, Option<u64>)| (found.0, found.1) == (named.block, named.sequence);
+                        let computed = || {
+                            let bytes = self.computed(donor, group)?;
+                            self.contents(&bytes, group, member).filter(is_named)
+                        };
+                        let found = direct.filter(is_named).or_else(computed);
+                        consider(named.block, named.sequence, found.and_then(|found| found.2));
+                    }
+                    None => {
+                        if let Some((block, sequence, number)) = direct {
+                            consider(block, sequence, number);
+                        }
+                    }
+                }
+            }
+        }
+        for (block, sequence, number) in self.from_spares() {
+            consider(block, sequence, number);
+        }
+        best.into_iter().map(|best| best.number).collect()
+    }
+
+    fn trim(&self, block: u32) -> Option<Copy> {
+        let device = device_checksum(&self.shape.device);
+        let entry = |(donor, at): (usize, u64)| {
+            let bytes = self.memory.get(&donor)?.get(at as usize..)?;
+            Trim::decode(bytes, device, block).ok().map(|trim| trim.sequence)
+        };
+        let sequence = self.areas.trims(block).into_iter().filter_map(entry).max()?;
+        Some(Copy { sequence, number: Some(0) })
+    }
+
+    /// Slots that are not there, from the parities of groups without a summary.
+    fn from_spares(&self) -> Vec<(u32, u64, Option<u64>)> {
+        let mut found = Vec::new();
+        for (donor, memory) in &self.memory {
+            for spare in 0..self.areas.spares {
+                let at = self.areas.spare(spare) as usize;
+                let Some(Ok(summary)) = memory.get(at..).map(Summary::decode) else { continue };
+                let is_here = summary.group < self.shape.groups && self.areas.parity_donor(summary.group) == *donor;
+                if !is_here || summary.kind != Kind::Open || self.summary(summary.group).is_some() {
+                    continue;
+                }
+                let from = at + self.areas.summary_bytes as usize;
+                let mut rest = memory[from..from + self.areas.slot_bytes as usize].to_vec();
+                let mut lost = Vec::new();
+                for (member, named) in summary.members.iter().enumerate() {
+                    let Some(named) = named else { continue };
+                    let at = self.areas.member_donor(summary.group, member as u8);
+                    match self.slot(at, summary.group) {
+                        Some(slot) if Slot::checksum_of(slot) == named.checksum => xor(&mut rest, slot),
+                        _ => lost.push((member as u8, *named)),
+                    }
+                }
+                if let [(member, named)] = lost[..]
+                    && let Some(copy) = self.contents(&rest, summary.group, member)
+                    && copy.1 == named.sequence
+                {
+                    found.push(copy);
+                }
+            }
+        }
+        found
+    }
+}

@@ -1,0 +1,82 @@
+//! The users of clients: what they want next, and how it is noted.
+
+use std::ops::Range;
+
+use bytes::Bytes;
+use nectary_ram::mirror::{Event, Request};
+
+use super::client::Pending;
+use super::world::{Stage, World};
+use crate::ram::blocks::{BLOCK_BYTES, contents};
+use crate::ram::network::{ClientId, Happening, MILLISECOND};
+
+/// Blocks of an operation, at most.
+const OPERATION_BLOCKS_MAX: u64 = 6;
+
+impl World {
+    pub fn plan_submit(&mut self, client: ClientId) {
+        let wait_us = match self.random.below(10) {
+            0..5 => self.random.below(2 * MILLISECOND),
+            _ => self.random.below(40 * MILLISECOND),
+        };
+        self.network.plan(self.now_us() + wait_us, Happening::Submit { client });
+    }
+
+    pub fn submit(&mut self, client: ClientId) {
+        let state = &self.clients[client];
+        if !state.is_alive || self.stage != Stage::Work {
+            return;
+        }
+        if state.paused_until_us > self.now_us() {
+            return self.network.plan(state.paused_until_us, Happening::Submit { client });
+        }
+        self.numbers += 1;
+        let number = self.numbers;
+        let blocks = u64::from(self.shape.blocks);
+        // Half of the operations meet in a few blocks.
+        let first = if self.random.chance(50) { self.random.below(blocks.min(6)) } else { self.random.below(blocks) };
+        let count = 1 + self.random.below(OPERATION_BLOCKS_MAX).min(self.random.below(OPERATION_BLOCKS_MAX));
+        let range = first as u32..(first + count).min(blocks) as u32;
+        let (offset, bytes) = (first * BLOCK_BYTES as u64, range.len() as u64 * BLOCK_BYTES as u64);
+        let force = self.random.chance(15);
+        let (number, request, is_forced) = match self.random.below(100) {
+            0..50 => {
+                let data: Vec<u8> = range.clone().flat_map(|block| contents(number, u64::from(block))).collect();
+                (number, Request::Write { offset, data: Bytes::from(data), force }, force)
+            }
+            50..55 => (0, Request::WriteZeroes { offset, bytes, force }, force),
+            55..62 => (0, Request::Trim { offset, bytes }, false),
+            62..92 => return self.submit_read(client, range),
+            _ => {
+                let is_change = |pending: &Pending| matches!(pending, Pending::Change { .. });
+                if self.clients[client].pending.values().any(is_change) {
+                    self.coverage.met("flush beside a write", 1);
+                }
+                let began = self.values.tick();
+                return self.hand_in(client, Pending::Flush { began }, Request::Flush);
+            }
+        };
+        if self.clients[client].changes(&range) {
+            self.coverage.met("overlapping writes", 1);
+        }
+        let place = self.values.begin(client, range.clone(), number);
+        let pending = Pending::Change { place, blocks: range, is_forced, is_write: number != 0 };
+        self.hand_in(client, pending, request);
+    }
+
+    pub fn submit_read(&mut self, client: ClientId, blocks: Range<u32>) {
+        let offset = u64::from(blocks.start) * BLOCK_BYTES as u64;
+        let request = Request::Read { offset, bytes: blocks.len() as u64 * BLOCK_BYTES as u64 };
+        let began = self.values.tick();
+        self.hand_in(client, Pending::Read { blocks, began }, request);
+    }
+
+    fn hand_in(&mut self, client: ClientId, pending: Pending, request: Request) {
+        self.operations += 1;
+        let state = &mut self.clients[client];
+        let id = state.next_id;
+        state.next_id += 1;
+        state.pending.insert(id, pending);
+        self.step(client, Event::Submitted { id, request });
+    }
+}

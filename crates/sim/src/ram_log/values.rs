@@ -1,0 +1,237 @@
+//! What may be in each block, with the client's memory and without.
+//!
+//! Owns: the history of each block: what was written, acknowledged, flushed, and what a lost client took with it.
+//! Promises: what was acknowledged counts until its client is lost, what was flushed for ever; after a loss a block has
+//! one of its versions from the flushed one on, and once a client has attached, exactly the one that it found.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// A version of a block.
+#[derive(Debug, Clone)]
+struct Version {
+    number: u64,
+    /// The client that wrote it.
+    client: usize,
+    /// When it was acknowledged.
+    acked: Option<u64>,
+    /// When it was acknowledged or read, since the last loss of a client: nothing older may be read after that.
+    settled: Option<u64>,
+    /// When it turned out to be lost.
+    dropped: Option<u64>,
+}
+
+#[derive(Debug)]
+struct Block {
+    /// In the order in which they were submitted; the first is zeroes.
+    versions: Vec<Version>,
+    /// The version that survives everything, or a newer one does.
+    floor: usize,
+}
+
+/// Every block.
+#[derive(Debug)]
+pub struct Values {
+    blocks: Vec<Block>,
+    under_way: BTreeMap<u64, (Range<u32>, Vec<usize>)>,
+    tick: u64,
+}
+
+impl Values {
+    /// All zeroes.
+    pub fn new(count: u32) -> Values {
+        let zero = Version { number: 0, client: 0, acked: Some(0), settled: Some(0), dropped: None };
+        let blocks = (0..count).map(|_| Block { versions: vec![zero.clone()], floor: 0 }).collect();
+        Values { blocks, under_way: BTreeMap::new(), tick: 1 }
+    }
+
+    /// The next moment.
+    pub fn tick(&mut self) -> u64 {
+        self.tick += 1;
+        self.tick
+    }
+
+    /// A change begins; returns its place.
+    pub fn begin(&mut self, client: usize, blocks: Range<u32>, number: u64) -> u64 {
+        let place = self.tick();
+        let mut versions = Vec::new();
+        for block in blocks.clone() {
+            let block = &mut self.blocks[block as usize];
+            versions.push(block.versions.len());
+            block.versions.push(Version { number, client, acked: None, settled: None, dropped: None });
+        }
+        self.under_way.insert(place, (blocks, versions));
+        place
+    }
+
+    /// A change is acknowledged, and flushed with that if it was forced.
+    pub fn acknowledge(&mut self, place: u64, is_forced: bool) -> Result<(), String> {
+        let now = self.tick();
+        let Some((blocks, versions)) = self.under_way.remove(&place) else { return Ok(()) };
+        for (block, at) in blocks.zip(versions) {
+            let entry = &mut self.blocks[block as usize];
+            let version = &mut entry.versions[at];
+            version.acked = Some(now);
+            if version.dropped.is_none() {
+                version.settled.get_or_insert(now);
+            }
+            if is_forced {
+                flushed(block, entry, at)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A flush of a client that began at `began` is acknowledged: what was acknowledged before it survives everything.
+    pub fn flush(&mut self, client: usize, began: u64) -> Result<(), String> {
+        for block in 0..self.blocks.len() {
+            let entry = &mut self.blocks[block];
+            let is_before = |version: &Version| {
+                let is_there = version.dropped.is_none() || version.client == client;
+                is_there && version.acked.is_some_and(|acked| acked < began)
+            };
+            if let Some(at) = entry.versions.iter().rposition(is_before) {
+                flushed(block as u32, entry, at)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A client's memory is lost.
+    pub fn crash(&mut self) {
+        for block in &mut self.blocks {
+            let floor = block.floor;
+            for version in block.versions.iter_mut().skip(floor + 1).filter(|version| version.dropped.is_none()) {
+                version.settled = None;
+            }
+        }
+    }
+
+    /// A client has attached and found these numbers, which it promises to keep.
+    pub fn attached(&mut self, found: &[Option<u64>]) -> Result<(), String> {
+        let now = self.tick();
+        for (block, found) in found.iter().enumerate() {
+            let entry = &mut self.blocks[block];
+            let is_it = |version: &Version| version.dropped.is_none() && Some(version.number) == *found;
+            let Some(at) = entry.versions.iter().rposition(is_it).filter(|at| *at >= entry.floor) else {
+                return Err(format!("block {block}: {found:?} was found after a loss where {} belongs", words(entry)));
+            };
+            for (other, version) in entry.versions.iter_mut().enumerate() {
+                if other > at {
+                    version.dropped.get_or_insert(now);
+                }
+            }
+            entry.versions[at].settled.get_or_insert(now);
+            entry.floor = at;
+        }
+        Ok(())
+    }
+
+    /// A read that began at `began` found this.
+    pub fn read(&mut self, block: u32, number: u64, began: u64) -> Result<(), String> {
+        let now = self.tick();
+        let entry = &mut self.blocks[block as usize];
+        let is_later =
+            |version: &Version| version.dropped.is_none() && version.settled.is_some_and(|settled| settled < began);
+        let least = entry.versions.iter().rposition(is_later).unwrap_or(0);
+        let may_be =
+            |version: &Version| version.number == number && version.dropped.is_none_or(|dropped| dropped > began);
+        // Of equal ones the oldest, as no more is known.
+        let Some(at) = entry.versions[least..].iter().position(may_be).map(|at| at + least) else {
+            return Err(format!("block {block} was read as {number} where {} belongs", words(entry)));
+        };
+        if entry.versions[at].dropped.is_none() {
+            entry.versions[at].settled.get_or_insert(now);
+        }
+        Ok(())
+    }
+
+    /// Whether a recovery may find this number.
+    pub fn may_be_found(&self, block: u32, number: Option<u64>) -> bool {
+        let entry = &self.blocks[block as usize];
+        let mut versions = entry.versions[entry.floor..].iter().filter(|version| version.dropped.is_none());
+        versions.any(|version| Some(version.number) == number)
+    }
+
+    /// Whether the client that has the device may hold this number.
+    pub fn may_be_held(&self, block: u32, number: Option<u64>) -> bool {
+        let entry = &self.blocks[block as usize];
+        let is_settled = |version: &Version| version.dropped.is_none() && version.settled.is_some();
+        let least = entry.versions.iter().rposition(is_settled).unwrap_or(0);
+        let mut versions = entry.versions[least..].iter().filter(|version| version.dropped.is_none());
+        versions.any(|version| Some(version.number) == number)
+    }
+
+    /// The possible numbers of a block, in words.
+    pub fn expected(&self, block: u32) -> String {
+        words(&self.blocks[block as usize])
+    }
+
+    /// Whether some block was written and then zeroed, and that was flushed.
+    pub fn has_flushed_zeroes(&self) -> bool {
+        self.blocks.iter().any(|block| block.floor > 0 && block.versions[block.floor].number == 0)
+    }
+
+    /// Whether something was acknowledged and not flushed.
+    pub fn has_unflushed(&self) -> bool {
+        self.blocks.iter().any(|block| {
+            block.versions[block.floor + 1..].iter().any(|version| version.acked.is_some() && version.dropped.is_none())
+        })
+    }
+}
+
+fn flushed(block: u32, entry: &mut Block, at: usize) -> Result<(), String> {
+    if entry.versions[at].dropped.is_some() {
+        return Err(format!("block {block}: version {} was flushed and is lost", entry.versions[at].number));
+    }
+    entry.floor = entry.floor.max(at);
+    Ok(())
+}
+
+fn words(entry: &Block) -> String {
+    let versions = entry.versions.iter().enumerate().filter(|(_, version)| version.dropped.is_none());
+    let rest: Vec<String> = versions
+        .skip_while(|(at, _)| *at < entry.floor)
+        .map(|(at, version)| match (at == entry.floor, version.acked) {
+            (true, _) => format!("{} flushed", version.number),
+            (_, Some(_)) => format!("{} acknowledged", version.number),
+            _ => version.number.to_string(),
+        })
+        .collect();
+    rest.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn acknowledged_counts_until_the_loss_and_flushed_for_ever() {
+        let mut values = Values::new(1);
+        let first = values.begin(0, 0..1, 11);
+        assert!(values.may_be_held(0, Some(0)) && values.may_be_held(0, Some(11)));
+        values.acknowledge(first, false).unwrap();
+        assert!(!values.may_be_held(0, Some(0)) && values.may_be_found(0, Some(0)));
+        let began = values.tick();
+        assert!(values.read(0, 0, began).is_err());
+        values.read(0, 11, began).unwrap();
+        values.flush(0, began).unwrap();
+        assert!(!values.may_be_found(0, Some(0)) && values.may_be_found(0, Some(11)));
+        let second = values.begin(0, 0..1, 12);
+        values.acknowledge(second, false).unwrap();
+        let third = values.begin(0, 0..1, 13);
+        values.crash();
+        assert!([11, 12, 13].iter().all(|number| values.may_be_found(0, Some(*number))));
+        let began = values.tick();
+        values.attached(&[Some(12)]).unwrap();
+        assert!(values.read(0, 13, began).is_ok(), "the old client's read began before");
+        let began = values.tick();
+        assert!(values.read(0, 13, began).is_err() && values.read(0, 11, began).is_err());
+        values.read(0, 12, began).unwrap();
+        values.acknowledge(third, false).unwrap();
+        assert!(!values.may_be_found(0, Some(13)) && values.flush(0, began).is_ok());
+        let later = values.tick();
+        assert!(values.flush(0, later).is_err(), "a flush that covers what was lost");
+        assert!(values.attached(&[Some(11)]).is_err());
+    }
+}

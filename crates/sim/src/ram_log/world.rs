@@ -1,0 +1,429 @@
+//! A run: donors, clients, the network between them, in virtual time.
+//!
+//! Owns: what happens next and what it does to donors and clients. Promises: a seed repeats a run exactly. Leaves to
+//! others: faults (`faults`), the lives of clients (`life`), what must hold (`check`), what a user wants (`user`).
+//!
+//! *Circle*: these are methods of this one [`World`], in files of their own.
+
+use nectary_ram::format::Stamp;
+use nectary_ram::format::slots::{Areas, Shape};
+use nectary_ram::log::Phase;
+use nectary_ram::mirror::{Action, DonorRequest, Event, Intent, Reply};
+use nectary_ram::placement::{Layout, Policy};
+
+use super::client::{Client, configuration, layout};
+use super::coverage::Coverage;
+use super::faults::Faults;
+use super::values::Values;
+use super::{TIME_MAX_US, WRITES};
+use crate::ram::donor::{ConnectionId, DonorModel, is_change};
+use crate::ram::network::{ClientId, Happening, MILLISECOND, Network};
+use crate::random::Random;
+
+/// How far a run is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stage {
+    /// Users work, faults happen.
+    Work,
+    /// Nothing fails any more; everything has to become whole.
+    Settle,
+    /// The device is detached, attached again and read.
+    Reread,
+    /// The run is over.
+    Done,
+}
+
+/// A run.
+pub struct World {
+    pub seed: u64,
+    pub random: Random,
+    pub network: Network,
+    pub layout: Layout,
+    pub shape: Shape,
+    pub areas: Areas,
+    pub donors: Vec<DonorModel>,
+    pub clients: Vec<Client>,
+    /// The client that has the device, or is about to.
+    pub current: ClientId,
+    pub is_created: bool,
+    pub stage: Stage,
+    /// The client with which everything became whole.
+    pub settled: ClientId,
+    pub values: Values,
+    /// Whether more donors were lost than the policy survives.
+    pub is_lossy: bool,
+    pub faults: Faults,
+    pub coverage: Coverage,
+    pub broken: Option<String>,
+    pub writes: u64,
+    pub flushes: u64,
+    pub operations: u64,
+    pub failed: u64,
+    /// Donors that were left when a client was lost.
+    pub left_at_crash: Vec<bool>,
+    /// Clients that were killed before they had attached, one after another.
+    pub killed_unattached: u64,
+    pub numbers: u64,
+    /// Changes of donors' memory.
+    changes: u64,
+    /// A hash of all that happened.
+    pub trace: u64,
+    /// What happened, in words, if anybody wants to know.
+    pub story: Option<Vec<String>>,
+}
+
+impl World {
+    pub fn new(seed: u64, policy: Policy) -> World {
+        let mut random = Random::new(seed);
+        let layout = layout(&mut random, policy);
+        let shape = configuration(&layout, seed, 1, Intent::Create).shape();
+        let areas = Areas::new(&shape);
+        let donors: Vec<DonorModel> =
+            (0..usize::from(layout.donors())).map(|_| DonorModel::new(random.bits(), areas.donor_bytes, 1)).collect();
+        let faults = Faults::new(&mut random);
+        let mut world = World {
+            seed,
+            network: Network::new(),
+            layout,
+            shape,
+            areas,
+            clients: Vec::new(),
+            current: 0,
+            is_created: false,
+            stage: Stage::Work,
+            settled: 0,
+            values: Values::new(shape.blocks),
+            is_lossy: false,
+            faults,
+            coverage: Coverage::default(),
+            broken: None,
+            writes: 0,
+            flushes: 0,
+            operations: 0,
+            failed: 0,
+            left_at_crash: vec![false; donors.len()],
+            killed_unattached: 0,
+            numbers: 0,
+            changes: 0,
+            trace: seed,
+            story: None,
+            donors,
+            random,
+        };
+        world.start(Intent::Create);
+        world
+    }
+
+    pub fn now_us(&self) -> u64 {
+        self.network.now_us
+    }
+
+    /// Runs to the end.
+    pub fn run(&mut self) {
+        while self.stage != Stage::Done && self.broken.is_none() {
+            let Some(happening) = self.network.pop() else {
+                return self.break_with("nothing happens any more".to_owned());
+            };
+            self.trace = (self.trace ^ self.now_us()).wrapping_mul(0x0100_0000_01b3);
+            if self.now_us() > TIME_MAX_US {
+                let state = self.state_of(self.current);
+                let step = self.clients[self.current].machine.first_step();
+                return self.break_with(format!("stuck in {:?}, {state}; {step}", self.stage));
+            }
+            self.happen(happening);
+            self.advance_stage();
+        }
+    }
+
+    /// Notes what happened, if anybody wants to know.
+    pub fn tell(&mut self, what: impl FnOnce() -> String) {
+        let now_us = self.network.now_us;
+        if let Some(story) = &mut self.story {
+            story.push(format!("{now_us} us: {}", what()));
+        }
+    }
+
+    /// Something that must hold does not.
+    pub fn break_with(&mut self, what: String) {
+        let at = self.now_us();
+        self.broken.get_or_insert(format!("{what} (at {at} us)"));
+    }
+
+    fn happen(&mut self, happening: Happening) {
+        match happening {
+            Happening::Connect { client, donor } => self.connect(client, donor),
+            Happening::AtDonor { connection, request, body, is_late } => {
+                self.at_donor(connection, request, body, is_late);
+            }
+            Happening::Execute { connection, request, body } => self.execute(connection, request, body),
+            Happening::AtClient { connection, event } => self.at_client(connection, event),
+            Happening::DonorSeesEnd { connection } => self.network.connections[connection].is_donor_open = false,
+            Happening::ClientSeesEnd { connection } => self.client_sees_end(connection),
+            Happening::Wake { client } => self.wake(client),
+            Happening::Submit { client } => self.submit(client),
+            Happening::Fault => self.fault(),
+            Happening::Start { take_over, trust_remaining } => {
+                self.start(Intent::Attach { take_over, trust_remaining });
+            }
+            Happening::Kill { client } => self.kill(client),
+            Happening::PauseEnds { client } => {
+                if self.clients[client].is_alive {
+                    self.coverage.met("client paused, all donors cut, then back", 1);
+                }
+            }
+        }
+    }
+
+    pub fn plan_connect(&mut self, client: ClientId, donor: usize) {
+        let at_us = self.now_us() + 1000 + self.random.below(15 * MILLISECOND);
+        self.network.plan(at_us, Happening::Connect { client, donor });
+    }
+
+    fn connect(&mut self, client: ClientId, donor: usize) {
+        let (now_us, at) = (self.now_us(), &self.donors[donor]);
+        let state = &self.clients[client];
+        if !state.is_alive || state.machine.phase() == Phase::Ended || state.connections[donor].is_some() {
+            return;
+        }
+        let is_away = at.down_until_us > now_us || at.paused_until_us > now_us || state.paused_until_us > now_us;
+        if is_away || self.network.cut_until(client, donor).is_some() {
+            return self.plan_connect(client, donor);
+        }
+        let connection = self.network.connect(client, donor, &mut self.random);
+        self.clients[client].connections[donor] = Some(connection);
+        let event = Event::Connected { donor, incarnation: self.donors[donor].incarnation };
+        let at_us = self.network.up(connection, &mut self.random);
+        self.network.plan(at_us, Happening::AtClient { connection, event });
+    }
+
+    fn at_donor(&mut self, connection: ConnectionId, request: u64, body: DonorRequest, is_late: bool) {
+        let at = &self.network.connections[connection];
+        let (client, donor, now_us) = (at.client, at.donor, self.now_us());
+        if !at.is_donor_open {
+            return;
+        }
+        if !at.is_client_open && !is_late {
+            if let Some(late_us) = at.late_us {
+                self.network.plan(now_us + late_us, Happening::AtDonor { connection, request, body, is_late: true });
+            }
+            return;
+        }
+        let paused_us = self.donors[donor].paused_until_us;
+        if let Some(until_us) = self.network.cut_until(client, donor).or((paused_us > now_us).then_some(paused_us)) {
+            return self.network.plan(until_us, Happening::AtDonor { connection, request, body, is_late });
+        }
+        let service_us = match self.donors[donor].slow_until_us > now_us {
+            true => 10 * MILLISECOND + self.random.below(140 * MILLISECOND),
+            false => 5 + self.random.below(300),
+        };
+        self.network.plan(now_us + service_us, Happening::Execute { connection, request, body });
+    }
+
+    fn execute(&mut self, connection: ConnectionId, request: u64, body: DonorRequest) {
+        let at = &self.network.connections[connection];
+        let (donor, now_us) = (at.donor, self.now_us());
+        let paused_us = self.donors[donor].paused_until_us;
+        if paused_us > now_us {
+            return self.network.plan(paused_us, Happening::Execute { connection, request, body });
+        }
+        let finishes = at.is_finished && self.donors[donor].owner == Some(connection);
+        if !at.is_donor_open && !finishes {
+            return;
+        }
+        if let DonorRequest::SwapMetadata { expected, .. } = &body
+            && Stamp::of(&self.donors[donor].area) == *expected
+        {
+            self.fence(donor, connection);
+        }
+        let reply = self.perform(connection, &body);
+        if self.network.connections[connection].is_donor_open && self.network.connections[connection].is_client_open {
+            let at_us = self.network.up(connection, &mut self.random);
+            let event = Event::Replied { donor, request, reply };
+            self.network.plan(at_us, Happening::AtClient { connection, event });
+        }
+    }
+
+    /// The donor finishes or drops what other connections sent, and ends them.
+    fn fence(&mut self, donor: usize, owner: ConnectionId) {
+        let mut others = self.network.served(donor);
+        others.retain(|other| *other != owner);
+        let is_drained = self.random.chance(50);
+        // Also of connections whose end was seen already.
+        let all: Vec<ConnectionId> = (0..self.network.connections.len())
+            .filter(|at| self.network.connections[*at].donor == donor && *at != owner)
+            .collect();
+        for (other, body) in self.network.take_arrived(&all) {
+            if is_drained && self.network.connections[other].is_donor_open {
+                self.perform(other, &body);
+            }
+        }
+        for other in others {
+            self.network.end(other, &mut self.random);
+        }
+    }
+
+    fn perform(&mut self, connection: ConnectionId, body: &DonorRequest) -> Reply {
+        let donor = self.network.connections[connection].donor;
+        let connections = &self.network.connections;
+        let reply = self.donors[donor].execute(connection, body, |other| connections[other].is_donor_open);
+        if reply != Reply::Done {
+            return reply;
+        }
+        if is_change(body) {
+            if !self.network.connections[connection].is_client_open {
+                self.coverage.met("write lands after its connection was given up", 1);
+            }
+            self.changes += 1;
+            // Each change is checked in one of eight runs, some in the others; what is flushed, always.
+            if self.seed.is_multiple_of(8) || self.random.chance(20) {
+                self.check_recoveries("after a change of a donor");
+            }
+        }
+        if matches!(body, DonorRequest::SwapMetadata { .. }) {
+            self.check_recoveries("after a record");
+        }
+        reply
+    }
+
+    fn at_client(&mut self, connection: ConnectionId, event: Event) {
+        let at = &self.network.connections[connection];
+        let (client, donor, now_us) = (at.client, at.donor, self.now_us());
+        if !at.is_client_open || !self.clients[client].is_alive {
+            return;
+        }
+        let paused_us = self.clients[client].paused_until_us;
+        if let Some(until_us) = self.network.cut_until(client, donor).or((paused_us > now_us).then_some(paused_us)) {
+            return self.network.plan(until_us, Happening::AtClient { connection, event });
+        }
+        if let Event::Connected { incarnation, .. } = event {
+            let known = std::mem::replace(&mut self.clients[client].incarnations[donor], incarnation);
+            if known != 0 && known != incarnation {
+                self.coverage.met("donor restarted between two connections", 1);
+            }
+        }
+        self.step(client, event);
+    }
+
+    fn client_sees_end(&mut self, connection: ConnectionId) {
+        let at = &self.network.connections[connection];
+        let (client, donor) = (at.client, at.donor);
+        if !at.is_client_open || !self.clients[client].is_alive {
+            return;
+        }
+        let paused_us = self.clients[client].paused_until_us;
+        if paused_us > self.now_us() {
+            return self.network.plan(paused_us, Happening::ClientSeesEnd { connection });
+        }
+        self.network.connections[connection].is_client_open = false;
+        self.clients[client].connections[donor] = None;
+        self.step(client, Event::Disconnected { donor });
+        self.plan_connect(client, donor);
+    }
+
+    fn wake(&mut self, client: ClientId) {
+        let (now_us, state) = (self.now_us(), &self.clients[client]);
+        let Some(wake_us) = state.machine.wake_at().filter(|_| state.is_alive) else { return };
+        if state.paused_until_us > now_us {
+            return self.network.plan(state.paused_until_us, Happening::Wake { client });
+        }
+        if wake_us <= now_us {
+            self.step(client, Event::Time);
+        }
+        let next_us = self.clients[client].machine.wake_at().unwrap_or(now_us).max(now_us + 1);
+        self.network.plan(next_us, Happening::Wake { client });
+    }
+
+    /// A client's machine takes an event in, and what it wants is done.
+    pub fn step(&mut self, client: ClientId, event: Event) {
+        let now_us = self.now_us();
+        let before = self.story.as_ref().map(|_| self.state_of(client));
+        let state = &mut self.clients[client];
+        state.machine.step(now_us, event);
+        let actions: Vec<Action> = state.machine.actions().collect();
+        if let Some(before) = before {
+            let after = self.state_of(client);
+            if before != after {
+                self.tell(|| format!("client {client}: {after}"));
+            }
+        }
+        for action in actions {
+            match action {
+                Action::Send { donor, request, body } => {
+                    if let Some(connection) = self.clients[client].connections[donor] {
+                        let at_us = self.network.down(connection, &mut self.random);
+                        self.network.plan(at_us, Happening::AtDonor { connection, request, body, is_late: false });
+                    }
+                }
+                Action::Disconnect { donor } => {
+                    if let Some(connection) = self.clients[client].connections[donor].take() {
+                        self.network.give_up(connection, &mut self.random);
+                    }
+                    self.plan_connect(client, donor);
+                }
+                Action::Complete { id, result } => self.complete(client, id, result),
+                Action::Attached => self.attached(client),
+                Action::Refused(refusal) => self.refused(client, refusal),
+                Action::Superseded => {
+                    self.coverage.met("superseded client ends", 1);
+                    self.close(client);
+                }
+                Action::Detached => {
+                    self.close(client);
+                    if self.stage == Stage::Reread {
+                        self.start(Intent::Attach { take_over: false, trust_remaining: false });
+                    }
+                }
+            }
+        }
+        self.check_client(client);
+        self.kill_if_due(client);
+    }
+
+    fn advance_stage(&mut self) {
+        let now_us = self.now_us();
+        match self.stage {
+            _ if now_us >= self.faults.ends_us => self.stage = Stage::Done,
+            Stage::Work if self.writes >= WRITES && self.faults.are_over(now_us) => {
+                self.stage = Stage::Settle;
+                self.network.heal();
+                for donor in &mut self.donors {
+                    (donor.paused_until_us, donor.slow_until_us) = (0, 0);
+                }
+                let others: Vec<ClientId> = (0..self.clients.len()).filter(|at| *at != self.current).collect();
+                others.into_iter().for_each(|other| self.close(other));
+                if self.is_lossy {
+                    self.stage = Stage::Done;
+                }
+            }
+            Stage::Settle => {
+                let client = &self.clients[self.current];
+                if client.is_alive && client.pending.is_empty() && client.machine.is_quiet() {
+                    (self.stage, self.settled) = (Stage::Reread, self.current);
+                    self.step(self.current, Event::Detach);
+                }
+            }
+            Stage::Reread => {
+                let client = &self.clients[self.current];
+                if self.current != self.settled && client.is_attached && client.pending.is_empty() {
+                    self.stage = Stage::Done;
+                }
+            }
+            Stage::Work | Stage::Done => {}
+        }
+    }
+
+    pub fn state_of(&self, client: ClientId) -> String {
+        let machine = &self.clients[client].machine;
+        let links: Vec<_> = (0..self.donors.len()).filter_map(|donor| machine.link_state(donor)).collect();
+        let (steps, writes) = machine.under_way();
+        format!(
+            "{:?}, {:?}, {:?}, {:?}, {links:?}, view {:?}, {} operations, {steps} steps, {writes} writes",
+            machine.base_phase(),
+            machine.phase(),
+            machine.recovery_stage(),
+            machine.standing(),
+            machine.view().number(),
+            machine.operations(),
+        )
+    }
+}
