@@ -112,7 +112,8 @@ impl Geometry {
             return range("block bytes", u64::from(block));
         }
         let is_stripe = self.stripe_bytes >= block && self.stripe_bytes <= STRIPE_BYTES_MAX;
-        if !self.is_log() && !(is_stripe && self.stripe_bytes.is_multiple_of(block)) {
+        let fits = is_stripe && self.stripe_bytes.is_multiple_of(block);
+        if !self.is_log() && !fits {
             return range("stripe bytes", u64::from(self.stripe_bytes));
         }
         if self.bytes == 0 || !self.bytes.is_multiple_of(u64::from(block)) || self.stripes() > STRIPES_MAX {

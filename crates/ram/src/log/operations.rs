@@ -236,10 +236,10 @@ impl Machine {
             }
             self.take(operation);
         }
-        if let Some(until) = operation.until {
-            if self.done_below() < until || !self.is_flushed(number, operation) {
-                return None;
-            }
+        if let Some(until) = operation.until
+            && (self.done_below() < until || !self.is_flushed(number, operation))
+        {
+            return None;
         }
         let is_flush = matches!(operation.work, Work::Flush);
         (is_flush || self.is_proven(operation, operation.began_us)).then(|| Ok(Bytes::new()))

@@ -92,7 +92,7 @@ impl<'a> Oracle<'a> {
                 }
             }
         }
-        for (block, sequence, number) in self.from_spares() {
+        for (block, sequence, number) in self.spared() {
             consider(block, sequence, number);
         }
         best.into_iter().map(|best| best.number).collect()
@@ -109,7 +109,7 @@ impl<'a> Oracle<'a> {
     }
 
     /// Slots that are not there, from the parities of groups without a summary.
-    fn from_spares(&self) -> Vec<(u32, u64, Option<u64>)> {
+    fn spared(&self) -> Vec<(u32, u64, Option<u64>)> {
         let mut found = Vec::new();
         for (donor, memory) in &self.memory {
             for spare in 0..self.areas.spares {
