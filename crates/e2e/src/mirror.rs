@@ -71,7 +71,7 @@ impl Rig {
             FileSystem::Btrfs => 192,
             FileSystem::Xfs => 320,
         };
-        let namespaces = (0..count).map(|number| Namespace::new(&scratch, number)).collect::<Result<Vec<_>>>()?;
+        let namespaces = (0..count).map(|_| Namespace::new(&scratch)).collect::<Result<Vec<_>>>()?;
         let memory = format!("{}M", megabytes + 16);
         let mut rig = Rig {
             scratch,

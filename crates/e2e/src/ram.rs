@@ -7,6 +7,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -28,9 +29,10 @@ pub struct Namespace {
 }
 
 impl Namespace {
-    /// Makes the namespace of a number, at most 63, of this process.
-    pub fn new(scratch: &Scratch, number: u32) -> Result<Namespace> {
-        let pid = std::process::id();
+    /// Makes another namespace; a process has 64 at most at the same time.
+    pub fn new(scratch: &Scratch) -> Result<Namespace> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let (pid, number) = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed) % 64);
         let name = format!("nectary-{pid}-{number}");
         // A net of four addresses each.
         let (high, low) = (pid % 200 + 10, number * 4);

@@ -179,7 +179,7 @@ fn ext4_on_donors_outlives_one_that_stands_still_and_ends_with_errors_where_one_
         return;
     }
     let scratch = Scratch::new("ram-ext4").unwrap();
-    let namespaces: Result<Vec<Namespace>, _> = (0..2).map(|number| Namespace::new(&scratch, number)).collect();
+    let namespaces: Result<Vec<Namespace>, _> = (0..2).map(|_| Namespace::new(&scratch)).collect();
     let namespaces = match namespaces {
         Ok(namespaces) => namespaces,
         Err(error) => return not_run(format!("ram ext4: no network namespaces: {error:#}")),

@@ -20,7 +20,7 @@ fn cannot(test: &str) -> bool {
         reason = Some("there is no ip".to_owned());
     }
     if reason.is_none() {
-        let tried = Scratch::new("ram-namespaces").and_then(|scratch| Namespace::new(&scratch, 60).map(drop));
+        let tried = Scratch::new("ram-namespaces").and_then(|scratch| Namespace::new(&scratch).map(drop));
         reason = tried.err().map(|error| format!("no network namespaces: {error:#}"));
     }
     if let Some(reason) = &reason {
