@@ -158,7 +158,7 @@ impl Streams {
         &mut self.row(stream).run
     }
 
-    /// All rows, by stream, then that of all other streams.
+    /// One row per stream, sorted by stream, and last one row for all other streams together.
     pub fn stats(&self) -> Vec<StreamStats> {
         let mut all: Vec<StreamStats> = self.rows.iter().map(|row| row.stats).collect();
         all.sort_unstable_by_key(|stats| stats.stream.map(|stream| stream.0));

@@ -63,7 +63,7 @@ impl FileSystem {
         ["ext4", "xfs", "btrfs"][self as usize]
     }
 
-    /// The file system of a name.
+    /// Finds a file system by its name.
     pub fn by_name(name: &str) -> Option<FileSystem> {
         FileSystem::ALL.into_iter().find(|system| system.name() == name)
     }

@@ -167,7 +167,7 @@ impl Plan {
     }
 }
 
-/// Serves a parent until its pipe ends: the process that runs the loops.
+/// The main function of the process that runs the loops: serves its parent until the pipe from the parent is closed.
 ///
 /// Call it before the process has other threads.
 pub fn serve(input: impl BufRead, mut output: impl Write) -> Result<(), Error> {

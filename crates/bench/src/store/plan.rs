@@ -41,7 +41,7 @@ const GB: f64 = 1e9;
 pub struct Group {
     /// Its name in figures.
     pub label: String,
-    /// The seeds' disk size in GB.
+    /// The size of the disk in the paper, in GB.
     pub seed_gb: u64,
     /// The requests' laws.
     pub laws: Laws,

@@ -18,7 +18,7 @@ use crate::workload::{Demand, Locality, Totals};
 pub struct LaneResult {
     /// Its name.
     pub name: String,
-    /// The contender of the paper's table that it replaces.
+    /// In the paper's table, the contender in whose place this one stands.
     pub seed_name: String,
     /// The seeds' memory and its split, in MB.
     pub memory: String,

@@ -27,7 +27,7 @@ const SUM_BITS: u32 = 32;
 /// The word of the bucket whose samples are to be gathered.
 const CUT: u64 = u64::MAX;
 
-/// The averages of the sublists by one attribute, and their trend.
+/// For one attribute: the average of each sublist, and the trend of these averages.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Trend {
     pub(super) averages: Averages,

@@ -1,15 +1,15 @@
 //! Verdicts: how a stream accesses its blocks, for listeners; nothing is decided by them.
 //!
-//! Owns: the detector of a stream, and the evidence for its verdict. Promises: a verdict on accesses without a pattern comes
-//! in at most 1 % of periods. Leaves to others: detection ([`crate::detect`]).
+//! Owns: the detector of a stream, and the evidence for its verdict. Promises: a verdict on accesses without a pattern
+//! comes in at most 1 % of periods. Leaves to others: detection ([`crate::detect`]).
 //!
 //! Kendall's tau over five averages reaches 0.6 by chance in 12 % of cases a side, so a verdict needs a second leg:
 //! over all samples of the period the correlation r between the rank of the attribute and the forward distance must be
 //! one that a random order of the same samples has in at most 0.5 % of cases. Under a random order r has the mean 0 and
-//! the variance 1/(n-1) exactly and is near enough normal. That no block of a period was known is what a scan looks
-//! like, and random accesses to very many blocks too: for the verdict sequential the new blocks must rise from one to
-//! the next (or fall) more often than in a random order: of n steps n/2 rise on average, with the variance (n+2)/12
-//! (the Eulerian numbers).
+//! the variance 1/(n-1) exactly and is near enough normal. A period without a known block can be a scan, or random
+//! accesses to very many blocks. So the verdict is sequential only if the numbers of new blocks rise (or fall) from one
+//! block to the next more often than in a random order. In a random order n/2 of n steps rise on average, with the
+//! variance (n+2)/12 (the Eulerian numbers).
 
 use crate::detect::{Detector, Known, Parameters, PeriodReport, Verdict};
 

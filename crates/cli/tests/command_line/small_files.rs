@@ -35,7 +35,7 @@ fn contenders_and_figures_that_there_are_not_are_refused() {
     scratch.run("bench ram --pairs 1").exits(2).says("2 to 1000 pairs");
 }
 
-/// What a run of `bench files --seed nrd` has outside of its processes.
+/// The memory groups and the folder of a run of `bench files --seed nrd`, which do not end with its processes.
 fn left_by(process: u32) -> Vec<PathBuf> {
     let name = format!("nectary-bench-{process}-");
     let groups = ["/sys/fs/cgroup/memory", "/sys/fs/cgroup"].iter().filter_map(|folder| std::fs::read_dir(folder).ok());

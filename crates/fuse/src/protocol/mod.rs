@@ -105,7 +105,7 @@ pub mod features {
     pub const HANDLE_KILL_PRIVILEGES: u64 = 1 << 19;
     /// Access control lists are checked by the kernel.
     pub const POSIX_ACL: u64 = 1 << 20;
-    /// A read of the channel after an abort fails with its own error.
+    /// After an abort, a read of the channel fails with an error that means nothing else.
     pub const ABORT_ERROR: u64 = 1 << 21;
     /// Requests may be larger than 128 KiB.
     pub const MAX_PAGES: u64 = 1 << 22;

@@ -203,7 +203,7 @@ impl Inner {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What it says of itself now.
+    /// The donor's description of itself at this moment.
     fn page(&self) -> Page {
         let (memory_bytes, promised_bytes, _) = self.pool.bytes();
         let free_bytes = (memory_bytes - promised_bytes).min(self.quota_bytes.unwrap_or(u64::MAX));

@@ -1,7 +1,7 @@
 //! Writes to donors: each is repeated on every new connection until the donor has it or is left.
 //!
 //! Owns: the list of writes that are not done. Promises: two writes of the same bytes go one after the other, in the
-//! order in which they were made. Leaves to others: what is to be written, and what follows (`tasks`).
+//! order in which they were made. Leaves to `tasks`: what to write, and what to do when a write has ended.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! The machine by hand, step by step; the simulator does the rest.
+//! These tests drive the machine by hand, step by step; all other cases are in the simulator.
 
 use bytes::Bytes;
 

@@ -30,8 +30,8 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// The turn of a purge in a store of several spans. All spans get all purges in the same order: the next purge waits
-/// until the writer of each span has this one, or the caller of this one has given up.
+/// In a store of several spans, purges go one after another. All spans get all purges in the same order: the next purge
+/// waits until the writer of each span has this one, or the caller of this one has given up.
 #[derive(Default)]
 pub(crate) struct Turn {
     /// The number of the purge, and up to which number all spans are known to have the purges.

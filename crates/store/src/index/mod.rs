@@ -326,7 +326,7 @@ impl Shard {
     /// The bits of the hash of the entry in a slot.
     fn known(&self, width: u32, slot: usize, entry: u64) -> u64 {
         let home = (slot - distance_of(entry)) as u128;
-        // The smallest value with this home; the value with the entry's tag is less than 2^16 above it.
+        // The smallest hash with this home. The hash of the entry is the first one from there on that ends in its tag.
         let least = ((home << width).div_ceil(self.homes as u128)) as u64;
         let tag = entry >> TAG_SHIFT;
         least + (tag.wrapping_sub(least) & ((1 << TAG_BITS) - 1))

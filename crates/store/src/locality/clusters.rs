@@ -23,9 +23,9 @@ use crate::memory::entry::Neighbour;
 /// GB/s on flash. On a disk of today it is ten times higher, so there clusters are read too seldom rather than too
 /// often.
 const READ_WORTH_BYTES: u64 = 128 << 10;
-/// One eligible read in this many reads the cluster while clusters almost pay off.
+/// While clusters almost pay off, one of this many eligible reads takes the whole cluster.
 const PROBE_EVERY: u64 = 16;
-/// One eligible read in this many reads the cluster while clusters gain nothing: with 64 KiB, that costs half a
+/// While clusters gain nothing, one of this many eligible reads takes the whole cluster: with 64 KiB, that costs half a
 /// kilobyte per read.
 const PROBE_EVERY_MAX: u64 = 128;
 /// The counts are used from `ACCOUNT_MIN` reads or neighbours on, and halved at `ACCOUNT_MAX`; at `PROBES_MAX` if reads
