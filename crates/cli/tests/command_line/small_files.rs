@@ -75,7 +75,7 @@ fn networks_groups_and_donors_of_a_run_go_with_it_when_it_is_interrupted() {
     wait_until("a mount", || folder.join("root-1").is_dir() || run_has_ended(run.id()));
     assert!(!run_has_ended(run.id()), "it ended by itself");
     assert!(left_by(run.id()).len() > 4, "{:?}", left_by(run.id()));
-    let killed = Command::new("kill").args(["-INT", &run.id().to_string()]).status().unwrap();
+    let killed = Command::new("kill").args(["-TERM", &run.id().to_string()]).status().unwrap();
     assert!(killed.success());
     let _ = run.wait();
     wait_until("an end without remains", || left_by(run.id()).is_empty());
