@@ -46,7 +46,7 @@ pub(crate) fn own_mounts(kept: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Gives this thread, and what it starts from now on, a network of its own: no links but a loopback that is down.
+/// Gives this thread, and what it starts from now on, an empty network namespace: its loopback is down.
 pub(crate) fn own_network() -> Result<(), Error> {
     // SAFETY: the call takes a number.
     checked(unsafe { libc::unshare(libc::CLONE_NEWNET) }, "a network namespace (it takes root)")

@@ -1,4 +1,4 @@
-//! Watching a policy: what it did and how it was accessed, for whoever listens; of any policy, from outside.
+//! Watches a policy from outside: reports to a listener how any policy was accessed, and what it did.
 //!
 //! Owns: the verdict of each period of each stream (`verdict.rs`), what was saved and lost against LRU (`ledger.rs`),
 //! after each window the misses of the optimum from the same contents (`window.rs`), and the events that tell it

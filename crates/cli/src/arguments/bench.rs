@@ -92,7 +92,7 @@ pub enum BenchCommand {
     /// The process that creates and deletes files; started by the command itself
     #[command(hide = true)]
     FilesWorker,
-    /// Becomes another program in a memory group or a network of its own; started by the command itself
+    /// Becomes another program in a memory group or an empty network; started by the command itself
     #[command(hide = true)]
     Inside(BenchInsideArguments),
     /// The process with the cache of one execution; started by the command itself

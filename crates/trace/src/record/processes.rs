@@ -41,7 +41,7 @@ struct Process {
     start: u64,
     /// The number of its program in the trace, if the trace names it already.
     number: Option<u32>,
-    /// The number of its nearest ancestor in the trace, or of its own program before an exec.
+    /// The number of its nearest ancestor in the trace, or of the program that it was before an exec.
     ancestor: Option<u32>,
     /// Whether its program was started by an exec during the recording.
     is_fresh: bool,

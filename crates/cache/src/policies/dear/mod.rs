@@ -130,7 +130,7 @@ pub struct Dear {
     /// The position of the stream of the last reference.
     current: u16,
     system: System,
-    /// Hits that are not counted yet: the position of the application, and the place in the table of its own block.
+    /// Hits that are not counted yet: the position of the application, and the place in the table of its block.
     hits: [(u16, usize); HITS_MAX],
     hit_count: usize,
     sink: Option<PeriodSink>,
