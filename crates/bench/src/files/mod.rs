@@ -60,7 +60,7 @@ pub const EXPERIMENTS: [(&str, &str, &str); 3] = [
     (
         "bench files --seed nrd --quick",
         "a look: 1,024 files on a network RAM disk and on disks, no verdicts",
-        "2 minutes",
+        "3 minutes",
     ),
     (
         "bench files --seed nrd",
