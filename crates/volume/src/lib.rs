@@ -1,8 +1,11 @@
 //! The shared volume: a file system on a disk that several hosts can reach.
 //!
-//! Owns, as yet, one room: `format`, the bytes on the disk (`docs/formats/volume.md`). Promises: no decoder panics or
-//! allocates beyond its bounds, whatever it is given. Leaves to others: devices, hosts and everything that moves bytes.
+//! Owns: `format`, the bytes on the disk (`docs/formats/volume.md`); `tables`, its records in memory; `protocol`, what
+//! hosts say to each other. Promises: no decoder panics or allocates beyond its bounds, whatever it is given. Leaves to
+//! others: the kernel's side.
 
 #![forbid(unsafe_code)]
 
 pub mod format;
+pub mod protocol;
+pub mod tables;

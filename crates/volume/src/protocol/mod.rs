@@ -1,0 +1,17 @@
+//! What mounts and the metadata server say to each other: `docs/formats/volume-protocol.md` in code.
+//!
+//! Owns: operations, questions and answers as values. Leaves to others: what they do, and how they travel.
+//!
+//! | file | what is in it |
+//! |---|---|
+//! | `operation` | what changes something |
+//! | `question` | what changes nothing |
+//! | `answer` | what both are answered with, and why one is refused |
+
+mod answer;
+mod operation;
+mod question;
+
+pub use answer::{Answer, Attributes, Code, Failure, Granted, Listed, Statistics};
+pub use operation::{Changes, FileId, Mapped, Operation, TimeChange};
+pub use question::Question;

@@ -1,0 +1,62 @@
+//! What a session asks and that changes nothing that is stored, except grants.
+
+use super::FileId;
+
+/// A question.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Question {
+    /// What a name is: [`Answer::Attributes`](super::Answer::Attributes). `..` is a name, too.
+    Lookup {
+        /// Where.
+        directory: FileId,
+        /// The name.
+        name: Vec<u8>,
+    },
+    /// [`Answer::Attributes`](super::Answer::Attributes). Generation 0 is any.
+    GetAttributes {
+        /// Of what.
+        file: FileId,
+    },
+    /// Names behind a cookie: [`Answer::Listing`](super::Answer::Listing).
+    ReadDirectory {
+        /// Of what.
+        directory: FileId,
+        /// The cookie of the last one that the reader has; 0: from the start.
+        cookie: u64,
+        /// At most so many.
+        entries: u32,
+    },
+    /// Where data is: [`Answer::Map`](super::Answer::Map).
+    ReadMap {
+        /// Of what.
+        file: FileId,
+        /// *Units*: blocks of the file.
+        start: u64,
+        /// Behind the end. *Units*: blocks of the file.
+        end: u64,
+    },
+    /// [`Answer::Bytes`](super::Answer::Bytes): its value.
+    ReadXattr {
+        /// Of what.
+        file: FileId,
+        /// The name.
+        name: Vec<u8>,
+    },
+    /// [`Answer::Names`](super::Answer::Names).
+    ListXattrs {
+        /// Of what.
+        file: FileId,
+    },
+    /// [`Answer::Statistics`](super::Answer::Statistics).
+    Statistics,
+    /// The session has it open from now on: [`Answer::Attributes`](super::Answer::Attributes).
+    Open {
+        /// What.
+        file: FileId,
+    },
+    /// Space to write to: [`Answer::Space`](super::Answer::Space), which may be less. The grant is stored.
+    Space {
+        /// *Units*: blocks.
+        blocks: u64,
+    },
+}
