@@ -36,6 +36,9 @@ pub enum Error {
     /// The device itself failed.
     #[error(transparent)]
     Device(#[from] nectary_block::Error),
+    /// The session of a volume failed.
+    #[error(transparent)]
+    Volume(nectary_volume::client::Error),
     /// Another user has the block device open exclusively: a mount, a volume manager.
     #[error("{path} is in use: {users}; unmount or close it first")]
     InUse {

@@ -1,4 +1,5 @@
-//! Makes a device of any SPEC a block device of the kernel: a FUSE file with a loop device on it.
+//! Makes a device of any SPEC a block device of the kernel: a FUSE file with a loop device on it. Mounts a directory
+//! through a cache (`tree`), and a shared volume (`volume`).
 //!
 //! Owns: the hidden mount, the loop that serves its requests, the loop device, and the leftovers of a crash. Promises:
 //! when a flush is answered, the device has flushed the data; no request is answered from a cache in this crate; no
@@ -17,6 +18,7 @@ mod loop_device;
 mod process;
 mod stale;
 mod tree;
+mod volume;
 
 pub use attachment::{Attachment, Options};
 pub use counters::{Counters, Figures};
@@ -25,3 +27,4 @@ pub use loop_device::{LoopDevice, holders, is_loop_path};
 pub use process::{leave_terminal, redirect_output};
 pub use stale::release_stale;
 pub use tree::{HeldFile, PathError, StreamName, Tree, TreeFigures, TreeOptions, is_tree, unmount_tree};
+pub use volume::{Volume, VolumeFigures, VolumeOptions, is_volume, unmount_volume};

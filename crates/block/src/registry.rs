@@ -51,12 +51,22 @@ pub struct OpenOptions {
     /// Opens a device of two donors of which only one is there, without a word of the other: the user says that the
     /// device was not used without this one.
     pub trust_remaining: bool,
+    /// Other processes, on this host too, may open the file or disk in the same way and write to it. They agree among
+    /// themselves who writes where.
+    pub is_shared: bool,
 }
 
 impl Default for OpenOptions {
     fn default() -> OpenOptions {
         let engine = Engine::Auto;
-        OpenOptions { create_bytes: None, engine, direct: true, take_over: false, trust_remaining: false }
+        OpenOptions {
+            create_bytes: None,
+            engine,
+            direct: true,
+            take_over: false,
+            trust_remaining: false,
+            is_shared: false,
+        }
     }
 }
 

@@ -15,6 +15,7 @@ mod nbd;
 mod ram;
 mod trace;
 mod trace_record;
+mod volume;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -45,6 +46,10 @@ pub use nbd::{ExportArguments, InfoArguments, ListArguments, NbdCommand, ServerA
 pub use ram::{RamCommand, RamSimulateArguments};
 pub use trace::{ConvertArguments, StatArguments as TraceStatArguments, TraceCommand};
 pub use trace_record::RecordArguments;
+pub use volume::{
+    VolumeCommand, VolumeFormatArguments, VolumeMountArguments, VolumeReadArguments, VolumeReleaseArguments,
+    VolumeServeArguments, VolumeUmountArguments,
+};
 
 /// Examples stand where the eye falls first: before usage and options.
 const TEMPLATE: &str = "{about-with-newline}\n{before-help}{usage-heading} {usage}\n\n{all-args}{after-help}";
@@ -152,6 +157,13 @@ pub enum Command {
   nectary attach 'ram(h1:7070,h2:7070,id=build)'
   nectary ram simulate --policy adaptive --check", after_help = exit::HELP)]
     Ram(RamCommand),
+    /// Share a file system on one disk among several hosts
+    #[command(subcommand, arg_required_else_help = true, help_template = TEMPLATE, before_help = "Examples:
+  nectary volume format disk:/dev/sdb --name builds
+  nectary volume serve disk:/dev/sdb --listen unix:/run/builds.sock
+  nectary volume mount disk:/dev/sdb /mnt --server unix:/run/builds.sock
+  nectary volume check disk:/dev/sdb", after_help = exit::HELP)]
+    Volume(VolumeCommand),
     /// Measure the store beside file systems
     #[command(arg_required_else_help = true, help_template = TEMPLATE, before_help = "Examples:
   nectary bench --list

@@ -40,9 +40,11 @@ const DESCRIPTORS_PERCENT_MAX: u64 = 80;
 
 /// Mounts a directory.
 pub fn mount(arguments: &CacheMountArguments) -> Result<u8, Failure> {
-    if !arguments.background {
-        return runtime()?.block_on(stay(arguments));
-    }
+    if arguments.background { in_background() } else { runtime()?.block_on(stay(arguments)) }
+}
+
+/// Runs this command again in the background, and returns once that process has printed its first line.
+pub fn in_background() -> Result<u8, Failure> {
     let program = std::env::current_exe().context("cannot find this program")?;
     let mut command = Command::new(program);
     let words =

@@ -24,6 +24,7 @@ mod status;
 mod store;
 mod trace;
 mod trace_record;
+mod volume;
 
 use std::process::ExitCode;
 
@@ -51,6 +52,7 @@ fn run(command: &Command) -> Result<u8, Failure> {
         Command::Export(arguments) => runtime()?.block_on(export::run(arguments)),
         Command::Nbd(command) => runtime()?.block_on(nbd::run(command)),
         Command::Ram(command) => ram::run(command),
+        Command::Volume(command) => volume::run(command),
         Command::Bench(command) => bench::run(command),
         Command::Status(arguments) => status::run(arguments),
         Command::Top(arguments) => live::top::run(arguments),

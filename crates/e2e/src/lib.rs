@@ -32,4 +32,5 @@ pub mod ring;
 pub mod rng;
 pub mod scratch;
 pub mod sigkill;
+pub mod volume;
 pub mod wrk;

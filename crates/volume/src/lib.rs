@@ -6,6 +6,9 @@
 
 #![forbid(unsafe_code)]
 
+pub mod client;
 pub mod format;
+mod net;
 pub mod protocol;
 pub mod tables;
+mod wire;

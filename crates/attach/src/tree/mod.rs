@@ -238,8 +238,13 @@ pub fn unmount_tree(directory: &Path, lazily: bool) -> Result<(), Error> {
 
 /// Whether a tree, possibly of a dead process, is mounted on a directory.
 pub fn is_tree(directory: &Path) -> bool {
+    is_mounted_as(directory, SUBTYPE)
+}
+
+/// Whether a file system of this subtype is mounted on a directory.
+pub(crate) fn is_mounted_as(directory: &Path, subtype: &str) -> bool {
     let Ok(text) = std::fs::read_to_string("/proc/self/mountinfo") else { return false };
-    let kind = format!("fuse.{SUBTYPE}");
+    let kind = format!("fuse.{subtype}");
     text.lines().any(|line| {
         let Some((left, right)) = line.split_once(" - ") else { return false };
         let place = left.split(' ').nth(4).map(crate::loop_device::unescape);

@@ -37,7 +37,7 @@ const READ_BYTES_PREFERRED: u32 = 128 * 1024;
 /// The size above which writes are not faster per byte, in bytes.
 const WRITE_BYTES_PREFERRED: u32 = 1024 * 1024;
 
-/// A file or a disk that only this process has open.
+/// A file or a disk that only this process has open, or that processes share which agree on it.
 ///
 /// *Durability*: a completed write survives the process; on a disk with direct I/O, it also survives a crash of the
 /// host's kernel. After a flush it survives loss of power, except on a file system in memory.
@@ -62,6 +62,7 @@ pub struct FileDevice {
     is_disk: bool,
     is_direct: bool,
     in_memory: bool,
+    is_shared: bool,
 }
 
 impl FileDevice {
@@ -84,10 +85,11 @@ impl FileDevice {
         if Handle::try_current().is_err() {
             return Err(outside(&spec, Operation::Open));
         }
-        let (create_bytes, direct, name) = (options.create_bytes, options.direct, spec.clone());
+        let (options, name) = (options.clone(), spec.clone());
+        let is_shared = options.is_shared;
         let opened = tokio::task::spawn_blocking(move || match is_disk {
-            true => open::open_disk(&name, &path, direct),
-            false => open::open_file(&name, &path, create_bytes, direct),
+            true => open::open_disk(&name, &path, &options),
+            false => open::open_file(&name, &path, &options),
         });
         let opened = opened.await.map_err(|error| {
             Error::new(ErrorKind::Io, &spec, Operation::Open, format!("the runtime ended before it was open: {error}"))
@@ -106,6 +108,7 @@ impl FileDevice {
             is_disk,
             is_direct: opened.direct,
             in_memory: opened.in_memory,
+            is_shared,
         })
     }
 
@@ -238,6 +241,10 @@ impl BlockDevice for FileDevice {
             }
             checked => ready(checked.map(drop)),
         }
+    }
+
+    fn is_shared(&self) -> bool {
+        self.is_shared
     }
 
     fn allocation(&self, offset: u64, length: u64, context: Context) -> IoFuture<Vec<Extent>> {

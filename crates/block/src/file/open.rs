@@ -1,7 +1,8 @@
 //! Opening files and disks: creation, exclusive ownership, and the units that the kernel reports.
 //!
-//! Promises: one owner at a time, on this host, for files (`flock`) and disks (`O_EXCL`); a created file appears under
-//! its name complete, with its blocks allocated, or not at all. Blocking: called on the blocking pool.
+//! Promises: one owner at a time, on this host, for files (`flock`) and disks (`O_EXCL`), or any number of processes
+//! that share; a created file appears under its name complete, with its blocks allocated, or not at all. Blocking:
+//! called on the blocking pool.
 
 use std::fs::{File, OpenOptions as FileOptions};
 use std::io;
@@ -11,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use super::{holder, sys};
 use crate::error::{Error, ErrorKind, Operation};
+use crate::registry::OpenOptions;
 use crate::size::format_size;
 
 /// The unit that sizes of created files are rounded up to, in bytes.
@@ -35,7 +37,8 @@ pub(super) struct Opened {
 }
 
 /// Opens a regular file, and creates it if it is absent and a size is given.
-pub(super) fn open_file(spec: &str, path: &Path, create_bytes: Option<u64>, direct: bool) -> Result<Opened, Error> {
+pub(super) fn open_file(spec: &str, path: &Path, options: &OpenOptions) -> Result<Opened, Error> {
+    let OpenOptions { create_bytes, direct, is_shared, .. } = *options;
     let fail = |kind, detail: String| Error::new(kind, spec, Operation::Open, detail);
     match std::fs::metadata(path) {
         Ok(status) if status.file_type().is_block_device() => {
@@ -74,7 +77,8 @@ pub(super) fn open_file(spec: &str, path: &Path, create_bytes: Option<u64>, dire
         (file, is_direct, block_bytes) = (opened, true, alignment.max(512));
     }
     let busy = |error: &io::Error| error.raw_os_error() == Some(libc::EWOULDBLOCK);
-    once_left(path, busy, || sys::lock_exclusive(&file)).map_err(|error| match busy(&error) {
+    let lock = if is_shared { sys::lock_shared } else { sys::lock_exclusive };
+    once_left(path, busy, || lock(&file)).map_err(|error| match busy(&error) {
         true => fail(ErrorKind::Busy, holder::describe(path)),
         false => Error::from_os(&error, spec, Operation::Open),
     })?;
@@ -113,7 +117,8 @@ fn once_left<T>(
 }
 
 /// Opens a whole disk or partition.
-pub(super) fn open_disk(spec: &str, path: &Path, direct: bool) -> Result<Opened, Error> {
+pub(super) fn open_disk(spec: &str, path: &Path, options: &OpenOptions) -> Result<Opened, Error> {
+    let OpenOptions { direct, is_shared, .. } = *options;
     let fail = |kind, detail: String| Error::new(kind, spec, Operation::Open, detail);
     let os = |error: io::Error| Error::from_os(&error, spec, Operation::Open);
     let status = std::fs::metadata(path).map_err(os)?;
@@ -121,7 +126,8 @@ pub(super) fn open_disk(spec: &str, path: &Path, direct: bool) -> Result<Opened,
         let detail = format!("it is not a block device; name a file file:{}", path.display());
         return Err(fail(ErrorKind::Invalid, detail));
     }
-    let open = |flags| FileOptions::new().read(true).write(true).custom_flags(libc::O_EXCL | flags).open(path);
+    let exclusive = if is_shared { 0 } else { libc::O_EXCL };
+    let open = |flags| FileOptions::new().read(true).write(true).custom_flags(exclusive | flags).open(path);
     let busy = |error: &io::Error| error.raw_os_error() == Some(libc::EBUSY);
     let (opened, direct) = match once_left(path, busy, || open(if direct { libc::O_DIRECT } else { 0 })) {
         Err(error) if direct && error.raw_os_error() == Some(libc::EINVAL) => (open(0), false),
@@ -131,8 +137,11 @@ pub(super) fn open_disk(spec: &str, path: &Path, direct: bool) -> Result<Opened,
         Some(libc::EBUSY) => fail(ErrorKind::Busy, holder::describe(path)),
         _ => os(error),
     })?;
-    // The disk is guarded by O_EXCL, not by this lock; the lock lets the next process find out who holds the disk.
-    let _ = sys::lock_exclusive(&file);
+    // O_EXCL keeps owners apart; the lock keeps an owner from those who share, and lets the next process find out who
+    // holds the disk. Tools that look at disks may hold a lock for a moment.
+    let lock = if is_shared { sys::lock_shared } else { sys::lock_exclusive };
+    let is_locked = |error: &io::Error| error.raw_os_error() == Some(libc::EWOULDBLOCK);
+    once_left(path, is_locked, || lock(&file)).map_err(|_| fail(ErrorKind::Busy, holder::describe(path)))?;
     let block_bytes = sys::sector_bytes(&file).map_err(os)?;
     if !block_bytes.is_power_of_two() || !(512..=4096).contains(&block_bytes) {
         let detail = format!("its sectors have {block_bytes} bytes; 512 to 4096 are supported");

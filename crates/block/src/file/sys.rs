@@ -74,6 +74,12 @@ pub(super) fn lock_exclusive(file: &File) -> io::Result<()> {
     retry(|| unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) as i64 }).map(drop)
 }
 
+/// As [`lock_exclusive`], but others may share it.
+pub(super) fn lock_shared(file: &File) -> io::Result<()> {
+    // SAFETY: the call takes no pointers.
+    retry(|| unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_SH | libc::LOCK_NB) as i64 }).map(drop)
+}
+
 /// Whether the file is in memory (tmpfs, ramfs), so that it does not survive a restart of the host.
 pub(super) fn is_in_memory(file: &File) -> io::Result<bool> {
     const RAMFS_MAGIC: libc::__fsword_t = 0x8584_58f6;

@@ -245,3 +245,22 @@ fn refused_uring_means_posix_for_auto_and_an_error_for_uring() {
     assert_eq!(choose(Engine::Posix, Ok(())), Ok(Engine::Posix));
     assert_eq!(choose(Engine::Uring, Err("no")), Err(ErrorKind::Unsupported));
 }
+
+#[tokio::test]
+async fn those_who_share_a_file_keep_an_owner_out() {
+    let directory = Directory::new();
+    let path = directory.file();
+    let options = OpenOptions { create_bytes: Some(1 << 20), is_shared: true, ..OpenOptions::default() };
+    let (first, second) =
+        (FileDevice::open_file(&path, &options).await.unwrap(), FileDevice::open_file(&path, &options).await.unwrap());
+    assert!(first.is_shared() && second.is_shared());
+    write(&first, 4096, Buffer::copy_of(&[7; 4096])).await.unwrap();
+    assert_eq!(read(&second, 4096, 4096).await.unwrap()[0], 7);
+    let refused = FileDevice::open_file(&path, &OpenOptions::default()).await.map(drop).unwrap_err();
+    assert_eq!(refused.kind, ErrorKind::Busy);
+    drop((first, second));
+    let owner = FileDevice::open_file(&path, &OpenOptions::default()).await.unwrap();
+    assert!(!owner.is_shared());
+    let refused = FileDevice::open_file(&path, &options).await.map(drop).unwrap_err();
+    assert_eq!(refused.kind, ErrorKind::Busy);
+}

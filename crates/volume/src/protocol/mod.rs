@@ -9,9 +9,11 @@
 //! | `answer` | what both are answered with, and why one is refused |
 
 mod answer;
+mod message;
 mod operation;
 mod question;
 
 pub use answer::{Answer, Attributes, Code, Failure, Granted, Listed, Statistics};
+pub use message::{HEADER_BYTES, Header, Hello, Message};
 pub use operation::{Changes, FileId, Mapped, Operation, TimeChange};
 pub use question::Question;

@@ -1,0 +1,228 @@
+//! A shared volume at a directory: `nectary volume mount`.
+//!
+//! Owns: the mount, its crew, the thread on which requests wait for the server and the disk, and the order in which they
+//! end. Promises: programs see what other hosts wrote; when the last program is gone and the mount ends, everything is
+//! committed. Leaves to others: the session and the data (`nectary-volume`), the protocol (`nectary-fuse`).
+//!
+//! | file | what is in it |
+//! |---|---|
+//! | `serve`, `calls` | what each request means |
+//! | `nodes` | the nodes that the kernel knows |
+//! | `pages` | the kernel's cached pages of files that other hosts change |
+
+mod calls;
+mod nodes;
+mod pages;
+mod serve;
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use nectary_block::SharedDevice;
+use nectary_fuse::{Channel, Connection, Crew, Limits, Mount, MountOptions, Notifier, unmount};
+use nectary_volume::client::{Client, ClientOptions, Kernel, SessionFigures};
+use nectary_volume::protocol::FileId;
+use tokio::sync::{oneshot, watch};
+
+use crate::error::Error;
+use pages::Pages;
+use serve::{Served, VolumeFileSystem};
+
+/// The file system type in lists of mounts, after `fuse.`.
+const SUBTYPE: &str = "nectary-volume";
+
+/// How a volume is mounted.
+#[derive(Clone)]
+pub struct VolumeOptions {
+    /// The disk.
+    pub device: SharedDevice,
+    /// Where it is shown.
+    pub directory: PathBuf,
+    /// The server, and who this is.
+    pub client: ClientOptions,
+}
+
+/// A mounted volume.
+pub struct Volume {
+    directory: PathBuf,
+    source: String,
+    file_system: Arc<VolumeFileSystem>,
+    ended: watch::Receiver<bool>,
+    threads: Mutex<Threads>,
+}
+
+#[derive(Default)]
+struct Threads {
+    crew: Option<JoinHandle<std::io::Result<()>>>,
+    session: Option<JoinHandle<Result<(), Error>>>,
+    pages: Option<JoinHandle<()>>,
+}
+
+/// What a mounted volume does.
+#[derive(Debug, Clone)]
+pub struct VolumeFigures {
+    /// Nodes that the kernel knows.
+    pub nodes: usize,
+    /// Files that programs have open.
+    pub handles: usize,
+    /// The session.
+    pub session: SessionFigures,
+}
+
+/// What the session's thread hands out.
+type Begun = (tokio::runtime::Handle, Client, FileId);
+
+impl Volume {
+    /// Begins a session and mounts the volume.
+    ///
+    /// *Errors*: a missing feature of this machine, and those of the session.
+    pub fn start(options: VolumeOptions) -> Result<Volume, Error> {
+        let channel = Channel::open(true)?;
+        if !options.directory.is_dir() {
+            let source = std::io::Error::from_raw_os_error(libc::ENOTDIR);
+            return Err(Error::Os { what: options.directory.display().to_string(), source });
+        }
+        let notifier = Notifier::new(channel.again().map_err(|error| Error::os("opening /dev/fuse", error))?);
+        let (pages, page_thread) = Pages::start(notifier).map_err(|error| Error::os("starting a thread", error))?;
+        let (begun, is_begun) = std::sync::mpsc::channel::<Result<Begun, Error>>();
+        let (stop, stopped) = oneshot::channel::<Arc<VolumeFileSystem>>();
+        let source = options.device.spec();
+        let (device, client) = (options.device.clone(), options.client.clone());
+        let session = std::thread::Builder::new()
+            .name("nectary-volume".to_owned())
+            .spawn(move || serve_session(device, client, pages, &begun, stopped))
+            .map_err(|error| Error::os("starting a thread", error))?;
+        let (runtime, client, root) = match is_begun.recv() {
+            Ok(begun) => begun?,
+            Err(_) => return Err(Error::os("starting a session", std::io::ErrorKind::Other.into())),
+        };
+        let file_system = Arc::new(VolumeFileSystem::new(client, root, runtime));
+        let mount_options = MountOptions {
+            source: source.clone(),
+            subtype: SUBTYPE.to_owned(),
+            root_mode: libc::S_IFDIR | 0o755,
+            for_all: true,
+            default_permissions: true,
+            read_only: false,
+            programs: true,
+        };
+        let mount = Mount::new(&channel, &mount_options)?;
+        let connection = Connection::new(Arc::new(Served(file_system.clone())), Limits::default());
+        let crew = Crew::start(connection, channel, "nectary-fuse");
+        let crew = crew.map_err(|error| Error::os("starting a thread", error))?;
+        mount.attach(&options.directory)?;
+        let (end, ended) = watch::channel(false);
+        let of_crew = file_system.clone();
+        let crew = std::thread::Builder::new().name("nectary-end".to_owned()).spawn(move || {
+            let served = crew.wait();
+            let _ = stop.send(of_crew);
+            let _ = end.send(true);
+            served
+        });
+        let crew = crew.map_err(|error| Error::os("starting a thread", error))?;
+        let threads = Threads { crew: Some(crew), session: Some(session), pages: Some(page_thread) };
+        Ok(Volume { directory: options.directory, source, file_system, ended, threads: Mutex::new(threads) })
+    }
+
+    /// Where it is shown.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// The SPEC of the disk.
+    pub fn source(&self) -> &str {
+        &self.source
+    }
+
+    /// What it does.
+    pub fn figures(&self) -> VolumeFigures {
+        VolumeFigures {
+            nodes: self.file_system.nodes.count(),
+            handles: self.file_system.handles(),
+            session: self.file_system.client.figures(),
+        }
+    }
+
+    /// A watch channel that becomes true when the volume is unmounted, by any process.
+    pub fn ended(&self) -> watch::Receiver<bool> {
+        self.ended.clone()
+    }
+
+    /// Unmounts it, unless it is in use. With `lazily`, unmounts it even then; it ends with its last user.
+    ///
+    /// *Errors*: [`Error::InUse`].
+    pub fn unmount(&self, lazily: bool) -> Result<(), Error> {
+        unmount_volume(&self.directory, lazily)
+    }
+
+    /// Waits until the mount has ended and the session with it, once. It blocks the calling thread.
+    ///
+    /// *Errors*: what could not be committed; those that the kernel reported on the FUSE connection.
+    pub fn finish(&self) -> Result<(), Error> {
+        let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
+        let panicked = || std::io::Error::other("a thread panicked");
+        let served = threads.crew.map(|thread| thread.join().unwrap_or_else(|_| Err(panicked())));
+        let session = threads
+            .session
+            .map(|thread| thread.join().unwrap_or_else(|_| Err(Error::os("ending the session", panicked()))));
+        if let Some(thread) = threads.pages {
+            let _ = thread.join();
+        }
+        served.transpose().map_err(|error| Error::os("reading from /dev/fuse", error))?;
+        session.transpose().map(drop)
+    }
+}
+
+/// The thread of the session: begins it, and ends it when the mount has ended.
+fn serve_session(
+    device: SharedDevice,
+    options: ClientOptions,
+    pages: Pages,
+    begun: &std::sync::mpsc::Sender<Result<Begun, Error>>,
+    stopped: oneshot::Receiver<Arc<VolumeFileSystem>>,
+) -> Result<(), Error> {
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            let _ = begun.send(Err(Error::os("starting a runtime", error)));
+            return Ok(());
+        }
+    };
+    runtime.block_on(async {
+        let kernel: Arc<dyn Kernel> = Arc::new(pages);
+        let began = async {
+            let client = Client::connect(device, options, kernel).await?;
+            let root = client.attributes(FileId { inode: nodes::ROOT, generation: 0 }).await?.id();
+            Ok((tokio::runtime::Handle::current(), client, root))
+        };
+        let _ = begun.send(began.await.map_err(Error::Volume));
+        // This fails if the mount could not be made.
+        match stopped.await {
+            Ok(file_system) => file_system.finish().await.map_err(Error::Volume),
+            Err(_) => Ok(()),
+        }
+    })
+}
+
+/// Unmounts a volume, even if its process was killed.
+///
+/// *Errors*: [`Error::InUse`]; [`Error::Os`] if no volume is mounted there.
+pub fn unmount_volume(directory: &Path, lazily: bool) -> Result<(), Error> {
+    if !is_volume(directory) {
+        let source = std::io::Error::from_raw_os_error(libc::EINVAL);
+        return Err(Error::Os { what: format!("{}: no volume is mounted there", directory.display()), source });
+    }
+    unmount(directory, lazily).map_err(|error| match error.raw_os_error() {
+        Some(libc::EBUSY) => Error::InUse {
+            path: directory.to_owned(),
+            users: "a program has a file of it open or stands in it (`fuser -vm` lists them)".to_owned(),
+        },
+        _ => Error::os("unmounting", error),
+    })
+}
+
+/// Whether a volume, possibly of a dead process, is mounted on a directory.
+pub fn is_volume(directory: &Path) -> bool {
+    crate::tree::is_mounted_as(directory, SUBTYPE)
+}

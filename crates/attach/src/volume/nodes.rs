@@ -1,0 +1,133 @@
+//! The nodes that the kernel knows of a volume.
+//!
+//! Owns: the generation of each inode number that the kernel knows, and how often it was looked up. A node's number is
+//! its inode's, on every host.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use nectary_fuse::{Attributes, Entry, Errno, Time};
+use nectary_volume::protocol::{Attributes as Inode, FileId};
+
+/// The number of the root, here and in the volume.
+pub const ROOT: u64 = 1;
+/// Other hosts change names and attributes at any time.
+pub const VALID: Duration = Duration::ZERO;
+/// The unit in which `stat` counts. *Units*: bytes.
+const STAT_BLOCK_BYTES: u64 = 512;
+
+/// All nodes that the kernel knows.
+pub struct Nodes {
+    known: Mutex<HashMap<u64, Known>>,
+}
+
+struct Known {
+    generation: u64,
+    lookups: u64,
+}
+
+impl Nodes {
+    /// Only the root, of this generation.
+    pub fn new(root: FileId) -> Nodes {
+        let known = HashMap::from([(ROOT, Known { generation: root.generation, lookups: 1 })]);
+        Nodes { known: Mutex::new(known) }
+    }
+
+    fn known(&self) -> MutexGuard<'_, HashMap<u64, Known>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How many nodes there are.
+    pub fn count(&self) -> usize {
+        self.known().len()
+    }
+
+    /// The inode of a node. *Errors*: ESTALE.
+    pub fn id(&self, node: u64) -> Result<FileId, Errno> {
+        let known = self.known();
+        let generation = known.get(&node).map(|known| known.generation).ok_or(Errno::new(libc::ESTALE))?;
+        Ok(FileId { inode: node, generation })
+    }
+
+    /// The answer to a look-up; it counts as one.
+    pub fn entry(&self, inode: &Inode) -> Entry {
+        let id = inode.id();
+        let mut known = self.known();
+        let node = known.entry(id.inode).or_insert(Known { generation: id.generation, lookups: 0 });
+        // The number was used again: the kernel makes a new node of it, and forgets the old one in its own time.
+        node.generation = id.generation;
+        node.lookups += 1;
+        Entry {
+            node: id.inode,
+            generation: id.generation,
+            attributes: attributes(inode),
+            entry_valid: VALID,
+            attributes_valid: VALID,
+        }
+    }
+
+    /// Subtracts look-ups.
+    pub fn forget(&self, node: u64, lookups: u64) {
+        let mut known = self.known();
+        let Some(found) = known.get_mut(&node).filter(|_| node != ROOT) else { return };
+        found.lookups = found.lookups.saturating_sub(lookups);
+        if found.lookups == 0 {
+            known.remove(&node);
+        }
+    }
+}
+
+fn time(ns: i64) -> Time {
+    (ns.div_euclid(1_000_000_000), ns.rem_euclid(1_000_000_000) as u32)
+}
+
+/// An inode as `stat` shows it.
+pub fn attributes(found: &Inode) -> Attributes {
+    let inode = &found.inode;
+    let [accessed, modified, changed, born] = inode.times_ns.map(time);
+    let is_device = matches!(inode.mode & libc::S_IFMT, libc::S_IFBLK | libc::S_IFCHR);
+    Attributes {
+        number: found.number,
+        size: inode.size,
+        blocks: inode.blocks.saturating_mul(nectary_volume::format::BLOCK_BYTES as u64 / STAT_BLOCK_BYTES),
+        accessed,
+        modified,
+        changed,
+        born: Some(born),
+        mode: inode.mode,
+        links: inode.links,
+        user: inode.owner,
+        group: inode.group,
+        device: if is_device { inode.device } else { 0 },
+        block_bytes: nectary_volume::format::BLOCK_BYTES as u32,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn inode(number: u64, generation: u64) -> Inode {
+        let mut found = Inode { number, ..Inode::default() };
+        found.inode.generation = generation;
+        found.inode.times_ns = [-1, 1_500_000_000, 0, 0];
+        found
+    }
+
+    #[test]
+    fn a_node_is_known_until_all_look_ups_are_forgotten() {
+        let nodes = Nodes::new(FileId { inode: ROOT, generation: 1 });
+        let entry = nodes.entry(&inode(20, 3));
+        nodes.entry(&inode(20, 3));
+        assert_eq!((entry.attributes.accessed, entry.attributes.modified), ((-1, 999_999_999), (1, 500_000_000)));
+        nodes.forget(20, 1);
+        assert_eq!(nodes.id(20).unwrap(), FileId { inode: 20, generation: 3 });
+        nodes.entry(&inode(20, 4));
+        assert_eq!(nodes.id(20).unwrap().generation, 4);
+        nodes.forget(20, 2);
+        nodes.forget(ROOT, 5);
+        assert!(nodes.id(20).is_err() && nodes.id(ROOT).is_ok());
+        assert_eq!(nodes.count(), 1);
+    }
+}

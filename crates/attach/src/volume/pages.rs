@@ -1,0 +1,44 @@
+//! The kernel's cached pages of files that other hosts change: those that programs have mapped.
+//!
+//! Owns: the thread that tells the kernel. The kernel may first write pages back, which is a request to this process, so
+//! nothing that serves requests waits here.
+
+use std::sync::mpsc::{Sender, channel};
+use std::thread::JoinHandle;
+
+use nectary_fuse::Notifier;
+use nectary_host::log::{Level, Throttle};
+use nectary_volume::client::Kernel;
+use tokio::sync::oneshot;
+
+/// The way to the thread.
+pub struct Pages {
+    requests: Sender<(u64, oneshot::Sender<()>)>,
+}
+
+impl Pages {
+    /// Starts the thread; it ends with the returned value.
+    pub fn start(notifier: Notifier) -> std::io::Result<(Pages, JoinHandle<()>)> {
+        let (requests, asked) = channel::<(u64, oneshot::Sender<()>)>();
+        let thread = std::thread::Builder::new().name("nectary-pages".to_owned()).spawn(move || {
+            while let Ok((inode, done)) = asked.recv() {
+                if let Err(error) = notifier.invalidate_node(inode, 0, 0) {
+                    static FAILED: Throttle = Throttle::every(std::time::Duration::from_secs(60));
+                    let message = format_args!("the kernel keeps old pages of inode {inode}: {error}");
+                    FAILED.write(Level::Warning, "volume", message);
+                }
+                let _ = done.send(());
+            }
+        })?;
+        Ok((Pages { requests }, thread))
+    }
+}
+
+impl Kernel for Pages {
+    fn invalidate(&self, inode: u64) -> oneshot::Receiver<()> {
+        let (done, is_done) = oneshot::channel();
+        // If the thread has ended, so has the mount.
+        let _ = self.requests.send((inode, done));
+        is_done
+    }
+}

@@ -1,0 +1,290 @@
+//! The meaning of each request for a volume.
+//!
+//! Owns: the file system. Names and attributes are the server's, asked for at each request; data goes through the
+//! client. Leaves to the kernel: permissions, by mode, owner and access control list.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use nectary_fuse::protocol::{decode_device, open_flags};
+use nectary_fuse::{Call, Errno, FileSystem, Reply, Request, Wishes, features};
+use nectary_volume::client::{Client, New, OpenFile};
+use nectary_volume::protocol::FileId;
+use tokio::runtime::Handle as Runtime;
+use tokio::task::JoinSet;
+
+use super::calls;
+use super::nodes::{Nodes, VALID, attributes};
+
+/// The longest target of a symbolic link. *Units*: bytes.
+const TARGET_BYTES_MAX: usize = 4095;
+
+/// A mounted volume.
+pub struct VolumeFileSystem {
+    pub(super) client: Client,
+    pub(super) nodes: Nodes,
+    files: Mutex<HashMap<u64, Arc<OpenFile>>>,
+    next: AtomicU64,
+    runtime: Runtime,
+    tasks: Mutex<JoinSet<()>>,
+}
+
+pub(super) fn errno(error: &nectary_volume::client::Error) -> Errno {
+    Errno::new(error.errno())
+}
+
+impl VolumeFileSystem {
+    /// Shows the volume of a session; requests are served in `runtime`.
+    pub fn new(client: Client, root: FileId, runtime: Runtime) -> VolumeFileSystem {
+        VolumeFileSystem {
+            client,
+            nodes: Nodes::new(root),
+            files: Mutex::default(),
+            next: AtomicU64::new(1),
+            runtime,
+            tasks: Mutex::new(JoinSet::new()),
+        }
+    }
+
+    fn files(&self) -> MutexGuard<'_, HashMap<u64, Arc<OpenFile>>> {
+        self.files.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How many handles programs have.
+    pub fn handles(&self) -> usize {
+        self.files().len()
+    }
+
+    /// An open file.
+    pub(super) fn file(&self, handle: u64) -> Result<Arc<OpenFile>, Errno> {
+        self.files().get(&handle).cloned().ok_or(Errno::new(libc::EBADF))
+    }
+
+    /// A new handle.
+    pub(super) fn add(&self, file: OpenFile) -> u64 {
+        let handle = self.next.fetch_add(1, Ordering::Relaxed);
+        self.files().insert(handle, Arc::new(file));
+        handle
+    }
+
+    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+        tasks.spawn_on(task, &self.runtime);
+        while tasks.try_join_next().is_some() {}
+    }
+
+    /// Waits for all requests, and ends the session.
+    pub async fn finish(&self) -> Result<(), nectary_volume::client::Error> {
+        let mut tasks = std::mem::take(&mut *self.tasks.lock().unwrap_or_else(PoisonError::into_inner));
+        while tasks.join_next().await.is_some() {}
+        let files: Vec<_> = self.files().drain().collect();
+        for (_, file) in files {
+            file.close().await;
+        }
+        self.client.close().await
+    }
+}
+
+/// The flags of every open file: our cache is the only one.
+pub(super) const OPEN_FLAGS: u32 = open_flags::DIRECT_IO | open_flags::NO_FLUSH;
+
+/// A mounted volume as the threads of the connection see it.
+pub struct Served(pub Arc<VolumeFileSystem>);
+
+impl Served {
+    /// Serves a request in the runtime: `work` does it, `answer` answers.
+    fn run<T, W>(
+        &self,
+        reply: Reply,
+        work: impl FnOnce(Arc<VolumeFileSystem>) -> W + Send + 'static,
+        answer: impl FnOnce(Reply, &VolumeFileSystem, T) + Send + 'static,
+    ) where
+        W: Future<Output = Result<T, Errno>> + Send,
+        T: Send + 'static,
+    {
+        let this = self.0.clone();
+        self.0.spawn(async move {
+            match work(this.clone()).await {
+                Ok(value) => answer(reply, &this, value),
+                Err(error) => reply.error(error),
+            }
+        });
+    }
+}
+
+impl FileSystem for Served {
+    fn wishes(&self) -> Wishes {
+        let features = features::PARALLEL_DIRECTORY
+            | features::DIRECT_IO_ALLOW_MMAP
+            | features::READ_DIRECTORY_PLUS
+            | features::READ_DIRECTORY_PLUS_AUTO
+            | features::POSIX_ACL
+            | features::DO_NOT_MASK;
+        Wishes { features, ..Wishes::default() }
+    }
+
+    fn serve(&self, mut request: Request<'_>, reply: Reply) {
+        let (node, caller, data) = (request.node, request.caller, request.data.take());
+        let new = move |mode, umask| New { mode, umask, owner: caller.user, group: caller.group, ..New::default() };
+        match request.call {
+            Call::LookUp { name } => {
+                let name = name.to_bytes().to_vec();
+                let found = move |this| calls::look_up(this, node, name);
+                self.run(reply, found, |reply, _, entry| reply.entry(&entry));
+            }
+            Call::GetAttributes { .. } => self.run(
+                reply,
+                move |this| calls::stat(this, node),
+                |reply, _, found| reply.attributes(&attributes(&found), VALID),
+            ),
+            Call::StatX { .. } => self.run(
+                reply,
+                move |this| calls::stat(this, node),
+                |reply, _, found| reply.statx(&attributes(&found), VALID),
+            ),
+            Call::SetAttributes(change) => self.run(
+                reply,
+                move |this| calls::set(this, node, change),
+                |reply, _, found| reply.attributes(&attributes(&found), VALID),
+            ),
+            Call::ReadLink => {
+                self.run(
+                    reply,
+                    move |this| calls::read_link(this, node),
+                    |reply, _, target: Vec<u8>| {
+                        reply.bytes(&target);
+                    },
+                );
+            }
+            Call::SymbolicLink { name, target } => {
+                let target = target.to_bytes().to_vec();
+                if target.len() > TARGET_BYTES_MAX {
+                    return reply.errno(libc::ENAMETOOLONG);
+                }
+                let new = New { target, ..new(libc::S_IFLNK | 0o777, 0) };
+                self.make(reply, node, name.to_bytes().to_vec(), new);
+            }
+            Call::MakeNode { name, mode, device, umask } => {
+                let new = New { device: decode_device(device), ..new(mode, umask) };
+                self.make(reply, node, name.to_bytes().to_vec(), new);
+            }
+            Call::MakeDirectory { name, mode, umask } => {
+                let mode = libc::S_IFDIR | mode & 0o7777;
+                self.make(reply, node, name.to_bytes().to_vec(), new(mode, umask));
+            }
+            Call::Unlink { name } => self.unlink(reply, node, name.to_bytes().to_vec(), false),
+            Call::RemoveDirectory { name } => self.unlink(reply, node, name.to_bytes().to_vec(), true),
+            Call::Rename { name, new_parent, new_name, flags } => {
+                let (name, new_name) = (name.to_bytes().to_vec(), new_name.to_bytes().to_vec());
+                let rename = move |this| calls::rename(this, (node, name), (new_parent, new_name), flags);
+                self.run(reply, rename, |reply, _, ()| reply.ok());
+            }
+            Call::Link { node: linked, new_name } => {
+                let name = new_name.to_bytes().to_vec();
+                let link = move |this| calls::link(this, linked, node, name);
+                self.run(reply, link, |reply, _, entry| reply.entry(&entry));
+            }
+            Call::Open { .. } => {
+                self.run(
+                    reply,
+                    move |this| calls::open(this, node),
+                    |reply, _, handle| {
+                        reply.opened(handle, OPEN_FLAGS);
+                    },
+                );
+            }
+            Call::Create { name, mode, umask, flags, .. } => {
+                let name = name.to_bytes().to_vec();
+                let new = new(libc::S_IFREG | mode & 0o7777, umask);
+                let create = move |this| calls::create(this, node, name, new, flags);
+                self.run(reply, create, |reply, _, (entry, handle)| reply.created(&entry, handle, OPEN_FLAGS));
+            }
+            Call::Read(read) => {
+                let contents = move |this| calls::read(this, read);
+                self.run(reply, contents, |reply, _, contents| {
+                    let parts: Vec<_> = contents.slices().into_iter().map(std::io::IoSlice::new).collect();
+                    reply.parts(&parts);
+                });
+            }
+            Call::Write(write) => {
+                let Some(data) = data else { return reply.errno(libc::EINVAL) };
+                self.run(reply, move |this| calls::write(this, write, data), |reply, _, count| reply.written(count));
+            }
+            Call::StatFs => self.run(reply, calls::sizes, |reply, _, sizes| reply.statfs(&sizes)),
+            Call::Release { handle, .. } => {
+                let file = self.0.files().remove(&handle);
+                self.0.spawn(async move {
+                    if let Some(file) = file {
+                        file.close().await;
+                    }
+                    reply.ok();
+                });
+            }
+            Call::OpenDirectory { .. } => reply.opened(0, 0),
+            Call::ReleaseDirectory { .. } => reply.ok(),
+            // Operations on names are durable when they return.
+            Call::SyncDirectory { .. } => reply.ok(),
+            Call::Sync { handle, .. } => {
+                let sync = move |this: Arc<VolumeFileSystem>| async move {
+                    this.file(handle)?.sync().await.map_err(|error| errno(&error))
+                };
+                self.run(reply, sync, |reply, _, ()| reply.ok());
+            }
+            Call::SetXattr { name, value, flags, kill_group_id } => {
+                let (name, value) = (name.to_bytes().to_vec(), value.to_vec());
+                let set = move |this| calls::set_xattr(this, node, name, value, flags, kill_group_id);
+                self.run(reply, set, |reply, _, ()| reply.ok());
+            }
+            Call::GetXattr { name, .. } => {
+                let name = name.to_bytes().to_vec();
+                self.run(
+                    reply,
+                    move |this| calls::xattr(this, node, name),
+                    |reply, _, value: Vec<u8>| {
+                        reply.xattr(&value);
+                    },
+                );
+            }
+            Call::ListXattr { .. } => {
+                self.run(reply, move |this| calls::xattrs(this, node), |reply, _, names: Vec<u8>| reply.xattr(&names));
+            }
+            Call::RemoveXattr { name } => {
+                let name = name.to_bytes().to_vec();
+                self.run(reply, move |this| calls::remove_xattr(this, node, name), |reply, _, ()| reply.ok());
+            }
+            Call::ReadDirectory { offset, size, plus, .. } => {
+                let list = move |this| calls::list(this, node, offset, size, plus);
+                self.run(reply, list, |reply, _, listing| reply.listing(&listing));
+            }
+            Call::Seek { handle, offset, whence } => {
+                let seek = move |this| calls::seek(this, handle, offset, whence);
+                self.run(reply, seek, |reply, _, offset| reply.position(offset));
+            }
+            Call::Allocate { handle, offset, length, mode } => {
+                let allocate = move |this| calls::allocate(this, handle, offset, length, mode);
+                self.run(reply, allocate, |reply, _, ()| reply.ok());
+            }
+            Call::Copy(copy) => {
+                self.run(reply, move |this| calls::copy(this, copy), |reply, _, count| reply.copied(count));
+            }
+            _ => reply.errno(libc::ENOSYS),
+        }
+    }
+
+    fn forget(&self, node: u64, lookups: u64) {
+        self.0.nodes.forget(node, lookups);
+    }
+}
+
+impl Served {
+    fn make(&self, reply: Reply, parent: u64, name: Vec<u8>, new: New) {
+        let make = move |this| calls::make(this, parent, name, new);
+        self.run(reply, make, |reply, _, entry| reply.entry(&entry));
+    }
+
+    fn unlink(&self, reply: Reply, parent: u64, name: Vec<u8>, is_directory: bool) {
+        let unlink = move |this| calls::unlink(this, parent, name, is_directory);
+        self.run(reply, unlink, |reply, _, ()| reply.ok());
+    }
+}

@@ -1,0 +1,122 @@
+//! `nectary volume`: a file system on a disk that several hosts share.
+//!
+//! Owns: which disks are taken, and what their labels say. Leaves to others: the commands, one file each.
+
+mod check;
+mod format;
+mod mount;
+mod serve;
+
+use nectary_block::{OpenOptions, SharedDevice, Spec, Survives};
+use nectary_volume::format::Label;
+
+use crate::arguments::{EngineArguments, VolumeCommand};
+use crate::device::{engine, registry};
+use crate::exit::{FAILED, Failure, NOT_FOUND, USAGE};
+use crate::runtime;
+
+/// Runs the command.
+pub fn run(command: &VolumeCommand) -> Result<u8, Failure> {
+    match command {
+        VolumeCommand::Format(arguments) => runtime()?.block_on(format::run(arguments)),
+        VolumeCommand::Serve(arguments) => runtime()?.block_on(serve::run(arguments)),
+        VolumeCommand::Mount(arguments) => mount::mount(arguments),
+        VolumeCommand::Umount(arguments) => mount::umount(arguments),
+        VolumeCommand::Check(arguments) => runtime()?.block_on(check::check(arguments)),
+        VolumeCommand::Info(arguments) => runtime()?.block_on(check::info(arguments)),
+        VolumeCommand::Release(arguments) => serve::release(arguments),
+    }
+}
+
+/// Opens a disk that others have open, too; `create_bytes` and `is_shared` as [`OpenOptions`] says.
+async fn open(
+    disk: &str,
+    arguments: &EngineArguments,
+    create_bytes: Option<u64>,
+    is_shared: bool,
+) -> Result<SharedDevice, Failure> {
+    check_spec(disk)?;
+    let options = OpenOptions { create_bytes, is_shared, engine: engine(arguments), ..OpenOptions::default() };
+    let device = registry().open(disk, &options).await.map_err(|error| match error.kind {
+        nectary_block::ErrorKind::Absent => Failure::new(
+            NOT_FOUND,
+            error.to_string(),
+            "check the SPEC; `nectary volume format DISK --size 10G` makes a file",
+        ),
+        _ => error.into(),
+    })?;
+    if device.geometry().write_survives == Survives::Nothing {
+        return Err(no_disk(disk, "it is in the memory of one process, which no other host can reach"));
+    }
+    Ok(device)
+}
+
+/// Refuses devices that two processes would not see alike.
+fn check_spec(disk: &str) -> Result<(), Failure> {
+    let Ok(spec) = Spec::parse(disk) else { return Ok(()) };
+    let text = spec.to_string();
+    for (name, why) in [
+        ("memory:", "it is in the memory of one process, which no other host can reach"),
+        ("cache(", "hosts would not see each other's writes behind a cache"),
+        ("ram(", "the memory of donors has one client at a time"),
+    ] {
+        if text.contains(name) {
+            return Err(no_disk(disk, why));
+        }
+    }
+    Ok(())
+}
+
+fn no_disk(disk: &str, why: &str) -> Failure {
+    Failure::new(
+        USAGE,
+        format!("{disk}: {why}"),
+        "name a disk that every host can open: `disk:/dev/sdb`, a file, an NBD export",
+    )
+}
+
+/// The label of a volume, from either copy.
+async fn label(disk: &str, device: &SharedDevice) -> Result<Label, Failure> {
+    let mut problem = String::new();
+    for copy in 0..2 {
+        let bytes = nectary_block::read(&**device, copy * BLOCK, BLOCK as usize).await?;
+        match Label::decode(copy, &bytes) {
+            Ok(label) => {
+                check_label(disk, &label)?;
+                return Ok(label);
+            }
+            Err(error) => problem = error.to_string(),
+        }
+    }
+    Err(Failure::new(
+        NOT_FOUND,
+        format!("{disk}: there is no volume on it ({problem})"),
+        "check the SPEC, or make one with `nectary volume format DISK`",
+    ))
+}
+
+const BLOCK: u64 = nectary_volume::format::BLOCK_BYTES as u64;
+
+/// Refuses volumes that this version does not know.
+fn check_label(disk: &str, label: &Label) -> Result<(), Failure> {
+    let unknown = label.incompat | label.ro_compat;
+    if label.version_min > nectary_volume::format::VERSION || unknown != 0 {
+        let needs = format!("version {} and features {unknown:#x}", label.version_min);
+        return Err(Failure::new(
+            FAILED,
+            format!("{disk}: the volume needs a program of {needs}, this one has version {}", nectary_volume::format::VERSION),
+            "use a newer nectary",
+        ));
+    }
+    Ok(())
+}
+
+/// The name of a volume for people.
+fn shown_name(label: &Label) -> String {
+    if label.name.is_empty() { identity(label) } else { label.name.clone() }
+}
+
+/// The identity of a volume as text.
+fn identity(label: &Label) -> String {
+    label.volume.0.iter().map(|byte| format!("{byte:02x}")).collect()
+}

@@ -1,0 +1,164 @@
+//! `nectary volume serve` and `release`.
+//!
+//! Owns: who may connect, the control socket of a server, and its reaction to signals. Leaves to others: serving
+//! (`nectary-volume`).
+
+use std::time::Duration;
+
+use anyhow::Context;
+use nectary_host::control::{Part, parts, request};
+use nectary_host::log::{self, Level};
+use nectary_host::tls::ServerTls;
+use nectary_host::{
+    ControlServer, Error, Fault, FaultKind, Limits, Methods, RuntimeDirectory, Shutdown, State, Status,
+};
+use nectary_volume::format::SessionState;
+use nectary_volume::server::{Handle, Overview, Server, ServerOptions};
+use serde_json::{Value, json};
+
+use super::mount::host_name;
+use crate::arguments::{VolumeReleaseArguments, VolumeServeArguments};
+use crate::exit::{FAILED, Failure, GOOD, NOT_FOUND, USAGE};
+use crate::output;
+
+/// The component's name in a status.
+const COMPONENT: &str = "volume server";
+/// How long each part may take to answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Serves a volume until a signal comes.
+pub async fn run(arguments: &VolumeServeArguments) -> Result<u8, Failure> {
+    let shutdown = Shutdown::new();
+    let _signals = shutdown.on_signals().context("cannot listen for signals")?;
+    let tls = match (&arguments.tls_cert, &arguments.tls_key) {
+        (Some(certificate), Some(key)) => Some(ServerTls::load(certificate, key, arguments.tls_client_ca.as_deref())?),
+        _ => None,
+    };
+    check_public(arguments, tls.as_ref())?;
+    let device = super::open(&arguments.disk, &arguments.engine, None, true).await?;
+    let label = super::label(&arguments.disk, &device).await?;
+    let name = format!("{} on {}", super::shown_name(&label), arguments.disk);
+    let options =
+        ServerOptions { listen: arguments.listen.clone(), tls, number: arguments.number, host: host_name() };
+    let starting = Server::start(device, options);
+    let server = tokio::select! {
+        started = starting => started?,
+        () = shutdown.requested() => return Ok(GOOD),
+    };
+    let control = start_control(&server.handle(), name.clone(), super::identity(&label))?;
+    output::text(&server.addresses().iter().map(|address| format!("{address}\n")).collect::<String>())?;
+    let ended = tokio::select! {
+        () = shutdown.requested() => Ok(()),
+        ended = server.ended() => Err(ended),
+    };
+    control.stop().await;
+    let stopped = server.stop().await;
+    if let Err(reason) = ended {
+        return Err(Failure::new(FAILED, format!("{name}: {reason}"), "start the server again; clients wait for it"));
+    }
+    stopped?;
+    log::write(Level::Note, "volume", format_args!("{name}: everything is durable, the lease is given up"));
+    Ok(GOOD)
+}
+
+/// Refuses addresses beyond this machine where clients need not show certificates.
+fn check_public(arguments: &VolumeServeArguments, tls: Option<&ServerTls>) -> Result<(), Failure> {
+    let is_closed = tls.is_some_and(ServerTls::wants_certificates);
+    match arguments.listen.iter().find(|address| address.is_public()).filter(|_| !is_closed && !arguments.insecure) {
+        None => Ok(()),
+        Some(address) => Err(Failure::new(
+            USAGE,
+            format!("{address}: everybody who reaches this address could read and change everything"),
+            "give --tls-cert, --tls-key and --tls-client-ca, or --insecure on a network that is trusted",
+        )),
+    }
+}
+
+fn start_control(server: &Handle, name: String, identity: String) -> Result<ControlServer, Failure> {
+    let mut methods = Methods::new();
+    let of_status = server.clone();
+    let shown = identity.clone();
+    methods.status(move || status(&name, &shown, &of_status.overview()));
+    let of_release = server.clone();
+    methods.register("release", "session: its host writes nothing any more", move |params| {
+        let (server, session) = (of_release.clone(), params["session"].as_u64());
+        async move {
+            let Some(session) = session else {
+                return Err(Fault::new(FaultKind::Failed, "there is no session in the request", "give its number"));
+            };
+            let released = server.release(session).await;
+            released.map(|()| Value::Null).map_err(|error| {
+                Fault::new(FaultKind::Failed, error.to_string(), "`nectary status --verbose` lists the sessions")
+            })
+        }
+    });
+    let part = format!("volume-{identity}");
+    Ok(ControlServer::start(&RuntimeDirectory::open()?, &part, methods, Limits::default())?)
+}
+
+/// The status of a server, as `nectary status` shows it.
+fn status(name: &str, identity: &str, overview: &Overview) -> Status {
+    let mut status = Status::healthy(COMPONENT, name);
+    let sessions: Vec<Value> = overview
+        .sessions
+        .iter()
+        .map(|(number, session)| {
+            json!({ "session": number, "host": session.host, "state": state_name(session.state) })
+        })
+        .collect();
+    let ended: Vec<String> = overview
+        .sessions
+        .iter()
+        .filter(|(_, session)| session.state == SessionState::Ended)
+        .map(|(number, session)| format!("{number} of {}", session.host))
+        .collect();
+    if !ended.is_empty() {
+        let what = format!("sessions {} ended, and their hosts may still write: their space is kept", ended.join(", "));
+        status = status.with_problem(State::Degraded, what, "once such a host is down: `nectary volume release DISK SESSION`");
+    }
+    status.with_detail(json!({
+        "volume": identity,
+        "epoch": overview.epoch,
+        "operations": overview.operations,
+        "questions": overview.questions,
+        "appends": overview.appends,
+        "checkpoints": overview.checkpoints,
+        "inodes": overview.inodes,
+        "free_bytes": overview.free * super::BLOCK,
+        "size_bytes": overview.blocks * super::BLOCK,
+        "sessions": sessions,
+    }))
+}
+
+/// The word for the state of a session.
+pub fn state_name(state: SessionState) -> &'static str {
+    match state {
+        SessionState::Active => "active",
+        SessionState::Suspended => "suspended",
+        SessionState::Ended => "ended",
+        SessionState::ConfirmedGone => "gone",
+    }
+}
+
+/// Tells a server that a session's host writes nothing any more.
+pub fn release(arguments: &VolumeReleaseArguments) -> Result<u8, Failure> {
+    let identity = crate::runtime()?.block_on(async {
+        let engine = crate::arguments::EngineArguments { io: crate::arguments::IoEngine::Auto };
+        let device = super::open(&arguments.disk, &engine, None, true).await?;
+        Ok::<_, Failure>(super::identity(&super::label(&arguments.disk, &device).await?))
+    })?;
+    let is_meant = |part: &Part| {
+        part.status.as_ref().is_ok_and(|status| {
+            status.component == COMPONENT && status.detail["volume"].as_str() == Some(identity.as_str())
+        })
+    };
+    let Some(part) = parts(&RuntimeDirectory::open()?, PATIENCE)?.into_iter().find(is_meant) else {
+        let message = format!("{}: no server of it runs on this host", arguments.disk);
+        return Err(Failure::new(NOT_FOUND, message, "run this on the host of `nectary volume serve`"));
+    };
+    match request(&part.path, "release", json!({ "session": arguments.session }), PATIENCE) {
+        Ok(_) => Ok(GOOD),
+        Err(Error::Fault { fault, .. }) => Err(Failure::new(FAILED, fault.message, fault.remedy)),
+        Err(error) => Err(error.into()),
+    }
+}

@@ -1,0 +1,169 @@
+//! A shared volume: a disk, its server, and mounts of it on this machine.
+//!
+//! Owns: the processes, their scratch folder with a runtime directory, and their removal: nothing remains when it is
+//! dropped. Knows only the command line, not the implementation.
+
+use crate::guard::{self, Process, describe};
+use crate::nectary::binary;
+use crate::scratch::Scratch;
+use anyhow::{Result, ensure};
+use serde_json::Value;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// The time limit of every wait.
+pub const LIMIT: Duration = Duration::from_secs(60);
+
+/// A volume with a server and mounts.
+pub struct Volume {
+    /// The folder: `disk`, `m0`, `m1`, … and `run`.
+    pub scratch: Scratch,
+    server: Option<Process>,
+    mounts: Vec<Option<Process>>,
+}
+
+impl Volume {
+    /// Formats a disk of this size, and starts its server.
+    pub fn new(size: &str) -> Result<Volume> {
+        let scratch = Scratch::new("volume")?;
+        // Some of the tests run as other users.
+        fs::set_permissions(scratch.path(), fs::Permissions::from_mode(0o755))?;
+        fs::create_dir_all(scratch.join("run"))?;
+        fs::set_permissions(scratch.join("run"), fs::Permissions::from_mode(0o700))?;
+        let mut volume = Volume { scratch, server: None, mounts: Vec::new() };
+        let disk = volume.disk();
+        volume.run(&["volume", "format", &disk, "--size", size, "--lease", "1s"])?;
+        volume.serve()?;
+        Ok(volume)
+    }
+
+    /// The SPEC of the disk.
+    pub fn disk(&self) -> String {
+        self.scratch.join("disk").display().to_string()
+    }
+
+    fn address(&self) -> String {
+        format!("unix:{}", self.scratch.join("server").display())
+    }
+
+    /// A command of the program, ready to run.
+    pub fn command(&self, arguments: &[&str]) -> Result<Command> {
+        let mut command = Command::new(binary()?);
+        command.args(arguments).env("NECTARY_RUNTIME_DIR", self.scratch.join("run")).stdin(Stdio::null());
+        Ok(command)
+    }
+
+    /// Runs a command to its end; an error if it fails. Returns its output.
+    pub fn run(&self, arguments: &[&str]) -> Result<String> {
+        let log = self.scratch.join("command.log");
+        let _ = fs::remove_file(&log);
+        let (status, text) = guard::run(&arguments.join(" "), self.command(arguments)?, &log, LIMIT)?;
+        ensure!(status.success(), "{}: {}\n{text}", arguments.join(" "), describe(status));
+        Ok(text)
+    }
+
+    /// Starts the server, and waits until it serves.
+    pub fn serve(&mut self) -> Result<()> {
+        let (disk, address) = (self.disk(), self.address());
+        let command = self.command(&["volume", "serve", &disk, "--listen", &address])?;
+        self.server = Some(started(command, &self.scratch.join("server.log"), "unix:")?);
+        Ok(())
+    }
+
+    /// Kills the server.
+    pub fn kill_server(&mut self) {
+        if let Some(mut server) = self.server.take() {
+            server.kill();
+        }
+    }
+
+    /// Ends the server with SIGTERM; an error if it fails.
+    pub fn stop_server(&mut self) -> Result<()> {
+        let Some(mut server) = self.server.take() else { return Ok(()) };
+        server.signal(libc::SIGTERM);
+        let status = server.wait(LIMIT)?;
+        ensure!(status.success(), "{}\n{}", describe(status), server.log_tail());
+        Ok(())
+    }
+
+    /// Mounts it once more; returns where.
+    pub fn mount(&mut self) -> Result<PathBuf> {
+        let index = self.mounts.len();
+        let directory = self.scratch.join(&format!("m{index}"));
+        fs::create_dir_all(&directory)?;
+        let (disk, address, shown) = (self.disk(), self.address(), directory.display().to_string());
+        let command = self.command(&["volume", "mount", &disk, &shown, "--server", &address])?;
+        let process = started(command, &self.scratch.join(&format!("m{index}.log")), "/")?;
+        self.mounts.push(Some(process));
+        Ok(directory)
+    }
+
+    /// Kills a mount's process.
+    pub fn kill_mount(&mut self, index: usize) {
+        if let Some(mut process) = self.mounts[index].take() {
+            process.kill();
+        }
+        let _ = Command::new("umount").args(["-q", "-l"]).arg(self.scratch.join(&format!("m{index}"))).status();
+    }
+
+    /// Unmounts; an error if it or the mount's process fails.
+    pub fn unmount(&mut self, index: usize) -> Result<()> {
+        let shown = self.scratch.join(&format!("m{index}")).display().to_string();
+        self.run(&["volume", "umount", &shown])?;
+        let Some(mut process) = self.mounts[index].take() else { return Ok(()) };
+        let status = process.wait(LIMIT)?;
+        ensure!(status.success(), "{}\n{}", describe(status), process.log_tail());
+        Ok(())
+    }
+
+    /// Unmounts everything, ends the server and checks the volume; returns what the check says.
+    pub fn finish(&mut self) -> Result<Value> {
+        for index in 0..self.mounts.len() {
+            if self.mounts[index].is_some() {
+                self.unmount(index)?;
+            }
+        }
+        self.stop_server()?;
+        self.check()
+    }
+
+    /// Checks the volume while nobody serves it.
+    pub fn check(&self) -> Result<Value> {
+        let disk = self.disk();
+        let text = self.run(&["volume", "check", &disk, "--json"])?;
+        Ok(serde_json::from_str(&text)?)
+    }
+
+    /// What a process printed.
+    pub fn log(&self, name: &str) -> String {
+        fs::read_to_string(self.scratch.join(&format!("{name}.log"))).unwrap_or_default()
+    }
+}
+
+/// Starts a process, and waits for a line that begins with `line`.
+fn started(command: Command, log: &Path, line: &str) -> Result<Process> {
+    let before = fs::read(log).unwrap_or_default().len();
+    let mut process = Process::spawn("nectary volume", command, log, None)?;
+    let began = Instant::now();
+    loop {
+        let text = process.log_text();
+        if text.get(before..).is_some_and(|text| text.lines().any(|found| found.starts_with(line))) {
+            return Ok(process);
+        }
+        let has_ended = process.try_status().is_some();
+        ensure!(!has_ended && began.elapsed() < LIMIT, "it does not start\n{}", process.log_tail());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+impl Drop for Volume {
+    fn drop(&mut self) {
+        for index in 0..self.mounts.len() {
+            self.kill_mount(index);
+        }
+        self.kill_server();
+    }
+}

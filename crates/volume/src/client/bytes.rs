@@ -1,0 +1,157 @@
+//! Bytes that were read, and buffers that are written.
+//!
+//! Owns: cutting and joining buffers. Promises: what is a hole takes no memory.
+
+use nectary_block::Buffer;
+
+/// The unit of memory for I/O. *Units*: bytes.
+const UNIT_BYTES: usize = 64 << 10;
+/// Zeroes to show for holes.
+static ZEROES: [u8; UNIT_BYTES] = [0; UNIT_BYTES];
+
+/// A part of what was read.
+#[derive(Debug)]
+enum Part {
+    Zeroes(usize),
+    Bytes { buffer: Buffer, start: usize, end: usize },
+}
+
+/// What was read.
+#[derive(Debug, Default)]
+pub struct Contents {
+    parts: Vec<Part>,
+    length: usize,
+}
+
+impl Contents {
+    /// *Units*: bytes.
+    pub fn len(&self) -> usize {
+        self.length
+    }
+
+    /// Whether there is nothing: the file ends before.
+    pub fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
+    /// The bytes, piece by piece.
+    pub fn slices(&self) -> Vec<&[u8]> {
+        let mut slices = Vec::new();
+        for part in &self.parts {
+            match part {
+                Part::Zeroes(count) => {
+                    let mut left = *count;
+                    while left > 0 {
+                        let length = left.min(UNIT_BYTES);
+                        slices.push(&ZEROES[..length]);
+                        left -= length;
+                    }
+                }
+                Part::Bytes { buffer, start, end } => slices.push(&buffer[*start..*end]),
+            }
+        }
+        slices
+    }
+
+    /// The bytes in one piece.
+    pub fn to_vec(&self) -> Vec<u8> {
+        self.slices().concat()
+    }
+
+    pub(crate) fn push_zeroes(&mut self, count: usize) {
+        self.length += count;
+        match self.parts.last_mut() {
+            Some(Part::Zeroes(before)) => *before += count,
+            _ if count > 0 => self.parts.push(Part::Zeroes(count)),
+            _ => {}
+        }
+    }
+
+    pub(crate) fn push(&mut self, buffer: Buffer, start: usize, end: usize) {
+        if start < end {
+            self.length += end - start;
+            self.parts.push(Part::Bytes { buffer, start, end });
+        }
+    }
+}
+
+/// Buffers for so many bytes.
+pub(crate) fn buffers(bytes: usize) -> Vec<Buffer> {
+    let whole = bytes / UNIT_BYTES;
+    let rest = bytes % UNIT_BYTES;
+    let lengths = std::iter::repeat_n(UNIT_BYTES, whole).chain((rest > 0).then_some(rest));
+    lengths.map(Buffer::recycled).collect()
+}
+
+/// The bytes of all buffers.
+pub(crate) fn total(buffers: &[Buffer]) -> usize {
+    buffers.iter().map(|buffer| buffer.len()).sum()
+}
+
+/// Copies `bytes` into the buffers, from byte `at` of them on.
+pub(crate) fn fill(buffers: &mut [Buffer], at: usize, bytes: &[u8]) {
+    let (mut skip, mut rest) = (at, bytes);
+    for buffer in buffers {
+        if skip >= buffer.len() {
+            skip -= buffer.len();
+            continue;
+        }
+        let length = rest.len().min(buffer.len() - skip);
+        buffer[skip..skip + length].copy_from_slice(&rest[..length]);
+        (skip, rest) = (0, &rest[length..]);
+        if rest.is_empty() {
+            return;
+        }
+    }
+}
+
+/// Takes the first `bytes` bytes off. Whole buffers are moved, a cut one is copied.
+pub(crate) fn split(buffers: &mut std::collections::VecDeque<Buffer>, bytes: usize) -> Vec<Buffer> {
+    let (mut taken, mut left) = (Vec::new(), bytes);
+    while left > 0 {
+        let Some(buffer) = buffers.pop_front() else { break };
+        if buffer.len() <= left {
+            left -= buffer.len();
+            taken.push(buffer);
+        } else {
+            taken.push(Buffer::copy_of(&buffer[..left]));
+            buffers.push_front(Buffer::copy_of(&buffer[left..]));
+            left = 0;
+        }
+    }
+    taken
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_are_filled_and_split_at_any_byte() {
+        let mut list = buffers(UNIT_BYTES + 8192);
+        assert_eq!(total(&list), UNIT_BYTES + 8192);
+        let pattern: Vec<u8> = (0..8000).map(|byte| byte as u8).collect();
+        list.iter_mut().for_each(|buffer| buffer.fill(0xff));
+        fill(&mut list, UNIT_BYTES - 100, &pattern);
+        let joined: Vec<u8> = list.iter().flat_map(|buffer| buffer.to_vec()).collect();
+        assert_eq!(joined[UNIT_BYTES - 100..UNIT_BYTES + 7900], pattern[..]);
+        assert!(joined[UNIT_BYTES + 7900..].iter().all(|&byte| byte == 0xff));
+        let mut queue = std::collections::VecDeque::from(list);
+        let first: Vec<u8> = split(&mut queue, 4096).iter().flat_map(|buffer| buffer.to_vec()).collect();
+        let second: Vec<u8> = split(&mut queue, UNIT_BYTES).iter().flat_map(|buffer| buffer.to_vec()).collect();
+        assert_eq!(
+            (first.len(), second.len(), [first, second].concat()),
+            (4096, UNIT_BYTES, joined[..UNIT_BYTES + 4096].to_vec())
+        );
+    }
+
+    #[test]
+    fn holes_take_no_memory() {
+        let mut contents = Contents::default();
+        contents.push_zeroes(UNIT_BYTES + 5);
+        contents.push_zeroes(3);
+        contents.push(Buffer::copy_of(b"abcdef"), 1, 3);
+        assert_eq!((contents.parts.len(), contents.len()), (2, UNIT_BYTES + 10));
+        assert_eq!(contents.to_vec()[UNIT_BYTES + 6..], *b"\0\0bc");
+    }
+}

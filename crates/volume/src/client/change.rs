@@ -1,0 +1,162 @@
+//! Changes of a file's shape: truncation, allocation, holes; and looking for data and holes.
+//!
+//! Owns: the zeroes within blocks that the server leaves to clients. Promises: what is cut off reads as zeroes when the
+//! file grows again.
+
+use std::ops::Range;
+
+use nectary_block::Buffer;
+
+use super::data::At;
+use super::error::Error;
+use super::extents::{Piece, Place};
+use super::file::{BLOCK, Content, File};
+use super::{Client, Level};
+use crate::protocol::{Answer, Operation};
+
+/// How much `copy` moves at a time. *Units*: bytes.
+const COPY_BYTES: u64 = 1 << 20;
+/// How much of a map is looked at at a time. *Units*: blocks.
+const SEEK_BLOCKS: u64 = 1 << 20;
+
+const KEEP_SIZE: u32 = libc::FALLOC_FL_KEEP_SIZE as u32;
+const PUNCH_HOLE: u32 = libc::FALLOC_FL_PUNCH_HOLE as u32;
+const ZERO_RANGE: u32 = libc::FALLOC_FL_ZERO_RANGE as u32;
+
+impl Client {
+    /// Cuts or extends.
+    pub(crate) async fn truncate(&self, file: &File, size: u64) -> Result<(), Error> {
+        if size > i64::MAX as u64 {
+            return Err(Error::posix(libc::EFBIG));
+        }
+        let mut content = self.writable(file, Level::Write).await?;
+        if size > content.size && self.clear_tail(file, &mut content).await? {
+            self.commit_locked(file, &mut content).await?;
+        }
+        let answer = self.operate(Operation::Truncate { file: file.id, size }).await?;
+        let Answer::Attributes(attributes) = answer else { return Err(Error::posix(libc::EIO)) };
+        let end = size.div_ceil(BLOCK);
+        self.drop_fresh(&mut content, end).await;
+        content.map.remove(end..u64::MAX);
+        content.inode = attributes.inode;
+        content.size = content.inode.size;
+        content.modified_ns = None;
+        file.show(&content);
+        Ok(())
+    }
+
+    /// As `fallocate`.
+    pub(crate) async fn allocate(&self, file: &File, offset: u64, length: u64, mode: u32) -> Result<(), Error> {
+        let end = offset.checked_add(length).filter(|end| *end <= i64::MAX as u64).ok_or(Error::posix(libc::EFBIG))?;
+        let mut content = self.writable(file, Level::Write).await?;
+        let (start, stop) = match mode {
+            0 | KEEP_SIZE => (offset, end),
+            _ if mode == PUNCH_HOLE | KEEP_SIZE || mode & !KEEP_SIZE == ZERO_RANGE => {
+                self.zero_edges(file, &mut content, offset..end).await?;
+                // A last block that the file ends in is whole.
+                let whole = if end >= content.size { end.div_ceil(BLOCK) * BLOCK } else { end / BLOCK * BLOCK };
+                (offset.div_ceil(BLOCK) * BLOCK, whole)
+            }
+            _ => return Err(Error::posix(libc::EOPNOTSUPP)),
+        };
+        let grows = mode & KEEP_SIZE == 0 && end > content.size;
+        if grows {
+            self.clear_tail(file, &mut content).await?;
+        }
+        // The server then sees all blocks of the file.
+        self.commit_locked(file, &mut content).await?;
+        if start < stop {
+            let operation = Operation::Allocate { file: file.id, start, end: stop, mode: mode | KEEP_SIZE };
+            let Answer::Attributes(attributes) = self.operate(operation).await? else {
+                return Err(Error::posix(libc::EIO));
+            };
+            content.inode = attributes.inode;
+            content.map.remove(start / BLOCK..stop.div_ceil(BLOCK));
+        }
+        if grows {
+            let truncated = self.operate(Operation::Truncate { file: file.id, size: end }).await?;
+            let Answer::Attributes(attributes) = truncated else { return Err(Error::posix(libc::EIO)) };
+            content.inode = attributes.inode;
+            content.size = content.inode.size;
+        }
+        file.show(&content);
+        Ok(())
+    }
+
+    /// Writes zeroes to the parts of a range that are not whole blocks, as far as the file goes.
+    async fn zero_edges(&self, file: &File, content: &mut Content, range: Range<u64>) -> Result<(), Error> {
+        let end = range.end.min(content.size);
+        if range.start >= end {
+            return Ok(());
+        }
+        let (first, last) = (range.start / BLOCK, (end - 1) / BLOCK);
+        for block in if first == last { vec![first] } else { vec![first, last] } {
+            let (start, stop) = (block * BLOCK, (block + 1) * BLOCK);
+            let cut = range.start.max(start)..end.min(stop);
+            let is_whole = cut.start == start && (cut.end == stop || cut.end == content.size);
+            if is_whole {
+                continue;
+            }
+            let mut old = self.old_block(file, content, block).await?;
+            if old.iter().all(|&byte| byte == 0) {
+                continue;
+            }
+            old[(cut.start - start) as usize..(cut.end - start) as usize].fill(0);
+            self.write_blocks(content, block..block + 1, vec![Buffer::copy_of(&old)]).await?;
+            content.modified_ns = Some(self.now_ns());
+        }
+        Ok(())
+    }
+
+    /// The next data, or the next hole. *Errors*: ENXIO behind the end, or if there is no data.
+    pub(crate) async fn seek(&self, file: &File, offset: u64, is_data: bool) -> Result<u64, Error> {
+        let mut content = self.writable(file, Level::Read).await?;
+        let size = content.size;
+        if offset >= size {
+            return Err(Error::posix(libc::ENXIO));
+        }
+        let (mut at, end) = (offset / BLOCK, size.div_ceil(BLOCK));
+        while at < end {
+            let stop = end.min(at + SEEK_BLOCKS);
+            if content.resolve(at..stop).is_none() {
+                self.load_map(file, &mut content, at..stop).await?;
+            }
+            let pieces = content.resolve(at..stop).ok_or(Error::posix(libc::EIO))?;
+            let matches = |piece: &&Piece| matches!(piece.place, Some(Place::Data(_))) == is_data;
+            if let Some(found) = pieces.iter().find(matches) {
+                return Ok((found.start * BLOCK).max(offset).min(size));
+            }
+            at = stop;
+        }
+        if is_data { Err(Error::posix(libc::ENXIO)) } else { Ok(size) }
+    }
+
+    /// Copies bytes between files, or within one; returns how many, which is less where the first file ends.
+    pub(crate) async fn copy(
+        &self,
+        (from, offset): (&File, u64),
+        (to, to_offset): (&File, u64),
+        length: u64,
+    ) -> Result<u64, Error> {
+        let mut done = 0;
+        while done < length {
+            let count = (length - done).min(COPY_BYTES) as usize;
+            let read = match self.read(from, offset + done, count).await {
+                Ok(read) => read,
+                Err(error) if done == 0 => return Err(error),
+                Err(_) => break,
+            };
+            if read.is_empty() {
+                break;
+            }
+            let bytes = read.to_vec();
+            let written = self.write(to, At::Offset(to_offset + done), vec![Buffer::copy_of(&bytes)]).await;
+            match written {
+                Ok(_) => done += bytes.len() as u64,
+                Err(error) if done == 0 => return Err(error),
+                Err(_) => break,
+            }
+        }
+        Ok(done)
+    }
+}

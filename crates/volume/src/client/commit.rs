@@ -1,0 +1,184 @@
+//! Commits: what was written is flushed, and then shown to everybody in one operation.
+//!
+//! Owns: the order data, device flush, one transaction, done. Promises: a commit that failed leaves everything to be
+//! committed again, and the next `fsync` says so; what is committed is never overwritten.
+
+use std::sync::Arc;
+
+use nectary_block::Context;
+
+use super::error::Error;
+use super::extents::Place;
+use super::file::{BLOCK, Content, File};
+use super::{Client, Level};
+use crate::protocol::{Answer, Code, Granted, Mapped, Operation};
+
+/// Extents of one commit.
+pub(super) const EXTENTS_MAX: usize = 4096;
+/// The longest extent of a commit. *Units*: blocks.
+const EXTENT_BLOCKS_MAX: u64 = 1 << 20;
+
+impl Client {
+    /// Makes what was written to a file durable and visible.
+    pub(crate) async fn sync(&self, file: &File) -> Result<(), Error> {
+        let mut content = file.content.write().await;
+        let result = self.commit_locked(file, &mut content).await;
+        let failed = content.failed.take();
+        drop(content);
+        result?;
+        failed.map_or(Ok(()), |errno| Err(Error::posix(errno)))
+    }
+
+    /// Commits under the lock.
+    pub(super) async fn commit_locked(&self, file: &File, content: &mut Content) -> Result<(), Error> {
+        if !content.is_dirty() {
+            return Ok(());
+        }
+        self.device().flush(Context::default()).await?;
+        self.commit_flushed(file, content).await
+    }
+
+    /// Commits what is flushed already.
+    async fn commit_flushed(&self, file: &File, content: &mut Content) -> Result<(), Error> {
+        let result = self.commit_parts(file, content).await;
+        if result.is_ok() {
+            content.modified_ns = None;
+        }
+        file.show(content);
+        result
+    }
+
+    async fn commit_parts(&self, file: &File, content: &mut Content) -> Result<(), Error> {
+        let extents = extents_of(content);
+        let modified_ns = content.modified_ns.unwrap_or(0);
+        let mut parts: Vec<&[Mapped]> = extents.chunks(EXTENTS_MAX).collect();
+        if parts.is_empty() {
+            parts.push(&[]);
+        }
+        let last = parts.len() - 1;
+        for (index, part) in parts.into_iter().enumerate() {
+            let operation = Operation::Commit {
+                file: file.id,
+                truncate_generation: content.inode.truncate_generation,
+                // The size is shown with the last part: before it there may be holes.
+                size: if index == last { content.size } else { content.inode.size },
+                modified_ns,
+                changed_ns: modified_ns,
+                extents: part.to_vec(),
+            };
+            let attributes = match self.operate(operation).await {
+                Ok(Answer::Attributes(attributes)) => attributes,
+                Ok(_) => return Err(Error::posix(libc::EIO)),
+                Err(error) => {
+                    if let Error::Refused(failure) = &error
+                        && failure.code == Code::Stale
+                    {
+                        content.is_known = false;
+                    }
+                    return Err(error);
+                }
+            };
+            for extent in part {
+                let range = extent.file_block..extent.file_block + u64::from(extent.blocks);
+                content.map.set(range.clone(), Place::Data(extent.block));
+                content.fresh.remove(range);
+            }
+            content.inode = attributes.inode;
+        }
+        content.size = content.size.max(content.inode.size);
+        Ok(())
+    }
+
+    /// Commits everything that is dirty, with one flush. Errors are kept for the next `fsync` of each file.
+    pub(crate) async fn commit_all(&self) {
+        let files = self.take_dirty();
+        if files.is_empty() {
+            return;
+        }
+        let mut locked = Vec::new();
+        for file in &files {
+            // Who writes to it now is dirty again afterwards, and has its turn.
+            match file.content.try_write() {
+                Ok(content) => locked.push((file, content)),
+                Err(_) => self.mark_dirty(file.id),
+            }
+        }
+        let flushed = self.device().flush(Context::default()).await.map_err(Error::from);
+        let commits = locked.into_iter().map(|(file, mut content)| {
+            let flushed = &flushed;
+            async move {
+                let result = match flushed {
+                    Ok(()) if content.is_dirty() => self.commit_flushed(file, &mut content).await,
+                    Ok(()) => Ok(()),
+                    Err(error) => Err(error.clone()),
+                };
+                if let Err(error) = result {
+                    content.failed = Some(error.errno());
+                    self.note_failure(file.id, &error);
+                    self.mark_dirty(file.id);
+                }
+            }
+        });
+        futures_util::future::join_all(commits).await;
+        for file in files {
+            self.settle(&file).await;
+        }
+    }
+
+    /// Closes a file at the server if nobody uses it and everything is committed.
+    pub(super) async fn settle(&self, file: &Arc<File>) {
+        if file.is_used() || file.shown().is_dirty {
+            return;
+        }
+        let mut at_server = file.at_server.lock().await;
+        if file.is_used() || file.shown().is_dirty {
+            return;
+        }
+        if std::mem::take(&mut *at_server) {
+            // An error means that the session has ended, and with it this opening.
+            let _ = self.operate(Operation::Close { file: file.id }).await;
+        }
+        self.forget_file(file);
+    }
+
+    /// Drops what was written to a file that has no name and no user any more.
+    pub(super) async fn abandon(&self, file: &Arc<File>) {
+        let Ok(mut content) = self.writable(file, Level::Write).await else { return };
+        self.drop_fresh(&mut content, 0).await;
+        content.modified_ns = None;
+        content.size = content.inode.size;
+        file.show(&content);
+        drop(content);
+        self.settle(file).await;
+    }
+
+    /// Gives back the blocks that were written and not committed, from a block of the file on.
+    pub(super) async fn drop_fresh(&self, content: &mut Content, from: u64) {
+        let pieces = content.fresh.look(from..u64::MAX / BLOCK);
+        let given = pieces.iter().filter_map(|piece| match piece.place {
+            Some(Place::Data(block)) => Some(Granted { block, blocks: piece.blocks }),
+            _ => None,
+        });
+        self.put_space(given.collect()).await;
+        content.fresh.remove(from..u64::MAX / BLOCK);
+    }
+}
+
+fn extents_of(content: &Content) -> Vec<Mapped> {
+    let mut extents = Vec::new();
+    for piece in content.fresh.iter() {
+        let Some(Place::Data(block)) = piece.place else { continue };
+        let mut done = 0;
+        while done < piece.blocks {
+            let blocks = (piece.blocks - done).min(EXTENT_BLOCKS_MAX);
+            extents.push(Mapped {
+                file_block: piece.start + done,
+                blocks: blocks as u32,
+                block: block + done,
+                is_unwritten: false,
+            });
+            done += blocks;
+        }
+    }
+    extents
+}

@@ -1,0 +1,319 @@
+//! Reading and writing a file's data on the shared disk.
+//!
+//! Owns: the order of a read and of a write. Promises: a write goes to blocks that were granted and that nobody is shown
+//! yet, whole blocks at a time; blocks that others may be shown are never overwritten; what is behind the end of a file
+//! in its last block is never shown, and is zeroed on the disk before the file grows over it.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use nectary_block::{Buffer, Context, WriteFlags};
+use tokio::sync::{RwLockReadGuard, RwLockWriteGuard};
+
+use super::bytes::{self, Contents};
+use super::error::Error;
+use super::extents::{Piece, Place};
+use super::file::{BLOCK, Content, File};
+use super::{Client, Level};
+use crate::protocol::{Answer, Granted, Question};
+
+/// The largest file. *Units*: bytes.
+const SIZE_MAX: u64 = i64::MAX as u64;
+/// How many times a map that others change is asked for before a read fails.
+const MAP_ROUNDS_MAX: usize = 64;
+
+/// Where a write goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum At {
+    /// *Units*: bytes.
+    Offset(u64),
+    /// The end of the file.
+    End,
+}
+
+impl Client {
+    /// Reads; less than `length` bytes mean that the file ends there.
+    pub(crate) async fn read(&self, file: &File, offset: u64, length: usize) -> Result<Contents, Error> {
+        let mut contents = Contents::default();
+        for _ in 0..MAP_ROUNDS_MAX {
+            let content = self.readable(file).await?;
+            let end = offset.saturating_add(length as u64).min(content.size);
+            if offset >= end {
+                return Ok(contents);
+            }
+            let blocks = offset / BLOCK..end.div_ceil(BLOCK);
+            if let Some(pieces) = content.resolve(blocks.clone()) {
+                self.read_pieces(&pieces, offset..end, &mut contents).await?;
+                return Ok(contents);
+            }
+            drop(content);
+            let mut content = self.writable(file, Level::Read).await?;
+            self.load_map(file, &mut content, blocks).await?;
+        }
+        Err(Error::posix(libc::EIO))
+    }
+
+    /// Reads what is mapped, and takes `range` (in bytes) of it.
+    async fn read_pieces(&self, pieces: &[Piece], range: Range<u64>, contents: &mut Contents) -> Result<(), Error> {
+        self.leased().await?;
+        let mut reads = Vec::new();
+        for piece in pieces {
+            let (start, end) = (piece.start * BLOCK, (piece.start + piece.blocks) * BLOCK);
+            let cut = start.max(range.start) - start..end.min(range.end) - start;
+            let read = match piece.place {
+                Some(Place::Data(block)) => {
+                    let buffers = bytes::buffers((piece.blocks * BLOCK) as usize);
+                    Some(self.device().read_at(block * BLOCK, buffers, Context::default()))
+                }
+                _ => None,
+            };
+            reads.push((cut, read));
+        }
+        for (cut, read) in reads {
+            match read {
+                None => contents.push_zeroes((cut.end - cut.start) as usize),
+                Some(read) => {
+                    let mut at = 0;
+                    let buffers = read.await?;
+                    self.still_leased()?;
+                    for buffer in buffers {
+                        let length = buffer.len() as u64;
+                        let start = cut.start.clamp(at, at + length) - at;
+                        let end = cut.end.clamp(at, at + length) - at;
+                        contents.push(buffer, start as usize, end as usize);
+                        at += length;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks for the part of the map that holds `blocks`.
+    pub(super) async fn load_map(&self, file: &File, content: &mut Content, blocks: Range<u64>) -> Result<(), Error> {
+        let mut start = blocks.start;
+        let size = content.inode.size.div_ceil(BLOCK);
+        if size <= start {
+            content.learn_map(blocks, &[]);
+            return Ok(());
+        }
+        // The whole rest of the file: a stream then asks once.
+        let end = blocks.end.max(size);
+        while start < blocks.end {
+            let question = Question::ReadMap { file: file.id, start, end };
+            let Answer::Map { extents, answered_to } = self.ask(question).await? else {
+                return Err(Error::posix(libc::EIO));
+            };
+            if answered_to <= start {
+                return Err(Error::posix(libc::EIO));
+            }
+            content.learn_map(start..answered_to.min(end), &extents);
+            start = answered_to;
+        }
+        Ok(())
+    }
+
+    /// Writes all of `data`; returns where, and buffers that may be used again.
+    pub(crate) async fn write(&self, file: &File, at: At, data: Vec<Buffer>) -> Result<(u64, Vec<Buffer>), Error> {
+        let length = bytes::total(&data) as u64;
+        let mut content = self.writable(file, Level::Write).await?;
+        let offset = match at {
+            At::Offset(offset) => offset,
+            At::End => content.size,
+        };
+        let end = offset.checked_add(length).filter(|end| *end <= SIZE_MAX).ok_or(Error::posix(libc::EFBIG))?;
+        if length == 0 {
+            return Ok((offset, data));
+        }
+        let result = self.write_locked(file, &mut content, offset..end, data).await;
+        if result.is_ok() {
+            content.size = content.size.max(end);
+            content.modified_ns = Some(self.now_ns());
+        }
+        file.show(&content);
+        let is_much =
+            content.fresh.count() >= super::commit::EXTENTS_MAX || content.fresh.blocks() >= super::BLOCKS_MAX;
+        if result.is_ok() && is_much {
+            self.commit_locked(file, &mut content).await?;
+        }
+        drop(content);
+        self.mark_dirty(file.id);
+        result.map(|buffers| (offset, buffers))
+    }
+
+    async fn write_locked(
+        &self,
+        file: &File,
+        content: &mut Content,
+        range: Range<u64>,
+        data: Vec<Buffer>,
+    ) -> Result<Vec<Buffer>, Error> {
+        if range.start / BLOCK > content.size / BLOCK {
+            self.clear_tail(file, content).await?;
+        }
+        let blocks = range.start / BLOCK..range.end.div_ceil(BLOCK);
+        let is_whole = range.start.is_multiple_of(BLOCK) && range.end.is_multiple_of(BLOCK);
+        if is_whole {
+            return self.write_blocks(content, blocks, data).await;
+        }
+        let widened = self.widened(file, content, &range, &data).await?;
+        self.write_blocks(content, blocks, widened).await?;
+        Ok(data)
+    }
+
+    /// Data in whole blocks: what is around it in the first and the last one is read.
+    async fn widened(
+        &self,
+        file: &File,
+        content: &mut Content,
+        range: &Range<u64>,
+        data: &[Buffer],
+    ) -> Result<Vec<Buffer>, Error> {
+        let (first, last) = (range.start / BLOCK, range.end.div_ceil(BLOCK));
+        let mut whole = bytes::buffers(((last - first) * BLOCK) as usize);
+        let is_first_cut = !range.start.is_multiple_of(BLOCK);
+        // What is behind the end of the file is zeroes.
+        let is_last_cut = !range.end.is_multiple_of(BLOCK);
+        if is_first_cut {
+            let old = self.old_block(file, content, first).await?;
+            bytes::fill(&mut whole, 0, &old);
+        }
+        if is_last_cut && !(is_first_cut && last - first == 1) {
+            let old = match range.end < content.size {
+                true => self.old_block(file, content, last - 1).await?,
+                false => vec![0; BLOCK as usize],
+            };
+            bytes::fill(&mut whole, ((last - 1 - first) * BLOCK) as usize, &old);
+        }
+        let mut at = (range.start - first * BLOCK) as usize;
+        for buffer in data {
+            bytes::fill(&mut whole, at, buffer);
+            at += buffer.len();
+        }
+        Ok(whole)
+    }
+
+    /// One block as the file shows it, with zeroes behind the end.
+    pub(super) async fn old_block(&self, file: &File, content: &mut Content, block: u64) -> Result<Vec<u8>, Error> {
+        let (start, mut old) = (block * BLOCK, Contents::default());
+        let end = (start + BLOCK).min(content.size);
+        if start < end {
+            if content.resolve(block..block + 1).is_none() {
+                self.load_map(file, content, block..block + 1).await?;
+            }
+            let pieces = content.resolve(block..block + 1).ok_or(Error::posix(libc::EIO))?;
+            self.read_pieces(&pieces, start..end, &mut old).await?;
+        }
+        let mut old = old.to_vec();
+        old.resize(BLOCK as usize, 0);
+        Ok(old)
+    }
+
+    /// Writes whole blocks: in place where they are not committed, else to free blocks in hand.
+    pub(super) async fn write_blocks(
+        &self,
+        content: &mut Content,
+        blocks: Range<u64>,
+        data: Vec<Buffer>,
+    ) -> Result<Vec<Buffer>, Error> {
+        let mut places: Vec<(Range<u64>, u64)> = Vec::new();
+        let mut taken: Vec<Granted> = Vec::new();
+        for piece in content.fresh.look(blocks) {
+            if let Some(Place::Data(block)) = piece.place {
+                places.push((piece.start..piece.start + piece.blocks, block));
+                continue;
+            }
+            let (mut start, end) = (piece.start, piece.start + piece.blocks);
+            while start < end {
+                let granted = match self.take_space(content.last_block, end - start).await {
+                    Ok(granted) => granted,
+                    Err(error) => {
+                        self.put_space(taken).await;
+                        return Err(error);
+                    }
+                };
+                places.push((start..start + granted.blocks, granted.block));
+                start += granted.blocks;
+                content.last_block = Some(granted.block + granted.blocks - 1);
+                taken.push(granted);
+            }
+        }
+        self.leased().await?;
+        let mut data = VecDeque::from(data);
+        let mut writes = Vec::new();
+        for (range, block) in &places {
+            let part = bytes::split(&mut data, ((range.end - range.start) * BLOCK) as usize);
+            writes.push(self.device().write_at(block * BLOCK, part, WriteFlags::default(), Context::default()));
+        }
+        let (mut failed, mut buffers) = (None, Vec::new());
+        for write in writes {
+            match write.await {
+                Ok(written) => buffers.extend(written),
+                Err(error) => drop(failed.get_or_insert(error)),
+            }
+        }
+        // Blocks of a failed write are not used again in this session: the device may still write to them.
+        if let Some(error) = failed {
+            return Err(error.into());
+        }
+        for (range, block) in places {
+            content.fresh.set(range, Place::Data(block));
+        }
+        Ok(buffers)
+    }
+
+    /// Zeroes what is behind the end in the last block, before the file grows over it. Returns whether there was such a
+    /// block.
+    pub(super) async fn clear_tail(&self, file: &File, content: &mut Content) -> Result<bool, Error> {
+        if content.size.is_multiple_of(BLOCK) {
+            return Ok(false);
+        }
+        let block = content.size / BLOCK;
+        if content.resolve(block..block + 1).is_none() {
+            self.load_map(file, content, block..block + 1).await?;
+        }
+        match content.resolve(block..block + 1).as_deref() {
+            Some([Piece { place: Some(Place::Data(_)), .. }]) => {
+                let old = self.old_block(file, content, block).await?;
+                self.write_blocks(content, block..block + 1, vec![Buffer::copy_of(&old)]).await?;
+                Ok(true)
+            }
+            _ => Ok(false),
+        }
+    }
+
+    /// The contents for a reader: valid, and so as long as they are locked.
+    pub(super) async fn readable<'a>(&self, file: &'a File) -> Result<RwLockReadGuard<'a, Content>, Error> {
+        loop {
+            let content = file.content.read().await;
+            if content.is_known && self.holds(file.id, Level::Read) {
+                return Ok(content);
+            }
+            drop(content);
+            drop(self.writable(file, Level::Read).await?);
+        }
+    }
+
+    /// The contents for one who changes them, alone.
+    pub(super) async fn writable<'a>(
+        &self,
+        file: &'a File,
+        level: Level,
+    ) -> Result<RwLockWriteGuard<'a, Content>, Error> {
+        loop {
+            self.acquire(file.id, level).await?;
+            let mut content = file.content.write().await;
+            if !self.holds(file.id, level) {
+                continue;
+            }
+            if !content.is_known {
+                let question = Question::GetAttributes { file: file.id };
+                let Answer::Attributes(attributes) = self.ask(question).await? else {
+                    return Err(Error::posix(libc::EIO));
+                };
+                content.learn(attributes.inode);
+            }
+            return Ok(content);
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! Why a call of a client failed.
+
+use nectary_block::ErrorKind;
+
+use crate::protocol::{Code, Failure};
+
+/// A failed call. Nothing was changed, except where a device failed in the middle of a write.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum Error {
+    /// The server refused.
+    #[error(transparent)]
+    Refused(#[from] Failure),
+    /// The disk failed.
+    #[error(transparent)]
+    Device(#[from] nectary_block::Error),
+    /// There is no server, or not the right one.
+    #[error("{server}: {problem}")]
+    Server {
+        /// Its address.
+        server: String,
+        /// What is wrong, and what to do.
+        problem: String,
+    },
+    /// The session ended: what was written and not committed is lost, and every open file fails.
+    #[error("the session has ended: {reason}")]
+    Ended {
+        /// Who ended it, and why.
+        reason: String,
+    },
+}
+
+impl Error {
+    /// A refusal of the client itself.
+    pub(crate) fn posix(errno: i32) -> Error {
+        Error::Refused(Failure::posix(errno))
+    }
+
+    /// The number for the caller of a system call.
+    pub fn errno(&self) -> i32 {
+        match self {
+            Error::Refused(failure) => match (failure.code, failure.errno) {
+                (_, errno) if errno > 0 => errno,
+                (Code::Full, _) => libc::ENOSPC,
+                (Code::Stale, _) => libc::ESTALE,
+                (Code::Conflict, _) => libc::EAGAIN,
+                (Code::Limit, _) => libc::EAGAIN,
+                _ => libc::EIO,
+            },
+            Error::Device(error) if error.kind == ErrorKind::Full => libc::ENOSPC,
+            Error::Device(_) | Error::Server { .. } | Error::Ended { .. } => libc::EIO,
+        }
+    }
+}

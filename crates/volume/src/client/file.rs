@@ -1,0 +1,182 @@
+//! One file in use: what is known of it, and what was written and is not committed.
+//!
+//! Owns: the state of a file behind its lock. Promises: a reader holds the lock shared and a writer alone, across their
+//! I/O, so that nobody reads half of a write and no block is given back while it is read. Leaves to others: I/O (`data`),
+//! commits (`commit`).
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use tokio::sync::RwLock;
+
+use super::extents::{Extents, Piece, Place};
+use crate::format::{BLOCK_BYTES, Inode};
+use crate::protocol::{Attributes, FileId, Mapped};
+
+/// The unit of the disk. *Units*: bytes.
+pub(crate) const BLOCK: u64 = BLOCK_BYTES as u64;
+
+/// A file in use.
+pub(crate) struct File {
+    /// Which.
+    pub id: FileId,
+    /// Its contents.
+    pub content: RwLock<Content>,
+    /// What `stat` shows beside the server's word.
+    shown: Mutex<Shown>,
+    /// Handles.
+    users: AtomicU64,
+    /// Whether the server knows that the session has it open. Held while it is told.
+    pub at_server: tokio::sync::Mutex<bool>,
+}
+
+/// What is known of a file's contents.
+#[derive(Default)]
+pub(crate) struct Content {
+    /// Whether what follows is valid; else it is asked for at the next use.
+    pub is_known: bool,
+    /// As the server last said.
+    pub inode: Inode,
+    /// With what was written since. *Units*: bytes.
+    pub size: u64,
+    /// Where the committed blocks are, as far as it was asked for.
+    pub map: Extents,
+    /// What was written and is not committed.
+    pub fresh: Extents,
+    /// When it was last written to, if that is not committed.
+    pub modified_ns: Option<i64>,
+    /// The last block that was allocated for it, to continue there.
+    pub last_block: Option<u64>,
+    /// Why an earlier commit failed; the next `fsync` says so.
+    pub failed: Option<i32>,
+}
+
+/// What `stat` shows of a file that is not committed.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Shown {
+    /// Whether there is something to commit.
+    pub is_dirty: bool,
+    /// *Units*: bytes.
+    pub size: u64,
+    /// *Units*: nanoseconds since 1970.
+    pub modified_ns: i64,
+    /// Blocks that are not committed.
+    pub blocks: u64,
+}
+
+impl File {
+    /// A file that nobody has open yet; `attributes` are as of now if they are given.
+    pub fn new(id: FileId, attributes: Option<&Attributes>, is_open: bool) -> File {
+        let mut content = Content::default();
+        if let Some(attributes) = attributes {
+            content.learn(attributes.inode.clone());
+        }
+        File {
+            id,
+            content: RwLock::new(content),
+            shown: Mutex::default(),
+            users: AtomicU64::new(0),
+            at_server: tokio::sync::Mutex::new(is_open),
+        }
+    }
+
+    /// One more handle.
+    pub fn add_user(&self) {
+        self.users.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// One handle less; whether it was the last.
+    pub fn remove_user(&self) -> bool {
+        self.users.fetch_sub(1, Ordering::AcqRel) == 1
+    }
+
+    /// Whether somebody has it open.
+    pub fn is_used(&self) -> bool {
+        self.users.load(Ordering::Acquire) > 0
+    }
+
+    /// What `stat` shows.
+    pub fn shown(&self) -> Shown {
+        *self.shown.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Shows the contents as they are now; called before their lock is released.
+    pub fn show(&self, content: &Content) {
+        let shown = Shown {
+            is_dirty: content.is_dirty(),
+            size: content.size,
+            modified_ns: content.modified_ns.unwrap_or(0),
+            blocks: content.fresh.blocks(),
+        };
+        *self.shown.lock().unwrap_or_else(PoisonError::into_inner) = shown;
+    }
+
+    /// Attributes as the server said, with what is not committed.
+    pub fn overlay(&self, attributes: &mut Attributes) {
+        let shown = self.shown();
+        if !shown.is_dirty {
+            return;
+        }
+        let inode = &mut attributes.inode;
+        inode.size = shown.size;
+        inode.blocks += shown.blocks;
+        let [_, modified, changed, _] = &mut inode.times_ns;
+        if shown.modified_ns != 0 {
+            *modified = (*modified).max(shown.modified_ns);
+            *changed = (*changed).max(shown.modified_ns);
+        }
+    }
+}
+
+impl Content {
+    /// Takes what the server says; the map is asked for when it is needed.
+    pub fn learn(&mut self, inode: Inode) {
+        self.is_known = true;
+        self.size = inode.size;
+        self.inode = inode;
+    }
+
+    /// Forgets what the server said, before somebody else may change it. Everything must be committed.
+    pub fn forget(&mut self) {
+        self.is_known = false;
+        self.map.clear();
+    }
+
+    /// Whether there is something to commit.
+    pub fn is_dirty(&self) -> bool {
+        !self.fresh.is_empty() || self.modified_ns.is_some() || self.size != self.inode.size
+    }
+
+    /// Where blocks are, what was written hiding what is mapped. `None`: the map must be asked for first.
+    pub fn resolve(&self, blocks: Range<u64>) -> Option<Vec<Piece>> {
+        let mut pieces = Vec::new();
+        for piece in self.fresh.look(blocks) {
+            match piece.place {
+                Some(_) => pieces.push(piece),
+                None => {
+                    let mapped = self.map.look(piece.start..piece.start + piece.blocks);
+                    if mapped.iter().any(|piece| piece.place.is_none()) {
+                        return None;
+                    }
+                    pieces.extend(mapped);
+                }
+            }
+        }
+        Some(pieces)
+    }
+
+    /// Learns a part of the map: what is in no extent is a hole.
+    pub fn learn_map(&mut self, range: Range<u64>, extents: &[Mapped]) {
+        self.map.set(range.clone(), Place::Hole);
+        for extent in extents {
+            let (start, end) = (extent.file_block, extent.file_block.saturating_add(extent.blocks.into()));
+            let (cut_start, cut_end) = (start.max(range.start), end.min(range.end));
+            if cut_start < cut_end {
+                let block = extent.block + (cut_start - start);
+                let place = if extent.is_unwritten { Place::Unwritten(block) } else { Place::Data(block) };
+                self.map.set(cut_start..cut_end, place);
+            }
+        }
+    }
+}

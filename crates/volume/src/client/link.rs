@@ -1,0 +1,255 @@
+//! The two connections of a session to its server: bulk for calls, control for renewals and tokens.
+//!
+//! Owns: connecting, introducing, reading answers, renewing the lease, and connecting again. Promises: a renewal never
+//! waits behind a call; attempts to connect are spread out between [`RETRY_MIN`] and [`RETRY_MAX`].
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use nectary_host::log::{Level, write as log};
+use nectary_host::tls::ClientTls;
+use tokio::io::{ReadHalf, split};
+use tokio::sync::mpsc;
+use tokio::time::{sleep, timeout};
+
+use super::error::Error;
+use super::session::{Event, Inner};
+use crate::format::Identity;
+pub use crate::net::Address;
+use crate::net::{self, Stream};
+use crate::protocol::{Code, Failure, Message};
+use crate::wire::{read_message, write_all};
+
+/// The first pause between attempts to connect.
+const RETRY_MIN: Duration = Duration::from_millis(100);
+/// The longest one.
+const RETRY_MAX: Duration = Duration::from_secs(5);
+/// A lease is renewed so many times in its length.
+const RENEWALS_OF_LEASE: u32 = 5;
+
+/// The server of a session, and who this is.
+#[derive(Clone)]
+pub struct ClientOptions {
+    /// Where the server is.
+    pub server: Address,
+    /// TLS, if the server wants it.
+    pub tls: Option<ClientTls>,
+    /// The volume that is on the disk here.
+    pub volume: Identity,
+    /// The name of this host, for messages.
+    pub host: String,
+    /// 1 a FUSE mount, 2 a library.
+    pub kind: u8,
+}
+
+/// What a server said when it was greeted.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Welcomed {
+    pub session: u64,
+    pub epoch: u64,
+    pub lease: Duration,
+    pub server_ns: i64,
+}
+
+/// 16 random bytes.
+pub(super) fn random_id() -> Result<[u8; 16], Error> {
+    const SOURCE: &str = "/proc/sys/kernel/random/uuid";
+    let text = std::fs::read_to_string(SOURCE).unwrap_or_default();
+    let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
+    match u128::from_str_radix(&digits, 16) {
+        Ok(number) if digits.len() == 32 => Ok(number.to_be_bytes()),
+        _ => Err(Error::Server { server: SOURCE.to_owned(), problem: "it has no random number".to_owned() }),
+    }
+}
+
+/// A number for a text of this machine, which names it or its start.
+fn hash_of(path: &str) -> u64 {
+    // FNV-1a: the same on every host and in every version.
+    let text = std::fs::read(path).unwrap_or_default();
+    text.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
+fn no_server(inner: &Inner, problem: impl ToString) -> Error {
+    Error::Server { server: inner.options.server.to_string(), problem: problem.to_string() }
+}
+
+/// Connects, and says who this is. `Err(Ok(failure))`: the server refused.
+async fn greet(inner: &Inner, role: u8) -> Result<(Stream, Welcomed), Result<Failure, Error>> {
+    let options = &inner.options;
+    let stream = net::connect(&options.server, options.tls.as_ref()).await;
+    let mut stream = stream.map_err(|error| Err(no_server(inner, connect_problem(&error))))?;
+    let hello = Message::Hello(crate::protocol::Hello {
+        role,
+        volume: options.volume.0,
+        host: options.host.clone(),
+        session: inner.state().session,
+        incarnation: inner.incarnation,
+        kind: options.kind,
+        machine: hash_of("/etc/machine-id"),
+        boot: hash_of("/proc/sys/kernel/random/boot_id"),
+    });
+    let talk = async {
+        net::write_frames(&mut stream, &hello.encode(0, 0)).await?;
+        read_message(&mut stream).await
+    };
+    let answer = timeout(net::HELLO_TIME_MAX, talk).await;
+    let answer = answer.map_err(|_| Err(no_server(inner, "it did not answer within 10 s")))?;
+    match answer.map_err(|error| Err(no_server(inner, error)))? {
+        Some((header, Message::Welcome { session, lease_ms, server_ns, .. })) => {
+            let lease = Duration::from_millis(lease_ms.into());
+            let server_ns = i64::try_from(server_ns).unwrap_or(i64::MAX);
+            Ok((stream, Welcomed { session, epoch: header.epoch, lease, server_ns }))
+        }
+        Some((_, Message::Failure(failure))) => Err(Ok(failure)),
+        Some(_) => Err(Err(no_server(inner, "its answer to the greeting is none"))),
+        None => {
+            Err(Err(no_server(inner, "it closed the connection: is it the server of a volume, and does it want TLS?")))
+        }
+    }
+}
+
+fn connect_problem(error: &std::io::Error) -> String {
+    match error.kind() {
+        std::io::ErrorKind::ConnectionRefused | std::io::ErrorKind::NotFound => {
+            format!("{error}: no server listens there; start it with `nectary volume serve DISK --listen ADDR`")
+        }
+        _ => error.to_string(),
+    }
+}
+
+/// The first bulk connection, which begins the session.
+pub(super) async fn open_bulk(inner: &Inner) -> Result<(Stream, Welcomed), Error> {
+    greet(inner, ROLE_BULK).await.map_err(|refused| match refused {
+        Ok(failure) => Error::Refused(failure),
+        Err(error) => error,
+    })
+}
+
+const ROLE_CONTROL: u8 = 1;
+const ROLE_BULK: u8 = 2;
+
+/// Keeps the bulk connection up, from the first one on.
+pub(super) async fn keep_bulk(inner: &Arc<Inner>, first: (Stream, Welcomed)) {
+    let mut next = Some(first);
+    loop {
+        let (stream, welcomed) = match next.take() {
+            Some(first) => first,
+            None => match reconnect(inner, ROLE_BULK).await {
+                Some(connected) => connected,
+                None => return,
+            },
+        };
+        let (mut reader, writer) = split(stream);
+        let (frames, to_write) = mpsc::unbounded_channel();
+        inner.connected(&welcomed, frames);
+        let problem = tokio::select! {
+            problem = read_answers(inner, &mut reader) => problem,
+            () = write_all(writer, to_write) => "it takes nothing any more".to_owned(),
+        };
+        if *inner.ended.borrow() {
+            return;
+        }
+        log(Level::Warning, "volume", format_args!("{}: {problem}; connecting again", inner.options.server));
+        inner.disconnected(problem);
+    }
+}
+
+async fn read_answers(inner: &Inner, reader: &mut ReadHalf<Stream>) -> String {
+    loop {
+        match read_message(reader).await {
+            Ok(Some((header, Message::Answer(answer)))) => inner.answered(header.request, Ok(answer)),
+            Ok(Some((_, Message::Failure(failure))))
+                if matches!(failure.code, Code::OldEpoch | Code::NotLeader | Code::Grace) =>
+            {
+                // Everything that has no answer is sent again, to whoever serves then.
+                sleep(RETRY_MIN).await;
+                return failure.to_string();
+            }
+            Ok(Some((header, Message::Failure(failure)))) => inner.answered(header.request, Err(failure)),
+            Ok(Some((_, Message::Evicted { words, .. }))) => inner.end(&words),
+            Ok(Some(_)) => return "it sent a message that does not belong here".to_owned(),
+            Ok(None) => return "the server closed the connection".to_owned(),
+            Err(error) => return error.to_string(),
+        }
+    }
+}
+
+/// Connects again and again. `None`: the session has ended.
+async fn reconnect(inner: &Inner, role: u8) -> Option<(Stream, Welcomed)> {
+    let mut pause = RETRY_MIN;
+    loop {
+        if *inner.ended.borrow() {
+            return None;
+        }
+        let problem = match greet(inner, role).await {
+            Ok(connected) => return Some(connected),
+            Err(Ok(failure)) if failure.code == Code::Ended => {
+                log(Level::Error, "volume", format_args!("{}: {}", inner.options.server, failure.words));
+                inner.end(&failure.words);
+                return None;
+            }
+            Err(Ok(failure)) => failure.to_string(),
+            Err(Err(error)) => error.to_string(),
+        };
+        if role == ROLE_BULK {
+            inner.disconnected(format!("{problem}; the next attempt is in {} ms", pause.as_millis()));
+        }
+        // Spread out, so that all mounts do not come back at once.
+        let jitter = Duration::from_nanos(u64::from(inner.incarnation[0]) * pause.as_nanos() as u64 / 1024);
+        sleep(pause + jitter).await;
+        pause = (pause * 2).min(RETRY_MAX);
+    }
+}
+
+/// Keeps the control connection up: renewals, and whatever the server asks.
+pub(super) async fn keep_control(inner: &Arc<Inner>) {
+    while !*inner.ended.borrow() {
+        let Some((stream, welcomed)) = reconnect(inner, ROLE_CONTROL).await else { return };
+        let (mut reader, writer) = split(stream);
+        let (frames, to_write) = mpsc::unbounded_channel();
+        inner.set_control(Some(frames.clone()));
+        tokio::select! {
+            () = hear(inner, &mut reader) => {}
+            () = renew(inner, &frames, welcomed.lease) => {}
+            () = write_all(writer, to_write) => {}
+        }
+        inner.set_control(None);
+    }
+}
+
+async fn renew(inner: &Inner, frames: &mpsc::UnboundedSender<Vec<u8>>, lease: Duration) {
+    let start = inner.start;
+    loop {
+        let acknowledged = inner.acknowledge();
+        let (session, epoch) = {
+            let state = inner.state();
+            (state.session, state.epoch)
+        };
+        let sent_ns = start.elapsed().as_nanos() as u64;
+        let message = Message::Renew { session, sent_ns, acknowledged, drained: inner.drained() };
+        if frames.send(message.encode(0, epoch)).is_err() {
+            return;
+        }
+        let _ = timeout(lease / RENEWALS_OF_LEASE, inner.nudge.notified()).await;
+    }
+}
+
+async fn hear(inner: &Inner, reader: &mut ReadHalf<Stream>) {
+    loop {
+        match read_message(reader).await {
+            Ok(Some((_, Message::Renewed { sent_ns, lease_ms, server_ns, durable }))) => {
+                let Some(sent) = inner.start.checked_add(Duration::from_nanos(sent_ns)) else { return };
+                let server_ns = i64::try_from(server_ns).unwrap_or(i64::MAX);
+                inner.renewed(sent, Duration::from_millis(lease_ms.into()), server_ns, durable);
+            }
+            Ok(Some((_, Message::Evicted { words, .. }))) => return inner.end(&words),
+            Ok(Some((_, Message::Failure(failure)))) if failure.code == Code::Ended => {
+                return inner.end(&failure.words);
+            }
+            Ok(Some((_, message))) => {
+                let _ = inner.events.send(Event::Token(message));
+            }
+            Ok(None) | Err(_) => return,
+        }
+    }
+}

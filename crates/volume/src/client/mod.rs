@@ -1,0 +1,261 @@
+//! A mount's side of the volume: a session with the server, and files read and written on the shared disk.
+//!
+//! Owns: the session, space in hand, files in use, commits. Promises: what a call that changes something returned is
+//! durable, data excepted, which is durable after [`OpenFile::sync`], after about a second, or when somebody else looks
+//! at it; while the server is away, calls wait. Leaves to others: the kernel's side.
+//!
+//! | file | what is in it |
+//! |---|---|
+//! | `session`, `link` | operations with numbers, sent again after a reconnection; connections |
+//! | `names` | everything about names and attributes |
+//! | `open` | files that are open |
+//! | `file`, `extents`, `space` | the state of a file, where its blocks are, free blocks in hand |
+//! | `data`, `bytes`, `commit`, `change` | reading, writing, committing, truncating |
+//! | `hold` | what may be cached, and what is given back when another host needs it |
+
+mod bytes;
+mod change;
+mod commit;
+mod data;
+mod error;
+mod extents;
+mod file;
+mod hold;
+mod link;
+mod names;
+mod open;
+mod session;
+mod space;
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use nectary_block::SharedDevice;
+use nectary_host::log::{Level as LogLevel, Throttle};
+use tokio::task::JoinHandle;
+
+pub use bytes::Contents;
+pub use data::At;
+pub use error::Error;
+pub use hold::Kernel;
+pub use link::{Address, ClientOptions};
+pub use names::New;
+pub use open::OpenFile;
+pub use session::SessionFigures;
+
+use crate::protocol::{Answer, Attributes, Code, FileId, Granted, Operation, Question};
+use file::File;
+use hold::Holds;
+use session::Session;
+use space::Space;
+
+/// How often what was written is committed.
+const COMMIT_INTERVAL: Duration = Duration::from_secs(1);
+/// What one file may have uncommitted. *Units*: blocks.
+const BLOCKS_MAX: u64 = 1 << 16;
+/// The least that is asked for when space is short. *Units*: blocks.
+const SPACE_BLOCKS_MIN: u64 = 1 << 11;
+/// The most that is asked for at a time. *Units*: blocks.
+const SPACE_BLOCKS_MAX: u64 = 1 << 16;
+
+/// What a client may do with a file's data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Level {
+    /// Keep what it read.
+    Read,
+    /// Write, and commit later.
+    Write,
+}
+
+/// A session with the server of a volume. Clones share it.
+#[derive(Clone)]
+pub struct Client {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    device: SharedDevice,
+    session: Session,
+    files: Mutex<HashMap<u64, Arc<File>>>,
+    dirty: Mutex<BTreeSet<FileId>>,
+    space: tokio::sync::Mutex<Pool>,
+    holds: Holds,
+    tasks: Mutex<Vec<JoinHandle<()>>>,
+}
+
+/// Free blocks in hand, and how many are asked for next.
+struct Pool {
+    space: Space,
+    wanted: u64,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Client {
+    /// Begins a session. The runtime that this is called in serves it.
+    ///
+    /// *Errors*: [`Error::Server`] if it cannot be reached or serves another volume.
+    pub async fn connect(
+        device: SharedDevice,
+        options: ClientOptions,
+        kernel: Arc<dyn Kernel>,
+    ) -> Result<Client, Error> {
+        let (session, events) = Session::begin(options).await?;
+        let shared = Arc::new(Shared {
+            device,
+            session,
+            files: Mutex::default(),
+            dirty: Mutex::default(),
+            space: tokio::sync::Mutex::new(Pool { space: Space::default(), wanted: SPACE_BLOCKS_MIN }),
+            holds: Holds::new(kernel),
+            tasks: Mutex::default(),
+        });
+        let client = Client { shared };
+        let (committer, holder) = (client.clone(), client.clone());
+        let commits = tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(COMMIT_INTERVAL).await;
+                committer.commit_all().await;
+            }
+        });
+        let holds = tokio::spawn(async move { holder.serve_events(events).await });
+        lock(&client.shared.tasks).extend([commits, holds]);
+        Ok(client)
+    }
+
+    /// The session's counters.
+    pub fn figures(&self) -> SessionFigures {
+        self.shared.session.figures()
+    }
+
+    /// Commits everything, gives back what is in hand, and ends the session. Nothing can be done with it afterwards.
+    ///
+    /// *Errors*: what could not be committed.
+    pub async fn close(&self) -> Result<(), Error> {
+        self.commit_all().await;
+        let left: Vec<FileId> = lock(&self.shared.dirty).iter().copied().collect();
+        let mut result = Ok(());
+        for id in left {
+            if let Some(file) = self.file(id) {
+                result = result.and(self.sync(&file).await);
+            }
+        }
+        let given = self.shared.space.lock().await.space.drain();
+        for part in given.chunks(commit::EXTENTS_MAX) {
+            let extents = part.iter().map(|granted| (granted.block, granted.blocks)).collect();
+            result = result.and(self.operate(Operation::ReturnSpace { extents }).await.map(drop));
+        }
+        self.stop();
+        let ended = self.shared.session.end().await;
+        result.and(ended)
+    }
+
+    /// Stops without a word to the server, as after a crash.
+    pub fn stop(&self) {
+        lock(&self.shared.tasks).drain(..).for_each(|task| task.abort());
+    }
+
+    fn device(&self) -> &SharedDevice {
+        &self.shared.device
+    }
+
+    /// The server's clock. *Units*: nanoseconds since 1970.
+    fn now_ns(&self) -> i64 {
+        self.shared.session.now_ns()
+    }
+
+    /// Waits until the lease allows I/O.
+    async fn leased(&self) -> Result<(), Error> {
+        self.shared.session.leased().await
+    }
+
+    /// Whether the lease held while I/O was done.
+    fn still_leased(&self) -> Result<(), Error> {
+        self.shared.session.still_leased()
+    }
+
+    async fn operate(&self, operation: Operation) -> Result<Answer, Error> {
+        self.shared.session.operate(operation).await
+    }
+
+    async fn ask(&self, question: Question) -> Result<Answer, Error> {
+        self.shared.session.ask(question).await
+    }
+
+    fn file(&self, id: FileId) -> Option<Arc<File>> {
+        lock(&self.shared.files).get(&id.inode).filter(|file| file.id == id).cloned()
+    }
+
+    /// The file, with one user more; it is made if it is not in use.
+    fn use_file(&self, id: FileId, attributes: Option<&Attributes>, is_open: bool) -> Arc<File> {
+        let mut files = lock(&self.shared.files);
+        let file = match files.get(&id.inode) {
+            Some(file) if file.id == id => file.clone(),
+            _ => {
+                let file = Arc::new(File::new(id, attributes, is_open));
+                files.insert(id.inode, file.clone());
+                file
+            }
+        };
+        file.add_user();
+        file
+    }
+
+    fn forget_file(&self, file: &Arc<File>) {
+        let mut files = lock(&self.shared.files);
+        if files.get(&file.id.inode).is_some_and(|known| Arc::ptr_eq(known, file)) && !file.is_used() {
+            files.remove(&file.id.inode);
+        }
+    }
+
+    fn mark_dirty(&self, id: FileId) {
+        lock(&self.shared.dirty).insert(id);
+    }
+
+    fn take_dirty(&self) -> Vec<Arc<File>> {
+        let dirty = std::mem::take(&mut *lock(&self.shared.dirty));
+        dirty.into_iter().filter_map(|id| self.file(id)).collect()
+    }
+
+    fn note_failure(&self, id: FileId, error: &Error) {
+        static FAILED: Throttle = Throttle::every(Duration::from_secs(10));
+        let inode = id.inode;
+        FAILED.write(
+            LogLevel::Error,
+            "volume",
+            format_args!("inode {inode}: what was written is not committed: {error}"),
+        );
+    }
+
+    /// Takes free blocks, in one piece; asks the server for more if there are too few.
+    async fn take_space(&self, after: Option<u64>, blocks: u64) -> Result<Granted, Error> {
+        let mut pool = self.shared.space.lock().await;
+        if pool.space.blocks() < blocks {
+            let wanted = blocks.max(pool.wanted).min(SPACE_BLOCKS_MAX);
+            match self.ask(Question::Space { blocks: wanted }).await {
+                Ok(Answer::Space(granted)) => {
+                    pool.wanted = (wanted * 2).min(SPACE_BLOCKS_MAX);
+                    granted.into_iter().for_each(|granted| pool.space.add(granted));
+                }
+                Ok(_) => return Err(Error::posix(libc::EIO)),
+                // What is left in hand may do.
+                Err(Error::Refused(failure)) if failure.code == Code::Full || failure.errno == libc::ENOSPC => {
+                    pool.wanted = SPACE_BLOCKS_MIN;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        pool.space.take(after, blocks).ok_or(Error::posix(libc::ENOSPC))
+    }
+
+    /// Puts blocks back that nobody writes to.
+    async fn put_space(&self, given: Vec<Granted>) {
+        if !given.is_empty() {
+            let mut pool = self.shared.space.lock().await;
+            given.into_iter().for_each(|granted| pool.space.add(granted));
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! Names and attributes: every call that is about no data.
+//!
+//! Owns: the calls, each one question or one operation. What was written and is not committed is added to attributes
+//! here. Leaves to the server: what they do.
+
+use super::error::Error;
+use super::{Client, Level};
+use crate::protocol::{Answer, Attributes, Changes, FileId, Listed, Operation, Question, Statistics};
+
+/// What is made.
+#[derive(Debug, Clone, Default)]
+pub struct New {
+    /// Type and permissions.
+    pub mode: u32,
+    /// The permissions that the caller's umask takes away.
+    pub umask: u32,
+    /// The owner.
+    pub owner: u32,
+    /// The group.
+    pub group: u32,
+    /// The number of a device node.
+    pub device: u64,
+    /// Where a symbolic link leads.
+    pub target: Vec<u8>,
+}
+
+fn attributes(answer: Answer) -> Result<Attributes, Error> {
+    match answer {
+        Answer::Attributes(attributes) => Ok(attributes),
+        _ => Err(Error::posix(libc::EIO)),
+    }
+}
+
+impl Client {
+    fn shown(&self, mut attributes: Attributes) -> Attributes {
+        if let Some(file) = self.file(attributes.id()) {
+            file.overlay(&mut attributes);
+        }
+        attributes
+    }
+
+    /// What a name is; `..` is a name, too.
+    pub async fn look_up(&self, directory: FileId, name: &[u8]) -> Result<Attributes, Error> {
+        let question = Question::Lookup { directory, name: name.to_vec() };
+        Ok(self.shown(attributes(self.ask(question).await?)?))
+    }
+
+    /// An inode as it is now. Generation 0 is any.
+    pub async fn attributes(&self, file: FileId) -> Result<Attributes, Error> {
+        Ok(self.shown(attributes(self.ask(Question::GetAttributes { file }).await?)?))
+    }
+
+    /// Makes something with a name.
+    pub async fn create(&self, directory: FileId, name: &[u8], new: New) -> Result<Attributes, Error> {
+        self.create_as(directory, name, new, false).await
+    }
+
+    pub(super) async fn create_as(
+        &self,
+        directory: FileId,
+        name: &[u8],
+        new: New,
+        open: bool,
+    ) -> Result<Attributes, Error> {
+        let New { mode, umask, owner, group, device, target } = new;
+        let name = name.to_vec();
+        let operation =
+            Operation::Create { directory, name, mode, owner, group, umask, device, target, open, inode: 0 };
+        attributes(self.operate(operation).await?)
+    }
+
+    /// Adds a name.
+    pub async fn link(&self, file: FileId, directory: FileId, name: &[u8]) -> Result<Attributes, Error> {
+        let operation = Operation::Link { file, directory, name: name.to_vec() };
+        Ok(self.shown(attributes(self.operate(operation).await?)?))
+    }
+
+    /// Takes a name away; returns what it named.
+    pub async fn unlink(&self, directory: FileId, name: &[u8], is_directory: bool) -> Result<Attributes, Error> {
+        let operation = Operation::Unlink { directory, name: name.to_vec(), is_directory, expected: 0 };
+        let named = attributes(self.operate(operation).await?)?;
+        if named.inode.links == 0
+            && let Some(file) = self.file(named.id()).filter(|file| !file.is_used())
+        {
+            self.abandon(&file).await;
+        }
+        Ok(named)
+    }
+
+    /// As `renameat2`.
+    pub async fn rename(
+        &self,
+        (directory, name): (FileId, &[u8]),
+        (new_directory, new_name): (FileId, &[u8]),
+        flags: u32,
+    ) -> Result<(), Error> {
+        let (name, new_name) = (name.to_vec(), new_name.to_vec());
+        self.operate(Operation::Rename { directory, name, new_directory, new_name, flags }).await.map(drop)
+    }
+
+    /// Changes attributes. The size is changed first.
+    pub async fn set_attributes(&self, id: FileId, mut changes: Changes) -> Result<Attributes, Error> {
+        if let Some(size) = changes.size.take() {
+            let file = self.use_file(id, None, false);
+            let truncated = self.truncate(&file, size).await;
+            file.remove_user();
+            self.settle(&file).await;
+            truncated?;
+        }
+        if changes == Changes::default() {
+            return self.attributes(id).await;
+        }
+        if changes.accessed.is_some() || changes.modified.is_some() {
+            // A commit that comes later would advance the times that are set here.
+            if let Some(file) = self.file(id).filter(|file| file.shown().is_dirty) {
+                let mut content = self.writable(&file, Level::Write).await?;
+                self.commit_locked(&file, &mut content).await?;
+            }
+        }
+        let changed = self.operate(Operation::SetAttributes { file: id, changes }).await?;
+        Ok(self.shown(attributes(changed)?))
+    }
+
+    /// Names behind a cookie, and whether there is none behind them.
+    pub async fn list(&self, directory: FileId, cookie: u64, entries: u32) -> Result<(Vec<Listed>, bool), Error> {
+        match self.ask(Question::ReadDirectory { directory, cookie, entries }).await? {
+            Answer::Listing { mut names, is_end } => {
+                for listed in &mut names {
+                    if let Some(file) = self.file(listed.attributes.id()) {
+                        file.overlay(&mut listed.attributes);
+                    }
+                }
+                Ok((names, is_end))
+            }
+            _ => Err(Error::posix(libc::EIO)),
+        }
+    }
+
+    /// The value of an extended attribute.
+    pub async fn xattr(&self, file: FileId, name: &[u8]) -> Result<Vec<u8>, Error> {
+        match self.ask(Question::ReadXattr { file, name: name.to_vec() }).await? {
+            Answer::Bytes(bytes) => Ok(bytes),
+            _ => Err(Error::posix(libc::EIO)),
+        }
+    }
+
+    /// The names of all extended attributes.
+    pub async fn xattrs(&self, file: FileId) -> Result<Vec<Vec<u8>>, Error> {
+        match self.ask(Question::ListXattrs { file }).await? {
+            Answer::Names(names) => Ok(names),
+            _ => Err(Error::posix(libc::EIO)),
+        }
+    }
+
+    /// Sets an extended attribute; the flags are those of `setxattr`.
+    pub async fn set_xattr(&self, file: FileId, name: &[u8], value: &[u8], flags: u32) -> Result<(), Error> {
+        let operation = Operation::SetXattr { file, name: name.to_vec(), value: value.to_vec(), flags };
+        self.operate(operation).await.map(drop)
+    }
+
+    /// Takes an extended attribute away.
+    pub async fn remove_xattr(&self, file: FileId, name: &[u8]) -> Result<(), Error> {
+        self.operate(Operation::RemoveXattr { file, name: name.to_vec() }).await.map(drop)
+    }
+
+    /// What `statfs` shows. Blocks in hand count as free.
+    pub async fn statistics(&self) -> Result<Statistics, Error> {
+        let in_hand = self.shared.space.lock().await.space.blocks();
+        match self.ask(Question::Statistics).await? {
+            Answer::Statistics(mut statistics) => {
+                statistics.free = (statistics.free + in_hand).min(statistics.blocks);
+                Ok(statistics)
+            }
+            _ => Err(Error::posix(libc::EIO)),
+        }
+    }
+}

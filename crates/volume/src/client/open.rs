@@ -1,0 +1,105 @@
+//! Files that are open.
+//!
+//! Owns: handles, and what the server knows of them: a file without a name stays as long as a session has it open.
+//! Promises: a file that is opened often is told to the server once, until it was closed everywhere and committed.
+
+use std::sync::Arc;
+
+use nectary_block::Buffer;
+
+use super::Client;
+use super::bytes::Contents;
+use super::data::At;
+use super::error::Error;
+use super::file::File;
+use super::names::New;
+use crate::protocol::{Answer, Attributes, FileId, Question};
+
+/// A handle on a file.
+pub struct OpenFile {
+    client: Client,
+    file: Arc<File>,
+}
+
+impl Client {
+    /// Opens a file.
+    pub async fn open(&self, id: FileId) -> Result<OpenFile, Error> {
+        let file = self.use_file(id, None, false);
+        let open = OpenFile { client: self.clone(), file };
+        let mut at_server = open.file.at_server.lock().await;
+        if !*at_server {
+            match self.ask(Question::Open { file: id }).await {
+                Ok(Answer::Attributes(_)) => *at_server = true,
+                Ok(_) => return self.not_open(&open, Error::posix(libc::EIO)),
+                Err(error) => return self.not_open(&open, error),
+            }
+        }
+        drop(at_server);
+        Ok(open)
+    }
+
+    fn not_open(&self, open: &OpenFile, error: Error) -> Result<OpenFile, Error> {
+        if open.file.remove_user() {
+            self.forget_file(&open.file);
+        }
+        Err(error)
+    }
+
+    /// Makes a file and opens it.
+    pub async fn create_open(&self, directory: FileId, name: &[u8], new: New) -> Result<(Attributes, OpenFile), Error> {
+        let attributes = self.create_as(directory, name, new, true).await?;
+        let file = self.use_file(attributes.id(), Some(&attributes), true);
+        Ok((attributes, OpenFile { client: self.clone(), file }))
+    }
+}
+
+impl OpenFile {
+    /// Which file.
+    pub fn id(&self) -> FileId {
+        self.file.id
+    }
+
+    /// Reads; less than `length` bytes mean that the file ends there.
+    pub async fn read(&self, offset: u64, length: usize) -> Result<Contents, Error> {
+        self.client.read(&self.file, offset, length).await
+    }
+
+    /// Writes all of `data`; returns where, and buffers that may be used again.
+    pub async fn write(&self, at: At, data: Vec<Buffer>) -> Result<(u64, Vec<Buffer>), Error> {
+        self.client.write(&self.file, at, data).await
+    }
+
+    /// Makes what was written durable.
+    ///
+    /// *Errors*: also those of earlier commits in the background, once.
+    pub async fn sync(&self) -> Result<(), Error> {
+        self.client.sync(&self.file).await
+    }
+
+    /// Cuts or extends.
+    pub async fn truncate(&self, size: u64) -> Result<(), Error> {
+        self.client.truncate(&self.file, size).await
+    }
+
+    /// As `fallocate`.
+    pub async fn allocate(&self, offset: u64, length: u64, mode: u32) -> Result<(), Error> {
+        self.client.allocate(&self.file, offset, length, mode).await
+    }
+
+    /// The next data, or the next hole. *Errors*: ENXIO behind the end, or if there is no data.
+    pub async fn seek(&self, offset: u64, is_data: bool) -> Result<u64, Error> {
+        self.client.seek(&self.file, offset, is_data).await
+    }
+
+    /// Copies bytes to another file; returns how many, which is less where this file ends.
+    pub async fn copy(&self, offset: u64, to: &OpenFile, to_offset: u64, length: u64) -> Result<u64, Error> {
+        self.client.copy((&self.file, offset), (&to.file, to_offset), length).await
+    }
+
+    /// Closes the handle. What was written stays, and is committed within a second.
+    pub async fn close(&self) {
+        if self.file.remove_user() {
+            self.client.settle(&self.file).await;
+        }
+    }
+}

@@ -1,0 +1,376 @@
+//! A session: operations with numbers, which survive lost connections and a restarted server.
+//!
+//! Owns: the numbers, what has no answer yet, what is acknowledged, and the lease. Promises: each operation is done
+//! exactly once; operations take effect in the order of their calls; a call without an answer is sent again after each
+//! reconnection, for as long as the session lives. Leaves to others: connections (`link`).
+//!
+//! An answer means that the operation is durable, as the server holds answers back until then. So what has no answer is
+//! all that must be sent again.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
+use tokio::task::JoinHandle;
+
+use super::error::Error;
+use super::link::{self, ClientOptions};
+use crate::protocol::{Answer, Code, Failure, Message, Operation, Question};
+
+/// Calls without an answer, at most: the protocol's bound for a connection.
+const CALLS_MAX: usize = 240;
+/// So many answered operations, and the server is told that their replies may go.
+const ACKNOWLEDGE_AFTER: u64 = 128;
+/// The part of a lease in which I/O may begin, counted from when its last renewal was sent.
+const IO_OF_LEASE: (u32, u32) = (6, 10);
+/// How long a mount that ends waits for its server.
+const END_TIME_MAX: Duration = Duration::from_secs(5);
+
+/// What the server asks of a client.
+#[derive(Debug)]
+pub(crate) enum Event {
+    /// A message about tokens.
+    Token(Message),
+    /// The server is another incarnation: what it knew in memory is gone.
+    Restarted,
+}
+
+/// What a session does.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SessionFigures {
+    /// Its number.
+    pub session: u64,
+    /// The epoch of the server.
+    pub epoch: u64,
+    /// Operations that were answered.
+    pub operations: u64,
+    /// Questions that were answered.
+    pub questions: u64,
+    /// Operations and questions without an answer.
+    pub waiting: usize,
+    /// How often the connection was made again.
+    pub reconnections: u64,
+    /// Whether there is a connection; else why not, and when the next attempt is.
+    pub trouble: Option<String>,
+    /// Why the session ended, if it has.
+    pub ended: Option<String>,
+}
+
+/// A call that waits for its answer.
+struct Waiting {
+    message: Message,
+    number: Option<u64>,
+    reply: oneshot::Sender<Result<Answer, Failure>>,
+    _turn: OwnedSemaphorePermit,
+}
+
+/// What a session knows.
+#[derive(Default)]
+pub(super) struct State {
+    pub session: u64,
+    pub epoch: u64,
+    pub lease: Duration,
+    /// The server's clock minus ours. *Units*: nanoseconds.
+    pub clock_offset_ns: i64,
+    next_number: u64,
+    next_request: u64,
+    waiting: BTreeMap<u64, Waiting>,
+    /// Numbers without an answer.
+    open_numbers: BTreeSet<u64>,
+    told_acknowledged: u64,
+    drained: u64,
+    /// Where frames of the bulk connection go while there is one.
+    bulk: Option<mpsc::UnboundedSender<Vec<u8>>>,
+    /// The same of the control connection.
+    control: Option<mpsc::UnboundedSender<Vec<u8>>>,
+    figures: SessionFigures,
+}
+
+impl State {
+    fn acknowledged(&self) -> u64 {
+        self.open_numbers.first().map_or(self.next_number, |first| *first).saturating_sub(1)
+    }
+}
+
+/// The shared part.
+pub(super) struct Inner {
+    /// Renewals say when they were sent, counted from here.
+    pub start: Instant,
+    pub options: ClientOptions,
+    pub incarnation: [u8; 16],
+    state: Mutex<State>,
+    /// Something is to be told to the server on the control connection.
+    pub nudge: Notify,
+    turns: Arc<Semaphore>,
+    /// I/O may begin until then, counted from `start`. *Units*: nanoseconds.
+    io_until_ns: AtomicU64,
+    /// The lease ends then, counted in the same way.
+    lease_until_ns: AtomicU64,
+    renewed: Notify,
+    pub events: mpsc::UnboundedSender<Event>,
+    pub ended: watch::Sender<bool>,
+}
+
+/// A session.
+pub(crate) struct Session {
+    inner: Arc<Inner>,
+    tasks: Mutex<Vec<JoinHandle<()>>>,
+}
+
+fn wall_ns() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
+}
+
+impl Session {
+    /// Begins a session: the first connection is made before this returns.
+    ///
+    /// *Errors*: [`Error::Server`].
+    pub async fn begin(options: ClientOptions) -> Result<(Session, mpsc::UnboundedReceiver<Event>), Error> {
+        let (events, received) = mpsc::unbounded_channel();
+        let inner = Arc::new(Inner {
+            start: Instant::now(),
+            options,
+            incarnation: link::random_id()?,
+            state: Mutex::new(State { next_number: 1, next_request: 1, ..State::default() }),
+            nudge: Notify::new(),
+            turns: Arc::new(Semaphore::new(CALLS_MAX)),
+            io_until_ns: AtomicU64::new(0),
+            lease_until_ns: AtomicU64::new(0),
+            renewed: Notify::new(),
+            events,
+            ended: watch::Sender::new(false),
+        });
+        let stream = link::open_bulk(&inner).await?;
+        let (bulk, control) = (inner.clone(), inner.clone());
+        let bulk = tokio::spawn(async move { link::keep_bulk(&bulk, stream).await });
+        let control = tokio::spawn(async move { link::keep_control(&control).await });
+        Ok((Session { inner, tasks: Mutex::new(vec![bulk, control]) }, received))
+    }
+
+    /// What it does.
+    pub fn figures(&self) -> SessionFigures {
+        let state = self.inner.state();
+        let (session, epoch, waiting) = (state.session, state.epoch, state.waiting.len());
+        SessionFigures { session, epoch, waiting, ..state.figures.clone() }
+    }
+
+    /// The server's clock. *Units*: nanoseconds since 1970.
+    pub fn now_ns(&self) -> i64 {
+        wall_ns().saturating_add(self.inner.state().clock_offset_ns)
+    }
+
+    /// Waits until the lease allows device I/O: not long after the last renewal.
+    ///
+    /// *Errors*: [`Error::Ended`].
+    pub async fn leased(&self) -> Result<(), Error> {
+        let inner = &self.inner;
+        loop {
+            let renewed = inner.renewed.notified();
+            tokio::pin!(renewed);
+            renewed.as_mut().enable();
+            if (inner.start.elapsed().as_nanos() as u64) < inner.io_until_ns.load(Ordering::Acquire) {
+                return Ok(());
+            }
+            if *inner.ended.borrow() {
+                return Err(inner.why_ended());
+            }
+            renewed.await;
+        }
+    }
+
+    /// Whether the lease holds now: what was read since [`leased`](Self::leased) returned was not another's.
+    ///
+    /// *Errors*: [`Error::Ended`], after a pause that was longer than the lease.
+    pub fn still_leased(&self) -> Result<(), Error> {
+        let inner = &self.inner;
+        match (inner.start.elapsed().as_nanos() as u64) < inner.lease_until_ns.load(Ordering::Acquire) {
+            true => Ok(()),
+            false => Err(Error::Ended { reason: "this host paused for longer than its lease during I/O".to_owned() }),
+        }
+    }
+
+    /// Does an operation: it is durable when this returns.
+    pub async fn operate(&self, operation: Operation) -> Result<Answer, Error> {
+        self.call(|state| {
+            let number = state.next_number;
+            state.next_number += 1;
+            state.open_numbers.insert(number);
+            (Message::Operation { session: state.session, number, operation }, Some(number))
+        })
+        .await
+    }
+
+    /// Asks.
+    pub async fn ask(&self, question: Question) -> Result<Answer, Error> {
+        self.call(|state| (Message::Question { session: state.session, question }, None)).await
+    }
+
+    async fn call(&self, make: impl FnOnce(&mut State) -> (Message, Option<u64>)) -> Result<Answer, Error> {
+        let turn = self.inner.turns.clone().acquire_owned().await;
+        let turn = turn.map_err(|_| self.inner.why_ended())?;
+        let (reply, answer) = oneshot::channel();
+        {
+            let mut state = self.inner.state();
+            if state.figures.ended.is_some() {
+                return Err(ended(&state));
+            }
+            let (message, number) = make(&mut state);
+            let request = state.next_request;
+            state.next_request += 1;
+            if let Some(bulk) = &state.bulk {
+                let _ = bulk.send(message.encode(request, state.epoch));
+            }
+            state.waiting.insert(request, Waiting { message, number, reply, _turn: turn });
+        }
+        match answer.await {
+            Ok(answer) => Ok(answer?),
+            Err(_) => Err(self.inner.why_ended()),
+        }
+    }
+
+    /// Sends a message about tokens; it is lost if there is no connection.
+    pub fn tell(&self, message: &Message) {
+        let state = self.inner.state();
+        if let Some(control) = &state.control {
+            let _ = control.send(message.encode(0, state.epoch));
+        }
+    }
+
+    /// Ends the session: everything is committed and returned.
+    ///
+    /// *Errors*: the server could not be told in time; it keeps the session until it is released.
+    pub async fn end(&self) -> Result<(), Error> {
+        let said =
+            tokio::time::timeout(END_TIME_MAX, self.call(|state| (Message::Goodbye { session: state.session }, None)));
+        let result = match said.await {
+            Ok(result) => result.map(drop),
+            Err(_) => Err(Error::Server {
+                server: self.inner.options.server.to_string(),
+                problem: format!(
+                    "it was not told that session {} ends; `nectary volume release` says so once it is back",
+                    self.inner.state().session
+                ),
+            }),
+        };
+        self.inner.end("unmounted");
+        self.tasks.lock().unwrap_or_else(PoisonError::into_inner).drain(..).for_each(|task| task.abort());
+        result
+    }
+}
+
+fn ended(state: &State) -> Error {
+    Error::Ended { reason: state.figures.ended.clone().unwrap_or_else(|| "it is over".to_owned()) }
+}
+
+impl Inner {
+    pub fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn why_ended(&self) -> Error {
+        ended(&self.state())
+    }
+
+    /// The connection is there, and the server said who it is.
+    pub fn connected(&self, welcome: &link::Welcomed, bulk: mpsc::UnboundedSender<Vec<u8>>) {
+        let mut state = self.state();
+        let is_new = state.epoch != 0 && state.epoch != welcome.epoch;
+        if state.epoch != 0 {
+            state.figures.reconnections += 1;
+        }
+        (state.session, state.epoch, state.lease) = (welcome.session, welcome.epoch, welcome.lease);
+        state.figures.trouble = None;
+        state.clock_offset_ns = welcome.server_ns.saturating_sub(wall_ns());
+        if is_new {
+            let _ = self.events.send(Event::Restarted);
+        }
+        for (request, waiting) in &state.waiting {
+            let _ = bulk.send(waiting.message.encode(*request, state.epoch));
+        }
+        state.bulk = Some(bulk);
+        drop(state);
+        self.nudge.notify_one();
+    }
+
+    /// The control connection is there, or is not.
+    pub fn set_control(&self, control: Option<mpsc::UnboundedSender<Vec<u8>>>) {
+        self.state().control = control;
+    }
+
+    /// The bulk connection is gone.
+    pub fn disconnected(&self, trouble: String) {
+        let mut state = self.state();
+        state.bulk = None;
+        state.figures.trouble = Some(trouble);
+    }
+
+    /// An answer came.
+    pub fn answered(&self, request: u64, answer: Result<Answer, Failure>) {
+        let mut state = self.state();
+        if let Err(failure) = &answer
+            && failure.code == Code::Ended
+        {
+            drop(state);
+            return self.end(&failure.words);
+        }
+        let Some(waiting) = state.waiting.remove(&request) else { return };
+        match waiting.number {
+            Some(number) => {
+                state.open_numbers.remove(&number);
+                state.figures.operations += 1;
+                if state.acknowledged() >= state.told_acknowledged + ACKNOWLEDGE_AFTER {
+                    self.nudge.notify_one();
+                }
+            }
+            None => state.figures.questions += 1,
+        }
+        // The caller may have gone.
+        let _ = waiting.reply.send(answer);
+    }
+
+    /// What a renewal says: operations up to this one are acknowledged.
+    pub fn acknowledge(&self) -> u64 {
+        let mut state = self.state();
+        state.told_acknowledged = state.acknowledged();
+        state.told_acknowledged
+    }
+
+    /// What appends up to this one freed is in no map here any more.
+    pub fn drained(&self) -> u64 {
+        self.state().drained
+    }
+
+    /// A renewal that was sent at `sent` was answered.
+    ///
+    /// `durable` is the last append that is durable at the server. Whatever it freed is in no map here: an operation of
+    /// this session holds the lock of its file until its answer has changed the map, and before another session changes
+    /// a file, this one has given its level back, and with it the map.
+    pub fn renewed(&self, sent: Instant, lease: Duration, server_ns: i64, durable: u64) {
+        let mut state = self.state();
+        state.lease = lease;
+        state.drained = state.drained.max(durable);
+        let sent = sent.saturating_duration_since(self.start);
+        let ns = |until: Duration| u64::try_from(until.as_nanos()).unwrap_or(u64::MAX);
+        self.io_until_ns.fetch_max(ns(sent + lease * IO_OF_LEASE.0 / IO_OF_LEASE.1), Ordering::AcqRel);
+        self.lease_until_ns.fetch_max(ns(sent + lease), Ordering::AcqRel);
+        self.renewed.notify_waiters();
+        state.clock_offset_ns = server_ns.saturating_sub(wall_ns());
+    }
+
+    /// The session is over: every call fails.
+    pub fn end(&self, reason: &str) {
+        let waiting = {
+            let mut state = self.state();
+            state.figures.ended.get_or_insert(reason.to_owned());
+            state.bulk = None;
+            std::mem::take(&mut state.waiting)
+        };
+        drop(waiting);
+        self.turns.close();
+        let _ = self.ended.send_replace(true);
+        self.renewed.notify_waiters();
+    }
+}

@@ -1,0 +1,85 @@
+//! Space that a client holds: granted by the server, written to by nobody else, and not shown yet.
+//!
+//! Owns: which granted blocks are free, without I/O. Promises: a block is given out once. Leaves to others: asking for
+//! more, and giving back.
+
+use std::collections::BTreeMap;
+
+use crate::protocol::Granted;
+
+/// Free blocks in hand.
+#[derive(Debug, Default)]
+pub(crate) struct Space {
+    /// By first block: how many.
+    free: BTreeMap<u64, u64>,
+    blocks: u64,
+}
+
+impl Space {
+    /// How many blocks are free.
+    pub fn blocks(&self) -> u64 {
+        self.blocks
+    }
+
+    /// Adds blocks.
+    pub fn add(&mut self, granted: Granted) {
+        let Granted { block: mut start, mut blocks } = granted;
+        if blocks == 0 {
+            return;
+        }
+        self.blocks += blocks;
+        if let Some((&before, &of_before)) = self.free.range(..start).next_back()
+            && before + of_before == start
+        {
+            self.free.remove(&before);
+            (start, blocks) = (before, of_before + blocks);
+        }
+        if let Some(of_next) = self.free.remove(&(start + blocks)) {
+            blocks += of_next;
+        }
+        self.free.insert(start, blocks);
+    }
+
+    /// Takes up to `blocks` blocks in one piece: those that follow block `after` if they are free, else of the smallest
+    /// piece that has as many, else the largest piece. `None` if nothing is free.
+    pub fn take(&mut self, after: Option<u64>, blocks: u64) -> Option<Granted> {
+        let next = after.map(|after| after + 1).filter(|next| self.free.contains_key(next));
+        let fits = || self.free.iter().filter(|(_, free)| **free >= blocks).min_by_key(|(_, free)| **free);
+        let largest = || self.free.iter().max_by_key(|(_, free)| **free);
+        let start = next.or_else(|| fits().or_else(largest).map(|(&start, _)| start))?;
+        let free = self.free.remove(&start)?;
+        let taken = free.min(blocks);
+        if free > taken {
+            self.free.insert(start + taken, free - taken);
+        }
+        self.blocks -= taken;
+        Some(Granted { block: start, blocks: taken })
+    }
+
+    /// Takes everything, to give it back.
+    pub fn drain(&mut self) -> Vec<Granted> {
+        self.blocks = 0;
+        std::mem::take(&mut self.free).into_iter().map(|(block, blocks)| Granted { block, blocks }).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_are_given_out_once_and_in_order_where_they_can() {
+        let mut space = Space::default();
+        space.add(Granted { block: 100, blocks: 10 });
+        space.add(Granted { block: 110, blocks: 10 });
+        space.add(Granted { block: 500, blocks: 4 });
+        assert_eq!(space.take(None, 3), Some(Granted { block: 500, blocks: 3 }));
+        assert_eq!(space.take(Some(502), 8), Some(Granted { block: 503, blocks: 1 }));
+        assert_eq!(space.take(Some(503), 8), Some(Granted { block: 100, blocks: 8 }));
+        assert_eq!((space.take(Some(107), 100), space.blocks()), (Some(Granted { block: 108, blocks: 12 }), 0));
+        assert_eq!(space.take(None, 1), None);
+        space.add(Granted { block: 7, blocks: 2 });
+        space.add(Granted { block: 9, blocks: 2 });
+        assert_eq!(space.drain(), [Granted { block: 7, blocks: 4 }]);
+    }
+}

@@ -1,0 +1,265 @@
+//! Streams of bytes between hosts: TCP or a Unix socket, with TLS where certificates are given.
+//!
+//! Owns: addresses, connecting, listening, and reading and writing whole frames with time limits. Promises: a frame is
+//! never longer than its bound, whatever its header says; a Unix socket of a live process is never replaced. Leaves to
+//! others: what frames mean.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
+
+use nectary_host::tls::{ClientTls, ServerTls};
+use socket2::{SockRef, TcpKeepalive};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::time::timeout;
+
+/// How long connecting and the first message may take.
+pub(crate) const HELLO_TIME_MAX: Duration = Duration::from_secs(10);
+/// How long the rest of a frame, or writing one, may take.
+const STALL_TIME_MAX: Duration = Duration::from_secs(30);
+/// After so much silence TCP asks whether the other side is there.
+const KEEPALIVE_TIME: Duration = Duration::from_secs(5);
+
+/// A stream in both directions.
+pub(crate) trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
+
+/// Any stream.
+pub(crate) type Stream = Box<dyn Duplex>;
+
+/// Where a server is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Address {
+    /// A host, by name or address, and a port.
+    Tcp(String, u16),
+    /// A socket on this machine.
+    Unix(PathBuf),
+}
+
+impl FromStr for Address {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Address, String> {
+        if let Some(path) = text.strip_prefix("unix:").filter(|path| !path.is_empty()) {
+            return Ok(Address::Unix(PathBuf::from(path)));
+        }
+        let expected = || format!("expected HOST:PORT, [IPv6]:PORT or unix:PATH, found \"{text}\"");
+        let plain = text.strip_prefix("tcp:").unwrap_or(text);
+        let (host, port) = plain.rsplit_once(':').ok_or_else(expected)?;
+        let port = port.parse().map_err(|_| expected())?;
+        let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+        if plain.matches(':').count() > 1 && !plain.starts_with('[') {
+            return Err(expected());
+        }
+        // `:PORT` is every address of this machine.
+        Ok(Address::Tcp(if host.is_empty() { "::" } else { host }.to_owned(), port))
+    }
+}
+
+impl std::fmt::Display for Address {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Address::Tcp(host, port) if host.contains(':') => write!(f, "[{host}]:{port}"),
+            Address::Tcp(host, port) => write!(f, "{host}:{port}"),
+            Address::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+impl Address {
+    /// Whether other machines can reach it.
+    pub fn is_public(&self) -> bool {
+        match self {
+            Address::Tcp(host, _) => {
+                host != "localhost" && !host.parse().is_ok_and(|ip: std::net::IpAddr| ip.is_loopback())
+            }
+            Address::Unix(_) => false,
+        }
+    }
+}
+
+fn prepare(stream: &TcpStream) {
+    // Without these a connection works, slower or with a later notice of the other side's end.
+    let _ = stream.set_nodelay(true);
+    let keepalive = TcpKeepalive::new().with_time(KEEPALIVE_TIME).with_interval(KEEPALIVE_TIME);
+    let _ = SockRef::from(stream).set_tcp_keepalive(&keepalive);
+}
+
+fn late(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, what.to_owned())
+}
+
+/// Connects to a server. *Errors*: those of the network, and of certificates.
+pub(crate) async fn connect(address: &Address, tls: Option<&ClientTls>) -> io::Result<Stream> {
+    let connecting = async {
+        let stream: Stream = match address {
+            Address::Tcp(host, port) => {
+                let stream = TcpStream::connect((host.as_str(), *port)).await?;
+                prepare(&stream);
+                Box::new(stream)
+            }
+            Address::Unix(path) => Box::new(UnixStream::connect(path).await?),
+        };
+        match (tls, address) {
+            (Some(tls), Address::Tcp(host, _)) => Ok(Box::new(tls.connect(host, stream).await?) as Stream),
+            (Some(tls), Address::Unix(_)) => Ok(Box::new(tls.connect("localhost", stream).await?) as Stream),
+            (None, _) => Ok(stream),
+        }
+    };
+    timeout(HELLO_TIME_MAX, connecting).await.unwrap_or_else(|_| Err(late("no connection within 10 s")))
+}
+
+/// A socket that listens.
+pub(crate) struct Listener {
+    address: Address,
+    socket: Socket,
+}
+
+enum Socket {
+    Tcp(TcpListener),
+    Unix(UnixListener),
+}
+
+impl Listener {
+    /// Listens. *Errors*: those of the system; `AddrInUse` where another process listens.
+    pub async fn bind(address: &Address) -> io::Result<Listener> {
+        match address {
+            Address::Tcp(host, port) => {
+                let socket = TcpListener::bind((host.as_str(), *port)).await?;
+                let bound: SocketAddr = socket.local_addr()?;
+                Ok(Listener {
+                    address: Address::Tcp(bound.ip().to_string(), bound.port()),
+                    socket: Socket::Tcp(socket),
+                })
+            }
+            Address::Unix(path) => {
+                remove_stale(path)?;
+                let socket = UnixListener::bind(path)?;
+                std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+                Ok(Listener { address: Address::Unix(std::path::absolute(path)?), socket: Socket::Unix(socket) })
+            }
+        }
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// The next client, and its name for messages. *Cancel safety*: no client is lost.
+    pub async fn accept(&self) -> io::Result<(Stream, String)> {
+        match &self.socket {
+            Socket::Tcp(socket) => {
+                let (stream, peer) = socket.accept().await?;
+                prepare(&stream);
+                Ok((Box::new(stream), peer.to_string()))
+            }
+            Socket::Unix(socket) => Ok((Box::new(socket.accept().await?.0), "a local client".to_owned())),
+        }
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        if let Address::Unix(path) = &self.address {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// Makes the server's part of the TLS handshake, where there is one.
+pub(crate) async fn secure(stream: Stream, tls: Option<&ServerTls>) -> io::Result<Stream> {
+    match tls {
+        None => Ok(stream),
+        Some(tls) => {
+            let accepted = timeout(HELLO_TIME_MAX, tls.accept(stream)).await;
+            Ok(Box::new(accepted.unwrap_or_else(|_| Err(late("no TLS handshake within 10 s")))?))
+        }
+    }
+}
+
+/// Removes the socket of a process that has ended.
+fn remove_stale(path: &Path) -> io::Result<()> {
+    match std::fs::symlink_metadata(path) {
+        Ok(found) if found.file_type().is_socket() => match std::os::unix::net::UnixStream::connect(path) {
+            Ok(_) => Err(io::Error::new(io::ErrorKind::AddrInUse, "another process listens there")),
+            Err(_) => std::fs::remove_file(path),
+        },
+        Ok(_) => Err(io::Error::new(io::ErrorKind::AlreadyExists, "it is there, and is no socket")),
+        Err(_) => Ok(()),
+    }
+}
+
+/// Reads one frame: a header, and as many bytes as `body_bytes` says after it has looked at the header. `None` at the
+/// end of the stream. *Errors*: those of the stream; `InvalidData` where `body_bytes` refuses; a frame that stalls.
+pub(crate) async fn read_frame(
+    stream: &mut (impl AsyncRead + Unpin),
+    header_bytes: usize,
+    body_bytes: impl FnOnce(&[u8]) -> Result<usize, String>,
+) -> io::Result<Option<Vec<u8>>> {
+    let mut frame = vec![0; header_bytes];
+    // Nothing may come for a long time, but a frame that has begun comes to its end.
+    let first = stream.read(&mut frame).await?;
+    if first == 0 {
+        return Ok(None);
+    }
+    let rest = async {
+        stream.read_exact(&mut frame[first..]).await?;
+        let length = body_bytes(&frame).map_err(|problem| io::Error::new(io::ErrorKind::InvalidData, problem))?;
+        frame.resize(header_bytes + length, 0);
+        stream.read_exact(&mut frame[header_bytes..]).await?;
+        Ok::<(), io::Error>(())
+    };
+    timeout(STALL_TIME_MAX, rest).await.unwrap_or_else(|_| Err(late("a frame stalled for 30 s")))?;
+    Ok(Some(frame))
+}
+
+/// Writes frames.
+pub(crate) async fn write_frames(stream: &mut (impl AsyncWrite + Unpin), frames: &[u8]) -> io::Result<()> {
+    let writing = async {
+        stream.write_all(frames).await?;
+        stream.flush().await
+    };
+    timeout(STALL_TIME_MAX, writing).await.unwrap_or_else(|_| Err(late("the other side took nothing for 30 s")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_read_and_say_who_can_reach_them() {
+        for (text, shown, is_public) in [
+            ("127.0.0.1:7000", "127.0.0.1:7000", false),
+            ("localhost:7000", "localhost:7000", false),
+            ("[::1]:7000", "[::1]:7000", false),
+            (":7000", "[::]:7000", true),
+            ("tcp:h1.example:7000", "h1.example:7000", true),
+            ("unix:/run/a", "unix:/run/a", false),
+        ] {
+            let address: Address = text.parse().unwrap();
+            assert_eq!((address.to_string().as_str(), address.is_public()), (shown, is_public));
+        }
+        for wrong in ["", "h1", "unix:", "h1:x", "::1:80", "h1:70000"] {
+            assert!(wrong.parse::<Address>().is_err(), "{wrong}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_frame_is_read_whole_or_refused() {
+        let (mut near, mut far) = tokio::io::duplex(64);
+        let body = |header: &[u8]| match usize::from(header[0]) {
+            length @ 0..=8 => Ok(length),
+            length => Err(format!("{length} is too long")),
+        };
+        near.write_all(&[2, 0, 7, 7, 9, 0]).await.unwrap();
+        assert_eq!(read_frame(&mut far, 2, body).await.unwrap(), Some(vec![2, 0, 7, 7]));
+        assert_eq!(read_frame(&mut far, 2, body).await.unwrap_err().kind(), io::ErrorKind::InvalidData);
+        drop(near);
+        assert!(read_frame(&mut far, 2, body).await.unwrap().is_none());
+    }
+}

@@ -1,0 +1,235 @@
+//! One connection: greeting, requests, answers.
+//!
+//! Owns: what a connection may send, and how much. Promises: at most [`CALLS_MAX`] requests of a connection are in work
+//! at a time; a malformed message ends the connection and changes nothing. Leaves to others: the requests (`owner`).
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use nectary_host::log::{Level, Throttle};
+use nectary_host::tls::ServerTls;
+use tokio::io::{ReadHalf, split};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio::time::timeout;
+
+use super::owner::Request;
+use crate::format::{Label, Session, SessionState};
+use crate::net::{self, Stream};
+use crate::protocol::{Answer, Code, Failure, Message};
+use crate::wire::{read_message, write_all};
+
+/// Connections of a server.
+pub(super) const CONNECTIONS_MAX: usize = 2048;
+/// Requests of a connection without an answer, as the protocol says.
+const CALLS_MAX: usize = 256;
+const ROLE_CONTROL: u8 = 1;
+const ROLE_BULK: u8 = 2;
+
+/// What all connections share.
+pub(super) struct Shared {
+    pub label: Label,
+    pub epoch: u64,
+    /// Session leases of clients.
+    pub lease_ms: u32,
+    /// When each session last renewed.
+    pub renewals: Mutex<HashMap<u64, Instant>>,
+}
+
+/// What a connection needs.
+pub(super) struct Context {
+    pub requests: mpsc::Sender<Request>,
+    pub shared: Arc<Shared>,
+    pub tls: Option<ServerTls>,
+}
+
+type Frames = mpsc::UnboundedSender<Vec<u8>>;
+
+/// The way of an answer to its client. Dropped without one, as by a server that ends, it leaves the client to ask the
+/// next server.
+pub(super) struct Reply {
+    frames: Frames,
+    request: u64,
+    epoch: u64,
+    /// Counts the request until it is answered.
+    _turn: OwnedSemaphorePermit,
+}
+
+impl Reply {
+    /// Answers.
+    pub fn send(self, answer: Result<Answer, Failure>) {
+        let message = match answer {
+            Ok(answer) => Message::Answer(answer),
+            Err(failure) => Message::Failure(failure),
+        };
+        // The connection may have ended.
+        let _ = self.frames.send(message.encode(self.request, self.epoch));
+    }
+}
+
+fn refusal(code: Code, words: impl Into<String>) -> Failure {
+    Failure { code, errno: 0, words: words.into() }
+}
+
+/// Serves a connection until it ends.
+pub(super) async fn serve(context: &Context, stream: Stream, peer: &str) {
+    static ENDED: Throttle = Throttle::every(std::time::Duration::from_secs(10));
+    let served = async {
+        let stream = net::secure(stream, context.tls.as_ref()).await?;
+        let (mut reader, writer) = split(stream);
+        let (frames, to_write) = mpsc::unbounded_channel();
+        let talk = async {
+            let greeted = timeout(net::HELLO_TIME_MAX, greet(context, &mut reader, &frames)).await;
+            let greeted = greeted.map_err(|_| std::io::Error::other("no greeting within 10 s"))??;
+            match greeted {
+                Some((session, ROLE_CONTROL)) => control(context, session, &mut reader, &frames).await,
+                Some((session, _)) => bulk(context, session, &mut reader, &frames).await,
+                None => Ok(()),
+            }
+        };
+        let writing = write_all(writer, to_write);
+        tokio::pin!(writing);
+        let result = tokio::select! {
+            result = talk => result,
+            () = &mut writing => return Ok(()),
+        };
+        // What was said last, such as a refusal, still goes out.
+        drop(frames);
+        let _ = timeout(net::HELLO_TIME_MAX, writing).await;
+        result
+    };
+    if let Err(error) = served.await {
+        let error: std::io::Error = error;
+        ENDED.write(Level::Warning, "volume", format_args!("{peer}: {error}"));
+    }
+}
+
+/// The first message. `None`: the client was refused.
+async fn greet(
+    context: &Context,
+    reader: &mut ReadHalf<Stream>,
+    frames: &Frames,
+) -> std::io::Result<Option<(u64, u8)>> {
+    let Some((header, message)) = read_message(reader).await? else { return Ok(None) };
+    let shared = &context.shared;
+    let answer = match message {
+        Message::Hello(hello) => begin(context, hello).await,
+        _ => Err(refusal(Code::Malformed, "the first message must be Hello")),
+    };
+    let (message, greeted) = match answer {
+        Ok((session, role)) => {
+            touch(shared, session);
+            (welcome(shared, session), Some((session, role)))
+        }
+        Err(failure) => (Message::Failure(failure), None),
+    };
+    let _ = frames.send(message.encode(header.request, shared.epoch));
+    Ok(greeted)
+}
+
+/// Begins a session, or finds the one that is there again.
+async fn begin(context: &Context, hello: Hello) -> Result<(u64, u8), Failure> {
+    if hello.volume != context.shared.label.volume {
+        return Err(refusal(Code::WrongVolume, "this server serves another volume than the one on the disk there"));
+    }
+    if !matches!(hello.role, ROLE_CONTROL | ROLE_BULK) {
+        return Err(refusal(Code::Malformed, "the role of a connection is 1 or 2"));
+    }
+    let (reply, answer) = oneshot::channel();
+    let request = if hello.session != 0 {
+        Request::Resume { session: hello.session, incarnation: hello.incarnation, reply }
+    } else if hello.role == ROLE_CONTROL {
+        return Err(refusal(Code::OutOfOrder, "a session begins with its bulk connection"));
+    } else {
+        let session = Session {
+            incarnation: hello.incarnation,
+            state: SessionState::Active,
+            kind: hello.kind,
+            flags: 0,
+            lease_ms: context.shared.lease_ms,
+            acknowledged: 0,
+            machine: hello.machine,
+            boot: hello.boot,
+            created_ns: super::owner::wall_ns(),
+            ended_ns: 0,
+            reason: 0,
+            host: hello.host,
+        };
+        Request::Begin { session, reply }
+    };
+    let session = ask(context, request, answer).await?;
+    Ok((session, hello.role))
+}
+
+/// Hands a request to the owner, and waits for its answer.
+async fn ask<T>(
+    context: &Context,
+    request: Request,
+    answer: oneshot::Receiver<Result<T, Failure>>,
+) -> Result<T, Failure> {
+    // Both fail where the server is ending.
+    let _ = context.requests.send(request).await;
+    answer.await.unwrap_or_else(|_| Err(super::gone()))
+}
+
+fn touch(shared: &Shared, session: u64) {
+    shared.renewals.lock().unwrap_or_else(PoisonError::into_inner).insert(session, Instant::now());
+}
+
+fn welcome(shared: &Shared, session: u64) -> Message {
+    Message::Welcome { session, lease_ms: shared.lease_ms, server_ns: super::owner::wall_ns() }
+}
+
+/// Serves operations and questions.
+async fn bulk(
+    context: &Context,
+    session: u64,
+    reader: &mut ReadHalf<Stream>,
+    frames: &Frames,
+) -> std::io::Result<()> {
+    let turns = Arc::new(Semaphore::new(CALLS_MAX));
+    while let Some((header, message)) = read_message(reader).await? {
+        let Ok(turn) = turns.clone().try_acquire_owned() else {
+            return Err(std::io::Error::other(format!("more than {CALLS_MAX} requests without an answer")));
+        };
+        let reply = Reply { frames: frames.clone(), request: header.request, epoch: context.shared.epoch, _turn: turn };
+        let request = match message {
+            Message::Operation { session: named, number, operation } if named == session => {
+                Request::Operate { session, number, operation, reply }
+            }
+            Message::Question { session: named, question } if named == session => {
+                Request::Ask { session, question, reply }
+            }
+            Message::Goodbye { session: named } if named == session => Request::Goodbye { session, reply },
+            _ => return Err(std::io::Error::other("a message that does not belong here")),
+        };
+        // In the order of arrival: the owner's queue keeps it.
+        if context.requests.send(request).await.is_err() {
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+/// Serves renewals.
+async fn control(
+    context: &Context,
+    session: u64,
+    reader: &mut ReadHalf<Stream>,
+    frames: &Frames,
+) -> std::io::Result<()> {
+    let shared = &context.shared;
+    while let Some((header, message)) = read_message(reader).await? {
+        match message {
+            Message::Renew { session: named, sent_ns, acknowledged, drained } if named == session => {
+                touch(shared, session);
+                let _ = context.requests.send(Request::Acknowledge { session, acknowledged, drained }).await;
+                let renewed =
+                    Message::Renewed { sent_ns, lease_ms: shared.lease_ms, server_ns: super::owner::wall_ns(), durable: 0 };
+                let _ = frames.send(renewed.encode(header.request, shared.epoch));
+            }
+            _ => return Err(std::io::Error::other("a message that does not belong here")),
+        }
+    }
+    Ok(())
+}
