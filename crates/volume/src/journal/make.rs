@@ -173,7 +173,7 @@ fn layout(disk: &Disk, options: &FormatOptions) -> Result<Layout, Error> {
     let start = SPACE_START.next_multiple_of(size);
     let needed = BLOCKS_MIN.max(start + (SEGMENTS + 1) * size);
     if blocks < needed {
-        let mib = |blocks: u64| blocks * BLOCK_BYTES as u64 >> 20;
+        let mib = |blocks: u64| (blocks * BLOCK_BYTES as u64) >> 20;
         return Err(Error::Refused(format!("the disk has {} MiB, a volume needs {}", mib(blocks), mib(needed))));
     }
     let segments = (0..SEGMENTS).map(|at| SetAside { block: start + at * size, blocks: size, epoch: at + 1 });
