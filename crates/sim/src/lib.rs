@@ -17,3 +17,4 @@ pub mod ram_log;
 pub mod random;
 pub mod store;
 pub mod switch;
+pub mod volume_journal;

@@ -1,14 +1,19 @@
 //! The shared volume: a file system on a disk that several hosts can reach.
 //!
-//! Owns: `format`, the bytes on the disk (`docs/formats/volume.md`); `tables`, its records in memory; `protocol`, what
-//! hosts say to each other. Promises: no decoder panics or allocates beyond its bounds, whatever it is given. Leaves to
-//! others: the kernel's side.
+//! Owns: `format`, the bytes on the disk (`docs/formats/volume.md`); `journal`, everything of it that is written but
+//! files' data; `tables`, its records in memory; `metadata`, what operations do to them; `protocol`, what hosts say to
+//! each other; `server` and `client`. Promises: no decoder panics or allocates beyond its bounds, whatever it is given.
+//! Leaves to others: the kernel's side.
 
 #![forbid(unsafe_code)]
 
 pub mod client;
 pub mod format;
+pub mod journal;
+pub mod metadata;
 mod net;
+pub mod planted;
 pub mod protocol;
+pub mod server;
 pub mod tables;
 mod wire;

@@ -6,15 +6,130 @@
 use std::fmt::Write as _;
 
 use nectary_block::format_size;
-use nectary_volume::format::{Session, Table, VolumeRecord};
-use nectary_volume::journal;
+use nectary_volume::format::{ExtentState, Key, Session, Space, Table, VolumeRecord};
+use nectary_volume::journal::{self, Volume};
 use nectary_volume::metadata;
 use serde_json::{Value, json};
 
 use super::serve::state_name;
 use crate::arguments::VolumeReadArguments;
-use crate::exit::{DEGRADED, FAILED, Failure, GOOD};
+use crate::exit::{FAILED, Failure, GOOD};
 use crate::output;
 
 /// Problems that are shown; a damaged volume may have any number.
 const SHOWN_MAX: usize = 100;
+/// How often a volume that is written meanwhile is read again.
+const READS_MAX: usize = 5;
+
+/// Reads a volume without changing it.
+async fn read(arguments: &VolumeReadArguments) -> Result<Volume, Failure> {
+    let device = super::open(&arguments.disk, &arguments.engine, None, true).await?;
+    super::label(&arguments.disk, &device).await?;
+    let mut result = journal::read(&device).await;
+    for _ in 1..READS_MAX {
+        if result.is_ok() {
+            break;
+        }
+        result = journal::read(&device).await;
+    }
+    result.map_err(|error| {
+        let remedy = "if a server serves it, ask again; else the metadata is damaged: keep the disk as it is";
+        Failure::new(FAILED, format!("{}: {error}", arguments.disk), remedy)
+    })
+}
+
+/// Compares a volume's records from all sides.
+pub async fn check(arguments: &VolumeReadArguments) -> Result<u8, Failure> {
+    let volume = read(arguments).await?;
+    let problems = metadata::check(&volume.tables);
+    let code = if problems.is_empty() { GOOD } else { FAILED };
+    let inodes = volume.tables.table(Table::Inodes).len();
+    let shown = &problems[..problems.len().min(SHOWN_MAX)];
+    if arguments.json {
+        output::json(&json!({
+            "volume": super::identity(&volume.label),
+            "epoch": volume.head.epoch,
+            "append": volume.last_sequence,
+            "inodes": inodes,
+            "notes": volume.notes,
+            "problem_count": problems.len(),
+            "problems": shown,
+        }))?;
+        return Ok(code);
+    }
+    let mut text = String::new();
+    for note in &volume.notes {
+        let _ = writeln!(text, "note: {note}");
+    }
+    for problem in shown {
+        let _ = writeln!(text, "PROBLEM: {problem}");
+    }
+    let name = super::shown_name(&volume.label);
+    let _ = writeln!(
+        text,
+        "volume {name}: {inodes} inodes, as of append {}: {} problems",
+        volume.last_sequence,
+        problems.len()
+    );
+    output::text(&text)?;
+    Ok(code)
+}
+
+/// Shows what a volume is.
+pub async fn info(arguments: &VolumeReadArguments) -> Result<u8, Failure> {
+    let volume = read(arguments).await?;
+    let record = volume.tables.get(&Key::Volume).and_then(|value| VolumeRecord::decode(value).ok());
+    let blocks = record.map_or(0, |record| record.blocks);
+    let spaces = volume.tables.table(Table::Space).values().filter_map(|value| Space::decode(value).ok());
+    let (mut used, mut data) = (0, 0);
+    for space in spaces {
+        used += space.blocks;
+        data += if space.state == ExtentState::Data { space.blocks } else { 0 };
+    }
+    let free_bytes = (blocks.saturating_sub(used)).saturating_sub(nectary_volume::format::SPACE_START) * super::BLOCK;
+    let sessions: Vec<(u64, Session)> = volume
+        .tables
+        .table(Table::Sessions)
+        .iter()
+        .filter_map(|(key, value)| match Key::decode(Table::Sessions, key) {
+            Ok(Key::Session(number)) => Some((number, Session::decode(value).ok()?)),
+            _ => None,
+        })
+        .collect();
+    let inodes = volume.tables.table(Table::Inodes).len();
+    let (size_bytes, data_bytes) = (blocks * super::BLOCK, data * super::BLOCK);
+    if arguments.json {
+        let sessions: Vec<Value> = sessions
+            .iter()
+            .map(|(number, session)| {
+                json!({ "session": number, "host": session.host, "state": state_name(session.state) })
+            })
+            .collect();
+        output::json(&json!({
+            "volume": super::identity(&volume.label),
+            "name": volume.label.name,
+            "version": volume.label.version_made,
+            "size_bytes": size_bytes,
+            "free_bytes": free_bytes,
+            "data_bytes": data_bytes,
+            "inodes": inodes,
+            "epoch": volume.head.epoch,
+            "append": volume.last_sequence,
+            "lease_ms": volume.label.lease_ms,
+            "sessions": sessions,
+        }))?;
+        return Ok(GOOD);
+    }
+    let mut text = String::new();
+    let _ = writeln!(text, "volume    {}", super::identity(&volume.label));
+    let _ = writeln!(text, "name      {}", volume.label.name);
+    let _ = writeln!(text, "size      {}", format_size(size_bytes));
+    let _ = writeln!(text, "free      {}", format_size(free_bytes));
+    let _ = writeln!(text, "data      {} in {inodes} inodes", format_size(data_bytes));
+    let _ = writeln!(text, "epoch     {}, append {}", volume.head.epoch, volume.last_sequence);
+    for (number, session) in &sessions {
+        let _ = writeln!(text, "session   {number} of {}, {}", session.host, state_name(session.state));
+    }
+    output::text(&text)?;
+    Ok(GOOD)
+}

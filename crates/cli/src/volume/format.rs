@@ -2,9 +2,13 @@
 //!
 //! Owns: refusing a disk that has something on it. Leaves to others: the bytes (`nectary-volume`).
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
 use nectary_block::format_size;
-use nectary_volume::format::Label;
+use nectary_volume::client::random_id;
+use nectary_volume::format::{Identity, Label};
 use nectary_volume::journal::{self, FormatOptions};
+use nectary_volume::metadata;
 
 use crate::arguments::VolumeFormatArguments;
 use crate::exit::{BUSY, FAILED, Failure, GOOD};
@@ -12,6 +16,10 @@ use crate::output;
 
 /// How much at the start of a disk is looked at. *Units*: bytes.
 const LOOK_BYTES: usize = 1 << 20;
+/// Size of a metadata segment: 8 MiB. *Units*: blocks.
+const SEGMENT_BLOCKS: u64 = 2048;
+/// By how much the clocks of two hosts may differ in speed. *Units*: thousandths.
+const DRIFT_PER_MILLE: u32 = 10;
 
 /// Makes an empty volume.
 pub async fn run(arguments: &VolumeFormatArguments) -> Result<u8, Failure> {
@@ -34,9 +42,21 @@ pub async fn run(arguments: &VolumeFormatArguments) -> Result<u8, Failure> {
         ));
     }
     let lease_ms = u32::try_from(arguments.lease.as_millis()).unwrap_or(u32::MAX);
-    let options = FormatOptions { name: arguments.name.clone(), lease_ms, ..FormatOptions::default() };
-    let label = journal::format(&device, &options).await.map_err(|error| {
-        Failure::new(FAILED, error.to_string(), "the smallest volume has 256 MiB; see the kernel's messages (`dmesg`)")
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let options = FormatOptions {
+        name: arguments.name.clone(),
+        segment_blocks: SEGMENT_BLOCKS,
+        lease_ms,
+        drift_per_mille: DRIFT_PER_MILLE,
+        force: true,
+        volume: Identity(random_id()?),
+        hash_key: random_id()?,
+        created_s: now.as_secs(),
+    };
+    let now_ns = i64::try_from(now.as_nanos()).unwrap_or(i64::MAX);
+    let label = journal::format(&device, &options, |layout| metadata::first(layout, now_ns)).await;
+    let label = label.map_err(|error| {
+        Failure::new(FAILED, format!("{disk}: {error}"), "the smallest volume has 256 MiB, the lease 1 s to 10 min")
     })?;
     let name = super::shown_name(&label);
     output::text(&format!("volume {name} of {} on {disk}\n", format_size(size)))?;

@@ -3,6 +3,8 @@
 //! Owns: who may connect, the control socket of a server, and its reaction to signals. Leaves to others: serving
 //! (`nectary-volume`).
 
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -18,7 +20,7 @@ use serde_json::{Value, json};
 
 use super::mount::host_name;
 use crate::arguments::{VolumeReleaseArguments, VolumeServeArguments};
-use crate::exit::{FAILED, Failure, GOOD, NOT_FOUND, USAGE};
+use crate::exit::{BUSY, FAILED, Failure, GOOD, NOT_FOUND, USAGE};
 use crate::output;
 
 /// The component's name in a status.
@@ -38,8 +40,15 @@ pub async fn run(arguments: &VolumeServeArguments) -> Result<u8, Failure> {
     let device = super::open(&arguments.disk, &arguments.engine, None, true).await?;
     let label = super::label(&arguments.disk, &device).await?;
     let name = format!("{} on {}", super::shown_name(&label), arguments.disk);
-    let options =
-        ServerOptions { listen: arguments.listen.clone(), tls, number: arguments.number, host: host_name() };
+    // Held as long as this process lives: whoever has it knows that no earlier server of this number is left here.
+    let alone = alone(&super::identity(&label), arguments.number)?;
+    let options = ServerOptions {
+        listen: arguments.listen.clone(),
+        tls,
+        number: arguments.number,
+        host: host_name(),
+        previous_gone: true,
+    };
     let starting = Server::start(device, options);
     let server = tokio::select! {
         started = starting => started?,
@@ -57,8 +66,23 @@ pub async fn run(arguments: &VolumeServeArguments) -> Result<u8, Failure> {
         return Err(Failure::new(FAILED, format!("{name}: {reason}"), "start the server again; clients wait for it"));
     }
     stopped?;
+    drop(alone);
     log::write(Level::Note, "volume", format_args!("{name}: everything is durable, the lease is given up"));
     Ok(GOOD)
+}
+
+/// Refuses a second server of the same number on this host.
+fn alone(identity: &str, number: u32) -> Result<UnixListener, Failure> {
+    let address = SocketAddr::from_abstract_name(format!("nectary-volume-{identity}-{number}"))
+        .context("cannot name a socket of the server")?;
+    UnixListener::bind_addr(&address).map_err(|error| match error.kind() {
+        std::io::ErrorKind::AddrInUse => Failure::new(
+            BUSY,
+            format!("a server with number {number} serves this volume on this host already"),
+            "`nectary status` shows it; stop it first, or mount from it",
+        ),
+        _ => anyhow::Error::from(error).context("cannot make a socket of the server").into(),
+    })
 }
 
 /// Refuses addresses beyond this machine where clients need not show certificates.

@@ -113,6 +113,7 @@ impl World {
                 self.coverage.met("left donor returns after the client crashed", 1);
             }
         }
+        self.slow_on_leave(client);
         self.hunt(client);
     }
 

@@ -48,7 +48,7 @@ pub struct Client {
 
 /// A layout as tight as its settings allow.
 pub fn layout(random: &mut Random, policy: Policy) -> Layout {
-    let members = [2, 2, 3][random.below(3) as usize];
+    let members = [2, 3, 4][random.below(3) as usize];
     let mut layout = Layout {
         overflow_percent: 100 + 50 * random.below(3) as u32,
         streams: 1 + random.below(2) as usize,

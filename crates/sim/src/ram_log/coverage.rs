@@ -10,6 +10,8 @@ pub const RUNS_PER_SCENARIO: u64 = 100;
 /// All of them.
 pub const SCENARIOS: &[&str] = &[
     "write lands after its connection was given up",
+    "write cut off in the middle",
+    "donors slow while another is left",
     "flush beside a write",
     "overlapping writes",
     "client lost with acknowledged data that was not flushed",

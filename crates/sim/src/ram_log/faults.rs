@@ -39,6 +39,8 @@ pub struct Faults {
     until_us: u64,
     hunt: Option<Hunt>,
     may_lose: bool,
+    /// Other donors become slow while one is being left.
+    slows_on_leave: bool,
     /// When the next client is killed.
     pub kill_at: Option<(KillAt, u64)>,
     /// A donor that the next client loses while it recovers, and for how long.
@@ -55,6 +57,7 @@ impl Faults {
             until_us: 0,
             hunt: None,
             may_lose: random.chance(16),
+            slows_on_leave: random.chance(30),
             kill_at: None,
             cut_in_recovery: None,
             kills_left: 0,
@@ -175,6 +178,20 @@ impl World {
             _ => return None,
         }
         Some(any_us)
+    }
+
+    /// Some donors become slow at the moment at which another is being left: what they are told of that may take longer
+    /// than what they are asked next.
+    pub fn slow_on_leave(&mut self, client: ClientId) {
+        let standing = self.clients[client].machine.standing();
+        let is_due = self.faults.slows_on_leave && self.stage == Stage::Work;
+        if !is_due || !standing.contains(&Standing::Leaving) {
+            return;
+        }
+        self.faults.slows_on_leave = false;
+        self.coverage.met("donors slow while another is left", 1);
+        let until_us = self.now_us() + 200 * MILLISECOND;
+        self.donors.iter_mut().for_each(|donor| donor.slow_until_us = until_us);
     }
 
     fn hunt_later(&mut self) {

@@ -24,7 +24,9 @@ use world::World;
 use crate::planted::{Case, Caught};
 
 /// Acknowledged writes of a run, at least, if it is not lossy.
-pub const WRITES: u64 = 120;
+pub const WRITES: u64 = 200;
+/// The same of a run whose users fill the device.
+const WRITES_OF_FULL: u64 = 500;
 /// Faults of a run, at least.
 pub const FAULTS: u64 = 3;
 /// A run that takes longer hangs. *Units*: microseconds of virtual time.
@@ -44,10 +46,9 @@ pub enum Planted {
 impl Planted {
     /// Those that a sample of runs betrays.
     pub fn betrayed() -> Vec<Planted> {
-        // A donor's write is never cut off in the middle here, so a parity in place does no harm; for the others a loss
-        // has to meet a moment that a sample does not meet.
+        // A loss has to meet a moment that a sample does not meet.
         let is_missed = |planted: &Planted| match planted {
-            Planted::Log(bug) => matches!(bug, Bug::ParityInPlace | Bug::PinsIgnored | Bug::AcknowledgedBeforeLeft),
+            Planted::Log(bug) => *bug == Bug::PinsIgnored,
             Planted::Placement(bug) => *bug != placement::Bug::DeadSlotLeftOut,
         };
         Planted::all().into_iter().filter(|planted| !is_missed(planted)).collect()

@@ -34,13 +34,14 @@ impl World {
         let number = self.numbers;
         let blocks = u64::from(self.shape.blocks);
         // Half of the operations meet in a few blocks.
-        let first = if self.random.chance(50) { self.random.below(blocks.min(6)) } else { self.random.below(blocks) };
+        let meets = !self.is_full && self.random.chance(50);
+        let first = if meets { self.random.below(blocks.min(6)) } else { self.random.below(blocks) };
         let count = 1 + self.random.below(OPERATION_BLOCKS_MAX).min(self.random.below(OPERATION_BLOCKS_MAX));
         let range = first as u32..(first + count).min(blocks) as u32;
         let (offset, bytes) = (first * BLOCK_BYTES as u64, range.len() as u64 * BLOCK_BYTES as u64);
         let force = self.random.chance(15);
         let (number, request, is_forced) = match self.random.below(100) {
-            0..50 => {
+            kind @ 0..62 if kind < 50 || self.is_full => {
                 let data: Vec<u8> = range.clone().flat_map(|block| contents(number, u64::from(block))).collect();
                 (number, Request::Write { offset, data: Bytes::from(data), force }, force)
             }

@@ -15,10 +15,13 @@ use super::client::{Client, configuration, layout};
 use super::coverage::Coverage;
 use super::faults::Faults;
 use super::values::Values;
-use super::{TIME_MAX_US, WRITES};
+use super::{TIME_MAX_US, WRITES, WRITES_OF_FULL};
 use crate::ram::donor::{ConnectionId, DonorModel, is_change};
 use crate::ram::network::{ClientId, Happening, MILLISECOND, Network};
 use crate::random::Random;
+
+/// A write of more than a slot may be cut off at any multiple of this. *Units*: bytes.
+const CUT_BYTES: u64 = 16;
 
 /// How far a run is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,6 +58,8 @@ pub struct World {
     pub faults: Faults,
     pub coverage: Coverage,
     pub broken: Option<String>,
+    /// Users write to every block alike and trim none, so that groups have to be cleaned.
+    pub is_full: bool,
     pub writes: u64,
     pub flushes: u64,
     pub operations: u64,
@@ -81,8 +86,10 @@ impl World {
         let donors: Vec<DonorModel> =
             (0..usize::from(layout.donors())).map(|_| DonorModel::new(random.bits(), areas.donor_bytes, 1)).collect();
         let faults = Faults::new(&mut random);
+        let is_full = random.chance(25);
         let mut world = World {
             seed,
+            is_full,
             network: Network::new(),
             layout,
             shape,
@@ -112,6 +119,10 @@ impl World {
         };
         world.start(Intent::Create);
         world
+    }
+
+    fn writes_wanted(&self) -> u64 {
+        if self.is_full { WRITES_OF_FULL } else { WRITES }
     }
 
     pub fn now_us(&self) -> u64 {
@@ -203,8 +214,12 @@ impl World {
             return;
         }
         if !at.is_client_open && !is_late {
-            if let Some(late_us) = at.late_us {
-                self.network.plan(now_us + late_us, Happening::AtDonor { connection, request, body, is_late: true });
+            match at.late_us {
+                Some(late_us) => {
+                    let happening = Happening::AtDonor { connection, request, body, is_late: true };
+                    self.network.plan(now_us + late_us, happening);
+                }
+                None => self.tear(connection, &body),
             }
             return;
         }
@@ -228,7 +243,7 @@ impl World {
         }
         let finishes = at.is_finished && self.donors[donor].owner == Some(connection);
         if !at.is_donor_open && !finishes {
-            return;
+            return self.tear(connection, &body);
         }
         if let DonorRequest::SwapMetadata { expected, .. } = &body
             && Stamp::of(&self.donors[donor].area) == *expected
@@ -241,6 +256,24 @@ impl World {
             let event = Event::Replied { donor, request, reply };
             self.network.plan(at_us, Happening::AtClient { connection, event });
         }
+    }
+
+    /// The connection of a write ended while the donor executed it: a part of it may be there.
+    fn tear(&mut self, connection: ConnectionId, body: &DonorRequest) {
+        let DonorRequest::Write { offset, data, .. } = body else { return };
+        let donor = self.network.connections[connection].donor;
+        if self.donors[donor].owner != Some(connection) || !self.random.chance(70) {
+            return;
+        }
+        let (length, slot_bytes) = (data.len() as u64, self.areas.slot_bytes);
+        if length <= slot_bytes {
+            return;
+        }
+        let bytes = self.random.below(length / CUT_BYTES) * CUT_BYTES;
+        self.coverage.met("write cut off in the middle", 1);
+        let part = DonorRequest::Write { offset: *offset, data: data.slice(..bytes as usize), force: false };
+        self.perform(connection, &part);
+        self.check_recoveries("after a write that was cut off");
     }
 
     /// The donor finishes or drops what other connections sent, and ends them.
@@ -383,7 +416,7 @@ impl World {
         let now_us = self.now_us();
         match self.stage {
             _ if now_us >= self.faults.ends_us => self.stage = Stage::Done,
-            Stage::Work if self.writes >= WRITES && self.faults.are_over(now_us) => {
+            Stage::Work if self.writes >= self.writes_wanted() && self.faults.are_over(now_us) => {
                 self.stage = Stage::Settle;
                 self.network.heal();
                 for donor in &mut self.donors {

@@ -52,7 +52,7 @@ pub(super) struct Welcomed {
 }
 
 /// 16 random bytes.
-pub(super) fn random_id() -> Result<[u8; 16], Error> {
+pub fn random_id() -> Result<[u8; 16], Error> {
     const SOURCE: &str = "/proc/sys/kernel/random/uuid";
     let text = std::fs::read_to_string(SOURCE).unwrap_or_default();
     let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
@@ -151,6 +151,7 @@ pub(super) async fn keep_bulk(inner: &Arc<Inner>, first: (Stream, Welcomed)) {
         }
         log(Level::Warning, "volume", format_args!("{}: {problem}; connecting again", inner.options.server));
         inner.disconnected(problem);
+        sleep(RETRY_MIN).await;
     }
 }
 

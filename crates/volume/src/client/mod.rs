@@ -39,6 +39,7 @@ pub use bytes::Contents;
 pub use data::At;
 pub use error::Error;
 pub use hold::Kernel;
+pub use link::random_id;
 pub use link::{Address, ClientOptions};
 pub use names::New;
 pub use open::OpenFile;

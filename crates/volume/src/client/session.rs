@@ -144,6 +144,7 @@ impl Session {
             ended: watch::Sender::new(false),
         });
         let stream = link::open_bulk(&inner).await?;
+        inner.state().session = stream.1.session;
         let (bulk, control) = (inner.clone(), inner.clone());
         let bulk = tokio::spawn(async move { link::keep_bulk(&bulk, stream).await });
         let control = tokio::spawn(async move { link::keep_control(&control).await });

@@ -92,6 +92,10 @@ pub struct SegmentHeader {
     pub manifest_sequence: u64,
     /// Where that append is. *Units*: blocks.
     pub manifest_block: u64,
+    /// The chain checksum before the first append in it.
+    pub chain: u32,
+    /// The chain checksum before the append with the manifest.
+    pub manifest_chain: u32,
 }
 
 impl SegmentHeader {
@@ -103,7 +107,7 @@ impl SegmentHeader {
         };
         let mut writer = Writer::default();
         writer.u32(segment_use).u32(0).u64(self.number).u64(self.previous).u64(self.first_sequence);
-        writer.u64(self.manifest_sequence).u64(self.manifest_block);
+        writer.u64(self.manifest_sequence).u64(self.manifest_block).u32(self.chain).u32(self.manifest_chain);
         Frame::encode(Magic::Segment, volume, self.epoch, block, 0, &writer.bytes)
     }
 
@@ -121,7 +125,17 @@ impl SegmentHeader {
         reader.within("previous", previous, 0, BLOCKS_MAX)?;
         let (manifest_sequence, manifest_block) = (reader.u64()?, reader.u64()?);
         reader.within("manifest_block", manifest_block, 0, BLOCKS_MAX)?;
-        let epoch = frame.epoch;
-        Ok(SegmentHeader { epoch, segment_use, number, previous, first_sequence, manifest_sequence, manifest_block })
+        let (chain, manifest_chain) = (reader.u32()?, reader.u32()?);
+        Ok(SegmentHeader {
+            epoch: frame.epoch,
+            segment_use,
+            number,
+            previous,
+            first_sequence,
+            manifest_sequence,
+            manifest_block,
+            chain,
+            manifest_chain,
+        })
     }
 }

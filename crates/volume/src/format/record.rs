@@ -130,7 +130,7 @@ impl RunRecord {
 }
 
 /// What can change about a volume.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct VolumeRecord {
     /// Its size. *Units*: blocks.
     pub blocks: u64,

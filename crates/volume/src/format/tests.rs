@@ -80,6 +80,8 @@ fn segment() -> SegmentHeader {
         first_sequence: 401,
         manifest_sequence: 12,
         manifest_block: 2050,
+        chain: 7,
+        manifest_chain: 8,
     }
 }
 

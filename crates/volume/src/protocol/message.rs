@@ -590,3 +590,20 @@ impl Message {
         })
     }
 }
+
+impl Answer {
+    /// The bytes that are stored with an operation.
+    pub fn encode_stored(&self) -> Vec<u8> {
+        let mut writer = Writer::default();
+        put_answer(&mut writer, self);
+        writer.bytes
+    }
+
+    /// Decodes them.
+    pub fn decode_stored(bytes: &[u8]) -> Result<Answer, FormatError> {
+        let mut reader = Reader::new("reply", bytes);
+        let answer = get_answer(&mut reader)?;
+        reader.end()?;
+        Ok(answer)
+    }
+}

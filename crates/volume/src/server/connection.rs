@@ -3,9 +3,8 @@
 //! Owns: what a connection may send, and how much. Promises: at most [`CALLS_MAX`] requests of a connection are in work
 //! at a time; a malformed message ends the connection and changes nothing. Leaves to others: the requests (`owner`).
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use nectary_host::log::{Level, Throttle};
 use nectary_host::tls::ServerTls;
@@ -16,7 +15,7 @@ use tokio::time::timeout;
 use super::owner::Request;
 use crate::format::{Label, Session, SessionState};
 use crate::net::{self, Stream};
-use crate::protocol::{Answer, Code, Failure, Message};
+use crate::protocol::{Answer, Code, Failure, Hello, Message};
 use crate::wire::{read_message, write_all};
 
 /// Connections of a server.
@@ -32,8 +31,8 @@ pub(super) struct Shared {
     pub epoch: u64,
     /// Session leases of clients.
     pub lease_ms: u32,
-    /// When each session last renewed.
-    pub renewals: Mutex<HashMap<u64, Instant>>,
+    /// What a client repeats when no map of it has what was freed before.
+    pub drained_to: AtomicU64,
 }
 
 /// What a connection needs.
@@ -118,7 +117,6 @@ async fn greet(
     };
     let (message, greeted) = match answer {
         Ok((session, role)) => {
-            touch(shared, session);
             (welcome(shared, session), Some((session, role)))
         }
         Err(failure) => (Message::Failure(failure), None),
@@ -129,7 +127,7 @@ async fn greet(
 
 /// Begins a session, or finds the one that is there again.
 async fn begin(context: &Context, hello: Hello) -> Result<(u64, u8), Failure> {
-    if hello.volume != context.shared.label.volume {
+    if hello.volume != context.shared.label.volume.0 {
         return Err(refusal(Code::WrongVolume, "this server serves another volume than the one on the disk there"));
     }
     if !matches!(hello.role, ROLE_CONTROL | ROLE_BULK) {
@@ -170,10 +168,6 @@ async fn ask<T>(
     // Both fail where the server is ending.
     let _ = context.requests.send(request).await;
     answer.await.unwrap_or_else(|_| Err(super::gone()))
-}
-
-fn touch(shared: &Shared, session: u64) {
-    shared.renewals.lock().unwrap_or_else(PoisonError::into_inner).insert(session, Instant::now());
 }
 
 fn welcome(shared: &Shared, session: u64) -> Message {
@@ -222,10 +216,10 @@ async fn control(
     while let Some((header, message)) = read_message(reader).await? {
         match message {
             Message::Renew { session: named, sent_ns, acknowledged, drained } if named == session => {
-                touch(shared, session);
+                let durable = shared.drained_to.load(Ordering::Acquire);
                 let _ = context.requests.send(Request::Acknowledge { session, acknowledged, drained }).await;
                 let renewed =
-                    Message::Renewed { sent_ns, lease_ms: shared.lease_ms, server_ns: super::owner::wall_ns(), durable: 0 };
+                    Message::Renewed { sent_ns, lease_ms: shared.lease_ms, server_ns: super::owner::wall_ns(), durable };
                 let _ = frames.send(renewed.encode(header.request, shared.epoch));
             }
             _ => return Err(std::io::Error::other("a message that does not belong here")),

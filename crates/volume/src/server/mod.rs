@@ -36,6 +36,8 @@ pub struct ServerOptions {
     pub number: u32,
     /// The name of this host, for messages.
     pub host: String,
+    /// No earlier process of this server on this host is left.
+    pub previous_gone: bool,
 }
 
 /// Why a server does not start, or ended.
@@ -44,6 +46,12 @@ pub enum ServerError {
     /// The disk, or what is on it.
     #[error(transparent)]
     Journal(#[from] crate::journal::Error),
+    /// The records.
+    #[error(transparent)]
+    Records(#[from] Failure),
+    /// This machine.
+    #[error(transparent)]
+    Machine(#[from] crate::client::Error),
     /// It cannot listen.
     #[error("{address}: {source}")]
     Listen {

@@ -8,26 +8,33 @@
 //! 3. An operation is done once: one that is done already is answered with the stored reply.
 //! 4. After an append failed, nothing is answered any more, and the server ends.
 
-use std::collections::HashMap;
+use std::cmp::Ordering;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering as AtomicOrdering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use nectary_block::SharedDevice;
+use nectary_host::log::Level;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
 use super::connection::{Reply, Shared};
 use super::{ServerError, ServerOptions};
-use crate::format::{Session, Transaction};
-use crate::journal::Log;
-use crate::metadata::Image;
+use crate::client::random_id;
+use crate::format::{Session, Table, Transaction};
+use crate::journal::{self, Log, StartOptions};
+use crate::metadata::{Image, Stamp};
 use crate::protocol::{Answer, Code, Failure, Operation, Question};
 
 /// Requests that wait for the owner.
 pub(super) const REQUESTS_MAX: usize = 4096;
 /// Transactions of an append.
 const BATCH_MAX: usize = 1024;
+/// Appends that the one in flight and the next one may be split into.
+const APPENDS_MAX: u64 = 64;
+/// The lease of a session. *Units*: milliseconds.
+const SESSION_LEASE_MS: u32 = 5000;
 /// How often the owner looks whether there is work of its own.
 const TICK: Duration = Duration::from_millis(100);
 
@@ -89,6 +96,8 @@ pub struct Overview {
     pub free: u64,
     /// In use.
     pub inodes: u64,
+    /// When the server's own lease was last renewed.
+    renewed: Option<Instant>,
 }
 
 /// The server's clock. *Units*: nanoseconds since 1970.
@@ -98,7 +107,7 @@ pub(super) fn wall_ns() -> u64 {
 }
 
 /// An append in flight; it gives the log back.
-type InFlight = Pin<Box<dyn Future<Output = (Log, Result<u64, crate::journal::Error>)> + Send>>;
+type InFlight = Pin<Box<dyn Future<Output = (Log, Result<u64, journal::Error>)> + Send>>;
 
 /// The owner.
 pub(super) struct Owner {
@@ -111,10 +120,65 @@ pub(super) struct Owner {
     /// What was applied since it began, and the answers that wait for that.
     next: Vec<Transaction>,
     next_held: Vec<Held>,
+    /// Segments for the log: of the append in flight, and of the next one.
+    segments: Vec<u64>,
+    next_segments: Vec<u64>,
+    /// The last append that is durable.
+    sequence: u64,
+    shared: Arc<Shared>,
     overview: Overview,
 }
 
 impl Owner {
+    /// Becomes leader, and reads everything.
+    pub async fn start(device: SharedDevice, options: &ServerOptions) -> Result<(Owner, Arc<Shared>), ServerError> {
+        let incarnation = random_id()?;
+        let start = StartOptions {
+            server: options.number,
+            host: options.host.clone(),
+            incarnation,
+            confirmed_gone: Vec::new(),
+            previous_gone: options.previous_gone,
+            created_s: wall_ns() / 1_000_000_000,
+        };
+        let (mut log, tables) = Log::start(device, start).await?;
+        for note in log.notes() {
+            nectary_host::log::write(Level::Note, "volume", format_args!("{note}"));
+        }
+        let mut image = Image::load(tables, log.label(), log.epoch())?;
+        let mut first = vec![image.begin_epoch(incarnation)?];
+        first.extend(image.set_aside()?);
+        let sequence = log.append(first).await?;
+        let shared = Arc::new(Shared {
+            label: log.label().clone(),
+            epoch: log.epoch(),
+            lease_ms: SESSION_LEASE_MS,
+            drained_to: AtomicU64::new(0),
+        });
+        let overview = Overview { epoch: log.epoch(), ..Overview::default() };
+        let owner = Owner {
+            image,
+            log: Some(log),
+            in_flight: None,
+            held: Vec::new(),
+            next: Vec::new(),
+            next_held: Vec::new(),
+            segments: Vec::new(),
+            next_segments: Vec::new(),
+            sequence,
+            shared: shared.clone(),
+            overview,
+        };
+        Ok((owner, shared))
+    }
+
+    /// What there is now.
+    pub fn overview(&self) -> Overview {
+        let (free, blocks) = self.image.room();
+        let inodes = self.image.tables().table(Table::Inodes).len() as u64;
+        Overview { sessions: self.image.sessions(), free, blocks, inodes, ..self.overview.clone() }
+    }
+
     /// Serves requests until it is told to stop.
     ///
     /// *Errors*: what could not be stored; nothing is answered after that.
@@ -139,30 +203,115 @@ impl Owner {
                     self.background().await?;
                     let _ = seen.send_replace(self.overview());
                 }
-                _ = stopped.wait_for(|stopped| *stopped) => break,
+                // It changes once.
+                _ = stopped.changed() => break,
             }
-            self.begin_append().await?;
+            self.begin_append()?;
         }
-        // What was applied and not answered is stored, too: clients ask the next server.
+        // What was applied is stored; who did not hear of it asks the next server.
         while self.in_flight.is_some() || !self.next.is_empty() {
+            self.begin_append()?;
             let (log, result) = appended(&mut self.in_flight).await;
             self.settle(log, result)?;
-            self.begin_append().await?;
         }
-        self.resign().await
+        match self.log.take() {
+            Some(log) => Ok(log.resign().await?),
+            None => Ok(()),
+        }
+    }
+
+    fn stamp(&self) -> Stamp {
+        // The append in flight and the next one may be split.
+        let sequence = self.sequence + APPENDS_MAX;
+        Stamp { now_ns: i64::try_from(wall_ns()).unwrap_or(i64::MAX), sequence }
+    }
+
+    fn apply(&mut self, request: Request) {
+        match request {
+            Request::Operate { session, number, operation, reply } => {
+                let answer = self.operate(session, number, &operation);
+                self.overview.operations += 1;
+                self.hold(Held::Call(reply, answer));
+            }
+            Request::Ask { session, question, reply } => {
+                let stamp = self.stamp();
+                let answer = self.image.ask(stamp, session, &question).map(|asked| {
+                    self.next.extend(asked.transaction);
+                    asked.answer
+                });
+                self.overview.questions += 1;
+                self.hold(Held::Call(reply, answer));
+            }
+            Request::Begin { session, reply } => {
+                let begun = self.image.begin_session(&session).map(|(number, transaction)| {
+                    self.next.push(transaction);
+                    number
+                });
+                self.hold(Held::Number(reply, begun));
+            }
+            Request::Resume { session, incarnation, reply } => {
+                let resumed = self.image.resume(session, incarnation).map(|()| session);
+                self.hold(Held::Number(reply, resumed));
+            }
+            Request::Acknowledge { session, acknowledged, drained } => {
+                self.image.acknowledge(session, acknowledged, drained);
+            }
+            Request::Goodbye { session, reply } => {
+                let ended = self.end(session).map(|_| Answer::Done);
+                self.hold(Held::Call(reply, ended));
+            }
+            Request::Release { session, reply } => {
+                let ended = self.end(session);
+                self.hold(Held::Number(reply, ended));
+            }
+        }
+    }
+
+    fn end(&mut self, session: u64) -> Result<u64, Failure> {
+        let transaction = self.image.end_session(session)?;
+        self.next.push(transaction);
+        Ok(session)
+    }
+
+    fn operate(&mut self, session: u64, number: u64, operation: &Operation) -> Result<Answer, Failure> {
+        let next = self.image.next_number(session);
+        match number.cmp(&next) {
+            Ordering::Less => self.image.stored_reply(session, number).unwrap_or_else(|| {
+                let words = format!("operation {number} of session {session} was acknowledged");
+                Err(Failure { code: Code::Forgotten, errno: libc::EIO, words })
+            }),
+            Ordering::Greater => {
+                let words = format!("operation {number} came, {next} is the next");
+                Err(Failure { code: Code::OutOfOrder, errno: libc::EIO, words })
+            }
+            Ordering::Equal => {
+                let (answer, transaction) = self.image.operate(self.stamp(), session, number, operation);
+                self.next.extend(transaction);
+                answer
+            }
+        }
     }
 
     /// Begins an append if none is in flight and there is something to store or to answer.
-    async fn begin_append(&mut self) -> Result<(), ServerError> {
+    fn begin_append(&mut self) -> Result<(), ServerError> {
         let Some(mut log) = self.log.take() else { return Ok(()) };
+        if log.wants_segment() && self.next_segments.is_empty() {
+            // Without room the journal goes on in what it has, and stops where that ends.
+            if let Ok((block, transaction)) = self.image.take_segment(log.epoch()) {
+                self.next.push(transaction);
+                self.next_segments.push(block);
+            }
+        }
         if self.next.is_empty() {
             // Everything that was applied is durable.
             self.next_held.drain(..).for_each(Held::release);
+            self.shared.drained_to.store(self.sequence + APPENDS_MAX, AtomicOrdering::Release);
             self.log = Some(log);
             return Ok(());
         }
         let transactions = std::mem::take(&mut self.next);
         self.held = std::mem::take(&mut self.next_held);
+        self.segments = std::mem::take(&mut self.next_segments);
         self.in_flight = Some(Box::pin(async move {
             let result = log.append(transactions).await;
             (log, result)
@@ -170,11 +319,13 @@ impl Owner {
         Ok(())
     }
 
-    fn settle(&mut self, log: Log, result: Result<u64, crate::journal::Error>) -> Result<(), ServerError> {
+    fn settle(&mut self, mut log: Log, result: Result<u64, journal::Error>) -> Result<(), ServerError> {
         self.in_flight = None;
+        self.sequence = result?;
+        self.segments.drain(..).for_each(|block| log.give_segment(block));
         self.log = Some(log);
-        result?;
         self.overview.appends += 1;
+        self.shared.drained_to.store(self.sequence, AtomicOrdering::Release);
         self.held.drain(..).for_each(Held::release);
         Ok(())
     }
@@ -186,6 +337,46 @@ impl Owner {
             _ => self.next_held.push(held),
         }
     }
+
+    /// Renewals, checkpoints, and what the image has to do by itself.
+    async fn background(&mut self) -> Result<(), ServerError> {
+        let transactions = self.image.background(self.stamp())?;
+        self.next.extend(transactions);
+        let Some(mut log) = self.log.take() else { return Ok(()) };
+        let done = self.with_log(&mut log).await;
+        self.log = Some(log);
+        done
+    }
+
+    async fn with_log(&mut self, log: &mut Log) -> Result<(), ServerError> {
+        let lease_ms = u64::from(self.shared.label.lease_ms);
+        if self.overview.renewed.is_none_or(|renewed| renewed.elapsed() >= Duration::from_millis(lease_ms / 4)) {
+            log.renew().await?;
+            self.overview.renewed = Some(Instant::now());
+        }
+        if !log.checkpoint_due() {
+            return Ok(());
+        }
+        let mut segments = Vec::new();
+        while segments.len() < log.segments_for_checkpoint(self.image.tables()) {
+            let (block, transaction) = self.image.take_segment(log.epoch())?;
+            segments.push(block);
+            self.next.push(transaction);
+        }
+        // The tables are those of the appends so far.
+        self.sequence = log.append(std::mem::take(&mut self.next)).await?;
+        self.next_held.drain(..).for_each(Held::release);
+        self.next_segments.drain(..).for_each(|block| log.give_segment(block));
+        let left = log.checkpoint(self.image.tables(), segments).await?;
+        self.overview.checkpoints += 1;
+        for block in left {
+            if self.image.is_segment_free(block, log.gone()) {
+                let transaction = self.image.release_segment(block)?;
+                self.next.push(transaction);
+            }
+        }
+        Ok(())
+    }
 }
 
 fn ticking() -> Interval {
@@ -195,7 +386,7 @@ fn ticking() -> Interval {
 }
 
 /// Waits for the append in flight; for ever if there is none.
-async fn appended(in_flight: &mut Option<InFlight>) -> (Log, Result<u64, crate::journal::Error>) {
+async fn appended(in_flight: &mut Option<InFlight>) -> (Log, Result<u64, journal::Error>) {
     match in_flight {
         Some(future) => future.await,
         None => std::future::pending().await,

@@ -1,0 +1,95 @@
+//! What must be true of a volume after a crash.
+//!
+//! 1. A volume that was made can be started.
+//! 2. Every acknowledged transaction is there, and of the others a prefix, none of them in part.
+//! 3. The volume goes on: what is appended then, and a checkpoint, are there at the start after.
+
+use nectary_block::SharedDevice;
+use nectary_volume::format::{Transaction, TransactionKind};
+use nectary_volume::journal::{Error, apply, read};
+
+use super::server::{Server, gone, start_options, transaction};
+use super::workload::{Promised, Workload, changes, tables_after};
+use crate::crash::CrashState;
+use crate::random::Random;
+
+/// Incarnations of servers after the crash are counted from here.
+const AFTER: u64 = 1000;
+/// More lives than a workload has.
+const LIVES: u64 = 16;
+
+/// What was found in a state.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Seen {
+    /// The volume was started.
+    pub is_started: bool,
+    /// Transactions that were there though nobody had acknowledged them.
+    pub unacknowledged: u64,
+}
+
+/// Checks a state; the error in words.
+pub async fn check(workload: &Workload, state: &CrashState) -> Result<Seen, String> {
+    let device: SharedDevice = std::sync::Arc::new(state.device());
+    let promised = Promised::of(state.marks());
+    let mut random = Random::new(state.hash ^ workload.seed);
+    let mut options = start_options(0, AFTER);
+    // Either the machine's lock is held and all are gone, or the lease is waited for.
+    let all_gone = random.chance(50);
+    if all_gone {
+        options.confirmed_gone = (1..LIVES).map(|life| start_options(0, life).incarnation).collect();
+    }
+    let mut server = match Server::start(device.clone(), options).await {
+        Ok(server) => server,
+        Err(Error::Refused(_)) if !promised.is_formatted => return Ok(Seen::default()),
+        Err(error) => return Err(format!("it does not start: {error}")),
+    };
+    let unacknowledged = compare(workload, promised, &server)?;
+    if all_gone {
+        let epochs = (1..server.log.epoch()).map(gone).collect();
+        server.append(vec![transaction(epochs)], &mut ()).await.map_err(|error| error.to_string())?;
+    }
+    goes_on(&device, server, &mut random).await.map_err(|error| format!("it does not go on: {error}"))?;
+    Ok(Seen { is_started: true, unacknowledged })
+}
+
+/// Compares the tables with those of all prefixes that may be there.
+fn compare(workload: &Workload, promised: Promised, server: &Server) -> Result<u64, String> {
+    let mut tables = tables_after(workload, promised.acknowledged);
+    if tables == server.tables {
+        return Ok(0);
+    }
+    let rest: &[Transaction] = &workload.transactions[promised.acknowledged..promised.begun.max(promised.acknowledged)];
+    for (transaction, count) in rest.iter().zip(1..) {
+        debug_assert_ne!(transaction.kind, TransactionKind::Manifest);
+        let _ = apply(&mut tables, transaction);
+        if tables == server.tables {
+            return Ok(count);
+        }
+    }
+    Err(format!(
+        "the tables are not those after {} to {} transactions",
+        promised.acknowledged,
+        promised.begun.max(promised.acknowledged)
+    ))
+}
+
+/// Appends, sometimes with a checkpoint, and starts again.
+async fn goes_on(device: &SharedDevice, mut server: Server, random: &mut Random) -> Result<(), Error> {
+    for _ in 0..1 + random.below(3) {
+        server.append(changes(random, false), &mut ()).await?;
+        if random.chance(40) {
+            server.checkpoint(&mut ()).await?;
+        }
+    }
+    let differs = |what: &str| Err(Error::Refused(format!("{what} finds other tables")));
+    if read(device).await?.tables != server.tables {
+        return differs("a reader without a lease");
+    }
+    let mut options = start_options(1, AFTER + 1);
+    options.confirmed_gone = vec![start_options(0, AFTER).incarnation];
+    let next = Server::start(device.clone(), options).await?;
+    match next.tables == server.tables {
+        true => Ok(()),
+        false => differs("the start after"),
+    }
+}

@@ -1,0 +1,196 @@
+//! Many workloads with their crash states, and many contentions; also with one bug planted.
+
+use std::collections::HashSet;
+
+use nectary_volume::planted::{Bug, plant};
+
+use super::check::{Seen, check};
+use super::contend::{self, Contention};
+use super::server::VOLUME_BYTES;
+use super::workload::{self, Workload};
+use crate::crash::{CrashOptions, CrashState, CrashStates};
+use crate::late::in_virtual_time;
+use crate::planted::{Case, Caught};
+
+/// Crash states of one epoch of a recording, at most.
+const STATES_PER_EPOCH: usize = 4;
+/// How many violations are described in words.
+const VIOLATIONS_MAX: usize = 10;
+
+/// How much to run.
+#[derive(Debug, Clone, Copy)]
+pub struct Amount {
+    /// The seed of the first run; the following ones have the next seeds.
+    pub seed: u64,
+    /// How many workloads, and how many contentions.
+    pub runs: u64,
+    /// Crash states of each workload, at most.
+    pub states_per_run: u64,
+    /// Contentions for each workload.
+    pub contentions: u64,
+}
+
+/// The results.
+#[derive(Debug, Clone, Default)]
+pub struct Report {
+    /// Workloads done.
+    pub workloads: u64,
+    /// Crash states checked.
+    pub states: u64,
+    /// Distinct images among them.
+    pub distinct: u64,
+    /// States in which the volume was started.
+    pub started: u64,
+    /// States with transactions that nobody had acknowledged.
+    pub unacknowledged: u64,
+    /// Epochs of the workloads.
+    pub epochs: u64,
+    /// Checkpoints of the workloads.
+    pub checkpoints: u64,
+    /// Large appends of the workloads: they move on to other segments.
+    pub large: u64,
+    /// Appends of old leaders.
+    pub late: u64,
+    /// Contentions done.
+    pub contentions: u64,
+    /// What happened in them.
+    pub contention: Contention,
+    /// The number of violations.
+    pub violation_count: u64,
+    /// The first of them in words.
+    pub violations: Vec<String>,
+}
+
+impl Report {
+    fn violation(&mut self, text: String) {
+        self.violation_count += 1;
+        if self.violations.len() < VIOLATIONS_MAX {
+            self.violations.push(text);
+        }
+    }
+
+    fn count(&mut self, seen: Seen) {
+        self.started += u64::from(seen.is_started);
+        self.unacknowledged += u64::from(seen.unacknowledged > 0);
+    }
+
+    fn contended(&mut self, seed: u64, contention: Contention) {
+        self.contentions += 1;
+        self.contention.led += contention.led;
+        self.contention.refused += contention.refused;
+        self.contention.lost += contention.lost;
+        self.contention.acknowledged += contention.acknowledged;
+        if let Some(broken) = contention.broken {
+            self.violation(format!("contention {seed}: {broken}"));
+        }
+    }
+
+    /// Whether everything that can happen happened.
+    pub fn has_all(&self) -> bool {
+        let counts = [self.started, self.unacknowledged, self.checkpoints, self.large, self.late];
+        let contended = [self.contention.led, self.contention.refused, self.contention.lost];
+        counts.iter().chain(&contended).all(|count| *count > 0)
+    }
+}
+
+/// Runs workloads and contentions; `progress` gets the results after each.
+pub fn run(amount: Amount, mut progress: impl FnMut(&Report)) -> Report {
+    let (mut report, mut seen) = (Report::default(), HashSet::new());
+    for seed in amount.seed..amount.seed + amount.runs {
+        in_virtual_time(one(seed, amount.states_per_run, &mut seen, &mut report));
+        for contention in 0..amount.contentions {
+            let seed = seed.wrapping_mul(1000).wrapping_add(contention);
+            report.contended(seed, in_virtual_time(contend::run(seed)));
+        }
+        progress(&report);
+    }
+    report
+}
+
+async fn one(seed: u64, states_per_run: u64, seen: &mut HashSet<u64>, report: &mut Report) {
+    let workload = workload::run(seed).await;
+    report.workloads += 1;
+    report.epochs += workload.epochs;
+    report.checkpoints += workload.checkpoints;
+    report.large += workload.large;
+    report.late += workload.late;
+    if let Some(broken) = &workload.broken {
+        report.violation(format!("workload {seed}: {broken}"));
+    }
+    let states = states(&workload);
+    for number in sample(states.len(), states_per_run) {
+        let state = &states[number];
+        report.states += 1;
+        report.distinct += u64::from(seen.insert(state.hash));
+        match check(&workload, state).await {
+            Ok(found) => report.count(found),
+            Err(broken) => {
+                report.violation(format!("workload {seed}, state {number}: {broken}; {}", state.description))
+            }
+        }
+    }
+}
+
+/// Runs seeds with one bug planted until one of them catches it.
+pub fn run_planted(bug: Bug, amount: Amount) -> Option<Caught> {
+    (amount.seed..amount.seed + amount.runs).find_map(|seed| {
+        if bug == Bug::BallotIgnored {
+            return replay_planted(bug, Case::of_seed(seed));
+        }
+        with_planted(bug, async {
+            let workload = workload::run(seed).await;
+            let states = states(&workload);
+            for number in sample(states.len(), amount.states_per_run) {
+                let caught = caught(&workload, &states, number).await;
+                if caught.is_some() {
+                    return caught;
+                }
+            }
+            None
+        })
+    })
+}
+
+/// Runs one case with one bug planted.
+pub fn replay_planted(bug: Bug, case: Case) -> Option<Caught> {
+    if bug == Bug::BallotIgnored {
+        let contention = with_planted(bug, contend::run(case.seed));
+        let broken = contention.broken.clone()?;
+        return Some(Caught { case, broken, account: format!("{contention:?}") });
+    }
+    with_planted(bug, async {
+        let workload = workload::run(case.seed).await;
+        caught(&workload, &states(&workload), case.state.unwrap_or(0) as usize).await
+    })
+}
+
+async fn caught(workload: &Workload, states: &[CrashState], number: usize) -> Option<Caught> {
+    let state = states.get(number)?;
+    let broken = match &workload.broken {
+        Some(broken) => broken.clone(),
+        None => check(workload, state).await.err()?,
+    };
+    Some(Caught {
+        case: Case { seed: workload.seed, state: Some(number as u64) },
+        broken: format!("{}: {broken}", state.description),
+        account: format!("{} transactions, {} states", workload.transactions.len(), states.len()),
+    })
+}
+
+fn with_planted<T>(bug: Bug, run: impl Future<Output = T>) -> T {
+    plant(Some(bug));
+    let result = in_virtual_time(run);
+    plant(None);
+    result
+}
+
+fn states(workload: &Workload) -> Vec<CrashState> {
+    let options = CrashOptions { max_per_epoch: STATES_PER_EPOCH, seed: workload.seed, ..CrashOptions::default() };
+    CrashStates::new(vec![0; VOLUME_BYTES as usize], &workload.recording, options).collect()
+}
+
+/// At most `most` numbers below `count`, evenly spread.
+fn sample(count: usize, most: u64) -> impl Iterator<Item = usize> {
+    let most = count.min(most as usize);
+    (0..most).map(move |number| number * count / most.max(1))
+}

@@ -1,0 +1,155 @@
+//! A small server: a journal, its tables, and the segments of a volume.
+//!
+//! Owns: which segments are free, by *space* alone, so that each crash state has its own answer. A segment is used again
+//! as soon as that is allowed: its epoch is the current one, or nobody of its epoch is left.
+
+use nectary_block::SharedDevice;
+use nectary_volume::format::{
+    Action, ExtentState, Identity, Key, Mutation, SPACE_START, Space, Table, Transaction, TransactionKind,
+};
+use nectary_volume::journal::{Error, FormatOptions, Layout, Log, StartOptions, apply};
+use nectary_volume::tables::Tables;
+
+/// Size of a segment. *Units*: blocks.
+pub const SEGMENT_BLOCKS: u64 = 2048;
+/// Size of the volume: the smallest. *Units*: bytes.
+pub const VOLUME_BYTES: u64 = 256 << 20;
+/// Size of the volume. *Units*: blocks.
+const VOLUME_BLOCKS: u64 = VOLUME_BYTES / 4096;
+/// The first inode that stands for an epoch whose segments may be used again.
+const GONE: u64 = 1 << 40;
+
+/// How the volumes of the tests are made.
+pub fn format_options() -> FormatOptions {
+    FormatOptions {
+        name: "simulated".to_owned(),
+        segment_blocks: SEGMENT_BLOCKS,
+        lease_ms: 1000,
+        drift_per_mille: 10,
+        force: false,
+        volume: Identity([5; 16]),
+        hash_key: [6; 16],
+        created_s: 1,
+    }
+}
+
+/// How a server starts.
+pub fn start_options(server: u32, incarnation: u64) -> StartOptions {
+    let mut bytes = [0; 16];
+    bytes[..8].copy_from_slice(&incarnation.to_le_bytes());
+    bytes[8] = 1;
+    StartOptions { server, host: format!("host{server}"), incarnation: bytes, ..StartOptions::default() }
+}
+
+/// The first records: the segments that are set aside.
+pub fn first(layout: &Layout) -> Vec<Mutation> {
+    layout.segments.iter().map(|segment| space(segment.block, segment.epoch)).collect()
+}
+
+fn space(block: u64, epoch: u64) -> Mutation {
+    let space = Space { blocks: SEGMENT_BLOCKS, state: ExtentState::Metadata, owner: epoch, since: 1 };
+    Mutation { table: Table::Space, key: Key::Space(block).encode(), action: Action::Put(space.encode()) }
+}
+
+/// A transaction of the server.
+pub fn transaction(mutations: Vec<Mutation>) -> Transaction {
+    Transaction { kind: TransactionKind::Server, session: 0, number: 0, reply: Vec::new(), mutations }
+}
+
+/// The record which says that nobody of an epoch is left.
+pub fn gone(epoch: u64) -> Mutation {
+    let key = Key::Inode(GONE + epoch);
+    Mutation { table: key.table(), key: key.encode(), action: Action::Put(Vec::new()) }
+}
+
+/// What is told of each append.
+pub trait Observer {
+    /// These are about to be appended.
+    fn begun(&mut self, transactions: &[Transaction]);
+    /// They were acknowledged.
+    fn acknowledged(&mut self);
+}
+
+/// An observer that is told nothing.
+impl Observer for () {
+    fn begun(&mut self, _: &[Transaction]) {}
+    fn acknowledged(&mut self) {}
+}
+
+/// A server.
+pub struct Server {
+    /// Its journal.
+    pub log: Log,
+    /// Its tables.
+    pub tables: Tables,
+}
+
+impl Server {
+    /// Becomes leader.
+    pub async fn start(device: SharedDevice, options: StartOptions) -> Result<Server, Error> {
+        let (log, tables) = Log::start(device, options).await?;
+        Ok(Server { log, tables })
+    }
+
+    /// Appends, and applies what was acknowledged.
+    pub async fn append(&mut self, transactions: Vec<Transaction>, observer: &mut impl Observer) -> Result<(), Error> {
+        observer.begun(&transactions);
+        self.log.append(transactions.clone()).await?;
+        observer.acknowledged();
+        for transaction in &transactions {
+            apply(&mut self.tables, transaction).map_err(|error| Error::Refused(error.to_string()))?;
+        }
+        Ok(())
+    }
+
+    /// Takes free segments, if there are so many.
+    pub async fn take(&mut self, count: usize, observer: &mut impl Observer) -> Result<Option<Vec<u64>>, Error> {
+        let is_used = |block: &u64| self.tables.get(&Key::Space(*block)).is_some();
+        let blocks = (SPACE_START..VOLUME_BLOCKS).step_by(SEGMENT_BLOCKS as usize);
+        let free: Vec<u64> = blocks.filter(|block| !is_used(block)).take(count).collect();
+        if free.len() < count {
+            return Ok(None);
+        }
+        if count > 0 {
+            let epoch = self.log.epoch();
+            let mutations = free.iter().map(|block| space(*block, epoch)).collect();
+            self.append(vec![transaction(mutations)], observer).await?;
+        }
+        Ok(Some(free))
+    }
+
+    /// Gives the journal the segments that it wants; whether there were enough.
+    pub async fn feed(&mut self, observer: &mut impl Observer) -> Result<bool, Error> {
+        while self.log.wants_segment() {
+            let Some(taken) = self.take(1, observer).await? else { return Ok(false) };
+            taken.into_iter().for_each(|block| self.log.give_segment(block));
+        }
+        Ok(true)
+    }
+
+    /// Writes a checkpoint and frees what nobody needs any more; whether there was room for it.
+    pub async fn checkpoint(&mut self, observer: &mut impl Observer) -> Result<bool, Error> {
+        // Taking segments is a record more for each of them.
+        let count = self.log.segments_for_checkpoint(&self.tables) + 1;
+        let Some(segments) = self.take(count, observer).await? else { return Ok(false) };
+        let unneeded = self.log.checkpoint(&self.tables, segments).await?;
+        let freed: Vec<Mutation> = unneeded
+            .into_iter()
+            .filter(|block| self.may_free(*block))
+            .map(|block| {
+                let key = Key::Space(block);
+                Mutation { table: key.table(), key: key.encode(), action: Action::Delete }
+            })
+            .collect();
+        if !freed.is_empty() {
+            self.append(vec![transaction(freed)], observer).await?;
+        }
+        Ok(true)
+    }
+
+    fn may_free(&self, block: u64) -> bool {
+        let space = self.tables.get(&Key::Space(block)).map(Space::decode);
+        let Some(Ok(space)) = space else { return false };
+        space.owner == self.log.epoch() || self.tables.get(&Key::Inode(GONE + space.owner)).is_some()
+    }
+}

@@ -1,0 +1,227 @@
+//! A seeded workload on a recorded volume: epochs with appends, moves to other segments and checkpoints; ends of servers
+//! in order, by a crash, and by a pause from which the old leader wakes up late.
+//!
+//! Owns: what is done, and what was promised at each moment, as marks in the recording. Promises: after a late leader
+//! woke up, nothing of what it tried is among the transactions.
+
+use nectary_block::{Recorder, Recording, SharedDevice};
+use nectary_volume::format::{Action, Key, Mutation, Transaction, TransactionKind};
+use nectary_volume::journal::{Error, Layout, apply, format};
+use nectary_volume::tables::Tables;
+
+use super::server::{Observer, Server, VOLUME_BYTES, first, format_options, gone, start_options, transaction};
+use crate::disk::{Disk, DiskOptions};
+use crate::random::Random;
+
+/// The mark of a volume that was made.
+const FORMATTED: u64 = 3 << 32;
+/// The mark of transactions that were begun, with how many there are in all.
+const BEGUN: u64 = 1 << 32;
+/// The mark of transactions that were acknowledged.
+const ACKNOWLEDGED: u64 = 2 << 32;
+
+/// What was recorded.
+pub struct Workload {
+    /// The seed.
+    pub seed: u64,
+    /// The writes, from an empty disk on.
+    pub recording: Recording,
+    /// The tables of the new volume.
+    pub base: Tables,
+    /// All transactions, in order.
+    pub transactions: Vec<Transaction>,
+    /// Epochs that began.
+    pub epochs: u64,
+    /// Checkpoints.
+    pub checkpoints: u64,
+    /// Appends of an old leader after a new one took over.
+    pub late: u64,
+    /// Transactions large enough that the journal moves on.
+    pub large: u64,
+    /// What a running server must not say.
+    pub broken: Option<String>,
+}
+
+/// What was promised at some moment, by the marks before it.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Promised {
+    /// The volume was made.
+    pub is_formatted: bool,
+    /// Transactions that were begun.
+    pub begun: usize,
+    /// Transactions that were acknowledged.
+    pub acknowledged: usize,
+}
+
+impl Promised {
+    /// Reads marks.
+    pub fn of(marks: &[u64]) -> Promised {
+        let mut promised = Promised::default();
+        for mark in marks {
+            let count = (mark & u64::from(u32::MAX)) as usize;
+            match mark & !u64::from(u32::MAX) {
+                BEGUN => promised.begun = count,
+                ACKNOWLEDGED => promised.acknowledged = count,
+                _ => promised.is_formatted = true,
+            }
+        }
+        promised
+    }
+}
+
+/// The transactions so far, and their marks.
+struct Marks {
+    recorder: Recorder,
+    transactions: Vec<Transaction>,
+}
+
+impl Observer for Marks {
+    fn begun(&mut self, transactions: &[Transaction]) {
+        self.transactions.extend_from_slice(transactions);
+        self.recorder.mark(BEGUN | self.transactions.len() as u64);
+    }
+
+    fn acknowledged(&mut self) {
+        self.recorder.mark(ACKNOWLEDGED | self.transactions.len() as u64);
+    }
+}
+
+/// Random changes of a few records.
+pub fn changes(random: &mut Random, is_large: bool) -> Vec<Transaction> {
+    let count = if is_large { 60 } else { 1 + random.below(5) };
+    (0..count).map(|_| change(random, is_large)).collect()
+}
+
+fn change(random: &mut Random, is_large: bool) -> Transaction {
+    let count = if is_large { 1 } else { 1 + random.below(4) };
+    let mutations = (0..count).map(|_| {
+        let (left, right) = (random.below(6), random.below(4));
+        let key = match random.below(4) {
+            0 => Key::Inode(left),
+            1 => Key::Entry(left, right),
+            2 => Key::Extent(left, right),
+            _ => Key::Project(left as u32),
+        };
+        let length = if is_large { 60_000 } else { random.below(400) as usize };
+        let action = match random.chance(25) && !is_large {
+            true => Action::Delete,
+            false => Action::Put(vec![random.bits() as u8; length]),
+        };
+        Mutation { table: key.table(), key: key.encode(), action }
+    });
+    let mutations = mutations.collect();
+    match random.chance(50) {
+        true => transaction(mutations),
+        false => {
+            let (session, number) = (random.below(3) + 1, random.below(8));
+            let reply = vec![random.bits() as u8; random.below(40) as usize];
+            Transaction { kind: TransactionKind::Operation, session, number, reply, mutations }
+        }
+    }
+}
+
+/// Runs a workload.
+pub async fn run(seed: u64) -> Workload {
+    let recorder = Recorder::new();
+    let disk = Disk::new(VOLUME_BYTES, DiskOptions { seed, late_percent: 0, ..DiskOptions::default() });
+    let device = recorder.wrap(disk);
+    let mut workload = Workload {
+        seed,
+        recording: Recording::default(),
+        base: Tables::default(),
+        transactions: Vec::new(),
+        epochs: 0,
+        checkpoints: 0,
+        late: 0,
+        large: 0,
+        broken: None,
+    };
+    let mut marks = Marks { recorder: recorder.clone(), transactions: Vec::new() };
+    if let Err(error) = lives(&device, &mut workload, &mut marks).await {
+        workload.broken = Some(format!("without a crash: {error}"));
+    }
+    workload.transactions = marks.transactions;
+    workload.recording = recorder.take();
+    workload
+}
+
+async fn lives(device: &SharedDevice, workload: &mut Workload, marks: &mut Marks) -> Result<(), Error> {
+    let mut random = Random::new(workload.seed);
+    let base = &mut workload.base;
+    let records = |layout: &Layout| {
+        let records = first(layout);
+        records.iter().for_each(|record| base.apply(record));
+        records
+    };
+    format(device, &format_options(), records).await?;
+    marks.recorder.mark(FORMATTED);
+    let mut expected = workload.base.clone();
+    let mut old: Option<Server> = None;
+    let mut ended = None;
+    for life in 1..=2 + random.below(3) {
+        let mut options = start_options(random.below(2) as u32, life);
+        let by_lock = old.is_none();
+        if by_lock {
+            // The process before is gone: its sectors and segments may be used again.
+            options.confirmed_gone = (1..life).map(|life| start_options(0, life).incarnation).collect();
+        }
+        let mut server = Server::start(device.clone(), options).await?;
+        workload.epochs += 1;
+        if server.tables != expected {
+            return Err(Error::Refused(format!("epoch {} found other tables", server.log.epoch())));
+        }
+        if let Some(late) = old.take() {
+            workload.late += wake(late, &mut random).await?;
+        } else if let Some(epoch) = ended {
+            server.append(vec![transaction(vec![gone(epoch)])], marks).await?;
+        }
+        steps(&mut server, &mut random, workload, marks).await?;
+        expected = server.tables.clone();
+        ended = Some(server.log.epoch());
+        match random.below(3) {
+            0 => server.log.resign().await?,
+            1 => drop(server),
+            _ => old = Some(server),
+        }
+    }
+    Ok(())
+}
+
+async fn steps(
+    server: &mut Server,
+    random: &mut Random,
+    workload: &mut Workload,
+    marks: &mut Marks,
+) -> Result<(), Error> {
+    for _ in 0..2 + random.below(5) {
+        match random.below(10) {
+            0..=2 => workload.checkpoints += u64::from(server.checkpoint(marks).await?),
+            3 if workload.large < 4 && server.feed(marks).await? => {
+                workload.large += 1;
+                server.append(changes(random, true), marks).await?;
+            }
+            4 => server.log.renew().await?,
+            _ => server.append(changes(random, false), marks).await?,
+        }
+    }
+    Ok(())
+}
+
+/// The old leader wakes up after a new one took over: nothing that it does may count.
+async fn wake(mut late: Server, random: &mut Random) -> Result<u64, Error> {
+    match late.log.append(changes(random, false)).await {
+        Err(Error::Lost { .. }) => Ok(1),
+        Err(error) => Err(error),
+        Ok(_) => Err(Error::Refused("an old leader acknowledged an append".to_owned())),
+    }
+}
+
+/// The tables after `count` transactions.
+pub fn tables_after(workload: &Workload, count: usize) -> Tables {
+    let mut tables = workload.base.clone();
+    for transaction in &workload.transactions[..count] {
+        // What could not be applied was not acknowledged.
+        let _ = apply(&mut tables, transaction);
+    }
+    tables
+}

@@ -1,0 +1,116 @@
+//! Checkpoints: all tables as runs, then a manifest, then the pointer to it.
+//!
+//! Promises: a manifest is written after its runs are flushed, the pointer after the manifest is flushed, and nothing is
+//! called free before the pointer is.
+
+use super::cursor::POINTERS;
+use super::error::Error;
+use super::log::{Log, metadata};
+use super::run::{Frames, Writing, segment_of, segments_needed};
+use crate::format::{Action, BLOCK_BYTES, Key, Mutation, SegmentHeader, SegmentUse, Transaction, TransactionKind};
+use crate::planted::{Bug, planted};
+use crate::tables::Tables;
+
+impl Log {
+    /// How many segments a checkpoint of these tables needs.
+    pub fn segments_for_checkpoint(&self, tables: &Tables) -> usize {
+        segments_needed(tables, self.label.segment_blocks)
+    }
+
+    /// Writes a checkpoint of the tables, as all appends so far made them, into segments that are *metadata* of this
+    /// epoch in *space*. Gives the metadata segments of this and earlier epochs that nothing needs any more, by *space*:
+    /// those of an epoch whose host is not confirmed gone are to be quarantined, the others are free. Segments that were
+    /// not needed here are among them.
+    ///
+    /// *Errors*: [`Error::NoSegment`] if there are too few segments: the checkpoint before is still whole.
+    pub async fn checkpoint(&mut self, tables: &Tables, segments: Vec<u64>) -> Result<Vec<u64>, Error> {
+        self.check()?;
+        if segments.len() < self.segments_for_checkpoint(tables) {
+            return Err(Error::NoSegment);
+        }
+        let (runs, used) = self.write_runs(tables, &segments).await?;
+        let put = |(number, run): &(u64, crate::format::RunRecord)| {
+            let key = Key::Run(*number);
+            Mutation { table: key.table(), key: key.encode(), action: Action::Put(run.encode()) }
+        };
+        let mutations = runs.iter().rev().map(put).collect();
+        let (kind, reply) = (TransactionKind::Manifest, Vec::new());
+        let manifest = Transaction { kind, session: 0, number: 0, reply, mutations };
+        self.manifest = self.store(vec![manifest]).await?;
+        (self.runs, self.run_segments) = (runs.into_iter().rev().collect(), used);
+        self.journal_blocks = 0;
+        if !planted(Bug::PointerSkipped) {
+            let pointed = self.point().await;
+            self.latch(pointed)?;
+        }
+        let start = segment_of(&self.label, self.manifest.block);
+        let from = self.journal.iter().rposition(|segment| *segment == start).unwrap_or(0);
+        self.journal.drain(..from);
+        self.not_needed(tables)
+    }
+
+    /// Writes the runs and flushes them.
+    async fn write_runs(
+        &mut self,
+        tables: &Tables,
+        segments: &[u64],
+    ) -> Result<(Vec<(u64, crate::format::RunRecord)>, Vec<u64>), Error> {
+        let (disk, label) = (self.disk.clone(), self.label.clone());
+        let number = self.runs.iter().map(|(number, _)| number + 1).max().unwrap_or(1);
+        let writing = Writing { label: &label, epoch: self.head.epoch, number, replay_sequence: self.cursor.sequence };
+        let mut frames = Frames::new(&writing, tables, segments);
+        loop {
+            let placed = frames.next()?;
+            if placed.is_empty() {
+                break;
+            }
+            for (block, bytes) in placed {
+                let written = disk.write(block, &bytes).await;
+                self.latch(written)?;
+            }
+            let held = self.hold().await;
+            self.latch(held)?;
+        }
+        let (used, runs) = (frames.used().to_vec(), frames.runs);
+        if !planted(Bug::ManifestBeforeRuns) {
+            let flushed = disk.flush().await;
+            self.latch(flushed)?;
+        }
+        Ok((runs, used))
+    }
+
+    /// Stores where the newest manifest is.
+    async fn point(&mut self) -> Result<(), Error> {
+        self.pointers += 1;
+        let segment = self.head.journal_segment;
+        let block = segment + self.label.segment_blocks - POINTERS + self.pointers % POINTERS;
+        let pointer = SegmentHeader {
+            epoch: self.head.epoch,
+            segment_use: SegmentUse::Journal,
+            number: self.pointers,
+            previous: segment_of(&self.label, self.manifest.block),
+            first_sequence: self.manifest.sequence,
+            manifest_sequence: self.manifest.sequence,
+            manifest_block: self.manifest.block,
+            chain: self.manifest.chain,
+            manifest_chain: self.manifest.chain,
+        };
+        let bytes = pointer.encode(self.label.volume, block).map_err(Error::Bounds)?;
+        debug_assert_eq!(bytes.len(), BLOCK_BYTES);
+        self.disk.write(block, &bytes).await?;
+        self.disk.flush().await?;
+        self.hold().await
+    }
+
+    /// The metadata segments of *space* that nothing needs.
+    fn not_needed(&self, tables: &Tables) -> Result<Vec<u64>, Error> {
+        let needed = |block: &u64| {
+            self.journal.contains(block)
+                || self.run_segments.contains(block)
+                || self.spare.contains(block)
+                || *block == self.head.journal_segment
+        };
+        let all = metadata(tables, &self.label)?.into_iter();
+        Ok(all.filter(|(block, owner)| *owner <= self.head.epoch && !needed(block)).map(|(block, _)| block).collect())
+    }
+}

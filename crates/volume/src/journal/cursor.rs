@@ -1,0 +1,123 @@
+//! Where the journal goes on, and the blocks that a group of appends becomes.
+//!
+//! Owns: the place of the next append; moving on to the next segment. Promises: planning writes nothing and changes
+//! nothing; a plan that is written from its first to its last frame continues the chain. A segment always keeps one
+//! block for the append that names the next one.
+
+use std::collections::VecDeque;
+
+use super::error::Error;
+use super::transactions::append_bytes;
+use crate::format::{Append, BLOCK_BYTES, Label, SegmentHeader, SegmentUse, Transaction};
+
+/// Blocks at the end of an epoch's first segment that no append uses: the two checkpoint pointers.
+pub(super) const POINTERS: u64 = 2;
+
+/// The newest manifest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct ManifestPlace {
+    /// Its append; 0 for none.
+    pub sequence: u64,
+    /// Where that is.
+    pub block: u64,
+    /// The chain before it.
+    pub chain: u32,
+}
+
+/// Where the next append goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Cursor {
+    pub epoch: u64,
+    pub segment: u64,
+    /// The number of the segment in its epoch.
+    pub number: u64,
+    pub block: u64,
+    pub sequence: u64,
+    pub chain: u32,
+    /// Appends up to here are flushed.
+    pub flushed: u64,
+}
+
+/// Frames to write, in this order, and what is true afterwards.
+pub(super) struct Plan {
+    pub frames: Vec<(u64, Vec<u8>)>,
+    pub cursor: Cursor,
+    /// The segments that it moves on to.
+    pub segments: Vec<u64>,
+    /// Where the last append is.
+    pub last: ManifestPlace,
+}
+
+/// The end of what appends may use of a segment. *Units*: blocks.
+pub(super) fn end_of(label: &Label, segment: u64, number: u64) -> u64 {
+    segment + label.segment_blocks - if number == 0 { POINTERS } else { 0 }
+}
+
+impl Cursor {
+    /// Plans appends of these groups.
+    pub fn plan(
+        &self,
+        label: &Label,
+        groups: Vec<Vec<Transaction>>,
+        spare: &VecDeque<u64>,
+        manifest: ManifestPlace,
+        time_ns: u64,
+    ) -> Result<Plan, Error> {
+        let mut spare = spare.iter().copied();
+        let mut plan = Plan { frames: Vec::new(), cursor: *self, segments: Vec::new(), last: manifest };
+        for transactions in groups {
+            let append = plan.cursor.append(transactions, time_ns);
+            let blocks = append_bytes(&append.transactions).div_ceil(BLOCK_BYTES) as u64;
+            if plan.cursor.block + blocks + 1 > end_of(label, plan.cursor.segment, plan.cursor.number) {
+                plan.move_on(label, spare.next().ok_or(Error::NoSegment)?, manifest, time_ns)?;
+            }
+            plan.put(label, Append { sequence: plan.cursor.sequence, ..append })?;
+        }
+        Ok(plan)
+    }
+
+    fn append(&self, transactions: Vec<Transaction>, time_ns: u64) -> Append {
+        let (epoch, sequence, flushed_sequence) = (self.epoch, self.sequence, self.flushed);
+        Append { epoch, sequence, flushed_sequence, next_segment: 0, time_ns, transactions }
+    }
+}
+
+impl Plan {
+    fn put(&mut self, label: &Label, append: Append) -> Result<(), Error> {
+        let Cursor { block, chain, sequence, .. } = self.cursor;
+        let (bytes, next) = append.encode(label.volume, block, chain).map_err(Error::Bounds)?;
+        self.last = ManifestPlace { sequence, block, chain };
+        self.cursor.block += (bytes.len() / BLOCK_BYTES) as u64;
+        self.cursor.chain = next;
+        self.cursor.sequence += 1;
+        self.frames.push((block, bytes));
+        Ok(())
+    }
+
+    /// Names the next segment in an append of its own, and begins it.
+    fn move_on(&mut self, label: &Label, next: u64, manifest: ManifestPlace, time_ns: u64) -> Result<(), Error> {
+        let link = Append { next_segment: next, ..self.cursor.append(Vec::new(), time_ns) };
+        self.put(label, link)?;
+        let previous = self.cursor.segment;
+        let header = first_block(&self.cursor, self.cursor.number + 1, previous, manifest);
+        self.frames.push((next, header.encode(label.volume, next).map_err(Error::Bounds)?));
+        self.cursor = Cursor { segment: next, number: self.cursor.number + 1, block: next + 1, ..self.cursor };
+        self.segments.push(next);
+        Ok(())
+    }
+}
+
+/// The header of a journal segment that begins at the cursor's sequence.
+pub(super) fn first_block(cursor: &Cursor, number: u64, previous: u64, manifest: ManifestPlace) -> SegmentHeader {
+    SegmentHeader {
+        epoch: cursor.epoch,
+        segment_use: SegmentUse::Journal,
+        number,
+        previous,
+        first_sequence: cursor.sequence,
+        manifest_sequence: manifest.sequence,
+        manifest_block: manifest.block,
+        chain: cursor.chain,
+        manifest_chain: manifest.chain,
+    }
+}

@@ -1,0 +1,82 @@
+//! The disk in blocks: reads and writes of whole blocks, bounded by its size.
+
+use nectary_block::{Buffer, Context, SharedDevice};
+
+use super::error::Error;
+use crate::format::{BLOCK_BYTES, Label};
+
+/// The longest single read. *Units*: blocks.
+const READ_BLOCKS_MAX: u64 = 2048;
+
+/// A device, addressed in blocks.
+#[derive(Clone)]
+pub(super) struct Disk {
+    device: SharedDevice,
+}
+
+impl Disk {
+    pub fn new(device: &SharedDevice) -> Disk {
+        Disk { device: device.clone() }
+    }
+
+    /// The size. *Units*: blocks.
+    pub fn blocks(&self) -> u64 {
+        self.device.geometry().size_bytes / BLOCK_BYTES as u64
+    }
+
+    /// Reads blocks, at most 8 MiB.
+    ///
+    /// *Errors*: [`Error::Damaged`] for an address outside of the disk, since addresses come from the disk.
+    pub async fn read(&self, block: u64, blocks: u64) -> Result<Buffer, Error> {
+        if blocks == 0 || blocks > READ_BLOCKS_MAX || block.checked_add(blocks).is_none_or(|end| end > self.blocks()) {
+            let what = format!("{blocks} blocks from here on are not on the disk, which has {}", self.blocks());
+            return Err(Error::damaged(block, what));
+        }
+        let length = blocks as usize * BLOCK_BYTES;
+        Ok(nectary_block::read(&*self.device, block * BLOCK_BYTES as u64, length).await?)
+    }
+
+    /// Writes whole blocks.
+    pub async fn write(&self, block: u64, bytes: &[u8]) -> Result<(), Error> {
+        nectary_block::write(&*self.device, block * BLOCK_BYTES as u64, Buffer::copy_of(bytes)).await?;
+        Ok(())
+    }
+
+    pub async fn flush(&self) -> Result<(), Error> {
+        Ok(self.device.flush(Context::default()).await?)
+    }
+
+    /// Reads the label: one good copy is enough. Also says what is wrong with the other.
+    pub async fn label(&self) -> Result<(Label, Vec<String>), Error> {
+        let bytes = self.read(0, 2).await?;
+        let copies = bytes.chunks_exact(BLOCK_BYTES).zip(0..).map(|(block, copy)| Label::decode(copy, block));
+        let (mut label, mut notes) = (None, Vec::new());
+        for (copy, decoded) in copies.enumerate() {
+            match (decoded, &label) {
+                (Ok(good), None) => label = Some(good),
+                (Ok(good), Some(first)) if good != *first => {
+                    return Err(Error::damaged(1, "the two copies of the label differ"));
+                }
+                (Ok(_), Some(_)) => {}
+                (Err(error), _) => notes.push(format!("label, copy {copy}: {error}")),
+            }
+        }
+        let Some(label) = label else {
+            let what = format!("{}: this is no volume ({})", self.device.spec(), notes.join("; "));
+            return Err(Error::Refused(format!("{what}; make one with `nectary volume format`")));
+        };
+        self.check(&label)?;
+        Ok((label, notes))
+    }
+
+    fn check(&self, label: &Label) -> Result<(), Error> {
+        if label.blocks > self.blocks() {
+            let sizes = format!("the volume has {} blocks, the disk {}", label.blocks, self.blocks());
+            return Err(Error::Refused(format!("{sizes}: it is smaller than it was; give the whole disk")));
+        }
+        match label.incompat | label.ro_compat {
+            0 => Ok(()),
+            bits => Err(Error::Refused(format!("the volume uses features {bits:#x} that this version does not know"))),
+        }
+    }
+}

@@ -1,0 +1,36 @@
+//! The heads of epochs: which epoch is the current one.
+
+use super::disk::Disk;
+use super::error::Error;
+use crate::format::{BLOCK_BYTES, EPOCH_HEADS, EPOCH_START, EpochHead, Label};
+
+/// All valid heads, the oldest first.
+pub(super) async fn read(disk: &Disk, label: &Label) -> Result<Vec<EpochHead>, Error> {
+    let bytes = disk.read(EPOCH_START, EPOCH_HEADS).await?;
+    let blocks = bytes.chunks_exact(BLOCK_BYTES).zip(EPOCH_START..);
+    let mut heads: Vec<EpochHead> =
+        blocks.filter_map(|(bytes, block)| EpochHead::decode(label.volume, block, bytes).ok()).collect();
+    heads.sort_by_key(|head| head.epoch);
+    Ok(heads)
+}
+
+/// The current head.
+pub(super) fn current(heads: &[EpochHead]) -> Result<EpochHead, Error> {
+    heads.last().copied().ok_or_else(|| Error::damaged(EPOCH_START, "there is no valid head of an epoch"))
+}
+
+/// The heads from the one of `epoch` to the current one, the oldest first, as each names the one before.
+pub(super) fn line(heads: &[EpochHead], epoch: u64) -> Result<Vec<EpochHead>, Error> {
+    let mut line = vec![current(heads)?];
+    while let Some(newer) = line.last().filter(|head| head.epoch > epoch) {
+        let older = heads.iter().find(|head| head.epoch == newer.previous_epoch);
+        let what =
+            || format!("the head of epoch {} is missing, which epoch {} seals", newer.previous_epoch, newer.epoch);
+        line.push(*older.ok_or_else(|| Error::damaged(EPOCH_START, what()))?);
+    }
+    line.reverse();
+    match line.first() {
+        Some(head) if head.epoch == epoch => Ok(line),
+        _ => Err(Error::damaged(EPOCH_START, format!("the current epoch does not follow epoch {epoch}"))),
+    }
+}

@@ -1,0 +1,372 @@
+//! Leadership by the lease sectors: Disk Paxos, one ballot after another, for the next epoch.
+//!
+//! Owns: this incarnation's sector. Promises: at most one incarnation leads an epoch, however late any of them writes;
+//! a leader that another one may have replaced notices at its next renewal, and does not count its lease longer than
+//! from the moment before its last successful renewal was written. The rule is in `docs/formats/volume.md`, why it is
+//! safe in `docs/decisions/0050-volume-leadership.md`. Leaves to others: the heads of epochs.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::disk::Disk;
+use super::error::Error;
+use super::heads;
+use crate::format::{
+    BLOCK_BYTES, LEASE_START, Label, LeaseSector, LeaseState, SECTORS_OF_SERVER, SERVERS, lease_block,
+};
+use crate::planted::{Bug, planted};
+
+/// Ballots that are left out above a sector that cannot be read.
+const BALLOTS_UNKNOWN: u64 = 1 << 20;
+/// Tries to become leader, at most.
+const TRIES_MAX: u32 = 64;
+/// A watch looks this often.
+const LOOKS: u32 = 8;
+
+/// Who wants to lead.
+#[derive(Debug, Clone, Default)]
+pub struct StartOptions {
+    /// The number of the server, 0 to 31, given by its operator.
+    pub server: u32,
+    /// The name of its host, for messages, and to know its own sectors again.
+    pub host: String,
+    /// Random, of this process.
+    pub incarnation: [u8; 16],
+    /// Incarnations of which no write can come any more.
+    pub confirmed_gone: Vec<[u8; 16]>,
+    /// No earlier process of this server on this host is left: this one holds the lock that they held.
+    pub previous_gone: bool,
+    /// The time that goes into the head of the epoch. *Units*: seconds since 1970.
+    pub created_s: u64,
+}
+
+/// What is in a sector.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Seen {
+    Free,
+    Used(LeaseSector),
+    /// Its writer is in the middle of a write, or it is damaged. The checksum tells whether it changes.
+    Torn(u32),
+}
+
+/// All sectors, by server and sector.
+type Sectors = Vec<Seen>;
+
+/// Leadership, or the attempt.
+pub(super) struct Lease {
+    disk: Disk,
+    label: Label,
+    sector: u32,
+    mine: LeaseSector,
+    /// When the last successful renewal was begun.
+    since: Instant,
+    /// Incarnations that are known to be gone.
+    gone: Vec<[u8; 16]>,
+}
+
+impl Lease {
+    /// Becomes leader of an epoch after all that were given.
+    ///
+    /// *Errors*: [`Error::Led`] if another server leads and is alive.
+    pub async fn take(disk: &Disk, label: &Label, options: &StartOptions) -> Result<Lease, Error> {
+        if options.server >= SERVERS {
+            return Err(Error::Refused(format!("server {}: the numbers are 0 to {}", options.server, SERVERS - 1)));
+        }
+        let sectors = read_all(disk, label).await?;
+        let sector = own_sector(&sectors, options)?;
+        let mine = LeaseSector {
+            incarnation: options.incarnation,
+            server: options.server,
+            state: LeaseState::Contends,
+            ballot: 0,
+            accepted: 0,
+            value_incarnation: [0; 16],
+            value_epoch: 0,
+            renewal: renewal_of(&sectors[place(options.server, sector)]),
+            lease_ms: label.lease_ms,
+            host: padded(&options.host).to_owned(),
+        };
+        let label = label.clone();
+        let gone = gone(&sectors, options);
+        // After the sectors: whoever is gone by then has written its head.
+        let newest = heads::current(&heads::read(disk, &label).await?)?.epoch;
+        let mut lease = Lease { disk: disk.clone(), label, sector, mine, since: Instant::now(), gone };
+        let mut watched = sectors.clone();
+        lease.watch(&mut watched, newest).await?;
+        for attempt in 1..=TRIES_MAX {
+            match lease.ballot(&mut watched, newest).await? {
+                true => return Ok(lease),
+                false => lease.step_back(attempt, &mut watched, newest).await?,
+            }
+        }
+        Err(Error::Refused("other servers contend all the time: start one of them alone".to_owned()))
+    }
+
+    /// The epoch that is led.
+    pub fn epoch(&self) -> u64 {
+        self.mine.value_epoch
+    }
+
+    /// Incarnations that are known to be gone.
+    pub fn gone(&self) -> &[[u8; 16]] {
+        &self.gone
+    }
+
+    /// Whether the lease holds now.
+    pub fn holds(&self) -> bool {
+        self.since.elapsed() < Duration::from_millis(self.label.lease_ms.into())
+    }
+
+    /// Whether it is time to renew.
+    pub fn is_due(&self) -> bool {
+        self.since.elapsed() * 3 >= Duration::from_millis(self.label.lease_ms.into())
+    }
+
+    /// Renews the lease.
+    ///
+    /// *Errors*: [`Error::Lost`] if another one leads or is about to.
+    pub async fn renew(&mut self) -> Result<(), Error> {
+        let begun = Instant::now();
+        self.mine.state = LeaseState::Leads;
+        self.write().await?;
+        let sectors = read_all(&self.disk, &self.label).await?;
+        let lost = |why: String| Err(Error::Lost { epoch: self.mine.value_epoch, why });
+        if !self.is_still_mine(&sectors) {
+            return lost(format!("another process writes the sectors of server {}", self.mine.server));
+        }
+        let other = self.others(&sectors).find(|other| self.is_beyond(other) && !planted(Bug::BallotIgnored));
+        if let Some(other) = other {
+            return lost(format!("server {} on {} has a higher ballot", other.server, other.host));
+        }
+        self.since = begun;
+        Ok(())
+    }
+
+    /// Gives leadership up: the next one begins at once.
+    pub async fn resign(mut self) -> Result<(), Error> {
+        self.mine.state = LeaseState::Resigned;
+        self.write().await
+    }
+
+    /// One ballot. `watched` has what was seen unchanged for a whole lease.
+    async fn ballot(&mut self, watched: &mut Sectors, newest: u64) -> Result<bool, Error> {
+        let seen = read_all(&self.disk, &self.label).await?;
+        self.mine.ballot = self.next_ballot(&seen);
+        (self.mine.accepted, self.mine.value_epoch, self.mine.value_incarnation) = (0, 0, [0; 16]);
+        self.write().await?;
+        let seen = read_all(&self.disk, &self.label).await?;
+        if !self.is_first(&seen)? {
+            return Ok(false);
+        }
+        if self.rivals(&seen, newest).any(|at| seen[at] != watched[at]) {
+            self.watch(watched, newest).await?;
+            return Ok(false);
+        }
+        self.mine.accepted = self.mine.ballot;
+        self.mine.value_incarnation = self.mine.incarnation;
+        self.mine.value_epoch = self.next_epoch(&seen, newest);
+        self.write().await?;
+        let seen = read_all(&self.disk, &self.label).await?;
+        if !self.is_first(&seen)? {
+            return Ok(false);
+        }
+        self.renew().await.map(|()| true).or_else(|error| match error {
+            Error::Lost { .. } => Ok(false),
+            error => Err(error),
+        })
+    }
+
+    /// Whether nobody has a higher ballot.
+    fn is_first(&self, seen: &Sectors) -> Result<bool, Error> {
+        if !self.is_still_mine(seen) {
+            let number = self.mine.server;
+            return Err(Error::Refused(format!("another process uses server number {number}: give each its own")));
+        }
+        Ok(!self.others(seen).any(|other| self.is_beyond(other)))
+    }
+
+    /// Gives the ballot up, and lets the other one go on.
+    async fn step_back(&mut self, attempt: u32, watched: &mut Sectors, newest: u64) -> Result<(), Error> {
+        (self.mine.accepted, self.mine.value_epoch, self.mine.value_incarnation) = (0, 0, [0; 16]);
+        self.mine.state = LeaseState::Contends;
+        self.write().await?;
+        let lease = Duration::from_millis(self.label.lease_ms.into());
+        tokio::time::sleep(lease / 64 * (1 + self.mine.server) * attempt.min(8)).await;
+        let seen = read_all(&self.disk, &self.label).await?;
+        match self.rivals(&seen, newest).any(|at| seen[at] != watched[at]) {
+            true => self.watch(watched, newest).await,
+            false => Ok(()),
+        }
+    }
+
+    /// Waits until nobody who may lead has written for a whole lease and drift.
+    ///
+    /// *Errors*: [`Error::Led`] if one of them wrote: it lives.
+    async fn watch(&self, watched: &mut Sectors, newest: u64) -> Result<(), Error> {
+        *watched = read_all(&self.disk, &self.label).await?;
+        let rivals: Vec<usize> = self.rivals(watched, newest).collect();
+        let lease_ms = rivals.iter().map(|at| match &watched[*at] {
+            Seen::Used(sector) => sector.lease_ms.clamp(self.label.lease_ms, 600_000),
+            _ => self.label.lease_ms,
+        });
+        let Some(lease_ms) = lease_ms.max() else { return Ok(()) };
+        let drift = u64::from(lease_ms) * u64::from(self.label.drift_per_mille) / 1000;
+        let whole = Duration::from_millis(u64::from(lease_ms) + drift + 1);
+        for _ in 0..LOOKS {
+            tokio::time::sleep(whole / LOOKS + Duration::from_millis(1)).await;
+            let seen = read_all(&self.disk, &self.label).await?;
+            let still: Vec<usize> = self.rivals(&seen, newest).collect();
+            for at in &rivals {
+                match (&watched[*at], &seen[*at]) {
+                    (old, new) if old == new => {}
+                    // It resigned, or gave its ballot up.
+                    (_, new) if !still.contains(at) => watched[*at] = new.clone(),
+                    (_, Seen::Used(sector)) => {
+                        return Err(Error::Led { server: sector.server, host: sector.host.clone() });
+                    }
+                    _ => return Err(Error::Led { server: (*at as u32) / SECTORS_OF_SERVER, host: "?".to_owned() }),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The places of sectors whose writers may lead now, and are not known to be gone.
+    fn rivals<'a>(&'a self, sectors: &'a Sectors, newest: u64) -> impl Iterator<Item = usize> + 'a {
+        let own = place(self.mine.server, self.sector);
+        sectors
+            .iter()
+            .enumerate()
+            .filter(move |(at, seen)| match seen {
+                _ if *at == own => false,
+                Seen::Free => false,
+                Seen::Torn(_) => true,
+                Seen::Used(sector) => {
+                    sector.accepted > 0
+                        && matches!(sector.state, LeaseState::Contends | LeaseState::Leads)
+                        && sector.value_epoch >= newest
+                        && !self.gone.contains(&sector.incarnation)
+                }
+            })
+            .map(|(at, _)| at)
+    }
+
+    /// The epoch after every one that somebody may have been given.
+    fn next_epoch(&self, sectors: &Sectors, newest: u64) -> u64 {
+        let given = self.others(sectors).filter(|other| other.accepted > 0);
+        let given = given.filter(|other| !self.gone.contains(&other.incarnation)).map(|other| other.value_epoch).max();
+        let torn = u64::from(sectors.iter().any(|seen| matches!(seen, Seen::Torn(_))));
+        given.unwrap_or(0).max(newest) + 1 + torn
+    }
+
+    fn next_ballot(&self, sectors: &Sectors) -> u64 {
+        let used = |seen: &Seen| match seen {
+            Seen::Used(sector) => sector.ballot.max(sector.accepted),
+            _ => 0,
+        };
+        let highest = sectors.iter().map(used).max().unwrap_or(0).max(self.mine.ballot);
+        let is_torn = sectors.iter().any(|seen| matches!(seen, Seen::Torn(_)));
+        let highest = highest + if is_torn { BALLOTS_UNKNOWN } else { 0 };
+        (highest / u64::from(SERVERS) + 1) * u64::from(SERVERS) + u64::from(self.mine.server)
+    }
+
+    /// Whether another one has a higher ballot, or was given a later epoch.
+    fn is_beyond(&self, other: &LeaseSector) -> bool {
+        let is_later = self.mine.accepted > 0 && other.accepted > 0 && other.value_epoch >= self.mine.value_epoch;
+        let is_gone = other.state == LeaseState::Resigned || self.gone.contains(&other.incarnation);
+        other.ballot > self.mine.ballot || (is_later && !is_gone)
+    }
+
+    fn others<'a>(&self, sectors: &'a Sectors) -> impl Iterator<Item = &'a LeaseSector> + use<'a> {
+        let own = place(self.mine.server, self.sector);
+        sectors.iter().enumerate().filter_map(move |(at, seen)| match seen {
+            Seen::Used(sector) if at != own => Some(sector),
+            _ => None,
+        })
+    }
+
+    fn is_still_mine(&self, sectors: &Sectors) -> bool {
+        sectors[place(self.mine.server, self.sector)] == Seen::Used(self.mine.clone())
+    }
+
+    async fn write(&mut self) -> Result<(), Error> {
+        self.mine.renewal += 1;
+        let bytes = self.mine.encode(self.label.volume, self.sector).map_err(Error::Bounds)?;
+        self.disk.write(lease_block(self.mine.server, self.sector), &bytes).await?;
+        self.disk.flush().await
+    }
+}
+
+fn place(server: u32, sector: u32) -> usize {
+    (server * SECTORS_OF_SERVER + sector) as usize
+}
+
+fn renewal_of(seen: &Seen) -> u64 {
+    match seen {
+        Seen::Used(sector) => sector.renewal,
+        _ => 0,
+    }
+}
+
+async fn read_all(disk: &Disk, label: &Label) -> Result<Sectors, Error> {
+    let bytes = disk.read(LEASE_START, u64::from(SERVERS * SECTORS_OF_SERVER)).await?;
+    let decode = |(at, bytes): (u32, &[u8])| {
+        let (server, sector) = (at / SECTORS_OF_SERVER, at % SECTORS_OF_SERVER);
+        match LeaseSector::decode(label.volume, server, sector, bytes) {
+            Ok(sector) => Seen::Used(sector),
+            Err(_) if bytes.iter().all(|byte| *byte == 0) => Seen::Free,
+            Err(_) => Seen::Torn(crc32c::crc32c(bytes)),
+        }
+    };
+    Ok((0..).zip(bytes.chunks_exact(BLOCK_BYTES)).map(decode).collect())
+}
+
+/// Incarnations of which no write can come any more.
+fn gone(sectors: &Sectors, options: &StartOptions) -> Vec<[u8; 16]> {
+    let is_gone = |sector: &LeaseSector| {
+        let is_own = sector.server == options.server && sector.host == padded(&options.host);
+        sector.state == LeaseState::Resigned || (options.previous_gone && is_own)
+    };
+    let seen = sectors.iter().filter_map(|seen| match seen {
+        Seen::Used(sector) if sector.incarnation != options.incarnation && is_gone(sector) => Some(sector.incarnation),
+        _ => None,
+    });
+    options.confirmed_gone.iter().copied().chain(seen).collect()
+}
+
+/// A host's name as a sector keeps it.
+fn padded(host: &str) -> &str {
+    let mut length = host.len().min(64);
+    while !host.is_char_boundary(length) {
+        length -= 1;
+    }
+    &host[..length]
+}
+
+/// A sector of the server that nobody else writes any more.
+fn own_sector(sectors: &Sectors, options: &StartOptions) -> Result<u32, Error> {
+    let gone = gone(sectors, options);
+    let is_usable = |sector: &u32| match &sectors[place(options.server, *sector)] {
+        Seen::Free => true,
+        Seen::Torn(_) => false,
+        Seen::Used(used) => used.incarnation == options.incarnation || gone.contains(&used.incarnation),
+    };
+    (0..SECTORS_OF_SERVER).find(is_usable).ok_or_else(|| {
+        let used = (0..SECTORS_OF_SERVER).filter_map(|sector| match &sectors[place(options.server, sector)] {
+            Seen::Used(used) => Some(hex(&used.incarnation)),
+            _ => None,
+        });
+        let used: Vec<String> = used.collect();
+        Error::Refused(format!(
+            "all sectors of server {} are used by incarnations that nobody confirmed to be gone: {}; confirm it with \
+             `nectary volume release`",
+            options.server,
+            used.join(", ")
+        ))
+    })
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

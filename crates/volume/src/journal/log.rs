@@ -1,0 +1,296 @@
+//! The leader's journal: start, appends, segments.
+//!
+//! Owns: the place of the next append, the segments that are needed, and the lease. Promises: [`append`](Log::append)
+//! returns only when what it was given is written and flushed, and the lease holds after that; after a failure that
+//! leaves it unknown what is stored, it accepts nothing more. Leaves to others: what operations mean, and the space that
+//! segments are taken from.
+
+use std::collections::VecDeque;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use nectary_block::SharedDevice;
+
+use super::cursor::{Cursor, ManifestPlace, Plan, first_block};
+use super::disk::Disk;
+use super::error::Error;
+use super::lease::{Lease, StartOptions};
+use super::replay::{Found, replay};
+use super::transactions::groups;
+use crate::format::{EpochHead, ExtentState, Key, Label, RunRecord, Space, Table, Transaction, epoch_block};
+use crate::planted::{Bug, planted};
+use crate::tables::Tables;
+
+/// Segments that are kept ready: an append of many transactions may need more than one.
+const SPARE_SEGMENTS: usize = 2;
+/// A checkpoint is due when the journal has this many segments, or as many blocks as the runs.
+const JOURNAL_SEGMENTS: u64 = 2;
+
+/// The journal of the epoch that this process leads.
+pub struct Log {
+    pub(super) disk: Disk,
+    pub(super) label: Label,
+    pub(super) lease: Lease,
+    pub(super) head: EpochHead,
+    pub(super) cursor: Cursor,
+    pub(super) spare: VecDeque<u64>,
+    /// The journal segments from the newest manifest on, the oldest first.
+    pub(super) journal: Vec<u64>,
+    pub(super) runs: Vec<(u64, RunRecord)>,
+    pub(super) run_segments: Vec<u64>,
+    pub(super) manifest: ManifestPlace,
+    /// Checkpoint pointers that were written.
+    pub(super) pointers: u64,
+    /// Blocks of the journal since the manifest.
+    pub(super) journal_blocks: u64,
+    pub(super) failed: Option<String>,
+    notes: Vec<String>,
+}
+
+impl Log {
+    /// Becomes leader, and reads everything.
+    ///
+    /// Waits for the lease of a leader that may still live; see [`StartOptions`].
+    pub async fn start(device: SharedDevice, options: StartOptions) -> Result<(Log, Tables), Error> {
+        let disk = Disk::new(&device);
+        let (label, mut notes) = disk.label().await?;
+        let lease = Lease::take(&disk, &label, &options).await?;
+        let begun = async {
+            let found = replay(&disk, &label).await?;
+            begin(&disk, &label, &lease, &options, &found).await.map(|(head, cursor)| (found, head, cursor))
+        };
+        let (found, head, cursor) = match begun.await {
+            Ok(begun) => begun,
+            Err(error) => {
+                // The epoch has no head: whoever comes next need not wait for it.
+                let _ = lease.resign().await;
+                return Err(error);
+            }
+        };
+        notes.extend(found.notes);
+        let mut journal = found.journal;
+        journal.push(head.journal_segment);
+        let mut log = Log {
+            disk,
+            label,
+            lease,
+            head,
+            cursor,
+            spare: VecDeque::new(),
+            journal,
+            runs: found.runs,
+            run_segments: found.run_segments,
+            manifest: found.manifest,
+            pointers: 0,
+            journal_blocks: found.journal_blocks,
+            failed: None,
+            notes,
+        };
+        log.renew().await?;
+        Ok((log, found.tables))
+    }
+
+    /// The label of the volume.
+    pub fn label(&self) -> &Label {
+        &self.label
+    }
+
+    /// The epoch that is led.
+    pub fn epoch(&self) -> u64 {
+        self.head.epoch
+    }
+
+    /// The number of the next append.
+    pub fn next_sequence(&self) -> u64 {
+        self.cursor.sequence
+    }
+
+    /// Incarnations of servers that were known to be gone at the start: the segments of their epochs can be used again.
+    pub fn gone(&self) -> &[[u8; 16]] {
+        self.lease.gone()
+    }
+
+    /// What was noticed while reading: torn appends, a bad copy of the label.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    /// Whether the lease holds now: answers may be given from memory.
+    pub fn holds(&self) -> bool {
+        self.failed.is_none() && self.lease.holds()
+    }
+
+    /// Stores transactions, each whole or not at all, in order; they are durable when it returns. Gives the number of
+    /// the last append.
+    ///
+    /// *Errors*: [`Error::NoSegment`] and [`Error::Bounds`] before anything was written; after any other, nothing more
+    /// is accepted.
+    pub async fn append(&mut self, transactions: Vec<Transaction>) -> Result<u64, Error> {
+        self.store(transactions).await.map(|place| place.sequence)
+    }
+
+    /// Whether it wants a segment: give one soon.
+    pub fn wants_segment(&self) -> bool {
+        self.spare.len() < SPARE_SEGMENTS
+    }
+
+    /// Gives a segment, by its first block. It must be *metadata* of this epoch in the table *space*, and that must have
+    /// been appended before.
+    pub fn give_segment(&mut self, block: u64) {
+        self.spare.push_back(block);
+    }
+
+    /// Whether a checkpoint is worth its writes.
+    pub fn checkpoint_due(&self) -> bool {
+        let runs: u64 = self.runs.iter().map(|(_, run)| run.blocks).sum();
+        self.journal_blocks >= (JOURNAL_SEGMENTS * self.label.segment_blocks).max(runs)
+    }
+
+    /// Renews the lease. Called at least every third of `lease_ms`.
+    ///
+    /// *Errors*: [`Error::Lost`] if another server took over; then nothing more is acknowledged.
+    pub async fn renew(&mut self) -> Result<(), Error> {
+        self.check()?;
+        let renewed = self.lease.renew().await;
+        self.latch(renewed)
+    }
+
+    /// Gives leadership up, so that the next start begins at once.
+    pub async fn resign(self) -> Result<(), Error> {
+        self.check()?;
+        self.lease.resign().await
+    }
+
+    pub(super) fn check(&self) -> Result<(), Error> {
+        match &self.failed {
+            Some(failed) => Err(Error::Stopped(failed.clone())),
+            None => Ok(()),
+        }
+    }
+
+    /// After a failure nothing more is accepted.
+    pub(super) fn latch<T>(&mut self, result: Result<T, Error>) -> Result<T, Error> {
+        if let Err(error) = &result {
+            self.failed = Some(error.to_string());
+        }
+        result
+    }
+
+    /// Stores transactions; gives the place of the last append.
+    pub(super) async fn store(&mut self, transactions: Vec<Transaction>) -> Result<ManifestPlace, Error> {
+        self.check()?;
+        let groups = groups(transactions);
+        if groups.is_empty() {
+            return Ok(ManifestPlace { sequence: self.cursor.sequence - 1, ..ManifestPlace::default() });
+        }
+        let plan = self.cursor.plan(&self.label, groups, &self.spare, self.manifest, now_ns())?;
+        let place = plan.last;
+        let stored = self.write(plan).await;
+        self.latch(stored)?;
+        Ok(place)
+    }
+
+    async fn write(&mut self, plan: Plan) -> Result<(), Error> {
+        for (block, bytes) in &plan.frames {
+            self.disk.write(*block, bytes).await?;
+            self.journal_blocks += (bytes.len() / crate::format::BLOCK_BYTES) as u64;
+        }
+        if !planted(Bug::AcknowledgedBeforeFlush) {
+            self.disk.flush().await?;
+        }
+        self.spare.drain(..plan.segments.len());
+        self.journal.extend(plan.segments);
+        self.cursor = Cursor { flushed: plan.cursor.sequence - 1, ..plan.cursor };
+        self.hold().await
+    }
+
+    /// Makes sure that the lease holds now.
+    pub(super) async fn hold(&mut self) -> Result<(), Error> {
+        if self.lease.is_due() {
+            self.lease.renew().await?;
+        }
+        match self.lease.holds() {
+            true => Ok(()),
+            false => {
+                let why = "the disk took longer than the lease".to_owned();
+                Err(Error::Lost { epoch: self.head.epoch, why })
+            }
+        }
+    }
+}
+
+/// Begins the epoch: its first segment, then its head. From there on the previous leader changes nothing.
+async fn begin(
+    disk: &Disk,
+    label: &Label,
+    lease: &Lease,
+    options: &StartOptions,
+    found: &Found,
+) -> Result<(EpochHead, Cursor), Error> {
+    let epoch = lease.epoch();
+    if found.head.epoch >= epoch {
+        let what = format!("epoch {} began while epoch {epoch} was about to", found.head.epoch);
+        return Err(Error::Lost { epoch, why: what });
+    }
+    // What was read is durable before anything says that it counts.
+    disk.flush().await?;
+    let segment = set_aside(&found.tables, label, epoch)?;
+    let sealed_sequence = found.next_sequence - 1;
+    let sequence = found.next_sequence;
+    let cursor = Cursor {
+        epoch,
+        segment,
+        number: 0,
+        block: segment + 1,
+        sequence,
+        chain: found.chain,
+        flushed: sealed_sequence,
+    };
+    let previous = found.journal.last().copied().unwrap_or(0);
+    let first = first_block(&cursor, 0, previous, found.manifest);
+    disk.write(segment, &first.encode(label.volume, segment).map_err(Error::Bounds)?).await?;
+    disk.flush().await?;
+    let head = EpochHead {
+        epoch,
+        incarnation: options.incarnation,
+        previous_epoch: found.head.epoch,
+        sealed_sequence,
+        sealed_chain: found.chain,
+        journal_segment: segment,
+        base_segment: found.journal.first().copied().unwrap_or(segment),
+        created_s: options.created_s,
+    };
+    disk.write(epoch_block(epoch), &head.encode(label.volume).map_err(Error::Bounds)?).await?;
+    disk.flush().await?;
+    Ok((head, cursor))
+}
+
+/// The segment that was set aside for an epoch.
+fn set_aside(tables: &Tables, label: &Label, epoch: u64) -> Result<u64, Error> {
+    metadata(tables, label)?.into_iter().find(|(_, owner)| *owner == epoch).map(|(block, _)| block).ok_or_else(|| {
+        Error::Refused(format!(
+            "no segment is set aside for epoch {epoch}: too many starts in a row failed; confirm with `nectary volume \
+             release` that the servers before are gone"
+        ))
+    })
+}
+
+/// All metadata segments that *space* has, and their epochs.
+pub(super) fn metadata(tables: &Tables, label: &Label) -> Result<Vec<(u64, u64)>, Error> {
+    let mut segments = Vec::new();
+    for (key, value) in tables.table(Table::Space) {
+        let damaged = |error: crate::format::FormatError| Error::damaged(0, format!("space: {error}"));
+        let Key::Space(block) = Key::decode(Table::Space, key).map_err(damaged)? else { continue };
+        let space = Space::decode(value).map_err(damaged)?;
+        if space.state != ExtentState::Metadata || !block.is_multiple_of(label.segment_blocks) {
+            continue;
+        }
+        let count = space.blocks / label.segment_blocks;
+        segments.extend((0..count).map(|index| (block + index * label.segment_blocks, space.owner)));
+    }
+    Ok(segments)
+}
+
+fn now_ns() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,65 @@
+//! Everything of a volume that is written to the disk except files' data: `docs/formats/volume.md` in action.
+//!
+//! Owns: making a volume, leadership by the lease sectors, heads of epochs, the journal, checkpoints and replay.
+//! Promises: an append that was acknowledged is there after any crash; what a leader writes after another one took over
+//! is never read; bytes from the disk cause errors, not panics, and no unbounded allocation. Leaves to others: what
+//! operations mean, space, sessions, and data.
+//!
+//! | file | what is in it |
+//! |---|---|
+//! | `make` | making a volume |
+//! | `lease`, `heads` | who leads, and which epoch is current |
+//! | `log`, `checkpoint` | the leader's journal |
+//! | `cursor`, `transactions` | where appends go; their lengths, and what they do to tables |
+//! | `replay`, `run` | reading the journal; writing and reading runs |
+//! | `disk`, `error` | blocks of the device; what can fail |
+
+mod checkpoint;
+mod cursor;
+mod disk;
+mod error;
+mod heads;
+mod lease;
+mod log;
+mod make;
+mod replay;
+mod run;
+#[cfg(test)]
+mod tests;
+mod transactions;
+
+pub use error::Error;
+pub use lease::StartOptions;
+pub use log::Log;
+pub use make::{FormatOptions, Layout, SetAside, format};
+pub use transactions::apply;
+
+use nectary_block::SharedDevice;
+
+use crate::format::{EpochHead, Label};
+use crate::tables::Tables;
+
+/// What is on a volume, read without a lease: for `check` and `info`.
+#[derive(Debug, Clone)]
+pub struct Volume {
+    /// The label.
+    pub label: Label,
+    /// All records.
+    pub tables: Tables,
+    /// The head of the current epoch.
+    pub head: EpochHead,
+    /// The number of the last append that counts.
+    pub last_sequence: u64,
+    /// What was noticed: torn appends, a bad copy of the label.
+    pub notes: Vec<String>,
+}
+
+/// Reads a volume without a lease. A server that writes meanwhile can make this fail: read again.
+pub async fn read(device: &SharedDevice) -> Result<Volume, Error> {
+    let disk = disk::Disk::new(device);
+    let (label, mut notes) = disk.label().await?;
+    let found = replay::replay(&disk, &label).await?;
+    notes.extend(found.notes);
+    let last_sequence = found.next_sequence.saturating_sub(1);
+    Ok(Volume { label, tables: found.tables, head: found.head, last_sequence, notes })
+}

@@ -1,0 +1,326 @@
+//! Replay: from the newest manifest over all appends that count, to the tables and the end of the journal.
+//!
+//! Promises: an append counts only if its chain continues, and in a sealed epoch only up to the seal; the journal of
+//! the current epoch ends at the first that does not, unless a later one shows that the missing one had been flushed:
+//! that is damage, and so is an append that is whole but cannot be understood. Leaves to others: who may write.
+
+use nectary_block::Buffer;
+
+use super::cursor::{ManifestPlace, POINTERS, end_of};
+use super::disk::Disk;
+use super::error::Error;
+use super::heads;
+use super::run::{load, segment_of, segments};
+use super::transactions::apply;
+use crate::format::{
+    Action, Append, BLOCK_BYTES, EpochHead, Frame, Key, Label, Magic, Mutation, Place, Problem, RunRecord,
+    SegmentHeader, SegmentUse, Table, Transaction, TransactionKind,
+};
+use crate::planted::{Bug, planted};
+use crate::tables::Tables;
+
+/// Where flushed_sequence is in an append. *Units*: bytes.
+const FLUSHED_AT: usize = 72;
+/// The longest append. *Units*: blocks.
+const APPEND_BLOCKS_MAX: u64 = 1024;
+/// Blocks of one read of the journal.
+const WINDOW_BLOCKS: u64 = 2048;
+/// Runs of a manifest, at most.
+const RUNS_MAX: usize = 4096;
+
+/// What is on the disk.
+pub(super) struct Found {
+    pub head: EpochHead,
+    pub tables: Tables,
+    pub runs: Vec<(u64, RunRecord)>,
+    pub run_segments: Vec<u64>,
+    /// The journal segments that replay read, the oldest first.
+    pub journal: Vec<u64>,
+    pub manifest: ManifestPlace,
+    pub next_sequence: u64,
+    pub chain: u32,
+    /// Blocks of the journal from the manifest on.
+    pub journal_blocks: u64,
+    pub notes: Vec<String>,
+}
+
+/// Reads everything.
+pub(super) async fn replay(disk: &Disk, label: &Label) -> Result<Found, Error> {
+    let heads = heads::read(disk, label).await?;
+    let head = heads::current(&heads)?;
+    let first = header(disk, label, head.journal_segment).await?;
+    if first.epoch != head.epoch || first.number != 0 {
+        return Err(Error::damaged(head.journal_segment, format!("epoch {} does not begin here", head.epoch)));
+    }
+    let manifest = newest_manifest(disk, label, &head, &first).await?;
+    let segment = match manifest.sequence {
+        0 => head.base_segment,
+        _ => segment_of(label, manifest.block),
+    };
+    let base = header(disk, label, segment).await?;
+    let line = heads::line(&heads, base.epoch)?;
+    let (block, sequence, chain) = match manifest.sequence {
+        0 => (segment + 1, base.first_sequence, base.chain),
+        _ => (manifest.block, manifest.sequence, manifest.chain),
+    };
+    let found = Found {
+        head,
+        tables: Tables::default(),
+        runs: Vec::new(),
+        run_segments: Vec::new(),
+        journal: vec![segment],
+        manifest,
+        next_sequence: sequence,
+        chain,
+        journal_blocks: 0,
+        notes: Vec::new(),
+    };
+    let window = Window { start: 0, bytes: Buffer::zeroed(0) };
+    let mut walk = Walk { disk, label, found, segment, number: base.number, block, window };
+    if manifest.sequence != 0 {
+        walk.load_runs().await?;
+    }
+    for (index, head) in line.iter().enumerate() {
+        if index > 0 {
+            walk.enter(head).await?;
+        }
+        walk.epoch(head.epoch, line.get(index + 1)).await?;
+    }
+    let mut found = walk.found;
+    if found.manifest.sequence > manifest.sequence {
+        // Its pointer was not stored: what the older manifest needs is not needed any more.
+        let start = segment_of(label, found.manifest.block);
+        let from = found.journal.iter().rposition(|segment| *segment == start).unwrap_or(0);
+        found.journal.drain(..from);
+        found.run_segments.clear();
+        for (number, run) in found.runs.clone() {
+            found.run_segments.extend(segments(disk, label, number, &run).await?);
+        }
+    }
+    Ok(found)
+}
+
+/// Reads a segment's header, which must be one of a journal.
+async fn header(disk: &Disk, label: &Label, segment: u64) -> Result<SegmentHeader, Error> {
+    let bytes = disk.read(segment, 1).await?;
+    match SegmentHeader::decode(label.volume, segment, &bytes) {
+        Ok(header) if header.segment_use == SegmentUse::Journal => Ok(header),
+        Ok(_) => Err(Error::damaged(segment, "a segment of runs is where the journal should be")),
+        Err(error) => Err(Error::damaged(segment, error.to_string())),
+    }
+}
+
+/// The newest manifest that the epoch's pointers or its first segment name.
+async fn newest_manifest(
+    disk: &Disk,
+    label: &Label,
+    head: &EpochHead,
+    first: &SegmentHeader,
+) -> Result<ManifestPlace, Error> {
+    let place = |header: &SegmentHeader| ManifestPlace {
+        sequence: header.manifest_sequence,
+        block: header.manifest_block,
+        chain: header.manifest_chain,
+    };
+    let mut newest = (0, place(first));
+    let start = head.journal_segment + label.segment_blocks - POINTERS;
+    let bytes = disk.read(start, POINTERS).await?;
+    for (bytes, block) in bytes.chunks_exact(BLOCK_BYTES).zip(start..) {
+        let Ok(pointer) = SegmentHeader::decode(label.volume, block, bytes) else { continue };
+        if pointer.epoch == head.epoch && pointer.number > newest.0 {
+            newest = (pointer.number, place(&pointer));
+        }
+    }
+    Ok(newest.1)
+}
+
+/// Blocks that were read ahead.
+struct Window {
+    start: u64,
+    bytes: Buffer,
+}
+
+impl Window {
+    /// The bytes from a block on: a whole append, or everything up to `end`.
+    async fn from(&mut self, disk: &Disk, block: u64, end: u64) -> Result<&[u8], Error> {
+        let blocks = (self.bytes.len() / BLOCK_BYTES) as u64;
+        let wanted = (end - block).min(APPEND_BLOCKS_MAX);
+        if block < self.start || block + wanted > self.start + blocks {
+            self.bytes = disk.read(block, (end - block).min(WINDOW_BLOCKS)).await?;
+            self.start = block;
+        }
+        let blocks = (self.bytes.len() / BLOCK_BYTES) as u64;
+        let until = (self.start + blocks).min(end);
+        Ok(&self.bytes[(block - self.start) as usize * BLOCK_BYTES..(until - self.start) as usize * BLOCK_BYTES])
+    }
+}
+
+/// A walk along the journal.
+struct Walk<'a> {
+    disk: &'a Disk,
+    label: &'a Label,
+    found: Found,
+    segment: u64,
+    number: u64,
+    block: u64,
+    window: Window,
+}
+
+impl Walk<'_> {
+    /// Loads the runs of the manifest where the walk begins.
+    async fn load_runs(&mut self) -> Result<(), Error> {
+        let (block, end) = (self.block, end_of(self.label, self.segment, self.number));
+        if block >= end {
+            return Err(Error::damaged(block, "no manifest can be here"));
+        }
+        let bytes = self.window.from(self.disk, block, end).await?;
+        let append = Append::decode(self.label.volume, block, self.found.chain, bytes);
+        let append = append.map_err(|error| Error::damaged(block, format!("the newest manifest: {error}")))?.0;
+        let manifest = append.transactions.iter().find(|transaction| transaction.kind == TransactionKind::Manifest);
+        let manifest = manifest.ok_or_else(|| Error::damaged(block, "there is no manifest in this append"))?;
+        let runs = runs_of(manifest).map_err(|what| Error::damaged(block, what))?;
+        for (number, run) in runs.iter().rev() {
+            let segments = load(self.disk, self.label, *number, run, &mut self.found.tables).await?;
+            self.found.run_segments.extend(segments);
+        }
+        Ok(())
+    }
+
+    /// Goes on with the first segment of the next epoch.
+    async fn enter(&mut self, head: &EpochHead) -> Result<(), Error> {
+        let first = header(self.disk, self.label, head.journal_segment).await?;
+        if first.epoch != head.epoch || first.number != 0 || first.first_sequence != self.found.next_sequence {
+            let what = format!("epoch {} does not begin here with append {}", head.epoch, self.found.next_sequence);
+            return Err(Error::damaged(head.journal_segment, what));
+        }
+        (self.segment, self.number, self.block) = (head.journal_segment, 0, head.journal_segment + 1);
+        self.found.journal.push(self.segment);
+        Ok(())
+    }
+
+    /// Replays an epoch up to its seal, or to its end if it is the current one.
+    async fn epoch(&mut self, epoch: u64, next: Option<&EpochHead>) -> Result<(), Error> {
+        let sealed = next.map(|head| head.sealed_sequence).filter(|_| !planted(Bug::SealIgnored));
+        while sealed.is_none_or(|sealed| self.found.next_sequence <= sealed) {
+            if !self.step(epoch).await? {
+                break;
+            }
+        }
+        let last = self.found.next_sequence - 1;
+        match next {
+            None => self.check_end(epoch).await,
+            Some(head) if last != head.sealed_sequence || self.found.chain != head.sealed_chain => {
+                let what = format!(
+                    "the journal of epoch {epoch} ends with append {last}, epoch {} sealed it with {}",
+                    head.epoch, head.sealed_sequence
+                );
+                Err(Error::damaged(self.block, what))
+            }
+            Some(_) => Ok(()),
+        }
+    }
+
+    /// Replays the next append, if there is one.
+    async fn step(&mut self, epoch: u64) -> Result<bool, Error> {
+        let (label, block) = (self.label, self.block);
+        let end = end_of(label, self.segment, self.number);
+        if block >= end {
+            return Ok(false);
+        }
+        let sequence = self.found.next_sequence;
+        let bytes = self.window.from(self.disk, block, end).await?;
+        let (append, blocks, chain) = match Append::decode(label.volume, block, self.found.chain, bytes) {
+            Ok(decoded) if decoded.0.epoch == epoch && decoded.0.sequence == sequence => decoded,
+            Ok(_) => return Ok(false),
+            Err(error) => {
+                let place = Place { volume: Some(label.volume), address: block };
+                let frame = Frame::decode(Magic::Append, place, bytes).ok();
+                let is_it = frame.is_some_and(|frame| frame.epoch == epoch && frame.sequence == sequence);
+                return match error.problem {
+                    Problem::Checksum { .. } => Ok(false),
+                    _ if is_it => Err(Error::damaged(block, format!("append {sequence}: {error}"))),
+                    _ => Ok(false),
+                };
+            }
+        };
+        self.count(&append, block)?;
+        (self.found.chain, self.found.next_sequence) = (chain, sequence + 1);
+        self.block += blocks;
+        self.found.journal_blocks += blocks;
+        if append.next_segment != 0 {
+            return self.move_on(epoch, append.next_segment).await;
+        }
+        Ok(true)
+    }
+
+    /// Applies an append.
+    fn count(&mut self, append: &Append, block: u64) -> Result<(), Error> {
+        for transaction in &append.transactions {
+            if transaction.kind == TransactionKind::Manifest {
+                self.found.runs = runs_of(transaction).map_err(|what| Error::damaged(block, what))?;
+                self.found.manifest = ManifestPlace { sequence: append.sequence, block, chain: self.found.chain };
+                self.found.journal_blocks = 0;
+            }
+            apply(&mut self.found.tables, transaction).map_err(|error| Error::damaged(block, error.to_string()))?;
+        }
+        Ok(())
+    }
+
+    /// Goes on in the next segment, if it was begun.
+    async fn move_on(&mut self, epoch: u64, next: u64) -> Result<bool, Error> {
+        let label = self.label;
+        if !next.is_multiple_of(label.segment_blocks) || next + label.segment_blocks > self.disk.blocks() {
+            return Err(Error::damaged(self.block, format!("it goes on in block {next}, where no segment can be")));
+        }
+        let bytes = self.disk.read(next, 1).await?;
+        let begun = SegmentHeader::decode(label.volume, next, &bytes).is_ok_and(|header| {
+            header.epoch == epoch
+                && header.segment_use == SegmentUse::Journal
+                && header.number == self.number + 1
+                && header.first_sequence == self.found.next_sequence
+                && header.previous == self.segment
+        });
+        if begun {
+            (self.segment, self.number, self.block) = (next, self.number + 1, next + 1);
+            self.found.journal.push(next);
+        }
+        Ok(begun)
+    }
+
+    /// Looks for an append behind the end which shows that a missing one had been flushed.
+    async fn check_end(&mut self, epoch: u64) -> Result<(), Error> {
+        let end = end_of(self.label, self.segment, self.number);
+        let missing = self.found.next_sequence;
+        let start = self.block;
+        for block in start..end {
+            let bytes = self.window.from(self.disk, block, end).await?;
+            let place = Place { volume: Some(self.label.volume), address: block };
+            let Ok(frame) = Frame::decode(Magic::Append, place, bytes) else { continue };
+            let flushed = frame.bytes.get(FLUSHED_AT..FLUSHED_AT + 8).and_then(|bytes| bytes.try_into().ok());
+            let flushed = flushed.map_or(0, u64::from_le_bytes);
+            if frame.epoch == epoch && frame.sequence > missing && flushed >= missing {
+                let what = format!("append {missing} had been flushed, as append {} says, and is gone", frame.sequence);
+                return Err(Error::damaged(start, what));
+            }
+            if frame.epoch == epoch && frame.sequence >= missing && block > start {
+                let note = format!("append {} in block {block} does not count: one before it is torn", frame.sequence);
+                self.found.notes.push(note);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The runs of a manifest, the newest first.
+fn runs_of(manifest: &Transaction) -> Result<Vec<(u64, RunRecord)>, String> {
+    let mut runs = Vec::new();
+    for Mutation { table, key, action } in &manifest.mutations {
+        let (Table::Runs, Action::Put(value)) = (table, action) else { continue };
+        let Key::Run(number) = Key::decode(*table, key).map_err(|error| error.to_string())? else { continue };
+        runs.push((number, RunRecord::decode(value).map_err(|error| format!("run {number}: {error}"))?));
+    }
+    match runs.len() {
+        0..=RUNS_MAX => Ok(runs),
+        count => Err(format!("a manifest of {count} runs, at most {RUNS_MAX} are allowed")),
+    }
+}

@@ -1,0 +1,282 @@
+//! Runs: writing all tables as sorted chunks with an index, and reading them.
+//!
+//! Owns: where chunks are in the segments of a checkpoint. Promises: a run is read whole or not at all; what it says
+//! about itself is compared with what is found. Version 1 writes each checkpoint as full runs that replace all others;
+//! several runs only because an index has a bound.
+
+use super::disk::Disk;
+use super::error::Error;
+use super::transactions::mutation_bytes;
+use crate::format::{
+    Action, BLOCK_BYTES, Chunk, ChunkPlace, Index, Label, Mutation, RunRecord, SegmentHeader, SegmentUse, Table,
+};
+use crate::tables::Tables;
+
+/// A chunk, at most. *Units*: bytes.
+const CHUNK_BYTES_MAX: usize = 128 << 10;
+/// The part of a chunk before its records. *Units*: bytes.
+const CHUNK_HEADER_BYTES: usize = 80;
+/// Records of a chunk, at most.
+const CHUNK_RECORDS_MAX: usize = 8192;
+/// Chunks of a run, at most: an index of so many fits its bound, however long their keys are.
+const RUN_CHUNKS_MAX: usize = 7000;
+/// The part of an index before its chunks. *Units*: bytes.
+const INDEX_HEADER_BYTES: usize = 88;
+/// The part of a chunk's entry before its key. *Units*: bytes.
+const INDEX_ENTRY_BYTES: usize = 16;
+
+/// Chunks of one run: how many records and blocks each has.
+struct Shape {
+    chunks: Vec<(usize, u64)>,
+    index_blocks: u64,
+}
+
+/// The tables that runs hold.
+fn records(tables: &Tables) -> impl Iterator<Item = (Table, &Vec<u8>, &Vec<u8>)> {
+    let kept = Table::ALL.into_iter().filter(|table| *table != Table::Runs);
+    kept.flat_map(|table| tables.table(table).iter().map(move |(key, value)| (table, key, value)))
+}
+
+fn shapes(tables: &Tables) -> Vec<Shape> {
+    let mut shapes = Vec::new();
+    let (mut chunks, mut index_bytes) = (Vec::new(), INDEX_HEADER_BYTES);
+    let (mut count, mut bytes) = (0, CHUNK_HEADER_BYTES);
+    let blocks = |bytes: usize| bytes.div_ceil(BLOCK_BYTES) as u64;
+    for (_, key, value) in records(tables) {
+        let length = mutation_bytes(key.len(), value.len());
+        if count == CHUNK_RECORDS_MAX || bytes + length > CHUNK_BYTES_MAX {
+            chunks.push((count, blocks(bytes)));
+            (count, bytes) = (0, CHUNK_HEADER_BYTES);
+        }
+        if count == 0 {
+            if chunks.len() == RUN_CHUNKS_MAX {
+                shapes.push(Shape { chunks: std::mem::take(&mut chunks), index_blocks: blocks(index_bytes) });
+                index_bytes = INDEX_HEADER_BYTES;
+            }
+            index_bytes += INDEX_ENTRY_BYTES + key.len().next_multiple_of(8);
+        }
+        (count, bytes) = (count + 1, bytes + length);
+    }
+    if count > 0 {
+        chunks.push((count, blocks(bytes)));
+        shapes.push(Shape { chunks, index_blocks: blocks(index_bytes) });
+    }
+    shapes
+}
+
+/// Places of frames in segments: each behind the segment's header, none over its end.
+struct Places<'a> {
+    segment_blocks: u64,
+    segments: std::slice::Iter<'a, u64>,
+    segment: u64,
+    next: u64,
+    used: Vec<u64>,
+}
+
+impl Places<'_> {
+    fn take(&mut self, blocks: u64) -> Result<u64, Error> {
+        if self.used.is_empty() || self.next + blocks > self.segment + self.segment_blocks {
+            self.segment = *self.segments.next().ok_or(Error::NoSegment)?;
+            self.next = self.segment + 1;
+            self.used.push(self.segment);
+        }
+        let block = self.next;
+        self.next += blocks;
+        Ok(block)
+    }
+}
+
+/// How many segments a checkpoint of these tables needs.
+pub(super) fn segments_needed(tables: &Tables, segment_blocks: u64) -> usize {
+    let (mut segments, mut free) = (0, 0);
+    for shape in shapes(tables) {
+        for blocks in shape.chunks.iter().map(|chunk| chunk.1).chain([shape.index_blocks]) {
+            if blocks > free {
+                (segments, free) = (segments + 1, segment_blocks - 1);
+            }
+            free -= blocks;
+        }
+    }
+    segments
+}
+
+/// Who writes runs: the leader of an epoch.
+pub(super) struct Writing<'a> {
+    pub label: &'a Label,
+    pub epoch: u64,
+    /// The number of the first run.
+    pub number: u64,
+    /// What is before this is in the runs.
+    pub replay_sequence: u64,
+}
+
+/// A frame of a run, and where it goes.
+pub(super) type Placed = (u64, Vec<u8>);
+
+/// All frames of the runs of a checkpoint, one after another, so that the caller can do other things in between.
+pub(super) struct Frames<'a> {
+    writing: &'a Writing<'a>,
+    places: Places<'a>,
+    shapes: std::vec::IntoIter<Shape>,
+    records: Box<dyn Iterator<Item = (Table, &'a Vec<u8>, &'a Vec<u8>)> + Send + 'a>,
+    current: Option<Current>,
+    number: u64,
+    headers: usize,
+    pub runs: Vec<(u64, RunRecord)>,
+}
+
+/// The run that is being written.
+struct Current {
+    chunks: std::vec::IntoIter<(usize, u64)>,
+    index_blocks: u64,
+    index: Index,
+    blocks: u64,
+}
+
+impl<'a> Frames<'a> {
+    pub fn new(writing: &'a Writing<'a>, tables: &'a Tables, segments: &'a [u64]) -> Frames<'a> {
+        let places = Places {
+            segment_blocks: writing.label.segment_blocks,
+            segments: segments.iter(),
+            segment: 0,
+            next: 0,
+            used: Vec::new(),
+        };
+        Frames {
+            writing,
+            places,
+            shapes: shapes(tables).into_iter(),
+            records: Box::new(records(tables)),
+            current: None,
+            number: writing.number,
+            headers: 0,
+            runs: Vec::new(),
+        }
+    }
+
+    /// The segments that were used.
+    pub fn used(&self) -> &[u64] {
+        &self.places.used
+    }
+
+    /// The next frames: a chunk or an index, and before it a segment's header where one begins. Empty at the end.
+    pub fn next(&mut self) -> Result<Vec<Placed>, Error> {
+        let volume = self.writing.label.volume;
+        if self.current.is_none() {
+            let Some(shape) = self.shapes.next() else { return Ok(Vec::new()) };
+            let index = Index { run: self.number, records: 0, chunks: Vec::new() };
+            let chunks = shape.chunks.into_iter();
+            self.current = Some(Current { chunks, index_blocks: shape.index_blocks, index, blocks: 0 });
+            self.number += 1;
+        }
+        let Some(current) = self.current.as_mut() else { return Ok(Vec::new()) };
+        let frame = match current.chunks.next() {
+            Some((count, blocks)) => {
+                let block = self.places.take(blocks)?;
+                let record = |(table, key, value): (Table, &Vec<u8>, &Vec<u8>)| Mutation {
+                    table,
+                    key: key.clone(),
+                    action: Action::Put(value.clone()),
+                };
+                let records: Vec<Mutation> = self.records.by_ref().take(count).map(record).collect();
+                let Some(first) = records.first() else { return Err(Error::NoSegment) };
+                let place = ChunkPlace { block, blocks: blocks as u32, table: first.table, key: first.key.clone() };
+                current.index.chunks.push(place);
+                current.index.records += count as u64;
+                current.blocks += blocks;
+                let chunk = Chunk { run: current.index.run, records };
+                (block, chunk.encode(volume, self.writing.epoch, block).map_err(Error::Bounds)?)
+            }
+            None => {
+                let block = self.places.take(current.index_blocks)?;
+                let record = RunRecord {
+                    index: block,
+                    index_blocks: current.index_blocks as u32,
+                    level: 0,
+                    replay_sequence: self.writing.replay_sequence,
+                    records: current.index.records,
+                    blocks: current.blocks,
+                };
+                self.runs.push((current.index.run, record));
+                let bytes = current.index.encode(volume, self.writing.epoch, block).map_err(Error::Bounds)?;
+                self.current = None;
+                (block, bytes)
+            }
+        };
+        let mut frames = Vec::new();
+        if let Some(segment) = self.places.used.get(self.headers).copied() {
+            self.headers += 1;
+            frames.push((segment, self.header(segment)?));
+        }
+        frames.push(frame);
+        Ok(frames)
+    }
+
+    fn header(&self, segment: u64) -> Result<Vec<u8>, Error> {
+        let header = SegmentHeader {
+            epoch: self.writing.epoch,
+            segment_use: SegmentUse::Runs,
+            number: self.number - 1,
+            previous: 0,
+            first_sequence: self.writing.replay_sequence,
+            manifest_sequence: 0,
+            manifest_block: 0,
+            chain: 0,
+            manifest_chain: 0,
+        };
+        header.encode(self.writing.label.volume, segment).map_err(Error::Bounds)
+    }
+}
+
+/// Reads the index of a run.
+async fn index(disk: &Disk, label: &Label, number: u64, run: &RunRecord) -> Result<Index, Error> {
+    let bytes = disk.read(run.index, run.index_blocks.into()).await?;
+    let index = Index::decode(label.volume, run.index, &bytes);
+    let index = index.map_err(|error| Error::damaged(run.index, format!("run {number}: {error}")))?;
+    match index.run == number && index.records == run.records {
+        true => Ok(index),
+        false => Err(Error::damaged(run.index, format!("run {number}: another index is here"))),
+    }
+}
+
+/// The segments that a run is in.
+pub(super) async fn segments(disk: &Disk, label: &Label, number: u64, run: &RunRecord) -> Result<Vec<u64>, Error> {
+    let index = index(disk, label, number, run).await?;
+    let blocks = index.chunks.iter().map(|chunk| chunk.block).chain([run.index]);
+    let mut segments: Vec<u64> = blocks.map(|block| segment_of(label, block)).collect();
+    segments.sort_unstable();
+    segments.dedup();
+    Ok(segments)
+}
+
+/// Reads a run into tables; gives the segments that it is in.
+pub(super) async fn load(
+    disk: &Disk,
+    label: &Label,
+    number: u64,
+    run: &RunRecord,
+    tables: &mut Tables,
+) -> Result<Vec<u64>, Error> {
+    let mut records = 0;
+    for place in &index(disk, label, number, run).await?.chunks {
+        let bytes = disk.read(place.block, place.blocks.into()).await?;
+        let chunk = Chunk::decode(label.volume, place.block, &bytes);
+        let chunk = chunk.map_err(|error| Error::damaged(place.block, format!("run {number}: {error}")))?;
+        let is_first = chunk.records.first().is_some_and(|first| first.table == place.table && first.key == place.key);
+        if chunk.run != number || !is_first {
+            return Err(Error::damaged(place.block, format!("run {number}: another chunk is here")));
+        }
+        records += chunk.records.len() as u64;
+        chunk.records.iter().filter(|record| record.table != Table::Runs).for_each(|record| tables.apply(record));
+    }
+    if records != run.records {
+        let what = format!("run {number} has {records} records, its index says {}", run.records);
+        return Err(Error::damaged(run.index, what));
+    }
+    segments(disk, label, number, run).await
+}
+
+/// The segment of a block.
+pub(super) fn segment_of(label: &Label, block: u64) -> u64 {
+    block - block % label.segment_blocks
+}

@@ -1,0 +1,168 @@
+//! The journal on plain files: making, starting, appending, checkpoints, starting again.
+
+use std::sync::Arc;
+
+use nectary_block::{FileDevice, OpenOptions, SharedDevice};
+
+use super::{Error, FormatOptions, Layout, Log, StartOptions, apply, format, read};
+use crate::format::{Action, ExtentState, Identity, Key, Mutation, Space, Transaction, TransactionKind};
+use crate::tables::Tables;
+
+const SEGMENT_BLOCKS: u64 = 2048;
+
+/// A sparse file of 512 MiB, without a name.
+struct Scratch(std::path::PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Scratch {
+        let path = std::env::temp_dir().join(format!("nectary-volume-{}-{name}", std::process::id()));
+        std::fs::File::create(&path).unwrap().set_len(512 << 20).unwrap();
+        Scratch(path)
+    }
+
+    async fn open(&self) -> SharedDevice {
+        Arc::new(FileDevice::open_file(&self.0, &OpenOptions::default()).await.unwrap())
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+fn options() -> FormatOptions {
+    FormatOptions {
+        name: "shared".to_owned(),
+        segment_blocks: SEGMENT_BLOCKS,
+        lease_ms: 1000,
+        drift_per_mille: 10,
+        force: false,
+        volume: Identity([7; 16]),
+        hash_key: [3; 16],
+        created_s: 1,
+    }
+}
+
+fn server(incarnation: u8) -> StartOptions {
+    StartOptions { server: 0, host: "a".to_owned(), incarnation: [incarnation; 16], ..StartOptions::default() }
+}
+
+fn space(block: u64, epoch: u64) -> Mutation {
+    let space = Space { blocks: SEGMENT_BLOCKS, state: ExtentState::Metadata, owner: epoch, since: 1 };
+    Mutation { table: Key::Space(block).table(), key: Key::Space(block).encode(), action: Action::Put(space.encode()) }
+}
+
+fn first(layout: &Layout) -> Vec<Mutation> {
+    layout.segments.iter().map(|segment| space(segment.block, segment.epoch)).collect()
+}
+
+fn put(inode: u64, bytes: usize) -> Transaction {
+    let key = Key::Inode(inode);
+    let mutation = Mutation { table: key.table(), key: key.encode(), action: Action::Put(vec![inode as u8; bytes]) };
+    let (kind, mutations) = (TransactionKind::Operation, vec![mutation]);
+    Transaction { kind, session: 9, number: inode, reply: vec![1, 2], mutations }
+}
+
+/// A server with its tables and the first block that was never used.
+struct Server {
+    log: Log,
+    tables: Tables,
+    next: u64,
+}
+
+impl Server {
+    async fn start(device: SharedDevice, options: StartOptions, next: u64) -> Server {
+        let (log, tables) = Log::start(device, options).await.unwrap();
+        Server { log, tables, next }
+    }
+
+    async fn append(&mut self, transactions: Vec<Transaction>) {
+        for transaction in &transactions {
+            apply(&mut self.tables, transaction).unwrap();
+        }
+        self.log.append(transactions).await.unwrap();
+    }
+
+    async fn segment(&mut self) -> u64 {
+        let block = self.next;
+        self.next += SEGMENT_BLOCKS;
+        let (kind, mutations) = (TransactionKind::Server, vec![space(block, self.log.epoch())]);
+        self.append(vec![Transaction { kind, session: 0, number: 0, reply: Vec::new(), mutations }]).await;
+        block
+    }
+
+    async fn checkpoint(&mut self) -> Vec<u64> {
+        let mut segments = Vec::new();
+        for _ in 0..self.log.segments_for_checkpoint(&self.tables) {
+            segments.push(self.segment().await);
+        }
+        self.log.checkpoint(&self.tables, segments).await.unwrap()
+    }
+}
+
+#[tokio::test]
+async fn appends_survive_a_new_start() {
+    let file = Scratch::new("appends");
+    let device = file.open().await;
+    let label = format(&device, &options(), first).await.unwrap();
+    assert_eq!(label.first_segment, 2048);
+    let again = format(&device, &options(), first).await;
+    assert!(again.is_err_and(|error| error.to_string().contains("is the volume \"shared\" already")));
+    let mut one = Server::start(device.clone(), server(1), 40 * SEGMENT_BLOCKS).await;
+    assert_eq!((one.log.epoch(), one.log.next_sequence()), (2, 2));
+    one.append((0..5000).map(|inode| put(inode, 100)).collect()).await;
+    assert_eq!(one.log.next_sequence(), 4, "4096 transactions are the most of an append");
+    assert_eq!(one.tables.get(&Key::Reply(9, 17)), Some(&[0, 0, 0, 0, 2, 0, 0, 0, 1, 2][..]));
+    one.log.resign().await.unwrap();
+    let two = Server::start(device.clone(), server(2), 0).await;
+    assert_eq!((two.log.epoch(), two.tables == one.tables), (3, true));
+    let volume = read(&device).await.unwrap();
+    assert_eq!((volume.head.epoch, volume.last_sequence, volume.tables == one.tables), (3, 3, true));
+}
+
+#[tokio::test]
+async fn segments_and_checkpoints_survive_new_starts() {
+    let file = Scratch::new("checkpoints");
+    let device = file.open().await;
+    format(&device, &options(), first).await.unwrap();
+    let mut next = 20 * SEGMENT_BLOCKS;
+    let mut expected = None;
+    for round in 1..=3 {
+        let mut one = Server::start(device.clone(), server(round), next).await;
+        assert!(expected.is_none_or(|expected| expected == one.tables), "round {round}");
+        let mut checkpoints = 0;
+        for step in 0..12u64 {
+            while one.log.wants_segment() {
+                let segment = one.segment().await;
+                one.log.give_segment(segment);
+            }
+            // 2 MiB, of few inodes.
+            one.append((0..40).map(|inode| put(inode + u64::from(round), 52_000 + step as usize)).collect()).await;
+            if one.log.checkpoint_due() {
+                checkpoints += 1;
+                let free = one.checkpoint().await;
+                assert!(step == 0 || !free.is_empty());
+            }
+        }
+        assert!(checkpoints > 0);
+        next = one.next;
+        expected = Some(one.tables.clone());
+        one.log.resign().await.unwrap();
+    }
+    assert_eq!(Some(read(&device).await.unwrap().tables), expected);
+}
+
+#[tokio::test]
+async fn what_is_too_long_is_refused_and_nothing_is_written() {
+    let file = Scratch::new("bounds");
+    let device = file.open().await;
+    format(&device, &options(), first).await.unwrap();
+    let mut one = Server::start(device.clone(), server(1), 0).await;
+    let error = one.log.append(vec![put(1, 65537)]).await;
+    assert!(matches!(error, Err(Error::Bounds(_))), "{error:?}");
+    let error = one.log.append((0..200).map(|inode| put(inode, 65000)).collect()).await;
+    assert!(matches!(error, Err(Error::NoSegment)), "{error:?}");
+    assert_eq!(one.log.next_sequence(), 2);
+    one.append(vec![put(1, 10)]).await;
+}

@@ -1,0 +1,104 @@
+//! Transactions: what they do to tables, how long they are, and how they are grouped into appends.
+
+use crate::format::{Action, FormatError, Key, Mutation, Reply, Transaction, TransactionKind};
+use crate::tables::Tables;
+
+/// Transactions of an append, at most.
+const TRANSACTIONS_MAX: usize = 4096;
+/// An append, at most. *Units*: bytes.
+const APPEND_BYTES_MAX: usize = 4 << 20;
+/// The part of an append before its transactions. *Units*: bytes.
+const APPEND_HEADER_BYTES: usize = 128;
+/// The part of a transaction before its reply. *Units*: bytes.
+const TRANSACTION_HEADER_BYTES: usize = 40;
+/// The part of a mutation before its key. *Units*: bytes.
+const MUTATION_HEADER_BYTES: usize = 8;
+/// A transaction of mutations alone is kept below this. *Units*: bytes.
+const SPLIT_BYTES_MAX: usize = 512 << 10;
+/// And below this many mutations.
+const SPLIT_MUTATIONS_MAX: usize = 8192;
+
+/// Applies a transaction as replay does: its mutations in order, then its reply if a session asked for it. A manifest
+/// changes no table.
+///
+/// *Errors*: a reply beyond its bound; then nothing was changed.
+pub fn apply(tables: &mut Tables, transaction: &Transaction) -> Result<(), FormatError> {
+    let reply = match transaction.kind {
+        TransactionKind::Manifest => return Ok(()),
+        TransactionKind::Server => None,
+        TransactionKind::Operation => Some(Reply { status: 0, body: transaction.reply.clone() }.encode()?),
+    };
+    for mutation in &transaction.mutations {
+        tables.apply(mutation);
+    }
+    if let Some(value) = reply {
+        let key = Key::Reply(transaction.session, transaction.number);
+        tables.apply(&Mutation { table: key.table(), key: key.encode(), action: Action::Put(value) });
+    }
+    Ok(())
+}
+
+/// The length of a mutation on disk. *Units*: bytes.
+pub(super) fn mutation_bytes(key: usize, value: usize) -> usize {
+    (MUTATION_HEADER_BYTES + key + value).next_multiple_of(8)
+}
+
+fn bytes_of(mutation: &Mutation) -> usize {
+    let value = match &mutation.action {
+        Action::Put(value) => value.len(),
+        Action::Delete => 0,
+    };
+    mutation_bytes(mutation.key.len(), value)
+}
+
+fn transaction_bytes(transaction: &Transaction) -> usize {
+    let mutations: usize = transaction.mutations.iter().map(bytes_of).sum();
+    TRANSACTION_HEADER_BYTES + transaction.reply.len().next_multiple_of(8) + mutations
+}
+
+/// The length of an append of these. *Units*: bytes.
+pub(super) fn append_bytes(transactions: &[Transaction]) -> usize {
+    APPEND_HEADER_BYTES + transactions.iter().map(transaction_bytes).sum::<usize>()
+}
+
+/// Groups transactions, in order, so that each group fits an append.
+pub(super) fn groups(transactions: Vec<Transaction>) -> Vec<Vec<Transaction>> {
+    let mut groups: Vec<Vec<Transaction>> = Vec::new();
+    let mut bytes = 0;
+    for transaction in transactions {
+        let length = transaction_bytes(&transaction);
+        match groups.last_mut() {
+            Some(group) if group.len() < TRANSACTIONS_MAX && bytes + length <= APPEND_BYTES_MAX => {
+                group.push(transaction);
+                bytes += length;
+            }
+            _ => {
+                groups.push(vec![transaction]);
+                bytes = APPEND_HEADER_BYTES + length;
+            }
+        }
+    }
+    groups
+}
+
+/// Transactions of the server with these mutations, in order.
+pub(super) fn server_transactions(mutations: Vec<Mutation>) -> Vec<Transaction> {
+    let mut transactions: Vec<Transaction> = Vec::new();
+    let mut bytes = 0;
+    for mutation in mutations {
+        let length = bytes_of(&mutation);
+        match transactions.last_mut() {
+            Some(last) if bytes + length <= SPLIT_BYTES_MAX && last.mutations.len() < SPLIT_MUTATIONS_MAX => {
+                last.mutations.push(mutation);
+                bytes += length;
+            }
+            _ => {
+                let (reply, mutations) = (Vec::new(), vec![mutation]);
+                let kind = TransactionKind::Server;
+                transactions.push(Transaction { kind, session: 0, number: 0, reply, mutations });
+                bytes = length;
+            }
+        }
+    }
+    transactions
+}

@@ -1,0 +1,141 @@
+//! Questions: what changes nothing, and grants of space.
+
+use std::ops::Bound;
+
+use super::change::{Result, damaged};
+use super::files::decode_xattr;
+use super::image::{Asked, Image, Stamp, inode, keys_of, posix, server};
+use super::names::{find, is_directory};
+use crate::format::{Extent, ExtentState, Key, Name, Table};
+use crate::protocol::{Answer, Code, Failure, FileId, Listed, Mapped, Question, Statistics};
+
+/// Names of an answer.
+const ENTRIES_MAX: u32 = 1024;
+/// Extents of an answer.
+const EXTENTS_MAX: usize = 4096;
+/// What one question may get of free space, and at most. *Units*: parts, blocks.
+const SPACE_PART: u64 = 16;
+const SPACE_BLOCKS_MAX: u64 = 1 << 18;
+/// Pieces of one grant.
+const PIECES_MAX: usize = 256;
+
+impl Image {
+    pub(super) fn answer(&mut self, stamp: Stamp, session: u64, question: &Question) -> Result<Asked> {
+        let answer = match question {
+            Question::Lookup { directory, name } => self.look_up(*directory, name)?,
+            Question::GetAttributes { file } => Answer::Attributes(self.attributes(*file)?),
+            Question::ReadDirectory { directory, cookie, entries } => self.list(*directory, *cookie, *entries)?,
+            Question::ReadMap { file, start, end } => self.map_of(*file, *start, *end)?,
+            Question::ReadXattr { file, name } => {
+                inode(&self.tables, *file)?;
+                let value = self.tables.get(&Key::Xattr(file.inode, name.clone())).ok_or(posix(libc::ENODATA))?;
+                Answer::Bytes(decode_xattr(value))
+            }
+            Question::ListXattrs { file } => {
+                inode(&self.tables, *file)?;
+                let keys = keys_of(&self.tables, Table::Xattrs, &Key::Xattr(file.inode, vec![1]), |key| {
+                    matches!(key, Key::Xattr(of, _) if *of == file.inode)
+                });
+                let names = keys.into_iter().filter_map(|key| match key {
+                    Key::Xattr(_, name) => Some(name),
+                    _ => None,
+                });
+                Answer::Names(names.collect())
+            }
+            Question::Statistics => {
+                let (free, blocks) = self.room();
+                let inodes = self.tables.table(Table::Inodes).len() as u64;
+                Answer::Statistics(Statistics { blocks, free, inodes })
+            }
+            Question::Open { file } => {
+                let attributes = self.attributes(*file)?;
+                self.opened.entry(file.inode).or_default().insert(session);
+                self.dying.remove(&file.inode);
+                Answer::Attributes(attributes)
+            }
+            Question::Space { blocks } => return self.grant(stamp, session, *blocks),
+        };
+        Ok(Asked { answer, transaction: None })
+    }
+
+    fn look_up(&self, directory: FileId, name: &[u8]) -> Result<Answer> {
+        let parent = inode(&self.tables, directory)?;
+        if !is_directory(&parent) {
+            return Err(posix(libc::ENOTDIR));
+        }
+        let number = match name {
+            b".." => parent.parent,
+            _ => find(&self.tables, &self.hash_key, directory.inode, name)?.ok_or(posix(libc::ENOENT))?.1.inode,
+        };
+        Ok(Answer::Attributes(self.attributes(FileId { inode: number, generation: 0 })?))
+    }
+
+    fn list(&self, directory: FileId, cookie: u64, entries: u32) -> Result<Answer> {
+        if !is_directory(&inode(&self.tables, directory)?) {
+            return Err(posix(libc::ENOTDIR));
+        }
+        let from = if cookie == 0 { 0 } else { cookie.saturating_add(1).min((1 << 63) - 1) };
+        let (mut names, mut is_end) = (Vec::new(), true);
+        for (key, value) in self.tables.from(&Key::Entry(directory.inode, from)) {
+            let Ok(Key::Entry(of, cookie)) = Key::decode(Table::Entries, key) else { break };
+            if of != directory.inode {
+                break;
+            }
+            if names.len() >= entries.clamp(1, ENTRIES_MAX) as usize {
+                is_end = false;
+                break;
+            }
+            let name = Name::decode(value).map_err(damaged)?;
+            let attributes = self.attributes(FileId { inode: name.inode, generation: 0 })?;
+            names.push(Listed { cookie, name: name.name, attributes });
+        }
+        Ok(Answer::Listing { names, is_end })
+    }
+
+    fn map_of(&self, file: FileId, start: u64, end: u64) -> Result<Answer> {
+        inode(&self.tables, file)?;
+        let number = file.inode;
+        let table = self.tables.table(Table::Extents);
+        let before =
+            (Bound::Included(Key::Extent(number, 0).encode()), Bound::Excluded(Key::Extent(number, start).encode()));
+        let from = match table.range::<Vec<u8>, _>(before).next_back() {
+            Some((key, _)) => Key::decode(Table::Extents, key).map_err(damaged)?,
+            None => Key::Extent(number, start),
+        };
+        let (mut extents, mut answered_to) = (Vec::new(), end);
+        for (key, value) in self.tables.from(&from) {
+            let Key::Extent(of, file_block) = Key::decode(Table::Extents, key).map_err(damaged)? else { break };
+            if of != number || file_block >= end {
+                break;
+            }
+            if extents.len() >= EXTENTS_MAX {
+                answered_to = file_block;
+                break;
+            }
+            let Extent { block, blocks, is_unwritten, .. } = Extent::decode(value).map_err(damaged)?;
+            if file_block + u64::from(blocks) > start {
+                extents.push(Mapped { file_block, blocks, block, is_unwritten });
+            }
+        }
+        Ok(Answer::Map { extents, answered_to })
+    }
+
+    fn grant(&mut self, stamp: Stamp, session: u64, blocks: u64) -> Result<Asked> {
+        let free = self.free.blocks();
+        let wanted = blocks.min(SPACE_BLOCKS_MAX).min((free / SPACE_PART).max(64)).min(free);
+        if wanted == 0 {
+            return Err(Failure { code: Code::Full, errno: libc::ENOSPC, words: String::new() });
+        }
+        let (granted, mutations) = self.attempt(|change, parts| {
+            let (mut granted, mut left) = (Vec::new(), wanted);
+            while left > 0 && granted.len() < PIECES_MAX {
+                let Some(piece) = parts.free.take(left) else { break };
+                change.use_space(piece.block, piece.blocks, ExtentState::Granted, session, stamp.sequence)?;
+                left -= piece.blocks;
+                granted.push(piece);
+            }
+            Ok(granted)
+        })?;
+        Ok(Asked { answer: Answer::Space(granted), transaction: Some(server(mutations)) })
+    }
+}

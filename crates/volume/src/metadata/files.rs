@@ -1,0 +1,375 @@
+//! Operations on attributes and on where data is.
+//!
+//! Owns: extents of files, and the checks of a commit. Promises: extents of files never overlap; a commit shows only
+//! blocks that were granted to its session.
+
+use std::ops::Bound;
+
+use super::change::{Change, Result, damaged};
+use super::image::{FREED_MAX, Parts, Stamp, inode, keys_of, posix};
+use super::names::{is_directory, store_inode};
+use crate::format::{BLOCK_BYTES, Extent, ExtentState, Inode, Key, Table};
+use crate::protocol::{Answer, Attributes, Changes, Code, Failure, FileId, Mapped, Operation, TimeChange};
+
+const BLOCK: u64 = BLOCK_BYTES as u64;
+const EXTENT_BLOCKS_MAX: u32 = 1 << 20;
+const KEEP_SIZE: u32 = libc::FALLOC_FL_KEEP_SIZE as u32;
+const PUNCH_HOLE: u32 = libc::FALLOC_FL_PUNCH_HOLE as u32;
+const ZERO_RANGE: u32 = libc::FALLOC_FL_ZERO_RANGE as u32;
+const XATTR_CREATE: u32 = 1;
+const XATTR_REPLACE: u32 = 2;
+const XATTR_BYTES_MAX: usize = 65528;
+
+fn full() -> Failure {
+    Failure { code: Code::Full, errno: libc::ENOSPC, words: String::new() }
+}
+
+/// The value of an extended attribute.
+pub(super) fn decode_xattr(bytes: &[u8]) -> Vec<u8> {
+    bytes.get(8..).unwrap_or_default().to_vec()
+}
+
+fn is_access_list(name: &[u8]) -> bool {
+    name.starts_with(b"system.posix_acl_")
+}
+
+impl Parts<'_> {
+    /// Does an operation on an inode.
+    pub fn operate_file(
+        &mut self,
+        change: &mut Change<'_>,
+        stamp: Stamp,
+        session: u64,
+        operation: &Operation,
+    ) -> Result<Answer> {
+        let file = match operation {
+            Operation::SetAttributes { file, .. }
+            | Operation::SetXattr { file, .. }
+            | Operation::RemoveXattr { file, .. }
+            | Operation::Commit { file, .. }
+            | Operation::Truncate { file, .. }
+            | Operation::Allocate { file, .. } => *file,
+            Operation::ReturnSpace { extents } => return self.return_space(change, session, extents),
+            _ => return Err(posix(libc::EINVAL)),
+        };
+        let mut found = inode(change.tables, file)?;
+        match operation {
+            Operation::SetAttributes { changes, .. } => self.set(change, stamp, file, &mut found, changes)?,
+            Operation::SetXattr { name, value, flags, .. } => {
+                set_xattr(change, file, name, value, *flags)?;
+                found.times_ns[2] = stamp.now_ns;
+            }
+            Operation::RemoveXattr { name, .. } => {
+                let key = Key::Xattr(file.inode, name.clone());
+                change.tables.get(&key).ok_or(posix(libc::ENODATA))?;
+                change.delete(&key);
+                found.times_ns[2] = stamp.now_ns;
+            }
+            Operation::Commit { truncate_generation, size, modified_ns, changed_ns, extents, .. } => {
+                if *truncate_generation < found.truncate_generation {
+                    let words = "the file was truncated meanwhile".to_owned();
+                    return Err(Failure { code: Code::Stale, errno: libc::ESTALE, words });
+                }
+                for extent in extents {
+                    self.show(change, stamp, session, file, &mut found, extent)?;
+                }
+                found.size = found.size.max(*size);
+                found.times_ns[1] = found.times_ns[1].max(*modified_ns);
+                found.times_ns[2] = found.times_ns[2].max(*changed_ns);
+            }
+            Operation::Truncate { size, .. } => self.truncate(change, stamp, file, &mut found, *size)?,
+            Operation::Allocate { start, end, mode, .. } => {
+                self.allocate(change, stamp, file, &mut found, (*start, *end), *mode)?;
+            }
+            _ => return Err(posix(libc::EINVAL)),
+        }
+        store_inode(change, file.inode, &mut found)?;
+        Ok(Answer::Attributes(Attributes { number: file.inode, inode: found }))
+    }
+
+    fn set(
+        &mut self,
+        change: &mut Change<'_>,
+        stamp: Stamp,
+        file: FileId,
+        found: &mut Inode,
+        changes: &Changes,
+    ) -> Result<()> {
+        if let Some(size) = changes.size {
+            self.truncate(change, stamp, file, found, size)?;
+        }
+        if let Some(mode) = changes.mode {
+            found.mode = found.mode & libc::S_IFMT | mode & 0o7777;
+        }
+        found.owner = changes.owner.unwrap_or(found.owner);
+        found.group = changes.group.unwrap_or(found.group);
+        let time = |change: TimeChange| match change {
+            TimeChange::Now => stamp.now_ns,
+            TimeChange::At(ns) => ns,
+        };
+        if let Some(accessed) = changes.accessed {
+            found.times_ns[0] = time(accessed);
+        }
+        if let Some(modified) = changes.modified {
+            found.times_ns[1] = time(modified);
+        }
+        found.time_generation += u64::from(changes.accessed.is_some() || changes.modified.is_some());
+        found.times_ns[2] = stamp.now_ns;
+        Ok(())
+    }
+
+    /// Maps one extent of a commit.
+    fn show(
+        &mut self,
+        change: &mut Change<'_>,
+        stamp: Stamp,
+        session: u64,
+        file: FileId,
+        found: &mut Inode,
+        extent: &Mapped,
+    ) -> Result<()> {
+        let blocks = u64::from(extent.blocks);
+        let end = extent.file_block.checked_add(blocks).filter(|end| *end <= 1 << 51).ok_or(posix(libc::EFBIG))?;
+        let is_granted = blocks > 0
+            && blocks <= EXTENT_BLOCKS_MAX.into()
+            && change.unuse_space(extent.block, blocks, ExtentState::Granted, session)?;
+        if !is_granted {
+            let words = format!("blocks {} to {} are not granted", extent.block, extent.block.saturating_add(blocks));
+            return Err(Failure { code: Code::Malformed, errno: libc::EIO, words });
+        }
+        self.unmap(change, stamp, file.inode, found, (extent.file_block, end))?;
+        change.use_space(extent.block, blocks, ExtentState::Data, file.inode, 0)?;
+        self.map(change, file.inode, found, extent)
+    }
+
+    fn map(&mut self, change: &mut Change<'_>, number: u64, found: &mut Inode, extent: &Mapped) -> Result<()> {
+        let epoch = 0;
+        found.blocks += u64::from(extent.blocks);
+        let (mut start, mut made) = (
+            extent.file_block,
+            Extent { block: extent.block, blocks: extent.blocks, is_unwritten: extent.is_unwritten, epoch },
+        );
+        if let Some((before, old)) = extent_before(change, number, start)?
+            && before + u64::from(old.blocks) == start
+            && old.block + u64::from(old.blocks) == made.block
+            && old.is_unwritten == made.is_unwritten
+            && old.blocks + made.blocks <= EXTENT_BLOCKS_MAX
+        {
+            start = before;
+            made = Extent { block: old.block, blocks: old.blocks + made.blocks, ..made };
+        }
+        change.put(&Key::Extent(number, start), made.encode());
+        Ok(())
+    }
+
+    /// Takes blocks of a file out of its map; they drain.
+    fn unmap(
+        &mut self,
+        change: &mut Change<'_>,
+        stamp: Stamp,
+        number: u64,
+        found: &mut Inode,
+        (start, end): (u64, u64),
+    ) -> Result<()> {
+        let mut at = start;
+        if let Some((before, _)) = extent_before(change, number, start)? {
+            at = before;
+        }
+        let keys = keys_of(change.tables, Table::Extents, &Key::Extent(number, at), |key| {
+            matches!(key, Key::Extent(of, block) if *of == number && *block < end)
+        });
+        for key in keys {
+            let Key::Extent(_, first) = key else { continue };
+            let Some(value) = change.tables.get(&key) else { continue };
+            let extent = Extent::decode(value).map_err(damaged)?;
+            let stop = first + u64::from(extent.blocks);
+            let (cut_start, cut_end) = (first.max(start), stop.min(end));
+            if cut_start >= cut_end {
+                continue;
+            }
+            change.delete(&key);
+            if first < cut_start {
+                let blocks = (cut_start - first) as u32;
+                change.put(&Key::Extent(number, first), Extent { blocks, ..extent }.encode());
+            }
+            if cut_end < stop {
+                let rest = Extent {
+                    block: extent.block + (cut_end - first),
+                    blocks: (stop - cut_end) as u32,
+                    ..extent
+                };
+                change.put(&Key::Extent(number, cut_end), rest.encode());
+            }
+            let (block, blocks) = (extent.block + (cut_start - first), cut_end - cut_start);
+            found.blocks = found.blocks.saturating_sub(blocks);
+            if !change.unuse_space(block, blocks, ExtentState::Data, number)? {
+                return Err(damaged(format!("inode {number}: block {block} is not its own in space")));
+            }
+            change.use_space(block, blocks, ExtentState::Draining, stamp.sequence, stamp.sequence)?;
+        }
+        Ok(())
+    }
+
+    fn truncate(
+        &mut self,
+        change: &mut Change<'_>,
+        stamp: Stamp,
+        file: FileId,
+        found: &mut Inode,
+        size: u64,
+    ) -> Result<()> {
+        if is_directory(found) {
+            return Err(posix(libc::EISDIR));
+        }
+        if size > i64::MAX as u64 {
+            return Err(posix(libc::EFBIG));
+        }
+        self.unmap(change, stamp, file.inode, found, (size.div_ceil(BLOCK), u64::MAX))?;
+        found.size = size;
+        found.truncate_generation += 1;
+        found.times_ns[1] = stamp.now_ns;
+        found.times_ns[2] = stamp.now_ns;
+        Ok(())
+    }
+
+    fn allocate(
+        &mut self,
+        change: &mut Change<'_>,
+        stamp: Stamp,
+        file: FileId,
+        found: &mut Inode,
+        (start, end): (u64, u64),
+        mode: u32,
+    ) -> Result<()> {
+        if start >= end || end > i64::MAX as u64 {
+            return Err(posix(libc::EINVAL));
+        }
+        let inside = (start.div_ceil(BLOCK), end / BLOCK);
+        match mode & !KEEP_SIZE {
+            0 => {}
+            PUNCH_HOLE | ZERO_RANGE => {
+                if inside.0 < inside.1 {
+                    self.unmap(change, stamp, file.inode, found, inside)?;
+                }
+            }
+            _ => return Err(posix(libc::EOPNOTSUPP)),
+        }
+        if mode & PUNCH_HOLE == 0 {
+            let last = end.div_ceil(BLOCK);
+            let mut at = start / BLOCK;
+            while at < last {
+                let (is_mapped, stop) = mapped_at(change, file.inode, at)?;
+                let stop = stop.min(last);
+                if !is_mapped {
+                    self.allocate_hole(change, file.inode, found, (at, stop))?;
+                }
+                at = stop;
+            }
+        }
+        if mode & KEEP_SIZE == 0 {
+            found.size = found.size.max(end);
+        }
+        found.times_ns[1] = stamp.now_ns;
+        found.times_ns[2] = stamp.now_ns;
+        Ok(())
+    }
+
+    fn allocate_hole(
+        &mut self,
+        change: &mut Change<'_>,
+        number: u64,
+        found: &mut Inode,
+        (start, end): (u64, u64),
+    ) -> Result<()> {
+        let mut at = start;
+        while at < end {
+            let granted = self.free.take((end - at).min(EXTENT_BLOCKS_MAX.into())).ok_or_else(full)?;
+            change.use_space(granted.block, granted.blocks, ExtentState::Data, number, 0)?;
+            let blocks = granted.blocks as u32;
+            self.map(change, number, found, &Mapped { file_block: at, blocks, block: granted.block, is_unwritten: true })?;
+            at += granted.blocks;
+        }
+        Ok(())
+    }
+
+    fn return_space(&mut self, change: &mut Change<'_>, session: u64, extents: &[(u64, u64)]) -> Result<Answer> {
+        for (block, blocks) in extents {
+            if *blocks == 0 || !change.unuse_space(*block, *blocks, ExtentState::Granted, session)? {
+                let words = format!("block {block} is not granted");
+                return Err(Failure { code: Code::Malformed, errno: libc::EINVAL, words });
+            }
+        }
+        extents.iter().for_each(|(block, blocks)| self.free.add(*block, *blocks));
+        Ok(Answer::Done)
+    }
+
+    /// Frees an inode without a name, or a part of its blocks. Whether nothing is left.
+    pub fn free_inode(&mut self, change: &mut Change<'_>, number: u64, stamp: Stamp) -> Result<bool> {
+        let Ok(mut found) = inode(change.tables, FileId { inode: number, generation: 0 }) else { return Ok(true) };
+        let extents = keys_of(change.tables, Table::Extents, &Key::Extent(number, 0), |key| {
+            matches!(key, Key::Extent(of, _) if *of == number)
+        });
+        if let Some(Key::Extent(_, from)) = extents.get(extents.len().saturating_sub(FREED_MAX)) {
+            let from = *from;
+            self.unmap(change, stamp, number, &mut found, (from, u64::MAX))?;
+        }
+        if extents.len() > FREED_MAX {
+            store_inode(change, number, &mut found)?;
+            return Ok(false);
+        }
+        let xattrs = keys_of(change.tables, Table::Xattrs, &Key::Xattr(number, vec![1]), |key| {
+            matches!(key, Key::Xattr(of, _) if *of == number)
+        });
+        xattrs.iter().for_each(|key| change.delete(key));
+        change.delete(&Key::Inode(number));
+        change.delete(&Key::Orphan(number));
+        Ok(true)
+    }
+}
+
+fn set_xattr(change: &mut Change<'_>, file: FileId, name: &[u8], value: &[u8], flags: u32) -> Result<()> {
+    if is_access_list(name) {
+        // Their effect on modes and on new files is not implemented yet.
+        return Err(posix(libc::EOPNOTSUPP));
+    }
+    if name.is_empty() || name.len() > 255 || name.contains(&0) {
+        return Err(posix(libc::ERANGE));
+    }
+    if value.len() > XATTR_BYTES_MAX {
+        return Err(posix(libc::E2BIG));
+    }
+    let key = Key::Xattr(file.inode, name.to_vec());
+    match (flags, change.tables.get(&key).is_some()) {
+        (XATTR_CREATE, true) => return Err(posix(libc::EEXIST)),
+        (XATTR_REPLACE, false) => return Err(posix(libc::ENODATA)),
+        _ => {}
+    }
+    let head = [&(value.len() as u32).to_le_bytes()[..], &[0; 4]].concat();
+    change.put(&key, [&head[..], value].concat());
+    Ok(())
+}
+
+fn extent_before(change: &Change<'_>, number: u64, block: u64) -> Result<Option<(u64, Extent)>> {
+    let table = change.tables.table(Table::Extents);
+    let range = (Bound::Included(Key::Extent(number, 0).encode()), Bound::Excluded(Key::Extent(number, block).encode()));
+    let Some((key, value)) = table.range::<Vec<u8>, _>(range).next_back() else { return Ok(None) };
+    match Key::decode(Table::Extents, key).map_err(damaged)? {
+        Key::Extent(_, start) => Ok(Some((start, Extent::decode(value).map_err(damaged)?))),
+        _ => Err(damaged("extents: a key of another table")),
+    }
+}
+
+/// Whether a block of a file is mapped, and up to where that is so.
+fn mapped_at(change: &Change<'_>, number: u64, block: u64) -> Result<(bool, u64)> {
+    if let Some((start, extent)) = extent_before(change, number, block + 1)? {
+        let stop = start + u64::from(extent.blocks);
+        if stop > block {
+            return Ok((true, stop));
+        }
+    }
+    let next = change.tables.from(&Key::Extent(number, block)).next();
+    match next.and_then(|(key, _)| Key::decode(Table::Extents, key).ok()) {
+        Some(Key::Extent(of, start)) if of == number => Ok((false, start)),
+        _ => Ok((false, u64::MAX)),
+    }
+}

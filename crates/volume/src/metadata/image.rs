@@ -1,0 +1,516 @@
+//! The state of a volume's server.
+//!
+//! Owns: tables, free space, sessions, open files. Promises: an operation is done once; what it frees is used again only
+//! when no session's cached map has it.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use super::change::{Change, Result, damaged};
+use super::space::Free;
+use crate::format::{
+    Action, EpochRecord, EpochState, ExtentState, Inode, Key, Label, Mutation, Reply, Session, SessionState, Space, Table, Transaction,
+    TransactionKind, VolumeRecord,
+};
+use crate::journal::Layout;
+use crate::protocol::{Answer, Attributes, Code, Failure, FileId, Operation, Question};
+use crate::tables::Tables;
+
+/// The root directory.
+pub(super) const ROOT: u64 = 1;
+/// Inode numbers before this are reserved.
+const FIRST_INODE: u64 = 16;
+/// Sessions of a volume.
+const SESSIONS_MAX: usize = 1024;
+/// Epochs for which a segment is set aside.
+const SET_ASIDE: u64 = 16;
+/// Extents that are freed in one transaction.
+pub(super) const FREED_MAX: usize = 1024;
+/// Replies that are forgotten in one transaction.
+const FORGOTTEN_MAX: usize = 2048;
+
+/// When something happens.
+#[derive(Debug, Clone, Copy)]
+pub struct Stamp {
+    /// *Units*: nanoseconds since 1970.
+    pub now_ns: i64,
+    /// The append that stores it has this number or a lower one.
+    pub sequence: u64,
+}
+
+/// What an operation did.
+#[derive(Debug)]
+pub struct Done {
+    /// For the session.
+    pub answer: Answer,
+    /// To be stored.
+    pub transaction: Transaction,
+}
+
+/// What a question was answered with.
+#[derive(Debug)]
+pub struct Asked {
+    /// For the session.
+    pub answer: Answer,
+    /// To be stored, if the question granted something.
+    pub transaction: Option<Transaction>,
+}
+
+/// The state.
+pub struct Image {
+    pub(super) tables: Tables,
+    pub(super) hash_key: [u8; 16],
+    pub(super) volume: VolumeRecord,
+    pub(super) free: Free,
+    segment_blocks: u64,
+    epoch: u64,
+    /// Which sessions have an inode open.
+    pub(super) opened: HashMap<u64, BTreeSet<u64>>,
+    /// Inodes to be freed, in the background.
+    pub(super) dying: BTreeSet<u64>,
+    /// The last operation of each session.
+    numbers: HashMap<u64, u64>,
+    /// Sessions with replies to forget: up to which number.
+    acknowledged: BTreeMap<u64, u64>,
+    drained: HashMap<u64, u64>,
+}
+
+/// The first records of a volume.
+pub fn first(layout: &Layout, now_ns: i64) -> Vec<Mutation> {
+    let mut tables = Tables::default();
+    let mut change = Change::new(&mut tables);
+    let volume = VolumeRecord {
+        blocks: layout.blocks,
+        next_inode: FIRST_INODE,
+        next_session: 1,
+        next_run: 1,
+        ..VolumeRecord::default()
+    };
+    change.put(&Key::Volume, volume.encode());
+    let root = Inode {
+        mode: libc::S_IFDIR | 0o755,
+        links: 2,
+        generation: 1,
+        times_ns: [now_ns; 4],
+        version: 1,
+        parent: ROOT,
+        ..Inode::default()
+    };
+    change.put(&Key::Inode(ROOT), root.encode().unwrap_or_default());
+    for segment in &layout.segments {
+        let space = Space { blocks: segment.blocks, state: ExtentState::Metadata, owner: segment.epoch, since: 0 };
+        change.put(&Key::Space(segment.block), space.encode());
+    }
+    change.mutations
+}
+
+pub(super) fn posix(errno: i32) -> Failure {
+    Failure::posix(errno)
+}
+
+impl Image {
+    /// The state that the tables say, for the leader of `epoch`.
+    pub fn load(tables: Tables, label: &Label, epoch: u64) -> Result<Image> {
+        let volume = tables.get(&Key::Volume).ok_or_else(|| damaged("there is no record of the volume"))?;
+        let volume = VolumeRecord::decode(volume).map_err(damaged)?;
+        let mut image = Image {
+            free: Free::load(&tables, volume.blocks)?,
+            tables,
+            hash_key: label.hash_key,
+            volume,
+            segment_blocks: label.segment_blocks,
+            epoch,
+            opened: HashMap::new(),
+            dying: BTreeSet::new(),
+            numbers: HashMap::new(),
+            acknowledged: BTreeMap::new(),
+            drained: HashMap::new(),
+        };
+        for (number, session) in image.sessions() {
+            image.numbers.insert(number, session.acknowledged);
+        }
+        for key in image.tables.table(Table::Replies).keys() {
+            if let Ok(Key::Reply(session, number)) = Key::decode(Table::Replies, key) {
+                let last = image.numbers.entry(session).or_default();
+                *last = (*last).max(number);
+            }
+        }
+        image.collect_orphans();
+        Ok(image)
+    }
+
+    /// Without sessions nobody has orphans open.
+    fn collect_orphans(&mut self) {
+        if self.sessions().is_empty() {
+            let orphans = self.tables.table(Table::Orphans).keys();
+            let numbers = orphans.filter_map(|key| match Key::decode(Table::Orphans, key) {
+                Ok(Key::Orphan(inode)) => Some(inode),
+                _ => None,
+            });
+            self.dying = numbers.collect();
+        }
+    }
+
+    /// All records.
+    pub fn tables(&self) -> &Tables {
+        &self.tables
+    }
+
+    /// All sessions.
+    pub fn sessions(&self) -> Vec<(u64, Session)> {
+        let table = self.tables.table(Table::Sessions);
+        let decoded = table.iter().filter_map(|(key, value)| match Key::decode(Table::Sessions, key) {
+            Ok(Key::Session(number)) => Some((number, Session::decode(value).ok()?)),
+            _ => None,
+        });
+        decoded.collect()
+    }
+
+    pub(super) fn session(&self, session: u64) -> Result<Session> {
+        let ended = || Failure {
+            code: Code::Ended,
+            errno: libc::EIO,
+            words: format!("session {session} is over: it was ended or released"),
+        };
+        let found = self.tables.get(&Key::Session(session)).ok_or_else(ended)?;
+        let found = Session::decode(found).map_err(damaged)?;
+        if found.state == SessionState::Active { Ok(found) } else { Err(ended()) }
+    }
+
+    /// Runs a change, or undoes it.
+    pub(super) fn attempt<T>(
+        &mut self,
+        work: impl FnOnce(&mut Change<'_>, &mut Parts<'_>) -> Result<T>,
+    ) -> Result<(T, Vec<Mutation>)> {
+        let mut volume = self.volume;
+        let free = self.free.clone();
+        let mut change = Change::new(&mut self.tables);
+        let mut parts = Parts { volume: &mut volume, free: &mut self.free, opened: &self.opened, hash_key: &self.hash_key, dying: Vec::new() };
+        match work(&mut change, &mut parts) {
+            Ok(value) => {
+                let dying = std::mem::take(&mut parts.dying);
+                if volume != self.volume {
+                    change.put(&Key::Volume, volume.encode());
+                }
+                let mutations = std::mem::take(&mut change.mutations);
+                self.volume = volume;
+                self.dying.extend(dying);
+                Ok((value, mutations))
+            }
+            Err(failure) => {
+                change.undo();
+                self.free = free;
+                Err(failure)
+            }
+        }
+    }
+
+    /// The number that a session's next operation has.
+    pub fn next_number(&self, session: u64) -> u64 {
+        self.numbers.get(&session).copied().unwrap_or(0) + 1
+    }
+
+    /// The stored answer of an operation that was done.
+    pub fn stored_reply(&self, session: u64, number: u64) -> Option<std::result::Result<Answer, Failure>> {
+        let reply = Reply::decode(self.tables.get(&Key::Reply(session, number))?).ok()?;
+        match reply.body.split_first()? {
+            (0, body) => Some(Ok(Answer::decode_stored(body).ok()?)),
+            (_, body) => {
+                let errno = i32::from_le_bytes(body.get(..4)?.try_into().ok()?);
+                let code = body.get(4).copied()?;
+                let code = [Code::Stale, Code::Full, Code::Limit, Code::Damaged, Code::Ended]
+                    .into_iter()
+                    .find(|known| *known as u8 == code);
+                Some(Err(Failure { code: code.unwrap_or(Code::Posix), errno, words: String::new() }))
+            }
+        }
+    }
+
+    /// Does the next operation of a session. A refusal is stored, too: the number is used.
+    pub fn operate(
+        &mut self,
+        stamp: Stamp,
+        session: u64,
+        number: u64,
+        operation: &Operation,
+    ) -> (std::result::Result<Answer, Failure>, Option<Transaction>) {
+        if let Err(failure) = self.session(session) {
+            return (Err(failure), None);
+        }
+        let (answer, mutations) = match self.change(stamp, session, operation) {
+            Ok((answer, mutations)) => (Ok(answer), mutations),
+            Err(failure) => (Err(failure), Vec::new()),
+        };
+        let reply = match &answer {
+            Ok(answer) => [&[0][..], &answer.encode_stored()].concat(),
+            Err(failure) => [&[1][..], &failure.errno.to_le_bytes(), &[failure.code as u8]].concat(),
+        };
+        self.numbers.insert(session, number);
+        let transaction = Transaction { kind: TransactionKind::Operation, session, number, reply, mutations };
+        // Also puts the reply.
+        let key = Key::Reply(session, number);
+        if let Ok(value) = (Reply { status: 0, body: transaction.reply.clone() }).encode() {
+            self.tables.apply(&Mutation { table: key.table(), key: key.encode(), action: Action::Put(value) });
+        }
+        (answer, Some(transaction))
+    }
+
+    fn change(&mut self, stamp: Stamp, session: u64, operation: &Operation) -> Result<(Answer, Vec<Mutation>)> {
+        if let Operation::Close { file } = operation {
+            self.close(session, file.inode);
+            return Ok((Answer::Done, Vec::new()));
+        }
+        let ((answer, opened), mutations) = self.attempt(|change, parts| {
+            let answer = parts.operate(change, stamp, session, operation)?;
+            let opened = match (operation, &answer) {
+                (Operation::Create { open: true, .. }, Answer::Attributes(made)) => Some(made.number),
+                _ => None,
+            };
+            Ok((answer, opened))
+        })?;
+        if let Some(inode) = opened {
+            self.opened.entry(inode).or_default().insert(session);
+        }
+        Ok((answer, mutations))
+    }
+
+    fn close(&mut self, session: u64, inode: u64) {
+        if let Some(sessions) = self.opened.get_mut(&inode) {
+            sessions.remove(&session);
+            if !sessions.is_empty() {
+                return;
+            }
+            self.opened.remove(&inode);
+        }
+        if self.tables.get(&Key::Orphan(inode)).is_some() {
+            self.dying.insert(inode);
+        }
+    }
+
+    /// Begins a session.
+    pub fn begin_session(&mut self, session: &Session) -> Result<(u64, Transaction)> {
+        if self.tables.table(Table::Sessions).len() >= SESSIONS_MAX {
+            let words = format!("the volume has {SESSIONS_MAX} sessions, one more is not served");
+            return Err(Failure { code: Code::Limit, errno: libc::EUSERS, words });
+        }
+        let session = session.clone();
+        let (number, mutations) = self.attempt(|change, parts| {
+            let number = parts.volume.next_session;
+            parts.volume.next_session += 1;
+            change.put(&Key::Session(number), session.encode().map_err(damaged)?);
+            Ok(number)
+        })?;
+        Ok((number, server(mutations)))
+    }
+
+    /// A session is there again.
+    pub fn resume(&self, session: u64, incarnation: [u8; 16]) -> Result<()> {
+        match self.session(session)?.incarnation == incarnation {
+            true => Ok(()),
+            false => Err(Failure { code: Code::Ended, errno: libc::EIO, words: "another mount has this session".to_owned() }),
+        }
+    }
+
+    /// Ends a session of which no write comes any more: what it held is free.
+    pub fn end_session(&mut self, session: u64) -> Result<Transaction> {
+        if self.tables.get(&Key::Session(session)).is_none() {
+            let words = format!("there is no session {session}");
+            return Err(Failure { code: Code::Ended, errno: libc::ENOENT, words });
+        }
+        let ((), mutations) = self.attempt(|change, parts| {
+            change.delete(&Key::Session(session));
+            let replies: Vec<Key> = keys_of(change.tables, Table::Replies, &Key::Reply(session, 0), |key| {
+                matches!(key, Key::Reply(of, _) if *of == session)
+            });
+            replies.iter().for_each(|key| change.delete(key));
+            for (start, space) in spaces(change.tables)? {
+                if space.state == ExtentState::Granted && space.owner == session {
+                    change.delete(&Key::Space(start));
+                    parts.free.add(start, space.blocks);
+                }
+            }
+            Ok(())
+        })?;
+        self.numbers.remove(&session);
+        self.acknowledged.remove(&session);
+        self.drained.remove(&session);
+        let inodes: Vec<u64> = self.opened.keys().copied().collect();
+        inodes.into_iter().for_each(|inode| self.close(session, inode));
+        self.collect_orphans();
+        Ok(server(mutations))
+    }
+
+    /// Replies up to this number may go.
+    pub fn acknowledge(&mut self, session: u64, number: u64, drained: u64) {
+        if self.session(session).is_ok() {
+            let number = number.min(self.next_number(session) - 1);
+            let known = self.acknowledged.entry(session).or_default();
+            *known = (*known).max(number);
+            let known = self.drained.entry(session).or_default();
+            *known = (*known).max(drained);
+        }
+    }
+
+    /// Work that nobody asked for: replies to forget, inodes to free, drained extents.
+    pub fn background(&mut self, stamp: Stamp) -> Result<Vec<Transaction>> {
+        let mut transactions = Vec::new();
+        let acknowledged = std::mem::take(&mut self.acknowledged);
+        for (session, number) in acknowledged {
+            let Ok(mut record) = self.session(session) else { continue };
+            if record.acknowledged >= number {
+                continue;
+            }
+            record.acknowledged = number;
+            let ((), mutations) = self.attempt(|change, _| {
+                let replies = keys_of(change.tables, Table::Replies, &Key::Reply(session, 0), |key| {
+                    matches!(key, Key::Reply(of, at) if *of == session && *at <= number)
+                });
+                replies.iter().take(FORGOTTEN_MAX).for_each(|key| change.delete(key));
+                change.put(&Key::Session(session), record.encode().map_err(damaged)?);
+                Ok(())
+            })?;
+            transactions.push(server(mutations));
+        }
+        while let Some(inode) = self.dying.first().copied() {
+            let (is_gone, mutations) = self.attempt(|change, parts| parts.free_inode(change, inode, stamp))?;
+            if is_gone {
+                self.dying.remove(&inode);
+            }
+            transactions.push(server(mutations));
+            if transactions.len() >= 64 {
+                break;
+            }
+        }
+        let sessions = self.sessions();
+        let drained = sessions.iter().map(|(number, _)| self.drained.get(number).copied().unwrap_or(0)).min();
+        let drained = drained.unwrap_or(u64::MAX);
+        let ((), mutations) = self.attempt(|change, parts| {
+            let ready = spaces(change.tables)?.into_iter().filter(|(_, space)| {
+                space.state == ExtentState::Draining && space.owner <= drained
+            });
+            for (start, space) in ready.take(FREED_MAX) {
+                change.delete(&Key::Space(start));
+                parts.free.add(start, space.blocks);
+            }
+            Ok(())
+        })?;
+        if !mutations.is_empty() {
+            transactions.push(server(mutations));
+        }
+        Ok(transactions)
+    }
+
+    /// Says who leads this epoch.
+    pub fn begin_epoch(&mut self, incarnation: [u8; 16]) -> Result<Transaction> {
+        let epoch = self.epoch;
+        let ((), mutations) = self.attempt(|change, _| {
+            let record = EpochRecord { incarnation, state: EpochState::Leads, segments: 0 };
+            change.put(&Key::Epoch(epoch), record.encode());
+            Ok(())
+        })?;
+        Ok(server(mutations))
+    }
+
+    /// Whether no write of the leader of a segment's epoch can come, given the incarnations that are gone.
+    pub fn is_segment_free(&self, block: u64, gone: &[[u8; 16]]) -> bool {
+        let Ok(spaces) = spaces(&self.tables) else { return false };
+        let found = spaces.into_iter().find(|(start, space)| (*start..*start + space.blocks).contains(&block));
+        let Some((_, space)) = found else { return false };
+        let record = self.tables.get(&Key::Epoch(space.owner)).and_then(|value| EpochRecord::decode(value).ok());
+        space.owner == self.epoch || record.is_some_and(|record| gone.contains(&record.incarnation))
+    }
+
+    /// Takes a metadata segment for an epoch.
+    pub fn take_segment(&mut self, epoch: u64) -> Result<(u64, Transaction)> {
+        let size = self.segment_blocks;
+        let (block, mutations) = self.attempt(|change, parts| {
+            let full = || Failure { code: Code::Full, errno: libc::ENOSPC, words: "no room for metadata".to_owned() };
+            let block = parts.free.take_aligned(size).ok_or_else(full)?;
+            change.use_space(block, size, ExtentState::Metadata, epoch, 0)?;
+            Ok(block)
+        })?;
+        Ok((block, server(mutations)))
+    }
+
+    /// Takes segments for the next epochs that have none.
+    pub fn set_aside(&mut self) -> Result<Vec<Transaction>> {
+        let owners: BTreeSet<u64> = spaces(&self.tables)?
+            .into_iter()
+            .filter(|(_, space)| space.state == ExtentState::Metadata)
+            .map(|(_, space)| space.owner)
+            .collect();
+        let missing = (self.epoch + 1..=self.epoch + SET_ASIDE).filter(|epoch| !owners.contains(epoch));
+        missing.map(|epoch| self.take_segment(epoch).map(|(_, transaction)| transaction)).collect()
+    }
+
+    /// A metadata segment is not needed any more, and its writer is gone.
+    pub fn release_segment(&mut self, block: u64) -> Result<Transaction> {
+        let size = self.segment_blocks;
+        let ((), mutations) = self.attempt(|change, parts| {
+            let owner = spaces(change.tables)?
+                .into_iter()
+                .find(|(start, space)| (*start..*start + space.blocks).contains(&block))
+                .map(|(_, space)| space.owner);
+            let owner = owner.ok_or_else(|| damaged(format!("segment {block} is in no record")))?;
+            if change.unuse_space(block, size, ExtentState::Metadata, owner)? {
+                parts.free.add(block, size);
+            }
+            Ok(())
+        })?;
+        Ok(server(mutations))
+    }
+
+    /// Answers a question.
+    pub fn ask(&mut self, stamp: Stamp, session: u64, question: &Question) -> Result<Asked> {
+        self.session(session)?;
+        self.answer(stamp, session, question)
+    }
+
+    /// What an answer says of an inode.
+    pub(super) fn attributes(&self, file: FileId) -> Result<Attributes> {
+        inode(&self.tables, file).map(|inode| Attributes { number: file.inode, inode })
+    }
+
+    /// Free blocks, and blocks of the disk.
+    pub fn room(&self) -> (u64, u64) {
+        (self.free.blocks(), self.volume.blocks)
+    }
+}
+
+/// What an operation changes beside the tables.
+pub(super) struct Parts<'a> {
+    pub volume: &'a mut VolumeRecord,
+    pub free: &'a mut Free,
+    pub opened: &'a HashMap<u64, BTreeSet<u64>>,
+    pub hash_key: &'a [u8; 16],
+    pub dying: Vec<u64>,
+}
+
+/// An inode in one of its lives.
+pub(super) fn inode(tables: &Tables, file: FileId) -> Result<Inode> {
+    let found = tables.get(&Key::Inode(file.inode)).ok_or(posix(libc::ESTALE))?;
+    let found = Inode::decode(found).map_err(damaged)?;
+    match file.generation == 0 || file.generation == found.generation {
+        true => Ok(found),
+        false => Err(posix(libc::ESTALE)),
+    }
+}
+
+pub(super) fn server(mutations: Vec<Mutation>) -> Transaction {
+    Transaction { kind: TransactionKind::Server, session: 0, number: 0, reply: Vec::new(), mutations }
+}
+
+fn spaces(tables: &Tables) -> Result<Vec<(u64, Space)>> {
+    let mut found = Vec::new();
+    for (key, value) in tables.table(Table::Space) {
+        if let Key::Space(start) = Key::decode(Table::Space, key).map_err(damaged)? {
+            found.push((start, Space::decode(value).map_err(damaged)?));
+        }
+    }
+    Ok(found)
+}
+
+/// Keys from one on, as long as they belong.
+pub(super) fn keys_of(tables: &Tables, table: Table, from: &Key, belongs: impl Fn(&Key) -> bool) -> Vec<Key> {
+    let keys = tables.from(from).filter_map(|(key, _)| Key::decode(table, key).ok());
+    keys.take_while(belongs).collect()
+}

@@ -1,0 +1,25 @@
+//! The server's state: what operations and questions do to the records of a volume.
+//!
+//! Owns: the tables as of the last operation, free space, open files. Promises: an operation changes everything it
+//! should, or nothing; each gives one transaction with its mutations and its reply. Nothing here does I/O or looks at a
+//! clock. Leaves to others: storing the transactions, and holding answers back until they are stored.
+//!
+//! | file | what is in it |
+//! |---|---|
+//! | `image` | the state, sessions, exactly-once |
+//! | `change` | one change of the tables, which can be undone |
+//! | `names`, `files` | operations on names; on attributes and data |
+//! | `space` | used and free blocks |
+//! | `ask` | questions |
+//! | `check` | what must agree |
+
+mod ask;
+mod change;
+mod check;
+mod files;
+mod image;
+mod names;
+mod space;
+
+pub use check::check;
+pub use image::{Asked, Done, Image, Stamp, first};

@@ -1,0 +1,359 @@
+//! Operations on names: create, link, unlink, rename.
+//!
+//! Owns: directories. Promises: the cookie of a name never changes while it is there; a directory is never below itself.
+
+use std::hash::Hasher;
+
+use super::change::{Change, Result, damaged};
+use super::image::{Parts, ROOT, Stamp, inode, posix};
+use crate::format::{INLINE_BYTES_MAX, Inode, Key, NAME_BYTES_MAX, Name, Table};
+use crate::protocol::{Answer, Attributes, Failure, FileId, Operation};
+use crate::tables::Tables;
+
+const HASH_BITS: u32 = 48;
+const SERIAL_BITS: u32 = 15;
+const LINKS_MAX: u32 = 65_000;
+const NO_REPLACE: u32 = 1;
+const EXCHANGE: u32 = 2;
+
+/// The first cookie that a name can have.
+#[allow(deprecated)]
+fn first_cookie(hash_key: &[u8; 16], name: &[u8]) -> u64 {
+    let (low, high) = hash_key.split_at(8);
+    let part = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().unwrap_or_default());
+    // The standard library's is SipHash-2-4, the one of the format.
+    let mut hasher = std::hash::SipHasher::new_with_keys(part(low), part(high));
+    hasher.write(name);
+    (hasher.finish() >> (64 - HASH_BITS)) << SERIAL_BITS
+}
+
+pub(super) fn is_directory(inode: &Inode) -> bool {
+    inode.mode & libc::S_IFMT == libc::S_IFDIR
+}
+
+/// A name in a directory, and its cookie.
+pub(super) fn find(tables: &Tables, hash_key: &[u8; 16], directory: u64, name: &[u8]) -> Result<Option<(u64, Name)>> {
+    let first = first_cookie(hash_key, name);
+    for (key, value) in tables.from(&Key::Entry(directory, first)) {
+        match Key::decode(Table::Entries, key).map_err(damaged)? {
+            Key::Entry(of, cookie) if of == directory && cookie >> SERIAL_BITS == first >> SERIAL_BITS => {
+                let found = Name::decode(value).map_err(damaged)?;
+                if found.name == name {
+                    return Ok(Some((cookie, found)));
+                }
+            }
+            _ => break,
+        }
+    }
+    Ok(None)
+}
+
+fn free_cookie(tables: &Tables, hash_key: &[u8; 16], directory: u64, name: &[u8]) -> Result<u64> {
+    let first = first_cookie(hash_key, name);
+    let free = (first..first + (1 << SERIAL_BITS)).find(|cookie| tables.get(&Key::Entry(directory, *cookie)).is_none());
+    free.ok_or(posix(libc::ENOSPC))
+}
+
+fn put_inode(change: &mut Change<'_>, number: u64, inode: &mut Inode) -> Result<()> {
+    inode.version += 1;
+    let bytes = inode.encode().map_err(|_| posix(libc::EFBIG))?;
+    change.put(&Key::Inode(number), bytes);
+    Ok(())
+}
+
+fn check_name(name: &[u8]) -> Result<()> {
+    match name {
+        b"" | b"." | b".." => Err(posix(libc::EINVAL)),
+        _ if name.len() > NAME_BYTES_MAX => Err(posix(libc::ENAMETOOLONG)),
+        _ if name.iter().any(|byte| matches!(byte, 0 | b'/')) => Err(posix(libc::EINVAL)),
+        _ => Ok(()),
+    }
+}
+
+fn directory_of(change: &Change<'_>, directory: FileId) -> Result<Inode> {
+    let found = inode(change.tables, directory)?;
+    match (is_directory(&found), found.links) {
+        (false, _) => Err(posix(libc::ENOTDIR)),
+        (_, 0) => Err(posix(libc::ENOENT)),
+        _ => Ok(found),
+    }
+}
+
+impl Parts<'_> {
+    /// Does an operation on names, or hands it on.
+    pub fn operate(
+        &mut self,
+        change: &mut Change<'_>,
+        stamp: Stamp,
+        session: u64,
+        operation: &Operation,
+    ) -> Result<Answer> {
+        let done = match operation {
+            Operation::Create { .. } => self.create(change, stamp, session, operation)?,
+            Operation::Link { file, directory, name } => self.link(change, stamp, *file, (*directory, name))?,
+            Operation::Unlink { directory, name, is_directory, expected } => {
+                self.unlink(change, stamp, (*directory, name), *is_directory, *expected)?
+            }
+            Operation::Rename { directory, name, new_directory, new_name, flags } => {
+                self.rename(change, stamp, (*directory, name), (*new_directory, new_name), *flags)?;
+                return Ok(Answer::Done);
+            }
+            other => return self.operate_file(change, stamp, session, other),
+        };
+        Ok(Answer::Attributes(done))
+    }
+
+    /// Puts a name into a directory, and says so in the directory.
+    fn add_name(
+        &self,
+        change: &mut Change<'_>,
+        stamp: Stamp,
+        directory: u64,
+        name: &[u8],
+        (number, found): (u64, &Inode),
+    ) -> Result<()> {
+        let cookie = free_cookie(change.tables, self.hash_key, directory, name)?;
+        let kind = (found.mode >> 12) as u8;
+        let entry = Name { inode: number, generation: found.generation, kind, name: name.to_vec() };
+        change.put(&Key::Entry(directory, cookie), entry.encode().map_err(|_| posix(libc::EINVAL))?);
+        self.touch(change, stamp, directory, 1, if is_directory(found) { 1 } else { 0 })
+    }
+
+    fn remove_name(
+        &self,
+        change: &mut Change<'_>,
+        stamp: Stamp,
+        directory: u64,
+        (cookie, entry): &(u64, Name),
+    ) -> Result<()> {
+        change.delete(&Key::Entry(directory, *cookie));
+        let is_directory = u32::from(entry.kind) == libc::S_IFDIR >> 12;
+        self.touch(change, stamp, directory, -1, if is_directory { -1 } else { 0 })
+    }
+
+    fn touch(&self, change: &mut Change<'_>, stamp: Stamp, directory: u64, names: i64, links: i32) -> Result<()> {
+        let mut found = inode(change.tables, FileId { inode: directory, generation: 0 })?;
+        found.device = found.device.saturating_add_signed(names);
+        found.links = found.links.saturating_add_signed(links);
+        found.times_ns[1] = stamp.now_ns;
+        found.times_ns[2] = stamp.now_ns;
+        put_inode(change, directory, &mut found)
+    }
+
+    fn create(
+        &mut self,
+        change: &mut Change<'_>,
+        stamp: Stamp,
+        _session: u64,
+        operation: &Operation,
+    ) -> Result<Attributes> {
+        let Operation::Create { directory, name, mode, owner, group, umask, device, target, .. } = operation else {
+            return Err(posix(libc::EINVAL));
+        };
+        check_name(name)?;
+        let parent = directory_of(change, *directory)?;
+        if find(change.tables, self.hash_key, directory.inode, name)?.is_some() {
+            return Err(posix(libc::EEXIST));
+        }
+        if target.len() > INLINE_BYTES_MAX {
+            // A longer one would be in an extent, which the server does not write yet.
+            return Err(posix(libc::ENAMETOOLONG));
+        }
+        let kind = mode & libc::S_IFMT;
+        let is_link = kind == libc::S_IFLNK;
+        let mut permissions = mode & 0o7777;
+        if !is_link {
+            permissions &= !(umask & 0o777);
+        }
+        let mut group = *group;
+        if parent.mode & libc::S_ISGID != 0 {
+            group = parent.group;
+            if kind == libc::S_IFDIR {
+                permissions |= libc::S_ISGID;
+            }
+        }
+        let links = if kind == libc::S_IFDIR { 2 } else { 1 };
+        if kind == libc::S_IFDIR && parent.links >= LINKS_MAX {
+            return Err(posix(libc::EMLINK));
+        }
+        let number = self.volume.next_inode;
+        self.volume.next_inode += 1;
+        let mut made = Inode {
+            mode: kind | permissions,
+            links,
+            owner: *owner,
+            group,
+            generation: 1,
+            size: if is_link { target.len() as u64 } else { 0 },
+            times_ns: [stamp.now_ns; 4],
+            parent: directory.inode,
+            device: if matches!(kind, libc::S_IFCHR | libc::S_IFBLK) { *device } else { 0 },
+            inline: if is_link { target.clone() } else { Vec::new() },
+            ..Inode::default()
+        };
+        put_inode(change, number, &mut made)?;
+        self.add_name(change, stamp, directory.inode, name, (number, &made))?;
+        Ok(Attributes { number, inode: made })
+    }
+
+    fn link(
+        &mut self,
+        change: &mut Change<'_>,
+        stamp: Stamp,
+        file: FileId,
+        (directory, name): (FileId, &[u8]),
+    ) -> Result<Attributes> {
+        check_name(name)?;
+        let mut found = inode(change.tables, file)?;
+        directory_of(change, directory)?;
+        if is_directory(&found) {
+            return Err(posix(libc::EPERM));
+        }
+        if found.links == 0 {
+            return Err(posix(libc::ENOENT));
+        }
+        if found.links >= LINKS_MAX {
+            return Err(posix(libc::EMLINK));
+        }
+        if find(change.tables, self.hash_key, directory.inode, name)?.is_some() {
+            return Err(posix(libc::EEXIST));
+        }
+        found.links += 1;
+        found.parent = directory.inode;
+        found.times_ns[2] = stamp.now_ns;
+        put_inode(change, file.inode, &mut found)?;
+        self.add_name(change, stamp, directory.inode, name, (file.inode, &found))?;
+        Ok(Attributes { number: file.inode, inode: found })
+    }
+
+    /// One name less for an inode; without any it is freed once nobody has it open.
+    fn lose_name(&mut self, change: &mut Change<'_>, stamp: Stamp, number: u64) -> Result<Inode> {
+        let mut found = inode(change.tables, FileId { inode: number, generation: 0 })?;
+        found.links = if is_directory(&found) { 0 } else { found.links.saturating_sub(1) };
+        found.times_ns[2] = stamp.now_ns;
+        put_inode(change, number, &mut found)?;
+        if found.links == 0 {
+            let is_open = self.opened.contains_key(&number);
+            let orphan = [&stamp.sequence.to_le_bytes()[..], &u32::to_le_bytes(if is_open { 1 } else { 2 }), &[0; 4]];
+            change.put(&Key::Orphan(number), orphan.concat());
+            if !is_open {
+                self.dying.push(number);
+            }
+        }
+        Ok(found)
+    }
+
+    fn unlink(
+        &mut self,
+        change: &mut Change<'_>,
+        stamp: Stamp,
+        (directory, name): (FileId, &[u8]),
+        wants_directory: bool,
+        expected: u64,
+    ) -> Result<Attributes> {
+        directory_of(change, directory)?;
+        let found = find(change.tables, self.hash_key, directory.inode, name)?.ok_or(posix(libc::ENOENT))?;
+        let number = found.1.inode;
+        if expected != 0 && expected != number {
+            return Err(posix(libc::ESTALE));
+        }
+        let named = inode(change.tables, FileId { inode: number, generation: 0 })?;
+        match (wants_directory, is_directory(&named)) {
+            (true, false) => return Err(posix(libc::ENOTDIR)),
+            (false, true) => return Err(posix(libc::EISDIR)),
+            (true, true) if named.device > 0 => return Err(posix(libc::ENOTEMPTY)),
+            _ => {}
+        }
+        self.remove_name(change, stamp, directory.inode, &found)?;
+        let inode = self.lose_name(change, stamp, number)?;
+        Ok(Attributes { number, inode })
+    }
+
+    /// Whether `below` is `above`, or a directory below it.
+    fn is_below(&self, change: &Change<'_>, below: u64, above: u64) -> Result<bool> {
+        let mut at = below;
+        loop {
+            if at == above {
+                return Ok(true);
+            }
+            if at == ROOT {
+                return Ok(false);
+            }
+            let parent = inode(change.tables, FileId { inode: at, generation: 0 })?.parent;
+            if parent == at {
+                return Ok(false);
+            }
+            at = parent;
+        }
+    }
+
+    fn rename(
+        &mut self,
+        change: &mut Change<'_>,
+        stamp: Stamp,
+        (directory, name): (FileId, &[u8]),
+        (new_directory, new_name): (FileId, &[u8]),
+        flags: u32,
+    ) -> Result<()> {
+        check_name(name)?;
+        check_name(new_name)?;
+        directory_of(change, directory)?;
+        directory_of(change, new_directory)?;
+        if flags & !(NO_REPLACE | EXCHANGE) != 0 || flags == NO_REPLACE | EXCHANGE {
+            return Err(posix(libc::EINVAL));
+        }
+        let old = find(change.tables, self.hash_key, directory.inode, name)?.ok_or(posix(libc::ENOENT))?;
+        let new = find(change.tables, self.hash_key, new_directory.inode, new_name)?;
+        let of = |change: &Change<'_>, number| inode(change.tables, FileId { inode: number, generation: 0 });
+        let moved = of(change, old.1.inode)?;
+        if is_directory(&moved) && self.is_below(change, new_directory.inode, old.1.inode)? {
+            return Err(posix(libc::EINVAL));
+        }
+        let Some(new) = new else {
+            if flags & EXCHANGE != 0 {
+                return Err(posix(libc::ENOENT));
+            }
+            self.remove_name(change, stamp, directory.inode, &old)?;
+            return self.arrive(change, stamp, new_directory.inode, new_name, old.1.inode);
+        };
+        if flags & NO_REPLACE != 0 {
+            return Err(posix(libc::EEXIST));
+        }
+        if new.1.inode == old.1.inode {
+            return Ok(());
+        }
+        let replaced = of(change, new.1.inode)?;
+        if flags & EXCHANGE != 0 {
+            if is_directory(&replaced) && self.is_below(change, directory.inode, new.1.inode)? {
+                return Err(posix(libc::EINVAL));
+            }
+            self.remove_name(change, stamp, directory.inode, &old)?;
+            self.remove_name(change, stamp, new_directory.inode, &new)?;
+            self.arrive(change, stamp, new_directory.inode, new_name, old.1.inode)?;
+            return self.arrive(change, stamp, directory.inode, name, new.1.inode);
+        }
+        match (is_directory(&moved), is_directory(&replaced)) {
+            (true, false) => return Err(posix(libc::ENOTDIR)),
+            (false, true) => return Err(posix(libc::EISDIR)),
+            (true, true) if replaced.device > 0 => return Err(posix(libc::ENOTEMPTY)),
+            _ => {}
+        }
+        self.remove_name(change, stamp, directory.inode, &old)?;
+        self.remove_name(change, stamp, new_directory.inode, &new)?;
+        self.lose_name(change, stamp, new.1.inode)?;
+        self.arrive(change, stamp, new_directory.inode, new_name, old.1.inode)
+    }
+
+    /// A moved inode gets its new name.
+    fn arrive(&mut self, change: &mut Change<'_>, stamp: Stamp, directory: u64, name: &[u8], number: u64) -> Result<()> {
+        let mut moved = inode(change.tables, FileId { inode: number, generation: 0 })?;
+        moved.parent = directory;
+        moved.times_ns[2] = stamp.now_ns;
+        put_inode(change, number, &mut moved)?;
+        self.add_name(change, stamp, directory, name, (number, &moved))
+    }
+}
+
+pub(super) fn store_inode(change: &mut Change<'_>, number: u64, inode: &mut Inode) -> std::result::Result<(), Failure> {
+    put_inode(change, number, inode)
+}
