@@ -56,7 +56,7 @@ pub struct Volume {
 struct Threads {
     crew: Option<JoinHandle<std::io::Result<()>>>,
     session: Option<JoinHandle<Result<(), Error>>>,
-    pages: Option<JoinHandle<()>>,
+    pages: Option<(Arc<Pages>, JoinHandle<()>)>,
 }
 
 /// What a mounted volume does.
@@ -88,10 +88,11 @@ impl Volume {
         let (begun, is_begun) = std::sync::mpsc::channel::<Result<Begun, Error>>();
         let (stop, stopped) = oneshot::channel::<Arc<VolumeFileSystem>>();
         let source = options.device.spec();
+        let kernel = pages.clone();
         let (device, client) = (options.device.clone(), options.client.clone());
         let session = std::thread::Builder::new()
             .name("nectary-volume".to_owned())
-            .spawn(move || serve_session(device, client, pages, &begun, stopped))
+            .spawn(move || serve_session(device, client, kernel, &begun, stopped))
             .map_err(|error| Error::os("starting a thread", error))?;
         let (runtime, client, root) = match is_begun.recv() {
             Ok(begun) => begun?,
@@ -121,7 +122,7 @@ impl Volume {
             served
         });
         let crew = crew.map_err(|error| Error::os("starting a thread", error))?;
-        let threads = Threads { crew: Some(crew), session: Some(session), pages: Some(page_thread) };
+        let threads = Threads { crew: Some(crew), session: Some(session), pages: Some((pages, page_thread)) };
         Ok(Volume { directory: options.directory, source, file_system, ended, threads: Mutex::new(threads) })
     }
 
@@ -166,7 +167,8 @@ impl Volume {
         let session = threads
             .session
             .map(|thread| thread.join().unwrap_or_else(|_| Err(Error::os("ending the session", panicked()))));
-        if let Some(thread) = threads.pages {
+        if let Some((pages, thread)) = threads.pages {
+            pages.stop();
             let _ = thread.join();
         }
         served.transpose().map_err(|error| Error::os("reading from /dev/fuse", error))?;
@@ -178,7 +180,7 @@ impl Volume {
 fn serve_session(
     device: SharedDevice,
     options: ClientOptions,
-    pages: Pages,
+    kernel: Arc<dyn Kernel>,
     begun: &std::sync::mpsc::Sender<Result<Begun, Error>>,
     stopped: oneshot::Receiver<Arc<VolumeFileSystem>>,
 ) -> Result<(), Error> {
@@ -190,7 +192,6 @@ fn serve_session(
         }
     };
     runtime.block_on(async {
-        let kernel: Arc<dyn Kernel> = Arc::new(pages);
         let began = async {
             let client = Client::connect(device, options, kernel).await?;
             let root = client.attributes(FileId { inode: nodes::ROOT, generation: 0 }).await?.id();

@@ -4,6 +4,7 @@
 //! nothing that serves requests waits here.
 
 use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use nectary_fuse::Notifier;
@@ -13,13 +14,16 @@ use tokio::sync::oneshot;
 
 /// The way to the thread.
 pub struct Pages {
-    requests: Sender<(u64, oneshot::Sender<()>)>,
+    requests: Mutex<Option<Sender<Asked>>>,
 }
 
+/// An inode, and who waits until it is done.
+type Asked = (u64, oneshot::Sender<()>);
+
 impl Pages {
-    /// Starts the thread; it ends with the returned value.
-    pub fn start(notifier: Notifier) -> std::io::Result<(Pages, JoinHandle<()>)> {
-        let (requests, asked) = channel::<(u64, oneshot::Sender<()>)>();
+    /// Starts the thread; it ends after [`stop`](Self::stop).
+    pub fn start(notifier: Notifier) -> std::io::Result<(Arc<Pages>, JoinHandle<()>)> {
+        let (requests, asked) = channel::<Asked>();
         let thread = std::thread::Builder::new().name("nectary-pages".to_owned()).spawn(move || {
             while let Ok((inode, done)) = asked.recv() {
                 if let Err(error) = notifier.invalidate_node(inode, 0, 0) {
@@ -30,15 +34,22 @@ impl Pages {
                 let _ = done.send(());
             }
         })?;
-        Ok((Pages { requests }, thread))
+        Ok((Arc::new(Pages { requests: Mutex::new(Some(requests)) }), thread))
+    }
+
+    /// Lets the thread end.
+    pub fn stop(&self) {
+        self.requests.lock().unwrap_or_else(PoisonError::into_inner).take();
     }
 }
 
 impl Kernel for Pages {
     fn invalidate(&self, inode: u64) -> oneshot::Receiver<()> {
         let (done, is_done) = oneshot::channel();
-        // If the thread has ended, so has the mount.
-        let _ = self.requests.send((inode, done));
+        if let Some(requests) = &*self.requests.lock().unwrap_or_else(PoisonError::into_inner) {
+            // If the thread has ended, so has the mount.
+            let _ = requests.send((inode, done));
+        }
         is_done
     }
 }

@@ -87,7 +87,7 @@ impl VolumeFileSystem {
 }
 
 /// The flags of every open file: our cache is the only one.
-pub(super) const OPEN_FLAGS: u32 = open_flags::DIRECT_IO | open_flags::NO_FLUSH;
+pub(super) const OPEN_FLAGS: u32 = open_flags::DIRECT_IO;
 
 /// A mounted volume as the threads of the connection see it.
 pub struct Served(pub Arc<VolumeFileSystem>);
@@ -230,6 +230,12 @@ impl FileSystem for Served {
                     this.file(handle)?.sync().await.map_err(|error| errno(&error))
                 };
                 self.run(reply, sync, |reply, _, ()| reply.ok());
+            }
+            Call::Flush { handle, .. } => {
+                let flush = move |this: Arc<VolumeFileSystem>| async move {
+                    this.file(handle)?.flush().await.map_err(|error| errno(&error))
+                };
+                self.run(reply, flush, |reply, _, ()| reply.ok());
             }
             Call::SetXattr { name, value, flags, kill_group_id } => {
                 let (name, value) = (name.to_bytes().to_vec(), value.to_vec());

@@ -104,7 +104,10 @@ fn check_label(disk: &str, label: &Label) -> Result<(), Failure> {
         let needs = format!("version {} and features {unknown:#x}", label.version_min);
         return Err(Failure::new(
             FAILED,
-            format!("{disk}: the volume needs a program of {needs}, this one has version {}", nectary_volume::format::VERSION),
+            format!(
+                "{disk}: the volume needs a program of {needs}, this one has version {}",
+                nectary_volume::format::VERSION
+            ),
             "use a newer nectary",
         ));
     }

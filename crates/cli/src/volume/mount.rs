@@ -71,7 +71,8 @@ async fn stay(arguments: &VolumeMountArguments) -> Result<u8, Failure> {
         }
         None => None,
     };
-    let client = ClientOptions { server: arguments.server.clone(), tls, volume: label.volume, host: host_name(), kind: 1 };
+    let client =
+        ClientOptions { server: arguments.server.clone(), tls, volume: label.volume, host: host_name(), kind: 1 };
     let options = VolumeOptions { device, directory, client };
     let volume = tokio::task::spawn_blocking(move || Volume::start(options)).await.context("mounting panicked")?;
     let volume = Arc::new(volume?);

@@ -126,9 +126,7 @@ fn status(name: &str, identity: &str, overview: &Overview) -> Status {
     let sessions: Vec<Value> = overview
         .sessions
         .iter()
-        .map(|(number, session)| {
-            json!({ "session": number, "host": session.host, "state": state_name(session.state) })
-        })
+        .map(|(number, session)| json!({ "session": number, "host": session.host, "state": state_name(session.state) }))
         .collect();
     let ended: Vec<String> = overview
         .sessions
@@ -138,7 +136,11 @@ fn status(name: &str, identity: &str, overview: &Overview) -> Status {
         .collect();
     if !ended.is_empty() {
         let what = format!("sessions {} ended, and their hosts may still write: their space is kept", ended.join(", "));
-        status = status.with_problem(State::Degraded, what, "once such a host is down: `nectary volume release DISK SESSION`");
+        status = status.with_problem(
+            State::Degraded,
+            what,
+            "once such a host is down: `nectary volume release DISK SESSION`",
+        );
     }
     status.with_detail(json!({
         "volume": identity,

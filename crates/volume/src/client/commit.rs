@@ -11,10 +11,10 @@ use super::error::Error;
 use super::extents::Place;
 use super::file::{BLOCK, Content, File};
 use super::{Client, Level};
-use crate::protocol::{Answer, Code, Granted, Mapped, Operation};
+use crate::protocol::{Answer, Code, Granted, Mapped, Operation, Question};
 
 /// Extents of one commit.
-pub(super) const EXTENTS_MAX: usize = 4096;
+pub(super) const EXTENTS_MAX: usize = 1024;
 /// The longest extent of a commit. *Units*: blocks.
 const EXTENT_BLOCKS_MAX: u64 = 1 << 20;
 
@@ -40,7 +40,16 @@ impl Client {
 
     /// Commits what is flushed already.
     async fn commit_flushed(&self, file: &File, content: &mut Content) -> Result<(), Error> {
-        let result = self.commit_parts(file, content).await;
+        let mut result = self.commit_parts(file, content).await;
+        if let Err(Error::Refused(failure)) = &result
+            && failure.code == Code::Stale
+            && let Answer::Attributes(now) = self.ask(Question::GetAttributes { file: file.id }).await?
+        {
+            // Another host truncated the file: what was written here is newer.
+            content.inode = now.inode;
+            content.map.clear();
+            result = self.commit_parts(file, content).await;
+        }
         if result.is_ok() {
             content.modified_ns = None;
         }
@@ -69,14 +78,7 @@ impl Client {
             let attributes = match self.operate(operation).await {
                 Ok(Answer::Attributes(attributes)) => attributes,
                 Ok(_) => return Err(Error::posix(libc::EIO)),
-                Err(error) => {
-                    if let Error::Refused(failure) = &error
-                        && failure.code == Code::Stale
-                    {
-                        content.is_known = false;
-                    }
-                    return Err(error);
-                }
+                Err(error) => return Err(error),
             };
             for extent in part {
                 let range = extent.file_block..extent.file_block + u64::from(extent.blocks);

@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
 use super::error::Error;
-use super::session::{Event, Inner};
+use super::session::Inner;
 use crate::format::Identity;
 pub use crate::net::Address;
 use crate::net::{self, Stream};
@@ -208,13 +208,12 @@ pub(super) async fn keep_control(inner: &Arc<Inner>) {
         let Some((stream, welcomed)) = reconnect(inner, ROLE_CONTROL).await else { return };
         let (mut reader, writer) = split(stream);
         let (frames, to_write) = mpsc::unbounded_channel();
-        inner.set_control(Some(frames.clone()));
         tokio::select! {
             () = hear(inner, &mut reader) => {}
             () = renew(inner, &frames, welcomed.lease) => {}
             () = write_all(writer, to_write) => {}
         }
-        inner.set_control(None);
+        sleep(RETRY_MIN).await;
     }
 }
 
@@ -247,10 +246,7 @@ async fn hear(inner: &Inner, reader: &mut ReadHalf<Stream>) {
             Ok(Some((_, Message::Failure(failure)))) if failure.code == Code::Ended => {
                 return inner.end(&failure.words);
             }
-            Ok(Some((_, message))) => {
-                let _ = inner.events.send(Event::Token(message));
-            }
-            Ok(None) | Err(_) => return,
+            Ok(Some(_) | None) | Err(_) => return,
         }
     }
 }

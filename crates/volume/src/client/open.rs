@@ -35,6 +35,7 @@ impl Client {
             }
         }
         drop(at_server);
+        self.forget(&open.file).await;
         Ok(open)
     }
 
@@ -74,6 +75,16 @@ impl OpenFile {
     /// *Errors*: also those of earlier commits in the background, once.
     pub async fn sync(&self) -> Result<(), Error> {
         self.client.sync(&self.file).await
+    }
+
+    /// A descriptor was closed: who opens the file after that, on any host, sees what was written.
+    ///
+    /// *Errors*: as [`sync`](Self::sync).
+    pub async fn flush(&self) -> Result<(), Error> {
+        match self.file.shown().is_dirty {
+            true => self.sync().await,
+            false => Ok(()),
+        }
     }
 
     /// Cuts or extends.

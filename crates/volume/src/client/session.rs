@@ -31,8 +31,8 @@ const END_TIME_MAX: Duration = Duration::from_secs(5);
 /// What the server asks of a client.
 #[derive(Debug)]
 pub(crate) enum Event {
-    /// A message about tokens.
-    Token(Message),
+    /// Appends up to this one are durable at the server.
+    Durable(u64),
     /// The server is another incarnation: what it knew in memory is gone.
     Restarted,
 }
@@ -83,8 +83,6 @@ pub(super) struct State {
     drained: u64,
     /// Where frames of the bulk connection go while there is one.
     bulk: Option<mpsc::UnboundedSender<Vec<u8>>>,
-    /// The same of the control connection.
-    control: Option<mpsc::UnboundedSender<Vec<u8>>>,
     figures: SessionFigures,
 }
 
@@ -232,12 +230,10 @@ impl Session {
         }
     }
 
-    /// Sends a message about tokens; it is lost if there is no connection.
-    pub fn tell(&self, message: &Message) {
-        let state = self.inner.state();
-        if let Some(control) = &state.control {
-            let _ = control.send(message.encode(0, state.epoch));
-        }
+    /// What appends up to this one freed is in no map here any more.
+    pub fn set_drained(&self, sequence: u64) {
+        let mut state = self.inner.state();
+        state.drained = state.drained.max(sequence);
     }
 
     /// Ends the session: everything is committed and returned.
@@ -296,11 +292,6 @@ impl Inner {
         self.nudge.notify_one();
     }
 
-    /// The control connection is there, or is not.
-    pub fn set_control(&self, control: Option<mpsc::UnboundedSender<Vec<u8>>>) {
-        self.state().control = control;
-    }
-
     /// The bulk connection is gone.
     pub fn disconnected(&self, trouble: String) {
         let mut state = self.state();
@@ -345,14 +336,10 @@ impl Inner {
     }
 
     /// A renewal that was sent at `sent` was answered.
-    ///
-    /// `durable` is the last append that is durable at the server. Whatever it freed is in no map here: an operation of
-    /// this session holds the lock of its file until its answer has changed the map, and before another session changes
-    /// a file, this one has given its level back, and with it the map.
     pub fn renewed(&self, sent: Instant, lease: Duration, server_ns: i64, durable: u64) {
         let mut state = self.state();
         state.lease = lease;
-        state.drained = state.drained.max(durable);
+        let _ = self.events.send(Event::Durable(durable));
         let sent = sent.saturating_duration_since(self.start);
         let ns = |until: Duration| u64::try_from(until.as_nanos()).unwrap_or(u64::MAX);
         self.io_until_ns.fetch_max(ns(sent + lease * IO_OF_LEASE.0 / IO_OF_LEASE.1), Ordering::AcqRel);

@@ -33,9 +33,12 @@ impl Image {
             }
             Question::ListXattrs { file } => {
                 inode(&self.tables, *file)?;
-                let keys = keys_of(&self.tables, Table::Xattrs, &Key::Xattr(file.inode, vec![1]), |key| {
-                    matches!(key, Key::Xattr(of, _) if *of == file.inode)
-                });
+                let keys = keys_of(
+                    &self.tables,
+                    Table::Xattrs,
+                    &Key::Xattr(file.inode, vec![1]),
+                    |key| matches!(key, Key::Xattr(of, _) if *of == file.inode),
+                );
                 let names = keys.into_iter().filter_map(|key| match key {
                     Key::Xattr(_, name) => Some(name),
                     _ => None,

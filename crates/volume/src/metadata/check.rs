@@ -28,7 +28,8 @@ fn inodes(tables: &Tables, problems: &mut Vec<String>) -> BTreeMap<u64, Inode> {
     for (key, value) in tables.table(Table::Inodes) {
         match (Key::decode(Table::Inodes, key), Inode::decode(value)) {
             (Ok(Key::Inode(number)), Ok(inode)) => drop(found.insert(number, inode)),
-            (_, result) => problems.push(format!("inodes: {key:?}: {}", result.err().map_or_else(String::new, |error| error.to_string()))),
+            (_, result) => problems
+                .push(format!("inodes: {key:?}: {}", result.err().map_or_else(String::new, |error| error.to_string()))),
         }
     }
     if !found.contains_key(&ROOT) {
@@ -48,7 +49,8 @@ fn names(tables: &Tables, inodes: &BTreeMap<u64, Inode>, problems: &mut Vec<Stri
         *counts.entry(directory).or_default() += 1;
         let shown = String::from_utf8_lossy(&name.name).into_owned();
         match inodes.get(&name.inode) {
-            None => problems.push(format!("directory {directory}: \"{shown}\" names inode {}, which is not there", name.inode)),
+            None => problems
+                .push(format!("directory {directory}: \"{shown}\" names inode {}, which is not there", name.inode)),
             Some(inode) if inode.mode & libc::S_IFMT == libc::S_IFDIR => {
                 *links.entry(directory).or_default() += 1;
                 *links.entry(name.inode).or_default() += 2;
@@ -67,7 +69,11 @@ fn names(tables: &Tables, inodes: &BTreeMap<u64, Inode>, problems: &mut Vec<Stri
         }
         let is_orphan = tables.get(&Key::Orphan(*number)).is_some();
         if (inode.links == 0) != is_orphan {
-            problems.push(format!("inode {number}: {} links, and it is {}an orphan", inode.links, if is_orphan { "" } else { "not " }));
+            problems.push(format!(
+                "inode {number}: {} links, and it is {}an orphan",
+                inode.links,
+                if is_orphan { "" } else { "not " }
+            ));
         }
         let is_directory = inode.mode & libc::S_IFMT == libc::S_IFDIR;
         let names = counts.get(number).copied().unwrap_or(0);
@@ -95,7 +101,8 @@ fn space(tables: &Tables, blocks: u64, problems: &mut Vec<String>) -> Vec<(u64, 
         match space.state {
             ExtentState::Data => owned.push((start, at, space.owner)),
             ExtentState::Granted if tables.get(&Key::Session(space.owner)).is_none() => {
-                problems.push(format!("space: block {start} is granted to session {}, which is not there", space.owner));
+                problems
+                    .push(format!("space: block {start} is granted to session {}, which is not there", space.owner));
             }
             _ => {}
         }
@@ -103,17 +110,13 @@ fn space(tables: &Tables, blocks: u64, problems: &mut Vec<String>) -> Vec<(u64, 
     owned
 }
 
-fn extents(
-    tables: &Tables,
-    inodes: &BTreeMap<u64, Inode>,
-    owned: Vec<(u64, u64, u64)>,
-    problems: &mut Vec<String>,
-) {
+fn extents(tables: &Tables, inodes: &BTreeMap<u64, Inode>, owned: Vec<(u64, u64, u64)>, problems: &mut Vec<String>) {
     let mut mapped = Vec::new();
     let mut counts: HashMap<u64, u64> = HashMap::new();
     let mut last = (0, 0);
     for (key, value) in tables.table(Table::Extents) {
-        let (Ok(Key::Extent(inode, start)), Ok(extent)) = (Key::decode(Table::Extents, key), Extent::decode(value)) else {
+        let (Ok(Key::Extent(inode, start)), Ok(extent)) = (Key::decode(Table::Extents, key), Extent::decode(value))
+        else {
             problems.push(format!("extents: {key:?} is damaged"));
             continue;
         };

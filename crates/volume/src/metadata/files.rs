@@ -175,9 +175,12 @@ impl Parts<'_> {
         if let Some((before, _)) = extent_before(change, number, start)? {
             at = before;
         }
-        let keys = keys_of(change.tables, Table::Extents, &Key::Extent(number, at), |key| {
-            matches!(key, Key::Extent(of, block) if *of == number && *block < end)
-        });
+        let keys = keys_of(
+            change.tables,
+            Table::Extents,
+            &Key::Extent(number, at),
+            |key| matches!(key, Key::Extent(of, block) if *of == number && *block < end),
+        );
         for key in keys {
             let Key::Extent(_, first) = key else { continue };
             let Some(value) = change.tables.get(&key) else { continue };
@@ -193,11 +196,8 @@ impl Parts<'_> {
                 change.put(&Key::Extent(number, first), Extent { blocks, ..extent }.encode());
             }
             if cut_end < stop {
-                let rest = Extent {
-                    block: extent.block + (cut_end - first),
-                    blocks: (stop - cut_end) as u32,
-                    ..extent
-                };
+                let rest =
+                    Extent { block: extent.block + (cut_end - first), blocks: (stop - cut_end) as u32, ..extent };
                 change.put(&Key::Extent(number, cut_end), rest.encode());
             }
             let (block, blocks) = (extent.block + (cut_start - first), cut_end - cut_start);
@@ -286,7 +286,12 @@ impl Parts<'_> {
             let granted = self.free.take((end - at).min(EXTENT_BLOCKS_MAX.into())).ok_or_else(full)?;
             change.use_space(granted.block, granted.blocks, ExtentState::Data, number, 0)?;
             let blocks = granted.blocks as u32;
-            self.map(change, number, found, &Mapped { file_block: at, blocks, block: granted.block, is_unwritten: true })?;
+            self.map(
+                change,
+                number,
+                found,
+                &Mapped { file_block: at, blocks, block: granted.block, is_unwritten: true },
+            )?;
             at += granted.blocks;
         }
         Ok(())
@@ -306,9 +311,12 @@ impl Parts<'_> {
     /// Frees an inode without a name, or a part of its blocks. Whether nothing is left.
     pub fn free_inode(&mut self, change: &mut Change<'_>, number: u64, stamp: Stamp) -> Result<bool> {
         let Ok(mut found) = inode(change.tables, FileId { inode: number, generation: 0 }) else { return Ok(true) };
-        let extents = keys_of(change.tables, Table::Extents, &Key::Extent(number, 0), |key| {
-            matches!(key, Key::Extent(of, _) if *of == number)
-        });
+        let extents = keys_of(
+            change.tables,
+            Table::Extents,
+            &Key::Extent(number, 0),
+            |key| matches!(key, Key::Extent(of, _) if *of == number),
+        );
         if let Some(Key::Extent(_, from)) = extents.get(extents.len().saturating_sub(FREED_MAX)) {
             let from = *from;
             self.unmap(change, stamp, number, &mut found, (from, u64::MAX))?;
@@ -317,9 +325,12 @@ impl Parts<'_> {
             store_inode(change, number, &mut found)?;
             return Ok(false);
         }
-        let xattrs = keys_of(change.tables, Table::Xattrs, &Key::Xattr(number, vec![1]), |key| {
-            matches!(key, Key::Xattr(of, _) if *of == number)
-        });
+        let xattrs = keys_of(
+            change.tables,
+            Table::Xattrs,
+            &Key::Xattr(number, vec![1]),
+            |key| matches!(key, Key::Xattr(of, _) if *of == number),
+        );
         xattrs.iter().for_each(|key| change.delete(key));
         change.delete(&Key::Inode(number));
         change.delete(&Key::Orphan(number));
@@ -351,7 +362,8 @@ fn set_xattr(change: &mut Change<'_>, file: FileId, name: &[u8], value: &[u8], f
 
 fn extent_before(change: &Change<'_>, number: u64, block: u64) -> Result<Option<(u64, Extent)>> {
     let table = change.tables.table(Table::Extents);
-    let range = (Bound::Included(Key::Extent(number, 0).encode()), Bound::Excluded(Key::Extent(number, block).encode()));
+    let range =
+        (Bound::Included(Key::Extent(number, 0).encode()), Bound::Excluded(Key::Extent(number, block).encode()));
     let Some((key, value)) = table.range::<Vec<u8>, _>(range).next_back() else { return Ok(None) };
     match Key::decode(Table::Extents, key).map_err(damaged)? {
         Key::Extent(_, start) => Ok(Some((start, Extent::decode(value).map_err(damaged)?))),

@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use super::change::{Change, Result, damaged};
 use super::space::Free;
 use crate::format::{
-    Action, EpochRecord, EpochState, ExtentState, Inode, Key, Label, Mutation, Reply, Session, SessionState, Space, Table, Transaction,
-    TransactionKind, VolumeRecord,
+    Action, EpochRecord, EpochState, ExtentState, Inode, Key, Label, Mutation, Reply, Session, SessionState, Space,
+    Table, Transaction, TransactionKind, VolumeRecord,
 };
 use crate::journal::Layout;
 use crate::protocol::{Answer, Attributes, Code, Failure, FileId, Operation, Question};
@@ -184,7 +184,13 @@ impl Image {
         let mut volume = self.volume;
         let free = self.free.clone();
         let mut change = Change::new(&mut self.tables);
-        let mut parts = Parts { volume: &mut volume, free: &mut self.free, opened: &self.opened, hash_key: &self.hash_key, dying: Vec::new() };
+        let mut parts = Parts {
+            volume: &mut volume,
+            free: &mut self.free,
+            opened: &self.opened,
+            hash_key: &self.hash_key,
+            dying: Vec::new(),
+        };
         match work(&mut change, &mut parts) {
             Ok(value) => {
                 let dying = std::mem::take(&mut parts.dying);
@@ -306,7 +312,9 @@ impl Image {
     pub fn resume(&self, session: u64, incarnation: [u8; 16]) -> Result<()> {
         match self.session(session)?.incarnation == incarnation {
             true => Ok(()),
-            false => Err(Failure { code: Code::Ended, errno: libc::EIO, words: "another mount has this session".to_owned() }),
+            false => {
+                Err(Failure { code: Code::Ended, errno: libc::EIO, words: "another mount has this session".to_owned() })
+            }
         }
     }
 
@@ -318,9 +326,12 @@ impl Image {
         }
         let ((), mutations) = self.attempt(|change, parts| {
             change.delete(&Key::Session(session));
-            let replies: Vec<Key> = keys_of(change.tables, Table::Replies, &Key::Reply(session, 0), |key| {
-                matches!(key, Key::Reply(of, _) if *of == session)
-            });
+            let replies: Vec<Key> = keys_of(
+                change.tables,
+                Table::Replies,
+                &Key::Reply(session, 0),
+                |key| matches!(key, Key::Reply(of, _) if *of == session),
+            );
             replies.iter().for_each(|key| change.delete(key));
             for (start, space) in spaces(change.tables)? {
                 if space.state == ExtentState::Granted && space.owner == session {
@@ -361,9 +372,12 @@ impl Image {
             }
             record.acknowledged = number;
             let ((), mutations) = self.attempt(|change, _| {
-                let replies = keys_of(change.tables, Table::Replies, &Key::Reply(session, 0), |key| {
-                    matches!(key, Key::Reply(of, at) if *of == session && *at <= number)
-                });
+                let replies = keys_of(
+                    change.tables,
+                    Table::Replies,
+                    &Key::Reply(session, 0),
+                    |key| matches!(key, Key::Reply(of, at) if *of == session && *at <= number),
+                );
                 replies.iter().take(FORGOTTEN_MAX).for_each(|key| change.delete(key));
                 change.put(&Key::Session(session), record.encode().map_err(damaged)?);
                 Ok(())
@@ -384,9 +398,9 @@ impl Image {
         let drained = sessions.iter().map(|(number, _)| self.drained.get(number).copied().unwrap_or(0)).min();
         let drained = drained.unwrap_or(u64::MAX);
         let ((), mutations) = self.attempt(|change, parts| {
-            let ready = spaces(change.tables)?.into_iter().filter(|(_, space)| {
-                space.state == ExtentState::Draining && space.owner <= drained
-            });
+            let ready = spaces(change.tables)?
+                .into_iter()
+                .filter(|(_, space)| space.state == ExtentState::Draining && space.owner <= drained);
             for (start, space) in ready.take(FREED_MAX) {
                 change.delete(&Key::Space(start));
                 parts.free.add(start, space.blocks);

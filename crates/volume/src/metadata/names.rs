@@ -345,7 +345,14 @@ impl Parts<'_> {
     }
 
     /// A moved inode gets its new name.
-    fn arrive(&mut self, change: &mut Change<'_>, stamp: Stamp, directory: u64, name: &[u8], number: u64) -> Result<()> {
+    fn arrive(
+        &mut self,
+        change: &mut Change<'_>,
+        stamp: Stamp,
+        directory: u64,
+        name: &[u8],
+        number: u64,
+    ) -> Result<()> {
         let mut moved = inode(change.tables, FileId { inode: number, generation: 0 })?;
         moved.parent = directory;
         moved.times_ns[2] = stamp.now_ns;

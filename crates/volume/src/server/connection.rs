@@ -116,9 +116,7 @@ async fn greet(
         _ => Err(refusal(Code::Malformed, "the first message must be Hello")),
     };
     let (message, greeted) = match answer {
-        Ok((session, role)) => {
-            (welcome(shared, session), Some((session, role)))
-        }
+        Ok((session, role)) => (welcome(shared, session), Some((session, role))),
         Err(failure) => (Message::Failure(failure), None),
     };
     let _ = frames.send(message.encode(header.request, shared.epoch));
@@ -175,12 +173,7 @@ fn welcome(shared: &Shared, session: u64) -> Message {
 }
 
 /// Serves operations and questions.
-async fn bulk(
-    context: &Context,
-    session: u64,
-    reader: &mut ReadHalf<Stream>,
-    frames: &Frames,
-) -> std::io::Result<()> {
+async fn bulk(context: &Context, session: u64, reader: &mut ReadHalf<Stream>, frames: &Frames) -> std::io::Result<()> {
     let turns = Arc::new(Semaphore::new(CALLS_MAX));
     while let Some((header, message)) = read_message(reader).await? {
         let Ok(turn) = turns.clone().try_acquire_owned() else {
@@ -218,8 +211,12 @@ async fn control(
             Message::Renew { session: named, sent_ns, acknowledged, drained } if named == session => {
                 let durable = shared.drained_to.load(Ordering::Acquire);
                 let _ = context.requests.send(Request::Acknowledge { session, acknowledged, drained }).await;
-                let renewed =
-                    Message::Renewed { sent_ns, lease_ms: shared.lease_ms, server_ns: super::owner::wall_ns(), durable };
+                let renewed = Message::Renewed {
+                    sent_ns,
+                    lease_ms: shared.lease_ms,
+                    server_ns: super::owner::wall_ns(),
+                    durable,
+                };
                 let _ = frames.send(renewed.encode(header.request, shared.epoch));
             }
             _ => return Err(std::io::Error::other("a message that does not belong here")),
