@@ -128,19 +128,11 @@ fn status(name: &str, identity: &str, overview: &Overview) -> Status {
         .iter()
         .map(|(number, session)| json!({ "session": number, "host": session.host, "state": state_name(session.state) }))
         .collect();
-    let ended: Vec<String> = overview
-        .sessions
-        .iter()
-        .filter(|(_, session)| session.state == SessionState::Ended)
-        .map(|(number, session)| format!("{number} of {}", session.host))
-        .collect();
-    if !ended.is_empty() {
-        let what = format!("sessions {} ended, and their hosts may still write: their space is kept", ended.join(", "));
-        status = status.with_problem(
-            State::Degraded,
-            what,
-            "once such a host is down: `nectary volume release DISK SESSION`",
-        );
+    if !overview.silent.is_empty() {
+        let silent: Vec<String> = overview.silent.iter().map(|(number, host)| format!("{number} of {host}")).collect();
+        let what = format!("no word from session {}: what others free stays used meanwhile", silent.join(", "));
+        let remedy = "once its mount is gone for sure: `nectary volume release DISK SESSION`";
+        status = status.with_problem(State::Degraded, what, remedy);
     }
     status.with_detail(json!({
         "volume": identity,

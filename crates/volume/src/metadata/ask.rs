@@ -4,8 +4,9 @@ use std::ops::Bound;
 
 use super::change::{Result, damaged};
 use super::files::decode_xattr;
-use super::image::{Asked, Image, Stamp, inode, keys_of, posix, server};
+use super::image::{Asked, Image, Stamp};
 use super::names::{find, is_directory};
+use super::records::{inode, keys_of, posix, server};
 use crate::format::{Extent, ExtentState, Key, Name, Table};
 use crate::protocol::{Answer, Code, Failure, FileId, Listed, Mapped, Question, Statistics};
 

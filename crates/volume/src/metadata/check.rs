@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::image::ROOT;
+use super::records::ROOT;
 use crate::format::{Extent, ExtentState, Inode, Key, Name, SPACE_START, Space, Table, VolumeRecord};
 use crate::tables::Tables;
 

@@ -6,8 +6,9 @@
 use std::ops::Bound;
 
 use super::change::{Change, Result, damaged};
-use super::image::{FREED_MAX, Parts, Stamp, inode, keys_of, posix};
+use super::image::{FREED_MAX, Parts, Stamp};
 use super::names::{is_directory, store_inode};
+use super::records::{inode, keys_of, posix};
 use crate::format::{BLOCK_BYTES, Extent, ExtentState, Inode, Key, Table};
 use crate::protocol::{Answer, Attributes, Changes, Code, Failure, FileId, Mapped, Operation, TimeChange};
 

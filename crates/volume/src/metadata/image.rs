@@ -6,19 +6,15 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::change::{Change, Result, damaged};
+use super::records::{inode, keys_of, server, spaces};
 use super::space::Free;
 use crate::format::{
-    Action, EpochRecord, EpochState, ExtentState, Inode, Key, Label, Mutation, Reply, Session, SessionState, Space,
-    Table, Transaction, TransactionKind, VolumeRecord,
+    Action, EpochRecord, EpochState, ExtentState, Key, Label, Mutation, Reply, Session, SessionState, Table,
+    Transaction, TransactionKind, VolumeRecord,
 };
-use crate::journal::Layout;
 use crate::protocol::{Answer, Attributes, Code, Failure, FileId, Operation, Question};
 use crate::tables::Tables;
 
-/// The root directory.
-pub(super) const ROOT: u64 = 1;
-/// Inode numbers before this are reserved.
-const FIRST_INODE: u64 = 16;
 /// Sessions of a volume.
 const SESSIONS_MAX: usize = 1024;
 /// Epochs for which a segment is set aside.
@@ -35,15 +31,6 @@ pub struct Stamp {
     pub now_ns: i64,
     /// The append that stores it has this number or a lower one.
     pub sequence: u64,
-}
-
-/// What an operation did.
-#[derive(Debug)]
-pub struct Done {
-    /// For the session.
-    pub answer: Answer,
-    /// To be stored.
-    pub transaction: Transaction,
 }
 
 /// What a question was answered with.
@@ -72,39 +59,6 @@ pub struct Image {
     /// Sessions with replies to forget: up to which number.
     acknowledged: BTreeMap<u64, u64>,
     drained: HashMap<u64, u64>,
-}
-
-/// The first records of a volume.
-pub fn first(layout: &Layout, now_ns: i64) -> Vec<Mutation> {
-    let mut tables = Tables::default();
-    let mut change = Change::new(&mut tables);
-    let volume = VolumeRecord {
-        blocks: layout.blocks,
-        next_inode: FIRST_INODE,
-        next_session: 1,
-        next_run: 1,
-        ..VolumeRecord::default()
-    };
-    change.put(&Key::Volume, volume.encode());
-    let root = Inode {
-        mode: libc::S_IFDIR | 0o755,
-        links: 2,
-        generation: 1,
-        times_ns: [now_ns; 4],
-        version: 1,
-        parent: ROOT,
-        ..Inode::default()
-    };
-    change.put(&Key::Inode(ROOT), root.encode().unwrap_or_default());
-    for segment in &layout.segments {
-        let space = Space { blocks: segment.blocks, state: ExtentState::Metadata, owner: segment.epoch, since: 0 };
-        change.put(&Key::Space(segment.block), space.encode());
-    }
-    change.mutations
-}
-
-pub(super) fn posix(errno: i32) -> Failure {
-    Failure::posix(errno)
 }
 
 impl Image {
@@ -497,34 +451,4 @@ pub(super) struct Parts<'a> {
     pub opened: &'a HashMap<u64, BTreeSet<u64>>,
     pub hash_key: &'a [u8; 16],
     pub dying: Vec<u64>,
-}
-
-/// An inode in one of its lives.
-pub(super) fn inode(tables: &Tables, file: FileId) -> Result<Inode> {
-    let found = tables.get(&Key::Inode(file.inode)).ok_or(posix(libc::ESTALE))?;
-    let found = Inode::decode(found).map_err(damaged)?;
-    match file.generation == 0 || file.generation == found.generation {
-        true => Ok(found),
-        false => Err(posix(libc::ESTALE)),
-    }
-}
-
-pub(super) fn server(mutations: Vec<Mutation>) -> Transaction {
-    Transaction { kind: TransactionKind::Server, session: 0, number: 0, reply: Vec::new(), mutations }
-}
-
-fn spaces(tables: &Tables) -> Result<Vec<(u64, Space)>> {
-    let mut found = Vec::new();
-    for (key, value) in tables.table(Table::Space) {
-        if let Key::Space(start) = Key::decode(Table::Space, key).map_err(damaged)? {
-            found.push((start, Space::decode(value).map_err(damaged)?));
-        }
-    }
-    Ok(found)
-}
-
-/// Keys from one on, as long as they belong.
-pub(super) fn keys_of(tables: &Tables, table: Table, from: &Key, belongs: impl Fn(&Key) -> bool) -> Vec<Key> {
-    let keys = tables.from(from).filter_map(|(key, _)| Key::decode(table, key).ok());
-    keys.take_while(belongs).collect()
 }

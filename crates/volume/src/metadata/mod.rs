@@ -7,6 +7,7 @@
 //! | file | what is in it |
 //! |---|---|
 //! | `image` | the state, sessions, exactly-once |
+//! | `records` | the first records, and how records are found |
 //! | `change` | one change of the tables, which can be undone |
 //! | `names`, `files` | operations on names; on attributes and data |
 //! | `space` | used and free blocks |
@@ -19,7 +20,9 @@ mod check;
 mod files;
 mod image;
 mod names;
+mod records;
 mod space;
 
 pub use check::check;
-pub use image::{Asked, Done, Image, Stamp, first};
+pub use image::{Asked, Image, Stamp};
+pub use records::first;

@@ -5,7 +5,8 @@
 use std::hash::Hasher;
 
 use super::change::{Change, Result, damaged};
-use super::image::{Parts, ROOT, Stamp, inode, posix};
+use super::image::{Parts, Stamp};
+use super::records::{ROOT, inode, posix};
 use crate::format::{INLINE_BYTES_MAX, Inode, Key, NAME_BYTES_MAX, Name, Table};
 use crate::protocol::{Answer, Attributes, Failure, FileId, Operation};
 use crate::tables::Tables;

@@ -9,6 +9,7 @@
 //! 4. After an append failed, nothing is answered any more, and the server ends.
 
 use std::cmp::Ordering;
+use std::collections::HashMap;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering as AtomicOrdering};
@@ -35,6 +36,8 @@ const BATCH_MAX: usize = 1024;
 const APPENDS_MAX: u64 = 64;
 /// The lease of a session. *Units*: milliseconds.
 const SESSION_LEASE_MS: u32 = 5000;
+/// After so long without a renewal a session is silent.
+const SILENCE: Duration = Duration::from_secs(10);
 /// How often the owner looks whether there is work of its own.
 const TICK: Duration = Duration::from_millis(100);
 
@@ -96,6 +99,8 @@ pub struct Overview {
     pub free: u64,
     /// In use.
     pub inodes: u64,
+    /// Sessions that do not renew their leases, and their hosts.
+    pub silent: Vec<(u64, String)>,
     /// When the server's own lease was last renewed.
     renewed: Option<Instant>,
 }
@@ -125,6 +130,9 @@ pub(super) struct Owner {
     next_segments: Vec<u64>,
     /// The last append that is durable.
     sequence: u64,
+    /// When each session last renewed its lease.
+    renewals: HashMap<u64, Instant>,
+    started: Instant,
     shared: Arc<Shared>,
     overview: Overview,
 }
@@ -166,6 +174,8 @@ impl Owner {
             segments: Vec::new(),
             next_segments: Vec::new(),
             sequence,
+            renewals: HashMap::new(),
+            started: Instant::now(),
             shared: shared.clone(),
             overview,
         };
@@ -176,7 +186,15 @@ impl Owner {
     pub fn overview(&self) -> Overview {
         let (free, blocks) = self.image.room();
         let inodes = self.image.tables().table(Table::Inodes).len() as u64;
-        Overview { sessions: self.image.sessions(), free, blocks, inodes, ..self.overview.clone() }
+        let sessions = self.image.sessions();
+        let silent = sessions.iter().filter(|(number, _)| self.is_silent(*number));
+        let silent = silent.map(|(number, session)| (*number, session.host.clone())).collect();
+        Overview { sessions, silent, free, blocks, inodes, ..self.overview.clone() }
+    }
+
+    /// Whether a session has not renewed its lease for longer than that lasts.
+    fn is_silent(&self, session: u64) -> bool {
+        self.renewals.get(&session).unwrap_or(&self.started).elapsed() > SILENCE
     }
 
     /// Serves requests until it is told to stop.
@@ -254,6 +272,7 @@ impl Owner {
                 self.hold(Held::Number(reply, resumed));
             }
             Request::Acknowledge { session, acknowledged, drained } => {
+                self.renewals.insert(session, Instant::now());
                 self.image.acknowledge(session, acknowledged, drained);
             }
             Request::Goodbye { session, reply } => {
@@ -261,7 +280,10 @@ impl Owner {
                 self.hold(Held::Call(reply, ended));
             }
             Request::Release { session, reply } => {
-                let ended = self.end(session);
+                let ended = match self.is_silent(session) {
+                    true => self.end(session),
+                    false => Err(active(session)),
+                };
                 self.hold(Held::Number(reply, ended));
             }
         }
@@ -269,6 +291,7 @@ impl Owner {
 
     fn end(&mut self, session: u64) -> Result<u64, Failure> {
         let transaction = self.image.end_session(session)?;
+        self.renewals.remove(&session);
         self.next.push(transaction);
         Ok(session)
     }
@@ -377,6 +400,11 @@ impl Owner {
         }
         Ok(())
     }
+}
+
+fn active(session: u64) -> Failure {
+    let words = format!("session {session} renews its lease, or did so a moment ago: it is in use");
+    Failure { code: Code::Conflict, errno: libc::EBUSY, words }
 }
 
 fn ticking() -> Interval {

@@ -1,0 +1,75 @@
+//! Records: the first ones of a volume, and how they are found.
+
+use super::change::{Change, Result, damaged};
+use crate::format::{ExtentState, Inode, Key, Mutation, Space, Table, Transaction, TransactionKind, VolumeRecord};
+use crate::journal::Layout;
+use crate::protocol::{Failure, FileId};
+use crate::tables::Tables;
+
+/// The root directory.
+pub(super) const ROOT: u64 = 1;
+/// Inode numbers before this are reserved.
+const FIRST_INODE: u64 = 16;
+
+/// The first records of a volume.
+pub fn first(layout: &Layout, now_ns: i64) -> Vec<Mutation> {
+    let mut tables = Tables::default();
+    let mut change = Change::new(&mut tables);
+    let volume = VolumeRecord {
+        blocks: layout.blocks,
+        next_inode: FIRST_INODE,
+        next_session: 1,
+        next_run: 1,
+        ..VolumeRecord::default()
+    };
+    change.put(&Key::Volume, volume.encode());
+    let root = Inode {
+        mode: libc::S_IFDIR | 0o755,
+        links: 2,
+        generation: 1,
+        times_ns: [now_ns; 4],
+        version: 1,
+        parent: ROOT,
+        ..Inode::default()
+    };
+    change.put(&Key::Inode(ROOT), root.encode().unwrap_or_default());
+    for segment in &layout.segments {
+        let space = Space { blocks: segment.blocks, state: ExtentState::Metadata, owner: segment.epoch, since: 0 };
+        change.put(&Key::Space(segment.block), space.encode());
+    }
+    change.mutations
+}
+
+pub(super) fn posix(errno: i32) -> Failure {
+    Failure::posix(errno)
+}
+
+/// An inode in one of its lives.
+pub(super) fn inode(tables: &Tables, file: FileId) -> Result<Inode> {
+    let found = tables.get(&Key::Inode(file.inode)).ok_or(posix(libc::ESTALE))?;
+    let found = Inode::decode(found).map_err(damaged)?;
+    match file.generation == 0 || file.generation == found.generation {
+        true => Ok(found),
+        false => Err(posix(libc::ESTALE)),
+    }
+}
+
+pub(super) fn server(mutations: Vec<Mutation>) -> Transaction {
+    Transaction { kind: TransactionKind::Server, session: 0, number: 0, reply: Vec::new(), mutations }
+}
+
+pub(super) fn spaces(tables: &Tables) -> Result<Vec<(u64, Space)>> {
+    let mut found = Vec::new();
+    for (key, value) in tables.table(Table::Space) {
+        if let Key::Space(start) = Key::decode(Table::Space, key).map_err(damaged)? {
+            found.push((start, Space::decode(value).map_err(damaged)?));
+        }
+    }
+    Ok(found)
+}
+
+/// Keys from one on, as long as they belong.
+pub(super) fn keys_of(tables: &Tables, table: Table, from: &Key, belongs: impl Fn(&Key) -> bool) -> Vec<Key> {
+    let keys = tables.from(from).filter_map(|(key, _)| Key::decode(table, key).ok());
+    keys.take_while(belongs).collect()
+}
