@@ -22,6 +22,8 @@ mod image;
 mod names;
 mod records;
 mod space;
+#[cfg(test)]
+mod tests;
 
 pub use check::check;
 pub use image::{Asked, Image, Stamp};

@@ -1,0 +1,161 @@
+//! Operations on a small volume in memory: exactly once, all or nothing, and nothing that `check` complains about.
+
+use super::*;
+use crate::format::{Identity, Label, Session, SessionState};
+use crate::journal::{Layout, SetAside};
+use crate::protocol::{Answer, Attributes, FileId, Mapped, Operation, Question};
+use crate::tables::Tables;
+
+const ROOT: FileId = FileId { inode: 1, generation: 1 };
+
+fn image() -> (Image, u64) {
+    let segments = vec![SetAside { block: 2048, blocks: 2048, epoch: 1 }];
+    let mut tables = Tables::default();
+    for mutation in first(&Layout { blocks: 65536, segments }, 7) {
+        tables.apply(&mutation);
+    }
+    let label = Label {
+        volume: Identity([1; 16]),
+        blocks: 65536,
+        segment_blocks: 2048,
+        first_segment: 2048,
+        hash_key: [3; 16],
+        created_s: 0,
+        lease_ms: 1000,
+        drift_per_mille: 10,
+        incompat: 0,
+        ro_compat: 0,
+        compat: 0,
+        version_min: 1,
+        version_made: 1,
+        name: String::new(),
+    };
+    let mut image = Image::load(tables, &label, 1).unwrap();
+    let session = Session {
+        incarnation: [9; 16],
+        state: SessionState::Active,
+        kind: 1,
+        flags: 0,
+        lease_ms: 1000,
+        acknowledged: 0,
+        machine: 0,
+        boot: 0,
+        created_ns: 0,
+        ended_ns: 0,
+        reason: 0,
+        host: "h".to_owned(),
+    };
+    let (session, _) = image.begin_session(&session).unwrap();
+    (image, session)
+}
+
+fn stamp() -> Stamp {
+    Stamp { now_ns: 8, sequence: 5 }
+}
+
+fn operate(image: &mut Image, session: u64, operation: &Operation) -> Result<Answer, i32> {
+    let number = image.next_number(session);
+    let answer = image.operate(stamp(), session, number, operation).0;
+    assert_eq!(check(image.tables()), Vec::<String>::new(), "after {operation:?}");
+    // What is stored is what was answered.
+    let stored = image.stored_reply(session, number).expect("it is stored");
+    assert_eq!(stored.as_ref().map_err(|failure| failure.errno), answer.as_ref().map_err(|failure| failure.errno));
+    answer.map_err(|failure| failure.errno)
+}
+
+fn create(image: &mut Image, session: u64, name: &str, mode: u32) -> Result<Attributes, i32> {
+    let operation = Operation::Create {
+        directory: ROOT,
+        name: name.as_bytes().to_vec(),
+        mode,
+        owner: 0,
+        group: 0,
+        umask: 0o22,
+        device: 0,
+        target: Vec::new(),
+        open: false,
+        inode: 0,
+    };
+    match operate(image, session, &operation)? {
+        Answer::Attributes(made) => Ok(made),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn space(image: &mut Image, session: u64, blocks: u64) -> u64 {
+    match image.ask(stamp(), session, &Question::Space { blocks }).unwrap().answer {
+        Answer::Space(granted) => granted[0].block,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn commit(file: FileId, file_block: u64, block: u64, blocks: u32) -> Operation {
+    let extents = vec![Mapped { file_block, blocks, block, is_unwritten: false }];
+    let size = (file_block + u64::from(blocks)) * 4096;
+    Operation::Commit { file, truncate_generation: 0, size, modified_ns: 9, changed_ns: 9, extents }
+}
+
+#[test]
+fn names_are_made_moved_and_removed_all_or_nothing() {
+    let (mut image, session) = image();
+    let file = create(&mut image, session, "a", libc::S_IFREG | 0o666).unwrap();
+    assert_eq!((file.inode.mode & 0o777, create(&mut image, session, "a", libc::S_IFREG)), (0o644, Err(libc::EEXIST)));
+    let directory = create(&mut image, session, "d", libc::S_IFDIR | 0o755).unwrap();
+    let rename = |from: &str, new_directory, to: &str, flags| Operation::Rename {
+        directory: ROOT,
+        name: from.as_bytes().to_vec(),
+        new_directory,
+        new_name: to.as_bytes().to_vec(),
+        flags,
+    };
+    assert_eq!(operate(&mut image, session, &rename("d", directory.id(), "e", 0)), Err(libc::EINVAL));
+    assert_eq!(operate(&mut image, session, &rename("a", directory.id(), "b", 0)), Ok(Answer::Done));
+    assert_eq!(operate(&mut image, session, &rename("a", ROOT, "b", 0)), Err(libc::ENOENT));
+    let unlink = |is_directory| Operation::Unlink { directory: ROOT, name: b"d".to_vec(), is_directory, expected: 0 };
+    assert_eq!(operate(&mut image, session, &unlink(true)), Err(libc::ENOTEMPTY));
+    assert_eq!(operate(&mut image, session, &unlink(false)), Err(libc::EISDIR));
+}
+
+#[test]
+fn a_commit_shows_only_what_was_granted_and_what_it_replaces_drains() {
+    let (mut image, session) = image();
+    let file = create(&mut image, session, "a", libc::S_IFREG | 0o644).unwrap().id();
+    let free = image.room().0;
+    let block = space(&mut image, session, 64);
+    assert_eq!(operate(&mut image, session, &commit(file, 0, block + 60, 8)), Err(libc::EIO));
+    operate(&mut image, session, &commit(file, 0, block, 16)).unwrap();
+    assert_eq!(operate(&mut image, session, &commit(file, 0, block, 1)), Err(libc::EIO), "it is shown already");
+    operate(&mut image, session, &commit(file, 4, block + 16, 4)).unwrap();
+    let map = image.ask(stamp(), session, &Question::ReadMap { file, start: 0, end: 100 }).unwrap().answer;
+    let Answer::Map { extents, .. } = map else { panic!("{map:?}") };
+    let places: Vec<_> = extents.iter().map(|extent| (extent.file_block, extent.blocks, extent.block)).collect();
+    assert_eq!(places, [(0, 4, block), (4, 4, block + 16), (8, 8, block + 8)]);
+    // Replaced blocks are free only when the session says that no map has them.
+    image.background(stamp()).unwrap();
+    assert_eq!(image.room().0, free - 64);
+    image.acknowledge(session, 1, 5);
+    image.background(stamp()).unwrap();
+    assert_eq!((image.room().0, check(image.tables())), (free - 60, Vec::new()));
+    operate(&mut image, session, &Operation::Truncate { file, size: 5000 }).unwrap();
+    let unlink = Operation::Unlink { directory: ROOT, name: b"a".to_vec(), is_directory: false, expected: 0 };
+    operate(&mut image, session, &unlink).unwrap();
+    image.background(stamp()).unwrap();
+    image.background(stamp()).unwrap();
+    image.end_session(session).unwrap();
+    image.background(stamp()).unwrap();
+    assert_eq!((image.room().0, check(image.tables())), (free, Vec::new()), "everything is free again");
+}
+
+#[test]
+fn check_finds_what_was_damaged() {
+    let (mut image, session) = image();
+    let file = create(&mut image, session, "a", libc::S_IFREG | 0o644).unwrap();
+    let block = space(&mut image, session, 4);
+    operate(&mut image, session, &commit(file.id(), 0, block, 4)).unwrap();
+    for table in [crate::format::Table::Entries, crate::format::Table::Extents, crate::format::Table::Inodes] {
+        let mut tables = image.tables().clone();
+        let key = tables.table(table).keys().next_back().unwrap().clone();
+        tables.apply(&crate::format::Mutation { table, key, action: crate::format::Action::Delete });
+        assert!(!check(&tables).is_empty(), "a record of {table:?} is gone");
+    }
+}
