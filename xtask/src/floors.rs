@@ -13,7 +13,7 @@ const FLOORS: &[(&str, u8)] = &[
     ("nectary-proxy", 5),
     ("nectary-bench", 5),
     ("nectary-attach", 4),
-    ("nectary-volume", 4),
+    ("nectary-volume", 3),
     ("nectary-trace", 3),
     ("nectary-ram", 3),
     ("nectary-buffer", 3),

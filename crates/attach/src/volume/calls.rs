@@ -2,6 +2,8 @@
 //!
 //! Owns: the translation between the kernel's arguments and the client's. Promises: an answer that names a node counts
 //! one look-up of it.
+//!
+//! *Circle*: `serve` dispatches to these calls, and its file system is what they work on.
 
 use std::sync::Arc;
 

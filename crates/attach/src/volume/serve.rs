@@ -2,6 +2,8 @@
 //!
 //! Owns: the file system. Names and attributes are the server's, asked for at each request; data goes through the
 //! client. Leaves to the kernel: permissions, by mode, owner and access control list.
+//!
+//! *Circle*: the calls work on the file system of this file.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};

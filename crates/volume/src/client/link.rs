@@ -2,6 +2,8 @@
 //!
 //! Owns: connecting, introducing, reading answers, renewing the lease, and connecting again. Promises: a renewal never
 //! waits behind a call; attempts to connect are spread out between [`RETRY_MIN`] and [`RETRY_MAX`].
+//!
+//! *Circle*: a session starts the loops of this file, and they report to the session.
 
 use std::sync::Arc;
 use std::time::Duration;

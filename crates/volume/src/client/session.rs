@@ -6,6 +6,8 @@
 //!
 //! An answer means that the operation is durable, as the server holds answers back until then. So what has no answer is
 //! all that must be sent again.
+//!
+//! *Circle*: the loops of `link` report to the session that starts them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -2,6 +2,8 @@
 //!
 //! Owns: what a connection may send, and how much. Promises: at most [`CALLS_MAX`] requests of a connection are in work
 //! at a time; a malformed message ends the connection and changes nothing. Leaves to others: the requests (`owner`).
+//!
+//! *Circle*: a connection sends requests to the owner, which answers by the reply of this file.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

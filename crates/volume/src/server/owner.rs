@@ -7,6 +7,8 @@
 //!    looked: nobody sees what a crash could undo.
 //! 3. An operation is done once: one that is done already is answered with the stored reply.
 //! 4. After an append failed, nothing is answered any more, and the server ends.
+//!
+//! *Circle*: requests have the replies of `connection`.
 
 use std::cmp::Ordering;
 use std::collections::HashMap;
