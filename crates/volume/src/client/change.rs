@@ -12,7 +12,7 @@ use super::error::Error;
 use super::extents::{Piece, Place};
 use super::file::{BLOCK, Content, File};
 use super::{Client, Level};
-use crate::protocol::{Answer, Operation};
+use crate::protocol::{Answer, Attributes, Operation};
 
 /// How much `copy` moves at a time. *Units*: bytes.
 const COPY_BYTES: u64 = 1 << 20;
@@ -33,8 +33,7 @@ impl Client {
         if size > content.size && self.clear_tail(file, &mut content).await? {
             self.commit_locked(file, &mut content).await?;
         }
-        let answer = self.operate(Operation::Truncate { file: file.id, size }).await?;
-        let Answer::Attributes(attributes) = answer else { return Err(Error::posix(libc::EIO)) };
+        let attributes = self.cut(file, content.size, size).await?;
         let end = size.div_ceil(BLOCK);
         self.drop_fresh(&mut content, end).await;
         content.map.remove(end..u64::MAX);
@@ -43,6 +42,20 @@ impl Client {
         content.modified_ns = None;
         file.show(&content);
         Ok(())
+    }
+
+    /// Cuts or extends at the server: a file of very many extents in parts, from its end.
+    async fn cut(&self, file: &File, mut from: u64, size: u64) -> Result<Attributes, Error> {
+        let mut to = size;
+        loop {
+            match self.operate(Operation::Truncate { file: file.id, size: to }).await {
+                Ok(Answer::Attributes(attributes)) if to == size => return Ok(attributes),
+                Ok(Answer::Attributes(_)) => (from, to) = (to, size),
+                Ok(_) => return Err(Error::posix(libc::EIO)),
+                Err(error) if error.is_too_large() && from.saturating_sub(to) > BLOCK => to += (from - to) / 2,
+                Err(error) => return Err(error),
+            }
+        }
     }
 
     /// As `fallocate`.

@@ -3,6 +3,7 @@
 //! Owns: the order data, device flush, one transaction, done. Promises: a commit that failed leaves everything to be
 //! committed again, and the next `fsync` says so; what is committed is never overwritten.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use nectary_block::Context;
@@ -60,24 +61,29 @@ impl Client {
     async fn commit_parts(&self, file: &File, content: &mut Content) -> Result<(), Error> {
         let extents = extents_of(content);
         let modified_ns = content.modified_ns.unwrap_or(0);
-        let mut parts: Vec<&[Mapped]> = extents.chunks(EXTENTS_MAX).collect();
+        let mut parts: VecDeque<Vec<Mapped>> = extents.chunks(EXTENTS_MAX).map(<[Mapped]>::to_vec).collect();
         if parts.is_empty() {
-            parts.push(&[]);
+            parts.push_back(Vec::new());
         }
-        let last = parts.len() - 1;
-        for (index, part) in parts.into_iter().enumerate() {
+        while let Some(part) = parts.pop_front() {
             let operation = Operation::Commit {
                 file: file.id,
                 truncate_generation: content.inode.truncate_generation,
                 // The size is shown with the last part: before it there may be holes.
-                size: if index == last { content.size } else { content.inode.size },
+                size: if parts.is_empty() { content.size } else { content.inode.size },
                 modified_ns,
                 changed_ns: modified_ns,
-                extents: part.to_vec(),
+                extents: part.clone(),
             };
             let attributes = match self.operate(operation).await {
                 Ok(Answer::Attributes(attributes)) => attributes,
                 Ok(_) => return Err(Error::posix(libc::EIO)),
+                Err(error) if error.is_too_large() => {
+                    let (left, right) = halves(part).ok_or(error)?;
+                    parts.push_front(right);
+                    parts.push_front(left);
+                    continue;
+                }
                 Err(error) => return Err(error),
             };
             for extent in part {
@@ -164,6 +170,19 @@ impl Client {
         self.put_space(given.collect()).await;
         content.fresh.remove(from..u64::MAX / BLOCK);
     }
+}
+
+/// Two parts of a commit. `None` if it is a single block.
+fn halves(mut part: Vec<Mapped>) -> Option<(Vec<Mapped>, Vec<Mapped>)> {
+    if part.len() > 1 {
+        let right = part.split_off(part.len() / 2);
+        return Some((part, right));
+    }
+    let whole = part.pop().filter(|extent| extent.blocks > 1)?;
+    let blocks = whole.blocks / 2;
+    let (file_block, block) = (whole.file_block + u64::from(blocks), whole.block + u64::from(blocks));
+    let right = Mapped { file_block, block, blocks: whole.blocks - blocks, ..whole };
+    Some((vec![Mapped { blocks, ..whole }], vec![right]))
 }
 
 fn extents_of(content: &Content) -> Vec<Mapped> {

@@ -35,6 +35,11 @@ impl Error {
         Error::Refused(Failure::posix(errno))
     }
 
+    /// Whether the server wants an operation in parts.
+    pub(crate) fn is_too_large(&self) -> bool {
+        matches!(self, Error::Refused(failure) if failure.code == Code::Limit && failure.errno == libc::EFBIG)
+    }
+
     /// The number for the caller of a system call.
     pub fn errno(&self) -> i32 {
         match self {

@@ -18,9 +18,10 @@ impl Log {
     }
 
     /// Writes a checkpoint of the tables, as all appends so far made them, into segments that are *metadata* of this
-    /// epoch in *space*. Gives the metadata segments of this and earlier epochs that nothing needs any more, by *space*:
-    /// those of an epoch whose host is not confirmed gone are to be quarantined, the others are free. Segments that were
-    /// not needed here are among them.
+    /// epoch in *space*. Gives the metadata segments of this and earlier epochs that nothing needs any more, by *space*.
+    /// Those of this epoch, and of epochs of which it is known that nobody is left, are free; all others are to be
+    /// quarantined, also those of an epoch that never had a head. Segments that were not needed here are among them, and
+    /// so are segments that were taken and not given yet.
     ///
     /// *Errors*: [`Error::NoSegment`] if there are too few segments: the checkpoint before is still whole.
     pub async fn checkpoint(&mut self, tables: &Tables, segments: Vec<u64>) -> Result<Vec<u64>, Error> {
@@ -28,7 +29,9 @@ impl Log {
         if segments.len() < self.segments_for_checkpoint(tables) {
             return Err(Error::NoSegment);
         }
-        let (runs, used) = self.write_runs(tables, &segments).await?;
+        self.enter();
+        let written = self.write_runs(tables, &segments).await;
+        let (runs, used) = self.leave(written)?;
         let put = |(number, run): &(u64, crate::format::RunRecord)| {
             let key = Key::Run(*number);
             Mutation { table: key.table(), key: key.encode(), action: Action::Put(run.encode()) }
@@ -40,8 +43,9 @@ impl Log {
         (self.runs, self.run_segments) = (runs.into_iter().rev().collect(), used);
         self.journal_blocks = 0;
         if !planted(Bug::PointerSkipped) {
+            self.enter();
             let pointed = self.point().await;
-            self.latch(pointed)?;
+            self.leave(pointed)?;
         }
         let start = segment_of(&self.label, self.manifest.block);
         let from = self.journal.iter().rposition(|segment| *segment == start).unwrap_or(0);
@@ -56,7 +60,7 @@ impl Log {
         segments: &[u64],
     ) -> Result<(Vec<(u64, crate::format::RunRecord)>, Vec<u64>), Error> {
         let (disk, label) = (self.disk.clone(), self.label.clone());
-        let number = self.runs.iter().map(|(number, _)| number + 1).max().unwrap_or(1);
+        let number = self.runs.iter().map(|(number, _)| number.saturating_add(1)).max().unwrap_or(1);
         let writing = Writing { label: &label, epoch: self.head.epoch, number, replay_sequence: self.cursor.sequence };
         let mut frames = Frames::new(&writing, tables, segments);
         loop {
@@ -65,16 +69,13 @@ impl Log {
                 break;
             }
             for (block, bytes) in placed {
-                let written = disk.write(block, &bytes).await;
-                self.latch(written)?;
+                disk.write(block, &bytes).await?;
             }
-            let held = self.hold().await;
-            self.latch(held)?;
+            self.hold().await?;
         }
         let (used, runs) = (frames.used().to_vec(), frames.runs);
         if !planted(Bug::ManifestBeforeRuns) {
-            let flushed = disk.flush().await;
-            self.latch(flushed)?;
+            disk.flush().await?;
         }
         Ok((runs, used))
     }
@@ -110,7 +111,7 @@ impl Log {
                 || self.spare.contains(block)
                 || *block == self.head.journal_segment
         };
-        let all = metadata(tables, &self.label)?.into_iter();
+        let all = metadata(tables, &self.label, self.disk.blocks())?.into_iter();
         Ok(all.filter(|(block, owner)| *owner <= self.head.epoch && !needed(block)).map(|(block, _)| block).collect())
     }
 }

@@ -19,6 +19,8 @@ use crate::planted::{Bug, planted};
 
 /// Ballots that are left out above a sector that cannot be read.
 const BALLOTS_UNKNOWN: u64 = 1 << 20;
+/// No ballot or epoch grows beyond this.
+const NUMBER_MAX: u64 = 1 << 62;
 /// Tries to become leader, at most.
 const TRIES_MAX: u32 = 64;
 /// A watch looks this often.
@@ -153,6 +155,9 @@ impl Lease {
     async fn ballot(&mut self, watched: &mut Sectors, newest: u64) -> Result<bool, Error> {
         let seen = read_all(&self.disk, &self.label).await?;
         self.mine.ballot = self.next_ballot(&seen);
+        if self.mine.ballot > NUMBER_MAX || self.next_epoch(&seen, newest) > NUMBER_MAX {
+            return Err(Error::damaged(LEASE_START, "a lease sector has a number that nobody can have reached"));
+        }
         (self.mine.accepted, self.mine.value_epoch, self.mine.value_incarnation) = (0, 0, [0; 16]);
         self.write().await?;
         let seen = read_all(&self.disk, &self.label).await?;
@@ -257,7 +262,7 @@ impl Lease {
         let given = self.others(sectors).filter(|other| other.accepted > 0);
         let given = given.filter(|other| !self.gone.contains(&other.incarnation)).map(|other| other.value_epoch).max();
         let torn = u64::from(sectors.iter().any(|seen| matches!(seen, Seen::Torn(_))));
-        given.unwrap_or(0).max(newest) + 1 + torn
+        given.unwrap_or(0).max(newest).saturating_add(1 + torn)
     }
 
     fn next_ballot(&self, sectors: &Sectors) -> u64 {
@@ -267,8 +272,8 @@ impl Lease {
         };
         let highest = sectors.iter().map(used).max().unwrap_or(0).max(self.mine.ballot);
         let is_torn = sectors.iter().any(|seen| matches!(seen, Seen::Torn(_)));
-        let highest = highest + if is_torn { BALLOTS_UNKNOWN } else { 0 };
-        (highest / u64::from(SERVERS) + 1) * u64::from(SERVERS) + u64::from(self.mine.server)
+        let highest = highest.saturating_add(if is_torn { BALLOTS_UNKNOWN } else { 0 });
+        (highest.min(NUMBER_MAX) / u64::from(SERVERS) + 1) * u64::from(SERVERS) + u64::from(self.mine.server)
     }
 
     /// Whether another one has a higher ballot, or was given a later epoch.
@@ -291,7 +296,7 @@ impl Lease {
     }
 
     async fn write(&mut self) -> Result<(), Error> {
-        self.mine.renewal += 1;
+        self.mine.renewal = self.mine.renewal.wrapping_add(1);
         let bytes = self.mine.encode(self.label.volume, self.sector).map_err(Error::Bounds)?;
         self.disk.write(lease_block(self.mine.server, self.sector), &bytes).await?;
         self.disk.flush().await

@@ -175,6 +175,17 @@ impl Log {
         result
     }
 
+    /// Before writes: a caller that does not wait for their end leaves it unknown what is stored.
+    pub(super) fn enter(&mut self) {
+        self.failed = Some("a write was not waited for".to_owned());
+    }
+
+    /// After writes: after a failure nothing more is accepted.
+    pub(super) fn leave<T>(&mut self, result: Result<T, Error>) -> Result<T, Error> {
+        self.failed = None;
+        self.latch(result)
+    }
+
     /// Stores transactions; gives the place of the last append.
     pub(super) async fn store(&mut self, transactions: Vec<Transaction>) -> Result<ManifestPlace, Error> {
         self.check()?;
@@ -184,8 +195,9 @@ impl Log {
         }
         let plan = self.cursor.plan(&self.label, groups, &self.spare, self.manifest, now_ns())?;
         let place = plan.last;
+        self.enter();
         let stored = self.write(plan).await;
-        self.latch(stored)?;
+        self.leave(stored)?;
         Ok(place)
     }
 
@@ -233,7 +245,7 @@ async fn begin(
     }
     // What was read is durable before anything says that it counts.
     disk.flush().await?;
-    let segment = set_aside(&found.tables, label, epoch)?;
+    let segment = set_aside(&found.tables, label, disk.blocks(), epoch)?;
     let sealed_sequence = found.next_sequence - 1;
     let sequence = found.next_sequence;
     let cursor = Cursor {
@@ -265,8 +277,8 @@ async fn begin(
 }
 
 /// The segment that was set aside for an epoch.
-fn set_aside(tables: &Tables, label: &Label, epoch: u64) -> Result<u64, Error> {
-    metadata(tables, label)?.into_iter().find(|(_, owner)| *owner == epoch).map(|(block, _)| block).ok_or_else(|| {
+fn set_aside(tables: &Tables, label: &Label, blocks: u64, epoch: u64) -> Result<u64, Error> {
+    metadata(tables, label, blocks)?.into_iter().find(|(_, owner)| *owner == epoch).map(|(block, _)| block).ok_or_else(|| {
         Error::Refused(format!(
             "no segment is set aside for epoch {epoch}: too many starts in a row failed; confirm with `nectary volume \
              release` that the servers before are gone"
@@ -274,13 +286,16 @@ fn set_aside(tables: &Tables, label: &Label, epoch: u64) -> Result<u64, Error> {
     })
 }
 
-/// All metadata segments that *space* has, and their epochs.
-pub(super) fn metadata(tables: &Tables, label: &Label) -> Result<Vec<(u64, u64)>, Error> {
+/// All metadata segments that *space* has on a disk of so many blocks, and their epochs.
+pub(super) fn metadata(tables: &Tables, label: &Label, blocks: u64) -> Result<Vec<(u64, u64)>, Error> {
     let mut segments = Vec::new();
     for (key, value) in tables.table(Table::Space) {
         let damaged = |error: crate::format::FormatError| Error::damaged(0, format!("space: {error}"));
         let Key::Space(block) = Key::decode(Table::Space, key).map_err(damaged)? else { continue };
         let space = Space::decode(value).map_err(damaged)?;
+        if block.checked_add(space.blocks).is_none_or(|end| end > blocks) {
+            return Err(Error::damaged(block, format!("space has {} blocks here, beyond the disk", space.blocks)));
+        }
         if space.state != ExtentState::Metadata || !block.is_multiple_of(label.segment_blocks) {
             continue;
         }

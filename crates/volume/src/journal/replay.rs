@@ -63,6 +63,9 @@ pub(super) async fn replay(disk: &Disk, label: &Label) -> Result<Found, Error> {
         0 => (segment + 1, base.first_sequence, base.chain),
         _ => (manifest.block, manifest.sequence, manifest.chain),
     };
+    if sequence == 0 {
+        return Err(Error::damaged(segment, "appends are counted from 1"));
+    }
     let found = Found {
         head,
         tables: Tables::default(),
@@ -276,7 +279,7 @@ impl Walk<'_> {
         let begun = SegmentHeader::decode(label.volume, next, &bytes).is_ok_and(|header| {
             header.epoch == epoch
                 && header.segment_use == SegmentUse::Journal
-                && header.number == self.number + 1
+                && Some(header.number) == self.number.checked_add(1)
                 && header.first_sequence == self.found.next_sequence
                 && header.previous == self.segment
         });

@@ -19,6 +19,9 @@ use crate::tables::Tables;
 const SESSIONS_MAX: usize = 1024;
 /// Epochs for which a segment is set aside.
 const SET_ASIDE: u64 = 16;
+/// Mutations of one operation, and their bytes: below the bounds of a transaction, so that what is applied can be stored.
+const MUTATIONS_MAX: usize = 12_000;
+const MUTATION_BYTES_MAX: usize = 900 << 10;
 /// Extents that are freed in one transaction.
 pub(super) const FREED_MAX: usize = 1024;
 /// Replies that are forgotten in one transaction.
@@ -145,7 +148,9 @@ impl Image {
             hash_key: &self.hash_key,
             dying: Vec::new(),
         };
-        match work(&mut change, &mut parts) {
+        let done = work(&mut change, &mut parts);
+        let bounded = done.and_then(|value| if is_bounded(&change.mutations) { Ok(value) } else { Err(too_large()) });
+        match bounded {
             Ok(value) => {
                 let dying = std::mem::take(&mut parts.dying);
                 if volume != self.volume {
@@ -442,6 +447,22 @@ impl Image {
     pub fn room(&self) -> (u64, u64) {
         (self.free.blocks(), self.volume.blocks)
     }
+}
+
+fn is_bounded(mutations: &[Mutation]) -> bool {
+    let bytes = |mutation: &Mutation| {
+        let value = match &mutation.action {
+            Action::Put(value) => value.len(),
+            Action::Delete => 0,
+        };
+        16 + mutation.key.len() + value
+    };
+    mutations.len() <= MUTATIONS_MAX && mutations.iter().map(bytes).sum::<usize>() <= MUTATION_BYTES_MAX
+}
+
+fn too_large() -> Failure {
+    let words = "one operation would change too many extents: it is to be done in parts".to_owned();
+    Failure { code: Code::Limit, errno: libc::EFBIG, words }
 }
 
 /// What an operation changes beside the tables.

@@ -147,6 +147,34 @@ fn a_commit_shows_only_what_was_granted_and_what_it_replaces_drains() {
 }
 
 #[test]
+fn what_would_not_fit_into_a_transaction_is_refused_and_changes_nothing() {
+    let (mut image, session) = image();
+    let file = create(&mut image, session, "a", libc::S_IFREG | 0o644).unwrap().id();
+    for part in 0..8 {
+        let block = space(&mut image, session, 1024);
+        let mapped = |index: u64| Mapped {
+            file_block: 2 * (part * 1024 + index),
+            blocks: 1,
+            block: block + index,
+            is_unwritten: false,
+        };
+        let extents = (0..1024).map(mapped).collect();
+        let size = (part + 1) * 2048 * 4096;
+        let operation =
+            Operation::Commit { file, truncate_generation: 0, size, modified_ns: 9, changed_ns: 9, extents };
+        operate(&mut image, session, &operation).unwrap();
+    }
+    let before = image.tables().table(crate::format::Table::Extents).clone();
+    assert_eq!(operate(&mut image, session, &Operation::Truncate { file, size: 0 }), Err(libc::EFBIG));
+    assert_eq!(*image.tables().table(crate::format::Table::Extents), before);
+    for part in (0..8).rev() {
+        let size = part * 2048 * 4096;
+        operate(&mut image, session, &Operation::Truncate { file, size }).unwrap();
+    }
+    assert!(image.tables().table(crate::format::Table::Extents).is_empty());
+}
+
+#[test]
 fn check_finds_what_was_damaged() {
     let (mut image, session) = image();
     let file = create(&mut image, session, "a", libc::S_IFREG | 0o644).unwrap();
