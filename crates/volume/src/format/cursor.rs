@@ -3,7 +3,7 @@
 use super::error::{FormatError, Problem};
 
 /// Reads fields one after another.
-pub(super) struct Reader<'a> {
+pub(crate) struct Reader<'a> {
     what: &'static str,
     bytes: &'a [u8],
     at: usize,
@@ -101,7 +101,7 @@ impl<'a> Reader<'a> {
 
 /// Writes fields one after another.
 #[derive(Default)]
-pub(super) struct Writer {
+pub(crate) struct Writer {
     pub bytes: Vec<u8>,
 }
 

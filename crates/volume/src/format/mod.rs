@@ -12,7 +12,7 @@
 //! | `journal`, `run` | transactions, and sorted records |
 //! | `table`, `inode`, `value`, `record` | the tables: keys and values |
 
-mod cursor;
+pub(crate) mod cursor;
 mod epoch;
 mod error;
 mod frame;
