@@ -88,6 +88,13 @@ pub const TARGETS: &[Target] = &[
     Target { name: "trace-nectary", run: trace::nectary, seeds: trace::nectary_seeds, ..TRACE },
     Target { name: "volume-frame", run: volume::frame, seeds: volume::frame_seeds, words: volume::WORDS, ..TARGET },
     Target { name: "volume-value", run: volume::value, seeds: volume::value_seeds, words: volume::WORDS, ..TARGET },
+    Target {
+        name: "volume-message",
+        run: volume::message,
+        seeds: volume::message_seeds,
+        words: volume::WORDS,
+        ..TARGET
+    },
     Target { name: "trace-compressed", run: trace::compressed, seeds: trace::compressed_seeds, mutants: 4000, ..TRACE },
 ];
 

@@ -1,4 +1,5 @@
-//! Targets of `nectary-volume`: each frame of the shared volume's disk, and each value and key of its tables.
+//! Targets of `nectary-volume`: each frame of the shared volume's disk, each value and key of its tables, and each
+//! message between its hosts.
 //!
 //! The first byte of an input chooses: bit 0, whether identity, address and checksum of a frame are put right; the
 //! others, which structure. What decodes must be written again, and decode to the same.
@@ -7,6 +8,9 @@ use nectary_volume::format::{
     Append, Chunk, EpochHead, EpochRecord, Extent, ExtentState, FormatError, Frame, Grant, Identity, Index, Inode, Key,
     Label, LeaseSector, Magic, Name, Project, Reply, RunRecord, SegmentHeader, Session, Space, Table, VolumeRecord,
     epoch_block, lease_block,
+};
+use nectary_volume::protocol::{
+    Answer, Changes, Code, Failure, FileId, Held, Mapped, Message, Operation, Question, Token, What,
 };
 
 use super::choices;
@@ -31,6 +35,7 @@ const VOLUME: Identity = Identity([7; 16]);
 const BLOCK: u64 = 4096;
 const EPOCH: u64 = 3;
 const HEADER_BYTES: usize = 64;
+const MESSAGE_HEADER_BYTES: usize = 32;
 
 /// Decodes and encodes again; `None` for bytes that are refused.
 type Again = fn(&[u8]) -> Result<Vec<u8>, FormatError>;
@@ -116,6 +121,61 @@ pub fn value(input: &[u8]) {
             }
         }
     }
+}
+
+/// A message; bit 0 of the first byte: its header and checksum are put right.
+pub fn message(input: &[u8]) {
+    let (choices, bytes) = choices(input);
+    let mut bytes = bytes.to_vec();
+    if choices & 1 == 1 && bytes.len() >= MESSAGE_HEADER_BYTES {
+        let length = (bytes.len() - MESSAGE_HEADER_BYTES) as u32;
+        bytes[..4].copy_from_slice(b"NVPM");
+        bytes[6..8].fill(0);
+        bytes[8..12].copy_from_slice(&length.to_le_bytes());
+        bytes[12..16].fill(0);
+        let checksum = crc32c::crc32c(&bytes);
+        bytes[12..16].copy_from_slice(&checksum.to_le_bytes());
+    }
+    if let Ok((header, message)) = Message::decode(&bytes) {
+        let again = message.encode(header.request, header.epoch);
+        assert_eq!(Message::decode(&again).map(|(_, message)| message), Ok(message));
+    }
+}
+
+/// Messages of most kinds.
+pub fn message_seeds() -> Vec<Vec<u8>> {
+    let file = FileId { inode: 17, generation: 3 };
+    let name = || b"name".to_vec();
+    let extents = vec![Mapped { file_block: 1, blocks: 2, block: BLOCK, is_unwritten: false }];
+    let commit = Operation::Commit {
+        file,
+        truncate_generation: 4,
+        size: 5,
+        modified_ns: 6,
+        changed_ns: 7,
+        extents: extents.clone(),
+    };
+    let operations = [
+        commit,
+        Operation::Link { file, directory: file, name: name() },
+        Operation::SetXattr { file, name: name(), value: vec![1; 9], flags: 0 },
+        Operation::SetAttributes { file, changes: Changes { mode: Some(0o600), ..Changes::default() } },
+        Operation::ReturnSpace { extents: vec![(BLOCK, 2)] },
+    ];
+    let token = Token { object: file, what: What::Data };
+    let held = Held { token, level: 1, sequence: 2 };
+    let mut messages = vec![
+        Message::Renew { session: 1, sent_ns: 2, acknowledged: 3, drained: 4 },
+        Message::Evicted { session: 1, words: "why".to_owned() },
+        Message::Reclaim { session: 1, held: vec![held], is_last: true },
+        Message::Acquire { token, level: 1, waits: true },
+        Message::Question { session: 1, question: Question::Lookup { directory: file, name: name() } },
+        Message::Answer(Answer::Map { extents, answered_to: 9 }),
+        Message::Answer(Answer::Names(vec![name()])),
+        Message::Failure(Failure { code: Code::Full, errno: 28, words: "full".to_owned() }),
+    ];
+    messages.extend(operations.map(|operation| Message::Operation { session: 1, number: 2, operation }));
+    messages.iter().map(|message| [&[1][..], &message.encode(7, 8)].concat()).collect()
 }
 
 /// A frame of each kind, without its padding; the fields of the body are zeroes where they may be.

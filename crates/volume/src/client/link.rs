@@ -239,10 +239,10 @@ async fn renew(inner: &Inner, frames: &mpsc::UnboundedSender<Vec<u8>>, lease: Du
 async fn hear(inner: &Inner, reader: &mut ReadHalf<Stream>) {
     loop {
         match read_message(reader).await {
-            Ok(Some((_, Message::Renewed { sent_ns, lease_ms, server_ns, durable }))) => {
+            Ok(Some((_, Message::Renewed { sent_ns, lease_ms, server_ns, sequence }))) => {
                 let Some(sent) = inner.start.checked_add(Duration::from_nanos(sent_ns)) else { return };
                 let server_ns = i64::try_from(server_ns).unwrap_or(i64::MAX);
-                inner.renewed(sent, Duration::from_millis(lease_ms.into()), server_ns, durable);
+                inner.renewed(sent, Duration::from_millis(lease_ms.into()), server_ns, sequence);
             }
             Ok(Some((_, Message::Evicted { words, .. }))) => return inner.end(&words),
             Ok(Some((_, Message::Failure(failure)))) if failure.code == Code::Ended => {

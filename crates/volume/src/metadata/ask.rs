@@ -12,6 +12,10 @@ use crate::protocol::{Answer, Code, Failure, FileId, Listed, Mapped, Question, S
 
 /// Names of an answer.
 const ENTRIES_MAX: u32 = 1024;
+/// Bytes of an answer with names, well below what a message holds: the last name may be long.
+const LISTING_BYTES_MAX: usize = 512 << 10;
+/// Names of extended attributes that are listed, as the kernel takes them. *Units*: bytes.
+const XATTR_LIST_BYTES_MAX: usize = 64 << 10;
 /// Extents of an answer.
 const EXTENTS_MAX: usize = 4096;
 /// What one question may get of free space, and at most. *Units*: parts, blocks.
@@ -44,7 +48,11 @@ impl Image {
                     Key::Xattr(_, name) => Some(name),
                     _ => None,
                 });
-                Answer::Names(names.collect())
+                let names: Vec<Vec<u8>> = names.collect();
+                if names.iter().map(|name| name.len() + 1).sum::<usize>() > XATTR_LIST_BYTES_MAX {
+                    return Err(posix(libc::E2BIG));
+                }
+                Answer::Names(names)
             }
             Question::Statistics => {
                 let (free, blocks) = self.room();
@@ -79,18 +87,19 @@ impl Image {
             return Err(posix(libc::ENOTDIR));
         }
         let from = if cookie == 0 { 0 } else { cookie.saturating_add(1).min((1 << 63) - 1) };
-        let (mut names, mut is_end) = (Vec::new(), true);
+        let (mut names, mut is_end, mut bytes) = (Vec::new(), true, 0);
         for (key, value) in self.tables.from(&Key::Entry(directory.inode, from)) {
             let Ok(Key::Entry(of, cookie)) = Key::decode(Table::Entries, key) else { break };
             if of != directory.inode {
                 break;
             }
-            if names.len() >= entries.clamp(1, ENTRIES_MAX) as usize {
+            if names.len() >= entries.clamp(1, ENTRIES_MAX) as usize || bytes >= LISTING_BYTES_MAX {
                 is_end = false;
                 break;
             }
             let name = Name::decode(value).map_err(damaged)?;
             let attributes = self.attributes(FileId { inode: name.inode, generation: 0 })?;
+            bytes += 256 + name.name.len() + attributes.inode.inline.len();
             names.push(Listed { cookie, name: name.name, attributes });
         }
         Ok(Answer::Listing { names, is_end })

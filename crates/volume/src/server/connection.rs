@@ -211,13 +211,13 @@ async fn control(
     while let Some((header, message)) = read_message(reader).await? {
         match message {
             Message::Renew { session: named, sent_ns, acknowledged, drained } if named == session => {
-                let durable = shared.drained_to.load(Ordering::Acquire);
+                let sequence = shared.drained_to.load(Ordering::Acquire);
                 let _ = context.requests.send(Request::Acknowledge { session, acknowledged, drained }).await;
                 let renewed = Message::Renewed {
                     sent_ns,
                     lease_ms: shared.lease_ms,
                     server_ns: super::owner::wall_ns(),
-                    durable,
+                    sequence,
                 };
                 let _ = frames.send(renewed.encode(header.request, shared.epoch));
             }

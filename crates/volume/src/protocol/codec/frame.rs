@@ -1,0 +1,81 @@
+//! The header of every message.
+
+use crate::format::cursor::{Reader, Writer};
+use crate::format::{FormatError, Problem};
+
+/// *Units*: bytes.
+pub const HEADER_BYTES: usize = 32;
+/// A body, at most. *Units*: bytes.
+pub const BODY_BYTES_MAX: usize = 1 << 20;
+const MAGIC: [u8; 4] = *b"NVPM";
+/// Where the checksum is.
+const CHECKSUM_AT: usize = 12;
+
+/// What the header says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Header {
+    /// What the body is.
+    pub kind: u16,
+    /// Of the body.
+    pub body_bytes: u32,
+    /// Of header and body.
+    checksum: u32,
+    /// The number of the request in its connection; an answer repeats it.
+    pub request: u64,
+    /// The epoch of the server, as the sender knows it.
+    pub epoch: u64,
+}
+
+impl Header {
+    /// Decodes the first [`HEADER_BYTES`] of a message. The checksum is checked once the body is there.
+    pub fn decode(bytes: &[u8]) -> Result<Header, FormatError> {
+        let mut reader = Reader::new("message", bytes);
+        let magic = reader.array::<4>()?;
+        if magic != MAGIC {
+            return Err(reader.error(Problem::Magic(u32::from_be_bytes(magic))));
+        }
+        let (kind, flags) = (reader.u16()?, reader.u16()?);
+        if flags != 0 {
+            return Err(reader.unknown("flags", flags.into()));
+        }
+        let body_bytes = reader.u32()?;
+        reader.within("body_bytes", body_bytes.into(), 0, BODY_BYTES_MAX as u64)?;
+        let (checksum, request, epoch) = (reader.u32()?, reader.u64()?, reader.u64()?);
+        Ok(Header { kind, body_bytes, checksum, request, epoch })
+    }
+
+    /// Checks a whole message; returns its header and its body.
+    pub(super) fn open(bytes: &[u8]) -> Result<(Header, &[u8]), FormatError> {
+        let header = Header::decode(bytes)?;
+        let reader = Reader::new("message", bytes);
+        let body = &bytes[HEADER_BYTES..];
+        let length = header.body_bytes as usize;
+        match body.len().checked_sub(length) {
+            None => return Err(reader.error(Problem::Short { needed: HEADER_BYTES + length, found: bytes.len() })),
+            Some(0) => {}
+            Some(left) => return Err(reader.error(Problem::LeftOver(left))),
+        }
+        let expected = checksum(bytes);
+        match expected == header.checksum {
+            true => Ok((header, body)),
+            false => Err(reader.error(Problem::Checksum { expected, found: header.checksum })),
+        }
+    }
+
+    /// A whole message. The body is at most [`BODY_BYTES_MAX`].
+    pub(super) fn seal(kind: u16, request: u64, epoch: u64, body: &[u8]) -> Vec<u8> {
+        debug_assert!(body.len() <= BODY_BYTES_MAX, "a body of {} bytes", body.len());
+        let mut writer = Writer::default();
+        writer.put(&MAGIC).u16(kind).u16(0).u32(body.len() as u32).u32(0).u64(request).u64(epoch).put(body);
+        let mut bytes = writer.bytes;
+        let checksum = checksum(&bytes);
+        bytes[CHECKSUM_AT..CHECKSUM_AT + 4].copy_from_slice(&checksum.to_le_bytes());
+        bytes
+    }
+}
+
+/// Over everything, the checksum's own bytes as zeroes.
+fn checksum(bytes: &[u8]) -> u32 {
+    let before = crc32c::crc32c(&bytes[..CHECKSUM_AT]);
+    crc32c::crc32c_append(crc32c::crc32c_append(before, &[0; 4]), &bytes[CHECKSUM_AT + 4..])
+}

@@ -1,0 +1,255 @@
+//! Bodies of the messages of sessions, tokens and locks, and which kind has which number.
+
+use super::answer::WORDS_BYTES_MAX;
+use super::frame::{BODY_BYTES_MAX, Header};
+use super::parts::{Part, read_bool, read_list, read_text, write_bytes, write_list};
+use crate::format::cursor::{Reader, Writer};
+use crate::format::{FormatError, Problem, VERSION};
+use crate::protocol::{Answer, Code, Failure, FileId, Held, Hello, Locked, Message, Operation, Question, Token, What};
+
+/// A host's name, at most. *Units*: bytes.
+const HOST_BYTES_MAX: usize = 253;
+/// Tokens of a `Reclaim`, at most.
+const HELD_MAX: u64 = 4096;
+/// The highest level of a token.
+const LEVEL_MAX: u64 = 3;
+const FAILURE: u16 = 143;
+
+impl Part for Token {
+    fn write(&self, writer: &mut Writer) {
+        self.object.write(writer);
+        writer.u8(self.what as u8);
+    }
+
+    fn read(reader: &mut Reader<'_>) -> Result<Token, FormatError> {
+        let (object, what) = (FileId::read(reader)?, reader.u8()?);
+        let known = What::ALL.get(usize::from(what).wrapping_sub(1)).copied();
+        Ok(Token { object, what: known.ok_or_else(|| reader.unknown("what", what.into()))? })
+    }
+}
+
+fn read_level(reader: &mut Reader<'_>) -> Result<u8, FormatError> {
+    let level = reader.u8()?;
+    reader.within("level", level.into(), 0, LEVEL_MAX)?;
+    Ok(level)
+}
+
+impl Part for Held {
+    fn write(&self, writer: &mut Writer) {
+        self.token.write(writer);
+        writer.u8(self.level).u64(self.sequence);
+    }
+
+    fn read(reader: &mut Reader<'_>) -> Result<Held, FormatError> {
+        Ok(Held { token: Token::read(reader)?, level: read_level(reader)?, sequence: reader.u64()? })
+    }
+}
+
+impl Part for Locked {
+    fn write(&self, writer: &mut Writer) {
+        self.file.write(writer);
+        writer.u64(self.owner).u32(self.process).u8(u8::from(self.is_flock)).u8(u8::from(self.is_exclusive));
+        writer.u64(self.start).u64(self.last);
+    }
+
+    fn read(reader: &mut Reader<'_>) -> Result<Locked, FormatError> {
+        let (file, owner, process) = (FileId::read(reader)?, reader.u64()?, reader.u32()?);
+        let (is_flock, is_exclusive) = (read_bool(reader, "is_flock")?, read_bool(reader, "is_exclusive")?);
+        let (start, last) = (reader.u64()?, reader.u64()?);
+        reader.within("last", last, start, u64::MAX)?;
+        Ok(Locked { file, owner, process, is_flock, is_exclusive, start, last })
+    }
+}
+
+/// The start of text that has at most so many bytes.
+fn cut(text: &str, max: usize) -> &[u8] {
+    let mut end = text.len().min(max);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text.as_bytes()[..end]
+}
+
+impl Message {
+    fn kind(&self) -> u16 {
+        match self {
+            Message::Hello(_) => 1,
+            Message::Welcome { .. } => 2,
+            Message::Renew { .. } => 3,
+            Message::Renewed { .. } => 4,
+            Message::Reclaim { .. } => 5,
+            Message::Goodbye { .. } => 6,
+            Message::Evicted { .. } => 7,
+            Message::Operation { operation, .. } => operation.kind(),
+            Message::Question { question, .. } => question.kind(),
+            Message::Acquire { .. } => 96,
+            Message::Grant { .. } => 97,
+            Message::Recall { .. } => 98,
+            Message::Return { .. } => 99,
+            Message::Lock { .. } => 102,
+            Message::Unlock { .. } => 103,
+            Message::CancelLock { .. } => 104,
+            Message::TestLock { .. } => 105,
+            Message::LockFound { .. } => 106,
+            Message::Answer(answer) => answer.kind(),
+            Message::Failure(_) => FAILURE,
+        }
+    }
+
+    /// The whole message. `request` is chosen by who asks; an answer repeats it. `epoch` is the server's. What is longer
+    /// than a message may be becomes a refusal that says so.
+    pub fn encode(&self, request: u64, epoch: u64) -> Vec<u8> {
+        let mut writer = Writer::default();
+        self.write(&mut writer);
+        if writer.bytes.len() <= BODY_BYTES_MAX {
+            return Header::seal(self.kind(), request, epoch, &writer.bytes);
+        }
+        let words = format!("a message of {} bytes, {BODY_BYTES_MAX} are allowed", writer.bytes.len());
+        let mut writer = Writer::default();
+        Failure { code: Code::Limit, errno: libc::EIO, words }.write(&mut writer);
+        Header::seal(FAILURE, request, epoch, &writer.bytes)
+    }
+
+    /// Decodes a whole message: header and body.
+    pub fn decode(bytes: &[u8]) -> Result<(Header, Message), FormatError> {
+        let (header, body) = Header::open(bytes)?;
+        let mut reader = Reader::new("message", body);
+        let message = Message::read(header.kind, &mut reader)?;
+        reader.end()?;
+        Ok((header, message))
+    }
+
+    fn write(&self, writer: &mut Writer) {
+        match self {
+            Message::Hello(Hello { role, volume, host, session, incarnation, kind, machine, boot }) => {
+                writer.u16(VERSION).u16(VERSION).u64(0).u8(*role).u8(*kind).put(volume).put(incarnation);
+                writer.u64(*session).u64(*machine).u64(*boot);
+                write_bytes(writer, cut(host, HOST_BYTES_MAX));
+            }
+            Message::Welcome { session, lease_ms, server_ns } => {
+                writer.u16(VERSION).u64(0).u64(*session).u32(*lease_ms).u64(*server_ns);
+            }
+            Message::Renew { session, sent_ns, acknowledged, drained } => {
+                writer.u64(*session).u64(*sent_ns).u64(*acknowledged).u64(*drained);
+            }
+            Message::Renewed { sent_ns, lease_ms, server_ns, sequence } => {
+                writer.u64(*sent_ns).u32(*lease_ms).u64(*server_ns).u64(*sequence);
+            }
+            Message::Reclaim { session, held, is_last } => {
+                writer.u64(*session).u8(u8::from(*is_last));
+                write_list(writer, held);
+            }
+            Message::Goodbye { session } => _ = writer.u64(*session),
+            Message::Evicted { session, words } => {
+                writer.u64(*session);
+                write_bytes(writer, cut(words, WORDS_BYTES_MAX));
+            }
+            Message::Operation { session, number, operation } => {
+                writer.u64(*session).u64(*number);
+                operation.write(writer);
+            }
+            Message::Question { session, question } => {
+                writer.u64(*session);
+                question.write(writer);
+            }
+            Message::Answer(answer) => answer.write(writer),
+            Message::Failure(failure) => failure.write(writer),
+            Message::Acquire { token, level, waits } => {
+                token.write(writer);
+                writer.u8(*level).u8(u8::from(*waits));
+            }
+            Message::Grant { held, minimum_ms } => {
+                held.write(writer);
+                writer.u32(*minimum_ms);
+            }
+            Message::Recall { held, why } => {
+                held.write(writer);
+                writer.u8(*why);
+            }
+            Message::Return { held, is_lost } => {
+                held.write(writer);
+                writer.u8(u8::from(*is_lost));
+            }
+            Message::Lock { lock, waits } => {
+                lock.write(writer);
+                writer.u8(u8::from(*waits));
+            }
+            Message::Unlock { lock } | Message::TestLock { lock } => lock.write(writer),
+            Message::CancelLock { request } => _ = writer.u64(*request),
+            Message::LockFound { lock } => write_list(writer, lock.as_slice()),
+        }
+    }
+
+    fn read(kind: u16, reader: &mut Reader<'_>) -> Result<Message, FormatError> {
+        Ok(match kind {
+            1 => return Message::read_hello(reader),
+            2 => {
+                let version = reader.u16()?;
+                if version != VERSION {
+                    return Err(reader.error(Problem::Version(version)));
+                }
+                reader.skip(8)?;
+                Message::Welcome { session: reader.u64()?, lease_ms: reader.u32()?, server_ns: reader.u64()? }
+            }
+            3 => {
+                let (session, sent_ns) = (reader.u64()?, reader.u64()?);
+                Message::Renew { session, sent_ns, acknowledged: reader.u64()?, drained: reader.u64()? }
+            }
+            4 => {
+                let (sent_ns, lease_ms, server_ns) = (reader.u64()?, reader.u32()?, reader.u64()?);
+                Message::Renewed { sent_ns, lease_ms, server_ns, sequence: reader.u64()? }
+            }
+            5 => {
+                let (session, is_last) = (reader.u64()?, read_bool(reader, "is_last")?);
+                Message::Reclaim { session, held: read_list(reader, "tokens", HELD_MAX)?, is_last }
+            }
+            6 => Message::Goodbye { session: reader.u64()? },
+            7 => {
+                let session = reader.u64()?;
+                Message::Evicted { session, words: read_text(reader, "words", WORDS_BYTES_MAX as u64)? }
+            }
+            32..64 => {
+                let (session, number) = (reader.u64()?, reader.u64()?);
+                Message::Operation { session, number, operation: Operation::read(kind, reader)? }
+            }
+            64..96 => {
+                let session = reader.u64()?;
+                Message::Question { session, question: Question::read(kind, reader)? }
+            }
+            96 => {
+                let (token, level) = (Token::read(reader)?, read_level(reader)?);
+                Message::Acquire { token, level, waits: read_bool(reader, "waits")? }
+            }
+            97 => Message::Grant { held: Held::read(reader)?, minimum_ms: reader.u32()? },
+            98 => {
+                let (held, why) = (Held::read(reader)?, reader.u8()?);
+                reader.within("why", why.into(), 1, 3)?;
+                Message::Recall { held, why }
+            }
+            99 => Message::Return { held: Held::read(reader)?, is_lost: read_bool(reader, "is_lost")? },
+            102 => Message::Lock { lock: Locked::read(reader)?, waits: read_bool(reader, "waits")? },
+            103 => Message::Unlock { lock: Locked::read(reader)? },
+            104 => Message::CancelLock { request: reader.u64()? },
+            105 => Message::TestLock { lock: Locked::read(reader)? },
+            106 => Message::LockFound { lock: read_list(reader, "locks", 1)?.pop() },
+            FAILURE => Message::Failure(Failure::read(reader)?),
+            _ => Message::Answer(Answer::read(kind, reader)?),
+        })
+    }
+
+    fn read_hello(reader: &mut Reader<'_>) -> Result<Message, FormatError> {
+        let (least, most) = (reader.u16()?, reader.u16()?);
+        if !(least..=most).contains(&VERSION) {
+            return Err(reader.error(Problem::Version(least)));
+        }
+        // Features that the other side knows: none that there are change what version 1 says.
+        reader.skip(8)?;
+        let (role, kind) = (reader.u8()?, reader.u8()?);
+        reader.within("role", role.into(), 1, 2)?;
+        reader.within("kind", kind.into(), 1, 2)?;
+        let (volume, incarnation) = (reader.array()?, reader.array()?);
+        let (session, machine, boot) = (reader.u64()?, reader.u64()?, reader.u64()?);
+        let host = read_text(reader, "host", HOST_BYTES_MAX as u64)?;
+        Ok(Message::Hello(Hello { role, volume, host, session, incarnation, kind, machine, boot }))
+    }
+}

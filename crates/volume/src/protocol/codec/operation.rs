@@ -1,0 +1,188 @@
+//! Bodies of operations.
+
+use super::parts::{Part, read_bool, read_bytes, read_extents, read_space, write_bytes, write_list};
+use crate::format::cursor::{Reader, Writer};
+use crate::format::{FormatError, NAME_BYTES_MAX};
+use crate::protocol::{Changes, FileId, Granted, Operation, TimeChange};
+
+/// Where a symbolic link leads, at most. *Units*: bytes.
+const TARGET_BYTES_MAX: u64 = 4095;
+/// An extended attribute, at most. *Units*: bytes.
+const VALUE_BYTES_MAX: u64 = 65528;
+
+fn read_name(reader: &mut Reader<'_>) -> Result<Vec<u8>, FormatError> {
+    read_bytes(reader, "name", NAME_BYTES_MAX as u64)
+}
+
+impl Part for Changes {
+    fn write(&self, writer: &mut Writer) {
+        let time = |time: Option<TimeChange>| match time {
+            None => (0, 0),
+            Some(TimeChange::Now) => (1, 0),
+            Some(TimeChange::At(at)) => (2, at),
+        };
+        let (accessed, modified) = (time(self.accessed), time(self.modified));
+        let has = [self.mode.is_some(), self.owner.is_some(), self.group.is_some(), self.size.is_some()];
+        let mask = has.iter().enumerate().map(|(bit, has)| u32::from(*has) << bit).sum::<u32>();
+        writer.u32(mask).u32(self.mode.unwrap_or(0)).u32(self.owner.unwrap_or(0)).u32(self.group.unwrap_or(0));
+        writer.u64(self.size.unwrap_or(0)).u8(accessed.0).i64(accessed.1).u8(modified.0).i64(modified.1);
+    }
+
+    fn read(reader: &mut Reader<'_>) -> Result<Changes, FormatError> {
+        let mask = reader.u32()?;
+        reader.within("mask", mask.into(), 0, 15)?;
+        let (mode, owner, group, size) = (reader.u32()?, reader.u32()?, reader.u32()?, reader.u64()?);
+        let time = |reader: &mut Reader<'_>| -> Result<Option<TimeChange>, FormatError> {
+            let (kind, at) = (reader.u8()?, reader.i64()?);
+            match kind {
+                0 => Ok(None),
+                1 => Ok(Some(TimeChange::Now)),
+                2 => Ok(Some(TimeChange::At(at))),
+                other => Err(reader.unknown("time", other.into())),
+            }
+        };
+        let (accessed, modified) = (time(reader)?, time(reader)?);
+        let has = |bit: u32| mask >> bit & 1 == 1;
+        Ok(Changes {
+            mode: has(0).then_some(mode),
+            owner: has(1).then_some(owner),
+            group: has(2).then_some(group),
+            size: has(3).then_some(size),
+            accessed,
+            modified,
+        })
+    }
+}
+
+impl Operation {
+    /// The number of its kind.
+    pub(super) fn kind(&self) -> u16 {
+        match self {
+            Operation::Create { .. } => 32,
+            Operation::Link { .. } => 33,
+            Operation::Unlink { .. } => 34,
+            Operation::Rename { .. } => 35,
+            Operation::SetAttributes { .. } => 36,
+            Operation::SetXattr { .. } => 37,
+            Operation::RemoveXattr { .. } => 38,
+            Operation::Commit { .. } => 39,
+            Operation::Truncate { .. } => 40,
+            Operation::Allocate { .. } => 41,
+            Operation::Close { .. } => 43,
+            Operation::ReturnSpace { .. } => 44,
+        }
+    }
+
+    pub(super) fn write(&self, writer: &mut Writer) {
+        match self {
+            Operation::Create { directory, name, mode, owner, group, umask, device, target, open, inode } => {
+                directory.write(writer);
+                writer.u32(*mode).u32(*owner).u32(*group).u32(*umask).u64(*device).u8(u8::from(*open)).u64(*inode);
+                write_bytes(writer, name);
+                write_bytes(writer, target);
+            }
+            Operation::Link { file, directory, name } => {
+                file.write(writer);
+                directory.write(writer);
+                write_bytes(writer, name);
+            }
+            Operation::Unlink { directory, name, is_directory, expected } => {
+                directory.write(writer);
+                writer.u8(u8::from(*is_directory)).u64(*expected);
+                write_bytes(writer, name);
+            }
+            Operation::Rename { directory, name, new_directory, new_name, flags } => {
+                directory.write(writer);
+                new_directory.write(writer);
+                writer.u32(*flags);
+                write_bytes(writer, name);
+                write_bytes(writer, new_name);
+            }
+            Operation::SetAttributes { file, changes } => {
+                file.write(writer);
+                changes.write(writer);
+            }
+            Operation::SetXattr { file, name, value, flags } => {
+                file.write(writer);
+                writer.u32(*flags);
+                write_bytes(writer, name);
+                write_bytes(writer, value);
+            }
+            Operation::RemoveXattr { file, name } => {
+                file.write(writer);
+                write_bytes(writer, name);
+            }
+            Operation::Commit { file, truncate_generation, size, modified_ns, changed_ns, extents } => {
+                file.write(writer);
+                writer.u64(*truncate_generation).u64(*size).i64(*modified_ns).i64(*changed_ns);
+                write_list(writer, extents);
+            }
+            Operation::Truncate { file, size } => {
+                file.write(writer);
+                writer.u64(*size);
+            }
+            Operation::Allocate { file, start, end, mode } => {
+                file.write(writer);
+                writer.u64(*start).u64(*end).u32(*mode);
+            }
+            Operation::Close { file } => file.write(writer),
+            Operation::ReturnSpace { extents } => {
+                let extents: Vec<Granted> =
+                    extents.iter().map(|(block, blocks)| Granted { block: *block, blocks: *blocks }).collect();
+                write_list(writer, &extents);
+            }
+        }
+    }
+
+    pub(super) fn read(kind: u16, reader: &mut Reader<'_>) -> Result<Operation, FormatError> {
+        Ok(match kind {
+            32 => {
+                let directory = FileId::read(reader)?;
+                let (mode, owner, group, umask) = (reader.u32()?, reader.u32()?, reader.u32()?, reader.u32()?);
+                let (device, open, inode) = (reader.u64()?, read_bool(reader, "open")?, reader.u64()?);
+                let name = read_name(reader)?;
+                let target = read_bytes(reader, "target", TARGET_BYTES_MAX)?;
+                Operation::Create { directory, name, mode, owner, group, umask, device, target, open, inode }
+            }
+            33 => {
+                let (file, directory) = (FileId::read(reader)?, FileId::read(reader)?);
+                Operation::Link { file, directory, name: read_name(reader)? }
+            }
+            34 => {
+                let directory = FileId::read(reader)?;
+                let (is_directory, expected) = (read_bool(reader, "is_directory")?, reader.u64()?);
+                Operation::Unlink { directory, name: read_name(reader)?, is_directory, expected }
+            }
+            35 => {
+                let (directory, new_directory) = (FileId::read(reader)?, FileId::read(reader)?);
+                let flags = reader.u32()?;
+                let (name, new_name) = (read_name(reader)?, read_name(reader)?);
+                Operation::Rename { directory, name, new_directory, new_name, flags }
+            }
+            36 => Operation::SetAttributes { file: FileId::read(reader)?, changes: Changes::read(reader)? },
+            37 => {
+                let (file, flags) = (FileId::read(reader)?, reader.u32()?);
+                let (name, value) = (read_name(reader)?, read_bytes(reader, "value", VALUE_BYTES_MAX)?);
+                Operation::SetXattr { file, name, value, flags }
+            }
+            38 => Operation::RemoveXattr { file: FileId::read(reader)?, name: read_name(reader)? },
+            39 => {
+                let (file, truncate_generation, size) = (FileId::read(reader)?, reader.u64()?, reader.u64()?);
+                let (modified_ns, changed_ns) = (reader.i64()?, reader.i64()?);
+                let extents = read_extents(reader)?;
+                Operation::Commit { file, truncate_generation, size, modified_ns, changed_ns, extents }
+            }
+            40 => Operation::Truncate { file: FileId::read(reader)?, size: reader.u64()? },
+            41 => {
+                let (file, start, end) = (FileId::read(reader)?, reader.u64()?, reader.u64()?);
+                Operation::Allocate { file, start, end, mode: reader.u32()? }
+            }
+            43 => Operation::Close { file: FileId::read(reader)? },
+            44 => {
+                let extents = read_space(reader)?;
+                Operation::ReturnSpace { extents: extents.iter().map(|part| (part.block, part.blocks)).collect() }
+            }
+            other => return Err(reader.unknown("kind", other.into())),
+        })
+    }
+}

@@ -1,0 +1,123 @@
+//! What several bodies have: identities, names, extents, attributes.
+
+use crate::format::cursor::{Reader, Writer};
+use crate::format::{FormatError, Inode, Problem};
+use crate::protocol::{Attributes, FileId, Granted, Mapped};
+
+/// Something that bodies are made of.
+pub(super) trait Part: Sized {
+    fn write(&self, writer: &mut Writer);
+    fn read(reader: &mut Reader<'_>) -> Result<Self, FormatError>;
+}
+
+/// Extents of a message, at most.
+const EXTENTS_MAX: u64 = 4096;
+
+/// Bytes with their length before them (4 bytes).
+pub(super) fn write_bytes(writer: &mut Writer, bytes: &[u8]) {
+    writer.u32(bytes.len() as u32).put(bytes);
+}
+
+/// The same; `max` bytes at most.
+pub(super) fn read_bytes(reader: &mut Reader<'_>, field: &'static str, max: u64) -> Result<Vec<u8>, FormatError> {
+    let length = u64::from(reader.u32()?);
+    let length = reader.within(field, length, 0, max)? as usize;
+    Ok(reader.take(length)?.to_vec())
+}
+
+/// Text; it must be UTF-8.
+pub(super) fn read_text(reader: &mut Reader<'_>, field: &'static str, max: u64) -> Result<String, FormatError> {
+    let bytes = read_bytes(reader, field, max)?;
+    String::from_utf8(bytes).map_err(|_| reader.error(Problem::Text(field)))
+}
+
+/// A byte that says yes or no.
+pub(super) fn read_bool(reader: &mut Reader<'_>, field: &'static str) -> Result<bool, FormatError> {
+    match reader.u8()? {
+        0 => Ok(false),
+        1 => Ok(true),
+        other => Err(reader.unknown(field, other.into())),
+    }
+}
+
+/// Parts with their count before them (4 bytes).
+pub(super) fn write_list<P: Part>(writer: &mut Writer, list: &[P]) {
+    writer.u32(list.len() as u32);
+    list.iter().for_each(|part| part.write(writer));
+}
+
+/// The same; `max` at most.
+pub(super) fn read_list<P: Part>(
+    reader: &mut Reader<'_>,
+    field: &'static str,
+    max: u64,
+) -> Result<Vec<P>, FormatError> {
+    let count = u64::from(reader.u32()?);
+    let count = reader.within(field, count, 0, max)?;
+    // Grows with what is there, not with what is said.
+    let mut list = Vec::new();
+    for _ in 0..count {
+        list.push(P::read(reader)?);
+    }
+    Ok(list)
+}
+
+/// Extents of a file.
+pub(super) fn read_extents(reader: &mut Reader<'_>) -> Result<Vec<Mapped>, FormatError> {
+    read_list(reader, "extents", EXTENTS_MAX)
+}
+
+/// Extents of the disk.
+pub(super) fn read_space(reader: &mut Reader<'_>) -> Result<Vec<Granted>, FormatError> {
+    read_list(reader, "extents", EXTENTS_MAX)
+}
+
+impl Part for FileId {
+    fn write(&self, writer: &mut Writer) {
+        writer.u64(self.inode).u64(self.generation);
+    }
+
+    fn read(reader: &mut Reader<'_>) -> Result<FileId, FormatError> {
+        Ok(FileId { inode: reader.u64()?, generation: reader.u64()? })
+    }
+}
+
+impl Part for Mapped {
+    fn write(&self, writer: &mut Writer) {
+        writer.u64(self.file_block).u64(self.block).u32(self.blocks).u32(u32::from(self.is_unwritten));
+    }
+
+    fn read(reader: &mut Reader<'_>) -> Result<Mapped, FormatError> {
+        let (file_block, block, blocks) = (reader.u64()?, reader.u64()?, reader.u32()?);
+        let is_unwritten = match reader.u32()? {
+            0 => false,
+            1 => true,
+            other => return Err(reader.unknown("flags", other.into())),
+        };
+        Ok(Mapped { file_block, blocks, block, is_unwritten })
+    }
+}
+
+impl Part for Granted {
+    fn write(&self, writer: &mut Writer) {
+        writer.u64(self.block).u64(self.blocks);
+    }
+
+    fn read(reader: &mut Reader<'_>) -> Result<Granted, FormatError> {
+        Ok(Granted { block: reader.u64()?, blocks: reader.u64()? })
+    }
+}
+
+impl Part for Attributes {
+    fn write(&self, writer: &mut Writer) {
+        let inode = self.inode.encode().unwrap_or_default();
+        writer.u64(self.number);
+        write_bytes(writer, &inode);
+    }
+
+    fn read(reader: &mut Reader<'_>) -> Result<Attributes, FormatError> {
+        let number = reader.u64()?;
+        let inode = Inode::decode(&read_bytes(reader, "inode", 4096)?)?;
+        Ok(Attributes { number, inode })
+    }
+}
