@@ -119,6 +119,13 @@ const CAMPAIGNS: &[Campaign] = &[
         extents: &[("{runs}", "100000", "2000")],
     },
     Campaign {
+        name: "volume-journal",
+        program: Program::Binary("volume-journal"),
+        arguments: &["--seed", "{seed}", "--runs", "{runs}"],
+        environment: &[],
+        extents: &[("{runs}", "2000", "50")],
+    },
+    Campaign {
         name: "store-spans",
         program: Program::Binary("store-spans"),
         arguments: &["--seed", "{seed}"],
