@@ -28,11 +28,11 @@ const SECONDS: &[(&str, u64)] = &[
     ("nectary-fuse", 5),
     ("nectary-proxy", 30),
     ("nectary-bench", 10),
-    ("nectary-volume", 5),
+    ("nectary-volume", 10),
     ("nectary-foyer", 20),
     ("nectary", 20),
     ("nectary-capi", 5),
-    ("nectary-e2e", 400),
+    ("nectary-e2e", 415),
     ("xtask", 10),
     (DOCTESTS, 25),
 ];
