@@ -14,6 +14,7 @@ mod export;
 mod health;
 mod live;
 mod machine;
+mod mounts;
 mod nbd;
 mod output;
 mod progress;

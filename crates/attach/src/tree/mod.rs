@@ -220,12 +220,14 @@ fn open_directory(path: &Path) -> Result<OwnedFd, Error> {
 ///
 /// *Errors*: [`Error::InUse`]; [`Error::Os`] if no tree is mounted there.
 pub fn unmount_tree(directory: &Path, lazily: bool) -> Result<(), Error> {
-    if !is_tree(directory) {
+    unmount_as(directory, SUBTYPE, "cached directory", lazily)
+}
+
+/// Unmounts what is mounted there, if it is of this subtype.
+pub(crate) fn unmount_as(directory: &Path, subtype: &str, what: &str, lazily: bool) -> Result<(), Error> {
+    if !is_mounted_as(directory, subtype) {
         let source = std::io::Error::from_raw_os_error(libc::EINVAL);
-        return Err(Error::Os {
-            what: format!("{}: no cached directory is mounted there", directory.display()),
-            source,
-        });
+        return Err(Error::Os { what: format!("{}: no {what} is mounted there", directory.display()), source });
     }
     unmount(directory, lazily).map_err(|error| match error.raw_os_error() {
         Some(libc::EBUSY) => Error::InUse {

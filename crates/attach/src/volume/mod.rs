@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use nectary_block::SharedDevice;
-use nectary_fuse::{Channel, Connection, Crew, Limits, Mount, MountOptions, Notifier, unmount};
+use nectary_fuse::{Channel, Connection, Crew, Limits, Mount, MountOptions, Notifier};
 use nectary_volume::client::{Client, ClientOptions, Kernel, SessionFigures};
 use nectary_volume::protocol::FileId;
 use tokio::sync::{oneshot, watch};
@@ -210,17 +210,7 @@ fn serve_session(
 ///
 /// *Errors*: [`Error::InUse`]; [`Error::Os`] if no volume is mounted there.
 pub fn unmount_volume(directory: &Path, lazily: bool) -> Result<(), Error> {
-    if !is_volume(directory) {
-        let source = std::io::Error::from_raw_os_error(libc::EINVAL);
-        return Err(Error::Os { what: format!("{}: no volume is mounted there", directory.display()), source });
-    }
-    unmount(directory, lazily).map_err(|error| match error.raw_os_error() {
-        Some(libc::EBUSY) => Error::InUse {
-            path: directory.to_owned(),
-            users: "a program has a file of it open or stands in it (`fuser -vm` lists them)".to_owned(),
-        },
-        _ => Error::os("unmounting", error),
-    })
+    crate::tree::unmount_as(directory, SUBTYPE, "volume", lazily)
 }
 
 /// Whether a volume, possibly of a dead process, is mounted on a directory.

@@ -1,0 +1,238 @@
+//! What the commands that mount something have in common.
+//!
+//! Owns: the background process, requests to unmount, the reaction to signals, what is printed once a mount is there.
+//! Promises: a mount that is in use ends with its last user. Leaves to others: what is mounted, and its status.
+
+use std::fmt::Display;
+use std::hash::{Hash, Hasher};
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use nectary_attach::{Tree, Volume, redirect_output, unmount_tree, unmount_volume};
+use nectary_host::control::{Part, request};
+use nectary_host::log::{self, Level};
+use nectary_host::{Error, Fault, FaultKind, Methods, RuntimeDirectory, Shutdown};
+use serde_json::{Value, json};
+use tokio::sync::{mpsc, oneshot, watch};
+
+use crate::exit::{BUSY, FAILED, Failure, GOOD};
+use crate::output;
+
+/// How long unmounting may take.
+pub const UMOUNT_PATIENCE: Duration = Duration::from_secs(60);
+
+/// Something that is mounted by this process.
+pub trait Mounted: Send + Sync + 'static {
+    /// Whether it is unmounted.
+    fn ended(&self) -> watch::Receiver<bool>;
+    /// Unmounts it; lazily: also if it is in use.
+    fn unmount(&self, lazily: bool) -> Result<(), nectary_attach::Error>;
+    /// Waits until it has ended; it blocks.
+    fn finish(&self) -> Result<(), nectary_attach::Error>;
+}
+
+impl Mounted for Tree {
+    fn ended(&self) -> watch::Receiver<bool> {
+        Tree::ended(self)
+    }
+
+    fn unmount(&self, lazily: bool) -> Result<(), nectary_attach::Error> {
+        Tree::unmount(self, lazily)
+    }
+
+    fn finish(&self) -> Result<(), nectary_attach::Error> {
+        Tree::finish(self)
+    }
+}
+
+impl Mounted for Volume {
+    fn ended(&self) -> watch::Receiver<bool> {
+        Volume::ended(self)
+    }
+
+    fn unmount(&self, lazily: bool) -> Result<(), nectary_attach::Error> {
+        Volume::unmount(self, lazily)
+    }
+
+    fn finish(&self) -> Result<(), nectary_attach::Error> {
+        Volume::finish(self)
+    }
+}
+
+/// How a kind of mount is named.
+#[derive(Debug, Clone, Copy)]
+pub struct Kind {
+    /// In the log.
+    pub component: &'static str,
+    /// The start of the name of its control socket.
+    pub socket: &'static str,
+    /// The command that unmounts it.
+    pub umount: &'static str,
+    /// Removes the mount of a process that is gone; `false`: the directory has none of this kind.
+    pub release: fn(&Path) -> Result<bool, nectary_attach::Error>,
+}
+
+/// Directories through a cache.
+pub const TREES: Kind = Kind {
+    component: "cache",
+    socket: "cache",
+    umount: "nectary cache umount",
+    release: |directory| match nectary_attach::is_tree(directory) {
+        true => unmount_tree(directory, true).map(|()| true),
+        false => Ok(false),
+    },
+};
+
+/// Shared volumes.
+pub const VOLUMES: Kind = Kind {
+    component: "volume",
+    socket: "volume-mount",
+    umount: "nectary volume umount",
+    release: |directory| match nectary_attach::is_volume(directory) {
+        true => unmount_volume(directory, true).map(|()| true),
+        false => Ok(false),
+    },
+};
+
+impl Kind {
+    /// Writes a message to the log.
+    pub fn note(self, message: impl Display) {
+        log::write(Level::Note, self.component, format_args!("{message}"));
+    }
+
+    /// A name for the control socket of a directory.
+    pub fn socket_of(self, directory: &Path) -> String {
+        let mut hasher = std::hash::DefaultHasher::new();
+        directory.hash(&mut hasher);
+        format!("{}-{:016x}", self.socket, hasher.finish())
+    }
+
+    /// Removes the mount of a killed process from the directory, because every request to it fails.
+    pub fn release_dead(self, directory: &Path) -> Result<(), Failure> {
+        let is_dead = std::fs::metadata(directory).is_err_and(|error| error.kind() == std::io::ErrorKind::NotConnected);
+        if is_dead && (self.release)(directory)? {
+            self.note(format_args!("{}: unmounted, its process is gone", directory.display()));
+        }
+        Ok(())
+    }
+
+    /// Prints the directory, and says what is mounted there. A process in the background then writes to its log.
+    pub fn announce(self, directory: &Path, what: &str, leave_terminal: bool) -> Result<(), Failure> {
+        let shown = directory.display();
+        if !leave_terminal {
+            self.note(format_args!("{what}; `{} {shown}` or Ctrl-C unmounts it", self.umount));
+        }
+        let mut stdout = std::io::stdout().lock();
+        writeln!(stdout, "{shown}").and_then(|()| stdout.flush()).context("cannot write to the standard output")?;
+        if leave_terminal {
+            let log = RuntimeDirectory::open()?.path().join(format!("{}.log", self.socket_of(directory)));
+            redirect_output(&log).with_context(|| format!("cannot write to {}", log.display()))?;
+            self.note(what);
+        }
+        Ok(())
+    }
+}
+
+/// Runs this command again in the background, and returns once that process has printed its first line.
+pub fn in_background() -> Result<u8, Failure> {
+    let program = std::env::current_exe().context("cannot find this program")?;
+    let mut command = Command::new(program);
+    let words =
+        std::env::args_os().skip(1).map(|word| if word == "--background" { "--leave-terminal".into() } else { word });
+    let mut child =
+        command.args(words).stdin(Stdio::null()).stdout(Stdio::piped()).spawn().context("cannot start itself again")?;
+    let mut line = String::new();
+    if let Some(stdout) = child.stdout.take() {
+        BufReader::new(stdout).read_line(&mut line).context("cannot hear of the process in the background")?;
+    }
+    if line.is_empty() {
+        // The background process has printed the error itself.
+        let status = child.wait().context("cannot wait for the process in the background")?;
+        return Ok(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(FAILED));
+    }
+    output::text(&line)?;
+    Ok(GOOD)
+}
+
+/// A request to unmount.
+struct Request {
+    lazily: bool,
+    reply: oneshot::Sender<Result<(), nectary_attach::Error>>,
+    /// Completes when the control socket has accepted the answer; the socket must not be closed before.
+    taken: oneshot::Receiver<()>,
+}
+
+/// Requests to unmount that came over the control socket.
+pub struct Requests(mpsc::Receiver<Request>);
+
+impl Requests {
+    /// Registers the method that makes them.
+    pub fn register(methods: &mut Methods) -> Requests {
+        let (asked, requests) = mpsc::channel(4);
+        methods.register("umount", "unmounts it, unless it is in use; lazy: also then", move |params| {
+            let lazily = params["lazy"].as_bool().unwrap_or(false);
+            let asked: mpsc::Sender<Request> = asked.clone();
+            async move {
+                let (reply, answer) = oneshot::channel();
+                let (_taking, taken) = oneshot::channel();
+                let gone = || Fault::new(FaultKind::Failed, "it is being unmounted already", "wait a moment");
+                asked.send(Request { lazily, reply, taken }).await.map_err(|_| gone())?;
+                let done = answer.await.map_err(|_| gone())?;
+                let busy = |error: nectary_attach::Error| {
+                    Fault::new(FaultKind::Busy, error.to_string(), "close it, or give --lazy")
+                };
+                done.map(|()| Value::Null).map_err(busy)
+            }
+        });
+        Requests(requests)
+    }
+
+    /// Returns when it is unmounted: on request, after a signal, or by anybody else.
+    pub async fn until_unmounted(
+        mut self,
+        kind: Kind,
+        mounted: &impl Mounted,
+        shutdown: &Shutdown,
+    ) -> Result<(), Failure> {
+        let mut ended = mounted.ended();
+        let mut is_leaving = false;
+        loop {
+            tokio::select! {
+                _ = ended.wait_for(|ended| *ended) => return Ok(()),
+                () = shutdown.requested(), if !is_leaving => {
+                    is_leaving = true;
+                    if let Err(error) = mounted.unmount(false) {
+                        kind.note(format_args!(
+                            "{error}; it ends with its last user, a second signal ends this process at once"
+                        ));
+                        mounted.unmount(true)?;
+                    }
+                }
+                Some(Request { lazily, reply, taken }) = self.0.recv() => {
+                    let _ = reply.send(mounted.unmount(lazily));
+                    let _ = taken.await;
+                }
+            }
+        }
+    }
+}
+
+/// Waits until it has ended.
+pub async fn finish(mounted: &Arc<impl Mounted>) -> Result<(), Failure> {
+    let mounted = mounted.clone();
+    let ended = tokio::task::spawn_blocking(move || mounted.finish()).await;
+    Ok(ended.context("waiting for the end panicked")??)
+}
+
+/// Asks the process of a mount to unmount it.
+pub fn ask_to_unmount(part: &Part, lazily: bool) -> Result<(), Failure> {
+    match request(&part.path, "umount", json!({ "lazy": lazily }), UMOUNT_PATIENCE) {
+        Ok(_) => Ok(()),
+        Err(Error::Fault { fault, .. }) => Err(Failure::new(BUSY, fault.message, fault.remedy)),
+        Err(error) => Err(error.into()),
+    }
+}
