@@ -66,6 +66,7 @@ impl Parts<'_> {
                 change.delete(&key);
                 found.times_ns[2] = stamp.now_ns;
             }
+            Operation::Commit { .. } if found.mode & libc::S_IFMT != libc::S_IFREG => return Err(posix(libc::EINVAL)),
             Operation::Commit { truncate_generation, size, modified_ns, changed_ns, extents, .. } => {
                 if *truncate_generation < found.truncate_generation {
                     let words = "the file was truncated meanwhile".to_owned();

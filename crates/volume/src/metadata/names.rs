@@ -14,6 +14,8 @@ use crate::tables::Tables;
 const HASH_BITS: u32 = 48;
 const SERIAL_BITS: u32 = 15;
 const LINKS_MAX: u32 = 65_000;
+/// Directories above one, at most: beyond it they are a circle.
+const DEPTH_MAX: u32 = 1 << 20;
 const NO_REPLACE: u32 = 1;
 const EXCHANGE: u32 = 2;
 
@@ -273,7 +275,7 @@ impl Parts<'_> {
     /// Whether `below` is `above`, or a directory below it.
     fn is_below(&self, change: &Change<'_>, below: u64, above: u64) -> Result<bool> {
         let mut at = below;
-        loop {
+        for _ in 0..DEPTH_MAX {
             if at == above {
                 return Ok(true);
             }
@@ -286,6 +288,7 @@ impl Parts<'_> {
             }
             at = parent;
         }
+        Err(damaged(format!("directory {below} does not lead to the root")))
     }
 
     fn rename(

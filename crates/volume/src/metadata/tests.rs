@@ -123,6 +123,8 @@ fn a_commit_shows_only_what_was_granted_and_what_it_replaces_drains() {
     let free = image.room().0;
     let block = space(&mut image, session, 64);
     assert_eq!(operate(&mut image, session, &commit(file, 0, block + 60, 8)), Err(libc::EIO));
+    let directory = create(&mut image, session, "d", libc::S_IFDIR | 0o755).unwrap().id();
+    assert_eq!(operate(&mut image, session, &commit(directory, 0, block, 1)), Err(libc::EINVAL));
     operate(&mut image, session, &commit(file, 0, block, 16)).unwrap();
     assert_eq!(operate(&mut image, session, &commit(file, 0, block, 1)), Err(libc::EIO), "it is shown already");
     operate(&mut image, session, &commit(file, 4, block + 16, 4)).unwrap();

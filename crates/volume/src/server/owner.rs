@@ -241,8 +241,9 @@ impl Owner {
     }
 
     fn stamp(&self) -> Stamp {
-        // The append in flight and the next one may be split.
-        let sequence = self.sequence + APPENDS_MAX;
+        // The append in flight and the next one may be split. An idle server tells sessions that they have drained
+        // everything up to `APPENDS_MAX` behind its last append, so what is freed from now on is later than that.
+        let sequence = self.sequence + APPENDS_MAX + 1;
         Stamp { now_ns: i64::try_from(wall_ns()).unwrap_or(i64::MAX), sequence }
     }
 
@@ -422,3 +423,7 @@ async fn appended(in_flight: &mut Option<InFlight>) -> (Log, Result<u64, journal
         None => std::future::pending().await,
     }
 }
+
+#[cfg(test)]
+#[path = "owner_tests.rs"]
+mod tests;
