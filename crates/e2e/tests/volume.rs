@@ -38,7 +38,7 @@ fn what_one_mount_writes_another_reads() {
         let mut file = File::create(&here).expect("it is made");
         file.write_all(&bytes).expect("it is written");
         drop(file);
-        // A file that was closed is seen by whoever opens it then.
+        // After a file is closed, everybody who opens it sees its contents.
         assert_eq!(fs::metadata(&there).expect("it is there").len(), length as u64);
         assert!(fs::read(&there).expect("it is read") == bytes, "{length} bytes");
         // And the other way, into the same file.

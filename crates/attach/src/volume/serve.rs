@@ -1,6 +1,6 @@
 //! The meaning of each request for a volume.
 //!
-//! Owns: the file system. Names and attributes are the server's, asked for at each request; data goes through the
+//! Owns: the file system. Names and attributes come from the server at each request; data goes through the
 //! client. Leaves to the kernel: permissions, by mode, owner and access control list.
 //!
 //! *Circle*: the calls work on the file system of this file.

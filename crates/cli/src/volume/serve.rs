@@ -40,7 +40,7 @@ pub async fn run(arguments: &VolumeServeArguments) -> Result<u8, Failure> {
     let device = super::open(&arguments.disk, &arguments.engine, None, true).await?;
     let label = super::label(&arguments.disk, &device).await?;
     let name = format!("{} on {}", super::shown_name(&label), arguments.disk);
-    // Held as long as this process lives: whoever has it knows that no earlier server of this number is left here.
+    // Held as long as this process lives. The process that has it knows that no earlier server of this number is left here.
     let alone = alone(&super::identity(&label), arguments.number)?;
     let options = ServerOptions {
         listen: arguments.listen.clone(),

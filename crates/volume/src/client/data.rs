@@ -19,7 +19,7 @@ use crate::protocol::{Answer, Granted, Question};
 
 /// The largest file. *Units*: bytes.
 const SIZE_MAX: u64 = i64::MAX as u64;
-/// How many times a map that others change is asked for before a read fails.
+/// How many times a read requests a map that others change, before it fails.
 const MAP_ROUNDS_MAX: usize = 64;
 
 /// Where a write goes.

@@ -34,13 +34,13 @@ pub(crate) struct File {
 /// What is known of a file's contents.
 #[derive(Default)]
 pub(crate) struct Content {
-    /// Whether what follows is valid; else it is asked for at the next use.
+    /// Whether what follows is valid; else the next use requests it from the server.
     pub is_known: bool,
     /// As the server last said.
     pub inode: Inode,
     /// With what was written since. *Units*: bytes.
     pub size: u64,
-    /// Where the committed blocks are, as far as it was asked for.
+    /// Where the committed blocks are, as far as it is known.
     pub map: Extents,
     /// What was written and is not committed.
     pub fresh: Extents,
@@ -130,7 +130,7 @@ impl File {
 }
 
 impl Content {
-    /// Takes what the server says; the map is asked for when it is needed.
+    /// Takes what the server says; the map is requested when it is needed.
     pub fn learn(&mut self, inode: Inode) {
         self.is_known = true;
         self.size = inode.size;
@@ -148,7 +148,7 @@ impl Content {
         !self.fresh.is_empty() || self.modified_ns.is_some() || self.size != self.inode.size
     }
 
-    /// Where blocks are, what was written hiding what is mapped. `None`: the map must be asked for first.
+    /// Where blocks are, what was written hiding what is mapped. `None`: the map must be requested first.
     pub fn resolve(&self, blocks: Range<u64>) -> Option<Vec<Piece>> {
         let mut pieces = Vec::new();
         for piece in self.fresh.look(blocks) {

@@ -88,7 +88,7 @@ impl Client {
             && content.inode.version != version
         {
             drop(content);
-            // It is done by a thread of its own: the kernel may write pages back first.
+            // Another thread does it, because the kernel may write pages back first.
             drop(self.shared.holds.kernel.invalidate(file.id.inode));
         }
     }

@@ -164,7 +164,7 @@ async fn read_answers(inner: &Inner, reader: &mut ReadHalf<Stream>) -> String {
             Ok(Some((_, Message::Failure(failure))))
                 if matches!(failure.code, Code::OldEpoch | Code::NotLeader | Code::Grace) =>
             {
-                // Everything that has no answer is sent again, to whoever serves then.
+                // Everything that has no answer is sent again, to the server of that time.
                 sleep(RETRY_MIN).await;
                 return failure.to_string();
             }

@@ -55,9 +55,9 @@ use space::Space;
 const COMMIT_INTERVAL: Duration = Duration::from_secs(1);
 /// What one file may have uncommitted. *Units*: blocks.
 const BLOCKS_MAX: u64 = 1 << 16;
-/// The least that is asked for when space is short. *Units*: blocks.
+/// The least that is requested when space is short. *Units*: blocks.
 const SPACE_BLOCKS_MIN: u64 = 1 << 11;
-/// The most that is asked for at a time. *Units*: blocks.
+/// The most that is requested at a time. *Units*: blocks.
 const SPACE_BLOCKS_MAX: u64 = 1 << 16;
 
 /// What a client may do with a file's data.
@@ -85,7 +85,7 @@ struct Shared {
     tasks: Mutex<Vec<JoinHandle<()>>>,
 }
 
-/// Free blocks in hand, and how many are asked for next.
+/// Free blocks that this session holds, and how many it requests next.
 struct Pool {
     space: Space,
     wanted: u64,

@@ -94,7 +94,7 @@ impl Plan {
         Ok(())
     }
 
-    /// Names the next segment in an append of its own, and begins it.
+    /// Names the next segment in an append without transactions, and begins it.
     fn move_on(&mut self, label: &Label, next: u64, manifest: ManifestPlace, time_ns: u64) -> Result<(), Error> {
         let link = Append { next_segment: next, ..self.cursor.append(Vec::new(), time_ns) };
         self.put(label, link)?;

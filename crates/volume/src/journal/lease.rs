@@ -91,7 +91,7 @@ impl Lease {
         };
         let label = label.clone();
         let gone = gone(&sectors, options);
-        // After the sectors: whoever is gone by then has written its head.
+        // After the sectors: a leader that is gone by then has written its head.
         let newest = heads::current(&heads::read(disk, &label).await?)?.epoch;
         let mut lease = Lease { disk: disk.clone(), label, sector, mine, since: Instant::now(), gone };
         let mut watched = sectors.clone();

@@ -61,7 +61,7 @@ impl Log {
         let (found, head, cursor) = match begun.await {
             Ok(begun) => begun,
             Err(error) => {
-                // The epoch has no head: whoever comes next need not wait for it.
+                // The epoch has no head: the next leader need not wait for it.
                 let _ = lease.resign().await;
                 return Err(error);
             }

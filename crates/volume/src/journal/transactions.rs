@@ -18,7 +18,7 @@ const SPLIT_BYTES_MAX: usize = 512 << 10;
 /// And below this many mutations.
 const SPLIT_MUTATIONS_MAX: usize = 8192;
 
-/// Applies a transaction as replay does: its mutations in order, then its reply if a session asked for it. A manifest
+/// Applies a transaction as replay does: its mutations in order, then its reply if it is a session's. A manifest
 /// changes no table.
 ///
 /// *Errors*: a reply beyond its bound; then nothing was changed.

@@ -320,7 +320,7 @@ impl Image {
         }
     }
 
-    /// Work that nobody asked for: replies to forget, inodes to free, drained extents.
+    /// Work in the background: replies to forget, inodes to free, drained extents.
     pub fn background(&mut self, stamp: Stamp) -> Result<Vec<Transaction>> {
         let mut transactions = Vec::new();
         let acknowledged = std::mem::take(&mut self.acknowledged);

@@ -40,7 +40,7 @@ const APPENDS_MAX: u64 = 64;
 const SESSION_LEASE_MS: u32 = 5000;
 /// After so long without a renewal a session is silent.
 const SILENCE: Duration = Duration::from_secs(10);
-/// How often the owner looks whether there is work of its own.
+/// How often the owner looks for background work.
 const TICK: Duration = Duration::from_millis(100);
 
 /// What the owner is asked to do.

@@ -5,7 +5,7 @@ use crate::format::cursor::{Reader, Writer};
 use crate::format::{FormatError, NAME_BYTES_MAX};
 use crate::protocol::{FileId, Question};
 
-/// Names of a listing that are asked for, at most.
+/// Names that a question may request, at most.
 const ENTRIES_MAX: u64 = 8192;
 
 impl Question {
