@@ -2,7 +2,7 @@
 //!
 //! Owns: `format`, the bytes on the disk (`docs/formats/volume.md`); `journal`, everything of it that is written but
 //! files' data; `tables`, its records in memory; `metadata`, what operations do to them; `protocol`, what hosts say to
-//! each other; `server` and `client`. Promises: no decoder panics or allocates beyond its bounds, whatever it is given.
+//! each other; `tokens`, who may cache and change what; `server` and `client`. Promises: no decoder panics or allocates beyond its bounds, whatever it is given.
 //! Leaves to others: the kernel's side.
 
 #![forbid(unsafe_code)]
@@ -16,4 +16,5 @@ pub mod planted;
 pub mod protocol;
 pub mod server;
 pub mod tables;
+pub mod tokens;
 mod wire;

@@ -3,6 +3,7 @@
 //! Owns: the zeroes within blocks that the server leaves to clients. Promises: what is cut off reads as zeroes when the
 //! file grows again.
 
+use std::sync::Arc;
 use std::ops::Range;
 
 use nectary_block::Buffer;
@@ -11,7 +12,8 @@ use super::data::At;
 use super::error::Error;
 use super::extents::{Piece, Place};
 use super::file::{BLOCK, Content, File};
-use super::{Client, Level};
+use super::Client;
+use super::hold::Access;
 use crate::protocol::{Answer, Attributes, Operation};
 
 /// How much `copy` moves at a time. *Units*: bytes.
@@ -25,11 +27,11 @@ const ZERO_RANGE: u32 = libc::FALLOC_FL_ZERO_RANGE as u32;
 
 impl Client {
     /// Cuts or extends.
-    pub(crate) async fn truncate(&self, file: &File, size: u64) -> Result<(), Error> {
+    pub(crate) async fn truncate(&self, file: &Arc<File>, size: u64) -> Result<(), Error> {
         if size > i64::MAX as u64 {
             return Err(Error::posix(libc::EFBIG));
         }
-        let mut content = self.writable(file, Level::Write).await?;
+        let mut content = self.writable(file, Access::WRITE).await?;
         if size > content.size && self.clear_tail(file, &mut content).await? {
             self.commit_locked(file, &mut content).await?;
         }
@@ -45,7 +47,7 @@ impl Client {
     }
 
     /// Cuts or extends at the server: a file of very many extents in parts, from its end.
-    async fn cut(&self, file: &File, mut from: u64, size: u64) -> Result<Attributes, Error> {
+    async fn cut(&self, file: &Arc<File>, mut from: u64, size: u64) -> Result<Attributes, Error> {
         let mut to = size;
         loop {
             match self.operate(Operation::Truncate { file: file.id, size: to }).await {
@@ -59,9 +61,9 @@ impl Client {
     }
 
     /// As `fallocate`.
-    pub(crate) async fn allocate(&self, file: &File, offset: u64, length: u64, mode: u32) -> Result<(), Error> {
+    pub(crate) async fn allocate(&self, file: &Arc<File>, offset: u64, length: u64, mode: u32) -> Result<(), Error> {
         let end = offset.checked_add(length).filter(|end| *end <= i64::MAX as u64).ok_or(Error::posix(libc::EFBIG))?;
-        let mut content = self.writable(file, Level::Write).await?;
+        let mut content = self.writable(file, Access::WRITE).await?;
         let (start, stop) = match mode {
             0 | KEEP_SIZE => (offset, end),
             _ if mode == PUNCH_HOLE | KEEP_SIZE || mode & !KEEP_SIZE == ZERO_RANGE => {
@@ -97,7 +99,7 @@ impl Client {
     }
 
     /// Writes zeroes to the parts of a range that are not whole blocks, as far as the file goes.
-    async fn zero_edges(&self, file: &File, content: &mut Content, range: Range<u64>) -> Result<(), Error> {
+    async fn zero_edges(&self, file: &Arc<File>, content: &mut Content, range: Range<u64>) -> Result<(), Error> {
         let end = range.end.min(content.size);
         if range.start >= end {
             return Ok(());
@@ -122,8 +124,8 @@ impl Client {
     }
 
     /// The next data, or the next hole. *Errors*: ENXIO behind the end, or if there is no data.
-    pub(crate) async fn seek(&self, file: &File, offset: u64, is_data: bool) -> Result<u64, Error> {
-        let mut content = self.writable(file, Level::Read).await?;
+    pub(crate) async fn seek(&self, file: &Arc<File>, offset: u64, is_data: bool) -> Result<u64, Error> {
+        let mut content = self.writable(file, Access::READ).await?;
         let size = content.size;
         if offset >= size {
             return Err(Error::posix(libc::ENXIO));
@@ -147,14 +149,14 @@ impl Client {
     /// Copies bytes between files, or within one; returns how many, which is less where the first file ends.
     pub(crate) async fn copy(
         &self,
-        (from, offset): (&File, u64),
-        (to, to_offset): (&File, u64),
+        (from, offset): (&Arc<File>, u64),
+        (to, to_offset): (&Arc<File>, u64),
         length: u64,
     ) -> Result<u64, Error> {
         let mut done = 0;
         while done < length {
             let count = (length - done).min(COPY_BYTES) as usize;
-            let read = match self.read(from, offset + done, count).await {
+            let read = match self.read(from, offset + done, count, Access::READ).await {
                 Ok(read) => read,
                 Err(error) if done == 0 => return Err(error),
                 Err(_) => break,
@@ -163,7 +165,7 @@ impl Client {
                 break;
             }
             let bytes = read.to_vec();
-            let written = self.write(to, At::Offset(to_offset + done), vec![Buffer::copy_of(&bytes)]).await;
+            let written = self.write(to, At::Offset(to_offset + done), vec![Buffer::copy_of(&bytes)], Access::WRITE).await;
             match written {
                 Ok(_) => done += bytes.len() as u64,
                 Err(error) if done == 0 => return Err(error),

@@ -11,7 +11,8 @@ use nectary_block::Context;
 use super::error::Error;
 use super::extents::Place;
 use super::file::{BLOCK, Content, File};
-use super::{Client, Level};
+use super::Client;
+use super::hold::Access;
 use crate::protocol::{Answer, Code, Granted, Mapped, Operation, Question};
 
 /// Extents of one commit.
@@ -21,7 +22,7 @@ const EXTENT_BLOCKS_MAX: u64 = 1 << 20;
 
 impl Client {
     /// Makes what was written to a file durable and visible.
-    pub(crate) async fn sync(&self, file: &File) -> Result<(), Error> {
+    pub(crate) async fn sync(&self, file: &Arc<File>) -> Result<(), Error> {
         let mut content = file.content.write().await;
         let result = self.commit_locked(file, &mut content).await;
         let failed = content.failed.take();
@@ -31,7 +32,7 @@ impl Client {
     }
 
     /// Commits under the lock.
-    pub(super) async fn commit_locked(&self, file: &File, content: &mut Content) -> Result<(), Error> {
+    pub(super) async fn commit_locked(&self, file: &Arc<File>, content: &mut Content) -> Result<(), Error> {
         if !content.is_dirty() {
             return Ok(());
         }
@@ -40,7 +41,7 @@ impl Client {
     }
 
     /// Commits what is flushed already.
-    async fn commit_flushed(&self, file: &File, content: &mut Content) -> Result<(), Error> {
+    async fn commit_flushed(&self, file: &Arc<File>, content: &mut Content) -> Result<(), Error> {
         let mut result = self.commit_parts(file, content).await;
         if let Err(Error::Refused(failure)) = &result
             && failure.code == Code::Stale
@@ -58,7 +59,7 @@ impl Client {
         result
     }
 
-    async fn commit_parts(&self, file: &File, content: &mut Content) -> Result<(), Error> {
+    async fn commit_parts(&self, file: &Arc<File>, content: &mut Content) -> Result<(), Error> {
         let extents = extents_of(content);
         let modified_ns = content.modified_ns.unwrap_or(0);
         let mut parts: VecDeque<Vec<Mapped>> = extents.chunks(EXTENTS_MAX).map(<[Mapped]>::to_vec).collect();
@@ -146,12 +147,14 @@ impl Client {
             // An error means that the session has ended, and with it this opening.
             let _ = self.operate(Operation::Close { file: file.id }).await;
         }
+        drop(at_server);
+        self.give_up(file).await;
         self.forget_file(file);
     }
 
     /// Drops what was written to a file that has no name and no user any more.
     pub(super) async fn abandon(&self, file: &Arc<File>) {
-        let Ok(mut content) = self.writable(file, Level::Write).await else { return };
+        let Ok(mut content) = self.writable(file, Access::WRITE).await else { return };
         self.drop_fresh(&mut content, 0).await;
         content.modified_ns = None;
         content.size = content.inode.size;

@@ -4,6 +4,7 @@
 //! yet, whole blocks at a time; blocks that others may be shown are never overwritten; what is behind the end of a file
 //! in its last block is never shown, and is zeroed on the disk before the file grows over it.
 
+use std::sync::Arc;
 use std::collections::VecDeque;
 use std::ops::Range;
 
@@ -14,7 +15,8 @@ use super::bytes::{self, Contents};
 use super::error::Error;
 use super::extents::{Piece, Place};
 use super::file::{BLOCK, Content, File};
-use super::{Client, Level};
+use super::Client;
+use super::hold::{Access, holds};
 use crate::protocol::{Answer, Granted, Question};
 
 /// The largest file. *Units*: bytes.
@@ -33,12 +35,14 @@ pub enum At {
 
 impl Client {
     /// Reads; less than `length` bytes mean that the file ends there.
-    pub(crate) async fn read(&self, file: &File, offset: u64, length: usize) -> Result<Contents, Error> {
+    pub(crate) async fn read(&self, file: &Arc<File>, offset: u64, length: usize, access: Access) -> Result<Contents, Error> {
         let mut contents = Contents::default();
         for _ in 0..MAP_ROUNDS_MAX {
-            let content = self.readable(file).await?;
+            self.leased().await?;
+            let content = self.readable(file, access).await?;
             let end = offset.saturating_add(length as u64).min(content.size);
             if offset >= end {
+                self.still_leased()?;
                 return Ok(contents);
             }
             let blocks = offset / BLOCK..end.div_ceil(BLOCK);
@@ -47,7 +51,7 @@ impl Client {
                 return Ok(contents);
             }
             drop(content);
-            let mut content = self.writable(file, Level::Read).await?;
+            let mut content = self.writable(file, access).await?;
             self.load_map(file, &mut content, blocks).await?;
         }
         Err(Error::posix(libc::EIO))
@@ -90,7 +94,7 @@ impl Client {
     }
 
     /// Asks for the part of the map that holds `blocks`.
-    pub(super) async fn load_map(&self, file: &File, content: &mut Content, blocks: Range<u64>) -> Result<(), Error> {
+    pub(super) async fn load_map(&self, file: &Arc<File>, content: &mut Content, blocks: Range<u64>) -> Result<(), Error> {
         let mut start = blocks.start;
         let size = content.inode.size.div_ceil(BLOCK);
         if size <= start {
@@ -114,9 +118,9 @@ impl Client {
     }
 
     /// Writes all of `data`; returns where, and buffers that may be used again.
-    pub(crate) async fn write(&self, file: &File, at: At, data: Vec<Buffer>) -> Result<(u64, Vec<Buffer>), Error> {
+    pub(crate) async fn write(&self, file: &Arc<File>, at: At, data: Vec<Buffer>, access: Access) -> Result<(u64, Vec<Buffer>), Error> {
         let length = bytes::total(&data) as u64;
-        let mut content = self.writable(file, Level::Write).await?;
+        let mut content = self.writable(file, access).await?;
         let offset = match at {
             At::Offset(offset) => offset,
             At::End => content.size,
@@ -143,7 +147,7 @@ impl Client {
 
     async fn write_locked(
         &self,
-        file: &File,
+        file: &Arc<File>,
         content: &mut Content,
         range: Range<u64>,
         data: Vec<Buffer>,
@@ -164,7 +168,7 @@ impl Client {
     /// Data in whole blocks: what is around it in the first and the last one is read.
     async fn widened(
         &self,
-        file: &File,
+        file: &Arc<File>,
         content: &mut Content,
         range: &Range<u64>,
         data: &[Buffer],
@@ -194,7 +198,7 @@ impl Client {
     }
 
     /// One block as the file shows it, with zeroes behind the end.
-    pub(super) async fn old_block(&self, file: &File, content: &mut Content, block: u64) -> Result<Vec<u8>, Error> {
+    pub(super) async fn old_block(&self, file: &Arc<File>, content: &mut Content, block: u64) -> Result<Vec<u8>, Error> {
         let (start, mut old) = (block * BLOCK, Contents::default());
         let end = (start + BLOCK).min(content.size);
         if start < end {
@@ -264,7 +268,7 @@ impl Client {
 
     /// Zeroes what is behind the end in the last block, before the file grows over it. Returns whether there was such a
     /// block.
-    pub(super) async fn clear_tail(&self, file: &File, content: &mut Content) -> Result<bool, Error> {
+    pub(super) async fn clear_tail(&self, file: &Arc<File>, content: &mut Content) -> Result<bool, Error> {
         if content.size.is_multiple_of(BLOCK) {
             return Ok(false);
         }
@@ -283,27 +287,31 @@ impl Client {
     }
 
     /// The contents for a reader: valid, and so as long as they are locked.
-    pub(super) async fn readable<'a>(&self, file: &'a File) -> Result<RwLockReadGuard<'a, Content>, Error> {
+    pub(super) async fn readable<'a>(
+        &self,
+        file: &'a Arc<File>,
+        access: Access,
+    ) -> Result<RwLockReadGuard<'a, Content>, Error> {
         loop {
             let content = file.content.read().await;
-            if content.is_known && self.holds(file.id, Level::Read) {
+            if content.is_known && holds(file, access) {
                 return Ok(content);
             }
             drop(content);
-            drop(self.writable(file, Level::Read).await?);
+            drop(self.writable(file, access).await?);
         }
     }
 
     /// The contents for one who changes them, alone.
     pub(super) async fn writable<'a>(
         &self,
-        file: &'a File,
-        level: Level,
+        file: &'a Arc<File>,
+        access: Access,
     ) -> Result<RwLockWriteGuard<'a, Content>, Error> {
         loop {
-            self.acquire(file.id, level).await?;
+            self.admit(file, access).await?;
             let mut content = file.content.write().await;
-            if !self.holds(file.id, level) {
+            if !holds(file, access) {
                 continue;
             }
             if !content.is_known {

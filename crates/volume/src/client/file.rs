@@ -6,13 +6,14 @@
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use tokio::sync::RwLock;
+use tokio::sync::{Notify, RwLock};
 
 use super::extents::{Extents, Piece, Place};
 use crate::format::{BLOCK_BYTES, Inode};
 use crate::protocol::{Attributes, FileId, Mapped};
+use crate::tokens::Holding;
 
 /// The unit of the disk. *Units*: bytes.
 pub(crate) const BLOCK: u64 = BLOCK_BYTES as u64;
@@ -29,12 +30,31 @@ pub(crate) struct File {
     users: AtomicU64,
     /// Whether the server knows that the session has it open. Held while it is told.
     pub at_server: tokio::sync::Mutex<bool>,
+    /// The token of its data.
+    pub hold: Hold,
+}
+
+/// The token of a file's data: its bytes, its size, its map, its time of modification.
+#[derive(Default)]
+pub(crate) struct Hold {
+    state: Mutex<Holding>,
+    /// The state changed: who waits looks again.
+    pub changed: Notify,
+    /// Held by what gives back or commits for others, so that it is done once at a time.
+    pub giving: tokio::sync::Mutex<()>,
+}
+
+impl Hold {
+    /// The state. Not to be locked across a wait.
+    pub fn state(&self) -> MutexGuard<'_, Holding> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// What is known of a file's contents.
 #[derive(Default)]
 pub(crate) struct Content {
-    /// Whether what follows is valid; else the next use requests it from the server.
+    /// Whether what follows is valid; else the next use requests it from the server. Only under a token.
     pub is_known: bool,
     /// As the server last said.
     pub inode: Inode,
@@ -66,18 +86,15 @@ pub(crate) struct Shown {
 }
 
 impl File {
-    /// A file that nobody has open yet; `attributes` are as of now if they are given.
-    pub fn new(id: FileId, attributes: Option<&Attributes>, is_open: bool) -> File {
-        let mut content = Content::default();
-        if let Some(attributes) = attributes {
-            content.learn(attributes.inode.clone());
-        }
+    /// A file that nobody has open yet.
+    pub fn new(id: FileId, is_open: bool) -> File {
         File {
             id,
-            content: RwLock::new(content),
+            content: RwLock::default(),
             shown: Mutex::default(),
             users: AtomicU64::new(0),
             at_server: tokio::sync::Mutex::new(is_open),
+            hold: Hold::default(),
         }
     }
 

@@ -1,29 +1,39 @@
 //! What a client caches of files that other hosts may change, and when it forgets.
 //!
-//! Owns: forgetting. Promises: a map is used for about a fifth of a lease at most; before this client says that what an
-//! append freed is in no map of it, it has forgotten every map that is older. So it never reads blocks that belong to
-//! another file by now. Opening a file forgets what is known of it, so that it shows what was committed before.
+//! Owns: tokens. Promises: what is known of a file's data, size and map is used, and changed, only under its token; when
+//! another host needs the token, calls of programs are admitted no more, the kernel forgets its pages, what was written
+//! is committed, and then it is given back. So a read sees every write that returned before it, on any host.
 //!
-//! Not here yet: tokens, with which another host's write is seen at once in a file that stays open.
+//! A map under a token has no block that another host freed: who frees one holds the token alone. So what an append of
+//! the server freed is in no map here once that append is known, and this is said with the next renewal.
 
+use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinSet;
 
 use super::error::Error;
 use super::file::File;
 use super::session::Event;
-use super::{Client, Level, lock};
-use crate::protocol::{FileId, Question};
+use super::{Client, lock};
+use crate::protocol::{FileId, Held, Message, Question, Token, What};
+use crate::tokens::{Heard, Recalled, Why, level};
+
+/// After a request for a token was refused, the next one waits so long.
+const REFUSED_PAUSE: Duration = Duration::from_millis(100);
+/// Tokens of one message after a restart of the server.
+const RECLAIMED_MAX: usize = 4096;
 
 /// The kernel of this host, which may have pages of files in memory.
 pub trait Kernel: Send + Sync + 'static {
-    /// Makes the kernel forget the pages and attributes of an inode; the receiver hears when it has. It may first write
-    /// pages back, so nothing that serves such writes may wait for it.
-    fn invalidate(&self, inode: u64) -> oneshot::Receiver<()>;
+    /// Makes the kernel forget the pages of an inode in a range of bytes; the receiver hears when it has. It may first
+    /// write pages back, and wait for pages that it reads, so nothing that serves those may wait for it.
+    fn invalidate(&self, inode: u64, range: Range<u64>) -> oneshot::Receiver<()>;
 }
 
-/// What the session holds.
+/// What the session needs for tokens.
 pub(super) struct Holds {
     kernel: Arc<dyn Kernel>,
 }
@@ -34,41 +44,248 @@ impl Holds {
     }
 }
 
+/// What a call needs to see or change a file's data.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Access {
+    /// This level of its token.
+    Level(u8),
+    /// Nothing: it was admitted already, and the token stays until it is done.
+    Admitted,
+}
+
+impl Access {
+    pub const READ: Access = Access::Level(level::READ);
+    pub const WRITE: Access = Access::Level(level::WRITE);
+}
+
+/// Whether a call is admitted now.
+pub(super) fn holds(file: &File, access: Access) -> bool {
+    match access {
+        Access::Level(level) => file.hold.state().admits(level),
+        Access::Admitted => true,
+    }
+}
+
+/// A read or write of the kernel's pages in work: the token stays until it is dropped.
+pub(super) struct Paging<'a>(&'a File);
+
+impl Drop for Paging<'_> {
+    fn drop(&mut self) {
+        self.0.hold.state().page_call_ended();
+        self.0.hold.changed.notify_waiters();
+    }
+}
+
 impl Client {
-    /// Whether the session may do this with a file's data now: always, as there are no tokens yet.
-    pub(super) fn holds(&self, _file: FileId, _level: Level) -> bool {
-        true
+    /// Waits until a call is admitted. It may be over when this returns: see [`holds`].
+    pub(super) async fn admit(&self, file: &Arc<File>, access: Access) -> Result<(), Error> {
+        let Access::Level(level) = access else { return Ok(()) };
+        self.wait_for(file, |_| level, |state| state.admits(level)).await
     }
 
-    /// Waits until it may.
-    pub(super) async fn acquire(&self, _file: FileId, _level: Level) -> Result<(), Error> {
-        Ok(())
+    /// Begins a read for the kernel's page cache.
+    pub(super) async fn begin_page_read<'a>(
+        &self,
+        file: &'a Arc<File>,
+        range: Range<u64>,
+    ) -> Result<Paging<'a>, Error> {
+        let begin = |state: &mut crate::tokens::Holding| state.begin_page_read(range.clone());
+        self.wait_for(file, crate::tokens::Holding::page_level, begin).await?;
+        Ok(Paging(file))
     }
 
-    /// Forgets what others may have changed; what was written here stays.
-    pub(super) async fn forget(&self, file: &File) {
+    /// Begins a write of pages. *Errors*: the session lost its token, and with it what was written to the pages.
+    pub(super) fn begin_page_write<'a>(&self, file: &'a Arc<File>) -> Result<Paging<'a>, Error> {
+        match file.hold.state().begin_page_write() {
+            true => Ok(Paging(file)),
+            false => Err(Error::posix(libc::EIO)),
+        }
+    }
+
+    async fn wait_for(
+        &self,
+        file: &Arc<File>,
+        level: impl Fn(&crate::tokens::Holding) -> u8,
+        mut admit: impl FnMut(&mut crate::tokens::Holding) -> bool,
+    ) -> Result<(), Error> {
+        loop {
+            let changed = file.hold.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            {
+                let mut state = file.hold.state();
+                if admit(&mut state) {
+                    return Ok(());
+                }
+                if let Some(error) = self.shared.session.failure() {
+                    return Err(error);
+                }
+                let wanted = level(&state);
+                if state.wants(wanted) {
+                    self.request(file.clone(), wanted);
+                }
+            }
+            changed.await;
+        }
+    }
+
+    /// Requests a token, and tells who waits.
+    fn request(&self, file: Arc<File>, level: u8) {
+        let client = self.clone();
+        tokio::spawn(async move {
+            let token = Token { object: file.id, what: What::Data };
+            let granted = client.shared.session.acquire(token, level).await;
+            if granted.is_err() {
+                tokio::time::sleep(REFUSED_PAUSE).await;
+            }
+            let early = {
+                let mut state = file.hold.state();
+                match granted {
+                    Ok(held) => state.granted(held.level, held.sequence),
+                    Err(_) => state.failed(),
+                }
+            };
+            file.hold.changed.notify_waiters();
+            for recalled in early {
+                if let Heard::Begin = client.hear(&file, recalled) {
+                    client.give_back(&file, recalled).await;
+                }
+            }
+            if !file.is_used() {
+                client.settle(&file).await;
+            }
+        });
+    }
+
+    /// A recall came: what is to be done.
+    fn hear(&self, file: &File, recalled: Recalled) -> Heard {
+        let heard = file.hold.state().recalled(recalled);
+        if let Heard::Answer(level) = heard {
+            self.say_returned(file.id, level, recalled.0, false);
+        }
+        heard
+    }
+
+    fn say_returned(&self, object: FileId, level: u8, sequence: u64, is_lost: bool) {
+        let held = Held { token: Token { object, what: What::Data }, level, sequence };
+        self.shared.session.say(&Message::Return { held, is_lost });
+    }
+
+    /// Does what a recall wants.
+    async fn give_back(&self, file: &Arc<File>, recalled: Recalled) {
+        let _turn = file.hold.giving.lock().await;
+        // The one before may have done it.
+        let Heard::Begin = self.hear(file, recalled) else { return };
+        let (sequence, wanted, why) = recalled;
+        match why {
+            Why::Conflict => self.give(file, wanted).await,
+            Why::Commit => {
+                let mut content = file.content.write().await;
+                let committed = self.commit_locked(file, &mut content).await;
+                if let Err(error) = &committed {
+                    self.note_failure(file.id, error);
+                }
+                let level = file.hold.state().level();
+                drop(content);
+                self.say_returned(file.id, level, sequence, committed.is_err());
+            }
+        }
+    }
+
+    /// Gives the token back, down to a level. The caller has `giving`.
+    async fn give(&self, file: &Arc<File>, to: u8) {
+        let mut pass = file.hold.state().begin_giving();
+        while !pass.is_empty() {
+            for range in pass {
+                // An error means that the mount has ended, and with it all pages.
+                let _ = self.shared.holds.kernel.invalidate(file.id.inode, range).await;
+            }
+            file.hold.state().end_pass();
+            self.no_paging(file).await;
+            pass = file.hold.state().next_pass();
+            // Who reads a page that is invalidated next is served.
+            file.hold.changed.notify_waiters();
+        }
         let mut content = file.content.write().await;
-        content.map.clear();
-        if !content.is_dirty() {
+        let committed = self.commit_locked(file, &mut content).await;
+        if let Err(error) = &committed {
+            content.failed = Some(error.errno());
+            self.note_failure(file.id, error);
+            self.drop_fresh(&mut content, 0).await;
+            content.modified_ns = None;
+        }
+        if to == level::NONE || committed.is_err() {
             content.forget();
+        }
+        let (level, sequence) = {
+            let mut state = file.hold.state();
+            state.given(to);
+            (state.level(), state.sequence())
+        };
+        file.show(&content);
+        drop(content);
+        file.hold.changed.notify_waiters();
+        self.say_returned(file.id, level, sequence, committed.is_err());
+    }
+
+    /// Waits until the kernel reads and writes no pages of a file.
+    async fn no_paging(&self, file: &File) {
+        loop {
+            let changed = file.hold.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            if !file.hold.state().is_paging() {
+                return;
+            }
+            changed.await;
+        }
+    }
+
+    /// A handle was opened with which a program may map the file for writing: the kernel keeps no pages that were read
+    /// under a lower level.
+    pub(super) async fn add_writer(&self, file: &Arc<File>) {
+        if file.hold.state().add_writer() {
+            let _turn = file.hold.giving.lock().await;
+            let level = file.hold.state().level();
+            if level == level::READ {
+                self.give(file, level::NONE).await;
+            }
+        }
+    }
+
+    /// Gives the token of a file back that nobody uses.
+    pub(super) async fn give_up(&self, file: &Arc<File>) {
+        let _turn = file.hold.giving.lock().await;
+        let is_held = {
+            let state = file.hold.state();
+            state.level() != level::NONE && !state.is_acquiring()
+        };
+        if is_held && !file.is_used() {
+            self.give(file, level::NONE).await;
         }
     }
 
     /// Serves what the session reports.
     pub(super) async fn serve_events(&self, mut events: mpsc::UnboundedReceiver<Event>) {
+        let mut recalls = JoinSet::new();
         while let Some(event) = events.recv().await {
-            let files: Vec<Arc<File>> = lock(&self.shared.files).values().cloned().collect();
             match event {
-                Event::Durable(sequence) => {
-                    for file in &files {
-                        let version = file.content.read().await.inode.version;
-                        self.forget(file).await;
-                        self.forget_pages(file, version).await;
+                Event::Durable(sequence) => self.shared.session.set_drained(sequence),
+                Event::Recalled(held, why) => {
+                    while recalls.try_join_next().is_some() {}
+                    let recalled = (held.sequence, held.level, why);
+                    let Some(file) = self.file(held.token.object).filter(|_| held.token.what == What::Data) else {
+                        self.say_returned(held.token.object, level::NONE, held.sequence, false);
+                        continue;
+                    };
+                    if let Heard::Begin = self.hear(&file, recalled) {
+                        let client = self.clone();
+                        recalls.spawn(async move { client.give_back(&file, recalled).await });
                     }
-                    self.shared.session.set_drained(sequence);
                 }
+                Event::Controlled => self.reclaim(),
                 Event::Restarted => {
-                    for file in files {
+                    for file in self.files() {
                         if *file.at_server.lock().await {
                             // An error means that it is gone; so every call on it will say.
                             let _ = self.ask(Question::Open { file: file.id }).await;
@@ -79,17 +296,27 @@ impl Client {
         }
     }
 
-    /// Makes the kernel forget its pages of a file that another host changed since `version`.
-    async fn forget_pages(&self, file: &File, version: u64) {
-        if !file.is_used() || file.shown().is_dirty {
-            return;
+    fn files(&self) -> Vec<Arc<File>> {
+        lock(&self.shared.files).values().cloned().collect()
+    }
+
+    /// Tells the server which tokens are held: it may be another one than before.
+    fn reclaim(&self) {
+        let held = |file: &Arc<File>| {
+            let state = file.hold.state();
+            let token = Token { object: file.id, what: What::Data };
+            let held = Held { token, level: state.level(), sequence: state.sequence() };
+            (held.level != level::NONE).then_some(held)
+        };
+        let all: Vec<Held> = self.files().iter().filter_map(held).collect();
+        let session = self.shared.session.number();
+        let mut parts = all.chunks(RECLAIMED_MAX).peekable();
+        if parts.peek().is_none() {
+            return self.shared.session.say(&Message::Reclaim { session, held: Vec::new(), is_last: true });
         }
-        if let Ok(content) = self.readable(file).await
-            && content.inode.version != version
-        {
-            drop(content);
-            // Another thread does it, because the kernel may write pages back first.
-            drop(self.shared.holds.kernel.invalidate(file.id.inode));
+        while let Some(part) = parts.next() {
+            let is_last = parts.peek().is_none();
+            self.shared.session.say(&Message::Reclaim { session, held: part.to_vec(), is_last });
         }
     }
 }

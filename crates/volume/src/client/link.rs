@@ -15,17 +15,18 @@ use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
 use super::error::Error;
-use super::session::Inner;
+use super::session::{Event, Inner, Said};
 use crate::format::Identity;
 pub use crate::net::Address;
 use crate::net::{self, Stream};
 use crate::protocol::{Code, Failure, Message};
+use crate::tokens::Why;
 use crate::wire::{read_message, write_all};
 
 /// The first pause between attempts to connect.
 const RETRY_MIN: Duration = Duration::from_millis(100);
 /// The longest one.
-const RETRY_MAX: Duration = Duration::from_secs(5);
+const RETRY_MAX: Duration = Duration::from_secs(2);
 /// A lease is renewed so many times in its length.
 const RENEWALS_OF_LEASE: u32 = 5;
 
@@ -160,7 +161,8 @@ pub(super) async fn keep_bulk(inner: &Arc<Inner>, first: (Stream, Welcomed)) {
 async fn read_answers(inner: &Inner, reader: &mut ReadHalf<Stream>) -> String {
     loop {
         match read_message(reader).await {
-            Ok(Some((header, Message::Answer(answer)))) => inner.answered(header.request, Ok(answer)),
+            Ok(Some((header, Message::Answer(answer)))) => inner.answered(header.request, Ok(Said::Answer(answer))),
+            Ok(Some((header, Message::Grant { held, .. }))) => inner.answered(header.request, Ok(Said::Granted(held))),
             Ok(Some((_, Message::Failure(failure))))
                 if matches!(failure.code, Code::OldEpoch | Code::NotLeader | Code::Grace) =>
             {
@@ -210,11 +212,13 @@ pub(super) async fn keep_control(inner: &Arc<Inner>) {
         let Some((stream, welcomed)) = reconnect(inner, ROLE_CONTROL).await else { return };
         let (mut reader, writer) = split(stream);
         let (frames, to_write) = mpsc::unbounded_channel();
+        inner.controlled(Some(frames.clone()));
         tokio::select! {
             () = hear(inner, &mut reader) => {}
             () = renew(inner, &frames, welcomed.lease) => {}
             () = write_all(writer, to_write) => {}
         }
+        inner.controlled(None);
         sleep(RETRY_MIN).await;
     }
 }
@@ -243,6 +247,10 @@ async fn hear(inner: &Inner, reader: &mut ReadHalf<Stream>) {
                 let Some(sent) = inner.start.checked_add(Duration::from_nanos(sent_ns)) else { return };
                 let server_ns = i64::try_from(server_ns).unwrap_or(i64::MAX);
                 inner.renewed(sent, Duration::from_millis(lease_ms.into()), server_ns, sequence);
+            }
+            Ok(Some((_, Message::Recall { held, why }))) => {
+                let why = if why == Why::Commit as u8 { Why::Commit } else { Why::Conflict };
+                let _ = inner.events.send(Event::Recalled(held, why));
             }
             Ok(Some((_, Message::Evicted { words, .. }))) => return inner.end(&words),
             Ok(Some((_, Message::Failure(failure)))) if failure.code == Code::Ended => {

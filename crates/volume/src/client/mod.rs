@@ -1,8 +1,8 @@
 //! A mount's side of the volume: a session with the server, and files read and written on the shared disk.
 //!
-//! Owns: the session, space in hand, files in use, commits. Promises: what a call that changes something returned is
-//! durable, data excepted, which is durable after [`OpenFile::sync`], after about a second, or when somebody else looks
-//! at it; while the server is away, calls wait. Leaves to others: the kernel's side.
+//! Owns: the session, space in hand, files in use, tokens, commits. Promises: a read sees every write that returned
+//! before it on any host; what a call that changes something returned is durable, data excepted, which is durable after
+//! [`OpenFile::sync`], after about a second, or when somebody else looks at it; while the server is away, calls wait. Leaves to others: the kernel's side.
 //!
 //! | file | what is in it |
 //! |---|---|
@@ -47,7 +47,7 @@ pub use session::SessionFigures;
 
 use crate::protocol::{Answer, Attributes, Code, FileId, Granted, Operation, Question};
 use file::File;
-use hold::Holds;
+use hold::{Access, Holds};
 use session::Session;
 use space::Space;
 
@@ -59,15 +59,6 @@ const BLOCKS_MAX: u64 = 1 << 16;
 const SPACE_BLOCKS_MIN: u64 = 1 << 11;
 /// The most that is requested at a time. *Units*: blocks.
 const SPACE_BLOCKS_MAX: u64 = 1 << 16;
-
-/// What a client may do with a file's data.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Level {
-    /// Keep what it read.
-    Read,
-    /// Write, and commit later.
-    Write,
-}
 
 /// A session with the server of a volume. Clones share it.
 #[derive(Clone)]
@@ -186,17 +177,22 @@ impl Client {
         self.shared.session.ask(question).await
     }
 
+    /// Asks for attributes; other hosts commit first what they wrote.
+    async fn look(&self, question: Question) -> Result<Answer, Error> {
+        self.shared.session.look(question).await
+    }
+
     fn file(&self, id: FileId) -> Option<Arc<File>> {
         lock(&self.shared.files).get(&id.inode).filter(|file| file.id == id).cloned()
     }
 
     /// The file, with one user more; it is made if it is not in use.
-    fn use_file(&self, id: FileId, attributes: Option<&Attributes>, is_open: bool) -> Arc<File> {
+    fn use_file(&self, id: FileId, is_open: bool) -> Arc<File> {
         let mut files = lock(&self.shared.files);
         let file = match files.get(&id.inode) {
             Some(file) if file.id == id => file.clone(),
             _ => {
-                let file = Arc::new(File::new(id, attributes, is_open));
+                let file = Arc::new(File::new(id, is_open));
                 files.insert(id.inode, file.clone());
                 file
             }
@@ -207,7 +203,10 @@ impl Client {
 
     fn forget_file(&self, file: &Arc<File>) {
         let mut files = lock(&self.shared.files);
-        if files.get(&file.id.inode).is_some_and(|known| Arc::ptr_eq(known, file)) && !file.is_used() {
+        if files.get(&file.id.inode).is_some_and(|known| Arc::ptr_eq(known, file))
+            && !file.is_used()
+            && file.hold.state().is_idle()
+        {
             files.remove(&file.id.inode);
         }
     }

@@ -4,7 +4,8 @@
 //! here. Leaves to the server: what they do.
 
 use super::error::Error;
-use super::{Client, Level};
+use super::Client;
+use super::hold::Access;
 use crate::protocol::{Answer, Attributes, Changes, FileId, Listed, Operation, Question, Statistics};
 
 /// What is made.
@@ -42,12 +43,12 @@ impl Client {
     /// What a name is; `..` is a name, too.
     pub async fn look_up(&self, directory: FileId, name: &[u8]) -> Result<Attributes, Error> {
         let question = Question::Lookup { directory, name: name.to_vec() };
-        Ok(self.shown(attributes(self.ask(question).await?)?))
+        Ok(self.shown(attributes(self.look(question).await?)?))
     }
 
     /// An inode as it is now. Generation 0 is any.
     pub async fn attributes(&self, file: FileId) -> Result<Attributes, Error> {
-        Ok(self.shown(attributes(self.ask(Question::GetAttributes { file }).await?)?))
+        Ok(self.shown(attributes(self.look(Question::GetAttributes { file }).await?)?))
     }
 
     /// Makes something with a name.
@@ -101,7 +102,7 @@ impl Client {
     /// Changes attributes. The size is changed first.
     pub async fn set_attributes(&self, id: FileId, mut changes: Changes) -> Result<Attributes, Error> {
         if let Some(size) = changes.size.take() {
-            let file = self.use_file(id, None, false);
+            let file = self.use_file(id, false);
             let truncated = self.truncate(&file, size).await;
             file.remove_user();
             self.settle(&file).await;
@@ -113,9 +114,11 @@ impl Client {
         if changes.accessed.is_some() || changes.modified.is_some() {
             // A commit that comes later would advance the times that are set here.
             if let Some(file) = self.file(id).filter(|file| file.shown().is_dirty) {
-                let mut content = self.writable(&file, Level::Write).await?;
+                let mut content = self.writable(&file, Access::WRITE).await?;
                 self.commit_locked(&file, &mut content).await?;
             }
+            // And so would one of another host, for what was written there.
+            self.look(Question::GetAttributes { file: id }).await?;
         }
         let changed = self.operate(Operation::SetAttributes { file: id, changes }).await?;
         Ok(self.shown(attributes(changed)?))
@@ -123,7 +126,7 @@ impl Client {
 
     /// Names behind a cookie, and whether there is none behind them.
     pub async fn list(&self, directory: FileId, cookie: u64, entries: u32) -> Result<(Vec<Listed>, bool), Error> {
-        match self.ask(Question::ReadDirectory { directory, cookie, entries }).await? {
+        match self.look(Question::ReadDirectory { directory, cookie, entries }).await? {
             Answer::Listing { mut names, is_end } => {
                 for listed in &mut names {
                     if let Some(file) = self.file(listed.attributes.id()) {

@@ -12,6 +12,7 @@ use super::bytes::Contents;
 use super::data::At;
 use super::error::Error;
 use super::file::File;
+use super::hold::Access;
 use super::names::New;
 use crate::protocol::{Answer, Attributes, FileId, Question};
 
@@ -19,13 +20,14 @@ use crate::protocol::{Answer, Attributes, FileId, Question};
 pub struct OpenFile {
     client: Client,
     file: Arc<File>,
+    is_writable: bool,
 }
 
 impl Client {
-    /// Opens a file.
-    pub async fn open(&self, id: FileId) -> Result<OpenFile, Error> {
-        let file = self.use_file(id, None, false);
-        let open = OpenFile { client: self.clone(), file };
+    /// Opens a file. With `is_writable` a program may map it and write to the map.
+    pub async fn open(&self, id: FileId, is_writable: bool) -> Result<OpenFile, Error> {
+        let file = self.use_file(id, false);
+        let open = OpenFile { client: self.clone(), file, is_writable };
         let mut at_server = open.file.at_server.lock().await;
         if !*at_server {
             match self.ask(Question::Open { file: id }).await {
@@ -35,7 +37,9 @@ impl Client {
             }
         }
         drop(at_server);
-        self.forget(&open.file).await;
+        if is_writable {
+            self.add_writer(&open.file).await;
+        }
         Ok(open)
     }
 
@@ -49,8 +53,9 @@ impl Client {
     /// Makes a file and opens it.
     pub async fn create_open(&self, directory: FileId, name: &[u8], new: New) -> Result<(Attributes, OpenFile), Error> {
         let attributes = self.create_as(directory, name, new, true).await?;
-        let file = self.use_file(attributes.id(), Some(&attributes), true);
-        Ok((attributes, OpenFile { client: self.clone(), file }))
+        let file = self.use_file(attributes.id(), true);
+        self.add_writer(&file).await;
+        Ok((attributes, OpenFile { client: self.clone(), file, is_writable: true }))
     }
 }
 
@@ -62,12 +67,24 @@ impl OpenFile {
 
     /// Reads; less than `length` bytes mean that the file ends there.
     pub async fn read(&self, offset: u64, length: usize) -> Result<Contents, Error> {
-        self.client.read(&self.file, offset, length).await
+        self.client.read(&self.file, offset, length, Access::READ).await
+    }
+
+    /// Reads for the kernel's page cache, which has its pages locked meanwhile.
+    pub async fn read_pages(&self, offset: u64, length: usize) -> Result<Contents, Error> {
+        let _paging = self.client.begin_page_read(&self.file, offset..offset.saturating_add(length as u64)).await?;
+        self.client.read(&self.file, offset, length, Access::Admitted).await
     }
 
     /// Writes all of `data`; returns where, and buffers that may be used again.
     pub async fn write(&self, at: At, data: Vec<Buffer>) -> Result<(u64, Vec<Buffer>), Error> {
-        self.client.write(&self.file, at, data).await
+        self.client.write(&self.file, at, data, Access::WRITE).await
+    }
+
+    /// Writes pages of the kernel's page cache.
+    pub async fn write_pages(&self, offset: u64, data: Vec<Buffer>) -> Result<(u64, Vec<Buffer>), Error> {
+        let _paging = self.client.begin_page_write(&self.file)?;
+        self.client.write(&self.file, At::Offset(offset), data, Access::Admitted).await
     }
 
     /// Makes what was written durable.
@@ -109,6 +126,9 @@ impl OpenFile {
 
     /// Closes the handle. What was written stays, and is committed within a second.
     pub async fn close(&self) {
+        if self.is_writable {
+            self.file.hold.state().remove_writer();
+        }
         if self.file.remove_user() {
             self.client.settle(&self.file).await;
         }

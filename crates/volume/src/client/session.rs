@@ -19,10 +19,17 @@ use tokio::task::JoinHandle;
 
 use super::error::Error;
 use super::link::{self, ClientOptions};
-use crate::protocol::{Answer, Code, Failure, Message, Operation, Question};
+use crate::protocol::{Answer, Code, Failure, Held, Message, Operation, Question, Token};
+use crate::tokens::Why;
 
-/// Calls without an answer, at most: the protocol's bound for a connection.
-const CALLS_MAX: usize = 240;
+/// Calls without an answer, at most, in all below the protocol's bound for a connection. Each kind has its share, as
+/// some wait for other hosts, which may wait for others of this one: operations for nobody; questions that a call asks
+/// while it changes a file for nobody; what shows attributes for commits of other hosts; requests for tokens for what
+/// other hosts hold.
+const OPERATIONS_MAX: usize = 64;
+const QUESTIONS_MAX: usize = 48;
+const LOOKS_MAX: usize = 64;
+const TOKENS_MAX: usize = 64;
 /// So many answered operations, and the server is told that their replies may go.
 const ACKNOWLEDGE_AFTER: u64 = 128;
 /// The part of a lease in which I/O may begin, counted from when its last renewal was sent.
@@ -37,6 +44,26 @@ pub(crate) enum Event {
     Durable(u64),
     /// The server is another incarnation: what it knew in memory is gone.
     Restarted,
+    /// The control connection is there again: the server is told which tokens are held.
+    Controlled,
+    /// The server wants a token back, or a commit.
+    Recalled(Held, Why),
+}
+
+/// What a call is answered with.
+#[derive(Debug)]
+pub(super) enum Said {
+    Answer(Answer),
+    Granted(Held),
+}
+
+/// Which share of the calls one belongs to.
+#[derive(Debug, Clone, Copy)]
+enum Share {
+    Operations,
+    Questions,
+    Looks,
+    Tokens,
 }
 
 /// What a session does.
@@ -64,7 +91,7 @@ pub struct SessionFigures {
 struct Waiting {
     message: Message,
     number: Option<u64>,
-    reply: oneshot::Sender<Result<Answer, Failure>>,
+    reply: oneshot::Sender<Result<Said, Failure>>,
     _turn: OwnedSemaphorePermit,
 }
 
@@ -85,6 +112,8 @@ pub(super) struct State {
     drained: u64,
     /// Where frames of the bulk connection go while there is one.
     bulk: Option<mpsc::UnboundedSender<Vec<u8>>>,
+    /// Those of the control connection.
+    control: Option<mpsc::UnboundedSender<Vec<u8>>>,
     figures: SessionFigures,
 }
 
@@ -103,7 +132,8 @@ pub(super) struct Inner {
     state: Mutex<State>,
     /// Something is to be told to the server on the control connection.
     pub nudge: Notify,
-    turns: Arc<Semaphore>,
+    /// By `Share`.
+    turns: [Arc<Semaphore>; 4],
     /// I/O may begin until then, counted from `start`. *Units*: nanoseconds.
     io_until_ns: AtomicU64,
     /// The lease ends then, counted in the same way.
@@ -136,7 +166,7 @@ impl Session {
             incarnation: link::random_id()?,
             state: Mutex::new(State { next_number: 1, next_request: 1, ..State::default() }),
             nudge: Notify::new(),
-            turns: Arc::new(Semaphore::new(CALLS_MAX)),
+            turns: [OPERATIONS_MAX, QUESTIONS_MAX, LOOKS_MAX, TOKENS_MAX].map(|turns| Arc::new(Semaphore::new(turns))),
             io_until_ns: AtomicU64::new(0),
             lease_until_ns: AtomicU64::new(0),
             renewed: Notify::new(),
@@ -195,22 +225,59 @@ impl Session {
 
     /// Does an operation: it is durable when this returns.
     pub async fn operate(&self, operation: Operation) -> Result<Answer, Error> {
-        self.call(|state| {
+        let said = self.call(Share::Operations, |state| {
             let number = state.next_number;
             state.next_number += 1;
             state.open_numbers.insert(number);
             (Message::Operation { session: state.session, number, operation }, Some(number))
-        })
-        .await
+        });
+        answered(said.await?)
     }
 
-    /// Asks.
+    /// Asks what the server answers by itself.
     pub async fn ask(&self, question: Question) -> Result<Answer, Error> {
-        self.call(|state| (Message::Question { session: state.session, question }, None)).await
+        self.question(Share::Questions, question).await
     }
 
-    async fn call(&self, make: impl FnOnce(&mut State) -> (Message, Option<u64>)) -> Result<Answer, Error> {
-        let turn = self.inner.turns.clone().acquire_owned().await;
+    /// Asks for attributes: other hosts may have to commit first.
+    pub async fn look(&self, question: Question) -> Result<Answer, Error> {
+        self.question(Share::Looks, question).await
+    }
+
+    async fn question(&self, share: Share, question: Question) -> Result<Answer, Error> {
+        let make = |state: &mut State| (Message::Question { session: state.session, question }, None);
+        answered(self.call(share, make).await?)
+    }
+
+    /// Waits for a token.
+    pub async fn acquire(&self, token: Token, level: u8) -> Result<Held, Error> {
+        match self.call(Share::Tokens, |_| (Message::Acquire { token, level, waits: true }, None)).await? {
+            Said::Granted(held) => Ok(held),
+            Said::Answer(_) => Err(Error::posix(libc::EIO)),
+        }
+    }
+
+    /// Says something on the control connection. If there is none, the server asks again once there is.
+    pub fn say(&self, message: &Message) {
+        let state = self.inner.state();
+        if let Some(control) = &state.control {
+            let _ = control.send(message.encode(0, state.epoch));
+        }
+    }
+
+    /// Its number.
+    pub fn number(&self) -> u64 {
+        self.inner.state().session
+    }
+
+    /// Why calls fail, if the session has ended.
+    pub fn failure(&self) -> Option<Error> {
+        let state = self.inner.state();
+        state.figures.ended.is_some().then(|| ended(&state))
+    }
+
+    async fn call(&self, share: Share, make: impl FnOnce(&mut State) -> (Message, Option<u64>)) -> Result<Said, Error> {
+        let turn = self.inner.turns[share as usize].clone().acquire_owned().await;
         let turn = turn.map_err(|_| self.inner.why_ended())?;
         let (reply, answer) = oneshot::channel();
         {
@@ -227,7 +294,7 @@ impl Session {
             state.waiting.insert(request, Waiting { message, number, reply, _turn: turn });
         }
         match answer.await {
-            Ok(answer) => Ok(answer?),
+            Ok(said) => Ok(said?),
             Err(_) => Err(self.inner.why_ended()),
         }
     }
@@ -243,7 +310,7 @@ impl Session {
     /// *Errors*: the server could not be told in time; it keeps the session until it is released.
     pub async fn end(&self) -> Result<(), Error> {
         let said =
-            tokio::time::timeout(END_TIME_MAX, self.call(|state| (Message::Goodbye { session: state.session }, None)));
+            tokio::time::timeout(END_TIME_MAX, self.call(Share::Operations, |state| (Message::Goodbye { session: state.session }, None)));
         let result = match said.await {
             Ok(result) => result.map(drop),
             Err(_) => Err(Error::Server {
@@ -257,6 +324,13 @@ impl Session {
         self.inner.end("unmounted");
         self.tasks.lock().unwrap_or_else(PoisonError::into_inner).drain(..).for_each(|task| task.abort());
         result
+    }
+}
+
+fn answered(said: Said) -> Result<Answer, Error> {
+    match said {
+        Said::Answer(answer) => Ok(answer),
+        Said::Granted(_) => Err(Error::posix(libc::EIO)),
     }
 }
 
@@ -301,8 +375,17 @@ impl Inner {
         state.figures.trouble = Some(trouble);
     }
 
+    /// The control connection is there; `None`: it is gone.
+    pub fn controlled(&self, control: Option<mpsc::UnboundedSender<Vec<u8>>>) {
+        let is_there = control.is_some();
+        self.state().control = control;
+        if is_there {
+            let _ = self.events.send(Event::Controlled);
+        }
+    }
+
     /// An answer came.
-    pub fn answered(&self, request: u64, answer: Result<Answer, Failure>) {
+    pub fn answered(&self, request: u64, answer: Result<Said, Failure>) {
         let mut state = self.state();
         if let Err(failure) = &answer
             && failure.code == Code::Ended
@@ -355,11 +438,11 @@ impl Inner {
         let waiting = {
             let mut state = self.state();
             state.figures.ended.get_or_insert(reason.to_owned());
-            state.bulk = None;
+            (state.bulk, state.control) = (None, None);
             std::mem::take(&mut state.waiting)
         };
         drop(waiting);
-        self.turns.close();
+        self.turns.iter().for_each(|turns| turns.close());
         let _ = self.ended.send_replace(true);
         self.renewed.notify_waiters();
     }

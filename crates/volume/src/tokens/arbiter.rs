@@ -1,0 +1,386 @@
+//! The server's side of all tokens.
+//!
+//! Owns: who holds what, who waits, which recalls have no answer. Promises:
+//! 1. A level is granted only when nobody holds one that conflicts.
+//! 2. Waiters of a token are served in the order of their requests; readers that stand together, together.
+//! 3. A grant is recalled for a conflict no sooner than [`MINIMUM_MS`] after it was given.
+//! 4. After a restart nothing is granted before every session of before has said what it holds, or has ended.
+//! 5. A question about a file that another session may have written to is answered after a commit that was requested
+//!    after the question came.
+//!
+//! Times are milliseconds of any clock that does not go back.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+
+use super::{Why, conflict, level};
+use crate::protocol::{FileId, Held, Token, What};
+
+/// A grant is not recalled sooner. *Units*: milliseconds.
+const MINIMUM_MS: u64 = 10;
+/// Waiters of a token.
+const WAITERS_MAX: usize = 4096;
+
+/// What is to be done. Requests and questions are named by the tickets that they came with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Action {
+    /// A request is granted.
+    Grant {
+        /// Whose.
+        session: u64,
+        /// The request.
+        ticket: u64,
+        /// What.
+        held: Held,
+    },
+    /// A request is refused: too many wait, or it does not want to.
+    Refuse {
+        /// The request.
+        ticket: u64,
+    },
+    /// A session is told to give back, down to the level in `held`, or to commit.
+    Recall {
+        /// Whose.
+        session: u64,
+        /// Which grant.
+        held: Held,
+        /// For what.
+        why: Why,
+    },
+    /// A question can be answered.
+    Ready {
+        /// The question.
+        ticket: u64,
+    },
+}
+
+/// What a session holds of a token.
+#[derive(Debug, Clone, Copy)]
+struct Grant {
+    level: u8,
+    sequence: u64,
+    granted_ms: u64,
+    /// The level that it was told to go down to, and when.
+    recalled: Option<(u8, u64)>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Waiter {
+    session: u64,
+    level: u8,
+    ticket: u64,
+}
+
+/// A commit that a holder was told to make, and the questions that wait for it.
+#[derive(Debug)]
+struct Round {
+    session: u64,
+    sequence: u64,
+    sent_ms: u64,
+    questions: Vec<u64>,
+}
+
+/// One token.
+#[derive(Debug, Default)]
+struct Object {
+    grants: BTreeMap<u64, Grant>,
+    waiters: VecDeque<Waiter>,
+    round: Option<Round>,
+    /// Questions that came after the round's commit was requested: they need another one.
+    later: Vec<u64>,
+}
+
+impl Object {
+    fn is_idle(&self) -> bool {
+        self.grants.is_empty() && self.waiters.is_empty() && self.round.is_none() && self.later.is_empty()
+    }
+
+    /// Another session that may have written to the file.
+    fn writer(&self, except: u64) -> Option<(u64, Grant)> {
+        let mut writers = self.grants.iter().filter(|(session, grant)| **session != except && grant.level == level::WRITE);
+        writers.next().map(|(session, grant)| (*session, *grant))
+    }
+}
+
+/// All tokens of a volume.
+#[derive(Debug, Default)]
+pub struct Arbiter {
+    objects: HashMap<Token, Object>,
+    /// The last grant's number.
+    sequence: u64,
+    /// Sessions of before a restart that have not said what they hold.
+    expected: BTreeSet<u64>,
+    /// Questions that wait until they have.
+    graced: Vec<u64>,
+    /// For how many files a question waits.
+    questions: HashMap<u64, usize>,
+    /// When a grant may be recalled, and of which token.
+    wakes: BTreeSet<(u64, Token)>,
+    actions: Vec<Action>,
+}
+
+fn data(file: FileId) -> Token {
+    Token { object: file, what: What::Data }
+}
+
+impl Arbiter {
+    /// No tokens; the sessions of before a restart are expected to say what they hold.
+    pub fn new(expected: impl IntoIterator<Item = u64>) -> Arbiter {
+        Arbiter { expected: expected.into_iter().collect(), ..Arbiter::default() }
+    }
+
+    /// What is to be done since the last call.
+    pub fn take_actions(&mut self) -> Vec<Action> {
+        std::mem::take(&mut self.actions)
+    }
+
+    /// When [`wake`](Self::wake) is to be called next.
+    pub fn wake_at(&self) -> Option<u64> {
+        self.wakes.first().map(|(at, _)| *at)
+    }
+
+    /// Time has passed.
+    pub fn wake(&mut self, now: u64) {
+        while let Some((at, token)) = self.wakes.first().copied()
+            && at <= now
+        {
+            self.wakes.pop_first();
+            self.settle(token, now);
+        }
+    }
+
+    /// A session wants a token.
+    pub fn acquire(&mut self, now: u64, session: u64, token: Token, level: u8, ticket: u64, waits: bool) {
+        let object = self.objects.entry(token).or_default();
+        // A request that comes again after a lost connection has the place of the first one.
+        if let Some(known) = object.waiters.iter_mut().find(|waiter| waiter.session == session) {
+            (known.ticket, known.level) = (ticket, known.level.max(level));
+        } else if object.waiters.len() >= WAITERS_MAX {
+            self.actions.push(Action::Refuse { ticket });
+            return;
+        } else {
+            object.waiters.push_back(Waiter { session, level, ticket });
+        }
+        self.settle(token, now);
+        if !waits && let Some(object) = self.objects.get_mut(&token) {
+            let before = object.waiters.len();
+            object.waiters.retain(|waiter| waiter.ticket != ticket);
+            if object.waiters.len() != before {
+                self.actions.push(Action::Refuse { ticket });
+                self.settle(token, now);
+            }
+        }
+    }
+
+    /// A session gave a token back, lowered it, or committed under it.
+    pub fn returned(&mut self, now: u64, session: u64, held: Held) {
+        let Some(object) = self.objects.get_mut(&held.token) else { return };
+        let Some(grant) = object.grants.get_mut(&session).filter(|grant| grant.sequence == held.sequence) else { return };
+        let is_lower = held.level < grant.level;
+        grant.level = grant.level.min(held.level);
+        if grant.recalled.is_some_and(|(wanted, _)| held.level <= wanted) {
+            grant.recalled = None;
+        }
+        if grant.level == level::NONE {
+            object.grants.remove(&session);
+        }
+        let round = object.round.take_if(|round| round.session == session && round.sequence == held.sequence);
+        let mut ready = round.map(|round| round.questions).unwrap_or_default();
+        if is_lower {
+            // Nothing can have been written since the commit, so nobody needs another one.
+            ready.append(&mut object.later);
+        }
+        ready.into_iter().for_each(|question| self.one_less(question));
+        self.settle(held.token, now);
+    }
+
+    /// A question of `session` shows these files. Returns whether it can be answered at once; else
+    /// [`Action::Ready`] says when.
+    pub fn show(&mut self, now: u64, session: u64, files: impl IntoIterator<Item = FileId>, ticket: u64) -> bool {
+        if !self.expected.is_empty() {
+            self.graced.push(ticket);
+            return false;
+        }
+        let mut waits = 0;
+        for file in files {
+            let token = data(file);
+            let Some(object) = self.objects.get_mut(&token) else { continue };
+            if object.writer(session).is_none() || object.later.last() == Some(&ticket) {
+                continue;
+            }
+            waits += 1;
+            object.later.push(ticket);
+            self.settle(token, now);
+        }
+        if waits > 0 {
+            self.questions.insert(ticket, waits);
+        }
+        waits == 0
+    }
+
+    /// A session is over: what it held is nobody's.
+    pub fn forget(&mut self, now: u64, session: u64) {
+        let tokens: Vec<Token> = self.objects.keys().copied().collect();
+        for token in tokens {
+            let Some(object) = self.objects.get_mut(&token) else { continue };
+            let had = object.grants.remove(&session).is_some();
+            let waited = object.waiters.len();
+            object.waiters.retain(|waiter| waiter.session != session);
+            if !had && waited == object.waiters.len() {
+                continue;
+            }
+            let round = object.round.take_if(|round| round.session == session);
+            let mut ready = round.map(|round| round.questions).unwrap_or_default();
+            if had {
+                ready.append(&mut object.later);
+            }
+            ready.into_iter().for_each(|question| self.one_less(question));
+            self.settle(token, now);
+        }
+        self.expect_no_more(now, session);
+    }
+
+    /// A session of before a restart says what it holds. Returns a session that claims what conflicts: a bug, or a host
+    /// that was restored from a snapshot.
+    pub fn reclaim(&mut self, now: u64, session: u64, held: &[Held], is_last: bool) -> Option<u64> {
+        if !self.expected.contains(&session) {
+            return None;
+        }
+        for held in held {
+            let object = self.objects.entry(held.token).or_default();
+            let other = object.grants.iter().find(|(of, grant)| **of != session && conflict(grant.level, held.level));
+            if let Some((other, grant)) = other {
+                return Some(if grant.sequence < held.sequence { *other } else { session });
+            }
+            self.sequence = self.sequence.max(held.sequence);
+            let grant = Grant { level: held.level, sequence: held.sequence, granted_ms: now, recalled: None };
+            object.grants.insert(session, grant);
+        }
+        if is_last {
+            self.expect_no_more(now, session);
+        }
+        None
+    }
+
+    /// A session has a connection again: recalls that it may not have heard are said again.
+    pub fn repeat(&mut self, session: u64) {
+        for (token, object) in &self.objects {
+            let held = |level, sequence| Held { token: *token, level, sequence };
+            if let Some(grant) = object.grants.get(&session)
+                && let Some((wanted, _)) = grant.recalled
+            {
+                let held = held(wanted, grant.sequence);
+                self.actions.push(Action::Recall { session, held, why: Why::Conflict });
+            }
+            if let Some(round) = object.round.as_ref().filter(|round| round.session == session) {
+                let held = held(level::WRITE, round.sequence);
+                self.actions.push(Action::Recall { session, held, why: Why::Commit });
+            }
+        }
+    }
+
+    /// Sessions that others wait for, and since when.
+    pub fn awaited(&self) -> BTreeMap<u64, u64> {
+        let mut awaited: BTreeMap<u64, u64> = BTreeMap::new();
+        let mut add = |session: u64, since: u64| {
+            let known = awaited.entry(session).or_insert(since);
+            *known = (*known).min(since);
+        };
+        for object in self.objects.values() {
+            for (session, grant) in &object.grants {
+                if let Some((_, since)) = grant.recalled {
+                    add(*session, since);
+                }
+            }
+            if let Some(round) = &object.round {
+                add(round.session, round.sent_ms);
+            }
+        }
+        if !self.graced.is_empty() || self.objects.values().any(|object| !object.waiters.is_empty()) {
+            self.expected.iter().for_each(|session| add(*session, 0));
+        }
+        awaited
+    }
+
+    /// Tokens that are held, requests that wait, and sessions that are expected after a restart.
+    pub fn counts(&self) -> (usize, usize, usize) {
+        let held = self.objects.values().map(|object| object.grants.len()).sum();
+        let waiting: usize = self.objects.values().map(|object| object.waiters.len()).sum();
+        (held, waiting + self.questions.len() + self.graced.len(), self.expected.len())
+    }
+
+    fn expect_no_more(&mut self, now: u64, session: u64) {
+        if !self.expected.remove(&session) || !self.expected.is_empty() {
+            return;
+        }
+        let tokens: Vec<Token> = self.objects.keys().copied().collect();
+        tokens.into_iter().for_each(|token| self.settle(token, now));
+        // They look at what is held now.
+        let ready = std::mem::take(&mut self.graced).into_iter().map(|ticket| Action::Ready { ticket });
+        self.actions.extend(ready);
+    }
+
+    fn one_less(&mut self, question: u64) {
+        let Some(left) = self.questions.get_mut(&question) else { return };
+        *left -= 1;
+        if *left == 0 {
+            self.questions.remove(&question);
+            self.actions.push(Action::Ready { ticket: question });
+        }
+    }
+
+    /// Grants what can be granted, and recalls what is in the way.
+    fn settle(&mut self, token: Token, now: u64) {
+        let Some(object) = self.objects.get_mut(&token) else { return };
+        while self.expected.is_empty()
+            && let Some(waiter) = object.waiters.front().copied()
+        {
+            let in_the_way = |of: u64, grant: &Grant| of != waiter.session && conflict(grant.level, waiter.level);
+            let own = object.grants.get(&waiter.session).copied();
+            let is_recalled = own.is_some_and(|grant| grant.recalled.is_some());
+            if is_recalled || object.grants.iter().any(|(of, grant)| in_the_way(*of, grant)) {
+                let wanted = if waiter.level == level::WRITE { level::NONE } else { level::READ };
+                for (session, grant) in &mut object.grants {
+                    if !in_the_way(*session, grant) || grant.recalled.is_some_and(|(told, _)| told <= wanted) {
+                        continue;
+                    }
+                    let from = grant.granted_ms.saturating_add(MINIMUM_MS);
+                    if now < from {
+                        self.wakes.insert((from, token));
+                        continue;
+                    }
+                    grant.recalled = Some((wanted, grant.recalled.map_or(now, |(_, since)| since)));
+                    let held = Held { token, level: wanted, sequence: grant.sequence };
+                    self.actions.push(Action::Recall { session: *session, held, why: Why::Conflict });
+                }
+                break;
+            }
+            object.waiters.pop_front();
+            self.sequence += 1;
+            let level = own.map_or(waiter.level, |grant| grant.level.max(waiter.level));
+            let granted = Grant { level, sequence: self.sequence, granted_ms: now, recalled: None };
+            object.grants.insert(waiter.session, granted);
+            if let Some(round) = object.round.as_mut().filter(|round| round.session == waiter.session) {
+                // The commit that was requested under the grant before may not be said of this one.
+                round.sequence = self.sequence;
+                let held = Held { token, level: level::WRITE, sequence: self.sequence };
+                self.actions.push(Action::Recall { session: waiter.session, held, why: Why::Commit });
+            }
+            let held = Held { token, level, sequence: self.sequence };
+            self.actions.push(Action::Grant { session: waiter.session, ticket: waiter.ticket, held });
+        }
+        if object.round.is_none() && !object.later.is_empty() {
+            let questions = std::mem::take(&mut object.later);
+            match object.writer(0) {
+                Some((session, grant)) => {
+                    let held = Held { token, level: grant.level, sequence: grant.sequence };
+                    self.actions.push(Action::Recall { session, held, why: Why::Commit });
+                    object.round = Some(Round { session, sequence: grant.sequence, sent_ms: now, questions });
+                }
+                None => questions.into_iter().for_each(|question| self.one_less(question)),
+            }
+        }
+        if self.objects.get(&token).is_some_and(Object::is_idle) {
+            self.objects.remove(&token);
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! Tokens: who may cache a file's data, and who may change it.
+//!
+//! Owns: both sides as plain state machines, without clocks, sockets or tasks. Promises: never do two sessions hold
+//! levels that conflict; messages that cross, come twice or are lost with a connection do no harm; who waits is served
+//! in order. Leaves to others: what is done before a token is given back (`client`), how messages travel.
+//!
+//! | file | what is in it |
+//! |---|---|
+//! | `arbiter` | the server's side: holders, waiters, recalls, questions that wait for a commit |
+//! | `holding` | a client's side of one token |
+
+mod arbiter;
+mod holding;
+#[cfg(test)]
+mod tests;
+
+pub use arbiter::{Action, Arbiter};
+pub use holding::{Heard, Holding};
+
+/// Levels of a data token, as the protocol has them.
+pub mod level {
+    /// Nothing.
+    pub const NONE: u8 = 0;
+    /// What is committed may be read, and what was read kept.
+    pub const READ: u8 = 1;
+    /// It may be changed, and committed later.
+    pub const WRITE: u8 = 3;
+}
+
+/// Why a token is recalled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Why {
+    /// Somebody else needs a level that conflicts.
+    Conflict = 1,
+    /// Somebody looks at the file: what was written is committed, the level stays.
+    Commit = 2,
+}
+
+/// Whether two sessions cannot hold these levels at a time.
+fn conflict(one: u8, other: u8) -> bool {
+    one != level::NONE && other != level::NONE && (one == level::WRITE || other == level::WRITE)
+}
