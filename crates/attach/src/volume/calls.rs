@@ -72,7 +72,7 @@ pub async fn read_link(this: This, node: u64) -> Result<Vec<u8>> {
         return Ok(found.inode.inline);
     }
     // A long target is in an extent.
-    let file = this.client.open(found.id()).await.map_err(refused)?;
+    let file = this.client.open(found.id(), false).await.map_err(refused)?;
     let target = file.read(0, found.inode.size as usize).await.map_err(refused);
     file.close().await;
     Ok(target?.to_vec())
@@ -102,8 +102,9 @@ pub async fn link(this: This, node: u64, parent: u64, name: Vec<u8>) -> Result<E
     Ok(this.nodes.entry(&linked))
 }
 
-pub async fn open(this: This, node: u64) -> Result<u64> {
-    let file = this.client.open(this.nodes.id(node)?).await.map_err(refused)?;
+pub async fn open(this: This, node: u64, flags: i32) -> Result<u64> {
+    let is_writable = flags & libc::O_ACCMODE != libc::O_RDONLY;
+    let file = this.client.open(this.nodes.id(node)?, is_writable).await.map_err(refused)?;
     Ok(this.add(file))
 }
 
@@ -117,7 +118,7 @@ pub async fn create(this: This, parent: u64, name: Vec<u8>, new: New, flags: i32
             if found.inode.mode & libc::S_IFMT != libc::S_IFREG {
                 return Err(Errno::new(libc::ESTALE));
             }
-            let file = this.client.open(found.id()).await.map_err(refused)?;
+            let file = this.client.open(found.id(), true).await.map_err(refused)?;
             (found, file)
         }
         made => made.map_err(refused)?,
@@ -126,15 +127,26 @@ pub async fn create(this: This, parent: u64, name: Vec<u8>, new: New, flags: i32
 }
 
 pub async fn read(this: This, read: Read) -> Result<Contents> {
-    this.file(read.handle)?.read(read.offset, read.size as usize).await.map_err(refused)
+    let file = this.file(read.handle)?;
+    let (offset, length) = (read.offset, read.size as usize);
+    // The kernel names the owner of the locks where a program reads, and not where it fills its page cache.
+    match read.owner {
+        Some(_) => file.read(offset, length).await,
+        None => file.read_pages(offset, length).await,
+    }
+    .map_err(refused)
 }
 
 pub async fn write(this: This, write: Write, mut data: Data) -> Result<u32> {
     let file = this.file(write.handle)?;
-    // The kernel computes where an append goes from the size that it has cached.
-    let is_append = write.flags & libc::O_APPEND != 0 && !write.from_page_cache;
-    let at = if is_append { At::End } else { At::Offset(write.offset) };
-    let (_, buffers) = file.write(at, data.take()).await.map_err(refused)?;
+    let written = if write.from_page_cache {
+        file.write_pages(write.offset, data.take()).await
+    } else {
+        // The kernel computes where an append goes from the size that it has cached.
+        let at = if write.flags & libc::O_APPEND != 0 { At::End } else { At::Offset(write.offset) };
+        file.write(at, data.take()).await
+    };
+    let (_, buffers) = written.map_err(refused)?;
     data.put(buffers);
     Ok(write.size)
 }

@@ -187,10 +187,10 @@ impl FileSystem for Served {
                 let link = move |this| calls::link(this, linked, node, name);
                 self.run(reply, link, |reply, _, entry| reply.entry(&entry));
             }
-            Call::Open { .. } => {
+            Call::Open { flags, .. } => {
                 self.run(
                     reply,
-                    move |this| calls::open(this, node),
+                    move |this| calls::open(this, node, flags),
                     |reply, _, handle| {
                         reply.opened(handle, OPEN_FLAGS);
                     },

@@ -19,7 +19,7 @@ use super::file::File;
 use super::session::Event;
 use super::{Client, lock};
 use crate::protocol::{FileId, Held, Message, Question, Token, What};
-use crate::tokens::{Heard, Recalled, Why, level};
+use crate::tokens::{Heard, Holding, Recalled, Why, level};
 
 /// After a request for a token was refused, the next one waits so long.
 const REFUSED_PAUSE: Duration = Duration::from_millis(100);
@@ -89,8 +89,8 @@ impl Client {
         file: &'a Arc<File>,
         range: Range<u64>,
     ) -> Result<Paging<'a>, Error> {
-        let begin = |state: &mut crate::tokens::Holding| state.begin_page_read(range.clone());
-        self.wait_for(file, crate::tokens::Holding::page_level, begin).await?;
+        let begin = |state: &mut Holding| state.begin_page_read(range.clone());
+        self.wait_for(file, Holding::page_level, begin).await?;
         Ok(Paging(file))
     }
 
@@ -105,8 +105,8 @@ impl Client {
     async fn wait_for(
         &self,
         file: &Arc<File>,
-        level: impl Fn(&crate::tokens::Holding) -> u8,
-        mut admit: impl FnMut(&mut crate::tokens::Holding) -> bool,
+        level: impl Fn(&Holding) -> u8,
+        mut admit: impl FnMut(&mut Holding) -> bool,
     ) -> Result<(), Error> {
         loop {
             let changed = file.hold.changed.notified();
@@ -195,6 +195,7 @@ impl Client {
     /// Gives the token back, down to a level. The caller has `giving`.
     async fn give(&self, file: &Arc<File>, to: u8) {
         let mut pass = file.hold.state().begin_giving();
+        file.hold.changed.notify_waiters();
         while !pass.is_empty() {
             for range in pass {
                 // An error means that the mount has ended, and with it all pages.

@@ -45,9 +45,9 @@ pub use names::New;
 pub use open::OpenFile;
 pub use session::SessionFigures;
 
-use crate::protocol::{Answer, Attributes, Code, FileId, Granted, Operation, Question};
+use crate::protocol::{Answer, Code, FileId, Granted, Operation, Question};
 use file::File;
-use hold::{Access, Holds};
+use hold::Holds;
 use session::Session;
 use space::Space;
 

@@ -27,6 +27,9 @@ pub(super) const FREED_MAX: usize = 1024;
 /// Replies that are forgotten in one transaction.
 const FORGOTTEN_MAX: usize = 2048;
 
+/// Why a session ended: its lease did, and somebody needed what it held.
+const REASON_CONFLICT: u32 = 2;
+
 /// When something happens.
 #[derive(Debug, Clone, Copy)]
 pub struct Stamp {
@@ -277,6 +280,29 @@ impl Image {
         }
     }
 
+    /// Whether a session goes on.
+    ///
+    /// *Errors*: `Ended`.
+    pub fn is_active(&self, session: u64) -> Result<()> {
+        self.session(session).map(drop)
+    }
+
+    /// Ends a session for others: nothing of it counts any more. As its host may still write to the space it was
+    /// granted, that stays aside until [`end_session`](Self::end_session).
+    pub fn evict_session(&mut self, session: u64, now_ns: u64) -> Result<Transaction> {
+        let mut record = self.session(session)?;
+        (record.state, record.ended_ns, record.reason) = (SessionState::Ended, now_ns, REASON_CONFLICT);
+        let ((), mutations) = self.attempt(|change, _| {
+            change.put(&Key::Session(session), record.encode().map_err(damaged)?);
+            Ok(())
+        })?;
+        self.acknowledged.remove(&session);
+        self.drained.remove(&session);
+        let inodes: Vec<u64> = self.opened.keys().copied().collect();
+        inodes.into_iter().for_each(|inode| self.close(session, inode));
+        Ok(server(mutations))
+    }
+
     /// Ends a session of which no write comes any more: what it held is free.
     pub fn end_session(&mut self, session: u64) -> Result<Transaction> {
         if self.tables.get(&Key::Session(session)).is_none() {
@@ -354,7 +380,9 @@ impl Image {
             }
         }
         let sessions = self.sessions();
-        let drained = sessions.iter().map(|(number, _)| self.drained.get(number).copied().unwrap_or(0)).min();
+        // A session that has ended shows nothing any more.
+        let active = sessions.iter().filter(|(_, session)| session.state == SessionState::Active);
+        let drained = active.map(|(number, _)| self.drained.get(number).copied().unwrap_or(0)).min();
         let drained = drained.unwrap_or(u64::MAX);
         let ((), mutations) = self.attempt(|change, parts| {
             let ready = spaces(change.tables)?

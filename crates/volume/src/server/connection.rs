@@ -5,8 +5,9 @@
 //!
 //! *Circle*: a connection sends requests to the owner, which answers by the reply of this file.
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nectary_host::log::{Level, Throttle};
 use nectary_host::tls::ServerTls;
@@ -17,7 +18,7 @@ use tokio::time::timeout;
 use super::owner::Request;
 use crate::format::{Label, Session, SessionState};
 use crate::net::{self, Stream};
-use crate::protocol::{Answer, Code, Failure, Hello, Message};
+use crate::protocol::{Answer, Code, Failure, Hello, Message, What};
 use crate::wire::{read_message, write_all};
 
 /// Connections of a server.
@@ -35,6 +36,15 @@ pub(super) struct Shared {
     pub lease_ms: u32,
     /// What a client repeats when no map of it has what was freed before.
     pub drained_to: AtomicU64,
+    /// Sessions whose renewals are not answered: others wait for them too long.
+    pub barred: Mutex<BTreeSet<u64>>,
+}
+
+impl Shared {
+    /// The sessions whose renewals are not answered.
+    pub fn barred(&self) -> MutexGuard<'_, BTreeSet<u64>> {
+        self.barred.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// What a connection needs.
@@ -44,7 +54,7 @@ pub(super) struct Context {
     pub tls: Option<ServerTls>,
 }
 
-type Frames = mpsc::UnboundedSender<Vec<u8>>;
+pub(super) type Frames = mpsc::UnboundedSender<Vec<u8>>;
 
 /// The way of an answer to its client. Dropped without one, as by a server that ends, it leaves the client to ask the
 /// next server.
@@ -63,6 +73,11 @@ impl Reply {
             Ok(answer) => Message::Answer(answer),
             Err(failure) => Message::Failure(failure),
         };
+        self.say(&message);
+    }
+
+    /// Answers with what is no answer of an operation or a question.
+    pub fn say(self, message: &Message) {
         // The connection may have ended.
         let _ = self.frames.send(message.encode(self.request, self.epoch));
     }
@@ -189,6 +204,9 @@ async fn bulk(context: &Context, session: u64, reader: &mut ReadHalf<Stream>, fr
             Message::Question { session: named, question } if named == session => {
                 Request::Ask { session, question, reply }
             }
+            Message::Acquire { token, level, waits } if token.what == What::Data => {
+                Request::Acquire { session, wanted: (token, level, waits), reply }
+            }
             Message::Goodbye { session: named } if named == session => Request::Goodbye { session, reply },
             _ => return Err(std::io::Error::other("a message that does not belong here")),
         };
@@ -200,7 +218,7 @@ async fn bulk(context: &Context, session: u64, reader: &mut ReadHalf<Stream>, fr
     Ok(())
 }
 
-/// Serves renewals.
+/// Serves renewals, and what is said of tokens.
 async fn control(
     context: &Context,
     session: u64,
@@ -208,11 +226,21 @@ async fn control(
     frames: &Frames,
 ) -> std::io::Result<()> {
     let shared = &context.shared;
+    let _ = context.requests.send(Request::Controlled { session, frames: frames.clone() }).await;
     while let Some((header, message)) = read_message(reader).await? {
         match message {
+            Message::Return { held, .. } => {
+                let _ = context.requests.send(Request::Return { session, held }).await;
+            }
+            Message::Reclaim { session: named, held, is_last } if named == session => {
+                let _ = context.requests.send(Request::Reclaim { session, held, is_last }).await;
+            }
             Message::Renew { session: named, sent_ns, acknowledged, drained } if named == session => {
                 let sequence = shared.drained_to.load(Ordering::Acquire);
                 let _ = context.requests.send(Request::Acknowledge { session, acknowledged, drained }).await;
+                if shared.barred().contains(&session) {
+                    continue;
+                }
                 let renewed = Message::Renewed {
                     sent_ns,
                     lease_ms: shared.lease_ms,

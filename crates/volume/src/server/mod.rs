@@ -7,9 +7,11 @@
 //! | file | what is in it |
 //! |---|---|
 //! | `owner` | the task that does operations and answers when they are durable |
+//! | `grants` | tokens: requests that wait, sessions that others wait for too long |
 //! | `connection` | one connection: greeting, requests, answers |
 
 mod connection;
+mod grants;
 mod owner;
 
 use std::sync::Arc;

@@ -13,7 +13,7 @@
 use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::sync::atomic::{AtomicU64, Ordering as AtomicOrdering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -22,13 +22,14 @@ use nectary_host::log::Level;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
-use super::connection::{Reply, Shared};
+use super::connection::{Frames, Reply, Shared};
+use super::grants::{Grants, Late, Looking, files_of, is_look};
 use super::{ServerError, ServerOptions};
 use crate::client::random_id;
-use crate::format::{Session, Table, Transaction};
+use crate::format::{Session, SessionState, Table, Transaction};
 use crate::journal::{self, Log, StartOptions};
 use crate::metadata::{Image, Stamp};
-use crate::protocol::{Answer, Code, Failure, Operation, Question};
+use crate::protocol::{Answer, Code, Failure, Held as Granted, Message, Operation, Question, Token};
 
 /// Requests that wait for the owner.
 pub(super) const REQUESTS_MAX: usize = 4096;
@@ -40,6 +41,8 @@ const APPENDS_MAX: u64 = 64;
 const SESSION_LEASE_MS: u32 = 5000;
 /// After so long without a renewal a session is silent.
 const SILENCE: Duration = Duration::from_secs(10);
+/// Clocks of clients may be so much slower, in a lease.
+const DRIFT: Duration = Duration::from_secs(1);
 /// How often the owner looks for background work.
 const TICK: Duration = Duration::from_millis(100);
 
@@ -55,6 +58,14 @@ pub(super) enum Request {
     Resume { session: u64, incarnation: [u8; 16], reply: Number },
     /// Replies up to this number are not needed, and freed extents of appends up to this one are in no cached map.
     Acknowledge { session: u64, acknowledged: u64, drained: u64 },
+    /// A session wants a token.
+    Acquire { session: u64, wanted: (Token, u8, bool), reply: Reply },
+    /// A session gave a token back, or committed.
+    Return { session: u64, held: Granted },
+    /// A session has a control connection.
+    Controlled { session: u64, frames: Frames },
+    /// A session of before a restart says what it holds.
+    Reclaim { session: u64, held: Vec<Granted>, is_last: bool },
     /// A session ended by itself: everything is returned.
     Goodbye { session: u64, reply: Reply },
     /// An operator says that a session's host writes nothing any more.
@@ -103,6 +114,10 @@ pub struct Overview {
     pub inodes: u64,
     /// Sessions that do not renew their leases, and their hosts.
     pub silent: Vec<(u64, String)>,
+    /// Tokens that are held, and calls that wait for one.
+    pub tokens: (usize, usize),
+    /// Sessions that have not said yet, after a restart, what they hold.
+    pub expected: usize,
     /// When the server's own lease was last renewed.
     renewed: Option<Instant>,
 }
@@ -134,6 +149,7 @@ pub(super) struct Owner {
     sequence: u64,
     /// When each session last renewed its lease.
     renewals: HashMap<u64, Instant>,
+    grants: Grants,
     started: Instant,
     shared: Arc<Shared>,
     overview: Overview,
@@ -164,7 +180,11 @@ impl Owner {
             epoch: log.epoch(),
             lease_ms: SESSION_LEASE_MS,
             drained_to: AtomicU64::new(0),
+            barred: Mutex::default(),
         });
+        let sessions = image.sessions().into_iter();
+        let sessions = sessions.filter(|(_, session)| session.state == SessionState::Active);
+        let grants = Grants::new(log.epoch(), sessions.map(|(number, _)| number));
         let overview = Overview { epoch: log.epoch(), ..Overview::default() };
         let owner = Owner {
             image,
@@ -177,6 +197,7 @@ impl Owner {
             next_segments: Vec::new(),
             sequence,
             renewals: HashMap::new(),
+            grants,
             started: Instant::now(),
             shared: shared.clone(),
             overview,
@@ -191,7 +212,9 @@ impl Owner {
         let sessions = self.image.sessions();
         let silent = sessions.iter().filter(|(number, _)| self.is_silent(*number));
         let silent = silent.map(|(number, session)| (*number, session.host.clone())).collect();
-        Overview { sessions, silent, free, blocks, inodes, ..self.overview.clone() }
+        let (held, waiting, expected) = self.grants.counts();
+        let tokens = (held, waiting);
+        Overview { sessions, silent, free, blocks, inodes, tokens, expected, ..self.overview.clone() }
     }
 
     /// Whether a session has not renewed its lease for longer than that lasts.
@@ -219,13 +242,16 @@ impl Owner {
                         self.apply(request);
                     }
                 }
+                () = until(self.grants.wake_at()) => self.grants.wake(),
                 _ = ticks.tick() => {
+                    self.end_late_sessions();
                     self.background().await?;
                     let _ = seen.send_replace(self.overview());
                 }
                 // It changes once.
                 _ = stopped.changed() => break,
             }
+            self.act();
             self.begin_append()?;
         }
         // What was applied is stored; who did not hear of it asks the next server.
@@ -255,13 +281,19 @@ impl Owner {
                 self.hold(Held::Call(reply, answer));
             }
             Request::Ask { session, question, reply } => {
-                let stamp = self.stamp();
-                let answer = self.image.ask(stamp, session, &question).map(|asked| {
-                    self.next.extend(asked.transaction);
-                    asked.answer
-                });
                 self.overview.questions += 1;
-                self.hold(Held::Call(reply, answer));
+                self.ask(Looking { session, question, reply, is_graced: true });
+            }
+            Request::Acquire { session, wanted, reply } => match self.image.is_active(session) {
+                Ok(()) => self.grants.acquire(session, wanted, reply),
+                Err(failure) => reply.send(Err(failure)),
+            },
+            Request::Return { session, held } => self.grants.returned(session, held),
+            Request::Controlled { session, frames } => self.grants.controlled(session, frames),
+            Request::Reclaim { session, held, is_last } => {
+                if let Some(wrong) = self.grants.reclaim(session, &held, is_last) {
+                    self.evict(wrong, "it holds a token that another session holds, too");
+                }
             }
             Request::Begin { session, reply } => {
                 let begun = self.image.begin_session(&session).map(|(number, transaction)| {
@@ -292,9 +324,72 @@ impl Owner {
         }
     }
 
+    /// Answers a question, when other hosts have committed what it shows.
+    fn ask(&mut self, looking: Looking) {
+        let answer = self.image.ask(self.stamp(), looking.session, &looking.question);
+        let looking = match &answer {
+            Ok(asked) if looking.is_graced && is_look(&looking.question) => {
+                self.grants.look(looking, &files_of(&asked.answer))
+            }
+            _ => Some(looking),
+        };
+        let answer = answer.map(|asked| {
+            self.next.extend(asked.transaction);
+            asked.answer
+        });
+        if let Some(Looking { reply, .. }) = looking {
+            self.hold(Held::Call(reply, answer));
+        }
+    }
+
+    /// Does what the rules of tokens say.
+    fn act(&mut self) {
+        for looking in self.grants.act() {
+            self.ask(looking);
+        }
+    }
+
+    /// Ends sessions that others wait for, and whose clients answer nothing any more.
+    fn end_late_sessions(&mut self) {
+        let (renewals, started) = (&self.renewals, self.started);
+        let silent_for = |session| renewals.get(&session).unwrap_or(&started).elapsed();
+        let lease = Duration::from_millis(SESSION_LEASE_MS.into()) + DRIFT;
+        for late in self.grants.late(silent_for, lease) {
+            match late {
+                Late::Bar(session) => drop(self.shared.barred().insert(session)),
+                Late::Unbar(session) => drop(self.shared.barred().remove(&session)),
+                Late::Evict(session) => {
+                    self.evict(session, "it renewed its lease no more while others waited for what it held");
+                }
+            }
+        }
+    }
+
+    /// Ends a session for others. What it may still write to stays aside until it is released.
+    fn evict(&mut self, session: u64, why: &str) {
+        let host = self.image.sessions().into_iter().find(|(number, _)| *number == session);
+        let host = host.map_or_else(String::new, |(_, session)| session.host);
+        let words = format!("session {session} of host {host} is ended: {why}");
+        match self.image.evict_session(session, wall_ns()) {
+            Ok(transaction) => self.next.push(transaction),
+            // It is over already.
+            Err(_) => return,
+        }
+        nectary_host::log::write(Level::Warning, "volume", format_args!("{words}"));
+        self.grants.tell(session, &Message::Evicted { session, words });
+        // For good: its client must not take its lease for renewed.
+        self.shared.barred().insert(session);
+        self.forget(session);
+    }
+
+    fn forget(&mut self, session: u64) {
+        self.renewals.remove(&session);
+        self.grants.forget(session);
+    }
+
     fn end(&mut self, session: u64) -> Result<u64, Failure> {
         let transaction = self.image.end_session(session)?;
-        self.renewals.remove(&session);
+        self.forget(session);
         self.next.push(transaction);
         Ok(session)
     }
@@ -408,6 +503,14 @@ impl Owner {
 fn active(session: u64) -> Failure {
     let words = format!("session {session} renews its lease, or did so a moment ago: it is in use");
     Failure { code: Code::Conflict, errno: libc::EBUSY, words }
+}
+
+/// Waits until a time; for ever if there is none.
+async fn until(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at.into()).await,
+        None => std::future::pending().await,
+    }
 }
 
 fn ticking() -> Interval {

@@ -16,7 +16,7 @@ use super::{Why, conflict, level};
 use crate::protocol::{FileId, Held, Token, What};
 
 /// A grant is not recalled sooner. *Units*: milliseconds.
-const MINIMUM_MS: u64 = 10;
+pub const MINIMUM_MS: u64 = 10;
 /// Waiters of a token.
 const WAITERS_MAX: usize = 4096;
 

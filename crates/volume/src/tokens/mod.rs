@@ -14,8 +14,8 @@ mod holding;
 #[cfg(test)]
 mod tests;
 
-pub use arbiter::{Action, Arbiter};
-pub use holding::{Heard, Holding};
+pub use arbiter::{Action, Arbiter, MINIMUM_MS};
+pub use holding::{Heard, Holding, Recalled};
 
 /// Levels of a data token, as the protocol has them.
 pub mod level {

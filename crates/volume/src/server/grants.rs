@@ -1,0 +1,213 @@
+//! The owner's tokens: requests and questions that wait, the ways to clients, and sessions that others wait for too
+//! long.
+//!
+//! Owns: what the arbiter's tickets stand for. Promises: a session is ended for another one only after it renewed its
+//! lease last so long ago that its client answers nothing any more. Leaves to others: the rules (`tokens`).
+//!
+//! *Circle*: as `owner`, whose requests have the replies of `connection`.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::{Duration, Instant};
+
+use super::connection::{Frames, Reply};
+use crate::protocol::{Answer, Code, Failure, FileId, Held, Message, Question, Token};
+use crate::tokens::{Action, Arbiter};
+
+/// A client that does not give back in this time is not let renew its lease.
+const GIVE_BACK_MAX: Duration = Duration::from_secs(30);
+
+/// A question that waits for commits of other hosts.
+pub(super) struct Looking {
+    pub session: u64,
+    pub question: Question,
+    pub reply: Reply,
+    /// It waits for the sessions of before a restart, and looks for writers after that.
+    pub is_graced: bool,
+}
+
+/// Tokens, and what waits for them.
+pub(super) struct Grants {
+    arbiter: Arbiter,
+    started: Instant,
+    epoch: u64,
+    next_ticket: u64,
+    acquiring: HashMap<u64, Reply>,
+    looking: HashMap<u64, Looking>,
+    /// The control connections.
+    controls: HashMap<u64, Frames>,
+    /// Sessions whose renewals are not answered, and since when.
+    barred: BTreeMap<u64, Instant>,
+}
+
+/// What a session is to be told, or what became of it.
+pub(super) enum Late {
+    /// Its renewals are answered no more.
+    Bar(u64),
+    /// They are again.
+    Unbar(u64),
+    /// It is over.
+    Evict(u64),
+}
+
+impl Grants {
+    /// Those of a new server: the sessions of before say what they hold.
+    pub fn new(epoch: u64, sessions: impl IntoIterator<Item = u64>) -> Grants {
+        Grants {
+            arbiter: Arbiter::new(sessions),
+            started: Instant::now(),
+            epoch,
+            next_ticket: 1,
+            acquiring: HashMap::new(),
+            looking: HashMap::new(),
+            controls: HashMap::new(),
+            barred: BTreeMap::new(),
+        }
+    }
+
+    fn now(&self) -> u64 {
+        u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    fn ticket(&mut self) -> u64 {
+        self.next_ticket += 1;
+        self.next_ticket
+    }
+
+    /// When [`wake`](Self::wake) is to be called.
+    pub fn wake_at(&self) -> Option<Instant> {
+        self.arbiter.wake_at().map(|ms| self.started + Duration::from_millis(ms))
+    }
+
+    /// Time has passed.
+    pub fn wake(&mut self) {
+        self.arbiter.wake(self.now());
+    }
+
+    /// Tokens that are held, calls that wait for one, and sessions that have not said yet what they hold.
+    pub fn counts(&self) -> (usize, usize, usize) {
+        self.arbiter.counts()
+    }
+
+    /// A session wants a token.
+    pub fn acquire(&mut self, session: u64, (token, level, waits): (Token, u8, bool), reply: Reply) {
+        let ticket = self.ticket();
+        self.acquiring.insert(ticket, reply);
+        self.arbiter.acquire(self.now(), session, token, level, ticket, waits);
+    }
+
+    /// A session gave back, or committed.
+    pub fn returned(&mut self, session: u64, held: Held) {
+        self.arbiter.returned(self.now(), session, held);
+    }
+
+    /// A session of before says what it holds. Returns one that is to be ended for it.
+    pub fn reclaim(&mut self, session: u64, held: &[Held], is_last: bool) -> Option<u64> {
+        self.arbiter.reclaim(self.now(), session, held, is_last)
+    }
+
+    /// A session has a control connection.
+    pub fn controlled(&mut self, session: u64, frames: Frames) {
+        self.controls.insert(session, frames);
+        self.arbiter.repeat(session);
+    }
+
+    /// A session is over.
+    pub fn forget(&mut self, session: u64) {
+        self.controls.remove(&session);
+        self.barred.remove(&session);
+        self.arbiter.forget(self.now(), session);
+    }
+
+    /// Whether a question that shows these files can be answered now; else it waits, and comes back from
+    /// [`act`](Self::act).
+    pub fn look(&mut self, looking: Looking, files: &[FileId]) -> Option<Looking> {
+        let ticket = self.ticket();
+        let is_graced = self.counts().2 > 0;
+        if files.is_empty() || self.arbiter.show(self.now(), looking.session, files.iter().copied(), ticket) {
+            return Some(looking);
+        }
+        self.looking.insert(ticket, Looking { is_graced, ..looking });
+        None
+    }
+
+    /// Tells clients what the rules say, and returns questions that can be answered.
+    pub fn act(&mut self) -> Vec<Looking> {
+        let mut ready = Vec::new();
+        for action in self.arbiter.take_actions() {
+            match action {
+                Action::Grant { ticket, held, .. } => {
+                    if let Some(reply) = self.acquiring.remove(&ticket) {
+                        reply.say(&Message::Grant { held, minimum_ms: crate::tokens::MINIMUM_MS as u32 });
+                    }
+                }
+                Action::Refuse { ticket } => {
+                    if let Some(reply) = self.acquiring.remove(&ticket) {
+                        let words = "others hold the token, or too many wait for it".to_owned();
+                        reply.send(Err(Failure { code: Code::Conflict, errno: libc::EAGAIN, words }));
+                    }
+                }
+                Action::Recall { session, held, why } => {
+                    self.tell(session, &Message::Recall { held, why: why as u8 });
+                }
+                Action::Ready { ticket } => ready.extend(self.looking.remove(&ticket)),
+            }
+        }
+        ready
+    }
+
+    /// Says something to a session. Where it has no connection, it hears of it when it has one.
+    pub fn tell(&self, session: u64, message: &Message) {
+        if let Some(frames) = self.controls.get(&session) {
+            let _ = frames.send(message.encode(0, self.epoch));
+        }
+    }
+
+    /// Sessions that others wait for too long. `silent_for` says how long ago a session renewed its lease; after
+    /// `lease` its client answers nothing.
+    pub fn late(&mut self, silent_for: impl Fn(u64) -> Duration, lease: Duration) -> Vec<Late> {
+        let now = self.now();
+        let mut late = Vec::new();
+        for (session, since) in self.arbiter.awaited() {
+            let is_silent = silent_for(session) > lease;
+            let is_slow = Duration::from_millis(now.saturating_sub(since)) > GIVE_BACK_MAX && since > 0;
+            match self.barred.get(&session) {
+                // A renewal that was answered when it was barred is here by now.
+                Some(barred) if is_silent && barred.elapsed() > Duration::from_millis(50) => {
+                    late.push(Late::Evict(session));
+                }
+                Some(_) if !is_silent && !is_slow => {
+                    self.barred.remove(&session);
+                    late.push(Late::Unbar(session));
+                }
+                None if is_silent || is_slow => {
+                    self.barred.insert(session, Instant::now());
+                    late.push(Late::Bar(session));
+                }
+                _ => {}
+            }
+        }
+        late
+    }
+}
+
+/// The files whose attributes an answer shows.
+pub(super) fn files_of(answer: &Answer) -> Vec<FileId> {
+    match answer {
+        Answer::Attributes(attributes) => vec![attributes.id()],
+        Answer::Listing { names, .. } => {
+            let mut files: Vec<FileId> = names.iter().map(|listed| listed.attributes.id()).collect();
+            files.sort_unstable();
+            files.dedup();
+            files
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// Whether a question shows attributes of files that others may be writing to.
+pub(super) fn is_look(question: &Question) -> bool {
+    matches!(
+        question,
+        Question::Lookup { .. } | Question::GetAttributes { .. } | Question::ReadDirectory { .. }
+    )
+}
