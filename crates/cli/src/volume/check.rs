@@ -41,7 +41,7 @@ async fn read(arguments: &VolumeReadArguments) -> Result<Volume, Failure> {
 /// Compares a volume's records from all sides.
 pub async fn check(arguments: &VolumeReadArguments) -> Result<u8, Failure> {
     let volume = read(arguments).await?;
-    let problems = metadata::check(&volume.tables);
+    let problems = metadata::check(&volume.tables, &volume.label);
     let code = if problems.is_empty() { GOOD } else { FAILED };
     let inodes = volume.tables.table(Table::Inodes).len();
     let shown = &problems[..problems.len().min(SHOWN_MAX)];

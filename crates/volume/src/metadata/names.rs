@@ -21,7 +21,7 @@ const EXCHANGE: u32 = 2;
 
 /// The first cookie that a name can have.
 #[allow(deprecated)]
-fn first_cookie(hash_key: &[u8; 16], name: &[u8]) -> u64 {
+pub(super) fn first_cookie(hash_key: &[u8; 16], name: &[u8]) -> u64 {
     let (low, high) = hash_key.split_at(8);
     let part = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().unwrap_or_default());
     // The standard library's is SipHash-2-4, the one of the format.
