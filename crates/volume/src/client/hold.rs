@@ -68,12 +68,14 @@ impl Client {
                     self.shared.session.set_drained(sequence);
                 }
                 Event::Restarted => {
+                    let epoch = self.shared.session.epoch();
                     for file in files {
                         if *file.at_server.lock().await {
                             // An error means that it is gone; so every call on it will say.
                             let _ = self.ask(Question::Open { file: file.id }).await;
                         }
                     }
+                    self.shared.session.reclaimed(epoch).await;
                 }
             }
         }

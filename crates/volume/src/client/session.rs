@@ -209,6 +209,22 @@ impl Session {
         self.call(|state| (Message::Question { session: state.session, question }, None)).await
     }
 
+    /// The epoch of the server, as far as it is known.
+    pub fn epoch(&self) -> u64 {
+        self.inner.state().epoch
+    }
+
+    /// Tells the server of `epoch` that everything that is open here is open there again. If it is another one by now,
+    /// that one hears it after its own start.
+    pub async fn reclaimed(&self, epoch: u64) {
+        let said = self.call(|state| {
+            let is_last = state.epoch == epoch;
+            (Message::Reclaim { session: state.session, held: Vec::new(), is_last }, None)
+        });
+        // An error means that the session has ended, or that the server was replaced again.
+        let _ = said.await;
+    }
+
     async fn call(&self, make: impl FnOnce(&mut State) -> (Message, Option<u64>)) -> Result<Answer, Error> {
         let turn = self.inner.turns.clone().acquire_owned().await;
         let turn = turn.map_err(|_| self.inner.why_ended())?;
@@ -284,6 +300,8 @@ impl Inner {
         state.figures.trouble = None;
         state.clock_offset_ns = welcome.server_ns.saturating_sub(wall_ns());
         if is_new {
+            // What was said to the server before is not true of this one.
+            state.waiting.retain(|_, waiting| !matches!(waiting.message, Message::Reclaim { .. }));
             let _ = self.events.send(Event::Restarted);
         }
         for (request, waiting) in &state.waiting {

@@ -55,6 +55,8 @@ pub struct Image {
     epoch: u64,
     /// Which sessions have an inode open.
     pub(super) opened: HashMap<u64, BTreeSet<u64>>,
+    /// Sessions from before a restart that did not say yet what they have open.
+    pub(super) awaited: BTreeSet<u64>,
     /// Inodes to be freed, in the background.
     pub(super) dying: BTreeSet<u64>,
     /// The last operation of each session.
@@ -77,6 +79,7 @@ impl Image {
             segment_blocks: label.segment_blocks,
             epoch,
             opened: HashMap::new(),
+            awaited: BTreeSet::new(),
             dying: BTreeSet::new(),
             numbers: HashMap::new(),
             acknowledged: BTreeMap::new(),
@@ -84,6 +87,7 @@ impl Image {
         };
         for (number, session) in image.sessions() {
             image.numbers.insert(number, session.acknowledged);
+            image.awaited.insert(number);
         }
         for key in image.tables.table(Table::Replies).keys() {
             if let Ok(Key::Reply(session, number)) = Key::decode(Table::Replies, key) {
@@ -93,18 +97,6 @@ impl Image {
         }
         image.collect_orphans();
         Ok(image)
-    }
-
-    /// Without sessions nobody has orphans open.
-    fn collect_orphans(&mut self) {
-        if self.sessions().is_empty() {
-            let orphans = self.tables.table(Table::Orphans).keys();
-            let numbers = orphans.filter_map(|key| match Key::decode(Table::Orphans, key) {
-                Ok(Key::Orphan(inode)) => Some(inode),
-                _ => None,
-            });
-            self.dying = numbers.collect();
-        }
     }
 
     /// All records.
@@ -145,6 +137,7 @@ impl Image {
             volume: &mut volume,
             free: &mut self.free,
             opened: &self.opened,
+            is_grace: !self.awaited.is_empty(),
             hash_key: &self.hash_key,
             dying: Vec::new(),
         };
@@ -233,22 +226,9 @@ impl Image {
             Ok((answer, opened))
         })?;
         if let Some(inode) = opened {
-            self.opened.entry(inode).or_default().insert(session);
+            self.open(session, inode);
         }
         Ok((answer, mutations))
-    }
-
-    fn close(&mut self, session: u64, inode: u64) {
-        if let Some(sessions) = self.opened.get_mut(&inode) {
-            sessions.remove(&session);
-            if !sessions.is_empty() {
-                return;
-            }
-            self.opened.remove(&inode);
-        }
-        if self.tables.get(&Key::Orphan(inode)).is_some() {
-            self.dying.insert(inode);
-        }
     }
 
     /// Begins a session.
@@ -303,9 +283,7 @@ impl Image {
         self.numbers.remove(&session);
         self.acknowledged.remove(&session);
         self.drained.remove(&session);
-        let inodes: Vec<u64> = self.opened.keys().copied().collect();
-        inodes.into_iter().for_each(|inode| self.close(session, inode));
-        self.collect_orphans();
+        self.close_all(session);
         Ok(server(mutations))
     }
 
@@ -470,6 +448,8 @@ pub(super) struct Parts<'a> {
     pub volume: &'a mut VolumeRecord,
     pub free: &'a mut Free,
     pub opened: &'a HashMap<u64, BTreeSet<u64>>,
+    /// Sessions may have more open than is known.
+    pub is_grace: bool,
     pub hash_key: &'a [u8; 16],
     pub dying: Vec<u64>,
 }

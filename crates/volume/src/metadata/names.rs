@@ -236,7 +236,7 @@ impl Parts<'_> {
         found.times_ns[2] = stamp.now_ns;
         put_inode(change, number, &mut found)?;
         if found.links == 0 {
-            let is_open = self.opened.contains_key(&number);
+            let is_open = self.is_grace || self.opened.contains_key(&number);
             let orphan = [&stamp.sequence.to_le_bytes()[..], &u32::to_le_bytes(if is_open { 1 } else { 2 }), &[0; 4]];
             change.put(&Key::Orphan(number), orphan.concat());
             if !is_open {

@@ -189,6 +189,14 @@ async fn bulk(context: &Context, session: u64, reader: &mut ReadHalf<Stream>, fr
             Message::Question { session: named, question } if named == session => {
                 Request::Ask { session, question, reply }
             }
+            Message::Reclaim { session: named, is_last: true, .. } if named == session => {
+                Request::Reclaimed { session, reply }
+            }
+            // More follow.
+            Message::Reclaim { session: named, .. } if named == session => {
+                reply.send(Ok(Answer::Done));
+                continue;
+            }
             Message::Goodbye { session: named } if named == session => Request::Goodbye { session, reply },
             _ => return Err(std::io::Error::other("a message that does not belong here")),
         };

@@ -53,6 +53,8 @@ pub(super) enum Request {
     Begin { session: Session, reply: Number },
     /// A session is there again.
     Resume { session: u64, incarnation: [u8; 16], reply: Number },
+    /// A session has said everything that it had open before the server started.
+    Reclaimed { session: u64, reply: Reply },
     /// Replies up to this number are not needed, and freed extents of appends up to this one are in no cached map.
     Acknowledge { session: u64, acknowledged: u64, drained: u64 },
     /// A session ended by itself: everything is returned.
@@ -274,6 +276,10 @@ impl Owner {
                 let resumed = self.image.resume(session, incarnation).map(|()| session);
                 self.hold(Held::Number(reply, resumed));
             }
+            Request::Reclaimed { session, reply } => {
+                let answer = self.image.reclaimed(session).map(|()| Answer::Done);
+                self.hold(Held::Call(reply, answer));
+            }
             Request::Acknowledge { session, acknowledged, drained } => {
                 self.renewals.insert(session, Instant::now());
                 self.image.acknowledge(session, acknowledged, drained);
@@ -302,7 +308,7 @@ impl Owner {
     fn operate(&mut self, session: u64, number: u64, operation: &Operation) -> Result<Answer, Failure> {
         let next = self.image.next_number(session);
         match number.cmp(&next) {
-            Ordering::Less => self.image.stored_reply(session, number).unwrap_or_else(|| {
+            Ordering::Less => self.image.repeat(session, number, operation).unwrap_or_else(|| {
                 let words = format!("operation {number} of session {session} was acknowledged");
                 Err(Failure { code: Code::Forgotten, errno: libc::EIO, words })
             }),
