@@ -189,3 +189,37 @@ fn what_would_not_fit_into_a_transaction_is_refused_and_changes_nothing() {
     }
     assert!(image.tables().table(crate::format::Table::Extents).is_empty());
 }
+
+fn map(image: &mut Image, session: u64, file: FileId) -> Vec<(u64, u32, u64, bool)> {
+    let answer = image.ask(stamp(), session, &Question::ReadMap { file, start: 0, end: 1000 }).unwrap().answer;
+    let Answer::Map { extents, .. } = answer else { panic!("{answer:?}") };
+    extents.iter().map(|extent| (extent.file_block, extent.blocks, extent.block, extent.is_unwritten)).collect()
+}
+
+#[test]
+fn a_commit_of_preallocated_blocks_shows_them_where_they_are() {
+    let (mut image, session) = image();
+    let file = create(&mut image, session, "a", libc::S_IFREG | 0o644).unwrap().id();
+    let other = create(&mut image, session, "b", libc::S_IFREG | 0o644).unwrap().id();
+    let allocate = Operation::Allocate { file, start: 0, end: 16 * 4096, mode: 0 };
+    operate(&mut image, session, &allocate).unwrap();
+    let block = map(&mut image, session, file)[0].2;
+    let free = image.room().0;
+    operate(&mut image, session, &commit(file, 4, block + 4, 4)).unwrap();
+    let whole = [(0, 4, block, true), (4, 4, block + 4, false), (8, 8, block + 8, true)];
+    assert_eq!(map(&mut image, session, file), whole);
+    // Not elsewhere in the file, not in another file, not twice, and not beyond what is unwritten.
+    for (file, commit) in [
+        (file, commit(file, 9, block + 8, 4)),
+        (other, commit(other, 8, block + 8, 4)),
+        (file, commit(file, 4, block + 4, 4)),
+        (file, commit(file, 8, block + 8, 9)),
+    ] {
+        assert_eq!(operate(&mut image, session, &commit), Err(libc::EIO), "{file:?}");
+    }
+    assert_eq!(map(&mut image, session, file), whole);
+    operate(&mut image, session, &commit(file, 0, block, 4)).unwrap();
+    operate(&mut image, session, &commit(file, 8, block + 8, 8)).unwrap();
+    assert_eq!(map(&mut image, session, file), [(0, 4, block, false), (4, 12, block + 4, false)]);
+    assert_eq!((image.room().0, image.attributes(file).unwrap().inode.blocks), (free, 16));
+}
