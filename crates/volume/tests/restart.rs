@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use nectary_block::{Buffer, FileDevice, OpenOptions, SharedDevice};
 use nectary_volume::client::{Address, At, Client, ClientOptions, Kernel, New};
-use nectary_volume::format::Identity;
+use nectary_volume::format::{Identity, Table};
 use nectary_volume::journal::{FormatOptions, format, read};
 use nectary_volume::metadata::{check, first};
-use nectary_volume::protocol::FileId;
+use nectary_volume::protocol::{Changes, FileId};
 use nectary_volume::server::{Overview, Server, ServerOptions};
 use tokio::sync::oneshot;
 
@@ -166,4 +166,27 @@ async fn files_without_a_name_are_freed_when_the_session_that_had_them_open_is_r
     second.close().await.expect("it ends");
     server.stop().await.expect("it stops");
     assert_eq!(volume.problems().await, Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn a_client_of_many_operations_keeps_within_what_the_server_keeps_for_it_also_across_a_restart() {
+    let volume = Volume::new("replies").await;
+    let mut server = volume.serve(&[0]).await;
+    let client = volume.connect(0).await;
+    let made = client.create(ROOT, b"file", file()).await.expect("it is made");
+    for round in 0..3 {
+        let changes = Changes { mode: Some(0o600), ..Changes::default() };
+        let calls = (0..1500).map(|_| client.set_attributes(made.id(), changes));
+        for answer in futures_util::future::join_all(calls).await {
+            answer.unwrap_or_else(|error| panic!("round {round}: {error}"));
+        }
+        server.stop().await.expect("it stops");
+        let found = read(&volume.device).await.expect("it is read");
+        let replies = found.tables.table(Table::Replies).len();
+        println!("round {round}: {replies} replies are kept");
+        assert!(replies <= 2048, "{replies}");
+        server = volume.serve(&[0]).await;
+    }
+    client.close().await.expect("it ends");
+    server.stop().await.expect("it stops");
 }

@@ -9,7 +9,7 @@
 //!
 //! *Circle*: the loops of `link` report to the session that starts them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -27,6 +27,10 @@ const CALLS_MAX: usize = 240;
 const ACKNOWLEDGE_AFTER: u64 = 128;
 /// The part of a lease in which I/O may begin, counted from when its last renewal was sent.
 const IO_OF_LEASE: (u32, u32) = (6, 10);
+/// Operations of which the server has not heard that they are acknowledged, at most: the protocol's bound.
+const UNACKNOWLEDGED_MAX: u64 = 1024;
+/// Renewals without an answer that are remembered.
+const TOLD_MAX: usize = 64;
 /// How long a mount that ends waits for its server.
 const END_TIME_MAX: Duration = Duration::from_secs(5);
 
@@ -82,6 +86,9 @@ pub(super) struct State {
     /// Numbers without an answer.
     open_numbers: BTreeSet<u64>,
     told_acknowledged: u64,
+    /// What the server has heard: renewals that are not answered, when they were sent and what they said.
+    told: VecDeque<(u64, u64)>,
+    heard_acknowledged: u64,
     drained: u64,
     /// Where frames of the bulk connection go while there is one.
     bulk: Option<mpsc::UnboundedSender<Vec<u8>>>,
@@ -91,6 +98,11 @@ pub(super) struct State {
 impl State {
     fn acknowledged(&self) -> u64 {
         self.open_numbers.first().map_or(self.next_number, |first| *first).saturating_sub(1)
+    }
+
+    /// Whether the server keeps the reply of one more operation.
+    fn has_room(&self) -> bool {
+        self.next_number <= self.heard_acknowledged + UNACKNOWLEDGED_MAX
     }
 }
 
@@ -195,7 +207,7 @@ impl Session {
 
     /// Does an operation: it is durable when this returns.
     pub async fn operate(&self, operation: Operation) -> Result<Answer, Error> {
-        self.call(|state| {
+        self.call(true, |state| {
             let number = state.next_number;
             state.next_number += 1;
             state.open_numbers.insert(number);
@@ -206,7 +218,7 @@ impl Session {
 
     /// Asks.
     pub async fn ask(&self, question: Question) -> Result<Answer, Error> {
-        self.call(|state| (Message::Question { session: state.session, question }, None)).await
+        self.call(false, |state| (Message::Question { session: state.session, question }, None)).await
     }
 
     /// The epoch of the server, as far as it is known.
@@ -217,7 +229,7 @@ impl Session {
     /// Tells the server of `epoch` that everything that is open here is open there again. If it is another one by now,
     /// that one hears it after its own start.
     pub async fn reclaimed(&self, epoch: u64) {
-        let said = self.call(|state| {
+        let said = self.call(false, |state| {
             let is_last = state.epoch == epoch;
             (Message::Reclaim { session: state.session, held: Vec::new(), is_last }, None)
         });
@@ -225,22 +237,37 @@ impl Session {
         let _ = said.await;
     }
 
-    async fn call(&self, make: impl FnOnce(&mut State) -> (Message, Option<u64>)) -> Result<Answer, Error> {
+    async fn call(
+        &self,
+        is_operation: bool,
+        make: impl FnOnce(&mut State) -> (Message, Option<u64>),
+    ) -> Result<Answer, Error> {
         let turn = self.inner.turns.clone().acquire_owned().await;
         let turn = turn.map_err(|_| self.inner.why_ended())?;
         let (reply, answer) = oneshot::channel();
-        {
-            let mut state = self.inner.state();
-            if state.figures.ended.is_some() {
-                return Err(ended(&state));
+        loop {
+            let renewed = self.inner.renewed.notified();
+            tokio::pin!(renewed);
+            renewed.as_mut().enable();
+            {
+                let mut state = self.inner.state();
+                if state.figures.ended.is_some() {
+                    return Err(ended(&state));
+                }
+                if !is_operation || state.has_room() {
+                    let (message, number) = make(&mut state);
+                    let request = state.next_request;
+                    state.next_request += 1;
+                    if let Some(bulk) = &state.bulk {
+                        let _ = bulk.send(message.encode(request, state.epoch));
+                    }
+                    state.waiting.insert(request, Waiting { message, number, reply, _turn: turn });
+                    break;
+                }
             }
-            let (message, number) = make(&mut state);
-            let request = state.next_request;
-            state.next_request += 1;
-            if let Some(bulk) = &state.bulk {
-                let _ = bulk.send(message.encode(request, state.epoch));
-            }
-            state.waiting.insert(request, Waiting { message, number, reply, _turn: turn });
+            // The server is told what is acknowledged, and says that it heard it.
+            self.inner.nudge.notify_one();
+            renewed.await;
         }
         match answer.await {
             Ok(answer) => Ok(answer?),
@@ -258,8 +285,10 @@ impl Session {
     ///
     /// *Errors*: the server could not be told in time; it keeps the session until it is released.
     pub async fn end(&self) -> Result<(), Error> {
-        let said =
-            tokio::time::timeout(END_TIME_MAX, self.call(|state| (Message::Goodbye { session: state.session }, None)));
+        let said = tokio::time::timeout(
+            END_TIME_MAX,
+            self.call(false, |state| (Message::Goodbye { session: state.session }, None)),
+        );
         let result = match said.await {
             Ok(result) => result.map(drop),
             Err(_) => Err(Error::Server {
@@ -343,11 +372,24 @@ impl Inner {
         let _ = waiting.reply.send(answer);
     }
 
-    /// What a renewal says: operations up to this one are acknowledged.
-    pub fn acknowledge(&self) -> u64 {
+    /// What a renewal of this time says: operations up to this one are acknowledged.
+    pub fn acknowledge(&self, sent_ns: u64) -> u64 {
         let mut state = self.state();
         state.told_acknowledged = state.acknowledged();
-        state.told_acknowledged
+        if state.told.len() >= TOLD_MAX {
+            state.told.pop_front();
+        }
+        let told = (sent_ns, state.told_acknowledged);
+        state.told.push_back(told);
+        told.1
+    }
+
+    /// The server heard what the renewal of this time said.
+    pub fn heard(&self, sent_ns: u64) {
+        let mut state = self.state();
+        while let Some((_, acknowledged)) = state.told.pop_front_if(|(sent, _)| *sent <= sent_ns) {
+            state.heard_acknowledged = state.heard_acknowledged.max(acknowledged);
+        }
     }
 
     /// What appends up to this one freed is in no map here any more.

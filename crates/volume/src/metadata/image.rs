@@ -60,10 +60,12 @@ pub struct Image {
     /// Inodes to be freed, in the background.
     pub(super) dying: BTreeSet<u64>,
     /// The last operation of each session.
-    numbers: HashMap<u64, u64>,
+    pub(super) numbers: HashMap<u64, u64>,
     /// Sessions with replies to forget: up to which number.
-    acknowledged: BTreeMap<u64, u64>,
-    drained: HashMap<u64, u64>,
+    pub(super) acknowledged: BTreeMap<u64, u64>,
+    /// The last operation of each session before this start: replies that are not acknowledged are counted from here.
+    pub(super) done_before: HashMap<u64, u64>,
+    pub(super) drained: HashMap<u64, u64>,
 }
 
 impl Image {
@@ -83,6 +85,7 @@ impl Image {
             dying: BTreeSet::new(),
             numbers: HashMap::new(),
             acknowledged: BTreeMap::new(),
+            done_before: HashMap::new(),
             drained: HashMap::new(),
         };
         for (number, session) in image.sessions() {
@@ -95,6 +98,7 @@ impl Image {
                 *last = (*last).max(number);
             }
         }
+        image.done_before = image.numbers.clone();
         image.collect_orphans();
         Ok(image)
     }
@@ -167,23 +171,8 @@ impl Image {
         self.numbers.get(&session).copied().unwrap_or(0) + 1
     }
 
-    /// The stored answer of an operation that was done.
-    pub fn stored_reply(&self, session: u64, number: u64) -> Option<std::result::Result<Answer, Failure>> {
-        let reply = Reply::decode(self.tables.get(&Key::Reply(session, number))?).ok()?;
-        match reply.body.split_first()? {
-            (0, body) => Some(Ok(Answer::decode_stored(body).ok()?)),
-            (_, body) => {
-                let errno = i32::from_le_bytes(body.get(..4)?.try_into().ok()?);
-                let code = body.get(4).copied()?;
-                let code = [Code::Stale, Code::Full, Code::Limit, Code::Damaged, Code::Ended]
-                    .into_iter()
-                    .find(|known| *known as u8 == code);
-                Some(Err(Failure { code: code.unwrap_or(Code::Posix), errno, words: String::new() }))
-            }
-        }
-    }
-
-    /// Does the next operation of a session. A refusal is stored, too: the number is used.
+    /// Does the next operation of a session. A refusal is stored, too: the number is used; but not where nothing is to be
+    /// stored, as the session is over, or has too many replies that it did not acknowledge.
     pub fn operate(
         &mut self,
         stamp: Stamp,
@@ -191,7 +180,7 @@ impl Image {
         number: u64,
         operation: &Operation,
     ) -> (std::result::Result<Answer, Failure>, Option<Transaction>) {
-        if let Err(failure) = self.session(session) {
+        if let Err(failure) = self.session(session).and_then(|record| self.has_room(session, number, &record)) {
             return (Err(failure), None);
         }
         let (answer, mutations) = match self.change(stamp, session, operation) {
@@ -282,20 +271,10 @@ impl Image {
         })?;
         self.numbers.remove(&session);
         self.acknowledged.remove(&session);
+        self.done_before.remove(&session);
         self.drained.remove(&session);
         self.close_all(session);
         Ok(server(mutations))
-    }
-
-    /// Replies up to this number may go.
-    pub fn acknowledge(&mut self, session: u64, number: u64, drained: u64) {
-        if self.session(session).is_ok() {
-            let number = number.min(self.next_number(session) - 1);
-            let known = self.acknowledged.entry(session).or_default();
-            *known = (*known).max(number);
-            let known = self.drained.entry(session).or_default();
-            *known = (*known).max(drained);
-        }
     }
 
     /// Work in the background: replies to forget, inodes to free, drained extents.

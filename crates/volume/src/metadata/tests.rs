@@ -223,3 +223,34 @@ fn a_commit_of_preallocated_blocks_shows_them_where_they_are() {
     assert_eq!(map(&mut image, session, file), [(0, 4, block, false), (4, 12, block + 4, false)]);
     assert_eq!((image.room().0, image.attributes(file).unwrap().inode.blocks), (free, 16));
 }
+
+#[test]
+fn more_than_1024_replies_that_are_not_acknowledged_are_refused_and_use_no_number() {
+    let (mut image, session) = image();
+    let file = create(&mut image, session, "a", libc::S_IFREG | 0o644).unwrap().id();
+    let truncate = |size| Operation::Truncate { file, size };
+    let stored = |image: &Image| image.tables().table(crate::format::Table::Replies).len();
+    for number in 2..=1024 {
+        let answer = image.operate(stamp(), session, number, &truncate(number)).0;
+        assert!(answer.is_ok(), "{number}: {answer:?}");
+    }
+    assert_eq!((stored(&image), image.next_number(session)), (1024, 1025));
+    let (answer, transaction) = image.operate(stamp(), session, 1025, &truncate(7));
+    let refused = answer.map_err(|failure| (failure.code, failure.errno));
+    assert_eq!(refused, Err((crate::protocol::Code::Limit, libc::EAGAIN)));
+    assert!(transaction.is_none() && stored(&image) == 1024 && image.next_number(session) == 1025);
+    assert_eq!(image.attributes(file).unwrap().inode.size, 1024);
+    // One is acknowledged: one more is done, also before the server stored that.
+    image.acknowledge(session, 1, 0);
+    assert!(image.operate(stamp(), session, 1025, &truncate(7)).0.is_ok());
+    assert!(image.operate(stamp(), session, 1026, &truncate(7)).0.is_err());
+    image.background(stamp()).unwrap();
+    assert_eq!(stored(&image), 1024);
+    // After a restart they are counted from the last one, as what was acknowledged may not have been stored.
+    let mut again = Image::load(image.tables().clone(), &label(), 2).unwrap();
+    for number in 1026..=1025 + 1024 {
+        let answer = again.operate(stamp(), session, number, &truncate(number)).0;
+        assert!(answer.is_ok(), "{number}: {answer:?}");
+    }
+    assert!(again.operate(stamp(), session, 2050, &truncate(7)).0.is_err());
+}
