@@ -7,10 +7,10 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::change::{Change, Result, damaged};
 use super::records::{inode, keys_of, server, spaces};
-use super::space::Free;
+use super::space::{Draining, Free};
 use crate::format::{
-    Action, EpochRecord, EpochState, ExtentState, Key, Label, Mutation, Reply, Session, SessionState, Table,
-    Transaction, TransactionKind, VolumeRecord,
+    Action, EpochRecord, EpochState, ExtentState, Key, Label, Mutation, Reply, SPACE_START, Session, SessionState,
+    Space, Table, Transaction, TransactionKind, VolumeRecord,
 };
 use crate::protocol::{Answer, Attributes, Code, Failure, FileId, Operation, Question};
 use crate::tables::Tables;
@@ -51,6 +51,7 @@ pub struct Image {
     pub(super) hash_key: [u8; 16],
     pub(super) volume: VolumeRecord,
     pub(super) free: Free,
+    draining: Draining,
     segment_blocks: u64,
     epoch: u64,
     /// Which sessions have an inode open.
@@ -75,6 +76,7 @@ impl Image {
         let volume = VolumeRecord::decode(volume).map_err(damaged)?;
         let mut image = Image {
             free: Free::load(&tables, volume.blocks)?,
+            draining: Draining::load(&tables)?,
             tables,
             hash_key: label.hash_key,
             volume,
@@ -135,7 +137,6 @@ impl Image {
         work: impl FnOnce(&mut Change<'_>, &mut Parts<'_>) -> Result<T>,
     ) -> Result<(T, Vec<Mutation>)> {
         let mut volume = self.volume;
-        let free = self.free.clone();
         let mut change = Change::new(&mut self.tables);
         let mut parts = Parts {
             volume: &mut volume,
@@ -150,17 +151,20 @@ impl Image {
         match bounded {
             Ok(value) => {
                 let dying = std::mem::take(&mut parts.dying);
+                self.free.keep();
+                volume.used_blocks = volume.blocks.saturating_sub(SPACE_START).saturating_sub(self.free.blocks());
                 if volume != self.volume {
                     change.put(&Key::Volume, volume.encode());
                 }
                 let mutations = std::mem::take(&mut change.mutations);
+                self.draining.learn_all(&mutations);
                 self.volume = volume;
                 self.dying.extend(dying);
                 Ok((value, mutations))
             }
             Err(failure) => {
                 change.undo();
-                self.free = free;
+                self.free.undo();
                 Err(failure)
             }
         }
@@ -313,11 +317,12 @@ impl Image {
         let sessions = self.sessions();
         let drained = sessions.iter().map(|(number, _)| self.drained.get(number).copied().unwrap_or(0)).min();
         let drained = drained.unwrap_or(u64::MAX);
+        let ready = self.draining.ready(drained, FREED_MAX);
         let ((), mutations) = self.attempt(|change, parts| {
-            let ready = spaces(change.tables)?
-                .into_iter()
-                .filter(|(_, space)| space.state == ExtentState::Draining && space.owner <= drained);
-            for (start, space) in ready.take(FREED_MAX) {
+            for start in ready {
+                let space =
+                    change.tables.get(&Key::Space(start)).ok_or_else(|| damaged("a draining extent is gone"))?;
+                let space = Space::decode(space).map_err(damaged)?;
                 change.delete(&Key::Space(start));
                 parts.free.add(start, space.blocks);
             }

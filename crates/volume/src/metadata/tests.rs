@@ -254,3 +254,29 @@ fn more_than_1024_replies_that_are_not_acknowledged_are_refused_and_use_no_numbe
     }
     assert!(again.operate(stamp(), session, 2050, &truncate(7)).0.is_err());
 }
+
+#[test]
+fn the_volume_says_how_many_blocks_are_used() {
+    let (mut image, session) = image();
+    let said = |image: &Image| {
+        let record = image.tables().get(&crate::format::Key::Volume).unwrap();
+        crate::format::VolumeRecord::decode(record).unwrap().used_blocks
+    };
+    assert_eq!(said(&image), 2048, "the segment of the first epoch");
+    let file = create(&mut image, session, "a", libc::S_IFREG | 0o644).unwrap().id();
+    operate(&mut image, session, &Operation::Allocate { file, start: 0, end: 100 * 4096, mode: 0 }).unwrap();
+    assert_eq!((said(&image), image.room().0), (2148, 65536 - 2048 - 2148));
+    space(&mut image, session, 64);
+    assert_eq!(said(&image), 2212);
+    // A volume whose record does not say it yet learns it.
+    let mut tables = image.tables().clone();
+    let key = crate::format::Key::Volume;
+    let mut record = crate::format::VolumeRecord::decode(tables.get(&key).unwrap()).unwrap();
+    record.used_blocks = 0;
+    let action = crate::format::Action::Put(record.encode());
+    tables.apply(&crate::format::Mutation { table: key.table(), key: key.encode(), action });
+    assert_eq!(check(&tables, &label()), Vec::<String>::new());
+    let mut again = Image::load(tables, &label(), 1).unwrap();
+    again.background(stamp()).unwrap();
+    assert_eq!(said(&again), 2212);
+}

@@ -44,6 +44,7 @@ pub fn check(tables: &Tables, label: &Label) -> Vec<String> {
     let volume = records::volume(tables, &inodes, &mut problems);
     names::names(tables, label, &inodes, &mut problems);
     let used = space::space(tables, label, volume.blocks, &inodes, &mut problems);
+    records::used(&volume, used.values().map(|(_, space)| space.blocks), &mut problems);
     space::extents(tables, volume.blocks, &inodes, &used, &mut problems);
     records::attributes(tables, &inodes, &mut problems);
     records::orphans(tables, &inodes, &mut problems);

@@ -39,6 +39,14 @@ pub(super) fn volume(tables: &Tables, inodes: &BTreeMap<u64, Inode>, problems: &
     volume
 }
 
+/// How many blocks the volume says that *space* has; 0 where it was not counted yet.
+pub(super) fn used(volume: &VolumeRecord, counts: impl Iterator<Item = u64>, problems: &mut Problems) {
+    let counted = counts.fold(0_u64, u64::saturating_add);
+    if volume.used_blocks != 0 && volume.used_blocks != counted {
+        problems.add(format!("volume: {} blocks are used, {counted} were counted", volume.used_blocks));
+    }
+}
+
 /// Extended attributes.
 pub(super) fn attributes(tables: &Tables, inodes: &BTreeMap<u64, Inode>, problems: &mut Problems) {
     for (key, value) in tables.table(Table::Xattrs) {

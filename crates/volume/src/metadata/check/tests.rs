@@ -213,6 +213,7 @@ const RECORDS: &[(&str, Plant, &str)] = &[
     ("no record of the volume", |v| v.delete(&Key::Volume), "the record of the volume is missing"),
     ("a damaged record of the volume", |v| v.put(&Key::Volume, vec![1; 80]), "the record of the volume: "),
     ("a low next_inode", |v| v.volume(|record| record.next_inode = 16), "next_inode is 16"),
+    ("a wrong count of used blocks", |v| v.volume(|record| record.used_blocks = 5), "5 blocks are used, "),
     ("a low next_session", |v| v.volume(|record| record.next_session = 1), "next_session is 1"),
     (
         "an attribute of nothing",
