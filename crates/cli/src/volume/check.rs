@@ -41,7 +41,7 @@ async fn read(arguments: &VolumeReadArguments) -> Result<Volume, Failure> {
 /// Compares a volume's records from all sides.
 pub async fn check(arguments: &VolumeReadArguments) -> Result<u8, Failure> {
     let volume = read(arguments).await?;
-    let problems = metadata::check(&volume.tables);
+    let problems = metadata::check(&volume.tables, &volume.label);
     let code = if problems.is_empty() { GOOD } else { FAILED };
     let inodes = volume.tables.table(Table::Inodes).len();
     let shown = &problems[..problems.len().min(SHOWN_MAX)];
@@ -81,11 +81,13 @@ pub async fn info(arguments: &VolumeReadArguments) -> Result<u8, Failure> {
     let record = volume.tables.get(&Key::Volume).and_then(|value| VolumeRecord::decode(value).ok());
     let blocks = record.map_or(0, |record| record.blocks);
     let spaces = volume.tables.table(Table::Space).values().filter_map(|value| Space::decode(value).ok());
-    let (mut used, mut data) = (0, 0);
+    let (mut counted, mut data) = (0, 0);
     for space in spaces {
-        used += space.blocks;
+        counted += space.blocks;
         data += if space.state == ExtentState::Data { space.blocks } else { 0 };
     }
+    // 0: no server has counted yet.
+    let used = record.map(|record| record.used_blocks).filter(|used| *used > 0).unwrap_or(counted);
     let free_bytes = (blocks.saturating_sub(used)).saturating_sub(nectary_volume::format::SPACE_START) * super::BLOCK;
     let sessions: Vec<(u64, Session)> = volume
         .tables

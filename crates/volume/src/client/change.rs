@@ -3,16 +3,16 @@
 //! Owns: the zeroes within blocks that the server leaves to clients. Promises: what is cut off reads as zeroes when the
 //! file grows again.
 
-use std::sync::Arc;
 use std::ops::Range;
+use std::sync::Arc;
 
 use nectary_block::Buffer;
 
+use super::Client;
 use super::data::At;
 use super::error::Error;
 use super::extents::{Piece, Place};
 use super::file::{BLOCK, Content, File};
-use super::Client;
 use super::hold::Access;
 use crate::protocol::{Answer, Attributes, Operation};
 
@@ -165,7 +165,8 @@ impl Client {
                 break;
             }
             let bytes = read.to_vec();
-            let written = self.write(to, At::Offset(to_offset + done), vec![Buffer::copy_of(&bytes)], Access::WRITE).await;
+            let written =
+                self.write(to, At::Offset(to_offset + done), vec![Buffer::copy_of(&bytes)], Access::WRITE).await;
             match written {
                 Ok(_) => done += bytes.len() as u64,
                 Err(error) if done == 0 => return Err(error),

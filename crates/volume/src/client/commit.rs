@@ -8,10 +8,10 @@ use std::sync::Arc;
 
 use nectary_block::Context;
 
+use super::Client;
 use super::error::Error;
 use super::extents::Place;
 use super::file::{BLOCK, Content, File};
-use super::Client;
 use super::hold::Access;
 use crate::protocol::{Answer, Code, Granted, Mapped, Operation, Question};
 

@@ -4,18 +4,18 @@
 //! yet, whole blocks at a time; blocks that others may be shown are never overwritten; what is behind the end of a file
 //! in its last block is never shown, and is zeroed on the disk before the file grows over it.
 
-use std::sync::Arc;
 use std::collections::VecDeque;
 use std::ops::Range;
+use std::sync::Arc;
 
 use nectary_block::{Buffer, Context, WriteFlags};
 use tokio::sync::{RwLockReadGuard, RwLockWriteGuard};
 
+use super::Client;
 use super::bytes::{self, Contents};
 use super::error::Error;
 use super::extents::{Piece, Place};
 use super::file::{BLOCK, Content, File};
-use super::Client;
 use super::hold::{Access, holds};
 use crate::protocol::{Answer, Granted, Question};
 
@@ -35,7 +35,13 @@ pub enum At {
 
 impl Client {
     /// Reads; less than `length` bytes mean that the file ends there.
-    pub(crate) async fn read(&self, file: &Arc<File>, offset: u64, length: usize, access: Access) -> Result<Contents, Error> {
+    pub(crate) async fn read(
+        &self,
+        file: &Arc<File>,
+        offset: u64,
+        length: usize,
+        access: Access,
+    ) -> Result<Contents, Error> {
         let mut contents = Contents::default();
         for _ in 0..MAP_ROUNDS_MAX {
             self.leased().await?;
@@ -94,7 +100,12 @@ impl Client {
     }
 
     /// Asks for the part of the map that holds `blocks`.
-    pub(super) async fn load_map(&self, file: &Arc<File>, content: &mut Content, blocks: Range<u64>) -> Result<(), Error> {
+    pub(super) async fn load_map(
+        &self,
+        file: &Arc<File>,
+        content: &mut Content,
+        blocks: Range<u64>,
+    ) -> Result<(), Error> {
         let mut start = blocks.start;
         let size = content.inode.size.div_ceil(BLOCK);
         if size <= start {
@@ -118,7 +129,13 @@ impl Client {
     }
 
     /// Writes all of `data`; returns where, and buffers that may be used again.
-    pub(crate) async fn write(&self, file: &Arc<File>, at: At, data: Vec<Buffer>, access: Access) -> Result<(u64, Vec<Buffer>), Error> {
+    pub(crate) async fn write(
+        &self,
+        file: &Arc<File>,
+        at: At,
+        data: Vec<Buffer>,
+        access: Access,
+    ) -> Result<(u64, Vec<Buffer>), Error> {
         let length = bytes::total(&data) as u64;
         let mut content = self.writable(file, access).await?;
         let offset = match at {
@@ -198,7 +215,12 @@ impl Client {
     }
 
     /// One block as the file shows it, with zeroes behind the end.
-    pub(super) async fn old_block(&self, file: &Arc<File>, content: &mut Content, block: u64) -> Result<Vec<u8>, Error> {
+    pub(super) async fn old_block(
+        &self,
+        file: &Arc<File>,
+        content: &mut Content,
+        block: u64,
+    ) -> Result<Vec<u8>, Error> {
         let (start, mut old) = (block * BLOCK, Contents::default());
         let end = (start + BLOCK).min(content.size);
         if start < end {

@@ -284,14 +284,15 @@ impl Client {
                         recalls.spawn(async move { client.give_back(&file, recalled).await });
                     }
                 }
-                Event::Controlled => self.reclaim(),
                 Event::Restarted => {
+                    let epoch = self.shared.session.epoch();
                     for file in self.files() {
                         if *file.at_server.lock().await {
                             // An error means that it is gone; so every call on it will say.
                             let _ = self.ask(Question::Open { file: file.id }).await;
                         }
                     }
+                    self.reclaim(epoch).await;
                 }
             }
         }
@@ -301,8 +302,8 @@ impl Client {
         lock(&self.shared.files).values().cloned().collect()
     }
 
-    /// Tells the server which tokens are held: it may be another one than before.
-    fn reclaim(&self) {
+    /// Tells a server that was started which tokens are held.
+    async fn reclaim(&self, epoch: u64) {
         let held = |file: &Arc<File>| {
             let state = file.hold.state();
             let token = Token { object: file.id, what: What::Data };
@@ -310,14 +311,11 @@ impl Client {
             (held.level != level::NONE).then_some(held)
         };
         let all: Vec<Held> = self.files().iter().filter_map(held).collect();
-        let session = self.shared.session.number();
-        let mut parts = all.chunks(RECLAIMED_MAX).peekable();
-        if parts.peek().is_none() {
-            return self.shared.session.say(&Message::Reclaim { session, held: Vec::new(), is_last: true });
+        let mut parts: Vec<Vec<Held>> = all.chunks(RECLAIMED_MAX).map(<[Held]>::to_vec).collect();
+        let last = parts.pop().unwrap_or_default();
+        for part in parts {
+            self.shared.session.reclaim(epoch, part, false).await;
         }
-        while let Some(part) = parts.next() {
-            let is_last = parts.peek().is_none();
-            self.shared.session.say(&Message::Reclaim { session, held: part.to_vec(), is_last });
-        }
+        self.shared.session.reclaim(epoch, last, true).await;
     }
 }

@@ -3,8 +3,8 @@
 //! Owns: the calls, each one question or one operation. What was written and is not committed is added to attributes
 //! here. Leaves to the server: what they do.
 
-use super::error::Error;
 use super::Client;
+use super::error::Error;
 use super::hold::Access;
 use crate::protocol::{Answer, Attributes, Changes, FileId, Listed, Operation, Question, Statistics};
 

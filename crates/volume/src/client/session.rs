@@ -9,7 +9,7 @@
 //!
 //! *Circle*: the loops of `link` report to the session that starts them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -25,15 +25,20 @@ use crate::tokens::Why;
 /// Calls without an answer, at most, in all below the protocol's bound for a connection. Each kind has its share, as
 /// some wait for other hosts, which may wait for others of this one: operations for nobody; questions that a call asks
 /// while it changes a file for nobody; what shows attributes for commits of other hosts; requests for tokens for what
-/// other hosts hold.
+/// other hosts hold; a server's start for what it is told then.
 const OPERATIONS_MAX: usize = 64;
 const QUESTIONS_MAX: usize = 48;
-const LOOKS_MAX: usize = 64;
+const LOOKS_MAX: usize = 56;
 const TOKENS_MAX: usize = 64;
+const RESTART_MAX: usize = 8;
 /// So many answered operations, and the server is told that their replies may go.
 const ACKNOWLEDGE_AFTER: u64 = 128;
 /// The part of a lease in which I/O may begin, counted from when its last renewal was sent.
 const IO_OF_LEASE: (u32, u32) = (6, 10);
+/// Operations of which the server has not heard that they are acknowledged, at most: the protocol's bound.
+const UNACKNOWLEDGED_MAX: u64 = 1024;
+/// Renewals without an answer that are remembered.
+const TOLD_MAX: usize = 64;
 /// How long a mount that ends waits for its server.
 const END_TIME_MAX: Duration = Duration::from_secs(5);
 
@@ -44,8 +49,6 @@ pub(crate) enum Event {
     Durable(u64),
     /// The server is another incarnation: what it knew in memory is gone.
     Restarted,
-    /// The control connection is there again: the server is told which tokens are held.
-    Controlled,
     /// The server wants a token back, or a commit.
     Recalled(Held, Why),
 }
@@ -64,6 +67,8 @@ enum Share {
     Questions,
     Looks,
     Tokens,
+    /// What a server hears first after it was started, and last.
+    Restart,
 }
 
 /// What a session does.
@@ -109,6 +114,9 @@ pub(super) struct State {
     /// Numbers without an answer.
     open_numbers: BTreeSet<u64>,
     told_acknowledged: u64,
+    /// What the server has heard: renewals that are not answered, when they were sent and what they said.
+    told: VecDeque<(u64, u64)>,
+    heard_acknowledged: u64,
     drained: u64,
     /// Where frames of the bulk connection go while there is one.
     bulk: Option<mpsc::UnboundedSender<Vec<u8>>>,
@@ -120,6 +128,11 @@ pub(super) struct State {
 impl State {
     fn acknowledged(&self) -> u64 {
         self.open_numbers.first().map_or(self.next_number, |first| *first).saturating_sub(1)
+    }
+
+    /// Whether the server keeps the reply of one more operation.
+    fn has_room(&self) -> bool {
+        self.next_number <= self.heard_acknowledged + UNACKNOWLEDGED_MAX
     }
 }
 
@@ -133,7 +146,7 @@ pub(super) struct Inner {
     /// Something is to be told to the server on the control connection.
     pub nudge: Notify,
     /// By `Share`.
-    turns: [Arc<Semaphore>; 4],
+    turns: [Arc<Semaphore>; 5],
     /// I/O may begin until then, counted from `start`. *Units*: nanoseconds.
     io_until_ns: AtomicU64,
     /// The lease ends then, counted in the same way.
@@ -166,7 +179,8 @@ impl Session {
             incarnation: link::random_id()?,
             state: Mutex::new(State { next_number: 1, next_request: 1, ..State::default() }),
             nudge: Notify::new(),
-            turns: [OPERATIONS_MAX, QUESTIONS_MAX, LOOKS_MAX, TOKENS_MAX].map(|turns| Arc::new(Semaphore::new(turns))),
+            turns: [OPERATIONS_MAX, QUESTIONS_MAX, LOOKS_MAX, TOKENS_MAX, RESTART_MAX]
+                .map(|turns| Arc::new(Semaphore::new(turns))),
             io_until_ns: AtomicU64::new(0),
             lease_until_ns: AtomicU64::new(0),
             renewed: Notify::new(),
@@ -265,33 +279,55 @@ impl Session {
         }
     }
 
-    /// Its number.
-    pub fn number(&self) -> u64 {
-        self.inner.state().session
-    }
-
     /// Why calls fail, if the session has ended.
     pub fn failure(&self) -> Option<Error> {
         let state = self.inner.state();
         state.figures.ended.is_some().then(|| ended(&state))
     }
 
+    /// The epoch of the server, as far as it is known.
+    pub fn epoch(&self) -> u64 {
+        self.inner.state().epoch
+    }
+
+    /// Tells the server of `epoch` which tokens are held, and that everything that is open here is open there again. If
+    /// it is another one by now, that one hears it after its own start.
+    pub async fn reclaim(&self, epoch: u64, held: Vec<Held>, is_last: bool) {
+        let said = self.call(Share::Restart, |state| {
+            let is_last = is_last && state.epoch == epoch;
+            (Message::Reclaim { session: state.session, held, is_last }, None)
+        });
+        // An error means that the session has ended, or that the server was replaced again.
+        let _ = said.await;
+    }
+
     async fn call(&self, share: Share, make: impl FnOnce(&mut State) -> (Message, Option<u64>)) -> Result<Said, Error> {
         let turn = self.inner.turns[share as usize].clone().acquire_owned().await;
         let turn = turn.map_err(|_| self.inner.why_ended())?;
         let (reply, answer) = oneshot::channel();
-        {
-            let mut state = self.inner.state();
-            if state.figures.ended.is_some() {
-                return Err(ended(&state));
+        loop {
+            let renewed = self.inner.renewed.notified();
+            tokio::pin!(renewed);
+            renewed.as_mut().enable();
+            {
+                let mut state = self.inner.state();
+                if state.figures.ended.is_some() {
+                    return Err(ended(&state));
+                }
+                if !matches!(share, Share::Operations) || state.has_room() {
+                    let (message, number) = make(&mut state);
+                    let request = state.next_request;
+                    state.next_request += 1;
+                    if let Some(bulk) = &state.bulk {
+                        let _ = bulk.send(message.encode(request, state.epoch));
+                    }
+                    state.waiting.insert(request, Waiting { message, number, reply, _turn: turn });
+                    break;
+                }
             }
-            let (message, number) = make(&mut state);
-            let request = state.next_request;
-            state.next_request += 1;
-            if let Some(bulk) = &state.bulk {
-                let _ = bulk.send(message.encode(request, state.epoch));
-            }
-            state.waiting.insert(request, Waiting { message, number, reply, _turn: turn });
+            // The server is told what is acknowledged, and says that it heard it.
+            self.inner.nudge.notify_one();
+            renewed.await;
         }
         match answer.await {
             Ok(said) => Ok(said?),
@@ -309,8 +345,10 @@ impl Session {
     ///
     /// *Errors*: the server could not be told in time; it keeps the session until it is released.
     pub async fn end(&self) -> Result<(), Error> {
-        let said =
-            tokio::time::timeout(END_TIME_MAX, self.call(Share::Operations, |state| (Message::Goodbye { session: state.session }, None)));
+        let said = tokio::time::timeout(
+            END_TIME_MAX,
+            self.call(Share::Restart, |state| (Message::Goodbye { session: state.session }, None)),
+        );
         let result = match said.await {
             Ok(result) => result.map(drop),
             Err(_) => Err(Error::Server {
@@ -358,6 +396,8 @@ impl Inner {
         state.figures.trouble = None;
         state.clock_offset_ns = welcome.server_ns.saturating_sub(wall_ns());
         if is_new {
+            // What was said to the server before is not true of this one.
+            state.waiting.retain(|_, waiting| !matches!(waiting.message, Message::Reclaim { .. }));
             let _ = self.events.send(Event::Restarted);
         }
         for (request, waiting) in &state.waiting {
@@ -377,11 +417,7 @@ impl Inner {
 
     /// The control connection is there; `None`: it is gone.
     pub fn controlled(&self, control: Option<mpsc::UnboundedSender<Vec<u8>>>) {
-        let is_there = control.is_some();
         self.state().control = control;
-        if is_there {
-            let _ = self.events.send(Event::Controlled);
-        }
     }
 
     /// An answer came.
@@ -408,11 +444,24 @@ impl Inner {
         let _ = waiting.reply.send(answer);
     }
 
-    /// What a renewal says: operations up to this one are acknowledged.
-    pub fn acknowledge(&self) -> u64 {
+    /// What a renewal of this time says: operations up to this one are acknowledged.
+    pub fn acknowledge(&self, sent_ns: u64) -> u64 {
         let mut state = self.state();
         state.told_acknowledged = state.acknowledged();
-        state.told_acknowledged
+        if state.told.len() >= TOLD_MAX {
+            state.told.pop_front();
+        }
+        let told = (sent_ns, state.told_acknowledged);
+        state.told.push_back(told);
+        told.1
+    }
+
+    /// The server heard what the renewal of this time said.
+    pub fn heard(&self, sent_ns: u64) {
+        let mut state = self.state();
+        while let Some((_, acknowledged)) = state.told.pop_front_if(|(sent, _)| *sent <= sent_ns) {
+            state.heard_acknowledged = state.heard_acknowledged.max(acknowledged);
+        }
     }
 
     /// What appends up to this one freed is in no map here any more.

@@ -61,8 +61,7 @@ impl Image {
             }
             Question::Open { file } => {
                 let attributes = self.attributes(*file)?;
-                self.opened.entry(file.inode).or_default().insert(session);
-                self.dying.remove(&file.inode);
+                self.open(session, file.inode);
                 Answer::Attributes(attributes)
             }
             Question::Space { blocks } => return self.grant(stamp, session, *blocks),

@@ -132,9 +132,11 @@ impl Parts<'_> {
     ) -> Result<()> {
         let blocks = u64::from(extent.blocks);
         let end = extent.file_block.checked_add(blocks).filter(|end| *end <= 1 << 51).ok_or(posix(libc::EFBIG))?;
-        let is_granted = blocks > 0
-            && blocks <= EXTENT_BLOCKS_MAX.into()
-            && change.unuse_space(extent.block, blocks, ExtentState::Granted, session)?;
+        let is_sound = blocks > 0 && blocks <= EXTENT_BLOCKS_MAX.into();
+        if is_sound && is_unwritten(change, file.inode, extent)? {
+            return self.clear_unwritten(change, file.inode, found, extent);
+        }
+        let is_granted = is_sound && change.unuse_space(extent.block, blocks, ExtentState::Granted, session)?;
         if !is_granted {
             let words = format!("blocks {} to {} are not granted", extent.block, extent.block.saturating_add(blocks));
             return Err(Failure { code: Code::Malformed, errno: libc::EIO, words });
@@ -142,6 +144,30 @@ impl Parts<'_> {
         self.unmap(change, stamp, file.inode, found, (extent.file_block, end))?;
         change.use_space(extent.block, blocks, ExtentState::Data, file.inode, 0)?;
         self.map(change, file.inode, found, extent)
+    }
+
+    /// Blocks that are mapped where they are, and were unwritten, have data from now on.
+    fn clear_unwritten(
+        &mut self,
+        change: &mut Change<'_>,
+        number: u64,
+        found: &mut Inode,
+        extent: &Mapped,
+    ) -> Result<()> {
+        let (start, end) = (extent.file_block, extent.file_block + u64::from(extent.blocks));
+        for (first, old) in extents_in(change, number, (start, end))? {
+            let stop = first + u64::from(old.blocks);
+            change.delete(&Key::Extent(number, first));
+            if first < start {
+                change.put(&Key::Extent(number, first), Extent { blocks: (start - first) as u32, ..old }.encode());
+            }
+            if stop > end {
+                let rest = Extent { block: old.block + (end - first), blocks: (stop - end) as u32, ..old };
+                change.put(&Key::Extent(number, end), rest.encode());
+            }
+        }
+        found.blocks = found.blocks.saturating_sub(extent.blocks.into());
+        self.map(change, number, found, &Mapped { is_unwritten: false, ..*extent })
     }
 
     fn map(&mut self, change: &mut Change<'_>, number: u64, found: &mut Inode, extent: &Mapped) -> Result<()> {
@@ -371,6 +397,37 @@ fn extent_before(change: &Change<'_>, number: u64, block: u64) -> Result<Option<
         Key::Extent(_, start) => Ok(Some((start, Extent::decode(value).map_err(damaged)?))),
         _ => Err(damaged("extents: a key of another table")),
     }
+}
+
+/// The extents of a file that have blocks in a range.
+fn extents_in(change: &Change<'_>, number: u64, (start, end): (u64, u64)) -> Result<Vec<(u64, Extent)>> {
+    let from = extent_before(change, number, start + 1)?.map_or(start, |(first, _)| first);
+    let mut found = Vec::new();
+    for (key, value) in change.tables.from(&Key::Extent(number, from)) {
+        match Key::decode(Table::Extents, key).map_err(damaged)? {
+            Key::Extent(of, first) if of == number && first < end => {
+                let extent = Extent::decode(value).map_err(damaged)?;
+                if first + u64::from(extent.blocks) > start {
+                    found.push((first, extent));
+                }
+            }
+            _ => break,
+        }
+    }
+    Ok(found)
+}
+
+/// Whether all blocks of an extent are mapped at that place already, and are unwritten.
+fn is_unwritten(change: &Change<'_>, number: u64, extent: &Mapped) -> Result<bool> {
+    let (mut at, end) = (extent.file_block, extent.file_block + u64::from(extent.blocks));
+    for (first, old) in extents_in(change, number, (at, end))? {
+        let is_here = first <= at && old.is_unwritten;
+        if !is_here || old.block + (at - first) != extent.block.wrapping_add(at - extent.file_block) {
+            return Ok(false);
+        }
+        at = first + u64::from(old.blocks);
+    }
+    Ok(at >= end)
 }
 
 /// Whether a block of a file is mapped, and up to where that is so.

@@ -7,10 +7,10 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::change::{Change, Result, damaged};
 use super::records::{inode, keys_of, server, spaces};
-use super::space::Free;
+use super::space::{Draining, Free};
 use crate::format::{
-    Action, EpochRecord, EpochState, ExtentState, Key, Label, Mutation, Reply, Session, SessionState, Table,
-    Transaction, TransactionKind, VolumeRecord,
+    Action, EpochRecord, EpochState, ExtentState, Key, Label, Mutation, Reply, SPACE_START, Session, SessionState,
+    Space, Table, Transaction, TransactionKind, VolumeRecord,
 };
 use crate::protocol::{Answer, Attributes, Code, Failure, FileId, Operation, Question};
 use crate::tables::Tables;
@@ -54,17 +54,22 @@ pub struct Image {
     pub(super) hash_key: [u8; 16],
     pub(super) volume: VolumeRecord,
     pub(super) free: Free,
+    draining: Draining,
     segment_blocks: u64,
     epoch: u64,
     /// Which sessions have an inode open.
     pub(super) opened: HashMap<u64, BTreeSet<u64>>,
+    /// Sessions from before a restart that did not say yet what they have open.
+    pub(super) awaited: BTreeSet<u64>,
     /// Inodes to be freed, in the background.
     pub(super) dying: BTreeSet<u64>,
     /// The last operation of each session.
-    numbers: HashMap<u64, u64>,
+    pub(super) numbers: HashMap<u64, u64>,
     /// Sessions with replies to forget: up to which number.
-    acknowledged: BTreeMap<u64, u64>,
-    drained: HashMap<u64, u64>,
+    pub(super) acknowledged: BTreeMap<u64, u64>,
+    /// The last operation of each session before this start: replies that are not acknowledged are counted from here.
+    pub(super) done_before: HashMap<u64, u64>,
+    pub(super) drained: HashMap<u64, u64>,
 }
 
 impl Image {
@@ -74,19 +79,25 @@ impl Image {
         let volume = VolumeRecord::decode(volume).map_err(damaged)?;
         let mut image = Image {
             free: Free::load(&tables, volume.blocks)?,
+            draining: Draining::load(&tables)?,
             tables,
             hash_key: label.hash_key,
             volume,
             segment_blocks: label.segment_blocks,
             epoch,
             opened: HashMap::new(),
+            awaited: BTreeSet::new(),
             dying: BTreeSet::new(),
             numbers: HashMap::new(),
             acknowledged: BTreeMap::new(),
+            done_before: HashMap::new(),
             drained: HashMap::new(),
         };
         for (number, session) in image.sessions() {
             image.numbers.insert(number, session.acknowledged);
+            if session.state == SessionState::Active {
+                image.awaited.insert(number);
+            }
         }
         for key in image.tables.table(Table::Replies).keys() {
             if let Ok(Key::Reply(session, number)) = Key::decode(Table::Replies, key) {
@@ -94,20 +105,9 @@ impl Image {
                 *last = (*last).max(number);
             }
         }
+        image.done_before = image.numbers.clone();
         image.collect_orphans();
         Ok(image)
-    }
-
-    /// Without sessions nobody has orphans open.
-    fn collect_orphans(&mut self) {
-        if self.sessions().is_empty() {
-            let orphans = self.tables.table(Table::Orphans).keys();
-            let numbers = orphans.filter_map(|key| match Key::decode(Table::Orphans, key) {
-                Ok(Key::Orphan(inode)) => Some(inode),
-                _ => None,
-            });
-            self.dying = numbers.collect();
-        }
     }
 
     /// All records.
@@ -142,12 +142,12 @@ impl Image {
         work: impl FnOnce(&mut Change<'_>, &mut Parts<'_>) -> Result<T>,
     ) -> Result<(T, Vec<Mutation>)> {
         let mut volume = self.volume;
-        let free = self.free.clone();
         let mut change = Change::new(&mut self.tables);
         let mut parts = Parts {
             volume: &mut volume,
             free: &mut self.free,
             opened: &self.opened,
+            is_grace: !self.awaited.is_empty(),
             hash_key: &self.hash_key,
             dying: Vec::new(),
         };
@@ -156,17 +156,20 @@ impl Image {
         match bounded {
             Ok(value) => {
                 let dying = std::mem::take(&mut parts.dying);
+                self.free.keep();
+                volume.used_blocks = volume.blocks.saturating_sub(SPACE_START).saturating_sub(self.free.blocks());
                 if volume != self.volume {
                     change.put(&Key::Volume, volume.encode());
                 }
                 let mutations = std::mem::take(&mut change.mutations);
+                self.draining.learn_all(&mutations);
                 self.volume = volume;
                 self.dying.extend(dying);
                 Ok((value, mutations))
             }
             Err(failure) => {
                 change.undo();
-                self.free = free;
+                self.free.undo();
                 Err(failure)
             }
         }
@@ -177,23 +180,8 @@ impl Image {
         self.numbers.get(&session).copied().unwrap_or(0) + 1
     }
 
-    /// The stored answer of an operation that was done.
-    pub fn stored_reply(&self, session: u64, number: u64) -> Option<std::result::Result<Answer, Failure>> {
-        let reply = Reply::decode(self.tables.get(&Key::Reply(session, number))?).ok()?;
-        match reply.body.split_first()? {
-            (0, body) => Some(Ok(Answer::decode_stored(body).ok()?)),
-            (_, body) => {
-                let errno = i32::from_le_bytes(body.get(..4)?.try_into().ok()?);
-                let code = body.get(4).copied()?;
-                let code = [Code::Stale, Code::Full, Code::Limit, Code::Damaged, Code::Ended]
-                    .into_iter()
-                    .find(|known| *known as u8 == code);
-                Some(Err(Failure { code: code.unwrap_or(Code::Posix), errno, words: String::new() }))
-            }
-        }
-    }
-
-    /// Does the next operation of a session. A refusal is stored, too: the number is used.
+    /// Does the next operation of a session. A refusal is stored, too: the number is used; but not where nothing is to be
+    /// stored, as the session is over, or has too many replies that it did not acknowledge.
     pub fn operate(
         &mut self,
         stamp: Stamp,
@@ -201,7 +189,7 @@ impl Image {
         number: u64,
         operation: &Operation,
     ) -> (std::result::Result<Answer, Failure>, Option<Transaction>) {
-        if let Err(failure) = self.session(session) {
+        if let Err(failure) = self.session(session).and_then(|record| self.has_room(session, number, &record)) {
             return (Err(failure), None);
         }
         let (answer, mutations) = match self.change(stamp, session, operation) {
@@ -236,22 +224,9 @@ impl Image {
             Ok((answer, opened))
         })?;
         if let Some(inode) = opened {
-            self.opened.entry(inode).or_default().insert(session);
+            self.open(session, inode);
         }
         Ok((answer, mutations))
-    }
-
-    fn close(&mut self, session: u64, inode: u64) {
-        if let Some(sessions) = self.opened.get_mut(&inode) {
-            sessions.remove(&session);
-            if !sessions.is_empty() {
-                return;
-            }
-            self.opened.remove(&inode);
-        }
-        if self.tables.get(&Key::Orphan(inode)).is_some() {
-            self.dying.insert(inode);
-        }
     }
 
     /// Begins a session.
@@ -298,8 +273,7 @@ impl Image {
         })?;
         self.acknowledged.remove(&session);
         self.drained.remove(&session);
-        let inodes: Vec<u64> = self.opened.keys().copied().collect();
-        inodes.into_iter().for_each(|inode| self.close(session, inode));
+        self.close_all(session);
         Ok(server(mutations))
     }
 
@@ -328,22 +302,10 @@ impl Image {
         })?;
         self.numbers.remove(&session);
         self.acknowledged.remove(&session);
+        self.done_before.remove(&session);
         self.drained.remove(&session);
-        let inodes: Vec<u64> = self.opened.keys().copied().collect();
-        inodes.into_iter().for_each(|inode| self.close(session, inode));
-        self.collect_orphans();
+        self.close_all(session);
         Ok(server(mutations))
-    }
-
-    /// Replies up to this number may go.
-    pub fn acknowledge(&mut self, session: u64, number: u64, drained: u64) {
-        if self.session(session).is_ok() {
-            let number = number.min(self.next_number(session) - 1);
-            let known = self.acknowledged.entry(session).or_default();
-            *known = (*known).max(number);
-            let known = self.drained.entry(session).or_default();
-            *known = (*known).max(drained);
-        }
     }
 
     /// Work in the background: replies to forget, inodes to free, drained extents.
@@ -384,11 +346,12 @@ impl Image {
         let active = sessions.iter().filter(|(_, session)| session.state == SessionState::Active);
         let drained = active.map(|(number, _)| self.drained.get(number).copied().unwrap_or(0)).min();
         let drained = drained.unwrap_or(u64::MAX);
+        let ready = self.draining.ready(drained, FREED_MAX);
         let ((), mutations) = self.attempt(|change, parts| {
-            let ready = spaces(change.tables)?
-                .into_iter()
-                .filter(|(_, space)| space.state == ExtentState::Draining && space.owner <= drained);
-            for (start, space) in ready.take(FREED_MAX) {
+            for start in ready {
+                let space =
+                    change.tables.get(&Key::Space(start)).ok_or_else(|| damaged("a draining extent is gone"))?;
+                let space = Space::decode(space).map_err(damaged)?;
                 change.delete(&Key::Space(start));
                 parts.free.add(start, space.blocks);
             }
@@ -498,6 +461,8 @@ pub(super) struct Parts<'a> {
     pub volume: &'a mut VolumeRecord,
     pub free: &'a mut Free,
     pub opened: &'a HashMap<u64, BTreeSet<u64>>,
+    /// Sessions may have more open than is known.
+    pub is_grace: bool,
     pub hash_key: &'a [u8; 16],
     pub dying: Vec<u64>,
 }

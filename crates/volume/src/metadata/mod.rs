@@ -10,6 +10,8 @@
 //! | `records` | the first records, and how records are found |
 //! | `change` | one change of the tables, which can be undone |
 //! | `names`, `files` | operations on names; on attributes and data |
+//! | `replies` | stored answers, and how many |
+//! | `open` | which files are open, and inodes without a name |
 //! | `space` | used and free blocks |
 //! | `ask` | questions |
 //! | `check` | what must agree |
@@ -20,7 +22,9 @@ mod check;
 mod files;
 mod image;
 mod names;
+mod open;
 mod records;
+mod replies;
 mod space;
 #[cfg(test)]
 mod tests;

@@ -21,7 +21,7 @@ const EXCHANGE: u32 = 2;
 
 /// The first cookie that a name can have.
 #[allow(deprecated)]
-fn first_cookie(hash_key: &[u8; 16], name: &[u8]) -> u64 {
+pub(super) fn first_cookie(hash_key: &[u8; 16], name: &[u8]) -> u64 {
     let (low, high) = hash_key.split_at(8);
     let part = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().unwrap_or_default());
     // The standard library's is SipHash-2-4, the one of the format.
@@ -236,7 +236,7 @@ impl Parts<'_> {
         found.times_ns[2] = stamp.now_ns;
         put_inode(change, number, &mut found)?;
         if found.links == 0 {
-            let is_open = self.opened.contains_key(&number);
+            let is_open = self.is_grace || self.opened.contains_key(&number);
             let orphan = [&stamp.sequence.to_le_bytes()[..], &u32::to_le_bytes(if is_open { 1 } else { 2 }), &[0; 4]];
             change.put(&Key::Orphan(number), orphan.concat());
             if !is_open {

@@ -20,6 +20,7 @@ pub fn first(layout: &Layout, now_ns: i64) -> Vec<Mutation> {
         next_inode: FIRST_INODE,
         next_session: 1,
         next_run: 1,
+        used_blocks: layout.segments.iter().map(|segment| segment.blocks).sum(),
         ..VolumeRecord::default()
     };
     change.put(&Key::Volume, volume.encode());

@@ -1,20 +1,27 @@
 //! Used and free blocks of the disk.
 //!
-//! Owns: the table *space*, and free extents in memory, which are what is in no record of it.
+//! Owns: the table *space*, and in memory free extents, which are what is in no record of it, and which extents drain.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
 use super::change::{Change, Result, damaged};
-use crate::format::{ExtentState, Key, SPACE_START, Space, Table};
+use super::records::spaces;
+use crate::format::{Action, ExtentState, Key, Mutation, SPACE_START, Space, Table};
 use crate::protocol::Granted;
 use crate::tables::Tables;
 
-/// Free extents, by first block.
+/// Free extents. Each call costs steps for the extents that it changes, and the logarithm of their number; so does undoing
+/// it.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Free {
+    /// By first block.
     extents: BTreeMap<u64, u64>,
+    /// By size, then first block.
+    sizes: BTreeSet<(u64, u64)>,
     blocks: u64,
+    /// What extents were, since the last change was kept: first block and size.
+    before: Vec<(u64, Option<u64>)>,
 }
 
 impl Free {
@@ -29,12 +36,13 @@ impl Free {
                 return Err(damaged(format!("space: block {start} is used twice")));
             }
             free.add(at, start - at);
-            at = start + space.blocks;
+            at = start.saturating_add(space.blocks);
         }
         if at > blocks {
             return Err(damaged("space: an extent is outside of the disk"));
         }
         free.add(at, blocks - at);
+        free.keep();
         Ok(free)
     }
 
@@ -42,41 +50,73 @@ impl Free {
         self.blocks
     }
 
+    /// What was changed stays.
+    pub fn keep(&mut self) {
+        self.before.clear();
+    }
+
+    /// Takes back what was changed since [`keep`](Self::keep).
+    pub fn undo(&mut self) {
+        for (start, count) in std::mem::take(&mut self.before).into_iter().rev() {
+            self.replace(start, count);
+        }
+    }
+
+    /// Says how long the extent at a block is; what it was.
+    fn replace(&mut self, start: u64, count: Option<u64>) -> Option<u64> {
+        let old = match count {
+            Some(count) => self.extents.insert(start, count),
+            None => self.extents.remove(&start),
+        };
+        if let Some(old) = old {
+            self.sizes.remove(&(old, start));
+        }
+        if let Some(count) = count {
+            self.sizes.insert((count, start));
+        }
+        self.blocks = self.blocks - old.unwrap_or(0) + count.unwrap_or(0);
+        old
+    }
+
+    fn set(&mut self, start: u64, count: Option<u64>) -> Option<u64> {
+        let old = self.replace(start, count);
+        self.before.push((start, old));
+        old
+    }
+
     pub fn add(&mut self, start: u64, blocks: u64) {
         if blocks == 0 {
             return;
         }
-        self.blocks += blocks;
         let (mut start, mut blocks) = (start, blocks);
         if let Some((&before, &count)) = self.extents.range(..start).next_back()
             && before + count == start
         {
-            self.extents.remove(&before);
+            self.set(before, None);
             (start, blocks) = (before, blocks + count);
         }
-        if let Some(count) = self.extents.remove(&(start + blocks)) {
-            blocks += count;
+        if self.extents.contains_key(&(start + blocks)) {
+            blocks += self.set(start + blocks, None).unwrap_or(0);
         }
-        self.extents.insert(start, blocks);
+        self.set(start, Some(blocks));
     }
 
     /// Takes a part of one free extent out.
     fn cut(&mut self, extent: u64, start: u64, blocks: u64) {
-        let Some(count) = self.extents.remove(&extent) else { return };
-        self.blocks -= blocks;
+        let Some(count) = self.set(extent, None) else { return };
         if start > extent {
-            self.extents.insert(extent, start - extent);
+            self.set(extent, Some(start - extent));
         }
         let (end, stop) = (start + blocks, extent + count);
         if stop > end {
-            self.extents.insert(end, stop - end);
+            self.set(end, Some(stop - end));
         }
     }
 
-    /// Takes up to so many blocks: of the first extent that has them all, else of the largest.
+    /// Takes up to so many blocks: of the smallest extent that has them all, else of the largest.
     pub fn take(&mut self, blocks: u64) -> Option<Granted> {
-        let fits = self.extents.iter().find(|(_, count)| **count >= blocks);
-        let (&start, &count) = fits.or_else(|| self.extents.iter().max_by_key(|(_, count)| **count))?;
+        let fits = self.sizes.range((blocks, 0)..).next();
+        let &(count, start) = fits.or_else(|| self.sizes.last())?;
         let blocks = blocks.min(count);
         self.cut(start, start, blocks);
         Some(Granted { block: start, blocks })
@@ -84,13 +124,58 @@ impl Free {
 
     /// Takes an aligned piece of this size, from the end of the disk, so that data stays in one piece.
     pub fn take_aligned(&mut self, size: u64) -> Option<u64> {
-        let found = self.extents.iter().rev().find_map(|(&start, &count)| {
+        let found = self.sizes.range((size, 0)..).filter_map(|&(count, start)| {
             let at = (start + count).checked_sub(size)? / size * size;
-            (at >= start).then_some((start, at))
+            (at >= start).then_some((at, start))
         });
-        let (extent, at) = found?;
+        let (at, extent) = found.max()?;
         self.cut(extent, at, size);
         Some(at)
+    }
+}
+
+/// Extents that drain, by the append that freed them.
+#[derive(Debug, Default)]
+pub(super) struct Draining {
+    by_append: BTreeSet<(u64, u64)>,
+    by_block: BTreeMap<u64, u64>,
+}
+
+impl Draining {
+    pub fn load(tables: &Tables) -> Result<Draining> {
+        let mut draining = Draining::default();
+        for (start, space) in spaces(tables)? {
+            draining.learn(start, Some(space));
+        }
+        Ok(draining)
+    }
+
+    /// Learns what the record of a block is now.
+    fn learn(&mut self, start: u64, space: Option<Space>) {
+        if let Some(append) = self.by_block.remove(&start) {
+            self.by_append.remove(&(append, start));
+        }
+        if let Some(space) = space.filter(|space| space.state == ExtentState::Draining) {
+            self.by_block.insert(start, space.owner);
+            self.by_append.insert((space.owner, start));
+        }
+    }
+
+    /// Learns what was changed.
+    pub fn learn_all(&mut self, mutations: &[Mutation]) {
+        for mutation in mutations.iter().filter(|mutation| mutation.table == Table::Space) {
+            let Ok(Key::Space(start)) = Key::decode(Table::Space, &mutation.key) else { continue };
+            let space = match &mutation.action {
+                Action::Put(value) => Space::decode(value).ok(),
+                Action::Delete => None,
+            };
+            self.learn(start, space);
+        }
+    }
+
+    /// Up to so many that appends up to this one freed.
+    pub fn ready(&self, append: u64, count: usize) -> Vec<u64> {
+        self.by_append.range(..=(append, u64::MAX)).take(count).map(|(_, start)| *start).collect()
     }
 }
 
@@ -103,7 +188,7 @@ fn at(tables: &Tables, key: &[u8], value: &[u8]) -> Result<(u64, Space)> {
 }
 
 impl Change<'_> {
-    fn space_before(&self, block: u64) -> Result<Option<(u64, Space)>> {
+    pub(super) fn space_before(&self, block: u64) -> Result<Option<(u64, Space)>> {
         let table = self.tables.table(Table::Space);
         let range = (Bound::Unbounded, Bound::Excluded(Key::Space(block).encode()));
         let found = table.range::<Vec<u8>, _>(range).next_back();
@@ -162,5 +247,46 @@ impl Change<'_> {
             }
         }
         Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_undone_leaves_free_extents_as_they_were() {
+        let mut state = 0x2545_f491_4f6c_dd1d_u64;
+        let mut random = |below: u64| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) % below
+        };
+        let mut free = Free::default();
+        free.add(1000, 100_000);
+        let mut taken: Vec<Granted> = Vec::new();
+        for round in 0..2000 {
+            free.keep();
+            let (before, held) = ((free.extents.clone(), free.sizes.clone(), free.blocks), taken.clone());
+            for _ in 0..random(6) {
+                match random(3) {
+                    0 => taken.extend(free.take(1 + random(300))),
+                    1 => taken.extend(free.take_aligned(256).map(|block| Granted { block, blocks: 256 })),
+                    _ if taken.is_empty() => {}
+                    _ => {
+                        let given = taken.swap_remove(random(taken.len() as u64) as usize);
+                        free.add(given.block, given.blocks);
+                    }
+                }
+            }
+            let sum: u64 = taken.iter().map(|granted| granted.blocks).sum();
+            assert_eq!(free.blocks + sum, 100_000, "round {round}");
+            let by_size: BTreeSet<(u64, u64)> = free.extents.iter().map(|(start, count)| (*count, *start)).collect();
+            assert_eq!(by_size, free.sizes, "round {round}");
+            if random(2) == 0 {
+                free.undo();
+                taken = held;
+                assert_eq!((free.extents.clone(), free.sizes.clone(), free.blocks), before, "round {round}");
+            }
+        }
     }
 }

@@ -6,15 +6,10 @@ use crate::journal::{Layout, SetAside};
 use crate::protocol::{Answer, Attributes, FileId, Mapped, Operation, Question};
 use crate::tables::Tables;
 
-const ROOT: FileId = FileId { inode: 1, generation: 1 };
+pub(super) const ROOT: FileId = FileId { inode: 1, generation: 1 };
 
-fn image() -> (Image, u64) {
-    let segments = vec![SetAside { block: 2048, blocks: 2048, epoch: 1 }];
-    let mut tables = Tables::default();
-    for mutation in first(&Layout { blocks: 65536, segments }, 7) {
-        tables.apply(&mutation);
-    }
-    let label = Label {
+pub(super) fn label() -> Label {
+    Label {
         volume: Identity([1; 16]),
         blocks: 65536,
         segment_blocks: 2048,
@@ -29,8 +24,16 @@ fn image() -> (Image, u64) {
         version_min: 1,
         version_made: 1,
         name: String::new(),
-    };
-    let mut image = Image::load(tables, &label, 1).unwrap();
+    }
+}
+
+pub(super) fn image() -> (Image, u64) {
+    let segments = vec![SetAside { block: 2048, blocks: 2048, epoch: 1 }];
+    let mut tables = Tables::default();
+    for mutation in first(&Layout { blocks: 65536, segments }, 7) {
+        tables.apply(&mutation);
+    }
+    let mut image = Image::load(tables, &label(), 1).unwrap();
     let session = Session {
         incarnation: [9; 16],
         state: SessionState::Active,
@@ -49,14 +52,14 @@ fn image() -> (Image, u64) {
     (image, session)
 }
 
-fn stamp() -> Stamp {
+pub(super) fn stamp() -> Stamp {
     Stamp { now_ns: 8, sequence: 5 }
 }
 
-fn operate(image: &mut Image, session: u64, operation: &Operation) -> Result<Answer, i32> {
+pub(super) fn operate(image: &mut Image, session: u64, operation: &Operation) -> Result<Answer, i32> {
     let number = image.next_number(session);
     let answer = image.operate(stamp(), session, number, operation).0;
-    assert_eq!(check(image.tables()), Vec::<String>::new(), "after {operation:?}");
+    assert_eq!(check(image.tables(), &label()), Vec::<String>::new(), "after {operation:?}");
     // What is stored is what was answered.
     let stored = image.stored_reply(session, number).expect("it is stored");
     assert_eq!(stored.as_ref().map_err(|failure| failure.errno), answer.as_ref().map_err(|failure| failure.errno));
@@ -64,15 +67,26 @@ fn operate(image: &mut Image, session: u64, operation: &Operation) -> Result<Ans
 }
 
 fn create(image: &mut Image, session: u64, name: &str, mode: u32) -> Result<Attributes, i32> {
+    create_in(image, session, ROOT, name, mode)
+}
+
+pub(super) fn create_in(
+    image: &mut Image,
+    session: u64,
+    directory: FileId,
+    name: &str,
+    mode: u32,
+) -> Result<Attributes, i32> {
+    let is_link = mode & libc::S_IFMT == libc::S_IFLNK;
     let operation = Operation::Create {
-        directory: ROOT,
+        directory,
         name: name.as_bytes().to_vec(),
         mode,
         owner: 0,
         group: 0,
         umask: 0o22,
         device: 0,
-        target: Vec::new(),
+        target: if is_link { b"target".to_vec() } else { Vec::new() },
         open: false,
         inode: 0,
     };
@@ -82,14 +96,14 @@ fn create(image: &mut Image, session: u64, name: &str, mode: u32) -> Result<Attr
     }
 }
 
-fn space(image: &mut Image, session: u64, blocks: u64) -> u64 {
+pub(super) fn space(image: &mut Image, session: u64, blocks: u64) -> u64 {
     match image.ask(stamp(), session, &Question::Space { blocks }).unwrap().answer {
         Answer::Space(granted) => granted[0].block,
         other => panic!("{other:?}"),
     }
 }
 
-fn commit(file: FileId, file_block: u64, block: u64, blocks: u32) -> Operation {
+pub(super) fn commit(file: FileId, file_block: u64, block: u64, blocks: u32) -> Operation {
     let extents = vec![Mapped { file_block, blocks, block, is_unwritten: false }];
     let size = (file_block + u64::from(blocks)) * 4096;
     Operation::Commit { file, truncate_generation: 0, size, modified_ns: 9, changed_ns: 9, extents }
@@ -137,7 +151,7 @@ fn a_commit_shows_only_what_was_granted_and_what_it_replaces_drains() {
     assert_eq!(image.room().0, free - 64);
     image.acknowledge(session, 1, 5);
     image.background(stamp()).unwrap();
-    assert_eq!((image.room().0, check(image.tables())), (free - 60, Vec::new()));
+    assert_eq!((image.room().0, check(image.tables(), &label())), (free - 60, Vec::new()));
     operate(&mut image, session, &Operation::Truncate { file, size: 5000 }).unwrap();
     let unlink = Operation::Unlink { directory: ROOT, name: b"a".to_vec(), is_directory: false, expected: 0 };
     operate(&mut image, session, &unlink).unwrap();
@@ -145,7 +159,7 @@ fn a_commit_shows_only_what_was_granted_and_what_it_replaces_drains() {
     image.background(stamp()).unwrap();
     image.end_session(session).unwrap();
     image.background(stamp()).unwrap();
-    assert_eq!((image.room().0, check(image.tables())), (free, Vec::new()), "everything is free again");
+    assert_eq!((image.room().0, check(image.tables(), &label())), (free, Vec::new()), "everything is free again");
 }
 
 #[test]
@@ -176,16 +190,93 @@ fn what_would_not_fit_into_a_transaction_is_refused_and_changes_nothing() {
     assert!(image.tables().table(crate::format::Table::Extents).is_empty());
 }
 
+fn map(image: &mut Image, session: u64, file: FileId) -> Vec<(u64, u32, u64, bool)> {
+    let answer = image.ask(stamp(), session, &Question::ReadMap { file, start: 0, end: 1000 }).unwrap().answer;
+    let Answer::Map { extents, .. } = answer else { panic!("{answer:?}") };
+    extents.iter().map(|extent| (extent.file_block, extent.blocks, extent.block, extent.is_unwritten)).collect()
+}
+
 #[test]
-fn check_finds_what_was_damaged() {
+fn a_commit_of_preallocated_blocks_shows_them_where_they_are() {
     let (mut image, session) = image();
-    let file = create(&mut image, session, "a", libc::S_IFREG | 0o644).unwrap();
-    let block = space(&mut image, session, 4);
-    operate(&mut image, session, &commit(file.id(), 0, block, 4)).unwrap();
-    for table in [crate::format::Table::Entries, crate::format::Table::Extents, crate::format::Table::Inodes] {
-        let mut tables = image.tables().clone();
-        let key = tables.table(table).keys().next_back().unwrap().clone();
-        tables.apply(&crate::format::Mutation { table, key, action: crate::format::Action::Delete });
-        assert!(!check(&tables).is_empty(), "a record of {table:?} is gone");
+    let file = create(&mut image, session, "a", libc::S_IFREG | 0o644).unwrap().id();
+    let other = create(&mut image, session, "b", libc::S_IFREG | 0o644).unwrap().id();
+    let allocate = Operation::Allocate { file, start: 0, end: 16 * 4096, mode: 0 };
+    operate(&mut image, session, &allocate).unwrap();
+    let block = map(&mut image, session, file)[0].2;
+    let free = image.room().0;
+    operate(&mut image, session, &commit(file, 4, block + 4, 4)).unwrap();
+    let whole = [(0, 4, block, true), (4, 4, block + 4, false), (8, 8, block + 8, true)];
+    assert_eq!(map(&mut image, session, file), whole);
+    // Not elsewhere in the file, not in another file, not twice, and not beyond what is unwritten.
+    for (file, commit) in [
+        (file, commit(file, 9, block + 8, 4)),
+        (other, commit(other, 8, block + 8, 4)),
+        (file, commit(file, 4, block + 4, 4)),
+        (file, commit(file, 8, block + 8, 9)),
+    ] {
+        assert_eq!(operate(&mut image, session, &commit), Err(libc::EIO), "{file:?}");
     }
+    assert_eq!(map(&mut image, session, file), whole);
+    operate(&mut image, session, &commit(file, 0, block, 4)).unwrap();
+    operate(&mut image, session, &commit(file, 8, block + 8, 8)).unwrap();
+    assert_eq!(map(&mut image, session, file), [(0, 4, block, false), (4, 12, block + 4, false)]);
+    assert_eq!((image.room().0, image.attributes(file).unwrap().inode.blocks), (free, 16));
+}
+
+#[test]
+fn more_than_1024_replies_that_are_not_acknowledged_are_refused_and_use_no_number() {
+    let (mut image, session) = image();
+    let file = create(&mut image, session, "a", libc::S_IFREG | 0o644).unwrap().id();
+    let truncate = |size| Operation::Truncate { file, size };
+    let stored = |image: &Image| image.tables().table(crate::format::Table::Replies).len();
+    for number in 2..=1024 {
+        let answer = image.operate(stamp(), session, number, &truncate(number)).0;
+        assert!(answer.is_ok(), "{number}: {answer:?}");
+    }
+    assert_eq!((stored(&image), image.next_number(session)), (1024, 1025));
+    let (answer, transaction) = image.operate(stamp(), session, 1025, &truncate(7));
+    let refused = answer.map_err(|failure| (failure.code, failure.errno));
+    assert_eq!(refused, Err((crate::protocol::Code::Limit, libc::EAGAIN)));
+    assert!(transaction.is_none() && stored(&image) == 1024 && image.next_number(session) == 1025);
+    assert_eq!(image.attributes(file).unwrap().inode.size, 1024);
+    // One is acknowledged: one more is done, also before the server stored that.
+    image.acknowledge(session, 1, 0);
+    assert!(image.operate(stamp(), session, 1025, &truncate(7)).0.is_ok());
+    assert!(image.operate(stamp(), session, 1026, &truncate(7)).0.is_err());
+    image.background(stamp()).unwrap();
+    assert_eq!(stored(&image), 1024);
+    // After a restart they are counted from the last one, as what was acknowledged may not have been stored.
+    let mut again = Image::load(image.tables().clone(), &label(), 2).unwrap();
+    for number in 1026..=1025 + 1024 {
+        let answer = again.operate(stamp(), session, number, &truncate(number)).0;
+        assert!(answer.is_ok(), "{number}: {answer:?}");
+    }
+    assert!(again.operate(stamp(), session, 2050, &truncate(7)).0.is_err());
+}
+
+#[test]
+fn the_volume_says_how_many_blocks_are_used() {
+    let (mut image, session) = image();
+    let said = |image: &Image| {
+        let record = image.tables().get(&crate::format::Key::Volume).unwrap();
+        crate::format::VolumeRecord::decode(record).unwrap().used_blocks
+    };
+    assert_eq!(said(&image), 2048, "the segment of the first epoch");
+    let file = create(&mut image, session, "a", libc::S_IFREG | 0o644).unwrap().id();
+    operate(&mut image, session, &Operation::Allocate { file, start: 0, end: 100 * 4096, mode: 0 }).unwrap();
+    assert_eq!((said(&image), image.room().0), (2148, 65536 - 2048 - 2148));
+    space(&mut image, session, 64);
+    assert_eq!(said(&image), 2212);
+    // A volume whose record does not say it yet learns it.
+    let mut tables = image.tables().clone();
+    let key = crate::format::Key::Volume;
+    let mut record = crate::format::VolumeRecord::decode(tables.get(&key).unwrap()).unwrap();
+    record.used_blocks = 0;
+    let action = crate::format::Action::Put(record.encode());
+    tables.apply(&crate::format::Mutation { table: key.table(), key: key.encode(), action });
+    assert_eq!(check(&tables, &label()), Vec::<String>::new());
+    let mut again = Image::load(tables, &label(), 1).unwrap();
+    again.background(stamp()).unwrap();
+    assert_eq!(said(&again), 2212);
 }

@@ -207,6 +207,9 @@ async fn bulk(context: &Context, session: u64, reader: &mut ReadHalf<Stream>, fr
             Message::Acquire { token, level, waits } if token.what == What::Data => {
                 Request::Acquire { session, wanted: (token, level, waits), reply }
             }
+            Message::Reclaim { session: named, held, is_last } if named == session => {
+                Request::Reclaim { session, held, is_last, reply }
+            }
             Message::Goodbye { session: named } if named == session => Request::Goodbye { session, reply },
             _ => return Err(std::io::Error::other("a message that does not belong here")),
         };
@@ -231,9 +234,6 @@ async fn control(
         match message {
             Message::Return { held, .. } => {
                 let _ = context.requests.send(Request::Return { session, held }).await;
-            }
-            Message::Reclaim { session: named, held, is_last } if named == session => {
-                let _ = context.requests.send(Request::Reclaim { session, held, is_last }).await;
             }
             Message::Renew { session: named, sent_ns, acknowledged, drained } if named == session => {
                 let sequence = shared.drained_to.load(Ordering::Acquire);

@@ -206,8 +206,5 @@ pub(super) fn files_of(answer: &Answer) -> Vec<FileId> {
 
 /// Whether a question shows attributes of files that others may be writing to.
 pub(super) fn is_look(question: &Question) -> bool {
-    matches!(
-        question,
-        Question::Lookup { .. } | Question::GetAttributes { .. } | Question::ReadDirectory { .. }
-    )
+    matches!(question, Question::Lookup { .. } | Question::GetAttributes { .. } | Question::ReadDirectory { .. })
 }

@@ -13,8 +13,8 @@
 use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex};
 use std::sync::atomic::{AtomicU64, Ordering as AtomicOrdering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use nectary_block::SharedDevice;
@@ -56,6 +56,9 @@ pub(super) enum Request {
     Begin { session: Session, reply: Number },
     /// A session is there again.
     Resume { session: u64, incarnation: [u8; 16], reply: Number },
+    /// A session says which tokens it held before the server started; with the last part it has opened everything
+    /// that it had open.
+    Reclaim { session: u64, held: Vec<Granted>, is_last: bool, reply: Reply },
     /// Replies up to this number are not needed, and freed extents of appends up to this one are in no cached map.
     Acknowledge { session: u64, acknowledged: u64, drained: u64 },
     /// A session wants a token.
@@ -64,8 +67,6 @@ pub(super) enum Request {
     Return { session: u64, held: Granted },
     /// A session has a control connection.
     Controlled { session: u64, frames: Frames },
-    /// A session of before a restart says what it holds.
-    Reclaim { session: u64, held: Vec<Granted>, is_last: bool },
     /// A session ended by itself: everything is returned.
     Goodbye { session: u64, reply: Reply },
     /// An operator says that a session's host writes nothing any more.
@@ -290,11 +291,6 @@ impl Owner {
             },
             Request::Return { session, held } => self.grants.returned(session, held),
             Request::Controlled { session, frames } => self.grants.controlled(session, frames),
-            Request::Reclaim { session, held, is_last } => {
-                if let Some(wrong) = self.grants.reclaim(session, &held, is_last) {
-                    self.evict(wrong, "it holds a token that another session holds, too");
-                }
-            }
             Request::Begin { session, reply } => {
                 let begun = self.image.begin_session(&session).map(|(number, transaction)| {
                     self.next.push(transaction);
@@ -305,6 +301,13 @@ impl Owner {
             Request::Resume { session, incarnation, reply } => {
                 let resumed = self.image.resume(session, incarnation).map(|()| session);
                 self.hold(Held::Number(reply, resumed));
+            }
+            Request::Reclaim { session, held, is_last, reply } => {
+                if let Some(wrong) = self.grants.reclaim(session, &held, is_last) {
+                    self.evict(wrong, "it holds a token that another session holds, too");
+                }
+                let said = if is_last { self.image.reclaimed(session) } else { self.image.is_active(session) };
+                self.hold(Held::Call(reply, said.map(|()| Answer::Done)));
             }
             Request::Acknowledge { session, acknowledged, drained } => {
                 self.renewals.insert(session, Instant::now());
@@ -397,7 +400,7 @@ impl Owner {
     fn operate(&mut self, session: u64, number: u64, operation: &Operation) -> Result<Answer, Failure> {
         let next = self.image.next_number(session);
         match number.cmp(&next) {
-            Ordering::Less => self.image.stored_reply(session, number).unwrap_or_else(|| {
+            Ordering::Less => self.image.repeat(session, number, operation).unwrap_or_else(|| {
                 let words = format!("operation {number} of session {session} was acknowledged");
                 Err(Failure { code: Code::Forgotten, errno: libc::EIO, words })
             }),

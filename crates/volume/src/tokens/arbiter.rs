@@ -96,7 +96,8 @@ impl Object {
 
     /// Another session that may have written to the file.
     fn writer(&self, except: u64) -> Option<(u64, Grant)> {
-        let mut writers = self.grants.iter().filter(|(session, grant)| **session != except && grant.level == level::WRITE);
+        let mut writers =
+            self.grants.iter().filter(|(session, grant)| **session != except && grant.level == level::WRITE);
         writers.next().map(|(session, grant)| (*session, *grant))
     }
 }
@@ -174,7 +175,9 @@ impl Arbiter {
     /// A session gave a token back, lowered it, or committed under it.
     pub fn returned(&mut self, now: u64, session: u64, held: Held) {
         let Some(object) = self.objects.get_mut(&held.token) else { return };
-        let Some(grant) = object.grants.get_mut(&session).filter(|grant| grant.sequence == held.sequence) else { return };
+        let Some(grant) = object.grants.get_mut(&session).filter(|grant| grant.sequence == held.sequence) else {
+            return;
+        };
         let is_lower = held.level < grant.level;
         grant.level = grant.level.min(held.level);
         if grant.recalled.is_some_and(|(wanted, _)| held.level <= wanted) {

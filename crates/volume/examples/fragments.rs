@@ -1,0 +1,107 @@
+//! What an operation costs the metadata server's memory image while free space is in many pieces.
+//!
+//! `cargo run --release -p nectary-volume --example fragments`
+
+use std::time::Instant;
+
+use nectary_volume::format::{
+    Action, ExtentState, Identity, Key, Label, Mutation, Session, SessionState, Space, Table, VolumeRecord,
+};
+use nectary_volume::journal::{Layout, SetAside};
+use nectary_volume::metadata::{Image, Stamp, first};
+use nectary_volume::protocol::{Answer, Changes, FileId, Operation, Question};
+use nectary_volume::tables::Tables;
+
+/// Size of the volume. *Units*: blocks.
+const BLOCKS: u64 = 1 << 24;
+/// Where the pieces begin.
+const PIECES_START: u64 = 1 << 20;
+/// Operations of one measurement.
+const OPERATIONS: u64 = 500;
+const SESSION: u64 = 1;
+const ROOT: FileId = FileId { inode: 1, generation: 1 };
+
+fn put(tables: &mut Tables, key: &Key, value: Vec<u8>) {
+    tables.apply(&Mutation { table: key.table(), key: key.encode(), action: Action::Put(value) });
+}
+
+/// A volume of which every second block of a range is used.
+fn image(fragments: u64) -> Image {
+    let segments = vec![SetAside { block: 2048, blocks: 2048, epoch: 1 }];
+    let mut tables = Tables::default();
+    first(&Layout { blocks: BLOCKS, segments }, 7).iter().for_each(|mutation| tables.apply(mutation));
+    let session = Session {
+        incarnation: [9; 16],
+        state: SessionState::Active,
+        kind: 1,
+        flags: 0,
+        lease_ms: 1000,
+        acknowledged: 0,
+        machine: 0,
+        boot: 0,
+        created_ns: 0,
+        ended_ns: 0,
+        reason: 0,
+        host: "h".to_owned(),
+    };
+    put(&mut tables, &Key::Session(SESSION), session.encode().expect("it is within its bounds"));
+    let mut volume = VolumeRecord::decode(tables.get(&Key::Volume).expect("it is there")).expect("it decodes");
+    volume.next_session = SESSION + 1;
+    put(&mut tables, &Key::Volume, volume.encode());
+    for index in 0..fragments {
+        let space = Space { blocks: 1, state: ExtentState::Granted, owner: SESSION, since: 0 };
+        put(&mut tables, &Key::Space(PIECES_START + 2 * index), space.encode());
+    }
+    let label = Label {
+        volume: Identity([1; 16]),
+        blocks: BLOCKS,
+        segment_blocks: 2048,
+        first_segment: 2048,
+        hash_key: [3; 16],
+        created_s: 0,
+        lease_ms: 1000,
+        drift_per_mille: 10,
+        incompat: 0,
+        ro_compat: 0,
+        compat: 0,
+        version_min: 1,
+        version_made: 1,
+        name: String::new(),
+    };
+    Image::load(tables, &label, 1).expect("it is sound")
+}
+
+/// The median time of a call. *Units*: microseconds.
+fn median_us(mut call: impl FnMut(u64)) -> f64 {
+    let mut times: Vec<f64> = (0..OPERATIONS)
+        .map(|index| {
+            let begun = Instant::now();
+            call(index);
+            begun.elapsed().as_secs_f64() * 1e6
+        })
+        .collect();
+    times.sort_by(f64::total_cmp);
+    times[times.len() / 2]
+}
+
+fn main() {
+    println!("pieces   change of a mode   grant of 8 blocks   idle background   (median, us)");
+    for fragments in [0, 1_000, 30_000, 300_000] {
+        let mut image = image(fragments);
+        let stamp = Stamp { now_ns: 8, sequence: 5 };
+        let changes = Changes { mode: Some(0o755), ..Changes::default() };
+        let mode = median_us(|index| {
+            let operation = Operation::SetAttributes { file: ROOT, changes };
+            image.operate(stamp, SESSION, index + 1, &operation).0.expect("it is done");
+        });
+        let grant = median_us(|_| {
+            let asked = image.ask(stamp, SESSION, &Question::Space { blocks: 8 }).expect("there is room");
+            assert!(matches!(asked.answer, Answer::Space(_)));
+        });
+        let idle = median_us(|_| {
+            assert!(image.background(stamp).expect("it is done").is_empty());
+        });
+        let pieces = image.tables().table(Table::Space).len();
+        println!("{pieces:>6}   {mode:>16.1}   {grant:>17.1}   {idle:>15.1}");
+    }
+}

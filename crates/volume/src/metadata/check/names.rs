@@ -1,0 +1,198 @@
+//! Inodes and directories.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use super::Problems;
+use crate::format::{Inode, Key, Label, Name, Table};
+use crate::metadata::names::{first_cookie, is_directory};
+use crate::metadata::records::ROOT;
+use crate::tables::Tables;
+
+/// Bits of a cookie that are not of the hash.
+const SERIAL_BITS: u32 = 15;
+
+/// All inodes, each looked at alone.
+pub(super) fn inodes(tables: &Tables, problems: &mut Problems) -> BTreeMap<u64, Inode> {
+    let mut found = BTreeMap::new();
+    for (key, value) in tables.table(Table::Inodes) {
+        match (Key::decode(Table::Inodes, key), Inode::decode(value)) {
+            (Ok(Key::Inode(number)), Ok(inode)) => {
+                shape(number, &inode, problems);
+                found.insert(number, inode);
+            }
+            (Err(error), _) | (_, Err(error)) => problems.add(format!("inodes: {key:?}: {error}")),
+            _ => problems.add(format!("inodes: {key:?} is a key of another table")),
+        }
+    }
+    match found.get(&ROOT) {
+        None => problems.add("there is no root directory".to_owned()),
+        Some(root) if !is_directory(root) => problems.add("inode 1, the root, is not a directory".to_owned()),
+        Some(root) if root.parent != ROOT => {
+            problems.add(format!("the root has the parent {}, and must be its own", root.parent));
+        }
+        Some(_) => {}
+    }
+    found
+}
+
+/// What the type of an inode says about its size and its blocks.
+fn shape(number: u64, inode: &Inode, problems: &mut Problems) {
+    let (size, inline) = (inode.size, inode.inline.len() as u64);
+    match inode.mode & libc::S_IFMT {
+        libc::S_IFREG => {}
+        libc::S_IFLNK if inode.blocks > 0 || size == inline => {}
+        libc::S_IFLNK => {
+            problems.add(format!("inode {number}: a symbolic link of {size} bytes has a target of {inline}"));
+        }
+        _ if size != 0 || inline != 0 => {
+            problems
+                .add(format!("inode {number}: neither file nor link, and its size is {size} bytes, {inline} in it"));
+        }
+        _ => {}
+    }
+}
+
+/// Names, from directories and from inodes.
+pub(super) fn names(tables: &Tables, label: &Label, inodes: &BTreeMap<u64, Inode>, problems: &mut Problems) {
+    let mut links: HashMap<u64, u32> = HashMap::new();
+    let mut counts: HashMap<u64, u64> = HashMap::new();
+    // Where each directory has its name.
+    let mut parents: HashMap<u64, u64> = HashMap::new();
+    let (mut in_directory, mut seen) = (None, HashSet::new());
+    for (key, value) in tables.table(Table::Entries) {
+        let (directory, cookie) = match Key::decode(Table::Entries, key) {
+            Ok(Key::Entry(directory, cookie)) => (directory, cookie),
+            _ => {
+                problems.add(format!("entries: the key {key:?} is damaged"));
+                continue;
+            }
+        };
+        let name = match Name::decode(value) {
+            Ok(name) => name,
+            Err(error) => {
+                problems.add(format!("directory {directory}, cookie {cookie:#x}: {error}"));
+                continue;
+            }
+        };
+        if in_directory != Some(directory) {
+            (in_directory, seen) = (Some(directory), HashSet::new());
+            home(directory, inodes.get(&directory), problems);
+        }
+        let shown = String::from_utf8_lossy(&name.name).into_owned();
+        let place = format!("directory {directory}: \"{shown}\"");
+        *counts.entry(directory).or_default() += 1;
+        if cookie >> SERIAL_BITS != first_cookie(&label.hash_key, &name.name) >> SERIAL_BITS {
+            problems.add(format!("{place} has the cookie {cookie:#x}, which is not that of its name"));
+        }
+        if !seen.insert(name.name.clone()) {
+            problems.add(format!("{place} is there twice"));
+        }
+        let Some(inode) = inodes.get(&name.inode) else {
+            problems.add(format!("{place} names inode {}, which is not there", name.inode));
+            continue;
+        };
+        if name.generation != inode.generation {
+            let what = format!("generation {} of inode {}", name.generation, name.inode);
+            problems.add(format!("{place} names {what}, which has generation {}", inode.generation));
+        }
+        if u32::from(name.kind) != inode.mode >> 12 {
+            let what = format!("of type {}, inode {} has type {}", name.kind, name.inode, inode.mode >> 12);
+            problems.add(format!("{place} is {what}"));
+        }
+        if is_directory(inode) {
+            *links.entry(directory).or_default() += 1;
+            *links.entry(name.inode).or_default() += 2;
+            if name.inode == ROOT {
+                problems.add(format!("{place} names the root"));
+            } else if parents.insert(name.inode, directory).is_some() {
+                problems.add(format!("{place} is a second name of directory {}", name.inode));
+            }
+            if inode.parent != directory {
+                problems.add(format!("directory {}: its parent is {directory}, not {}", name.inode, inode.parent));
+            }
+        } else {
+            *links.entry(name.inode).or_default() += 1;
+        }
+    }
+    *links.entry(ROOT).or_default() += 2;
+    for (number, inode) in inodes {
+        count(*number, inode, (&links, &counts), tables, problems);
+    }
+    ways(inodes, &parents, problems);
+}
+
+/// A directory that has names.
+fn home(directory: u64, inode: Option<&Inode>, problems: &mut Problems) {
+    match inode {
+        None => problems.add(format!("directory {directory} has names, and is not there")),
+        Some(inode) if !is_directory(inode) => {
+            problems.add(format!("inode {directory} has names, and is not a directory"));
+        }
+        Some(inode) if inode.links == 0 => problems.add(format!("directory {directory} was removed, and has names")),
+        Some(_) => {}
+    }
+}
+
+fn count(
+    number: u64,
+    inode: &Inode,
+    (links, counts): (&HashMap<u64, u32>, &HashMap<u64, u64>),
+    tables: &Tables,
+    problems: &mut Problems,
+) {
+    let counted = links.get(&number).copied().unwrap_or(0);
+    if counted != inode.links {
+        problems.add(format!("inode {number}: it has {} links, {counted} were counted", inode.links));
+    }
+    let is_orphan = tables.get(&Key::Orphan(number)).is_some();
+    if (inode.links == 0) != is_orphan {
+        let not = if is_orphan { "" } else { "not " };
+        problems.add(format!("inode {number}: {} links, and it is {not}an orphan", inode.links));
+    }
+    let names = counts.get(&number).copied().unwrap_or(0);
+    if is_directory(inode) && names != inode.device {
+        problems.add(format!("directory {number}: it has {} names, {names} were counted", inode.device));
+    }
+}
+
+/// Where the way up from a directory leads.
+#[derive(Clone, Copy, PartialEq)]
+enum Way {
+    Root,
+    /// To a directory without a name.
+    Nowhere,
+    Circle,
+}
+
+/// Follows each directory up to the root.
+fn ways(inodes: &BTreeMap<u64, Inode>, parents: &HashMap<u64, u64>, problems: &mut Problems) {
+    let mut known = HashMap::from([(ROOT, Way::Root)]);
+    let directories = inodes.iter().filter(|(_, inode)| is_directory(inode) && inode.links > 0);
+    for (number, _) in directories {
+        let (mut path, mut on_path, mut at) = (Vec::new(), HashSet::new(), *number);
+        let way = loop {
+            if let Some(way) = known.get(&at) {
+                break *way;
+            }
+            if !on_path.insert(at) {
+                break Way::Circle;
+            }
+            path.push(at);
+            match parents.get(&at) {
+                Some(parent) => at = *parent,
+                None => break Way::Nowhere,
+            }
+        };
+        for directory in path {
+            known.insert(directory, way);
+            match way {
+                Way::Root => {}
+                Way::Nowhere if parents.contains_key(&directory) => {
+                    problems.add(format!("directory {directory} is below one that hangs nowhere"));
+                }
+                Way::Nowhere => problems.add(format!("directory {directory} hangs nowhere: no name leads to it")),
+                Way::Circle => problems.add(format!("directory {directory} is in a circle, or below one")),
+            }
+        }
+    }
+}

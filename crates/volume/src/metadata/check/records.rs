@@ -1,0 +1,157 @@
+//! Records that belong to the volume, to inodes, or to sessions.
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::Problems;
+use crate::format::{EpochRecord, Grant, Inode, Key, Project, Reply, Session, Table, VolumeRecord};
+use crate::tables::Tables;
+
+/// The part of an extended attribute before its value. *Units*: bytes.
+const XATTR_HEADER_BYTES: usize = 8;
+/// The bytes of an orphan's record.
+const ORPHAN_BYTES: usize = 16;
+/// What a session may overwrite in place. *Units*: blocks.
+const IN_PLACE_BLOCKS_MAX: u64 = 1 << 18;
+/// Kinds of grants that name an inode.
+const GRANT_IN_PLACE: u8 = 2;
+const GRANT_DIRECTORY: u8 = 4;
+
+/// The record of the volume, and its counters. Without it, one that nothing contradicts.
+pub(super) fn volume(tables: &Tables, inodes: &BTreeMap<u64, Inode>, problems: &mut Problems) -> VolumeRecord {
+    let unknown =
+        VolumeRecord { blocks: u64::MAX, next_inode: u64::MAX, next_session: u64::MAX, ..VolumeRecord::default() };
+    let volume = match tables.get(&Key::Volume).map(VolumeRecord::decode) {
+        Some(Ok(volume)) => volume,
+        Some(Err(error)) => {
+            problems.add(format!("the record of the volume: {error}"));
+            return unknown;
+        }
+        None => {
+            problems.add("the record of the volume is missing".to_owned());
+            return unknown;
+        }
+    };
+    if let Some((last, _)) = inodes.last_key_value()
+        && *last >= volume.next_inode
+    {
+        problems.add(format!("volume: next_inode is {}, and inode {last} is there", volume.next_inode));
+    }
+    volume
+}
+
+/// How many blocks the volume says that *space* has; 0 where it was not counted yet.
+pub(super) fn used(volume: &VolumeRecord, counts: impl Iterator<Item = u64>, problems: &mut Problems) {
+    let counted = counts.fold(0_u64, u64::saturating_add);
+    if volume.used_blocks != 0 && volume.used_blocks != counted {
+        problems.add(format!("volume: {} blocks are used, {counted} were counted", volume.used_blocks));
+    }
+}
+
+/// Extended attributes.
+pub(super) fn attributes(tables: &Tables, inodes: &BTreeMap<u64, Inode>, problems: &mut Problems) {
+    for (key, value) in tables.table(Table::Xattrs) {
+        let Ok(Key::Xattr(inode, name)) = Key::decode(Table::Xattrs, key) else {
+            problems.add(format!("xattrs: the key {key:?} is damaged"));
+            continue;
+        };
+        let name = String::from_utf8_lossy(&name).into_owned();
+        if !inodes.contains_key(&inode) {
+            problems.add(format!("xattrs: \"{name}\" belongs to inode {inode}, which is not there"));
+        }
+        let said = value.get(..4).and_then(|bytes| bytes.try_into().ok()).map_or(0, u32::from_le_bytes);
+        let found = value.len().checked_sub(XATTR_HEADER_BYTES);
+        if found != Some(said as usize) {
+            let found = found.unwrap_or(0);
+            problems.add(format!("xattrs: \"{name}\" of inode {inode} is to have {said} bytes, and has {found}"));
+        }
+    }
+}
+
+/// Inodes without a name.
+pub(super) fn orphans(tables: &Tables, inodes: &BTreeMap<u64, Inode>, problems: &mut Problems) {
+    for (key, value) in tables.table(Table::Orphans) {
+        let Ok(Key::Orphan(inode)) = Key::decode(Table::Orphans, key) else {
+            problems.add(format!("orphans: the key {key:?} is damaged"));
+            continue;
+        };
+        if !inodes.contains_key(&inode) {
+            problems.add(format!("orphans: inode {inode} is not there"));
+        }
+        let flags = value.get(8..12).and_then(|bytes| bytes.try_into().ok()).map(u32::from_le_bytes);
+        if value.len() != ORPHAN_BYTES || !matches!(flags, Some(1 | 2)) {
+            problems.add(format!("orphans: the record of inode {inode} is damaged"));
+        }
+    }
+}
+
+/// Sessions, and what belongs to them.
+pub(super) fn sessions(tables: &Tables, inodes: &BTreeMap<u64, Inode>, next: u64, problems: &mut Problems) {
+    for (key, value) in tables.table(Table::Sessions) {
+        match (Key::decode(Table::Sessions, key), Session::decode(value)) {
+            (Ok(Key::Session(number)), Ok(_)) if number < next => {}
+            (Ok(Key::Session(number)), Ok(_)) => {
+                problems.add(format!("volume: next_session is {next}, and session {number} is there"));
+            }
+            (Ok(Key::Session(number)), Err(error)) => problems.add(format!("session {number}: {error}")),
+            _ => problems.add(format!("sessions: the key {key:?} is damaged")),
+        }
+    }
+    for (key, value) in tables.table(Table::Replies) {
+        let Ok(Key::Reply(session, number)) = Key::decode(Table::Replies, key) else {
+            problems.add(format!("replies: the key {key:?} is damaged"));
+            continue;
+        };
+        if tables.get(&Key::Session(session)).is_none() {
+            problems.add(format!("replies: {number} belongs to session {session}, which is not there"));
+        }
+        if let Err(error) = Reply::decode(value) {
+            problems.add(format!("replies: {number} of session {session}: {error}"));
+        }
+    }
+    grants(tables, inodes, problems);
+}
+
+fn grants(tables: &Tables, inodes: &BTreeMap<u64, Inode>, problems: &mut Problems) {
+    let mut reserved: HashMap<u64, u64> = HashMap::new();
+    for (key, value) in tables.table(Table::Grants) {
+        let Ok(Key::Grant(session, kind, start)) = Key::decode(Table::Grants, key) else {
+            problems.add(format!("grants: the key {key:?} is damaged"));
+            continue;
+        };
+        let place = format!("grants: kind {kind} from {start} on");
+        if tables.get(&Key::Session(session)).is_none() {
+            problems.add(format!("{place} belongs to session {session}, which is not there"));
+        }
+        match Grant::decode(value) {
+            Err(error) => problems.add(format!("{place} of session {session}: {error}")),
+            Ok(grant) => {
+                let has_inode = matches!(kind, GRANT_IN_PLACE | GRANT_DIRECTORY);
+                if has_inode && !inodes.contains_key(&grant.inode) {
+                    problems.add(format!("{place} is of inode {}, which is not there", grant.inode));
+                }
+                let sum = reserved.entry(session).or_default();
+                *sum = sum.saturating_add(grant.reserved_blocks);
+            }
+        }
+    }
+    for (session, blocks) in reserved.iter().filter(|(_, blocks)| **blocks > IN_PLACE_BLOCKS_MAX) {
+        problems.add(format!("grants: session {session} may overwrite {blocks} blocks in place, which is too much"));
+    }
+}
+
+/// Projects, epochs, and runs, which are in no table but a manifest's.
+pub(super) fn others(tables: &Tables, problems: &mut Problems) {
+    for (key, value) in tables.table(Table::Projects) {
+        if let Err(error) = Key::decode(Table::Projects, key).and_then(|_| Project::decode(value)) {
+            problems.add(format!("projects: {key:?}: {error}"));
+        }
+    }
+    for (key, value) in tables.table(Table::Epochs) {
+        if let Err(error) = Key::decode(Table::Epochs, key).and_then(|_| EpochRecord::decode(value)) {
+            problems.add(format!("epochs: {key:?}: {error}"));
+        }
+    }
+    for key in tables.table(Table::Runs).keys() {
+        problems.add(format!("runs: {key:?} is no record of a table"));
+    }
+}

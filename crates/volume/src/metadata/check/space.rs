@@ -1,0 +1,189 @@
+//! *Space*, and the extents of files.
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::Problems;
+use crate::format::{Extent, ExtentState, Inode, Key, Label, SPACE_START, Space, Table};
+use crate::tables::Tables;
+
+/// The end of the largest file. *Units*: blocks.
+const FILE_BLOCKS_MAX: u64 = 1 << 51;
+
+/// What *space* says of a range: start, end.
+type Used = BTreeMap<u64, (u64, Space)>;
+/// Blocks of an inode: start, end, inode.
+type Owned = (u64, u64, u64);
+
+/// Checks *space*; gives its extents by their first block.
+pub(super) fn space(
+    tables: &Tables,
+    label: &Label,
+    blocks: u64,
+    inodes: &BTreeMap<u64, Inode>,
+    problems: &mut Problems,
+) -> Used {
+    let (mut at, mut used) = (SPACE_START, Used::new());
+    for (key, value) in tables.table(Table::Space) {
+        let (Ok(Key::Space(start)), Ok(space)) = (Key::decode(Table::Space, key), Space::decode(value)) else {
+            problems.add(format!("space: {key:?} is damaged"));
+            continue;
+        };
+        let end = start.saturating_add(space.blocks);
+        if start < SPACE_START {
+            problems.add(format!("space: blocks {start} to {end} are before the start of space"));
+        } else if start < at {
+            problems.add(format!("space: block {start} is used twice"));
+        }
+        at = at.max(end);
+        if end > blocks {
+            problems.add(format!("space: blocks {start} to {end} are outside of the disk"));
+        }
+        let size = label.segment_blocks.max(1);
+        match space.state {
+            ExtentState::Data if !inodes.contains_key(&space.owner) => {
+                problems.add(format!("space: block {start} is data of inode {}, which is not there", space.owner));
+            }
+            ExtentState::Granted | ExtentState::Quarantined if tables.get(&Key::Session(space.owner)).is_none() => {
+                problems.add(format!("space: block {start} is granted to session {}, which is not there", space.owner));
+            }
+            ExtentState::Metadata | ExtentState::QuarantinedMetadata
+                if !start.is_multiple_of(size) || !space.blocks.is_multiple_of(size) =>
+            {
+                problems.add(format!("space: blocks {start} to {end} of metadata are not whole segments"));
+            }
+            _ => {}
+        }
+        used.insert(start, (end, space));
+    }
+    used
+}
+
+/// Checks the extents of files, alone, with each other, and with *space*.
+pub(super) fn extents(
+    tables: &Tables,
+    blocks: u64,
+    inodes: &BTreeMap<u64, Inode>,
+    used: &Used,
+    problems: &mut Problems,
+) {
+    let mut mapped: Vec<Owned> = Vec::new();
+    let mut counts: HashMap<u64, u64> = HashMap::new();
+    let mut last = (0, 0);
+    for (key, value) in tables.table(Table::Extents) {
+        let (Ok(Key::Extent(number, start)), Ok(extent)) = (Key::decode(Table::Extents, key), Extent::decode(value))
+        else {
+            problems.add(format!("extents: {key:?} is damaged"));
+            continue;
+        };
+        let count = u64::from(extent.blocks);
+        let (stop, end) = (start.saturating_add(count), extent.block.saturating_add(count));
+        if last.0 == number && start < last.1 {
+            problems.add(format!("inode {number}: its block {start} is mapped twice"));
+        }
+        if stop > FILE_BLOCKS_MAX {
+            problems.add(format!("inode {number}: its blocks {start} to {stop} are beyond the largest file"));
+        }
+        if end > blocks {
+            problems.add(format!("inode {number}: its blocks {} to {end} are outside of the disk", extent.block));
+        }
+        // A longer target of a symbolic link than an inode holds is in an extent.
+        let has_extents = |inode: &Inode| matches!(inode.mode & libc::S_IFMT, libc::S_IFREG | libc::S_IFLNK);
+        if last.0 != number && inodes.get(&number).is_some_and(|inode| !has_extents(inode)) {
+            problems.add(format!("inode {number} has extents, and is no file"));
+        }
+        last = (number, stop);
+        *counts.entry(number).or_default() += count;
+        mapped.push((extent.block, end, number));
+    }
+    for (number, inode) in inodes {
+        let counted = counts.remove(number).unwrap_or(0);
+        if counted != inode.blocks {
+            problems.add(format!("inode {number}: it has {} blocks, {counted} were counted", inode.blocks));
+        }
+    }
+    let mut left: Vec<u64> = counts.into_keys().collect();
+    left.sort_unstable();
+    left.iter().for_each(|inode| problems.add(format!("inode {inode} has extents, and is not there")));
+    overlaps(&mut mapped, problems);
+    compare(joined(mapped), used, problems);
+}
+
+/// Extents that have the same blocks.
+fn overlaps(mapped: &mut [Owned], problems: &mut Problems) {
+    mapped.sort_unstable();
+    let mut furthest: Option<Owned> = None;
+    for &(start, end, owner) in mapped.iter() {
+        if let Some((_, stop, other)) = furthest.filter(|(_, stop, _)| *stop > start) {
+            let stop = stop.min(end);
+            problems.add(format!("blocks {start} to {stop} are in extents of inode {other} and of inode {owner}"));
+        }
+        if furthest.is_none_or(|(_, stop, _)| end > stop) {
+            furthest = Some((start, end, owner));
+        }
+    }
+}
+
+/// Compares what files map with what *space* says they have, in both directions.
+fn compare(mapped: Vec<Owned>, used: &Used, problems: &mut Problems) {
+    for &(start, end, inode) in &mapped {
+        let mut at = start;
+        while at < end {
+            let here = used.range(..=at).next_back().filter(|(_, (stop, _))| *stop > at);
+            let (stop, what) = match here {
+                Some((_, (stop, space))) if space.state == ExtentState::Data && space.owner == inode => (*stop, None),
+                Some((_, (stop, space))) => (*stop, Some(words(space))),
+                None => (used.range(at..).next().map_or(end, |(next, _)| *next), Some("free".to_owned())),
+            };
+            let stop = stop.min(end);
+            if let Some(what) = what {
+                problems.add(format!("inode {inode} maps blocks {at} to {stop}, which are {what} in space"));
+            }
+            at = stop;
+        }
+    }
+    let data = used.iter().filter(|(_, (_, space))| space.state == ExtentState::Data);
+    let data = joined(data.map(|(start, (end, space))| (*start, *end, space.owner)).collect());
+    let mut mapped = mapped.iter().filter(|(start, end, _)| start < end).peekable();
+    for (start, end, inode) in data {
+        let mut at = start;
+        while at < end {
+            while mapped.next_if(|(_, stop, _)| *stop <= at).is_some() {}
+            let (stop, is_mapped) = match mapped.peek() {
+                Some((first, stop, owner)) if *first <= at => (*stop, *owner == inode),
+                Some((first, ..)) => (*first, false),
+                None => (end, false),
+            };
+            let stop = stop.min(end);
+            if !is_mapped {
+                problems
+                    .add(format!("space: blocks {at} to {stop} are data of inode {inode}, which does not map them"));
+            }
+            at = stop;
+        }
+    }
+}
+
+fn words(space: &Space) -> String {
+    let owner = space.owner;
+    match space.state {
+        ExtentState::Data => format!("data of inode {owner}"),
+        ExtentState::Granted => format!("granted to session {owner}"),
+        ExtentState::Quarantined => format!("quarantined with session {owner}"),
+        ExtentState::Draining => format!("draining since append {owner}"),
+        ExtentState::Metadata | ExtentState::QuarantinedMetadata => format!("metadata of epoch {owner}"),
+        ExtentState::Bad => "bad".to_owned(),
+    }
+}
+
+/// Neighbours of one owner as one.
+fn joined(mut list: Vec<Owned>) -> Vec<Owned> {
+    list.sort_unstable();
+    let mut out: Vec<Owned> = Vec::new();
+    for (start, end, owner) in list {
+        match out.last_mut() {
+            Some(last) if last.1 == start && last.2 == owner => last.1 = end,
+            _ => out.push((start, end, owner)),
+        }
+    }
+    out
+}
