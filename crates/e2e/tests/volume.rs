@@ -7,6 +7,7 @@ use nectary_e2e::volume::{LIMIT, Volume};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -123,6 +124,124 @@ fn a_killed_mount_leaves_what_it_synced() {
     File::open(second.join("a")).and_then(|mut file| file.read_to_end(&mut found)).expect("it is read");
     assert!(found == pattern(1, 50_000) || found == [0xff; 50_000], "neither what was synced nor what was written");
     fs::write(second.join("b"), b"and others go on").expect("it is written");
+    let check = volume.finish().unwrap_or_else(|error| panic!("{error:#}"));
+    assert_eq!(check["problems"].as_array().map(Vec::len), Some(0), "{check}");
+}
+
+/// A page of a file that is mapped for reading and writing.
+struct Mapped(*mut u8);
+
+impl Mapped {
+    const BYTES: usize = 4096;
+
+    fn of(file: &File) -> Mapped {
+        let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
+        // SAFETY: a new mapping, where the kernel wants it.
+        let at = unsafe { libc::mmap(std::ptr::null_mut(), Self::BYTES, protection, flags, file.as_raw_fd(), 0) };
+        assert_ne!(at, libc::MAP_FAILED, "{}", std::io::Error::last_os_error());
+        Mapped(at.cast())
+    }
+
+    fn store(&self, at: usize, value: u64) {
+        assert!(at + 8 <= Self::BYTES);
+        // SAFETY: inside the page; others write to it through the kernel only.
+        unsafe { self.0.add(at).cast::<u64>().write_volatile(value) };
+    }
+
+    fn load(&self, at: usize) -> u64 {
+        assert!(at + 8 <= Self::BYTES);
+        // SAFETY: as above.
+        unsafe { self.0.add(at).cast::<u64>().read_volatile() }
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        // SAFETY: it was mapped by `of`, and nothing refers to it.
+        unsafe { libc::munmap(self.0.cast(), Self::BYTES) };
+    }
+}
+
+#[test]
+fn a_read_sees_every_write_that_returned_before_it_on_any_mount() {
+    let Some(mut volume) = volume("512M") else { return };
+    let (first, second) = (volume.mount().expect("it mounts"), volume.mount().expect("it mounts"));
+    let open = |root: &Path| File::options().read(true).write(true).create(true).truncate(false).open(root.join("f"));
+    let (here, there) = (open(&first).expect("it opens"), open(&second).expect("it opens"));
+    let read = |file: &File, at| {
+        let mut found = [0; 8];
+        file.read_exact_at(&mut found, at).expect("it is read");
+        u64::from_le_bytes(found)
+    };
+    // Nothing is closed or synced here.
+    for round in 0..40_u64 {
+        here.write_all_at(&round.to_le_bytes(), 0).expect("it is written");
+        assert_eq!(read(&there, 0), round);
+        let end = 4096 + round * 5000;
+        there.write_all_at(&round.to_le_bytes(), end).expect("it is written");
+        assert_eq!(read(&here, end), round);
+        for root in [&first, &second] {
+            assert_eq!(fs::metadata(root.join("f")).expect("it is there").len(), end + 8);
+        }
+    }
+    // A map on one side, calls on the other, then maps on both.
+    let mapped = Mapped::of(&there);
+    for round in 100..130_u64 {
+        here.write_all_at(&round.to_le_bytes(), 0).expect("it is written");
+        assert_eq!(mapped.load(0), round);
+        mapped.store(8, round);
+        assert_eq!(read(&here, 8), round);
+    }
+    let other = Mapped::of(&here);
+    for round in 200..230_u64 {
+        mapped.store(16, round);
+        assert_eq!(other.load(16), round);
+        other.store(24, round);
+        assert_eq!(mapped.load(24), round);
+    }
+    here.set_len(5).expect("it is cut");
+    assert_eq!(there.metadata().expect("it is there").len(), 5);
+    drop((mapped, other, here, there));
+    let check = volume.finish().unwrap_or_else(|error| panic!("{error:#}"));
+    assert_eq!(check["problems"].as_array().map(Vec::len), Some(0), "{check}");
+}
+
+#[test]
+fn lines_that_two_mounts_append_are_whole_and_a_third_sees_them_in_order() {
+    const LINES: u64 = 300;
+    let Some(mut volume) = volume("512M") else { return };
+    let roots: Vec<_> = (0..3).map(|_| volume.mount().expect("it mounts")).collect();
+    File::create(roots[0].join("log")).expect("it is made");
+    std::thread::scope(|scope| {
+        for (host, root) in roots[..2].iter().enumerate() {
+            scope.spawn(move || {
+                let mut log = File::options().append(true).open(root.join("log")).expect("it opens");
+                for line in 0..LINES {
+                    log.write_all(format!("{host} {line:0>40}\n").as_bytes()).expect("it is written");
+                }
+            });
+        }
+        // As `tail -f` does.
+        let mut log = File::open(roots[2].join("log")).expect("it opens");
+        let (mut text, mut began) = (String::new(), Instant::now());
+        while text.lines().count() < 2 * LINES as usize {
+            let before = text.len();
+            log.read_to_string(&mut text).expect("it is text");
+            if text.len() > before {
+                began = Instant::now();
+            }
+            assert!(began.elapsed() < LIMIT, "nothing more comes after {before} bytes");
+        }
+        let mut next = [0; 2];
+        for line in text.lines() {
+            let (host, number) = line.split_once(' ').expect("a whole line");
+            let host: usize = host.parse().expect("a host");
+            assert_eq!(number.parse(), Ok(next[host]), "{line:?}");
+            assert_eq!(number.len(), 40);
+            next[host] += 1;
+        }
+        assert_eq!(next, [LINES; 2]);
+    });
     let check = volume.finish().unwrap_or_else(|error| panic!("{error:#}"));
     assert_eq!(check["problems"].as_array().map(Vec::len), Some(0), "{check}");
 }
