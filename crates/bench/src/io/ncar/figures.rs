@@ -6,12 +6,12 @@
 use super::{Emptied, Host, Series, System, XFS_BLOCK_BYTES};
 use crate::io::job::{Mode, Operation};
 
-/// What the two plots of a figure are.
+/// What the two plots of a figure show.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Plots {
-    /// One a host.
+    /// Each plot shows one host.
     Hosts,
-    /// One a mode, both hosts in it.
+    /// Each plot shows one mode, on both hosts.
     Modes,
 }
 
