@@ -13,7 +13,7 @@
 
 use crate::detect::{Detector, Known, Parameters, PeriodReport, Verdict};
 
-/// How many blocks of each stream have a history: 3.5 MB.
+/// The largest number of blocks with a history, for each stream; these take 3.5 MB.
 const KNOWN_MAX: usize = 1 << 16;
 /// The least evidence: the 0.5 % point of the normal distribution, on both sides. *Units*: standard deviations.
 const EVIDENCE_MIN: f64 = 2.81;
