@@ -7,7 +7,7 @@
 //! - `mlockall`: no page of the program or of its buffers is evicted and read again, which would need memory. The heap
 //!   has a reserve that is mapped before the first request, so that no request waits for a larger heap.
 //! - `oom_score_adj`: when memory is short, nearly all other processes are killed before this one. It is not excluded,
-//!   because a device in memory may be the cause.
+//!   because its own device may be what fills the memory.
 
 use std::fs::File;
 use std::io;

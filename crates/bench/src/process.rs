@@ -1,7 +1,7 @@
-//! The processes of a run: what they say, and their end.
+//! The processes of a run: their output, and their end.
 //!
-//! Owns: a child with its pipes, and the command that a child runs behind: one that puts it into a memory group or an
-//! own network first ([`enter`]). Promises: a child ends with this process, however that ends, and when it is
+//! Owns: a child with its pipes, and the command that first puts a child into a memory group or its own network
+//! ([`enter`]). Promises: a child ends with this process, however that ends, and when it is
 //! dropped; no wait is without a deadline. What a child says to its standard error stream is kept for the message of a
 //! failure.
 
@@ -18,22 +18,22 @@ use crate::{Error, ErrorKind, sys};
 
 /// How long a process may take to end after it was told to.
 const END_TIME_MAX: Duration = Duration::from_secs(20);
-/// The most lines of a process that wait to be read; it is held up beyond.
+/// How many unread lines a process may have written; then it waits.
 const LINES_MAX: usize = 1024;
-/// How much of what a process said last stands in an error. *Units*: bytes.
+/// How much of a process's last error output is part of an error. *Units*: bytes.
 const SAID_BYTES: usize = 2000;
 
-/// How a process is started.
+/// The environment in which a process is started.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Inside {
     /// The memory group that it joins.
     pub group: Option<PathBuf>,
-    /// Whether it gets an own network, without links.
+    /// Whether it gets its own network, without links.
     pub has_own_network: bool,
 }
 
 impl Inside {
-    /// The arguments of `nectary bench inside` for this.
+    /// The arguments of `nectary bench inside` for this environment.
     fn arguments(&self) -> Vec<OsString> {
         let mut list: Vec<OsString> = vec!["bench".into(), "inside".into()];
         if let Some(group) = &self.group {
@@ -46,7 +46,7 @@ impl Inside {
         list
     }
 
-    /// `program` behind it; `nectary` is this program.
+    /// The command that starts `program` in this environment; `nectary` is the path of this program.
     pub fn command(&self, nectary: &Path, program: &Path) -> Command {
         let mut command = Command::new(nectary);
         command.args(self.arguments()).arg(program);
@@ -86,9 +86,9 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Starts it; `what` names it in errors, and what it says to the standard error stream goes to a new file `said`.
+    /// Starts it; `what` names it in errors. Its error output goes to the new file `said`.
     ///
-    /// The thread that calls this has to live as long as the process: the kernel ends them together.
+    /// The calling thread must live as long as the process, because the kernel kills the process when the thread ends.
     pub fn start(mut command: Command, what: &str, said: PathBuf) -> Result<Process, Error> {
         let errors = File::create(&said).map_err(|error| Error::failed(said.display(), error))?;
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(errors);
@@ -96,7 +96,7 @@ impl Process {
         let input = child.stdin.take();
         let (sender, lines) = sync_channel(LINES_MAX);
         if let Some(output) = child.stdout.take() {
-            // It ends with the process, or when nobody wants the lines any more.
+            // The thread ends with the process, or when no caller wants the lines any more.
             std::thread::spawn(move || {
                 for line in BufReader::new(output).lines().map_while(Result::ok) {
                     if sender.send(line).is_err() {
@@ -108,19 +108,19 @@ impl Process {
         Ok(Process { child, what: what.to_owned(), input, lines, said, is_reaped: false })
     }
 
-    /// Its number.
+    /// The number of the process.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Writes a line to it.
+    /// Writes a line to the process.
     pub fn tell(&mut self, line: &str) -> Result<(), Error> {
         let Some(input) = &mut self.input else { return Err(Error::failed(&self.what, "its input is closed")) };
         let written = writeln!(input, "{line}").and_then(|()| input.flush());
         written.map_err(|error| self.failed(&error.to_string()))
     }
 
-    /// The next line that it says.
+    /// The next line of its output.
     pub fn line(&self, patience: Duration) -> Result<String, Error> {
         self.lines.recv_timeout(patience).map_err(|error| match error {
             RecvTimeoutError::Timeout => self.failed(&format!("it says nothing within {patience:?}")),
@@ -128,7 +128,7 @@ impl Process {
         })
     }
 
-    /// Tells it to end, and waits. *Errors*: it ends with an exit code, or not in time.
+    /// Tells it to end, and waits. *Errors*: it ended with an exit code other than 0, or not in time.
     pub fn finish(mut self) -> Result<(), Error> {
         drop(self.input.take());
         sys::terminate(self.child.id())?;
@@ -141,7 +141,7 @@ impl Process {
         }
     }
 
-    /// The processor time that it has taken. *Units*: seconds, in steps of the kernel's clock tick.
+    /// The processor time that it has used. *Units*: seconds, in steps of the kernel's clock tick.
     pub fn processor_s(&self) -> f64 {
         sys::processor_s_of(self.child.id())
     }
@@ -158,7 +158,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // The number of one that was waited for may be another's.
+        // After a process was waited for, its number may belong to another process.
         if !self.is_reaped {
             let _ = self.child.kill();
             let _ = self.child.wait();
@@ -166,7 +166,7 @@ impl Drop for Process {
     }
 }
 
-/// Runs a program to its end; what it said on failure stands in the error.
+/// Runs a program to its end; if it fails, its output is part of the error.
 pub(crate) fn run(command: &mut Command) -> Result<String, Error> {
     let name = command.get_program().display().to_string();
     let output = command.stdin(Stdio::null()).output().map_err(|error| match error.kind() {

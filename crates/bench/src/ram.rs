@@ -1,11 +1,11 @@
-//! `bench ram`: a donor of memory beside nbdkit, with the same client in the same run.
+//! `bench ram`: a donor of memory compared with nbdkit, with the same client in the same run.
 //!
-//! Owns: servers, client and figures. One `nectary ram donate` and one nbdkit with its memory plugin each export as
-//! much memory over TCP on this machine; fio's NBD engine is the client of both, in turns (A B B A …). A second donor
-//! shows the noise, and nbdkit's null plugin, which keeps nothing, the limit: what client, protocol and kernel take by
-//! themselves. Each server is filled once and compared byte by byte before anything is measured. Figures are medians of
-//! the ratios of pairs; the lower end of their interval has to reach the target. Leaves to others: file systems on such
-//! a device (`files`).
+//! Owns: servers, client and figures. One `nectary ram donate` and one nbdkit with its memory plugin each export the
+//! same amount of memory over TCP on this machine. fio's NBD engine is the client of both, in turns (A B B A …). A
+//! second donor shows the noise. nbdkit's null plugin, which stores nothing, shows the limit: the time of client,
+//! protocol and kernel. Each server is filled once and compared byte by byte before the measurement. Figures are
+//! medians of the ratios of pairs; the lower end of their interval has to reach the target. Leaves to others: file
+//! systems on such a device (`files`).
 
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
@@ -21,26 +21,26 @@ use crate::statistics::{Estimate, estimate, order, paired_ratio};
 use crate::store::{Figure, Progress};
 use crate::{Error, ErrorKind, machine};
 
-/// What each server exports, in bytes.
+/// The size of each server's export, in bytes.
 const EXPORT_BYTES: u64 = 256 << 20;
-/// What a donor lends, in bytes.
+/// The memory that a donor lends, in bytes.
 const LENT_BYTES: u64 = EXPORT_BYTES + (4 << 20);
 /// How long a server may take to start.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// How often it is tried whether one listens.
+/// The time between two attempts to connect to a server that starts.
 const STEP: Duration = Duration::from_millis(5);
-/// The lowest ratio to nbdkit where one request waits for the other.
+/// The lowest allowed ratio to nbdkit with one request at a time.
 const TARGET_ONE: f64 = 0.95;
-/// The same where many are under way.
+/// The same with many requests in flight.
 const TARGET_MANY: f64 = 1.2;
 
-/// The experiments, each with what it shows and about how long it takes.
+/// The experiments, each with its subject and its approximate duration.
 pub const EXPERIMENTS: [(&str, &str, &str); 2] = [
     ("bench ram --quick", "a look: three short pairs of each figure, no verdicts", "1 minute"),
     ("bench ram", "a donor of memory beside nbdkit and a null server, with fio as client", "6 minutes"),
 ];
 
-/// What fio does.
+/// The requests that fio makes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Work {
     name: &'static str,
@@ -78,29 +78,29 @@ impl Work {
     }
 }
 
-/// What to measure.
+/// The settings of a run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RamOptions {
-    /// A look: three short pairs, no verdicts.
+    /// A quick run: three short pairs, no verdicts.
     pub quick: bool,
-    /// Only figures whose name contains one of these; all if there is none.
+    /// Only figures whose name contains one of these; all if the list is empty.
     pub only: Vec<String>,
     /// Pairs of each figure.
     pub pairs: Option<usize>,
     /// How long each run of fio takes, in milliseconds.
     pub milliseconds: Option<u64>,
-    /// Threads of the donors; as many as they take by themselves if nothing is said.
+    /// The threads of the donors; `None` for their own default.
     pub threads: Option<u64>,
 }
 
-/// What came of it.
+/// The results of a run.
 #[derive(Debug, Clone, Serialize)]
 pub struct RamReport {
     /// `ram`.
     pub experiment: String,
-    /// How it was called and where it ran.
+    /// The command line and the machine.
     pub setting: Value,
-    /// Ratios, rates and processor times: noise, then what is short, then the rest.
+    /// Ratios, rates and processor times: noise, then missed targets, then the rest.
     pub figures: Vec<Figure>,
     /// Each run of each figure, in the order in which they ran.
     pub rows: Vec<Value>,
@@ -116,7 +116,7 @@ impl RamReport {
         &self.text
     }
 
-    /// Whether a ratio is short of its target; never of a quick run.
+    /// Whether a ratio misses its target; never true for a quick run.
     pub fn is_short(&self) -> bool {
         self.is_short
     }
@@ -125,7 +125,7 @@ impl RamReport {
 /// The servers, in the order of the tables.
 const SERVERS: [&str; 4] = ["nectary", "nectary-again", "nbdkit", "null"];
 
-/// A server that runs.
+/// A running server.
 struct Server {
     process: Process,
     url: String,
@@ -134,18 +134,18 @@ struct Server {
 /// The runs of one figure on one server.
 #[derive(Debug, Clone, Default, Serialize)]
 struct Runs {
-    /// Requests a second.
+    /// Requests per second.
     rates: Vec<f64>,
-    /// Processor time of the server for a request, in microseconds.
+    /// Processor time of the server per request, in microseconds.
     server_us: Vec<f64>,
-    /// The same of the client.
+    /// Processor time of the client per request, in microseconds.
     client_us: Vec<f64>,
 }
 
-/// Measures; `nectary` is this program.
+/// Measures; `nectary` is the path of this program.
 ///
-/// *Errors*: [`ErrorKind::Missing`] without fio or nbdkit, which are named with their packages; [`ErrorKind::Failed`]
-/// if a server gives back other bytes than were written.
+/// *Errors*: [`ErrorKind::Missing`] without fio or nbdkit, with the names of their packages; [`ErrorKind::Failed`] if a
+/// server returns other bytes than were written.
 pub fn run(
     options: &RamOptions,
     nectary: &Path,
@@ -240,7 +240,7 @@ impl Server {
         let deadline = Instant::now() + PATIENCE;
         while TcpStream::connect(("127.0.0.1", port)).is_err() {
             if Instant::now() > deadline {
-                // It says why.
+                // The server's output has the reason.
                 process.line(Duration::ZERO)?;
             }
             std::thread::sleep(STEP);
@@ -248,7 +248,7 @@ impl Server {
         Ok(Server { process, url: format!("nbd://127.0.0.1:{port}/") })
     }
 
-    /// Writes all of it once, so that all memory is there, and compares what is read back if it keeps anything.
+    /// Writes the whole export once, so that all its memory exists, and compares it, if the server stores anything.
     fn fill(&self, is_compared: bool) -> Result<(), Error> {
         let mut command = self.fio(&format!("--size={EXPORT_BYTES}"));
         command.args(["--rw=write", "--bs=64k", "--iodepth=4"]);
@@ -269,7 +269,7 @@ impl Server {
         let before = self.process.processor_s();
         let said = run_program(&mut command)?;
         let server_s = self.process.processor_s() - before;
-        // Warnings may stand before it.
+        // Warnings may precede the report.
         let json = said.find('{').map_or("", |start| &said[start..]);
         let report: Value = serde_json::from_str(json).map_err(|error| Error::failed("fio's report", error))?;
         let job = &report["jobs"][0];
@@ -281,7 +281,7 @@ impl Server {
         let share = ["usr_cpu", "sys_cpu"].iter().filter_map(|name| job[name].as_f64()).sum::<f64>() / 100.0;
         runs.rates.push(rate);
         runs.server_us.push(server_s * 1e6 / count);
-        // With several jobs it is their mean.
+        // With several jobs, fio reports their mean.
         runs.client_us.push(share * f64::from(work.jobs) * 1e6 / rate);
         Ok(())
     }

@@ -1,6 +1,7 @@
-//! The calls of the operating system that the standard library has not.
+//! The calls of the operating system that the standard library does not have.
 //!
-//! Owns: every `unsafe` of the crate but that of the shared clock. Each is a plain system call with strings and numbers.
+//! Owns: every `unsafe` of the crate except that of the shared clock. Each is a plain system call with strings and
+//! numbers.
 
 use std::ffi::{CString, OsStr};
 use std::fs::File;
@@ -25,7 +26,7 @@ fn checked(result: libc::c_int, what: impl std::fmt::Display) -> Result<(), Erro
 /// Gives this process its own mounts, which end with it.
 ///
 /// Copies of mounts on loop devices are unmounted, except the one that holds `kept`: they belong to other programs, and
-/// would keep their devices busy. Must be called before the process has other threads.
+/// would keep their devices busy. Call it before the process has other threads.
 pub(crate) fn own_mounts(kept: &Path) -> Result<(), Error> {
     // SAFETY: the call takes a number.
     checked(unsafe { libc::unshare(libc::CLONE_NEWNS) }, "a mount namespace (it takes root)")?;
@@ -46,13 +47,13 @@ pub(crate) fn own_mounts(kept: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Gives this thread, and what it starts from now on, an empty network namespace: its loopback is down.
+/// Gives this thread, and the processes that it starts, an empty network namespace: even its loopback is down.
 pub(crate) fn own_network() -> Result<(), Error> {
     // SAFETY: the call takes a number.
     checked(unsafe { libc::unshare(libc::CLONE_NEWNET) }, "a network namespace (it takes root)")
 }
 
-/// The places of a list of mounts at which loop devices are mounted, the latest first.
+/// The directories of a list of mounts at which loop devices are mounted, the latest first.
 fn on_loop_devices(mounts: &[u8]) -> Vec<Vec<u8>> {
     let lines = mounts.split(|&byte| byte == b'\n').filter(|line| line.starts_with(b"/dev/loop"));
     let mut places: Vec<_> = lines.filter_map(|line| line.split(|&byte| byte == b' ').nth(1)).map(unescape).collect();
@@ -77,9 +78,9 @@ fn unescape(text: &[u8]) -> Vec<u8> {
 /// How a file system writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Writing {
-    /// When it likes to.
+    /// When the file system chooses.
     Later,
-    /// Directories at once.
+    /// Changes of directories at once.
     DirectoriesAtOnce,
     /// Everything at once.
     AtOnce,
@@ -107,7 +108,7 @@ pub(crate) fn unmount(root: &Path) -> Result<(), Error> {
     checked(unsafe { libc::umount2(target.as_ptr(), libc::UMOUNT_NOFOLLOW) }, format!("unmounting {}", root.display()))
 }
 
-/// Writes everything that a file system holds in memory.
+/// Writes everything that a file system has in memory to its device.
 pub(crate) fn sync_file_system(inside: &File) -> Result<(), Error> {
     // SAFETY: the descriptor is open for as long as the call runs.
     checked(unsafe { libc::syncfs(inside.as_raw_fd()) }, "syncfs")
@@ -115,7 +116,8 @@ pub(crate) fn sync_file_system(inside: &File) -> Result<(), Error> {
 
 /// Makes a worker an ordinary process that ends with its parent.
 ///
-/// The thread that serves disks asks the kernel for exceptions, some of which a child inherits: they are given back.
+/// The thread that serves disks asks the kernel for exceptions. Children inherit some of them, so these are undone
+/// here.
 pub(crate) fn become_worker() {
     let none = 0 as libc::c_long;
     // SAFETY: the calls take numbers only.
@@ -127,8 +129,8 @@ pub(crate) fn become_worker() {
     thrifty_allocator();
 }
 
-/// Lets large buffers go back to the kernel when they are freed, and threads share one heap: what an allocator keeps for itself
-/// is a large part of a small memory group.
+/// Makes freed large buffers go back to the kernel, and all threads share one heap: in a small memory group, the memory
+/// that an allocator keeps would count much.
 fn thrifty_allocator() {
     #[cfg(target_env = "gnu")]
     // SAFETY: the calls take numbers, before the process has other threads.
@@ -139,7 +141,8 @@ fn thrifty_allocator() {
     }
 }
 
-/// Stops a child with all its threads, and returns when none of them runs any more; one that has ended is left alone.
+/// Stops a child with all its threads, and returns when none of them runs any more. A child that has ended is left
+/// alone.
 pub(crate) fn stop(child: u32) -> Result<(), Error> {
     signal(child, libc::SIGSTOP)?;
     loop {
@@ -156,7 +159,7 @@ pub(crate) fn stop(child: u32) -> Result<(), Error> {
     }
 }
 
-/// Lets a child that was stopped go on.
+/// Continues a stopped child.
 pub(crate) fn go_on(child: u32) -> Result<(), Error> {
     signal(child, libc::SIGCONT)
 }
@@ -177,7 +180,7 @@ pub(crate) fn leave_terminal() {
     unsafe { libc::setsid() };
 }
 
-/// Gives the memory that the process has freed back to the kernel, so that no contender uses it uncharged.
+/// Gives freed memory of this process back to the kernel, so that no contender uses it without being charged.
 pub(crate) fn give_back_memory() {
     #[cfg(target_env = "gnu")]
     // SAFETY: the call takes a number and does not touch devices in use.
@@ -186,7 +189,7 @@ pub(crate) fn give_back_memory() {
     }
 }
 
-/// Writes what the kernel holds of a file or device, and drops its pages from the cache.
+/// Writes a file's or device's dirty pages, and drops its pages from the cache.
 pub(crate) fn drop_pages(file: &File) -> Result<(), Error> {
     file.sync_all().map_err(|error| Error::failed("fsync", error))?;
     // SAFETY: the descriptor is open for as long as the call runs; the other arguments are numbers.
@@ -196,7 +199,7 @@ pub(crate) fn drop_pages(file: &File) -> Result<(), Error> {
     }
 }
 
-/// Room for files of any user in the file system at a path. *Units*: bytes.
+/// The free space for ordinary users in the file system at a path. *Units*: bytes.
 pub(crate) fn free_space(path: &Path) -> Result<u64, Error> {
     let text = string(path)?;
     // SAFETY: zeroes are a value of this plain structure.
@@ -214,12 +217,12 @@ pub(crate) fn processor_time() -> Duration {
     Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec as u32)
 }
 
-/// What a process took, with the children that it has waited for.
+/// The resources that a process has used, with those of the children that it has waited for.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct Usage {
     pub user: Duration,
     pub system: Duration,
-    /// The largest that one of them was.
+    /// The largest resident size of one of them.
     pub resident_bytes: u64,
 }
 
@@ -231,7 +234,7 @@ impl Usage {
     }
 }
 
-/// What this process took until now.
+/// The resources that this process has used so far.
 pub(crate) fn own_usage() -> Usage {
     // SAFETY: zeroes are a value of this plain structure.
     let mut raw: libc::rusage = unsafe { std::mem::zeroed() };
@@ -240,9 +243,9 @@ pub(crate) fn own_usage() -> Usage {
     Usage::of(&raw)
 }
 
-/// Waits for a child until it has ended, and reaps it; `None` where the deadline passes first.
+/// Waits for a child until it has ended, and reaps it; `None` if the deadline passes first.
 ///
-/// Gives its exit code, 128 and more for a signal, and what it took. The caller must not wait for it in another way.
+/// Returns its exit code, 128 and more for a signal, and its usage. The caller must not wait for it in another way.
 pub(crate) fn wait_for(child: u32, patience: Duration) -> Result<Option<(i32, Usage)>, Error> {
     let what = || format!("waiting for process {child}");
     // SAFETY: the call takes numbers; the child was not waited for, so the number is still its own.
@@ -281,7 +284,7 @@ pub(crate) fn kill_group(leader: u32) {
     unsafe { libc::kill(-(leader as libc::pid_t), libc::SIGKILL) };
 }
 
-/// The processor time of a process, all its threads. *Units*: seconds; 0 of one that is gone.
+/// The processor time of a process with all its threads. *Units*: seconds; 0 if it no longer exists.
 pub(crate) fn processor_s_of(process: u32) -> f64 {
     // SAFETY: the call takes a number.
     let ticks = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
@@ -299,7 +302,7 @@ pub(crate) fn thread_time() -> Duration {
     Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec as u32)
 }
 
-/// Whether this process has all rights.
+/// Whether this process runs as root.
 pub(crate) fn is_root() -> bool {
     // SAFETY: the call takes nothing.
     unsafe { libc::geteuid() == 0 }

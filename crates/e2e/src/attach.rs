@@ -30,7 +30,7 @@ const RUN_MAX: Duration = Duration::from_secs(600);
 const STALL_MAX: Duration = Duration::from_secs(120);
 /// How often this is checked.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// How much longer than planned a load may run, until a file was synced and memory was short.
+/// A load runs on until a file is synced and memory has been short, but at most this much longer than planned.
 const LOAD_MAX: Duration = Duration::from_secs(30);
 /// How long cleaning up may take.
 const CLEAN_UP_MAX: Duration = Duration::from_secs(30);

@@ -213,7 +213,7 @@ pub fn run(plan: &Plan) -> Result<Outcome> {
     })
 }
 
-/// Objects of the size distribution, with this total size.
+/// The paths of as many objects, with sizes from the distribution, as fit into `bytes` in total.
 fn targets(bytes: u64) -> Vec<String> {
     let mut sum = 0;
     let fits = |id: &u64| {

@@ -74,7 +74,7 @@ impl Drop for Namespace {
 pub struct Donor {
     /// The process.
     pub process: Process,
-    /// Where it listens, as a SPEC has it.
+    /// The address at which it listens, in the form that a SPEC needs.
     pub address: String,
 }
 

@@ -3,11 +3,11 @@
 //!
 //! The simulation has a few rules, none of them from the store's code. An object takes its body, its key, its metadata
 //! and a fixed overhead, rounded up to a unit. Objects are appended to the open segment; an object that does not fit
-//! opens the next segment, whose former contents are dropped, from memory too. When a segment is opened, hit objects
-//! are appended again from the segment that is dropped next but one (or next, if there are fewer than eight segments):
-//! the smallest first, up to a share of the segment, but no object of several fragments. A hit counts for all objects
-//! that begin in the same piece. An object of several fragments exists as long as its first fragment. A reference is a
-//! hit or a miss; a miss appends the object.
+//! opens the next segment, whose former contents are dropped, from memory too. When a segment is opened, hit objects of
+//! the segment that will be dropped after the next one are appended again (of the next one, if there are fewer than
+//! eight segments): the smallest first, up to a share of the segment, but no object of several fragments. A hit counts
+//! for all objects that begin in the same piece. An object of several fragments exists as long as its first fragment. A
+//! reference is a hit or a miss; a miss appends the object.
 
 use std::collections::{HashMap, HashSet};
 

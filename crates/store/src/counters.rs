@@ -66,7 +66,7 @@ counters! {
     admitted_replacing,
     /// Bytes of the bodies of these puts.
     admitted_replacing_bytes,
-    /// Puts admitted later than at the put, when they were requested again in memory. They also count as not admitted.
+    /// Objects not admitted at their put, but when they were requested again in memory. They count in both ways.
     admitted_later,
     /// Puts not admitted because their key was not requested before.
     unadmitted_first,

@@ -1,4 +1,4 @@
-//! The seven programs, as defined in `docs/decisions/0040-dear-programs.md`.
+//! The seven programs; their inputs were fixed before the first run (`docs/decisions/0040-dear-programs.md`).
 //!
 //! Owns: for each program its requirements, the making of its inputs, and its script. Leaves to others: the bytes of
 //! inputs (`inputs`), and running (`execute`).

@@ -23,37 +23,38 @@ use crate::process::{Inside, Process, run};
 use crate::sys::{self, Writing};
 use crate::{Error, ErrorKind};
 
-/// The memory of the client in the paper, in bytes.
+/// The client's memory in the paper, in bytes.
 pub const CLIENT_BYTES: u64 = 64 << 20;
-/// The memory of a donor in the paper, in bytes.
+/// A donor's memory in the paper, in bytes.
 pub const DONOR_BYTES: u64 = 128 << 20;
-/// Of that, what it lends: the rest is for its process and its sockets.
+/// The part that a donor lends, in bytes; the rest is for its process and its sockets.
 const LENT_BYTES: u64 = 104 << 20;
-/// What a block cache has of the client's memory, in bytes.
+/// The part of the client's memory for a block cache, in bytes.
 const CACHE_BYTES: u64 = 16 << 20;
-/// The size of every disk, in bytes: the largest loop with its file system, and what one donor can hold of a mirror.
+/// The size of every disk, in bytes: enough for the largest loop and its file system, and small enough for a mirror on
+/// one donor.
 pub const DISK_BYTES: u64 = 96 << 20;
 /// The disk of the paper's time.
 pub const MODEL: &str = "hdd-1999";
-/// How long any one step may take.
+/// How long a step of the set-up may take.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What a contender's blocks are on.
+/// Where a contender's blocks are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// A file on a disk of this machine, behind a loop device with direct I/O.
     Local,
-    /// Memory of this machine that takes the time of a disk of 1999.
+    /// Memory of this machine with the times of a disk of 1999.
     Modelled,
-    /// Memory of this machine, without a network: the limit of what any other can reach.
+    /// Memory of this machine, without a network: no other contender can be faster.
     Memory,
-    /// The memory of so many donors, under a policy, behind a block cache or not.
+    /// The memory of donors, with a redundancy, with or without a block cache.
     Ram {
-        /// How many donors.
+        /// The number of donors.
         donors: u32,
         /// The value of `redundancy=`.
         redundancy: &'static str,
-        /// Whether a block cache is before it.
+        /// Whether a block cache is in front of it.
         is_cached: bool,
     },
 }
@@ -75,12 +76,12 @@ const fn ram(name: &'static str, redundancy: &'static str, donors: u32) -> Conte
 pub const LOCAL: &str = "disk";
 /// The limit: the same path without a network.
 pub const LIMIT: &str = "memory";
-/// What the noise is measured with.
+/// The contender with which the noise is measured.
 pub const BASE: &str = "none-2";
-/// The same again: smaller differences are noise.
+/// The same contender again: smaller differences are noise.
 pub const AGAIN: &str = "none-2-again";
 
-/// All of them. S = 4 takes a fifth donor for parity.
+/// All contenders. With S = 4, parity needs a fifth donor.
 pub const CONTENDERS: [Contender; 14] = [
     Contender { name: LOCAL, kind: Kind::Local },
     Contender { name: MODEL, kind: Kind::Modelled },
@@ -101,7 +102,7 @@ pub const CONTENDERS: [Contender; 14] = [
 impl Contender {
     /// Why `nectary` cannot do this yet; `None` if it can.
     ///
-    /// To be called inside a runtime.
+    /// Call it inside a runtime.
     pub fn missing(&self) -> Option<String> {
         let Kind::Ram { redundancy, .. } = self.kind else { return None };
         let spec = format!("ram(127.0.0.1:{PORT},127.0.0.2:{PORT},id=bench,redundancy={redundancy})");
@@ -122,21 +123,21 @@ impl Contender {
     }
 }
 
-/// Where contenders are set up.
+/// The environment of contenders.
 pub(super) struct Place<'a> {
     /// This program.
     pub nectary: &'a Path,
-    /// Private files of the run, in memory.
+    /// The directory of the run's private files, in memory.
     pub folder: PathBuf,
     /// The directory of the local disk's file.
     pub disk_folder: PathBuf,
     /// The file system.
     pub system: FileSystem,
-    /// The size of the files that are kept over a mount, in bytes.
+    /// The size of the files that are kept while the file system is mounted again, in bytes.
     pub bytes: u32,
 }
 
-/// A contender that runs. Fields are dropped in this order: what uses comes before what is used.
+/// A running contender. Fields are dropped in this order: users before what they use.
 pub(super) struct Running<'a> {
     place: &'a Place<'a>,
     worker: Option<Process>,
@@ -164,7 +165,7 @@ impl Device {
     }
 }
 
-/// A mounted file system; dropped, it is unmounted.
+/// A mounted file system; unmounted when dropped.
 struct Mount(PathBuf);
 
 impl Drop for Mount {
@@ -174,7 +175,7 @@ impl Drop for Mount {
 }
 
 impl Place<'_> {
-    /// The names of the memory groups of a run, for the guardian: more than can be there at a time.
+    /// The names of the memory groups of a run, for the guardian: more than exist at a time.
     pub fn groups() -> Vec<String> {
         let donors = (0..8).map(|donor| group_name(&format!("donor-{donor}")));
         std::iter::once(group_name("client")).chain(donors).collect()
@@ -262,7 +263,7 @@ impl Place<'_> {
         Ok(Device::Attached { process: Some(process), path })
     }
 
-    /// As small as the paper's disk: neither maker would choose this size by itself.
+    /// Makes a file system on a disk as small as the paper's, with options that neither mkfs chooses by itself.
     fn make_file_system(&self, device: &Path) -> Result<(), Error> {
         let (program, arguments): (&str, &[&str]) = match self.system {
             FileSystem::Xfs => ("mkfs.xfs", &["-q", "-f", "-K", "--unsupported"]),
@@ -280,7 +281,7 @@ fn group_name(part: &str) -> String {
     format!("nectary-bench-{}-{part}", std::process::id())
 }
 
-/// What a worker answers.
+/// An answer of a worker.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Answer {
     Taken(Taken),
@@ -288,7 +289,7 @@ pub(super) enum Answer {
     Failed { is_void: bool, message: String },
 }
 
-/// What a worker is told.
+/// A request to a worker.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Task {
     Run(Loops),
@@ -308,7 +309,7 @@ impl Running<'_> {
         }
         sys::mount(self.device.path(), &root, self.place.system.kernel_name(), writing)?;
         self.mount = Some(Mount(root));
-        // A new process for each mount: what it has of the client's memory is what the loops take.
+        // Each mount has a new process, so that only the memory of the loops counts as the client's.
         let inside = Inside { group: Some(self.client.clone()), has_own_network: false };
         let mut command = inside.command(self.place.nectary, self.place.nectary);
         command.args(["bench", "files-worker"]);
@@ -316,7 +317,8 @@ impl Running<'_> {
         Ok(())
     }
 
-    /// Unmounts it, and mounts it so that everything is written at once; what stayed over it is compared.
+    /// Unmounts the file system, mounts it so that everything is written at once, and compares the files that were
+    /// kept.
     pub fn mount_synchronously(&mut self) -> Result<(), Error> {
         let kept = Kept { folder: self.root(), bytes: self.place.bytes };
         self.ask(&Task::Keep(kept.clone()), PATIENCE)?;
@@ -325,7 +327,7 @@ impl Running<'_> {
         self.ask(&Task::Check(kept), PATIENCE).map(drop)
     }
 
-    /// Runs loops in the client's memory.
+    /// Runs loops within the client's memory.
     pub fn run(&mut self, loops: Loops) -> Result<Taken, Error> {
         let loops = Loops { folder: self.root(), ..loops };
         let patience = patience(&loops);
@@ -335,7 +337,7 @@ impl Running<'_> {
         }
     }
 
-    /// The processor time of the donors and of what serves the block device. *Units*: seconds.
+    /// The processor time of the donors and of the process that serves the block device. *Units*: seconds.
     pub fn processor_s(&self) -> f64 {
         let serving = match &self.device {
             Device::Attached { process: Some(process), .. } => process.processor_s(),
@@ -361,7 +363,7 @@ impl Running<'_> {
     }
 
     fn unmount(&mut self) -> Result<(), Error> {
-        // Its memory goes back first.
+        // The worker's memory is freed first.
         self.worker = None;
         if let Some(mount) = self.mount.take() {
             let unmounted = sys::unmount(&mount.0);
@@ -371,7 +373,7 @@ impl Running<'_> {
         Ok(())
     }
 
-    /// Takes it down; what does not go is an error.
+    /// Takes everything down; a part that does not end is an error.
     pub fn finish(mut self) -> Result<(), Error> {
         self.unmount()?;
         if let Device::Attached { process, .. } = &mut self.device

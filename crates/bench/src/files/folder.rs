@@ -1,7 +1,7 @@
 //! The loops on any directory.
 //!
-//! Owns: their order, and the report. Every number of files runs in each order of deletion, as the file system likes
-//! and with every step written at once. Takes no rights; nothing is left in the directory.
+//! Owns: the order of loops, and the report. Every number of files runs in each order of deletion, as the file system
+//! writes by itself and with every step written at once. Needs no rights; nothing is left in the directory.
 
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -22,16 +22,16 @@ use crate::{Error, ErrorKind, machine};
 /// The order of the tables.
 const ORDERS: [Order; 3] = [Order::Forward, Order::Reverse, Order::Random];
 
-/// What to run.
+/// The settings of a run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FolderOptions {
     /// The directory.
     pub folder: PathBuf,
     /// Numbers of files.
     pub files: Vec<u32>,
-    /// The size of each, in bytes.
+    /// The size of each file, in bytes.
     pub bytes: u32,
-    /// How often everything runs.
+    /// The number of rounds.
     pub rounds: usize,
     /// Chooses the random order of deletion.
     pub seed: u64,
@@ -44,14 +44,14 @@ impl FolderOptions {
     }
 }
 
-/// What came of it.
+/// The results of a run.
 #[derive(Debug, Clone, Serialize)]
 pub struct FolderReport {
     /// `files`.
     pub experiment: String,
-    /// How it was called and where it ran.
+    /// The command line and the machine.
     pub setting: Value,
-    /// Milliseconds a file of each loop.
+    /// Milliseconds per file of each loop.
     pub figures: Vec<Figure>,
     /// A row for each loop, with the times of all rounds.
     pub rows: Vec<Value>,

@@ -1,10 +1,10 @@
 //! The loops of `lat_fs`: create files, delete them in an order, and write what is left in memory.
 //!
-//! Owns: names, bytes, the order of deletion and the clock. How HBench-OS and lmbench measure it is published: N files
-//! of one size are created in one directory, each opened, written and closed, then all are deleted; the time of each
-//! loop is divided by N. The program is our own. Promises: names, bytes and orders are made before the clock starts;
-//! the same seed gives the same order; what was created is counted and compared, and a wrong byte makes the run void.
-//! Leaves to others: file systems and devices below the directory (`contender`).
+//! Owns: names, bytes, the order of deletion and the clock. The method of HBench-OS and lmbench is published: N files
+//! of one size are created in one directory, each opened, written and closed; then all are deleted. The time of each
+//! loop is divided by N. Promises: names, bytes and orders are made before the clock starts; the same seed gives the
+//! same order; created files are counted and some are compared; a wrong byte makes the run void. Leaves to others: file
+//! systems and devices below the directory (`contender`).
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -18,20 +18,21 @@ use crate::random::Random;
 use crate::workload::content;
 use crate::{Error, ErrorKind, sys};
 
-/// Different bodies that files take turns in. A prime, so that a file that comes back for another one is found out.
+/// The number of different bodies, which files use in turn. A prime, so that a file with the body of another one is
+/// detected.
 const BODIES: u32 = 61;
-/// Files of a loop that are read back and compared.
+/// How many files of a loop are read back and compared.
 const COMPARED: u64 = 64;
 
-/// In which order files are deleted.
+/// The orders of deletion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Order {
-    /// As they were created.
+    /// In the order of creation.
     Forward,
-    /// The last one first.
+    /// In the opposite order.
     Reverse,
-    /// By a fixed seed.
+    /// In a random order, by a fixed seed.
     Random,
 }
 
@@ -53,7 +54,7 @@ impl Order {
             Order::Reverse => numbers.reverse(),
             Order::Random => {
                 let mut random = Random::new(seed);
-                // Fisher and Yates.
+                // The algorithm of Fisher and Yates.
                 for last in (1..numbers.len()).rev() {
                     numbers.swap(last, random.below(last as u64 + 1) as usize);
                 }
@@ -66,22 +67,22 @@ impl Order {
 /// Two loops over the same files.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Loops {
-    /// The directory in which they make one of their own.
+    /// The directory in which the loops make a directory of their own.
     pub folder: PathBuf,
-    /// How many files.
+    /// The number of files.
     pub files: u32,
-    /// The size of each, in bytes.
+    /// The size of each file, in bytes.
     pub bytes: u32,
     /// The order of deletion.
     pub order: Order,
-    /// Whether each file is opened with `O_SYNC` and the directory flushed after each step. Not needed on a file system
-    /// that is mounted synchronously.
+    /// Whether each file is opened with `O_SYNC` and the directory is flushed after each step. Not needed on a file
+    /// system that is mounted synchronously.
     pub is_flushed_each: bool,
     /// Chooses the random order.
     pub seed: u64,
 }
 
-/// The time of two loops. *Units*: seconds.
+/// The times of two loops. *Units*: seconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Taken {
     /// Creating all files.
@@ -103,7 +104,7 @@ impl Loops {
         let failed = |error: std::io::Error| Error::failed(folder.display(), error);
         fs::create_dir(&folder).map_err(failed)?;
         let opened = File::open(&folder).map_err(failed)?;
-        // The directory is no part of what is measured.
+        // Making the directory is not measured.
         sys::sync_file_system(&opened)?;
         let paths: Vec<PathBuf> = (0..self.files).map(|number| folder.join(format!("{number:07}"))).collect();
         let bodies = bodies(self.bytes);
@@ -128,7 +129,7 @@ impl Loops {
         taken.delete_s = lap();
         sys::sync_file_system(&opened)?;
         taken.delete_sync_s = lap();
-        // It fails if a file is left.
+        // Fails if a file is left.
         fs::remove_dir(&folder).map_err(failed)?;
         Ok(taken)
     }
@@ -181,12 +182,12 @@ fn compare(path: &Path, body: &[u8]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Files that stay on a file system while it is unmounted and mounted again: what is then read comes from its device.
+/// Files that stay while a file system is unmounted and mounted again, so that they are then read from its device.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Kept {
-    /// The directory in which they are.
+    /// The directory of the files.
     pub folder: PathBuf,
-    /// The size of each, in bytes.
+    /// The size of each file, in bytes.
     pub bytes: u32,
 }
 
@@ -195,7 +196,7 @@ impl Kept {
         self.folder.join(format!("kept-{number}"))
     }
 
-    /// Makes them, and flushes them.
+    /// Makes and flushes the files.
     pub fn make(&self) -> Result<(), Error> {
         for (number, body) in bodies(self.bytes).iter().enumerate() {
             let path = self.path(number);
@@ -205,7 +206,7 @@ impl Kept {
         Ok(())
     }
 
-    /// Compares them and removes them. *Errors*: [`ErrorKind::Void`] for a wrong byte.
+    /// Compares and removes the files. *Errors*: [`ErrorKind::Void`] for a wrong byte.
     pub fn check(&self) -> Result<(), Error> {
         for (number, body) in bodies(self.bytes).iter().enumerate() {
             let path = self.path(number);
@@ -221,7 +222,7 @@ pub fn ms_a_file(seconds: f64, files: u32) -> f64 {
     seconds * 1e3 / f64::from(files.max(1))
 }
 
-/// The time that `loops` may take before the caller gives up.
+/// How long `loops` may take before the caller gives up.
 pub(super) fn patience(loops: &Loops) -> Duration {
     // A disk of 1999 takes some 60 ms for a synchronous file.
     Duration::from_secs(120) + Duration::from_millis(u64::from(loops.files) * 400)
@@ -260,7 +261,7 @@ mod tests {
                 assert!(taken.create_s > 0.0 && taken.delete_s > 0.0 && taken.create_sync_s > 0.0, "{taken:?}");
             }
         }
-        // It fails if something is left.
+        // Fails if something is left.
         fs::remove_dir(folder).unwrap();
     }
 

@@ -1,9 +1,9 @@
-//! `bench files`: what it takes to create and delete small files, as HBench-OS's and lmbench's `lat_fs` measure it.
+//! `bench files`: how long it takes to create and delete small files, measured like HBench-OS's and lmbench's `lat_fs`.
 //!
-//! Owns: the options and the plan. Two ways to run: on any directory (`folder`), and under the conditions of the paper
-//! on the Network RamDisk (`nrd`): a client of 64 MB, donors of 128 MB in networks of their own, links of 10 and 155
-//! Mb/s and unshaped, beside a local disk and one of the paper's time. What was fixed before the first run is in
-//! `docs/decisions/0047-files.md`.
+//! Owns: the options and the plan. A run is on any directory (`folder`), or under the conditions of the paper on the
+//! Network RamDisk (`nrd`): a client of 64 MB, donors of 128 MB in separate network namespaces, links of 10 and 155
+//! Mb/s and unshaped, compared with a local disk and a disk of the paper's time. These conditions were fixed before the
+//! first run (`docs/decisions/0047-files.md`).
 //!
 //! | file | what is in it |
 //! |---|---|
@@ -39,13 +39,13 @@ pub use results::Report;
 pub const FILE_BYTES: u32 = 2048;
 /// The paper's numbers of files.
 const FILES: [u32; 5] = [1024, 2048, 4096, 8192, 16_384];
-/// At this number the other orders of deletion are measured, too.
+/// With this number of files, the other orders of deletion are measured too.
 const ORDERS_FILES: u32 = 4096;
-/// Files on a file system that writes everything at once.
+/// The number of files on a file system that writes everything at once.
 const SYNCHRONOUS_FILES: u32 = 256;
-/// Rounds, each of which gives one pair.
+/// The number of rounds; each gives one pair.
 const ROUNDS: usize = 5;
-/// The same of a quick run.
+/// The same for a quick run.
 const FILES_QUICK: [u32; 1] = [1024];
 const SYNCHRONOUS_FILES_QUICK: u32 = 16;
 const ROUNDS_QUICK: usize = 2;
@@ -54,7 +54,7 @@ const LINKS: [Link; 3] = [Link::Unshaped, Link::Shaped(155), Link::Shaped(10)];
 /// The least that makes sense.
 const FILES_MAX: u32 = 1_000_000;
 
-/// The experiments, each with what it shows and about how long it takes.
+/// The experiments, each with its subject and its approximate duration.
 pub const EXPERIMENTS: [(&str, &str, &str); 3] = [
     ("bench files --folder DIR", "creating and deleting small files in any directory, as lat_fs", "1 minute"),
     (
@@ -69,20 +69,20 @@ pub const EXPERIMENTS: [(&str, &str, &str); 3] = [
     ),
 ];
 
-/// What to run under the paper's conditions.
+/// The settings of a run under the paper's conditions.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Options {
-    /// A look: one number of files, two rounds, no verdicts.
+    /// A quick run: one number of files, two rounds, no verdicts.
     pub quick: bool,
-    /// Only contenders whose name contains one of these; all if there is none.
+    /// Only contenders whose name contains one of these; all if the list is empty.
     pub only: Vec<String>,
-    /// Only these links, in Mb/s, 0 for the unshaped one; all if there is none.
+    /// Only these links, in Mb/s, 0 for the unshaped one; all if the list is empty.
     pub links: Vec<u32>,
-    /// How often everything runs.
+    /// The number of rounds.
     pub rounds: Option<usize>,
     /// The file system.
     pub system: FileSystem,
-    /// Where the local disk's file is.
+    /// The directory of the local disk's file.
     pub folder: PathBuf,
     /// Chooses the random order of deletion.
     pub seed: u64,
@@ -93,25 +93,25 @@ pub struct Options {
 pub struct Plan {
     /// The options.
     pub options: Options,
-    /// What contends, in the order of the list.
+    /// The contenders, in the order of the list.
     pub contenders: Vec<Contender>,
-    /// What does not, and why.
+    /// The contenders that cannot run, with the reason.
     pub not_run: Vec<String>,
     /// The links.
     pub links: Vec<Link>,
-    /// How often everything runs.
+    /// The number of rounds.
     pub rounds: usize,
-    /// Loops on a file system that writes when it likes to.
+    /// The loops on a file system that delays its writes.
     pub loops: Vec<(u32, Order)>,
-    /// Files of the loops on one that writes everything at once.
+    /// The number of files in the loops on one that writes everything at once.
     pub synchronous_files: u32,
 }
 
 impl Plan {
-    /// Makes the plan of a run; to be called inside a runtime.
+    /// Makes the plan of a run; call it inside a runtime.
     ///
-    /// *Errors*: [`ErrorKind::Usage`] for numbers out of bounds and names that there are not; [`ErrorKind::Missing`]
-    /// where a program or the file system is not installed.
+    /// *Errors*: [`ErrorKind::Usage`] for numbers out of bounds and unknown names; [`ErrorKind::Missing`] if a program
+    /// or the file system is not installed.
     pub fn new(options: Options) -> Result<Plan, Error> {
         let usage = |message: String| Error::new(ErrorKind::Usage, message);
         let rounds = options.rounds.unwrap_or(if options.quick { ROUNDS_QUICK } else { ROUNDS });
@@ -155,13 +155,13 @@ impl Plan {
         Ok(Plan { options, contenders, not_run, links, rounds, loops, synchronous_files })
     }
 
-    /// Whether a contender runs over a link: a quick run looks at the noise on unshaped ones alone.
+    /// Whether a contender runs over a link; a quick run measures the noise on unshaped links only.
     fn has(&self, contender: &Contender, link: Option<Link>) -> bool {
         let is_shaped = link.is_some_and(|link| link != Link::Unshaped);
         !(self.options.quick && is_shaped && contender.name == AGAIN && self.links.contains(&Link::Unshaped))
     }
 
-    /// The largest number of files: that of the headline.
+    /// The largest number of files, which the main figure uses.
     pub fn files_max(&self) -> u32 {
         self.loops.iter().map(|one| one.0).max().unwrap_or(0)
     }

@@ -1,10 +1,10 @@
-//! A network of this machine's own: the client's link, a switch, and a link for each donor, each as fast as is wanted.
+//! A network inside this machine: the client's link, a switch, and a link for each donor, each with a chosen rate.
 //!
-//! Owns: namespaces, links and their rates. How it stands: this process is in the client's namespace; a process that
-//! does nothing else holds the switch's, a bridge; each donor's process is in its own. Both ends of each link send
-//! through a token bucket (TBF) as fast as the link and hardly larger than a packet, so that each packet takes its
-//! time. Links are full duplex. Promises: namespaces have no names and end with their processes, so nothing is left,
-//! however a run ends.
+//! Owns: namespaces, links and their rates. This process is in the client's namespace. A process without other work
+//! holds the namespace of the switch, which is a bridge. Each donor's process has its own namespace. Both ends of each
+//! link send through a token bucket (TBF) with the link's rate, hardly larger than a packet, so that each packet takes
+//! its time. Links are full duplex. Promises: namespaces have no names and end with their processes, so nothing is
+//! left, however a run ends.
 
 use std::path::Path;
 use std::process::Command;
@@ -18,17 +18,17 @@ use crate::{Error, sys};
 
 /// The port of donors.
 pub(super) const PORT: u16 = 7070;
-/// The bucket: two packets. *Units*: bytes.
+/// The size of the bucket: two packets. *Units*: bytes.
 const BURST_BYTES: u32 = 3200;
-/// What may wait at the end of a link. *Units*: bytes.
+/// How much may wait at the end of a link. *Units*: bytes.
 const QUEUE_BYTES: u32 = 1 << 20;
 /// How long the process that holds the switch may take to start.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Numbers of networks of this process: the links of an earlier one go a moment after it.
+/// Numbers of the networks of this process: the links of a former network disappear a moment later than the network.
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
-/// The rate of links.
+/// The rate of a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Link {
     /// As fast as the machine.
@@ -46,23 +46,24 @@ impl Link {
         }
     }
 
-    /// The arguments of `tc` that give a device this rate; none for one that stays as it is.
+    /// The arguments of `tc` that give a link this rate; `None` if the rate stays as it is.
     fn shape(self, device: &str) -> Option<String> {
         let Link::Shaped(megabits) = self else { return None };
         Some(format!("qdisc add dev {device} root tbf rate {megabits}mbit burst {BURST_BYTES} limit {QUEUE_BYTES}"))
     }
 }
 
-/// Puts this thread, and what it starts from now on, into a namespace for clients. Call it once, first of all.
+/// Puts this thread, and the processes that it starts, into a namespace for clients. Call it once, before anything
+/// else.
 pub(super) fn begin() -> Result<(), Error> {
     sys::own_network()?;
     ip(None, "link set lo up")
 }
 
-/// A network; the client's link goes when it is dropped.
+/// A network; the client's link is removed when it is dropped.
 pub(super) struct Network {
     link: Link,
-    /// Holds the switch's namespace.
+    /// The process that holds the switch's namespace.
     switch: Process,
     uplink: String,
     number: u32,
@@ -76,7 +77,7 @@ impl Network {
         let inside = Inside { group: None, has_own_network: true };
         let command = inside.command(nectary, Path::new("cat"));
         let mut switch = Process::start(command, "the switch", folder.join(format!("switch-{number}.said")))?;
-        // It says the line again once it is inside.
+        // The process (`cat`) repeats the line once it is in its namespace.
         switch.tell("inside")?;
         switch.line(PATIENCE)?;
         let uplink = format!("client{number}");
@@ -93,7 +94,7 @@ impl Network {
         Ok(network)
     }
 
-    /// Links a donor's process, which has an own network; gives the address at which the client reaches it.
+    /// Links a donor's process, which has its own network; returns the address at which the client reaches it.
     pub fn join(&mut self, donor: u32) -> Result<String, Error> {
         self.donors += 1;
         let (holder, number) = (self.switch.id(), self.donors);
@@ -114,7 +115,7 @@ impl Drop for Network {
     }
 }
 
-/// Runs `ip` here or in the network of a process.
+/// Runs `ip` here, or in the network of a process.
 fn ip(process: Option<u32>, arguments: &str) -> Result<(), Error> {
     run(tool("ip", process).args(arguments.split(' '))).map(drop)
 }

@@ -1,8 +1,8 @@
 //! A run under the conditions of the paper on the Network RamDisk.
 //!
 //! Owns: the order of steps, and that nothing is left. In each round every contender is set up, runs all loops and is
-//! taken down; those on the network do that for each kind of link. From round to round the contenders run forwards and
-//! backwards in turn. Leaves to others: what a contender is, and the report.
+//! taken down. Contenders on the network do that once for each link. Rounds run the contenders alternately forwards and
+//! backwards. Leaves to others: what a contender is, and the report.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -23,10 +23,10 @@ use crate::{Error, ErrorKind, machine, sys};
 /// Programs of the run, and the Debian packages that have them.
 const NEEDS: [(&str, &str); 3] = [("ip", "iproute2"), ("tc", "iproute2"), ("nsenter", "util-linux")];
 
-/// Runs a plan; `nectary` is this program.
+/// Runs a plan; `nectary` is the path of this program.
 ///
-/// It gives the calling thread, which must live as long as the process, its own mounts and network. *Errors*:
-/// [`ErrorKind::Void`] for a wrong byte; [`ErrorKind::Missing`] where this machine cannot run it.
+/// It gives the calling thread its own mounts and network; the thread must live as long as the process. *Errors*:
+/// [`ErrorKind::Void`] for a wrong byte; [`ErrorKind::Missing`] if this machine cannot run it.
 pub fn run(plan: &Plan, nectary: &Path, progress: &mut (dyn FnMut(&Progress) + Send)) -> Result<Report, Error> {
     machine::check()?;
     for (program, package) in NEEDS {
@@ -57,7 +57,7 @@ pub fn run(plan: &Plan, nectary: &Path, progress: &mut (dyn FnMut(&Progress) + S
         let system = plan.options.system;
         run_all(plan, &Place { nectary, folder, disk_folder, system, bytes: FILE_BYTES }, progress)
     });
-    // Where a step failed, what served a block device was killed.
+    // If a step failed, the processes that served block devices were killed.
     let _ = nectary_attach::release_stale();
     guardian.finish();
     Ok(Report::new(plan, result?, began.elapsed()))
@@ -65,7 +65,7 @@ pub fn run(plan: &Plan, nectary: &Path, progress: &mut (dyn FnMut(&Progress) + S
 
 fn run_all(plan: &Plan, place: &Place<'_>, progress: &mut (dyn FnMut(&Progress) + Send)) -> Result<Vec<Sample>, Error> {
     let (remote, local): (Vec<_>, Vec<_>) = plan.contenders.iter().partition(|contender| contender.is_remote());
-    // What is on this machine has no link.
+    // Contenders on this machine have no link.
     let mut stages: Vec<(Option<Link>, Vec<&Contender>)> = vec![(None, local)];
     stages.extend(plan.links.iter().map(|&link| {
         let here = remote.iter().copied().filter(|contender| plan.has(contender, Some(link)));

@@ -1,4 +1,4 @@
-//! The report of a run: its figures, and whether the run is short of a target.
+//! The report of a run: its figures, and whether one of them misses its target.
 //!
 //! Owns: which ratios are figures, and which have a target. Leaves to others: times and ratios (`samples`), tables
 //! (`text`).
@@ -17,19 +17,20 @@ use crate::machine;
 use crate::statistics::Estimate;
 use crate::store::Figure;
 
-/// The least by which a synchronous mount of a network RAM disk beats a local disk, where the path to it allows that.
+/// How many times as fast as a local disk a synchronously mounted network RAM disk must be, if the path to it allows
+/// that.
 const TARGET_LOCAL: f64 = 4.0;
-/// The least by which it beats the disk of the paper's time.
+/// The same for a disk of the paper's time.
 const TARGET_MODEL: f64 = 8.0;
 
 /// A finished run under the paper's conditions.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
-    /// `files-nrd`, or with the file system if it is another one than ext4.
+    /// `files-nrd`; if the file system is not ext4, its name is added.
     pub experiment: String,
-    /// How it was called and where it ran.
+    /// The command line and the machine.
     pub setting: Value,
-    /// All figures: noise, then what is short of its target, then the rest.
+    /// All figures: noise, then missed targets, then the rest.
     pub figures: Vec<Figure>,
     /// A row for each link, contender and loop.
     pub rows: Vec<Value>,
@@ -55,7 +56,7 @@ impl Report {
         Report { experiment, setting, figures, rows: rows(plan, &samples), is_short, text }
     }
 
-    /// Whether a figure is short of its target; never of a quick run.
+    /// Whether a figure misses its target; never true for a quick run.
     pub fn is_short(&self) -> bool {
         self.is_short
     }

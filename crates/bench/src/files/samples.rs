@@ -1,4 +1,4 @@
-//! The measured times of a run, and what follows from them: medians over rounds, ratios of pairs.
+//! The measured times of a run, with medians over rounds and ratios of pairs.
 
 use serde::Serialize;
 
@@ -10,7 +10,7 @@ use crate::statistics::{Estimate, median, paired_ratio};
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(super) struct Sample {
     pub contender: &'static str,
-    /// None for what is on this machine.
+    /// `None` for contenders on this machine.
     pub link: Option<Link>,
     pub round: usize,
     /// Whether the file system was mounted so that it writes everything at once.
@@ -18,11 +18,11 @@ pub(super) struct Sample {
     pub order: Order,
     pub files: u32,
     pub taken: Taken,
-    /// Processor time of donors and of what serves the block device. *Units*: seconds.
+    /// Processor time of the donors and of the process that serves the block device. *Units*: seconds.
     pub processor_s: f64,
 }
 
-/// The loops that are compared: all but contender and round.
+/// The settings under which contenders are compared: everything except contender and round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Which {
     pub is_synchronous: bool,
@@ -30,7 +30,7 @@ pub(super) struct Which {
     pub order: Order,
 }
 
-/// A step of the loops, the time in which it was written included.
+/// A step of the loops, with the time in which it was written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Step {
     Create,
@@ -46,7 +46,7 @@ impl Step {
         }
     }
 
-    /// Its time, the final sync counted. *Units*: seconds.
+    /// Its time with the final sync. *Units*: seconds.
     pub fn written_s(self, taken: &Taken) -> f64 {
         match self {
             Step::Create => taken.create_s + taken.create_sync_s,
@@ -59,7 +59,8 @@ impl Step {
 pub(super) struct Samples(pub Vec<Sample>);
 
 impl Samples {
-    /// The samples of a contender over a link in the order of rounds. What has no link is the same for each.
+    /// The samples of a contender over a link, in the order of rounds. A contender without a link has the same samples
+    /// for each.
     pub fn of(&self, contender: &str, link: Option<Link>, which: Which) -> Vec<&Sample> {
         let is_it = |sample: &&Sample| {
             let Which { is_synchronous, files, order } = which;
@@ -72,7 +73,7 @@ impl Samples {
         found
     }
 
-    /// How many times as long `other` took, by pairs of one round.
+    /// How many times as long `other` took, in pairs of the same round.
     pub fn ratio(
         &self,
         link: Option<Link>,
@@ -100,7 +101,7 @@ impl Samples {
         list
     }
 
-    /// A median over rounds, in milliseconds a file.
+    /// A median over rounds, in milliseconds per file.
     pub fn median_ms(samples: &[&Sample], of: impl Fn(&Sample) -> f64) -> f64 {
         median(&samples.iter().map(|sample| ms_a_file(of(sample), sample.files)).collect::<Vec<_>>())
     }

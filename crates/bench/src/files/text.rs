@@ -1,4 +1,4 @@
-//! The report as text: figures, a table for each link, and what its columns mean.
+//! The report as text: figures, a table for each link, and the meaning of its columns.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use super::{FILE_BYTES, Plan};
 use crate::machine;
 use crate::store::Figure;
 
-/// What the paper has in its text; the rest is in its figures 11 and 12.
+/// The paper's figures in its text; its other figures are in the plots 11 and 12.
 const SEED: &str = "\
 the paper, 16,384 files of 2 KB, creating: magnetic disk 12.629 ms a file (79 files/s); network RAM disk without
 redundancy, with block caching, ATM at 155 Mb/s: 7.601 ms (131 files/s), 1.66 times as fast. Deleting at random:
@@ -32,7 +32,7 @@ const LEGEND: [(&str, &str); 6] = [
     (LIMIT, "the same path to the block device without a network: the limit"),
 ];
 
-/// Writes all of it.
+/// Writes the whole report.
 pub(super) fn text(plan: &Plan, samples: &Samples, figures: &[Figure], took: Duration) -> String {
     let mut text = String::new();
     let _ = writeln!(text, "bench files --seed nrd: {}", machine::describe());
@@ -83,7 +83,7 @@ pub(super) fn text(plan: &Plan, samples: &Samples, figures: &[Figure], took: Dur
     text
 }
 
-/// A row a contender and loop.
+/// One row per contender and loop.
 fn table(text: &mut String, plan: &Plan, samples: &Samples, link: Option<Link>) {
     let title = match link {
         None => format!("On this machine ({MODEL} in real time, first come, first served)"),

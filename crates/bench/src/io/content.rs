@@ -1,7 +1,7 @@
-//! The contents of the streams outside of the timed part: made before, compared after.
+//! The contents of the streams outside of the timed part: made before it, compared after it.
 //!
-//! Owns: filling, the comparison of every byte, and what is done so that a read comes from the device. Promises: after
-//! [`settle`] every block of every stream has the generation that it names.
+//! Owns: filling, the comparison of every byte, and dropping cached pages so that reads reach the device. Promises:
+//! after [`settle`] every block of every stream has the stated generation.
 
 use std::fs::File;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -13,7 +13,7 @@ use crate::{Error, sys};
 /// The size of a request outside of the timed part. *Units*: bytes.
 const CHUNK_BYTES: u64 = 1 << 20;
 
-/// Opens a file past the page cache if that can be.
+/// Opens a file with direct I/O if possible.
 fn open(place: &Place, writes: bool) -> Result<File, Error> {
     let open = |flags| File::options().read(true).write(writes).custom_flags(flags).open(&place.path);
     let opened = open(libc::O_DIRECT).or_else(|error| match error.raw_os_error() {
@@ -81,7 +81,7 @@ pub fn verify(job: &Job, outcome: &Outcome) -> Result<(), Error> {
     Ok(())
 }
 
-/// Compares what a pass of writes left, and makes all blocks of its streams the generation that it wrote.
+/// Compares what a pass of writes left, and gives all blocks of its streams the generation that it wrote.
 pub fn settle(job: &Job, outcome: &Outcome) -> Result<(), Error> {
     verify(job, outcome)?;
     let is_whole = outcome.streams.iter().all(|stream| stream.writes >= job.requests());
@@ -91,7 +91,7 @@ pub fn settle(job: &Job, outcome: &Outcome) -> Result<(), Error> {
     Ok(())
 }
 
-/// Writes what the kernel holds of the streams' files and drops their pages; the rest of its cache stays.
+/// Writes the dirty pages of the streams' files and drops their pages; the rest of the page cache stays.
 pub fn drop_pages(places: &[Place]) -> Result<(), Error> {
     for place in places {
         let file = File::open(&place.path).map_err(|error| Error::failed(place.path.display(), error))?;

@@ -1,9 +1,10 @@
-//! Moves the bytes of one pass, and takes the time of each request.
+//! Executes one pass, and measures the time of each request.
 //!
-//! Owns: threads, rings and clocks. Requests of a stream are claimed in order from one counter, so a pass that runs out
-//! of time has done a prefix. In the timed part a write stamps its blocks and a read compares the stamp of its first
-//! block; all bytes are compared outside of it (`content`). Two engines: `Threads`, one thread for each request in
-//! flight, as xdd; and `Uring`, one thread and ring a stream, through the file engine of `nectary-block`.
+//! Owns: threads, rings and clocks. The requests of a stream are taken in order from one counter, so a pass that runs
+//! out of time has done the first part of them. In the timed part a write stamps its blocks, and a read compares the
+//! stamp of its first block; all bytes are compared outside of it (`content`). There are two engines: `Threads` has one
+//! thread for each request in flight, like xdd; `Uring` has one thread and one ring per stream, through the file engine
+//! of `nectary-block`.
 
 use std::fs::File;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -21,9 +22,9 @@ use crate::{Error, sys};
 /// What a stream did, and how long it took in seconds.
 type Done = Result<(Vec<Request>, f64), Error>;
 
-/// Runs a pass; `keep` keeps each request in the outcome.
+/// Runs a pass; with `keep` the outcome has each request.
 ///
-/// *Errors*: [`ErrorKind::Void`](crate::ErrorKind::Void) if a read found another block;
+/// *Errors*: [`ErrorKind::Void`](crate::ErrorKind::Void) if a read returned a wrong block;
 /// [`ErrorKind::Failed`](crate::ErrorKind::Failed) if the system refused a request.
 pub fn run(job: &Job, keep: bool) -> Result<Outcome, Error> {
     let stream = |number| Stream { job: job.clone(), number, next: AtomicU64::new(0), pattern: Pattern::new() };
@@ -38,7 +39,7 @@ pub fn run(job: &Job, keep: bool) -> Result<Outcome, Error> {
     Ok(Outcome { streams, seconds, processor_s })
 }
 
-/// What the requests of one stream share.
+/// The state that the requests of one stream share.
 struct Stream {
     job: Job,
     number: usize,
@@ -47,7 +48,7 @@ struct Stream {
 }
 
 impl Stream {
-    /// The next request: its number, its offset in the stream, and whether it writes. `None` where the pass is over.
+    /// The next request: its number, its offset in the stream, and whether it writes. `None` if the pass is over.
     fn claim(&self, began: Instant) -> Option<(u64, u64, bool)> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let in_round = number % self.job.requests();
@@ -55,7 +56,7 @@ impl Stream {
             return None;
         }
         let is_late = self.job.seconds_max.is_some_and(|max| began.elapsed().as_secs_f64() >= max);
-        // No pass is empty.
+        // Each pass has at least one request.
         if is_late && number > 0 {
             return None;
         }
@@ -70,12 +71,12 @@ impl Stream {
         Stamp { offset, generation, stream: self.number as u32 }
     }
 
-    /// Makes a buffer what a write at an offset leaves there.
+    /// Gives a buffer the bytes that a write at an offset leaves there.
     fn prepare(&self, buffer: &mut [u8], offset: u64) {
         Pattern::stamp(buffer, self.stamp(offset, self.job.write_generation));
     }
 
-    /// Compares the first stamp of what was read.
+    /// Compares the first stamp of the bytes read.
     fn compare(&self, buffer: &[u8], offset: u64) -> Result<(), Error> {
         let Some(generation) = self.job.read_generations.get(self.number) else { return Ok(()) };
         let (expected, block) = (self.stamp(offset, *generation), &buffer[..BLOCK_BYTES]);
@@ -90,7 +91,7 @@ impl Stream {
     }
 }
 
-/// The workers begin together.
+/// Lets all workers begin at the same time.
 struct Start {
     ready: Barrier,
     began: OnceLock<Instant>,
@@ -102,7 +103,7 @@ impl Start {
         Start { ready: Barrier::new(workers + 1), began: OnceLock::new(), go: Barrier::new(workers + 1) }
     }
 
-    /// Lets all workers begin, once all are ready.
+    /// Lets all workers begin when all are ready.
     fn go(&self) -> Instant {
         self.ready.wait();
         let began = *self.began.get_or_init(Instant::now);
@@ -110,7 +111,7 @@ impl Start {
         began
     }
 
-    /// Waits with the others; the time at which they begin.
+    /// Waits for the others; returns the time at which they begin.
     fn wait(&self) -> Instant {
         self.ready.wait();
         self.go.wait();
@@ -133,7 +134,7 @@ fn open(job: &Job, place: &Place, flags: i32) -> Result<File, Error> {
     Ok(file)
 }
 
-/// A refused call, and what to do about it.
+/// An error for a refused call, with what to do about it.
 fn refused(job: &Job, place: &Place, error: &std::io::Error) -> Error {
     let what = match error.raw_os_error() {
         Some(libc::ENOSPC) => "; make room there, or give a smaller --size",
@@ -152,7 +153,7 @@ fn lost<T>(_: T) -> Error {
 }
 
 fn threads(job: &Job, streams: &[Arc<Stream>]) -> Result<(Vec<Done>, f64), Error> {
-    // Nobody mounts a device while it is written to.
+    // Opened exclusively, so that nobody mounts a device while it is written to.
     let is_claimed = job.is_device && job.operation.writes();
     let _claims = is_claimed.then(|| open(job, &job.places[0], libc::O_EXCL)).transpose()?;
     let files = job.places.iter().map(|place| open(job, place, 0)).collect::<Result<Vec<_>, _>>()?;
@@ -183,7 +184,7 @@ fn threads(job: &Job, streams: &[Arc<Stream>]) -> Result<(Vec<Done>, f64), Error
     })
 }
 
-/// One request in flight, again and again.
+/// The loop of one thread, which has one request in flight.
 fn worker(stream: &Stream, file: &File, start: &Start) -> Result<Vec<Request>, Error> {
     let (job, place) = (&stream.job, stream.place());
     let mut buffer = stream.pattern.buffer(job.request_bytes);
@@ -265,9 +266,9 @@ async fn open_devices(job: &Job) -> Result<Vec<SharedDevice>, Error> {
 
 /// All requests of a stream, on one ring.
 fn ring(stream: &Arc<Stream>, device: &SharedDevice, start: &Start) -> Done {
-    // Whatever fails before, the others wait for this one.
+    // Also after a failure this thread joins the others, which wait for it.
     let made = runtime().and_then(|runtime| {
-        // The ring is made by its first operation.
+        // The first operation makes the ring.
         runtime.block_on(async { device.flush(Context::default()).await })?;
         Ok(runtime)
     });
@@ -292,7 +293,7 @@ fn ring(stream: &Arc<Stream>, device: &SharedDevice, start: &Start) -> Done {
     })
 }
 
-/// One request in flight on a ring, again and again.
+/// The loop of one request slot of a ring.
 async fn slot(
     stream: Arc<Stream>,
     device: SharedDevice,

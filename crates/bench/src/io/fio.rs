@@ -1,9 +1,9 @@
 //! `bench io --check-fio`: whether this command and fio measure the same.
 //!
 //! Owns: the pairs and the verdict. In each round this command runs twice and fio once on the same file, in turns, each
-//! in its own new process, so that all start alike. fio uses the same kind of call (`psync` at depth 1, io_uring else),
-//! offset, size and flags. The ratio of the two own runs is the noise. A median ratio to fio beyond [`TOLERANCE`] is
-//! outside; a noise beyond it too, as it shows nothing.
+//! in a new process, so that all start alike. fio uses the same kind of call (`psync` at depth 1, otherwise io_uring),
+//! offset, size and flags. The ratio of the two own runs is the noise. A median ratio to fio that differs from 1 by
+//! more than [`TOLERANCE`] fails; so does such a noise, because the comparison then shows nothing.
 
 use std::process::{Command, Stdio};
 use std::time::Instant;
@@ -22,20 +22,20 @@ use crate::statistics::{Estimate, median, order, paired_ratio};
 use crate::store::{Programs, Progress};
 use crate::{Error, ErrorKind, machine};
 
-/// How far the two may be apart.
+/// How far a ratio may be from 1.
 const TOLERANCE: f64 = 0.03;
-/// Rounds where nothing is said.
+/// The default number of rounds.
 const PAIRS: usize = 10;
-/// The least that give an interval.
+/// The smallest number of rounds that gives an interval.
 const PAIRS_MIN: usize = 4;
-/// How long each run takes where nothing is said. *Units*: seconds.
+/// How long each run takes by default. *Units*: seconds.
 const SECONDS: f64 = 0.5;
-/// Sizes of requests where nothing is said. *Units*: bytes.
+/// The default sizes of requests. *Units*: bytes.
 const SIZES: [u64; 3] = [4 << 10, 64 << 10, 1 << 20];
-/// Requests in flight where nothing is said.
+/// The default numbers of requests in flight.
 const DEPTHS: [usize; 2] = [1, 8];
 
-/// The rates of a cell, round by round. *Units*: MiB a second.
+/// The rates of a cell, round by round. *Units*: MiB per second.
 #[derive(Debug, Clone)]
 struct Pairs {
     cell: Cell,
@@ -59,7 +59,7 @@ impl Pairs {
 }
 
 fn is_beyond(found: &Estimate) -> bool {
-    // A median that is no number is outside too.
+    // A median that is NaN fails too.
     found.value.is_nan() || (found.value - 1.0).abs() > TOLERANCE
 }
 
@@ -101,7 +101,7 @@ pub fn check(options: &Options, programs: &Programs, progress: &mut dyn FnMut(&P
             ..streams.job(cell, engine_of(options.engine, cell.mode, cell.depth)?)
         };
         if cell.operation.writes() {
-            // What fio left there is not compared.
+            // The contents that fio left are not compared.
             job.read_generations.clear();
         }
         let mut found = Pairs { cell: *cell, own: Vec::new(), again: Vec::new(), fio: Vec::new() };
@@ -139,7 +139,7 @@ fn words(job: &Job) -> Vec<String> {
     words.push(format!("--rw={}", job.operation.name()));
     words.push(format!("--bs={}", job.request_bytes));
     words.push(format!("--size={}", job.requests() * job.request_bytes));
-    // More than the time allows: fio wraps round and does not begin again.
+    // More than the time allows, so that fio continues at the start of the file until the time is over.
     words.push("--io_size=1T".to_owned());
     words.push(format!("--runtime={}ms", (seconds * 1e3).round()));
     words.push(format!("--ioengine={}", engine.0));
@@ -158,7 +158,7 @@ fn words(job: &Job) -> Vec<String> {
     words
 }
 
-/// fio's rate. *Units*: MiB a second.
+/// fio's rate. *Units*: MiB per second.
 fn fio(job: &Job) -> Result<f64, Error> {
     let output = Command::new("fio").args(words(job)).stdin(Stdio::null()).output();
     let output = output
@@ -167,7 +167,7 @@ fn fio(job: &Job) -> Result<f64, Error> {
         return Err(Error::failed("fio", String::from_utf8_lossy(&output.stderr).trim()));
     }
     let text = String::from_utf8_lossy(&output.stdout);
-    // Warnings may stand before it.
+    // Warnings may precede the report.
     let json = text.find('{').map_or("", |start| &text[start..]);
     let report = serde_json::from_str(json).map_err(|error| Error::failed("fio's report", error))?;
     rate(&report, job.operation.name())
@@ -195,7 +195,7 @@ fn report(plan: &Plan, seconds: f64, all: &[Pairs], took_s: f64) -> Report {
     );
     text += &format!("{:38} {:>9} {:>9}  {:22} this command over fio\n", "", "nectary", "fio", "noise (A/A)");
     let (mut figures, mut rows) = (Vec::new(), Vec::new());
-    // What is outside stands first.
+    // Failures are listed first.
     let mut sorted: Vec<&Pairs> = all.iter().collect();
     sorted.sort_by_key(|pairs| !pairs.is_outside());
     for pairs in sorted {

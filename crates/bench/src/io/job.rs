@@ -1,13 +1,13 @@
-//! One pass: what is moved, how, and what came of it.
+//! One pass: its settings and its outcome.
 //!
-//! Owns: the description of a pass, which also goes to the process of a host as JSON, its outcome, and the xdd command
-//! line that does the same.
+//! Owns: the description of a pass, which also goes to the process of a host as JSON, its outcome, and the equivalent
+//! xdd command line.
 
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-/// What requests do.
+/// The operation of requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Operation {
     /// All of them read.
@@ -19,7 +19,7 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// Its name in reports, and xdd's.
+    /// Its name in reports, as in xdd's.
     pub fn name(self) -> &'static str {
         match self {
             Operation::Read => "read",
@@ -39,13 +39,13 @@ impl Operation {
 pub enum Mode {
     /// Through the page cache.
     Buffered,
-    /// Past it (`O_DIRECT`).
+    /// With direct I/O (`O_DIRECT`).
     Direct,
-    /// Through the page cache, each write durable with all metadata (`O_SYNC`).
+    /// Through the page cache; each write is durable with all metadata (`O_SYNC`).
     Sync,
-    /// Through the page cache, each write durable with the metadata that reading it takes (`O_DSYNC`).
+    /// Through the page cache; each write is durable with the metadata that are needed to read it (`O_DSYNC`).
     Dsync,
-    /// Past the page cache, each write durable (`O_DIRECT` and `O_DSYNC`).
+    /// With direct I/O; each write is durable (`O_DIRECT` and `O_DSYNC`).
     DirectDsync,
 }
 
@@ -61,7 +61,7 @@ impl Mode {
         }
     }
 
-    /// Whether it goes past the page cache.
+    /// Whether it bypasses the page cache.
     pub fn is_direct(self) -> bool {
         matches!(self, Mode::Direct | Mode::DirectDsync)
     }
@@ -78,28 +78,28 @@ impl Mode {
     }
 }
 
-/// How requests are in flight at once.
+/// How several requests are in flight at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Engine {
-    /// A thread for each request in flight, with `pread` and `pwrite`: what xdd does.
+    /// A thread for each request in flight, with `pread` and `pwrite`, like xdd.
     Threads,
     /// A thread for each stream, with io_uring.
     Uring,
 }
 
-/// A stream's place.
+/// The place of a stream.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Place {
     /// A file or a block device.
     pub path: PathBuf,
-    /// Where its part begins. *Units*: bytes.
+    /// The start of its part. *Units*: bytes.
     pub start: u64,
 }
 
 /// One pass over all streams.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Job {
-    /// The streams' places; each stream has its part alone.
+    /// The places of the streams; no two streams share a part.
     pub places: Vec<Place>,
     /// Whether the places are on a block device.
     pub is_device: bool,
@@ -107,25 +107,25 @@ pub struct Job {
     pub bytes: u64,
     /// The size of a request. *Units*: bytes.
     pub request_bytes: u64,
-    /// What requests do.
+    /// The operation of requests.
     pub operation: Operation,
     /// How files are opened.
     pub mode: Mode,
     /// Requests of a stream in flight at once.
     pub depth: usize,
-    /// How they are.
+    /// The engine.
     pub engine: Engine,
-    /// Of mixed requests, how many read, in percent.
+    /// The share of mixed requests that read, in percent.
     pub read_percent: u64,
-    /// The generation that reads find, of each stream; empty where the contents are not this command's.
+    /// For each stream, the generation that reads must find; empty if this command did not write the contents.
     pub read_generations: Vec<u32>,
     /// The generation that writes leave.
     pub write_generation: u32,
-    /// When the pass ends, if it is not done by then. *Units*: seconds.
+    /// When an unfinished pass ends. *Units*: seconds.
     pub seconds_max: Option<f64>,
-    /// Whether it begins again at the start until that time is over.
+    /// Whether the pass starts again at the beginning until that time is over.
     pub is_repeated: bool,
-    /// Whether files are emptied first, so that writes allocate.
+    /// Whether files are truncated first, so that writes allocate.
     pub is_fresh: bool,
     /// Whether the time of a final `fsync` is counted (xdd's `-syncwrite`).
     pub is_synced: bool,
@@ -149,7 +149,7 @@ impl Job {
         }
     }
 
-    /// The xdd command line that does the same, with `passes` passes.
+    /// The xdd command line for `passes` such passes.
     pub fn xdd(&self, passes: usize) -> String {
         let mut line = format!("xdd -targets {}", self.places.len());
         for place in &self.places {
@@ -187,7 +187,7 @@ impl Job {
     }
 }
 
-/// One request as it went.
+/// A completed request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Request {
     /// Its number in the pass, from 0.
@@ -200,7 +200,7 @@ pub struct Request {
     pub is_write: bool,
 }
 
-/// What a stream did in a pass.
+/// The outcome of a stream in a pass.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct StreamOutcome {
     /// Bytes moved.
@@ -213,7 +213,7 @@ pub struct StreamOutcome {
     pub seconds: f64,
     /// The sum of the times of its requests. *Units*: seconds.
     pub waiting_s: f64,
-    /// The time below which half, and 99 of 100, of its requests stayed, and the longest. *Units*: milliseconds.
+    /// Request times: the median, the 99th percentile and the maximum. *Units*: milliseconds.
     pub half_ms: f64,
     /// See `half_ms`.
     pub most_ms: f64,
@@ -250,7 +250,7 @@ impl StreamOutcome {
     }
 }
 
-/// What a pass did.
+/// The outcome of a pass.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
     /// Each stream.
@@ -267,7 +267,7 @@ impl Outcome {
         self.streams.iter().map(|stream| stream.bytes).sum()
     }
 
-    /// The rate of all streams together. *Units*: MiB a second.
+    /// The rate of all streams together. *Units*: MiB per second.
     pub fn rate(&self) -> f64 {
         self.bytes() as f64 / (1 << 20) as f64 / self.seconds.max(1e-9)
     }

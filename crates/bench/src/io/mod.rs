@@ -1,8 +1,8 @@
-//! `bench io`: what a directory, file or device gives for each size of request, as xdd measures it.
+//! `bench io`: the rate of a directory, file or device for each request size, measured like xdd.
 //!
-//! Owns: the options and the cells of a run. How a run goes: the streams are filled with a pattern; each cell (what,
-//! how, streams, depth, size) is a number of passes; what writes left is compared outside of the timed part. Sizes are
-//! the inner loop and passes the outer one, so that a drift of the machine is in all sizes alike.
+//! Owns: the options and the cells of a run. First the streams are filled with a pattern. A cell (operation, mode,
+//! streams, depth, request size) has a number of passes. The result of writes is compared outside of the timed part.
+//! Sizes are the inner loop and passes the outer one, so that a drift of the machine affects all sizes alike.
 //!
 //! | file | what is in it |
 //! |---|---|
@@ -42,7 +42,7 @@ pub use timestamps::Timestamps;
 use crate::{Error, ErrorKind};
 use pattern::BLOCK_BYTES;
 
-/// The experiments, each with what it shows and about how long it takes.
+/// The experiments, each with its subject and its approximate duration.
 pub const EXPERIMENTS: [(&str, &str, &str); 4] = [
     ("bench io TARGET --quick", "a look: MiB/s by request size of a directory, file or device", "1 minute"),
     ("bench io TARGET", "the same for 4 KiB to 16 MiB, beside the device's ceiling", "10 minutes"),
@@ -50,69 +50,69 @@ pub const EXPERIMENTS: [(&str, &str, &str); 4] = [
     ("bench io DIR --matrix ncar", "the figures of the NCAR report: XFS and the raw device on two hosts", "40 minutes"),
 ];
 
-/// The length of each stream where nothing is said. *Units*: bytes.
+/// The default length of each stream. *Units*: bytes.
 pub const BYTES: u64 = 256 << 20;
 const BYTES_QUICK: u64 = 64 << 20;
 /// The largest request. *Units*: bytes.
 const REQUEST_BYTES_MAX: u64 = 64 << 20;
-/// The most requests of a stream in a pass: each is kept until the pass is summed up.
+/// The largest number of requests of a stream in a pass: each is kept until the pass has ended.
 const REQUESTS_MAX: u64 = 4 << 20;
-/// The most streams.
+/// The largest number of streams.
 const STREAMS_MAX: usize = 64;
-/// The most requests of a stream in flight at once.
+/// The largest number of requests of a stream in flight at once.
 const DEPTH_MAX: usize = 256;
-/// The most threads of a pass.
+/// The largest number of threads of a pass.
 const THREADS_MAX: usize = 512;
-/// The most memory that buffers of a pass take. *Units*: bytes.
+/// The largest amount of memory for the buffers of a pass. *Units*: bytes.
 const BUFFERS_BYTES_MAX: u64 = 4 << 30;
-/// The most passes.
+/// The largest number of passes.
 const PASSES_MAX: usize = 1000;
-/// How long a pass of a quick run takes at most. *Units*: seconds.
+/// The longest time of a pass of a quick run. *Units*: seconds.
 const SECONDS_QUICK: f64 = 0.5;
 
-/// What to run.
+/// The settings of a run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Options {
     /// A directory, file or block device.
     pub target: PathBuf,
-    /// What requests do; reads and writes where nothing is named, only reads if nothing may be written.
+    /// The operations; reads and writes by default, only reads if nothing may be written.
     pub operations: Vec<Operation>,
-    /// How files are opened; buffered and direct where nothing is named.
+    /// The modes; buffered and direct by default.
     pub modes: Vec<Mode>,
-    /// Sizes of requests; 4 KiB to 16 MiB by doubling where nothing is named. *Units*: bytes.
+    /// The request sizes; 4 KiB to 16 MiB by doubling by default. *Units*: bytes.
     pub sizes: Vec<u64>,
-    /// Numbers of streams; 1 where nothing is named.
+    /// The numbers of streams; 1 by default.
     pub streams: Vec<usize>,
-    /// Requests of a stream in flight at once; 1 where nothing is named.
+    /// The numbers of requests of a stream in flight at once; 1 by default.
     pub depths: Vec<usize>,
     /// Passes of each cell.
     pub passes: Option<usize>,
     /// The length of each stream. *Units*: bytes.
     pub bytes: Option<u64>,
-    /// Of mixed requests, how many read, in percent.
+    /// The share of mixed requests that read, in percent.
     pub read_percent: u64,
-    /// The end of a pass, if it is not done by then. *Units*: seconds.
+    /// When an unfinished pass ends. *Units*: seconds.
     pub seconds: Option<f64>,
-    /// How requests are in flight at once; one a thread at depth 1, io_uring else, where nothing is said.
+    /// The engine; by default threads at depth 1, otherwise io_uring.
     pub engine: Option<Engine>,
-    /// Whether what is there may be overwritten.
+    /// Whether existing contents may be overwritten.
     pub overwrite: bool,
-    /// Whether the kernel keeps what it has cached of the streams between passes.
+    /// Whether cached pages of the streams stay in memory between passes.
     pub is_warm: bool,
-    /// Whether a final `fsync` is in the time.
+    /// Whether the time includes a final `fsync`.
     pub is_synced: bool,
-    /// A look, in less than a minute.
+    /// A quick run, in less than a minute.
     pub quick: bool,
-    /// Whether each request is kept.
+    /// Whether the outcome has each request.
     pub keep: bool,
 }
 
 /// A cell of the sweep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Cell {
-    /// What requests do.
+    /// The operation.
     pub operation: Operation,
-    /// How files are opened.
+    /// The mode.
     pub mode: Mode,
     /// Streams.
     pub streams: usize,
@@ -127,13 +127,13 @@ pub struct Cell {
 pub struct Plan {
     /// The options.
     pub options: Options,
-    /// The cells, in the order in which a pass goes through them.
+    /// The cells, in the order of a pass.
     pub cells: Vec<Cell>,
     /// Passes of each.
     pub passes: usize,
     /// The length of each stream. *Units*: bytes.
     pub bytes: u64,
-    /// The end of a pass, if it is not done by then. *Units*: seconds.
+    /// When an unfinished pass ends. *Units*: seconds.
     pub seconds: Option<f64>,
 }
 
@@ -216,13 +216,13 @@ impl Plan {
         self.cells.iter().any(|cell| cell.operation.writes())
     }
 
-    /// The most streams of a cell.
+    /// The largest number of streams of a cell.
     pub fn streams_max(&self) -> usize {
         self.cells.iter().map(|cell| cell.streams).max().unwrap_or(1)
     }
 }
 
-/// Whether requests can have this size.
+/// Whether this is a valid request size.
 fn check_size(size: u64, bytes: u64) -> Result<(), Error> {
     let block = BLOCK_BYTES as u64;
     if !size.is_multiple_of(block) || !(block..=REQUEST_BYTES_MAX).contains(&size) {
@@ -243,7 +243,7 @@ fn check_size(size: u64, bytes: u64) -> Result<(), Error> {
     Ok(())
 }
 
-/// How the requests of a cell are in flight.
+/// The engine of a cell.
 fn engine_of(wanted: Option<Engine>, mode: Mode, depth: usize) -> Result<Engine, Error> {
     match (wanted, mode, depth) {
         (Some(Engine::Uring), Mode::Sync, _) => Err(usage("O_SYNC goes with threads: leave --engine uring out")),
@@ -257,7 +257,7 @@ fn engine_of(wanted: Option<Engine>, mode: Mode, depth: usize) -> Result<Engine,
 pub(crate) mod plan_tests {
     use super::*;
 
-    /// Options without any wish.
+    /// The default options.
     pub fn options() -> Options {
         Options {
             target: PathBuf::from("/tmp"),

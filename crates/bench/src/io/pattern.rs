@@ -1,8 +1,8 @@
-//! What a file of `bench io` holds: a pattern that tells which write put it there.
+//! The contents of a file of `bench io`: a pattern that shows which write left it.
 //!
 //! Owns: the bytes of a block. Each block of 4 KiB begins with a stamp (its offset in the stream, the generation of the
-//! write, the stream), and the rest is the same in all blocks. So a block that is lost, misplaced or torn is found out,
-//! and preparing a write touches one cache line a block, as fio's own buffers do.
+//! write, the stream); the rest is the same in all blocks. So a lost, misplaced or torn block is detected, and
+//! preparing a write touches one cache line per block, like fio's own buffers.
 
 use nectary_block::Buffer;
 
@@ -13,10 +13,10 @@ use crate::{Error, ErrorKind};
 pub const BLOCK_BYTES: usize = 4096;
 /// The stamp at the start of a block. *Units*: bytes.
 const STAMP_BYTES: usize = 32;
-/// What a block of this command begins with.
+/// The first bytes of each block of this command.
 const MAGIC: u64 = 0x4f49_5952_4154_434e;
 
-/// Where a block lies and which write it is of.
+/// The place of a block, and the write that wrote it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stamp {
     /// From the start of the stream. *Units*: bytes.
@@ -46,27 +46,27 @@ impl Stamp {
     }
 }
 
-/// The part of a block behind its stamp, the same in all.
+/// The part of a block after its stamp, the same in all blocks.
 pub struct Pattern {
     block: Vec<u8>,
 }
 
 impl Pattern {
-    /// The pattern of every run: files of earlier runs are known again.
+    /// The pattern is the same in every run, so that files of earlier runs are recognised.
     pub fn new() -> Pattern {
         let mut random = Random::new(u64::from_le_bytes(*b"nectario"));
         let words = (0..BLOCK_BYTES / 8).flat_map(|_| random.next_u64().to_le_bytes());
         Pattern { block: words.collect() }
     }
 
-    /// A buffer of whole blocks, each still without a stamp.
+    /// A buffer of whole blocks, still without stamps.
     pub fn buffer(&self, bytes: u64) -> Buffer {
         let mut buffer = Buffer::zeroed(bytes as usize);
         buffer.chunks_mut(BLOCK_BYTES).for_each(|block| block.copy_from_slice(&self.block[..block.len()]));
         buffer
     }
 
-    /// Stamps each block of a buffer that is written at an offset. *Cost*: a cache line a block.
+    /// Stamps each block of a buffer that is written at an offset. *Cost*: a cache line per block.
     pub fn stamp(buffer: &mut [u8], first: Stamp) {
         for (index, block) in buffer.chunks_exact_mut(BLOCK_BYTES).enumerate() {
             let offset = first.offset + (index * BLOCK_BYTES) as u64;

@@ -10,27 +10,27 @@ const WIDTH: f64 = 900.0;
 const HEIGHT: f64 = 240.0;
 const LEFT: f64 = 70.0;
 const NAMES: f64 = 250.0;
-/// What is between two charts.
+/// The distance between two charts.
 const GAP: f64 = 76.0;
-/// Distinguishable also for readers who do not see some colours.
+/// Also distinguishable for colour-blind readers.
 const COLOURS: [&str; 8] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#999933", "#882255"];
 const INK: &str = "#777";
 
 /// A line of a chart.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Line {
-    /// What stands beside it.
+    /// The text next to it.
     pub name: String,
-    /// Request size in bytes, and MiB a second.
+    /// Request size in bytes, and MiB per second.
     pub points: Vec<(u64, f64)>,
-    /// A ceiling: drawn broken, over the whole width.
+    /// A ceiling is a dashed line over the whole width.
     pub is_ceiling: bool,
 }
 
 /// A chart.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Chart {
-    /// What stands above it.
+    /// The heading.
     pub title: String,
     /// Its lines.
     pub lines: Vec<Line>,
@@ -113,7 +113,7 @@ fn draw(body: &mut String, chart: &Chart, top: f64) {
     }
 }
 
-/// Moves names apart that would overlap.
+/// Moves overlapping names apart.
 fn apart(wanted: &[f64]) -> Vec<f64> {
     let mut order: Vec<usize> = (0..wanted.len()).collect();
     order.sort_by(|left, right| wanted[*left].total_cmp(&wanted[*right]));

@@ -1,4 +1,4 @@
-//! A pass in a process that does nothing else: the hosts of the NCAR report, and the runs beside fio's.
+//! A pass in a separate process: the hosts of the NCAR report, and the runs that are compared with fio.
 //!
 //! Owns: the job and the answer as JSON over pipes, and the end of the process.
 
@@ -12,7 +12,7 @@ use super::engine;
 use super::job::{Job, Outcome};
 use crate::{Error, ErrorKind, sys};
 
-/// The most bytes of an answer.
+/// The largest size of an answer. *Units*: bytes.
 const ANSWER_BYTES_MAX: u64 = 16 << 20;
 
 /// The answer of the process.
@@ -38,7 +38,7 @@ pub fn serve(mut input: impl Read, mut output: impl Write) -> Result<(), Error> 
     output.flush().map_err(|error| Error::failed("the answer", error))
 }
 
-/// Runs a pass in a process that calls [`serve`]; `placed` gets its number before it begins.
+/// Runs a pass in a process that calls [`serve`]; `placed` gets the number of the process before the pass begins.
 pub fn run(
     what: &str,
     mut command: Command,

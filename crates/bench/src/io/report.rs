@@ -1,4 +1,4 @@
-//! What a sweep has to say: xdd's columns, the ceiling beside them, figures, and a chart an operation.
+//! The report of a sweep: xdd's columns, the ceiling, figures, and a chart per operation.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,11 +17,11 @@ use crate::store::Figure;
 /// A finished run.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
-    /// `io`, or what is measured besides.
+    /// `io`, or the name of another measurement.
     pub experiment: String,
-    /// How it was called and where it ran.
+    /// The command line and the machine.
     pub setting: Value,
-    /// A rate a cell, and the ceilings.
+    /// The rate of each cell, and the ceilings.
     pub figures: Vec<Figure>,
     /// Each stream and pass, in xdd's columns.
     pub rows: Vec<Value>,
@@ -70,7 +70,7 @@ impl Report {
         Report { experiment: "io".to_owned(), setting, figures, rows, is_short: false, text, plot, timestamps }
     }
 
-    /// Whether it measured something else than it should have.
+    /// Whether a figure misses its target.
     pub fn is_short(&self) -> bool {
         self.is_short
     }
@@ -122,7 +122,7 @@ fn text(plan: &Plan, ceilings: &[(&str, Option<f64>)], results: &[CellResult], t
     text
 }
 
-/// A chart an operation, a line for each way of it.
+/// A chart per operation, with a line per mode, number of streams and depth.
 fn charts(ceilings: Ceilings, results: &[CellResult]) -> Vec<Chart> {
     let mut charts = Vec::new();
     for operation in [Operation::Read, Operation::Write, Operation::Mixed] {

@@ -1,6 +1,6 @@
 //! The results of a sweep in xdd's columns.
 //!
-//! Owns: what each column means. Leaves to others: the tables for people (`report`) and pictures (`plot`).
+//! Owns: the meaning of each column. Leaves to others: the tables for people (`report`) and pictures (`plot`).
 
 use serde::Serialize;
 
@@ -11,13 +11,13 @@ use crate::statistics::{Estimate, estimate};
 /// A cell and its passes.
 #[derive(Debug, Clone)]
 pub struct CellResult {
-    /// What was run.
+    /// The settings.
     pub cell: Cell,
     /// Each pass.
     pub outcomes: Vec<Outcome>,
 }
 
-/// The rates that nothing on the target can pass. *Units*: MiB a second.
+/// Upper limits of the rates on the target. *Units*: MiB per second.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct Ceilings {
     /// Direct reads of 4 MiB, 8 at once.
@@ -28,14 +28,14 @@ pub struct Ceilings {
     pub copy: Option<f64>,
 }
 
-/// One line of xdd's: a stream and pass, all streams of a pass, or the mean over passes.
+/// A line of xdd's table: a stream and pass, all streams of a pass, or the mean over passes.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Row {
     /// `TARGET_PASS`, `COMBINED` or `AVERAGE`.
     pub what: &'static str,
     /// From 1; 0 for the mean over passes.
     pub pass: usize,
-    /// The stream, from 0; for all of them, how many.
+    /// The number of the stream, from 0; in the line of all streams, their number.
     pub target: usize,
     /// Requests of a stream in flight at once.
     pub queue: usize,
@@ -47,7 +47,7 @@ pub struct Row {
     pub elapsed_s: f64,
     /// *Units*: MiB a second (1024 x 1024 bytes, as in the NCAR report).
     pub mib_s: f64,
-    /// Requests a second.
+    /// Requests per second.
     pub iops: f64,
     /// Mean time of a request. *Units*: milliseconds.
     pub latency_ms: f64,
@@ -59,11 +59,11 @@ pub struct Row {
     pub mode: &'static str,
     /// The size of a request. *Units*: bytes.
     pub request_bytes: u64,
-    /// Half of the requests took less. *Units*: milliseconds.
+    /// The median time of a request. *Units*: milliseconds.
     pub half_ms: f64,
-    /// 99 of 100 took less: of several streams or passes, the worst.
+    /// The 99th percentile; of several streams or passes, the worst.
     pub most_ms: f64,
-    /// The longest.
+    /// The longest time.
     pub longest_ms: f64,
 }
 
@@ -82,7 +82,7 @@ impl CellResult {
         CellResult { cell, outcomes: Vec::new() }
     }
 
-    /// The rate: the median of passes. *Units*: MiB a second.
+    /// The rate: the median of passes. *Units*: MiB per second.
     pub fn rate(&self) -> Estimate {
         estimate(&self.outcomes.iter().map(Outcome::rate).collect::<Vec<_>>())
     }
@@ -102,7 +102,7 @@ impl CellResult {
         rows
     }
 
-    /// The mean over passes: bytes and requests of one pass, times of all.
+    /// The mean over passes: bytes and requests of one pass, times of all passes.
     pub fn average(&self) -> Option<Row> {
         let streams: Vec<&StreamOutcome> = self.outcomes.iter().flat_map(|outcome| &outcome.streams).collect();
         let passes = self.outcomes.len() as u64;

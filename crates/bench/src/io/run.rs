@@ -1,6 +1,6 @@
 //! Runs a plan on a target.
 //!
-//! Owns: the order of passes, the generations of the streams, and the ceiling beside the result.
+//! Owns: the order of passes, the generations of the streams, and the ceiling next to the result.
 
 use std::process::Command;
 use std::time::Instant;
@@ -19,30 +19,30 @@ use crate::guardian::Guardian;
 use crate::statistics::order;
 use crate::store::Progress;
 
-/// Requests of the ceiling: large, several at once, past the page cache. *Units*: bytes.
+/// The request size for the ceiling, with several requests at once and direct I/O. *Units*: bytes.
 const CEILING_REQUEST_BYTES: u64 = 4 << 20;
-/// How many of them at once.
+/// The number of these requests at once.
 const CEILING_DEPTH: usize = 8;
 /// How long each ceiling is measured. *Units*: seconds.
 const CEILING_SECONDS: f64 = 0.5;
-/// What is copied for the ceiling of the page cache. *Units*: bytes.
+/// The amount copied for the ceiling of the page cache. *Units*: bytes.
 const COPY_BYTES: usize = 32 << 20;
 /// The generation of the first contents.
 const FIRST: u32 = 1;
 
-/// The streams of a run, and what they hold.
+/// The streams of a run, and their contents.
 pub(super) struct Streams {
     pub places: Vec<Place>,
     pub is_device: bool,
     pub bytes: u64,
-    /// Of each stream; empty where the contents are not this run's.
+    /// The generation of each stream; empty if this run did not write the contents.
     generations: Vec<u32>,
-    /// The newest generation of all.
+    /// The newest generation of all streams.
     newest: u32,
 }
 
 impl Streams {
-    /// Takes places over; `is_own` fills them.
+    /// Begins with the places of a target; with `is_own` it fills them.
     pub fn new(places: Vec<Place>, is_device: bool, bytes: u64, is_own: bool) -> Result<Streams, Error> {
         if is_own {
             fill(&places, bytes, FIRST)?;
@@ -72,7 +72,7 @@ impl Streams {
         }
     }
 
-    /// Runs a pass by `how`, and compares what it left.
+    /// Runs a pass with `how`, and compares the contents afterwards.
     pub fn pass(&mut self, job: &Job, how: impl FnOnce(&Job) -> Result<Outcome, Error>) -> Result<Outcome, Error> {
         let outcome = how(job)?;
         if job.operation.writes() {
@@ -139,7 +139,7 @@ fn job_of(plan: &Plan, streams: &Streams, cell: &Cell) -> Result<Job, Error> {
     })
 }
 
-/// The xdd command lines of a plan, one a cell.
+/// The xdd command lines of a plan, one per cell.
 pub fn dry_run(plan: &Plan) -> Result<String, Error> {
     let is_folder = plan.options.target.is_dir();
     let place = |stream: usize| match is_folder {
@@ -155,7 +155,7 @@ pub fn dry_run(plan: &Plan) -> Result<String, Error> {
     Ok(text)
 }
 
-/// What the device gives at most, by the same engine, and what a copy in memory does.
+/// The highest rates of the device with the same engine, and of a copy in memory.
 fn ceilings(plan: &Plan, streams: &mut Streams) -> Result<Ceilings, Error> {
     let mut found = Ceilings::default();
     for operation in [Operation::Read, Operation::Write] {
@@ -177,7 +177,7 @@ fn ceilings(plan: &Plan, streams: &mut Streams) -> Result<Ceilings, Error> {
                     break;
                 }
                 Err(error) if error.kind == crate::ErrorKind::Void => return Err(error),
-                // No io_uring, or no O_DIRECT: then there is no such ceiling.
+                // Without io_uring or `O_DIRECT` there is no such ceiling.
                 Err(_) => {}
             }
         }
@@ -188,7 +188,7 @@ fn ceilings(plan: &Plan, streams: &mut Streams) -> Result<Ceilings, Error> {
     Ok(found)
 }
 
-/// A copy in memory. *Units*: MiB a second.
+/// The rate of a copy in memory. *Units*: MiB per second.
 fn copy_rate() -> f64 {
     let (from, mut to) = (Buffer::zeroed(COPY_BYTES), Buffer::zeroed(COPY_BYTES));
     let rate = |_| {

@@ -1,8 +1,8 @@
-//! What is measured: a directory, a file or a block device; and what is refused.
+//! The target of a measurement: a directory, a file or a block device; and which targets are refused.
 //!
-//! Owns: the rules of safety. In a directory the run makes its own files. A file or device that exists is written to
-//! only if the caller says so, or if the file is an earlier one of this command. A device that is mounted or in use is
-//! never written to. Leaves to others: the removal of what was made (`guardian`).
+//! Owns: the rules of safety. In a directory the run makes its own files. An existing file or device is written to only
+//! if the caller allows it, or if an earlier run of this command wrote the file. A device that is mounted or in use is
+//! never written to. Leaves to others: the removal of files (`guardian`).
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -15,10 +15,10 @@ use super::pattern::{BLOCK_BYTES, Pattern};
 use crate::guardian::Guardian;
 use crate::{Error, ErrorKind, sys};
 
-/// What the path names.
+/// The kind of a target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// A directory: one file a stream is made in it.
+    /// A directory, in which one file per stream is made.
     Folder,
     /// A regular file: streams have parts of it.
     File,
@@ -26,7 +26,7 @@ pub enum Kind {
     Device,
 }
 
-/// What a run does to its target.
+/// How a run uses its target.
 #[derive(Debug, Clone, Copy)]
 pub struct Wish {
     /// The most streams.
@@ -35,7 +35,7 @@ pub struct Wish {
     pub bytes: u64,
     /// Whether anything is written.
     pub writes: bool,
-    /// Whether what is there may be overwritten.
+    /// Whether existing contents may be overwritten.
     pub overwrite: bool,
 }
 
@@ -46,7 +46,7 @@ pub struct Target {
     pub kind: Kind,
     /// The places of the streams.
     pub places: Vec<Place>,
-    /// Whether the contents are this run's, and so are compared.
+    /// Whether the contents are this run's, so that they are compared.
     pub is_own: bool,
     /// The directory in which files are made.
     pub folder: Option<PathBuf>,
@@ -57,7 +57,7 @@ fn usage(message: String) -> Error {
 }
 
 impl Target {
-    /// Looks at a path, and refuses what must not be used. Makes nothing.
+    /// Checks a path, and refuses a target that must not be used. Makes nothing.
     ///
     /// *Errors*: [`ErrorKind::Usage`] for what the caller can change; the device's own if it is mounted or in use.
     pub fn find(path: &Path, wish: Wish) -> Result<Target, Error> {
@@ -66,7 +66,7 @@ impl Target {
         })?;
         if status.is_dir() {
             let (needed, free) = (wish.bytes * wish.streams as u64, sys::free_space(path)?);
-            // What a file system keeps about the files, beside them.
+            // The space that a file system needs besides the files.
             if needed + needed / 16 > free {
                 return Err(usage(format!(
                     "{}: {} stream(s) of {} do not fit, {} are free; make room there, or give a smaller --size",
@@ -103,7 +103,7 @@ impl Target {
         Ok(Target { kind, places, is_own: wish.writes, folder: None })
     }
 
-    /// Makes the files of a directory, named to the guardian first.
+    /// Makes the files of a directory; the guardian knows their names before.
     pub fn make(&mut self, guardian: &mut Guardian, streams: usize) -> Result<(), Error> {
         let Some(parent) = &self.folder else { return Ok(()) };
         let folder = parent.join(format!("nectary-bench-io-{}", std::process::id()));
@@ -122,7 +122,7 @@ impl Target {
     }
 }
 
-/// Opens a file or disk as its only user, and gives its size. So a mounted disk is refused with its place.
+/// Opens a file or disk as its only user, and returns its size. A mounted disk is refused with its mount point.
 fn probe(path: &Path, kind: Kind) -> Result<u64, Error> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Error::failed("starting a runtime", error))?;
@@ -144,7 +144,7 @@ fn probe(path: &Path, kind: Kind) -> Result<u64, Error> {
     Ok(size_bytes - size_bytes % BLOCK_BYTES as u64)
 }
 
-/// Whether this command wrote the start of a file in an earlier run: all of the blocks that are looked at are its own.
+/// Whether an earlier run of this command wrote a file: all blocks that are checked must be its own.
 fn is_known(path: &Path, bytes: u64) -> Result<bool, Error> {
     let file = File::open(path).map_err(|error| Error::failed(path.display(), error))?;
     let (pattern, blocks) = (Pattern::new(), bytes / BLOCK_BYTES as u64);

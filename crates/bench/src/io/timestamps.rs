@@ -1,4 +1,4 @@
-//! The file of requests: when each began and ended, as xdd's detailed report has it.
+//! The file of requests: when each began and ended, as in xdd's detailed report.
 //!
 //! Owns: its columns. A line a request, comma separated, with a heading: cell and pass, stream, operation, number,
 //! place, distance from the end of the request before it, start and end on the clock of the pass, and what follows from

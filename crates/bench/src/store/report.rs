@@ -96,8 +96,9 @@ fn target(preset: Preset, group: &Group, name: &str) -> Option<f64> {
     }
 }
 
-/// The pages for which a bare disk has a target with hints, and the target without hints.
+/// The group of pages in which a bare disk has a target against XFS.
 const EMBEDDED_AIM: &str = "embedded-5";
+/// Nectary without hints, and its target against XFS.
 const HINTS_OFF: &str = "nectary-hints-off";
 const HINTS_OFF_AIM: f64 = 2.0;
 /// The largest number of bytes written to the device per byte put.

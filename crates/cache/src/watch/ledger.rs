@@ -1,20 +1,20 @@
 //! The ledger: reads saved and lost against LRU, for each stream, counted live.
 //!
-//! Owns: the four sums, and the streams that have some. Promises: after each access `saved - lost` is the misses of one
-//! LRU over all streams, of the same capacity, less the misses of the cache, both over the accesses of that stream; at
-//! most [`STREAMS_MAX`] streams have sums, the last of them shared by all others. Leaves to others: the LRU.
+//! Owns: four sums per stream. Promises: for each stream, `saved - lost` is the misses of an LRU of the same capacity
+//! over all streams, minus the misses of the cache, counting only accesses of this stream. At most [`STREAMS_MAX`]
+//! streams have their own sums; all others share the last ones. Leaves to others: the LRU.
 //!
-//! An access is *saved* where that LRU would have missed and the cache hit, *lost* where the LRU would have hit and the
+//! An access is *saved* if that LRU would have missed and the cache hit; it is *lost* if the LRU would have hit and the
 //! cache missed.
 
 use std::fmt;
 
 use crate::Stream;
 
-/// How many streams are told apart.
+/// How many streams have their own sums, the shared ones included.
 const STREAMS_MAX: usize = 16;
 
-/// What the cache did for one stream.
+/// What the cache saved and lost for one stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Ledger {
     /// Accesses.
@@ -42,17 +42,17 @@ impl Ledger {
     }
 }
 
-/// The streams that are told apart, by slot; of the shared slot it is who accessed last.
+/// The streams by slot; for the shared slot, the stream that accessed last.
 #[derive(Default)]
 pub(super) struct Ledgers {
     slots: Vec<(Stream, Ledger)>,
-    /// The slot of the last access, which is often the next one's.
+    /// The slot of the last access; the next access often has the same.
     last: usize,
     is_shared: bool,
 }
 
 impl Ledgers {
-    /// The slot of a stream that accesses.
+    /// The slot of a stream that makes an access.
     pub(super) fn slot(&mut self, stream: Stream) -> usize {
         if self.slots.get(self.last).is_none_or(|slot| slot.0 != stream) {
             let known = self.slots.iter().position(|slot| slot.0 == stream);
@@ -76,7 +76,7 @@ impl Ledgers {
         &mut self.slots[slot].1
     }
 
-    /// A stream's ledger: its own, or the shared one once there is one.
+    /// A stream's ledger: its own, or else the shared one, if it exists.
     pub(super) fn ledger(&self, stream: Stream) -> Option<Ledger> {
         let own = self.slots.iter().find(|slot| slot.0 == stream);
         own.or(self.slots.last().filter(|_| self.is_shared)).map(|slot| slot.1)

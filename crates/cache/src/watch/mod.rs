@@ -1,13 +1,13 @@
-//! Watches a policy from outside: reports to a listener how any policy was accessed, and what it did.
+//! Watches a policy from outside: reports to a listener how the policy was accessed, and what it did.
 //!
-//! Owns: the verdict of each period of each stream (`verdict.rs`), what was saved and lost against LRU (`ledger.rs`),
-//! after each window the misses of the optimum from the same contents (`window.rs`), and the events that tell it
-//! (`report.rs`). Promises: a watched policy decides what it decides unwatched; `saved - lost` of all ledgers is exactly
-//! the misses of LRU less those of the policy. Leaves to others: all decisions.
+//! Owns: the verdict of each period of each stream (`verdict.rs`); saved and lost accesses against LRU (`ledger.rs`);
+//! after each window, the misses of the optimum that begins with the same contents (`window.rs`); the events that
+//! report these (`report.rs`). Promises: a watched policy decides as if it were not watched; `saved - lost` of all
+//! ledgers is exactly the misses of LRU minus those of the policy. Leaves to others: all decisions.
 //!
 //! # Cost
-//! Periods alone: one search in a table of at most 64 Ki blocks a stream. Beside it all else: an LRU of the same
-//! capacity, and up to 64 bytes for each access of a window.
+//! If only periods are reported: one search per access, in a table of at most 64 Ki blocks per stream. Otherwise also
+//! an LRU of the same capacity, and up to 64 bytes for each access of a window.
 
 mod ledger;
 mod report;
@@ -27,7 +27,7 @@ use ledger::Ledgers;
 use verdict::Detection;
 use window::Window;
 
-/// A policy that is watched.
+/// A policy with a listener.
 ///
 /// ```
 /// use nectary_cache::{Access, Lirs, Policy, Stream, Watched};
@@ -36,29 +36,29 @@ use window::Window;
 /// for step in 0..10_000 {
 ///     cache.reference(step % 1000, 1, Stream(7), &mut |_| true);
 /// }
-/// // Under LRU a loop of 1000 blocks in a cache of 500 hits never.
+/// // Under LRU a loop of 1000 blocks in a cache of 500 never hits.
 /// let ledger = cache.ledger(Stream(7)).expect("accessed");
 /// assert_eq!((ledger.misses_lru(), ledger.lost), (10_000, 0));
 /// ```
 pub struct Watched {
     policy: Box<dyn Policy>,
     ledgers: Ledgers,
-    /// By slot of the stream.
+    /// The detectors, by slot of the stream.
     detections: Vec<Detection>,
-    /// What is there where more than periods is told.
+    /// What is needed to report more than periods.
     books: Option<(Lru, Window)>,
     sink: EventSink,
 }
 
 impl Watched {
-    /// Tells everything to `sink`.
+    /// Reports everything to `sink`.
     pub fn new(policy: Box<dyn Policy>, sink: EventSink) -> Watched {
         let capacity = policy.capacity();
         let books = Some((Lru::new(capacity), Window::new(capacity)));
         Watched { policy, ledgers: Ledgers::default(), detections: Vec::new(), books, sink }
     }
 
-    /// Tells the periods to `sink`, and nothing else; ledgers say nothing of LRU then.
+    /// Reports only periods to `sink`; ledgers then do not compare with LRU.
     pub fn periods(policy: Box<dyn Policy>, mut sink: PeriodSink) -> Watched {
         let sink: EventSink = Box::new(move |event| {
             if let Event::Period(period) = event {
@@ -68,8 +68,8 @@ impl Watched {
         Watched { books: None, ..Watched::new(policy, sink) }
     }
 
-    /// What was saved and lost against LRU for a stream. The sixteenth stream and all after it share one ledger; it is
-    /// that of every stream without one. Before, `None` says that the stream did not access anything yet.
+    /// What was saved and lost against LRU for a stream. The first fifteen streams have their own ledgers; all others
+    /// share one. `None` if there is no ledger for the stream yet.
     pub fn ledger(&self, stream: Stream) -> Option<Ledger> {
         self.ledgers.ledger(stream)
     }
@@ -100,7 +100,7 @@ impl Watched {
     }
 }
 
-/// Offers a victim, and notes it.
+/// Offers a victim, and records the eviction.
 fn evicts(id: u64, books: &mut Option<(Lru, Window)>, evict: &mut dyn FnMut(u64) -> bool) -> bool {
     let is_given_up = evict(id);
     if let Some((_, window)) = books.as_mut().filter(|_| is_given_up) {

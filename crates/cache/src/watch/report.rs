@@ -1,4 +1,4 @@
-//! What is said of a watched policy: periods, changes of leader, windows; as data and as one line each.
+//! The reports on a watched policy: periods, changes of leader, windows; as data and as one line each.
 //!
 //! Owns: the events and their text. Leaves to others: when they happen.
 
@@ -9,12 +9,12 @@ use super::window::WindowReport;
 use crate::detect::PeriodEvent;
 use crate::policy::LeaderChange;
 
-/// Something that was seen of the policy.
+/// An observation of the policy.
 #[derive(Debug, Clone, Copy)]
 pub enum Event<'a> {
     /// A stream's period ended.
     Period(StreamPeriod<'a>),
-    /// The policy follows another one from here on.
+    /// From here on the policy follows another one.
     Leader(LeaderChange),
     /// A window ended.
     Window(WindowReport),
@@ -23,7 +23,7 @@ pub enum Event<'a> {
 /// One period of one stream.
 #[derive(Debug, Clone, Copy)]
 pub struct StreamPeriod<'a> {
-    /// The verdict with what it rests on, and the policy that replaces the stream's blocks.
+    /// The verdict with its evidence, and the policy that replaces the stream's blocks.
     pub period: PeriodEvent<'a>,
     /// The stream's ledger so far.
     pub ledger: Ledger,

@@ -1,21 +1,21 @@
-//! Verdicts: how a stream accesses its blocks, for listeners; nothing is decided by them.
+//! Verdicts on how a stream accesses its blocks, for listeners; no decision depends on them.
 //!
 //! Owns: the detector of a stream, and the evidence for its verdict. Promises: a verdict on accesses without a pattern
 //! comes in at most 1 % of periods. Leaves to others: detection ([`crate::detect`]).
 //!
-//! Kendall's tau over five averages reaches 0.6 by chance in 12 % of cases a side, so a verdict needs a second leg:
-//! over all samples of the period the correlation r between the rank of the attribute and the forward distance must be
-//! one that a random order of the same samples has in at most 0.5 % of cases. Under a random order r has the mean 0 and
-//! the variance 1/(n-1) exactly and is near enough normal. A period without a known block can be a scan, or random
-//! accesses to very many blocks. So the verdict is sequential only if the numbers of new blocks rise (or fall) from one
-//! block to the next more often than in a random order. In a random order n/2 of n steps rise on average, with the
+//! Kendall's tau over five averages reaches 0.6 by chance in 12 % of cases on each side, so a verdict needs more
+//! evidence. The correlation r between the rank of the attribute and the forward distance, over all samples of the
+//! period, must be so high that a random order of the samples has it in at most 0.5 % of cases. In a random order r has
+//! the mean 0 and the variance 1/(n-1), and is close enough to normal. A period without known blocks can be a scan, or
+//! random accesses to very many blocks. So the verdict is sequential only if the numbers of new blocks rise (or fall)
+//! from one block to the next more often than in a random order. There n/2 of n steps rise on average, with the
 //! variance (n+2)/12 (the Eulerian numbers).
 
 use crate::detect::{Detector, Known, Parameters, PeriodReport, Verdict};
 
-/// Blocks of which a history is kept, of each stream: 3.5 MB.
+/// The largest number of blocks with a history, for each stream; these take 3.5 MB.
 const KNOWN_MAX: usize = 1 << 16;
-/// Evidence must be above this: the 0.5 % point of the normal distribution, both sides. *Units*: standard deviations.
+/// The least evidence: the 0.5 % point of the normal distribution, on both sides. *Units*: standard deviations.
 const EVIDENCE_MIN: f64 = 2.81;
 
 /// The detection of one stream.
@@ -28,13 +28,13 @@ pub(super) struct Detection {
 }
 
 impl Detection {
-    /// Of a stream of which nothing is known.
+    /// The detection of a new stream.
     pub(super) fn new() -> Detection {
         let (detector, known) = (Detector::new(Parameters::default()), Known::new(KNOWN_MAX));
         Detection { detector, known, last: 0, rises: 0.0, falls: 0.0 }
     }
 
-    /// Counts an access; the report of the period that it ended, with a verdict only where there is evidence.
+    /// Counts an access. Returns the report if a period ended; it has a verdict only if there is evidence.
     pub(super) fn count(&mut self, id: u64) -> Option<PeriodReport> {
         let history = self.known.refer(id);
         if history.frequency() == 0 {
@@ -67,7 +67,7 @@ impl Detection {
     }
 }
 
-/// r √(n-1) of the rank of the attribute and the forward distance; equal attributes have the mean of their ranks.
+/// r √(n-1) for the rank of the attribute and the forward distance; equal attributes share the mean of their ranks.
 fn evidence(mut samples: Vec<(u64, u64)>) -> f64 {
     samples.sort_unstable();
     let count = samples.len() as f64;

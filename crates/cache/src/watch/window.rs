@@ -1,23 +1,23 @@
 //! Windows: how far the cache was from the optimum, exactly, after each window of references.
 //!
-//! Owns: the references of the running window, what was resident when it began, and MIN over it. Promises: the optimum is
-//! that of Belady's MIN with bypassing, begun with the cache's own contents at the start of the window, over all
-//! references of it. Leaves to others: nothing.
+//! Owns: the references of the current window, the contents at its begin, and MIN over it. Promises: the optimum is
+//! that of Belady's MIN with bypassing, beginning with the cache's own contents at the start of the window, over all
+//! references of the window. Leaves to others: nothing.
 //!
 //! # What was resident at the start
-//! Only ids that the window refers to matter. Such an id was resident at the start if its first reference hit, or if it was
-//! evicted in the window before it was referred to.
+//! Only ids that are referenced in the window matter. Such an id was resident at the start if its first reference hit,
+//! or if it was evicted in the window before it was referenced.
 //!
 //! # Weights
-//! With weights that differ the optimum is NP-hard; a window that saw two weights has no distance. Nor has one in which the
-//! capacity changed: there is no one cache of which it would be the optimum.
+//! With different weights the optimum is NP-hard, so a window with two weights has no distance. Neither has a window in
+//! which the capacity changed, because no single cache would be its optimum.
 //!
 //! # What was removed
-//! A removed id is a new one from there on, as no policy could have kept it.
+//! A removed id counts as a new id afterwards, as no policy could have kept it.
 //!
 //! # Cost
-//! O(1) a reference while the window runs and O(log n) a reference when it ends; 60 bytes a reference of a window, at most
-//! [`WINDOW_MAX`].
+//! O(1) per reference in the window, and O(log n) per reference when it ends; 60 bytes per reference of a window, at
+//! most [`WINDOW_MAX`] references.
 //!
 //! # Source
 //! L. A. Belady, "A study of replacement algorithms for a virtual-storage computer", IBM Systems Journal 5(2), 1966.
@@ -31,21 +31,21 @@ use crate::structures::hash::hash;
 /// The shortest and the longest window. *Units*: references.
 const WINDOW_MIN: u64 = 1 << 12;
 const WINDOW_MAX: u64 = 1 << 16;
-/// A window has so many references for each unit of capacity, between the two.
+/// The number of references of a window for each unit of capacity, between these bounds.
 const WINDOW_FACTOR: u64 = 4;
-/// The place of a reference that does not come.
+/// The position of a next reference that does not exist.
 const NEVER: u32 = u32::MAX;
 
-/// How far from the optimum a window was.
+/// The distance of a window from the optimum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct WindowReport {
-    /// Which window, from 1.
+    /// The number of the window, from 1.
     pub number: u64,
     /// References of the window.
     pub references: u64,
     /// Misses among them.
     pub misses: u64,
-    /// Misses of the optimum, where weights do not differ and the capacity stayed.
+    /// Misses of the optimum; `None` if weights differ or the capacity changed.
     pub misses_min: Option<u64>,
 }
 
@@ -53,13 +53,13 @@ pub struct WindowReport {
 #[derive(Debug, Clone, Copy)]
 struct Seen {
     id: u64,
-    /// The place of its last reference so far; while MIN runs the place of its next one.
+    /// The position of its last reference so far; while MIN runs, that of its next one.
     place: u32,
-    /// Whether it is resident: at the start of the window, then under MIN.
+    /// Whether it is resident: at the start of the window; later, under MIN.
     is_resident: bool,
 }
 
-/// The running window.
+/// The current window.
 pub(super) struct Window {
     length: u64,
     number: u64,
@@ -69,13 +69,13 @@ pub(super) struct Window {
     /// The ids of the window; `table` finds them.
     seen: Vec<Seen>,
     table: HashTable<u32>,
-    /// By reference: the position of its id in `seen`.
+    /// For each reference, the position of its id in `seen`.
     references: Vec<u32>,
-    /// By reference: the place of the next reference to the same id.
+    /// For each reference, the position of the next reference to the same id.
     next: Vec<u32>,
-    /// Evicted in the window before they were referred to in it.
+    /// Ids that were evicted in the window before they were referenced in it.
     evicted: HashTable<u64>,
-    /// MIN's residents by next reference; those of which it is outdated are passed over.
+    /// MIN's residents by next reference; outdated entries are skipped.
     heap: BinaryHeap<(u32, u32)>,
 }
 
@@ -98,14 +98,14 @@ impl Window {
         }
     }
 
-    /// Says that `id` was evicted.
+    /// Notes that `id` was evicted.
     pub(super) fn evict(&mut self, id: u64) {
         if self.find(id).is_none() && self.evicted.find(hash(id), |other| *other == id).is_none() {
             self.evicted.insert_unique(hash(id), id, |other| hash(*other));
         }
     }
 
-    /// Says that `id` was removed, by no choice of the policy.
+    /// Notes that `id` was removed by the user of the cache, not by the policy.
     pub(super) fn remove(&mut self, id: u64) {
         let Window { table, seen, evicted, .. } = self;
         if let Ok(found) = table.find_entry(hash(id), |&position| seen[position as usize].id == id) {
@@ -116,12 +116,12 @@ impl Window {
         }
     }
 
-    /// Says that the capacity is another.
+    /// Notes that the capacity has changed.
     pub(super) fn resize(&mut self) {
         self.is_uniform = false;
     }
 
-    /// Counts a reference; returns the report where it ended the window of a cache of `capacity`.
+    /// Counts a reference; returns the report if it ended the window of a cache of `capacity`.
     pub(super) fn count(&mut self, id: u64, weight: u64, is_hit: bool, capacity: u64) -> Option<WindowReport> {
         self.misses += u64::from(!is_hit);
         self.is_uniform &= *self.weight.get_or_insert(weight) == weight;
@@ -175,7 +175,7 @@ impl Window {
         let Window { seen, references, next, heap, .. } = self;
         heap.clear();
         let mut resident = 0;
-        // The place of an id becomes that of its first reference.
+        // The position of an id becomes that of its first reference.
         for (place, position) in references.iter().enumerate().rev() {
             seen[*position as usize].place = place as u32;
         }
@@ -193,7 +193,7 @@ impl Window {
             seen[*position as usize].place = *next;
             misses += u64::from(!is_hit);
             if *next == NEVER {
-                // Whatever is not referred to again gives way at once.
+                // An id that is not referenced again is evicted at once.
                 resident -= u64::from(is_hit);
                 seen[*position as usize].is_resident = false;
                 continue;
@@ -211,7 +211,7 @@ impl Window {
     }
 }
 
-/// Takes the id of the farthest next reference out, if that is farther than `next`.
+/// Removes the id with the farthest next reference, if that is farther than `next`.
 fn evict_farther(seen: &mut [Seen], heap: &mut BinaryHeap<(u32, u32)>, next: u32) -> bool {
     while let Some(&(place, position)) = heap.peek() {
         let id = &mut seen[position as usize];

@@ -17,7 +17,7 @@ pub const EXAMPLES: &str = "Examples:
   A whole build; its summary as JSON, the last line on the standard error stream:
     nectary trace record -o build.nectrace.gz --json -- make 2> >(tail -n 1 | jq .maps)";
 
-/// Exit codes; they are the command's.
+/// The last text of the help: the exit codes, which are those of the recorded command.
 pub const AFTER: &str = "\
 Exit codes:
   COMMAND's own; 128 and the signal where one killed it. 126 where COMMAND cannot be run, 127 where there is none.

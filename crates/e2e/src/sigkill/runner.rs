@@ -25,7 +25,7 @@ const RESTART_BYTES: u64 = 32 << 20;
 const CALLS_MAX: u64 = 12;
 /// How often the sequences are read.
 const POLL_INTERVAL: Duration = Duration::from_millis(40);
-/// The latest moment, as a share of a round, for the purge of everything; later objects are demanded.
+/// The latest moment of the purge of everything, as a share of the round. Objects that are put later must be found.
 const PURGE_ALL_AFTER_MAX: f64 = 0.6;
 /// How much longer than planned a round may take on a slow machine, until the ring has completed its cycles.
 const LAPS_WAIT_MAX: Duration = Duration::from_secs(20);

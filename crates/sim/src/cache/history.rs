@@ -63,7 +63,7 @@ pub struct History {
     pub flushes: Vec<Flushed>,
 }
 
-/// An operation on a cell, for the search for an order.
+/// An operation on a cell. The search puts all of them into a possible order.
 #[derive(Debug, Clone, Copy)]
 struct Step {
     began: Time,

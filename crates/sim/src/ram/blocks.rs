@@ -31,7 +31,7 @@ pub fn number_of(bytes: &[u8], block: u64) -> Option<u64> {
 #[derive(Debug, Clone, Copy)]
 struct Pending {
     number: u64,
-    /// The client, and the position among the changes: changes of a later client are later.
+    /// The number of the client, then the position in its history. Changes of a later client count as later.
     order: (usize, usize),
 }
 

@@ -1,15 +1,16 @@
-//! What must hold, after every step.
+//! The invariants that must hold after every step.
 //!
-//! Owns: the invariants of a device that logs parity, and the answers that its users may get.
+//! Owns: the invariants of a device that logs parity, and the allowed answers to its users.
 //!
-//! - What a recovery would find, with the donors that an attacher would believe, and without any one of them, is what
-//!   was flushed, or newer.
-//! - What the client in use holds, or can read from any donors but one, is what was acknowledged last, or newer.
+//! - A recovery finds what was flushed, or newer data: from the donors that an attacher would believe, also without any
+//!   one of them.
+//! - The current client holds, or can read from any set of donors without one, the last acknowledged data, or newer
+//!   data.
 //! - The parity of a sealed group is the XOR of its slots with their headers, live or dead, and its summary names them.
 //! - Members of a group and its parity are on different donors.
-//! - No read gives bytes that nobody wrote there, or older ones than a read or an acknowledgement before it; no request
+//! - No read returns bytes that nobody wrote there, or older ones than an earlier read or acknowledgement. No request
 //!   fails as lost, unless more was lost than the policy survives.
-//! - Whatever a client found when it attached, stays.
+//! - What a client finds when it attaches does not change later.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,7 +25,7 @@ use super::world::{Stage, World};
 use crate::ram::blocks::{BLOCK_BYTES, number_of};
 use crate::ram::network::ClientId;
 
-/// Steps that one operation may add above the limit: a write of a few blocks with cleaning, or a filling.
+/// How many steps above the limit one operation may add: a write of a few blocks with cleaning, or a filling.
 const STEPS_BESIDE_MAX: usize = 1000;
 
 impl World {
@@ -34,7 +35,7 @@ impl World {
         Oracle { shape: self.shape, areas: self.areas, memory }
     }
 
-    /// The donors that an attacher would believe if these were missing.
+    /// The donors that an attacher would believe if `missing` were away.
     fn believed_without(&self, missing: Option<usize>) -> Option<Vec<bool>> {
         let now_us = self.now_us();
         let found = |donor: usize| match &self.donors[donor] {
@@ -49,7 +50,7 @@ impl World {
         merge(&all, false).ok().map(|merged| merged.trusted)
     }
 
-    /// Donors' memory changed, or what was flushed did.
+    /// Checks after a change of the donors' memory, or of what was flushed.
     pub fn check_recoveries(&mut self, what: &str) {
         if !self.is_created || self.is_lossy || self.broken.is_some() {
             return;
@@ -83,7 +84,7 @@ impl World {
         numbers.len() == 1 && !numbers.contains(&None)
     }
 
-    /// A client's machine took an event in.
+    /// Checks a client after its machine has processed an event.
     pub fn check_client(&mut self, client: ClientId) {
         let machine = &self.clients[client].machine;
         let (steps, stores) = machine.under_way();
@@ -117,7 +118,7 @@ impl World {
         self.hunt(client);
     }
 
-    /// A block can be had from the client's memory, or from any donors but one.
+    /// Checks that a block can be read: from the client's memory, or from the donors without any one of them.
     fn check_block(&self, client: ClientId, oracle: &Oracle<'_>, block: u32) -> Option<String> {
         let expected = || self.values.expected(block);
         let check = |bytes: &[u8], how: &str| {
@@ -149,7 +150,7 @@ impl World {
         }
     }
 
-    /// A sealed group's parity and summary are right.
+    /// Checks the parity and the summary of a sealed group.
     fn check_group(&self, client: ClientId, oracle: &Oracle<'_>, group: u32) -> Option<String> {
         if !self.clients[client].machine.is_sealed(group) || oracle.memory.len() < self.donors.len() {
             return None;
@@ -174,7 +175,7 @@ impl World {
         None
     }
 
-    /// A user's request is finished.
+    /// Checks the result of a user's request.
     pub fn complete(&mut self, client: ClientId, id: u64, result: Result<Bytes, MirrorError>) {
         let Some(pending) = self.clients[client].pending.remove(&id) else {
             return self.break_with(format!("request {id} is completed twice"));

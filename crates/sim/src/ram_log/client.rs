@@ -1,4 +1,4 @@
-//! A client: its machine, its connections, and what its user waits for.
+//! A client: its machine, its connections, and the operations of its user.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -20,7 +20,7 @@ pub enum Pending {
     Flush { began: u64 },
 }
 
-/// Where a client is killed.
+/// The phases in which a client can be killed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KillAt {
     Base(nectary_ram::mirror::Phase),
@@ -35,18 +35,18 @@ pub struct Client {
     pub is_alive: bool,
     pub paused_until_us: u64,
     pub connections: Vec<Option<ConnectionId>>,
-    /// The incarnations that it met.
+    /// The incarnations of donors that it has seen.
     pub incarnations: Vec<u64>,
     pub is_attached: bool,
     pub pending: BTreeMap<u64, Pending>,
     pub next_id: u64,
-    /// It is killed after so many steps there.
+    /// It is killed after this many steps in a phase.
     pub kill_at: Option<(KillAt, u64)>,
     /// A donor that it loses while it recovers, and for how long.
     pub cut_in_recovery: Option<(usize, u64)>,
 }
 
-/// A layout as tight as its settings allow.
+/// A layout as small as its settings allow.
 pub fn layout(random: &mut Random, policy: Policy) -> Layout {
     let members = [2, 3, 4][random.below(3) as usize];
     let mut layout = Layout {
@@ -96,7 +96,7 @@ impl Client {
         }
     }
 
-    /// Whether a change of one of the blocks is under way.
+    /// Whether a change of one of the blocks is in progress.
     pub fn changes(&self, blocks: &Range<u32>) -> bool {
         self.pending.values().any(|pending| match pending {
             Pending::Change { blocks: other, .. } => other.start < blocks.end && blocks.start < other.end,

@@ -1,13 +1,14 @@
-//! The scenarios that runs have to meet, counted.
+//! The scenarios that runs have to reach, with counts.
 //!
-//! Owns: their names and how often each has to be met. A scenario is counted when what defines it happened.
+//! Owns: their names, and how often each has to be reached. A scenario counts when it has happened, not when it was
+//! attempted.
 
 use std::collections::BTreeMap;
 
-/// Runs for which each scenario has to be met once, on average, at least.
+/// Each scenario has to be reached at least once per this many runs, on average.
 pub const RUNS_PER_SCENARIO: u64 = 100;
 
-/// All of them.
+/// All scenarios.
 pub const SCENARIOS: &[&str] = &[
     "write lands after its connection was given up",
     "write cut off in the middle",
@@ -47,36 +48,36 @@ pub const SCENARIOS: &[&str] = &[
     "open group over a freed one at a crash",
 ];
 
-/// How often each was met.
+/// How often each scenario was reached.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Coverage {
     counts: BTreeMap<&'static str, u64>,
 }
 
 impl Coverage {
-    /// It was met so often. *Panics* if it is none of [`SCENARIOS`].
+    /// Counts a scenario `count` times. *Panics* if it is none of [`SCENARIOS`].
     pub fn met(&mut self, name: &str, count: u64) {
         let known = SCENARIOS.iter().find(|known| **known == name);
         let known = known.unwrap_or_else(|| panic!("{name} is no scenario"));
         *self.counts.entry(known).or_insert(0) += count;
     }
 
-    /// How often it was met.
+    /// How often a scenario was reached.
     pub fn count(&self, name: &str) -> u64 {
         self.counts.get(name).copied().unwrap_or(0)
     }
 
-    /// Adds those of another run.
+    /// Adds the counts of another run.
     pub fn add(&mut self, other: &Coverage) {
         other.counts.iter().for_each(|(name, count)| self.met(name, *count));
     }
 
-    /// How often each has to be met in `runs` runs.
+    /// How often each scenario has to be reached in `runs` runs.
     pub fn wanted(runs: u64) -> u64 {
         (runs / RUNS_PER_SCENARIO).max(1)
     }
 
-    /// The scenarios that were met too rarely in `runs` runs.
+    /// The scenarios that were reached too rarely in `runs` runs.
     pub fn missing(&self, runs: u64) -> Vec<&'static str> {
         SCENARIOS.iter().copied().filter(|name| self.count(name) < Coverage::wanted(runs)).collect()
     }

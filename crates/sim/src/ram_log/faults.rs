@@ -1,7 +1,7 @@
-//! Faults: which, when, and of whom.
+//! Faults: their kinds, times and targets.
 //!
-//! Owns: the choice by the seed. Promises: no fault adds to others more than the policy survives, unless the run is
-//! marked as lossy first. Memory of a donor is lost only while every other donor has everything.
+//! Owns: the choice of faults by the seed. Promises: all faults together never exceed what the policy survives, unless
+//! the run is marked as lossy first. A donor loses its memory only while every other donor has all data.
 
 use nectary_ram::log::{Phase, Stage as Recovery};
 use nectary_ram::mirror::{Event, LinkState, Phase as Base, Standing};
@@ -13,9 +13,9 @@ use crate::ram::client::TIMES;
 use crate::ram::network::{ClientId, Happening, MILLISECOND};
 use crate::random::Random;
 
-/// A run goes on for so long after more was lost than the policy survives. *Units*: microseconds.
+/// How long a run continues after more was lost than the policy survives. *Units*: microseconds.
 const LOSSY_US: u64 = 1500 * MILLISECOND;
-/// Operations that users begin on a client that is cut off while another takes the device over.
+/// How many operations users begin on a client that is cut off while another takes over the device.
 const MORE_OPERATIONS: u64 = 40;
 
 /// A fault that waits for a donor to be filled.
@@ -31,17 +31,17 @@ enum Hunt {
 #[derive(Debug)]
 pub struct Faults {
     wanted: u64,
-    /// Faults that happened.
+    /// The number of faults so far.
     pub done: u64,
-    /// When a run ends in which more was lost than the policy survives.
+    /// The time at which a lossy run ends.
     pub ends_us: u64,
-    /// When the last of them ends.
+    /// The time at which the last fault ends.
     until_us: u64,
     hunt: Option<Hunt>,
     may_lose: bool,
-    /// Other donors become slow while one is being left.
+    /// Whether other donors become slow while one is being left.
     slows_on_leave: bool,
-    /// When the next client is killed.
+    /// The phase and step in which the next client is killed.
     pub kill_at: Option<(KillAt, u64)>,
     /// A donor that the next client loses while it recovers, and for how long.
     pub cut_in_recovery: Option<(usize, u64)>,
@@ -70,7 +70,7 @@ impl Faults {
     }
 }
 
-/// Where the next client is killed, and after how many steps.
+/// Draws the phase in which the next client is killed, and the number of steps before that.
 pub fn kill_at(random: &mut Random) -> (KillAt, u64) {
     match random.below(8) {
         0 => (KillAt::Base(Base::Survey), 1 + random.below(6)),
@@ -84,7 +84,7 @@ pub fn kill_at(random: &mut Random) -> (KillAt, u64) {
 }
 
 impl World {
-    /// The next fault.
+    /// Makes the next fault happen.
     pub fn fault(&mut self) {
         if self.stage != Stage::Work || self.faults.done >= self.faults.wanted {
             return;
@@ -102,7 +102,7 @@ impl World {
         self.network.plan(next_us, Happening::Fault);
     }
 
-    /// Makes a fault happen; returns for how long, or `None` if it cannot happen now.
+    /// Makes a fault happen; returns its duration, or `None` if it cannot happen now.
     fn inject(&mut self) -> Option<u64> {
         let donor = self.random.below(self.donors.len() as u64) as usize;
         let client = self.current;
@@ -156,7 +156,7 @@ impl World {
                 return Some(TIMES.lease_us + any_us);
             }
             84..92 if is_attached => {
-                // The donor is left, the client is killed, and the donor comes back to the next one.
+                // The client leaves the donor and is killed, and the donor returns to the next client.
                 self.network.cut(client, donor, now_us + 2 * long_us);
                 self.network.cut(self.clients.len(), donor, now_us + 2 * long_us);
                 let kill_us = now_us + TIMES.leave_us + short_us;
@@ -180,8 +180,8 @@ impl World {
         Some(any_us)
     }
 
-    /// Some donors become slow at the moment at which another is being left: what they are told of that may take longer
-    /// than what they are asked next.
+    /// Some donors become slow while another is being left. So their answer about the new view may come later than
+    /// their answers to newer requests.
     pub fn slow_on_leave(&mut self, client: ClientId) {
         let standing = self.clients[client].machine.standing();
         let is_due = self.faults.slows_on_leave && self.stage == Stage::Work;
@@ -200,7 +200,7 @@ impl World {
         }
     }
 
-    /// If a fault waits for a donor to be filled and one is, it happens.
+    /// Makes a fault happen that waits for a donor to be filled, if one is being filled.
     pub fn hunt(&mut self, client: ClientId) {
         let Some(hunt) = self.faults.hunt.filter(|_| self.stage == Stage::Work) else { return };
         let standing = self.clients[client].machine.standing();
@@ -233,7 +233,7 @@ impl World {
         }
     }
 
-    /// Whether everything is on other donors too, and known to be.
+    /// Whether all data are on other donors too, and the client knows it.
     fn may_lose_memory(&self) -> bool {
         let (client, now_us) = (&self.clients[self.current], self.now_us());
         let is_whole = client.machine.standing().iter().all(|standing| *standing == Standing::Trusted);
@@ -260,14 +260,14 @@ impl World {
         self.check_recoveries("after the loss of a donor");
     }
 
-    /// Another client takes the device over, while the old one lives: paused, or cut off from some donors.
+    /// Another client takes over the device while the old one lives, paused or cut off from some donors.
     fn take_over(&mut self, donor: usize, long_us: u64) {
         let (old, new, now_us) = (self.current, self.clients.len(), self.now_us());
         match self.random.below(4) {
             0 => self.clients[old].paused_until_us = now_us + long_us,
             1 => {}
             _ => {
-                // The old one sees one donor alone, the new one every other.
+                // The old client reaches only one donor, the new client all others.
                 let until_us = now_us + TIMES.lease_us + long_us;
                 self.network.cut(new, donor, until_us);
                 let others = (0..self.donors.len()).filter(|other| *other != donor);

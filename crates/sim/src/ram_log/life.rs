@@ -1,7 +1,7 @@
 //! The lives of clients: started, attached, refused, killed.
 //!
-//! Owns: which client has the device, and what follows when one cannot attach or is killed. Promises: exactly one
-//! client is the current one; when it ends before the run does, another is started.
+//! Owns: the current client of the device, and the reaction when a client cannot attach or is killed. Promises: exactly
+//! one client is current; if it ends before the run, another is started.
 
 use nectary_ram::log::{Held, Phase, Stage as Recovery};
 use nectary_ram::mirror::{Intent, Phase as Base, Refusal, Standing};
@@ -14,7 +14,7 @@ use crate::ram::blocks::number_of;
 use crate::ram::network::{ClientId, Happening, MILLISECOND};
 
 impl World {
-    /// Starts a client, which is the current one then.
+    /// Starts a client and makes it current.
     pub fn start(&mut self, intent: Intent) {
         let id = self.random.bits() | 1;
         let mut client = Client::new(configuration(&self.layout, self.seed, id, intent), self.now_us());
@@ -28,7 +28,7 @@ impl World {
         self.network.plan(self.now_us(), Happening::Wake { client: self.current });
     }
 
-    /// What a client that has just attached found in each block.
+    /// Records what a newly attached client found in each block.
     fn found(&self, client: ClientId) -> Vec<Option<u64>> {
         let machine = &self.clients[client].machine;
         let is_trusted = |donor: &usize| machine.standing()[*donor] == Standing::Trusted;
@@ -104,7 +104,7 @@ impl World {
         self.network.plan(at_us, start);
     }
 
-    /// A client is no more; what it sent may still arrive.
+    /// Ends a client; messages that it sent may still arrive.
     pub fn close(&mut self, client: ClientId) {
         if !std::mem::replace(&mut self.clients[client].is_alive, false) {
             return;
@@ -134,7 +134,7 @@ impl World {
         counts.iter().for_each(|(name, count)| self.coverage.met(name, *count));
     }
 
-    /// A client that was to be killed where it is now is, and a donor that it was to lose while it recovers is cut off.
+    /// Kills a client if it is due in its current phase, and cuts off the donor that it is to lose while it recovers.
     pub fn kill_if_due(&mut self, client: ClientId) {
         let now_us = self.now_us();
         let state = &mut self.clients[client];
@@ -180,7 +180,7 @@ impl World {
         let left = standing.map(|at| matches!(at, Standing::Out | Standing::Leaving | Standing::Rebuilding));
         if is_attached {
             self.left_at_crash = left.collect();
-            // A group is open over one that was sealed before, whose slots are not all written again.
+            // Whether a freed group is open again, and some of its slots still contain blocks of the former group.
             let is_over = (0..self.shape.groups).any(|group| machine.is_opened_again(group));
             self.coverage.met("open group over a freed one at a crash", u64::from(is_over));
         }
@@ -200,7 +200,7 @@ impl World {
         }
     }
 
-    /// A client is gone at once, and another is started.
+    /// Kills a client immediately, and starts another.
     pub fn kill(&mut self, client: ClientId) {
         if !self.clients[client].is_alive || self.stage != Stage::Work {
             return;

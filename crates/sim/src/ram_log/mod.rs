@@ -1,9 +1,9 @@
 //! A network RAM disk that logs parity, under a seeded network, clock, crashes and faults.
 //!
-//! Owns: a run and the account of many. `client`: the machine of `nectary_ram::log`; `life`, `user`; `faults`;
-//! `values`: what may be in each block; `oracle`: what a recovery has to find, from the donors' memory alone; `check`:
-//! what must hold after every step; `coverage`: the scenarios. Donors and network are those of `ram`. A run is
-//! repeated exactly by its seed and policy.
+//! Owns: a run, and the report of many runs. `client`: the machine of `nectary_ram::log`; `life`, `user`; `faults`;
+//! `values`: the possible contents of each block; `oracle`: what a recovery has to find, computed from the donors'
+//! memory alone; `check`: the invariants after every step; `coverage`: the scenarios. Donors and network are those of
+//! `ram`. The same seed and policy repeat a run exactly.
 
 mod check;
 mod client;
@@ -23,18 +23,18 @@ use world::World;
 
 use crate::planted::{Case, Caught};
 
-/// Acknowledged writes of a run, at least, if it is not lossy.
+/// The smallest number of acknowledged writes in a run that is not lossy.
 pub const WRITES: u64 = 200;
-/// The same of a run whose users fill the device.
+/// The same for a run whose users fill the device.
 const WRITES_OF_FULL: u64 = 500;
-/// Faults of a run, at least.
+/// The smallest number of faults in a run.
 pub const FAULTS: u64 = 3;
-/// A run that takes longer hangs. *Units*: microseconds of virtual time.
+/// A longer run counts as hanging. *Units*: microseconds of virtual time.
 pub const TIME_MAX_US: u64 = 120_000_000;
-/// The number of violations that are kept in words.
+/// The largest number of violations that are described.
 const BROKEN_MAX: usize = 10;
 
-/// A defect that can be planted: of the log, or of the placement below it.
+/// A bug that can be planted, in the log or in the placement below it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Planted {
     /// Of the log.
@@ -44,9 +44,9 @@ pub enum Planted {
 }
 
 impl Planted {
-    /// Those that a sample of runs betrays.
+    /// The bugs that a sample of runs finds.
     pub fn betrayed() -> Vec<Planted> {
-        // A loss has to meet a moment that a sample does not meet.
+        // The bug shows only if a loss happens at a moment that a sample does not reach.
         let is_missed = |planted: &Planted| match planted {
             Planted::Log(bug) => *bug == Bug::PinsIgnored,
             Planted::Placement(bug) => *bug != placement::Bug::DeadSlotLeftOut,
@@ -54,7 +54,7 @@ impl Planted {
         Planted::all().into_iter().filter(|planted| !is_missed(planted)).collect()
     }
 
-    /// All that can be planted.
+    /// All bugs that can be planted.
     pub fn all() -> Vec<Planted> {
         let placed =
             [placement::Bug::DeadSlotLeftOut, placement::Bug::SuccessorInMemory, placement::Bug::DeadBeforeParity];
@@ -77,12 +77,12 @@ impl Planted {
     }
 }
 
-/// The account of many runs.
+/// The report of many runs.
 #[derive(Debug, Default, Clone)]
 pub struct Report {
     /// Runs done.
     pub runs: u64,
-    /// Of these, runs in which more was lost than the policy survives; they end early.
+    /// Runs in which more was lost than the policy survives; they end early.
     pub lossy: u64,
     /// Users' operations.
     pub operations: u64,
@@ -102,16 +102,16 @@ pub struct Report {
     pub time_us: u64,
     /// Scenarios met.
     pub coverage: Coverage,
-    /// Violations, counted.
+    /// The number of violations.
     pub broken_count: u64,
-    /// The first of them in words.
+    /// Descriptions of the first violations.
     pub broken: Vec<String>,
     /// A hash of all that happened.
     pub trace: u64,
 }
 
 impl Report {
-    /// Whether enough happened that finding no error means something.
+    /// Whether enough has happened to make a result without errors meaningful.
     pub fn is_enough(&self) -> bool {
         self.short == 0 && self.coverage.missing(self.runs).is_empty()
     }
@@ -143,8 +143,8 @@ pub fn run(seed: u64, policy: Policy, report: &mut Report) {
     }
 }
 
-/// Runs seeds from `seed` on, of which shard `shard.0` of `shard.1` takes its part; `progress` is told the account
-/// after each and says whether to go on.
+/// Runs the seeds from `seed` on that belong to shard `shard.0` of `shard.1`; `progress` gets the report after each run
+/// and returns whether to continue.
 pub fn run_many(
     seed: u64,
     policy: Policy,
@@ -167,7 +167,7 @@ pub fn run_planted(bug: Planted, policy: Policy, seed: u64, runs: u64) -> Option
     (seed..seed + runs).find_map(|seed| replay_planted(bug, policy, seed))
 }
 
-/// Runs one seed, and tells what happened in it.
+/// Runs one seed, and returns what happened.
 pub fn story(seed: u64, policy: Policy) -> Vec<String> {
     let mut world = World::new(seed, policy);
     world.story = Some(Vec::new());

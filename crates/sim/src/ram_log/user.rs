@@ -1,4 +1,4 @@
-//! The users of clients: what they want next, and how it is noted.
+//! The users of clients: submitting operations, and recording them.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ use super::world::{Stage, World};
 use crate::ram::blocks::{BLOCK_BYTES, contents};
 use crate::ram::network::{ClientId, Happening, MILLISECOND};
 
-/// Blocks of an operation, at most.
+/// The largest number of blocks of an operation.
 const OPERATION_BLOCKS_MAX: u64 = 6;
 
 impl World {
@@ -33,7 +33,7 @@ impl World {
         self.numbers += 1;
         let number = self.numbers;
         let blocks = u64::from(self.shape.blocks);
-        // Half of the operations meet in a few blocks.
+        // Half of the operations are on the same few blocks.
         let meets = !self.is_full && self.random.chance(50);
         let first = if meets { self.random.below(blocks.min(6)) } else { self.random.below(blocks) };
         let count = 1 + self.random.below(OPERATION_BLOCKS_MAX).min(self.random.below(OPERATION_BLOCKS_MAX));

@@ -1,8 +1,8 @@
-//! What may be in each block, with the client's memory and without.
+//! The possible contents of each block, with the client's memory and without it.
 //!
-//! Owns: the history of each block: what was written, acknowledged, flushed, and what a lost client took with it.
-//! Promises: what was acknowledged counts until its client is lost, what was flushed for ever; after a loss a block has
-//! one of its versions from the flushed one on, and once a client has attached, exactly the one that it found.
+//! Owns: the history of each block: what was written, acknowledged, flushed, and lost with a client. Promises:
+//! acknowledged data count until their client is lost, flushed data for ever. After a loss a block has one of its
+//! versions from the flushed one on. Once a client has attached, it has exactly the version that this client found.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -15,7 +15,8 @@ struct Version {
     client: usize,
     /// When it was acknowledged.
     acked: Option<u64>,
-    /// When it was acknowledged or read, since the last loss of a client: nothing older may be read after that.
+    /// When it was first acknowledged or read since the last loss of a client: later reads may not return older
+    /// versions.
     settled: Option<u64>,
     /// When it turned out to be lost.
     dropped: Option<u64>,
@@ -23,9 +24,9 @@ struct Version {
 
 #[derive(Debug)]
 struct Block {
-    /// In the order in which they were submitted; the first is zeroes.
+    /// All versions, in the order in which they were submitted; the first is zeroes.
     versions: Vec<Version>,
-    /// The version that survives everything, or a newer one does.
+    /// The flushed version: it, or a newer one, survives everything.
     floor: usize,
 }
 
@@ -51,7 +52,7 @@ impl Values {
         self.tick
     }
 
-    /// A change begins; returns its place.
+    /// Notes that a change begins; returns its position.
     pub fn begin(&mut self, client: usize, blocks: Range<u32>, number: u64) -> u64 {
         let place = self.tick();
         let mut versions = Vec::new();
@@ -64,7 +65,7 @@ impl Values {
         place
     }
 
-    /// A change is acknowledged, and flushed with that if it was forced.
+    /// Notes that a change is acknowledged, and flushed if it was forced.
     pub fn acknowledge(&mut self, place: u64, is_forced: bool) -> Result<(), String> {
         let now = self.tick();
         let Some((blocks, versions)) = self.under_way.remove(&place) else { return Ok(()) };
@@ -82,7 +83,7 @@ impl Values {
         Ok(())
     }
 
-    /// A flush of a client that began at `began` is acknowledged: what was acknowledged before it survives everything.
+    /// Notes that a flush which began at `began` is acknowledged: what was acknowledged before survives everything.
     pub fn flush(&mut self, client: usize, began: u64) -> Result<(), String> {
         for block in 0..self.blocks.len() {
             let entry = &mut self.blocks[block];
@@ -97,7 +98,7 @@ impl Values {
         Ok(())
     }
 
-    /// A client's memory is lost.
+    /// Notes that a client's memory is lost.
     pub fn crash(&mut self) {
         for block in &mut self.blocks {
             let floor = block.floor;
@@ -107,7 +108,7 @@ impl Values {
         }
     }
 
-    /// A client has attached and found these numbers, which it promises to keep.
+    /// Notes the numbers that an attaching client found, and promises to keep.
     pub fn attached(&mut self, found: &[Option<u64>]) -> Result<(), String> {
         let now = self.tick();
         for (block, found) in found.iter().enumerate() {
@@ -127,7 +128,7 @@ impl Values {
         Ok(())
     }
 
-    /// A read that began at `began` found this.
+    /// Checks the result of a read that began at `began`.
     pub fn read(&mut self, block: u32, number: u64, began: u64) -> Result<(), String> {
         let now = self.tick();
         let entry = &mut self.blocks[block as usize];
@@ -136,7 +137,7 @@ impl Values {
         let least = entry.versions.iter().rposition(is_later).unwrap_or(0);
         let may_be =
             |version: &Version| version.number == number && version.dropped.is_none_or(|dropped| dropped > began);
-        // Of equal ones the oldest, as no more is known.
+        // If several versions have this number, the oldest one is assumed.
         let Some(at) = entry.versions[least..].iter().position(may_be).map(|at| at + least) else {
             return Err(format!("block {block} was read as {number} where {} belongs", words(entry)));
         };

@@ -1,9 +1,10 @@
-//! A run: donors, clients, the network between them, in virtual time.
+//! A run: donors, clients and the network between them, in virtual time.
 //!
-//! Owns: what happens next and what it does to donors and clients. Promises: a seed repeats a run exactly. Leaves to
-//! others: faults (`faults`), the lives of clients (`life`), what must hold (`check`), what a user wants (`user`).
+//! Owns: the order of events and their effect on donors and clients. Promises: the same seed repeats a run exactly.
+//! Leaves to others: faults (`faults`), the lives of clients (`life`), invariants (`check`), the operations of users
+//! (`user`).
 //!
-//! *Circle*: these are methods of this one [`World`], in files of their own.
+//! *Circle*: the other files have methods of [`World`].
 
 use nectary_ram::format::Stamp;
 use nectary_ram::format::slots::{Areas, Shape};
@@ -23,12 +24,12 @@ use crate::random::Random;
 /// A write of more than a slot may be cut off at any multiple of this. *Units*: bytes.
 const CUT_BYTES: u64 = 16;
 
-/// How far a run is.
+/// The stage of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
     /// Users work, faults happen.
     Work,
-    /// Nothing fails any more; everything has to become whole.
+    /// No more faults happen; everything has to be restored.
     Settle,
     /// The device is detached, attached again and read.
     Reread,
@@ -46,11 +47,11 @@ pub struct World {
     pub areas: Areas,
     pub donors: Vec<DonorModel>,
     pub clients: Vec<Client>,
-    /// The client that has the device, or is about to.
+    /// The client that has the device, or is acquiring it.
     pub current: ClientId,
     pub is_created: bool,
     pub stage: Stage,
-    /// The client with which everything became whole.
+    /// The client with which everything was restored.
     pub settled: ClientId,
     pub values: Values,
     /// Whether more donors were lost than the policy survives.
@@ -58,22 +59,22 @@ pub struct World {
     pub faults: Faults,
     pub coverage: Coverage,
     pub broken: Option<String>,
-    /// Users write to every block alike and trim none, so that groups have to be cleaned.
+    /// Whether users write to all blocks equally often and trim none, so that groups have to be cleaned.
     pub is_full: bool,
     pub writes: u64,
     pub flushes: u64,
     pub operations: u64,
     pub failed: u64,
-    /// Donors that were left when a client was lost.
+    /// Donors that a client had left when it was lost.
     pub left_at_crash: Vec<bool>,
-    /// Clients that were killed before they had attached, one after another.
+    /// The number of clients in succession that were killed before they had attached.
     pub killed_unattached: u64,
     pub numbers: u64,
-    /// Changes of donors' memory.
+    /// The number of changes of donors' memory.
     changes: u64,
     /// A hash of all that happened.
     pub trace: u64,
-    /// What happened, in words, if anybody wants to know.
+    /// A description of what happened, if requested.
     pub story: Option<Vec<String>>,
 }
 
@@ -146,7 +147,7 @@ impl World {
         }
     }
 
-    /// Notes what happened, if anybody wants to know.
+    /// Records what happened, if a description is requested.
     pub fn tell(&mut self, what: impl FnOnce() -> String) {
         let now_us = self.network.now_us;
         if let Some(story) = &mut self.story {
@@ -154,7 +155,7 @@ impl World {
         }
     }
 
-    /// Something that must hold does not.
+    /// Notes that an invariant is broken.
     pub fn break_with(&mut self, what: String) {
         let at = self.now_us();
         self.broken.get_or_insert(format!("{what} (at {at} us)"));
@@ -258,7 +259,7 @@ impl World {
         }
     }
 
-    /// The connection of a write ended while the donor executed it: a part of it may be there.
+    /// The connection of a write ended while the donor executed it, so a part of the write may be stored.
     fn tear(&mut self, connection: ConnectionId, body: &DonorRequest) {
         let DonorRequest::Write { offset, data, .. } = body else { return };
         let donor = self.network.connections[connection].donor;
@@ -276,12 +277,12 @@ impl World {
         self.check_recoveries("after a write that was cut off");
     }
 
-    /// The donor finishes or drops what other connections sent, and ends them.
+    /// The donor finishes or drops the requests of other connections, and ends those connections.
     fn fence(&mut self, donor: usize, owner: ConnectionId) {
         let mut others = self.network.served(donor);
         others.retain(|other| *other != owner);
         let is_drained = self.random.chance(50);
-        // Also of connections whose end was seen already.
+        // Includes connections whose end the donor has already seen.
         let all: Vec<ConnectionId> = (0..self.network.connections.len())
             .filter(|at| self.network.connections[*at].donor == donor && *at != owner)
             .collect();
@@ -307,7 +308,7 @@ impl World {
                 self.coverage.met("write lands after its connection was given up", 1);
             }
             self.changes += 1;
-            // Each change is checked in one of eight runs, some in the others; what is flushed, always.
+            // One of eight runs checks every change, the others check some; flushed data are always checked.
             if self.seed.is_multiple_of(8) || self.random.chance(20) {
                 self.check_recoveries("after a change of a donor");
             }
@@ -366,7 +367,7 @@ impl World {
         self.network.plan(next_us, Happening::Wake { client });
     }
 
-    /// A client's machine takes an event in, and what it wants is done.
+    /// Passes an event to a client's machine, and executes the resulting actions.
     pub fn step(&mut self, client: ClientId, event: Event) {
         let now_us = self.now_us();
         let before = self.story.as_ref().map(|_| self.state_of(client));

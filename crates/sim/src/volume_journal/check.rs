@@ -1,8 +1,8 @@
 //! What must be true of a volume after a crash.
 //!
-//! 1. A volume that was made can be started.
-//! 2. Every acknowledged transaction is there, and of the others a prefix, none of them in part.
-//! 3. The volume goes on: what is appended then, and a checkpoint, are there at the start after.
+//! 1. A server can start a volume that was completely created.
+//! 2. Every acknowledged transaction is there. Of the others a prefix is there, and none of them in part.
+//! 3. The volume can be used: later appends and a checkpoint are there at the next start.
 
 use nectary_block::SharedDevice;
 use nectary_volume::format::{Transaction, TransactionKind};
@@ -13,27 +13,28 @@ use super::workload::{Promised, Workload, changes, tables_after};
 use crate::crash::CrashState;
 use crate::random::Random;
 
-/// Incarnations of servers after the crash are counted from here.
+/// Incarnations of servers after the crash are numbered from here on.
 const AFTER: u64 = 1000;
-/// More lives than a workload has.
+/// More starts of servers than any workload has.
 const LIVES: u64 = 16;
 
 /// What was found in a state.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Seen {
-    /// The volume was started.
+    /// Whether a server started the volume.
     pub is_started: bool,
-    /// Transactions that were there though nobody had acknowledged them.
+    /// How many transactions were there that had not been acknowledged.
     pub unacknowledged: u64,
 }
 
-/// Checks a state; the error in words.
+/// Checks a state; returns the error in words.
 pub async fn check(workload: &Workload, state: &CrashState) -> Result<Seen, String> {
     let device: SharedDevice = std::sync::Arc::new(state.device());
     let promised = Promised::of(state.marks());
     let mut random = Random::new(state.hash ^ workload.seed);
     let mut options = start_options(0, AFTER);
-    // Either the machine's lock is held and all are gone, or the lease is waited for.
+    // Either this server holds the machine's lock, so all others have ended, or it waits until the old lease has
+    // expired.
     let all_gone = random.chance(50);
     if all_gone {
         options.confirmed_gone = (1..LIVES).map(|life| start_options(0, life).incarnation).collect();
@@ -73,7 +74,7 @@ fn compare(workload: &Workload, promised: Promised, server: &Server) -> Result<u
     ))
 }
 
-/// Appends, sometimes with a checkpoint, and starts again.
+/// Appends, sometimes with a checkpoint, and starts a server again.
 async fn goes_on(device: &SharedDevice, mut server: Server, random: &mut Random) -> Result<(), Error> {
     for _ in 0..1 + random.below(3) {
         server.append(changes(random, false), &mut ()).await?;

@@ -1,7 +1,8 @@
-//! Several servers on one disk, each with pauses that can be longer than its lease, in the middle of any operation.
+//! Several servers contend for one disk, each with pauses in the middle of any operation, which can be longer than its
+//! lease.
 //!
-//! Checks: no epoch has two leaders; everything that anybody acknowledged is on the volume at the end; and while one
-//! acknowledges, nobody acknowledged anything in a later epoch.
+//! Checks: no epoch has two leaders; everything acknowledged is on the volume at the end; no server acknowledges
+//! anything after a server has acknowledged something in a later epoch.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,29 +16,29 @@ use super::server::{Server, VOLUME_BYTES, first, format_options, start_options, 
 use crate::disk::{Disk, DiskOptions};
 use crate::random::Random;
 
-/// Servers of a run.
+/// The number of servers of a run.
 const SERVERS: u32 = 3;
-/// Starts of each server.
+/// The number of starts of each server.
 const STARTS: u64 = 4;
 /// The longest pause. *Units*: milliseconds.
 const PAUSE_MS_MAX: u64 = 4000;
 
-/// What happened.
+/// The counts of a run.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Contention {
-    /// Starts that led.
+    /// Starts that became leader.
     pub led: u64,
-    /// Starts that found another leader alive, or gave up.
+    /// Starts that found a live leader, or gave up.
     pub refused: u64,
-    /// Leaders that noticed that they were replaced.
+    /// Leaders that noticed that they had been replaced.
     pub lost: u64,
     /// Appends that were acknowledged.
     pub acknowledged: u64,
-    /// What must not be, the first in words.
+    /// The first violation, in words.
     pub broken: Option<String>,
 }
 
-/// A filter whose operations are late, sometimes by seconds.
+/// A filter that delays operations, sometimes by seconds.
 struct Paused {
     inner: SharedDevice,
     random: Mutex<Random>,
@@ -76,7 +77,7 @@ impl Filter for Paused {
     }
 }
 
-/// What all servers of a run tell.
+/// What the servers of a run report.
 #[derive(Default)]
 struct Shared {
     contention: Contention,
@@ -132,7 +133,7 @@ async fn serve(disk: SharedDevice, number: u32, mut random: Random, shared: Arc<
     }
 }
 
-/// Counts an error of a server, or says that it must not be.
+/// Counts an expected error of a server, and reports any other.
 fn tell(error: &Error, shared: &Mutex<Shared>) {
     let contention = &mut lock(shared).contention;
     match error {
@@ -174,7 +175,7 @@ async fn lead(mut server: Server, incarnation: u64, random: &mut Random, shared:
     }
 }
 
-/// Keeps what was acknowledged.
+/// Records what was acknowledged.
 struct Told<'a> {
     shared: &'a Mutex<Shared>,
     epoch: u64,

@@ -12,19 +12,19 @@ use crate::crash::{CrashOptions, CrashState, CrashStates};
 use crate::late::in_virtual_time;
 use crate::planted::{Case, Caught};
 
-/// Crash states of one epoch of a recording, at most.
+/// The largest number of crash states of one epoch of a recording.
 const STATES_PER_EPOCH: usize = 4;
 /// How many violations are described in words.
 const VIOLATIONS_MAX: usize = 10;
 
-/// How much to run.
+/// The number of runs.
 #[derive(Debug, Clone, Copy)]
 pub struct Amount {
     /// The seed of the first run; the following ones have the next seeds.
     pub seed: u64,
     /// How many workloads, and how many contentions.
     pub runs: u64,
-    /// Crash states of each workload, at most.
+    /// The largest number of crash states of each workload.
     pub states_per_run: u64,
     /// Contentions for each workload.
     pub contentions: u64,
@@ -39,21 +39,21 @@ pub struct Report {
     pub states: u64,
     /// Distinct images among them.
     pub distinct: u64,
-    /// States in which the volume was started.
+    /// States in which a server started the volume.
     pub started: u64,
-    /// States with transactions that nobody had acknowledged.
+    /// States with transactions that had not been acknowledged.
     pub unacknowledged: u64,
     /// Epochs of the workloads.
     pub epochs: u64,
     /// Checkpoints of the workloads.
     pub checkpoints: u64,
-    /// Large appends of the workloads: they move on to other segments.
+    /// Large appends of the workloads, after which the journal continues in other segments.
     pub large: u64,
-    /// Appends of old leaders.
+    /// Appends of replaced leaders.
     pub late: u64,
     /// Contentions done.
     pub contentions: u64,
-    /// What happened in them.
+    /// The counts of the contentions.
     pub contention: Contention,
     /// The number of violations.
     pub violation_count: u64,
@@ -85,7 +85,7 @@ impl Report {
         }
     }
 
-    /// Whether everything that can happen happened.
+    /// Whether every event that should be tested has happened.
     pub fn has_all(&self) -> bool {
         let counts = [self.started, self.unacknowledged, self.checkpoints, self.large, self.late];
         let contended = [self.contention.led, self.contention.refused, self.contention.lost];

@@ -1,7 +1,8 @@
 //! A small server: a journal, its tables, and the segments of a volume.
 //!
-//! Owns: which segments are free, by *space* alone, so that each crash state has its own answer. A segment is used again
-//! as soon as that is allowed: its epoch is the current one, or nobody of its epoch is left.
+//! Owns: which segments are free. It reads this from the *space* table alone, so each crash state has its own answer. A
+//! segment is used again as soon as that is allowed: if its epoch is the current one, or if no server of its epoch is
+//! left.
 
 use nectary_block::SharedDevice;
 use nectary_volume::format::{
@@ -12,14 +13,14 @@ use nectary_volume::tables::Tables;
 
 /// Size of a segment. *Units*: blocks.
 pub const SEGMENT_BLOCKS: u64 = 2048;
-/// Size of the volume: the smallest. *Units*: bytes.
+/// The size of the smallest volume. *Units*: bytes.
 pub const VOLUME_BYTES: u64 = 256 << 20;
 /// Size of the volume. *Units*: blocks.
 const VOLUME_BLOCKS: u64 = VOLUME_BYTES / 4096;
-/// The first inode that stands for an epoch whose segments may be used again.
+/// The inode that stands for the first epoch whose segments may be used again; later epochs have the next inodes.
 const GONE: u64 = 1 << 40;
 
-/// How the volumes of the tests are made.
+/// The settings of the tests' volumes.
 pub fn format_options() -> FormatOptions {
     FormatOptions {
         name: "simulated".to_owned(),
@@ -41,7 +42,7 @@ pub fn start_options(server: u32, incarnation: u64) -> StartOptions {
     StartOptions { server, host: format!("host{server}"), incarnation: bytes, ..StartOptions::default() }
 }
 
-/// The first records: the segments that are set aside.
+/// The first records: the segments that are reserved for the journal.
 pub fn first(layout: &Layout) -> Vec<Mutation> {
     layout.segments.iter().map(|segment| space(segment.block, segment.epoch)).collect()
 }
@@ -56,21 +57,21 @@ pub fn transaction(mutations: Vec<Mutation>) -> Transaction {
     Transaction { kind: TransactionKind::Server, session: 0, number: 0, reply: Vec::new(), mutations }
 }
 
-/// The record which says that nobody of an epoch is left.
+/// The record that no server of an epoch is left.
 pub fn gone(epoch: u64) -> Mutation {
     let key = Key::Inode(GONE + epoch);
     Mutation { table: key.table(), key: key.encode(), action: Action::Put(Vec::new()) }
 }
 
-/// What is told of each append.
+/// What an observer is told of each append.
 pub trait Observer {
-    /// These are about to be appended.
+    /// These transactions are about to be appended.
     fn begun(&mut self, transactions: &[Transaction]);
     /// They were acknowledged.
     fn acknowledged(&mut self);
 }
 
-/// An observer that is told nothing.
+/// An observer that ignores everything.
 impl Observer for () {
     fn begun(&mut self, _: &[Transaction]) {}
     fn acknowledged(&mut self) {}
@@ -91,7 +92,7 @@ impl Server {
         Ok(Server { log, tables })
     }
 
-    /// Appends, and applies what was acknowledged.
+    /// Appends transactions, and applies those that were acknowledged.
     pub async fn append(&mut self, transactions: Vec<Transaction>, observer: &mut impl Observer) -> Result<(), Error> {
         observer.begun(&transactions);
         self.log.append(transactions.clone()).await?;
@@ -102,7 +103,7 @@ impl Server {
         Ok(())
     }
 
-    /// Takes free segments, if there are so many.
+    /// Takes free segments, if there are enough.
     pub async fn take(&mut self, count: usize, observer: &mut impl Observer) -> Result<Option<Vec<u64>>, Error> {
         let is_used = |block: &u64| self.tables.get(&Key::Space(*block)).is_some();
         let blocks = (SPACE_START..VOLUME_BLOCKS).step_by(SEGMENT_BLOCKS as usize);
@@ -118,7 +119,7 @@ impl Server {
         Ok(Some(free))
     }
 
-    /// Gives the journal the segments that it wants; whether there were enough.
+    /// Gives the journal the segments that it wants; returns whether there were enough.
     pub async fn feed(&mut self, observer: &mut impl Observer) -> Result<bool, Error> {
         while self.log.wants_segment() {
             let Some(taken) = self.take(1, observer).await? else { return Ok(false) };
@@ -127,9 +128,9 @@ impl Server {
         Ok(true)
     }
 
-    /// Writes a checkpoint and frees what nobody needs any more; whether there was room for it.
+    /// Writes a checkpoint and frees unused segments; returns whether there was room for it.
     pub async fn checkpoint(&mut self, observer: &mut impl Observer) -> Result<bool, Error> {
-        // Taking segments is a record more for each of them.
+        // Each segment that is taken needs one more record.
         let count = self.log.segments_for_checkpoint(&self.tables) + 1;
         let Some(segments) = self.take(count, observer).await? else { return Ok(false) };
         let unneeded = self.log.checkpoint(&self.tables, segments).await?;

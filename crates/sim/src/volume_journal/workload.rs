@@ -1,8 +1,8 @@
-//! A seeded workload on a recorded volume: epochs with appends, moves to other segments and checkpoints; ends of servers
-//! in order, by a crash, and by a pause from which the old leader wakes up late.
+//! A seeded workload on a recorded volume: epochs with appends, new segments and checkpoints. Servers end in order, by
+//! a crash, or by a pause after which the old leader continues too late.
 //!
-//! Owns: what is done, and what was promised at each moment, as marks in the recording. Promises: after a late leader
-//! woke up, nothing of what it tried is among the transactions.
+//! Owns: the operations, and the promises at each moment, as marks in the recording. Promises: nothing that a replaced
+//! leader tries counts as a transaction.
 
 use nectary_block::{Recorder, Recording, SharedDevice};
 use nectary_volume::format::{Action, Key, Mutation, Transaction, TransactionKind};
@@ -13,18 +13,18 @@ use super::server::{Observer, Server, VOLUME_BYTES, first, format_options, gone,
 use crate::disk::{Disk, DiskOptions};
 use crate::random::Random;
 
-/// The mark of a volume that was made.
+/// The mark of a volume that was created.
 const FORMATTED: u64 = 3 << 32;
-/// The mark of transactions that were begun, with how many there are in all.
+/// The mark of transactions that were begun; it has their total number.
 const BEGUN: u64 = 1 << 32;
 /// The mark of transactions that were acknowledged.
 const ACKNOWLEDGED: u64 = 2 << 32;
 
-/// What was recorded.
+/// A recorded workload.
 pub struct Workload {
     /// The seed.
     pub seed: u64,
-    /// The writes, from an empty disk on.
+    /// The writes, on a disk that is empty at first.
     pub recording: Recording,
     /// The tables of the new volume.
     pub base: Tables,
@@ -36,20 +36,20 @@ pub struct Workload {
     pub checkpoints: u64,
     /// Appends of an old leader after a new one took over.
     pub late: u64,
-    /// Transactions large enough that the journal moves on.
+    /// Transactions so large that the journal continues in other segments.
     pub large: u64,
-    /// What a running server must not say.
+    /// The first wrong answer of a server that runs.
     pub broken: Option<String>,
 }
 
-/// What was promised at some moment, by the marks before it.
+/// What was promised at a moment, according to the marks before it.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Promised {
-    /// The volume was made.
+    /// Whether the volume was created.
     pub is_formatted: bool,
-    /// Transactions that were begun.
+    /// The number of transactions that were begun.
     pub begun: usize,
-    /// Transactions that were acknowledged.
+    /// The number of transactions that were acknowledged.
     pub acknowledged: usize,
 }
 
@@ -162,7 +162,7 @@ async fn lives(device: &SharedDevice, workload: &mut Workload, marks: &mut Marks
         let mut options = start_options(random.below(2) as u32, life);
         let by_lock = old.is_none();
         if by_lock {
-            // The process before is gone: its sectors and segments may be used again.
+            // The former process has ended, so its sectors and segments may be used again.
             options.confirmed_gone = (1..life).map(|life| start_options(0, life).incarnation).collect();
         }
         let mut server = Server::start(device.clone(), options).await?;
@@ -207,7 +207,7 @@ async fn steps(
     Ok(())
 }
 
-/// The old leader wakes up after a new one took over: nothing that it does may count.
+/// The old leader continues after a new one took over: nothing that it does may count.
 async fn wake(mut late: Server, random: &mut Random) -> Result<u64, Error> {
     match late.log.append(changes(random, false)).await {
         Err(Error::Lost { .. }) => Ok(1),
@@ -220,7 +220,7 @@ async fn wake(mut late: Server, random: &mut Random) -> Result<u64, Error> {
 pub fn tables_after(workload: &Workload, count: usize) -> Tables {
     let mut tables = workload.base.clone();
     for transaction in &workload.transactions[..count] {
-        // What could not be applied was not acknowledged.
+        // A transaction that could not be applied was not acknowledged.
         let _ = apply(&mut tables, transaction);
     }
     tables

@@ -14,7 +14,7 @@ pub(super) struct Window<'a> {
     device: &'a SharedDevice,
     /// Where the segment is on the device, in bytes.
     segment: Range<u64>,
-    /// The last bytes read, and their position in the segment. An empty buffer is memory for the next read.
+    /// The position in the segment and the bytes of the last read. An empty buffer only keeps memory for the next read.
     held: Option<(u64, Buffer)>,
     /// How much is read at once, in bytes.
     pub read_bytes: u64,

@@ -158,8 +158,8 @@ impl PurgeLog {
         Ok(())
     }
 
-    /// The next cycle. It is in the other half and above all cycles whose blocks may still be there, so that no old
-    /// block is mistaken for one of the new cycle.
+    /// The number of the next cycle. It selects the other half of the log. It is higher than the numbers of all blocks
+    /// that may still be there, so no old block is mistaken for one of the new cycle.
     fn next_cycle(&self) -> u64 {
         let next = self.end.cycle.max(self.cycle_seen) + 1;
         if next % 2 == self.end.cycle % 2 { next + 1 } else { next }

@@ -11,9 +11,9 @@ pub enum IndexLoading {
     /// answered; a still larger one on a separate thread.
     #[default]
     BySize,
-    /// Shard by shard, also a small index.
+    /// Always shard by shard, even if the index is small.
     Shards,
-    /// Shard by shard on a separate thread, also a small index.
+    /// Always shard by shard on a separate thread, even if the index is small.
     Apart,
 }
 

@@ -39,7 +39,7 @@ struct Log {
     end: u64,
     /// The position after the checkpoint; the part begins there, except if that was overwritten.
     position: LogPosition,
-    /// The last sequence before the part.
+    /// The last sequence before this part of the log.
     floor: u64,
     /// Memory of replayed segments, for reuse.
     spares: Mutex<Vec<Spare>>,

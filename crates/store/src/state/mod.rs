@@ -14,7 +14,7 @@
 //!    older version.
 //! 5. A purge is forgotten only after the objects of its segments have left index and memory, and after the head was
 //!    advanced. So a reader first compares an object with the purges, and then checks that its location was not
-//!    overwritten. If it was, the purge may already have been forgotten, so the comparison does not count.
+//!    overwritten. If it was, a purge of the object may already be forgotten, so the object is a miss.
 
 pub mod record;
 

@@ -13,7 +13,7 @@ use crate::purge::rules::Verdict;
 use crate::recover::replay::{SUSPECTS_MAX, Suspect};
 use crate::state::record::{Found, read_record};
 
-/// How many suspects are compared at once.
+/// How many suspects (possible older versions, whose keys are compared on disk) are read at once.
 const SUSPECTS_AT_ONCE: usize = 16;
 
 impl Writer {

@@ -6,12 +6,12 @@
 use super::{Emptied, Host, Series, System, XFS_BLOCK_BYTES};
 use crate::io::job::{Mode, Operation};
 
-/// What the two plots of a figure are.
+/// What the two plots of a figure show.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Plots {
-    /// One a host.
+    /// Each plot shows one host.
     Hosts,
-    /// One a mode, both hosts in it.
+    /// Each plot shows one mode, on both hosts.
     Modes,
 }
 
@@ -20,7 +20,7 @@ pub enum Plots {
 pub struct Figure {
     /// Its number.
     pub number: u32,
-    /// What requests do.
+    /// The operation.
     pub operation: Operation,
     /// The modes that it compares, or the one that it shows.
     pub modes: &'static [Mode],
@@ -28,7 +28,7 @@ pub struct Figure {
     pub streams: &'static [usize],
     /// Its plots.
     pub plots: Plots,
-    /// Whether it compares with XFS.
+    /// Whether XFS is one of the lines.
     pub is_against_xfs: bool,
 }
 
@@ -70,7 +70,7 @@ pub fn all() -> Vec<Figure> {
 }
 
 impl Figure {
-    /// What stands above it.
+    /// The heading.
     pub fn title(&self) -> String {
         let modes: Vec<&str> = self.modes.iter().map(|mode| mode.name()).collect();
         let streams: Vec<String> = self.streams.iter().map(usize::to_string).collect();
@@ -88,7 +88,7 @@ impl Figure {
             && self.streams.contains(&series.streams)
     }
 
-    /// The plots, each with its name and what belongs to it.
+    /// The plots, each with its name and its series.
     pub fn parts(&self) -> Vec<(String, Part)> {
         match self.plots {
             Plots::Hosts => Host::ALL.iter().map(|host| (host.name().to_owned(), Part::Host(*host))).collect(),

@@ -3,8 +3,7 @@
 //! Owns: the series of the report, in the order in which they run. Its two hosts are two memory groups: a client with
 //! 3 GB and the metadata server's host with 128 MB. Files of 256 MB are read or written, buffered and direct, with one
 //! and two streams. Caches are emptied by unmount and mount, as in the report, and by dropping pages; both are shown.
-//! Beside XFS stands the raw device below it. Further: what the report had no time for. The volume's side waits for the
-//! volume.
+//! The raw device below XFS is measured, too, and conditions beyond the report. There are no rows of the volume yet.
 //!
 //! | file | what is in it |
 //! |---|---|
@@ -26,17 +25,17 @@ use crate::statistics::order;
 use crate::store::{Programs, Progress};
 use stage::Stage;
 
-/// Why the volume's side is not there.
+/// Why there are no rows of the volume.
 const NOT_RUN: &str = "volume: NOT RUN: nectary volume does not exist yet";
 
-/// What to run.
+/// The settings of a run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Options {
-    /// A directory on the device, or a block device, whose contents go.
+    /// A directory on the device, or a block device, whose contents are lost.
     pub target: PathBuf,
     /// Whether a block device may be overwritten.
     pub overwrite: bool,
-    /// A look: a quarter of the sizes and memory, three sizes of requests, one pass, nothing beyond the report.
+    /// A quick run: a quarter of the sizes and memory, three request sizes, one pass, nothing beyond the report.
     pub quick: bool,
     /// Passes.
     pub passes: Option<usize>,
@@ -49,9 +48,9 @@ pub struct Options {
 /// A host of the report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Host {
-    /// With 3 GB and no metadata: the report's Onyx2.
+    /// 3 GB and no metadata server: the report's Onyx2.
     Client,
-    /// With 128 MB, the metadata server's: the report's Origin 200.
+    /// 128 MB, with the metadata server: the report's Origin 200.
     Server,
 }
 
@@ -73,7 +72,7 @@ impl Host {
     }
 }
 
-/// What is measured.
+/// The system that is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum System {
     /// XFS on the device, with blocks of this many bytes.
@@ -82,9 +81,9 @@ pub enum System {
     Raw,
 }
 
-/// The report's block of XFS. *Units*: bytes.
+/// The report's block size of XFS. *Units*: bytes.
 const XFS_BLOCK_BYTES: u32 = 4096;
-/// The blocks beyond the report's. *Units*: bytes.
+/// The block sizes beyond the report. *Units*: bytes.
 const XFS_BLOCKS_BEYOND: [u32; 2] = [1024, 2048];
 
 impl System {
@@ -109,13 +108,13 @@ pub enum Emptied {
 /// A line of a figure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Series {
-    /// What is measured.
+    /// The system that is measured.
     pub system: System,
-    /// From where.
+    /// The host.
     pub host: Host,
-    /// What requests do.
+    /// The operation.
     pub operation: Operation,
-    /// How files are opened.
+    /// The mode.
     pub mode: Mode,
     /// Streams.
     pub streams: usize,
@@ -141,7 +140,7 @@ impl Series {
     }
 }
 
-/// A series and its rates: for each size of a request, each pass. *Units*: bytes, MiB a second.
+/// A series and its rates: for each request size, each pass. *Units*: bytes, MiB per second.
 #[derive(Debug, Clone)]
 struct Measured {
     series: Series,
@@ -171,7 +170,7 @@ impl Plan {
         };
         for size in &sizes {
             check_size(*size, bytes)?;
-            // Two streams have a buffer each, beside the program.
+            // Two streams have a buffer each, in addition to the program's memory.
             if *size > Host::Server.memory_bytes() / divisor / 8 {
                 return Err(usage(format!("requests of {size} bytes do not fit into the server's memory here")));
             }
@@ -184,7 +183,7 @@ impl Plan {
         Ok(Plan { options: options.clone(), passes, bytes, sizes, divisor, series })
     }
 
-    /// The systems, in the order in which they are on the device.
+    /// The systems, in the order in which they use the device.
     fn systems(&self) -> Vec<System> {
         let mut systems: Vec<System> = self.series.iter().map(|series| series.system).collect();
         systems.dedup();
@@ -196,7 +195,7 @@ impl Plan {
     }
 }
 
-/// All series, those of a system together: the device first, as a file system ends its contents.
+/// All series, grouped by system: the device first, because making a file system destroys its contents.
 fn series(beyond: bool) -> Vec<Series> {
     let mut all = Vec::new();
     for system in [System::Raw, System::Xfs(XFS_BLOCK_BYTES)] {
@@ -275,9 +274,9 @@ pub fn run(options: &Options, programs: &Programs, progress: &mut dyn FnMut(&Pro
     Ok(report::report(&plan, &measured, began.elapsed()))
 }
 
-/// The xdd command lines of the matrix, with what has to be done between them.
+/// The xdd command lines of the matrix, with the steps that are needed between them.
 ///
-/// *Errors*: as [`run`]'s for the options. Nothing is looked at or made.
+/// *Errors*: as [`run`]'s for the options. It looks at no file and makes none.
 pub fn dry_run(options: &Options) -> Result<String, Error> {
     let plan = Plan::new(options)?;
     let mut text = format!("# {NOT_RUN}\n");
@@ -345,7 +344,8 @@ mod tests {
         let plan = Plan::new(&options(false)).unwrap();
         assert_eq!((plan.bytes, plan.sizes.len(), plan.passes), (256 << 20, 13, 3));
         assert_eq!((plan.memory_bytes(Host::Client), plan.memory_bytes(Host::Server)), (3 << 30, 128 << 20));
-        // Of XFS on each host: two operations, two modes, two numbers of streams; buffered reads in two ways.
+        // XFS on each host has two operations, two modes and two numbers of streams; buffered reads are done in two
+        // ways.
         let xfs = plan.series.iter().filter(|one| one.system == System::Xfs(4096) && one.streams > 0);
         assert_eq!(xfs.count(), 2 * (8 + 2) + 5);
         assert_eq!(plan.systems(), [System::Raw, System::Xfs(4096), System::Xfs(1024), System::Xfs(2048)]);

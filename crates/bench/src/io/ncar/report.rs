@@ -1,4 +1,4 @@
-//! What the matrix has to say: a table for each host and operation, JSON, and a picture of every figure.
+//! The report of the matrix: a table for each host and operation, JSON, and a picture of every figure.
 
 use std::time::Duration;
 
@@ -73,7 +73,7 @@ fn text(plan: &Plan, measured: &[Measured], took: Duration) -> String {
     text
 }
 
-/// A column a series, a line a size.
+/// One column per series, one line per size.
 fn table(part: &[&Measured]) -> String {
     let names: Vec<String> = part.iter().map(|one| short(&one.series)).collect();
     let widths: Vec<usize> = names.iter().map(|name| name.len().max(8) + 2).collect();
@@ -92,7 +92,7 @@ fn table(part: &[&Measured]) -> String {
     text
 }
 
-/// The name of a series without what stands above the table.
+/// The name of a series, without the words that are in the table's heading.
 fn short(series: &Series) -> String {
     let name = series.name();
     let (system, rest) = name.split_once('.').unwrap_or((&name, ""));
@@ -100,7 +100,7 @@ fn short(series: &Series) -> String {
     format!("{system}.{rest}")
 }
 
-/// Two plots a figure, the report's title above.
+/// Two plots per figure, under the report's title.
 fn charts(measured: &[Measured]) -> Vec<Chart> {
     let mut charts = Vec::new();
     for figure in figures::all() {

@@ -1,8 +1,8 @@
-//! What the matrix runs on: a device, a file system on it, and hosts.
+//! The environment of the matrix: a device, a file system on it, and hosts.
 //!
-//! Owns: the loop device with direct I/O on an image (or a block device that the caller gives up), XFS on it, a memory
-//! group a host, and a process in it for each pass. Promises: nothing is left, however the run ends; only pages of the
-//! streams are dropped from the kernel's cache, so neighbours keep theirs.
+//! Owns: the loop device with direct I/O on an image (or a block device whose contents may be lost), XFS on it, a
+//! memory group per host, and a process in it for each pass. Promises: nothing is left, however the run ends; only
+//! pages of the streams are dropped from the page cache, so other programs keep theirs.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -20,7 +20,7 @@ use crate::io::{Cell, process, usage};
 use crate::store::Programs;
 use crate::{Error, ErrorKind, machine, sys};
 
-/// What XFS needs beside the files. *Units*: bytes.
+/// The space that XFS needs besides the files. *Units*: bytes.
 const SPARE_BYTES: u64 = 512 << 20;
 /// The stage. Dropping it unmounts and releases everything.
 pub struct Stage<'a> {
@@ -111,7 +111,7 @@ impl<'a> Stage<'a> {
             self.mount()?;
         }
         let Some(mut streams) = self.streams.take() else { return Err(Error::failed("a pass", "nothing is shown")) };
-        // As in the report, files that are written are new ones; mixed requests need files that are there.
+        // As in the report, writes go to new files; mixed requests need files that exist.
         let is_fresh = series.operation == Operation::Write && series.system != System::Raw;
         let job = Job { is_fresh, ..streams.job(cell, Engine::Threads) };
         if series.emptied == Emptied::Drop {
@@ -143,7 +143,7 @@ impl<'a> Stage<'a> {
         Ok(())
     }
 
-    /// Takes everything away.
+    /// Removes everything.
     pub fn finish(mut self) -> Result<(), Error> {
         self.unmount()?;
         drop(self.disk.take());
@@ -157,7 +157,7 @@ impl<'a> Stage<'a> {
 
 impl Drop for Stage<'_> {
     fn drop(&mut self) {
-        // After an error the guardian removes what is left.
+        // After an error the guardian removes the rest.
         let _ = self.unmount();
     }
 }

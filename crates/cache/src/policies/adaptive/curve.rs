@@ -1,8 +1,8 @@
-//! A stream's curve of misses against size, by small shadow caches of LIRS and of LRU; `division.rs` makes use of it.
+//! A stream's curve of misses against size, measured by small shadow caches of LIRS and of LRU, for `division.rs`.
 //!
 //! The shadow caches see a sample of the ids, one in 2^k by their hash, and have one 2^k-th of the size, as in SHARDS
-//! (Waldspurger, Park, Garthwaite, Ahmad, "Efficient MRC construction with SHARDS", FAST 2015). A loop saves nothing
-//! until it almost fits, and then everything, so what counts is the convex hull.
+//! (Waldspurger, Park, Garthwaite, Ahmad, "Efficient MRC construction with SHARDS", FAST 2015). Memory saves no
+//! miss of a loop until the loop almost fits, and then all of them; so the convex hull of the curve is used.
 
 use super::panel::candidate;
 use super::tuning::Tuning;
@@ -14,14 +14,14 @@ const SIZES: [u64; 9] = [1, 2, 4, 6, 8, 12, 16, 24, 32];
 
 /// The curve of one stream.
 pub(super) struct Curve {
-    /// By size, of LIRS and of LRU, with the misses of each.
+    /// For each size a cache of LIRS and one of LRU, with their misses.
     points: Vec<[(Box<dyn Policy>, f64); 2]>,
     accesses: f64,
     shift: u32,
 }
 
 impl Curve {
-    /// A curve up to `capacity` of a stream of which nothing is known.
+    /// The curve of a new stream, for sizes up to `capacity`.
     pub(super) fn new(capacity: u64, tuning: Tuning) -> Curve {
         let shift = (0..).find(|shift| capacity >> shift <= tuning.curve_max).unwrap_or(0);
         let size = |size: &u64| ((capacity >> shift) * size / SIZES[SIZES.len() - 1]).max(1);
@@ -32,7 +32,7 @@ impl Curve {
 
     /// Counts an access.
     pub(super) fn count(&mut self, id: u64, weight: u64) {
-        // Tables use the top and the low bits of the hash, the sample of the shadow caches those from 40 on.
+        // Other bits of the hash than those of tables (top and low bits) and of the panel's sample (from bit 40 on).
         if (hash(id) >> 24) & ((1 << self.shift) - 1) != 0 {
             return;
         }
@@ -42,7 +42,7 @@ impl Curve {
         }
     }
 
-    /// Lets the past fade by a factor.
+    /// Multiplies all counts by a factor, so that older accesses count less.
     pub(super) fn fade(&mut self, factor: f64) {
         self.accesses *= factor;
         self.points.iter_mut().flatten().for_each(|(_, misses)| *misses *= factor);

@@ -2,11 +2,11 @@
 //!
 //! Owns: a part of the cache and a curve of misses against size for each stream, and the steps from one division to the
 //! next. Promises: shares sum to at most the capacity. Leaves to others: whether it is better than no division
-//! (`choice.rs`).
+//! (`panel.rs`).
 //!
-//! A part is a panel, whose leader counts. A block belongs to the stream that first accessed it, until no shadow cache
-//! of the part holds it. Until the cache is full a stream takes what it needs. Then a step of the capacity at a time goes
-//! from the stream that loses least by it to the one that gains most, by the hulls of their curves, beyond chance.
+//! A part is a panel, and holds what the panel's leader holds. A block belongs to the stream that first accessed it,
+//! until no shadow cache of the part holds it. Until the cache is full, a stream takes the room that it needs. Then
+//! room moves in small steps from the stream that loses least to the one that gains most, if that is beyond chance.
 
 use hashbrown::HashMap;
 
@@ -15,14 +15,14 @@ use super::panel::Panel;
 use super::tuning::Tuning;
 use crate::{Access, Policy, Stream};
 
-/// How many streams are told apart; it bounds the memory for their curves. The last part is shared by all others.
+/// The maximum of parts, which bounds the memory for curves. Further streams share the last part.
 const STREAMS_MAX: usize = 16;
 
 /// The part of one stream.
 struct Part {
-    /// Whose it is; of the shared one who accessed last.
+    /// Its stream; of the shared part, the stream that accessed last.
     stream: Stream,
-    /// The last access, by the clock of the division.
+    /// The last access, as a number of accesses to the division.
     last: u64,
     panel: Panel,
     curve: Curve,
@@ -35,21 +35,21 @@ pub(super) struct Division {
     parts: Vec<Part>,
     /// Accesses so far.
     now: u64,
-    /// By id the place of its part.
+    /// The index of the part that each id belongs to.
     owners: HashMap<u64, u8>,
-    /// What no stream has yet.
+    /// The capacity that no stream has yet.
     free: u64,
     left: u64,
 }
 
 impl Division {
-    /// Nobody has anything.
+    /// A division in which no stream has capacity.
     pub(super) fn new(capacity: u64, tuning: Tuning) -> Division {
         let (parts, owners, left) = (Vec::new(), HashMap::new(), tuning.interval(capacity));
         Division { tuning, capacity, parts, now: 0, owners, free: capacity, left }
     }
 
-    /// The part of a stream that accesses.
+    /// The index of a stream's part; an access counts for it.
     fn part(&mut self, stream: Stream) -> usize {
         self.now += 1;
         let known = self.parts.iter().position(|part| part.stream == stream);
@@ -70,12 +70,12 @@ impl Division {
         if self.parts[idle].last + (self.tuning.window * self.capacity as f64) as u64 > self.now {
             return shared;
         }
-        // That stream has ended and is forgotten; this one has what it held.
+        // That stream has ended and is forgotten; the new stream gets its part.
         self.parts[idle].curve = curve();
         idle
     }
 
-    /// Gives up what the part's leader lost, and forgets who owned the ids that no cache of it holds.
+    /// Evicts what the part's leader evicted, and forgets the owner of ids that no cache of the part holds.
     fn settle(&mut self, part: usize, evict: &mut dyn FnMut(u64) -> bool) {
         let panel = &self.parts[part].panel;
         panel.lost().for_each(|id| _ = evict(id));
@@ -91,7 +91,7 @@ impl Division {
         self.settle(part, evict);
     }
 
-    /// One step, from the stream that loses least by it to the one that gains most.
+    /// Moves one step of capacity from the stream that loses least by it to the one that gains most.
     fn step(&mut self, evict: &mut dyn FnMut(u64) -> bool) {
         let fade = self.tuning.fade(self.capacity);
         self.parts.iter_mut().for_each(|part| part.curve.fade(fade));
@@ -115,7 +115,7 @@ impl Division {
     }
 }
 
-/// The misses with a share of the capacity, by a hull.
+/// The misses with a share of the capacity, interpolated in a hull.
 fn misses(hull: &[(f64, f64)], share: f64) -> f64 {
     let between = hull.windows(2).find(|pair| share <= pair[1].0);
     between.map_or(hull[hull.len() - 1].1, |pair| {

@@ -1,27 +1,27 @@
-//! Contents that follow shadow caches of the same size: as near to what the leader holds as reads allow.
+//! Contents that follow shadow caches of the same size: the blocks that the leader holds, as far as they were read.
 //!
-//! Owns: what is resident, in two queues: what the leader holds, and what it does not. Promises: nothing that the leader
-//! holds leaves before what it does not hold; a change of leader evicts nothing. Leaves to others: who leads.
+//! Owns: the resident ids, in two queues: those that the leader holds, and those that it does not hold. Promises: ids
+//! that the leader does not hold are evicted first; a change of leader evicts nothing. Leaves to others: who leads.
 //!
-//! Room is made by what the leader does not hold, the oldest first. If there is none of that, an id that it does not hold
-//! is bypassed, and one that it holds takes the place of the oldest: after refusals, and where weights differ.
+//! To make room, ids that the leader does not hold are evicted, the oldest first. If there are none (after
+//! refusals, or because weights differ), a new id is bypassed, unless the leader holds it: it replaces the oldest id.
 
 use super::panel::Panel;
 use crate::structures::arena::{Arena, Queue};
 use crate::{Access, Policy, REFUSALS_MAX, Stream};
 
-/// A cache whose contents follow.
+/// A cache whose contents follow the leader of a panel.
 pub(super) struct Follower {
     capacity: u64,
     arena: Arena,
-    /// What the leader does not hold, and what it holds; newest what was accessed last, or came to its queue last.
+    /// Ids that the leader does not hold, then those it holds; the newest was accessed, or moved to its queue, last.
     queues: [Queue; 2],
     /// Whether the leader holds the id of the next access.
     is_held: bool,
 }
 
 impl Follower {
-    /// An empty one.
+    /// An empty cache.
     pub(super) fn new(capacity: u64) -> Follower {
         Follower { capacity, arena: Arena::new(), queues: [0, 1].map(Queue::new), is_held: true }
     }
@@ -36,8 +36,8 @@ impl Follower {
         }
     }
 
-    /// Follows another leader. What it does not hold leaves after what the leader before did not hold either, the
-    /// newest first: the oldest that a policy held is what it thought most of. *Cost*: O(resident ids).
+    /// Follows another leader. Ids that only the former leader held are evicted after those that neither holds, the
+    /// newest first, because a policy keeps longest what it values most. *Cost*: O(resident ids).
     pub(super) fn regroup(&mut self, panel: &Panel) {
         let mut moved = Vec::new();
         for was_held in [true, false] {
@@ -54,14 +54,14 @@ impl Follower {
         moved.into_iter().rev().for_each(|index| self.put(index, false));
     }
 
-    /// Makes a resident the newest of a queue.
+    /// Makes a resident the newest id of a queue.
     fn put(&mut self, index: u32, is_held: bool) {
         let from = self.arena.entry(index).queue;
         self.arena.unlink(&mut self.queues[usize::from(from)], index);
         self.arena.link(&mut self.queues[usize::from(is_held)], index);
     }
 
-    /// Offers the residents of the first `queues` until there is room; `false` where there is none.
+    /// Offers residents of the first `queues` queues for eviction until there is room; `false` if there is too little.
     fn make_room(&mut self, room: u64, queues: usize, refusals_max: usize, evict: &mut dyn FnMut(u64) -> bool) -> bool {
         let mut refusals = 0;
         for number in 0..queues {

@@ -1,20 +1,20 @@
 //! Adaptive: follows the best of several policies, and divides the cache between streams where that is better.
 //!
 //! # Idea
-//! No policy is the best on all accesses, and which one is shows only while they come. So LIRS, LRU, S3-FIFO and
-//! W-TinyLFU run as *shadow caches*, on metadata alone and on a sample of the ids: those whose hash falls into one of
-//! 2^k parts, in caches of one 2^k-th of the size; up to [`Tuning::sample_max`] k is 0. The one that misses fewest beyond
-//! chance leads, and those counts are the reason that is shown (`panel.rs`). Where the shadow caches see all, the
-//! contents are what the leader holds, as far as it was read (`follower.rs`). A sample does not say that; there the
-//! leader's policy begins empty, what is accessed moves to it, and the one before makes room, in its order.
+//! No policy is the best on all accesses, and the best one is only known while they happen. So LIRS, LRU, S3-FIFO and
+//! W-TinyLFU run as *shadow caches*: they hold metadata only. They see a sample of the ids, one in 2^k by their hash,
+//! and have one 2^k-th of the size; up to [`Tuning::sample_max`] k is 0 and they see all ids. The one with the fewest
+//! misses, beyond chance, leads. The counted misses are the reason that users are shown (`panel.rs`). If the shadow
+//! caches see all ids, the cache holds what the leader holds, as far as it was read (`follower.rs`). A sample does not
+//! tell that. Then the leader's policy begins empty, accessed blocks move to it, and the former policy makes room.
 //!
-//! From the second stream on one more shadow cache, where they see all, is divided between the streams (`division.rs`),
-//! by what each stream's curve of misses against size says that the next block is worth (`curve.rs`). The files import
-//! each other as a tree, this one at the top and `tuning.rs` at the bottom.
+//! With several streams, and if the shadow caches see all ids, one more shadow cache is divided between the streams
+//! (`division.rs`). Each stream's curve of misses against size shows how many misses more memory would save
+//! (`curve.rs`). The files import each other as a tree, this one at the top and `tuning.rs` at the bottom.
 //!
 //! # Cost
-//! An access of the sample is one of each shadow cache, of those of its stream's part, and of the curve's 18 small caches
-//! where its id is in their sample; all of that is at most 4 Ki units large. Any other access is one of a plain policy.
+//! An access to a sampled id is an access to each shadow cache, to those of its stream's part, and to the curve's 18
+//! small caches if the id is in their sample; each holds at most 4 Ki units. Any other access is one of a plain policy.
 //!
 //! # Source
 //! Following shadow caches: R. Subramanian, Y. Smaragdakis, G. H. Loh, "Adaptive caches: effective shaping of cache
@@ -45,7 +45,7 @@ use panel::{Panel, candidate};
 ///
 /// let mut cache = Adaptive::new(500);
 /// let mut is_hit = |step: &u64| cache.reference(step % 1000, 1, Stream(7), &mut |_| true) == Access::Hit;
-/// // Under LRU a loop of 1000 blocks in a cache of 500 hits never.
+/// // Under LRU a loop of 1000 blocks in a cache of 500 never hits.
 /// assert!((0..100_000).filter(|step| is_hit(step)).count() > 45_000);
 /// ```
 pub struct Adaptive {
@@ -55,25 +55,25 @@ pub struct Adaptive {
     shift: u32,
     panel: Panel,
     current: Contents,
-    /// What was current before and is not empty yet. The oldest first; it is emptied first.
+    /// Former contents that are not empty yet, the oldest first; the oldest is emptied first.
     leaving: Vec<Contents>,
-    /// Who accessed first.
+    /// The first stream that accessed the cache.
     stream: Option<Stream>,
-    /// Accesses, those outside the sample as an estimate.
+    /// How many accesses there were, estimated from the sampled ones.
     accesses: u64,
     change: Option<LeaderChange>,
 }
 
-/// Residents, and what decides over them.
+/// Residents, and the rule that chooses which of them is evicted.
 enum Contents {
-    /// A policy for itself.
+    /// A policy that decides without shadow caches.
     Alone(Box<dyn Policy>),
-    /// The leader of shadow caches that see all.
+    /// What the leader of shadow caches that see all ids holds.
     Following(Follower),
 }
 
 impl Contents {
-    /// Empty ones.
+    /// Empty contents.
     fn new(leader: &str, capacity: u64, shift: u32) -> Contents {
         match shift {
             0 => Contents::Following(Follower::new(capacity)),
@@ -116,7 +116,7 @@ impl Adaptive {
         self.panel.leader().name()
     }
 
-    /// An access of the sample.
+    /// An access to a sampled id.
     #[inline(never)]
     fn access_sampled(&mut self, id: u64, weight: u64, stream: Stream, evict: &mut dyn FnMut(u64) -> bool) -> Access {
         let is_second = *self.stream.get_or_insert(stream) != stream;
@@ -147,13 +147,13 @@ impl Adaptive {
         self.access(id, weight, stream, evict)
     }
 
-    /// Lets empty contents take over.
+    /// Makes empty contents the current ones; those before are emptied as room is needed.
     fn take_over(&mut self) {
         let new = Contents::new(self.leader(), self.capacity, self.shift);
         self.leaving.push(std::mem::replace(&mut self.current, new));
     }
 
-    /// An access that the shadow caches have seen, if they see it.
+    /// An access, after the shadow caches have seen it (if its id is sampled).
     fn access(&mut self, id: u64, weight: u64, stream: Stream, evict: &mut dyn FnMut(u64) -> bool) -> Access {
         if self.leaving.is_empty() {
             return self.current.policy_mut().reference(id, weight, stream, evict);
@@ -163,7 +163,7 @@ impl Adaptive {
         let mut leaving = self.leaving.iter_mut().map(Contents::policy_mut);
         if let Some(old) = leaving.find(|old| old.contains(id)) {
             if !fits {
-                // After refusals the new contents may have no room for it.
+                // The caller refused to evict victims, so the new contents may have no room for it.
                 return old.reference(id, weight, stream, &mut |_| false);
             }
             let used = old.used();
@@ -177,7 +177,7 @@ impl Adaptive {
         self.current.policy_mut().reference(id, weight, stream, evict)
     }
 
-    /// Lets those who leave make room; `false` where they refuse.
+    /// Evicts from the former contents until there is room; `false` if the caller refuses too many victims.
     fn make_room(&mut self, room: u64, refusals_max: usize, evict: &mut dyn FnMut(u64) -> bool) -> bool {
         let mut refusals = 0;
         for place in 0..self.leaving.len() {
@@ -198,7 +198,7 @@ impl Adaptive {
     }
 }
 
-/// The shadow caches of a cache of `capacity`, of which one in 2^`shift` ids is sampled.
+/// The shadow caches of a cache of `capacity`, which see one in 2^`shift` ids.
 fn panel(leader: &str, capacity: u64, shift: u32, tuning: Tuning) -> Panel {
     let lead = if shift == 0 { [tuning.prior[0], 0.0] } else { [tuning.prior[1], tuning.change] };
     Panel::new(leader, capacity >> shift, lead, tuning)
@@ -208,8 +208,8 @@ fn shift_of(capacity: u64, tuning: &Tuning) -> u32 {
     (0..).find(|shift| capacity >> shift <= tuning.sample_max).unwrap_or(0)
 }
 
-/// Whether an id is in the sample of one in 2^`shift`. Tables use the top and the low bits of the hash, curves those
-/// from 24 on.
+/// Whether an id is in the sample of one in 2^`shift`. It uses other bits of the hash (from bit 40 on) than tables (top
+/// and low bits) and curves (from bit 24 on).
 fn is_sampled(id: u64, shift: u32) -> bool {
     (hash(id) >> 40) & ((1 << shift) - 1) == 0
 }
@@ -258,7 +258,7 @@ impl Policy for Adaptive {
         if shift == before {
             self.panel.set_capacity(capacity >> shift);
         } else {
-            // Another sample: its shadow caches begin empty, with the leader that there is where it is a candidate.
+            // The sample changes, so new shadow caches begin empty. The leader stays, if it is a candidate.
             self.panel = panel(self.leader(), capacity, shift, self.tuning);
             self.shift = shift;
         }
@@ -272,7 +272,7 @@ impl Policy for Adaptive {
         self.make_room(0, usize::MAX, evict);
         let rest = capacity.saturating_sub(self.leaving.iter().map(|old| old.policy().used()).sum());
         let current = self.current.policy_mut();
-        // What those who leave refuse to give up is missing here, until they do.
+        // Room that the former contents did not give up is not available to the current ones until they do.
         if current.used() > rest {
             current.set_capacity(rest, evict);
         }

@@ -1,17 +1,17 @@
 //! A panel: shadow caches of several policies, one of which leads; a sign test says which.
 //!
-//! Owns: the candidates, on metadata alone, and for each two of them the accesses at which just one missed. Promises:
-//! each does what its policy would do in a cache of this capacity; the leader changes only on a difference that is
-//! beyond chance, and the counts of that difference are the reason that is shown. Leaves to others: the contents.
+//! Owns: the candidates, which hold metadata only, and for each pair the accesses at which only one of the two missed.
+//! Promises: each candidate decides as its policy would in a cache of this capacity; the leader changes only if the
+//! difference is beyond chance, and its counts are the reason shown to users. Leaves to others: the contents.
 //!
-//! Counts fade, so that they are those of the last [`Tuning::window`] capacities. Of the `n` accesses in them at which
-//! just one of two caches missed, each is the toss of a coin where the two are equally good, so a difference of one
-//! root of `n` is chance. Where two policies differ at every turn, as in loops, a larger one is needed.
+//! Counts fade, so that recent accesses count: about the last [`Tuning::window`] times the capacity. Let `n` of these
+//! be missed by only one of two caches. If the two are equally good, each is the toss of a coin, so a difference of up
+//! to the root of `n` is chance. Policies that differ at many accesses, as in loops, need a larger difference.
 
 use super::tuning::Tuning;
 use crate::{Access, Lirs, Lru, Policy, S3Fifo, Stream, WTinyLfu};
 
-/// A change of leader: the former one, how many accesses it alone missed, and how many the new one alone.
+/// A change of leader: the former leader, how many accesses only it missed, and how many only the new one missed.
 pub(super) type Change = (usize, u64, u64);
 
 /// An empty cache of a candidate.
@@ -28,21 +28,21 @@ pub(super) fn candidate(name: &str, capacity: u64) -> Box<dyn Policy> {
 pub(super) struct Panel {
     tuning: Tuning,
     pub(super) capacity: u64,
-    /// What a lead must be. *Units*: misses for each unit of capacity.
+    /// How large a lead must be. *Units*: misses for each unit of capacity.
     change: f64,
     /// How far the first candidate is ahead without evidence. *Units*: misses.
     prior: f64,
     pub(super) policies: Vec<Box<dyn Policy>>,
     leader: usize,
-    /// What each gave up at the last access or change of capacity, by candidate.
+    /// What the candidates evicted at the last access or change of capacity: candidate and id.
     pub(super) gone: Vec<(usize, u64)>,
-    /// By two candidates the accesses in the window at which the first one missed and the second did not.
+    /// For each pair of candidates, how many recent accesses the first one missed and the second did not.
     only: Vec<Vec<f64>>,
     left: u64,
 }
 
 impl Panel {
-    /// Empty ones; the one called `leader` leads, or the first, which is ahead by `prior`.
+    /// Empty shadow caches. The candidate called `leader` leads, or else the first one, which is ahead by `prior`.
     pub(super) fn new(leader: &str, capacity: u64, [prior, change]: [f64; 2], tuning: Tuning) -> Panel {
         let mut panel = Panel {
             tuning,
@@ -59,14 +59,14 @@ impl Panel {
         panel
     }
 
-    /// One more candidate.
+    /// Adds a candidate.
     pub(super) fn add(&mut self, policy: Box<dyn Policy>) {
         self.policies.push(policy);
         self.only.iter_mut().for_each(|row| row.push(0.0));
         self.only.push(vec![0.0; self.policies.len()]);
     }
 
-    /// An access: whether the leader missed it, and a change of leader.
+    /// Counts an access. Returns whether the leader missed it, and the change of leader, if any.
     pub(super) fn access(&mut self, id: u64, weight: u64, stream: Stream) -> (bool, Option<Change>) {
         let mut missed = 0;
         self.gone.clear();
@@ -83,7 +83,7 @@ impl Panel {
         (is_miss, if self.left == 0 { self.choose() } else { None })
     }
 
-    /// Counts an access at which the caches of `missed` missed.
+    /// Counts an access; `missed` has a bit for each cache that missed.
     fn count(&mut self, missed: u8) {
         if missed != 0 && missed != (1 << self.only.len()) - 1 {
             for (_, row) in self.only.iter_mut().enumerate().filter(|(one, _)| missed >> one & 1 == 1) {
@@ -118,7 +118,7 @@ impl Panel {
         &*self.policies[self.leader]
     }
 
-    /// What the leader gave up at the last access or change of capacity.
+    /// What the leader evicted at the last access or change of capacity.
     pub(super) fn lost(&self) -> impl Iterator<Item = u64> + '_ {
         self.gone.iter().filter(|gone| gone.0 == self.leader).map(|gone| gone.1)
     }
@@ -128,7 +128,7 @@ impl Panel {
         self.policies.iter_mut().for_each(|policy| _ = policy.remove(id));
     }
 
-    /// Grows or shrinks.
+    /// Changes the capacity of all candidates.
     pub(super) fn set_capacity(&mut self, capacity: u64) {
         (self.capacity, self.left) = (capacity, self.left.min(self.tuning.interval(capacity)));
         self.gone.clear();

@@ -1,27 +1,27 @@
-//! The constants that decisions rest on, each with its unit and its reason.
+//! The constants of `adaptive`, each with its unit and its reason.
 //!
-//! Owns: the numbers ([`Tuning::default`]). Promises: `cache-figures --only ablation` runs without each, or with another.
+//! Owns: the numbers ([`Tuning::default`]). Promises: `cache-figures --only ablation` varies each of them.
 
-/// The constants, and the parts that the ablation leaves out.
+/// The constants, and switches for the parts that the ablation leaves out.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Tuning {
-    /// The most that shadow caches hold; of larger caches they are a sample. *Units*: units of weight. Few enough for a
-    /// processor's cache, and enough to distinguish policies that differ by a percent.
+    /// The largest shadow cache; those of larger caches see a sample. *Units*: units of weight. Small enough for a
+    /// processor's cache, and large enough to distinguish policies that differ by a percent.
     pub sample_max: u64,
-    /// The window in which misses count, and after which a stream without an access has ended. *Units*: accesses for
-    /// each unit of capacity. Loops need some rounds to show which policy is better.
+    /// For how many accesses misses count, and after how many accesses of others a stream has ended. *Units*: accesses
+    /// for each unit of capacity. Loops need some rounds to show which policy is better.
     pub window: f64,
-    /// A lead must be so many roots of the accesses at which just one of two missed. One is what chance does.
+    /// A lead must be this many roots of the number of accesses at which only one of two missed. One root is chance.
     pub roots: f64,
-    /// The lead of the first candidate at the start, where the contents follow, and where a sample chooses; it fades
+    /// The lead of the first candidate at the start: if shadow caches see all ids, and if they see a sample. It fades
     /// with the window. *Units*: misses for each unit of capacity. LIRS is rarely far from the best.
     pub prior: [f64; 2],
-    /// A lead must be so large where a sample chooses. *Units*: misses for each unit of capacity. There the new policy
-    /// begins empty.
+    /// How large a lead must be if shadow caches see a sample, because the new policy then begins empty. *Units*:
+    /// misses for each unit of capacity.
     pub change: f64,
-    /// A leader is chosen so many times in a capacity of accesses; one part in so many moves to another stream at a time.
+    /// How often a leader is chosen in a capacity of accesses; 1/`steps` of the capacity moves between streams at once.
     pub steps: u64,
-    /// The most that a shadow cache of a curve holds. *Units*: units of weight. There are many of them.
+    /// The largest shadow cache of a curve; there are many of these. *Units*: units of weight.
     pub curve_max: u64,
     /// The candidates, at most seven; the first one leads at the start.
     pub candidates: &'static [&'static str],
@@ -51,7 +51,7 @@ impl Tuning {
         (capacity / self.steps.max(1)).max(self.steps / 2).max(1)
     }
 
-    /// What is left of a count after one interval.
+    /// The factor by which counts fade after one interval.
     pub(super) fn fade(&self, capacity: u64) -> f64 {
         (-(self.interval(capacity) as f64) / (self.window * capacity as f64).max(1.0)).exp()
     }

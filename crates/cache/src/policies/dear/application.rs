@@ -130,7 +130,7 @@ impl Application {
         blocks.refresh::<RECENCY>(&mut self.recency, at);
     }
 
-    /// Files a block that is not filed, or a refused victim, which is filed above its frequency.
+    /// Files a block under its frequency, if it is not filed yet, or was filed higher because it was a refused victim.
     #[inline]
     pub(super) fn keep_filed(&mut self, blocks: &mut Blocks, at: usize) {
         let block = blocks.get(at);

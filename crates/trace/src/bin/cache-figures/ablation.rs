@@ -1,6 +1,7 @@
-//! What each part and each constant of `adaptive` is worth: all points again with it at half, at twice, and without it.
+//! The worth of each part and constant of `adaptive`: all points, with it halved, doubled, and left out.
 //!
-//! Owns: the variants and their table. Leaves to others: the points, and the fewest misses of the other policies there.
+//! Owns: the variants and their table. Leaves to others: the points, and the fewest misses of the other policies at
+//! them.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -42,7 +43,7 @@ const VARIANTS: [Variant; 21] = [
 const BEGIN: &str = "<!-- written by cache-figures -->";
 const END: &str = "<!-- end -->";
 
-/// Prints the table, and writes it into the page where one is given.
+/// Prints the table, and writes it into a page if one is given.
 pub fn ablation(judged: &[Judged], points: &[Point], options: &Options) -> Vec<String> {
     let runs: Vec<(usize, usize)> =
         (0..VARIANTS.len()).flat_map(|variant| (0..points.len()).map(move |point| (variant, point))).collect();
@@ -80,7 +81,7 @@ pub fn ablation(judged: &[Judged], points: &[Point], options: &Options) -> Vec<S
     }
 }
 
-/// For each variant and group: points over the limit, the sum above the best, and the worst point.
+/// For each variant and group: the number of points over the limit, the sum above the best, and the worst point.
 fn table(points: &[Point], missed: &[Vec<u64>]) -> String {
     let mut groups: Vec<&str> = points.iter().map(|point| point.group).collect();
     groups.dedup();
@@ -103,7 +104,7 @@ fn table(points: &[Point], missed: &[Vec<u64>]) -> String {
     text
 }
 
-/// Puts the table between the marks of a page, with where it is from.
+/// Puts the table, with its origin, between the marks of a page.
 fn write(page: &Path, table: &str) -> Result<(), String> {
     let at = |error: &dyn std::fmt::Display| format!("{}: {error}", page.display());
     let text = std::fs::read_to_string(page).map_err(|error| at(&error))?;

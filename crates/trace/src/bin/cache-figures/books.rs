@@ -1,7 +1,7 @@
-//! The books of `adaptive` against simulations written apart from it: each stream's ledger, and each window's optimum.
+//! The ledgers and windows of `adaptive` compared with independent simulations.
 //!
-//! Owns: both simulations and the comparison, which is shown to fail on planted faults each time. They share no code with
-//! the policy: LRU is a map by time, MIN a set by the time of the next reference.
+//! Owns: both simulations and the comparison, which must also find planted faults. They share no code with the policy:
+//! LRU is a map by time, MIN a set by the time of the next reference.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::mpsc::channel;
@@ -105,7 +105,7 @@ fn play(workload: &Workload, capacity: u64) -> Played {
     played
 }
 
-/// The sums by ledger as a simulation with an LRU of `capacity_lru` has them.
+/// The sums of each ledger according to a simulation with an LRU of `capacity_lru`.
 fn simulate(workload: &Workload, played: &Played, capacity_lru: u64) -> Vec<(Stream, Sums)> {
     let mut lru = Lru::new(capacity_lru);
     let mut sums: Vec<(Stream, Sums)> = Vec::new();
@@ -149,7 +149,7 @@ fn windows_differing(workload: &Workload, played: &Played, capacity: u64) -> usi
     differing
 }
 
-/// Prints the comparison for every workload; returns what differs, and the planted faults that were not found.
+/// Prints the comparison for every workload; returns the differences, and the planted faults that were not found.
 pub fn books<'a>(workloads: impl Iterator<Item = &'a Workload>) -> Vec<String> {
     let mut short = Vec::new();
     let (mut ledgers, mut windows, mut found, mut windows_found) = (0, 0, 0, 0);
@@ -170,7 +170,7 @@ pub fn books<'a>(workloads: impl Iterator<Item = &'a Workload>) -> Vec<String> {
         if far + wrong > 0 {
             short.push(format!("{}: {far} ledgers and {wrong} windows differ", workload.name()));
         }
-        // Faults planted in the simulations: an LRU of nine tenths, a MIN of one block more than nine tenths.
+        // Planted faults: both simulations with about nine tenths of the size.
         let less = played.capacity * 9 / 10 + 1;
         found += usize::from(differing(&played, &simulate(workload, &played, less)) > 0);
         windows_found += usize::from(windows_differing(workload, &played, less) > 0);

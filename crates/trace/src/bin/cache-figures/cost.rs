@@ -1,18 +1,18 @@
-//! The cost of a reference from 1 Ki to 1 Mi blocks: LRU, and `dear` and `adaptive` above it, and the least on this machine.
+//! The cost of a reference from 1 Ki to 1 Mi blocks: of LRU, of `dear` and `adaptive` above it, and the least possible
+//! cost.
 //!
-//! Owns: the references, the order of the rounds and the limits. In each round every policy plays the same references,
-//! so that what disturbs the machine disturbs all; a difference is taken within a round, and printed are medians over
-//! the rounds. References are drawn again for each replay: repeated they would be a loop, in which what was drawn most
-//! often is worth keeping. Each policy plays some references before it is timed, so that each finds its own data in the
-//! processor's caches. Time is that of this thread on the processor.
+//! Owns: the references, the order of the rounds and the limits. In each round every policy gets the same references,
+//! so that a disturbance affects all. Differences are taken within a round; printed are medians over the rounds.
+//! References are drawn again for each replay, because repeated references would be a loop. Each policy gets some
+//! references before it is timed, so that its data are in the processor's caches. Time is the processor time of this
+//! thread.
 //!
-//! Each policy is timed in a simulation, which announces blocks ahead ([`Policy::prepare`]), and with references that
-//! are not announced.
+//! Each policy is timed in a simulation, which announces blocks ahead ([`Policy::prepare`]), and without announcements.
 //!
 //! # The limit
-//! The unavoidable work of every policy is to find a block: one access to a table of that size by its hash. Beside the
-//! policies stands what that costs on the same references, with nothing else done and nothing to wait for between two
-//! references; and what the lines cost that a table of numbers and a linked list touch: number, entry, and both
+//! The unavoidable work of every policy is to find a block: one access to a table of that size by its hash. Its cost on
+//! the same references is printed next to the policies, with no other work, and without dependences between references.
+//! Also printed is the cost of the cache lines that a table of numbers and a linked list touch: number, entry, and both
 //! neighbours.
 
 use nectary_cache::{Access, Lru, Policy, Stream, by_name};
@@ -20,20 +20,20 @@ use nectary_trace::simulate::{Workload, misses};
 use rand_xoshiro::SplitMix64;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
-/// Blocks that fit; the first one is what the figures of LRU and `dear` are of.
+/// The numbers of blocks that fit; the figures of LRU and `dear` use the first one.
 const CAPACITIES: [u64; 4] = [1 << 20, 64 << 10, 4 << 10, 1 << 10];
 const REFERENCES: u64 = 4 << 20;
 const ROUNDS: usize = 3;
-/// References a second of a simulated LRU. *Units*: millions.
+/// The required rate of a simulated LRU. *Units*: millions of references per second.
 const LRU_MILLIONS_MIN: f64 = 10.0;
-/// The most that a policy may cost above LRU. *Units*: nanoseconds a reference.
+/// The most that a policy may cost above LRU. *Units*: nanoseconds per reference.
 const ABOVE_LRU_NS_MAX: [(&str, f64); 2] = [("dear", 30.0), ("adaptive", 100.0)];
-/// Lines of memory a reference, of which the limit is printed.
+/// The numbers of cache lines per reference for which the least possible cost is printed.
 const LINES: [usize; 3] = [1, 2, 4];
-/// Words of the tables of the limit: 32 MiB, as the table of LRU at this capacity.
+/// The size of the tables for the least possible cost, in words: 32 MiB, like the table of LRU at this capacity.
 const LIMIT_WORDS: usize = 4 << 20;
 
-/// The time that this thread has run. *Units*: nanoseconds.
+/// The processor time of this thread so far. *Units*: nanoseconds.
 fn now() -> Option<f64> {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
     text.split(' ').next()?.parse().ok()
@@ -44,7 +44,7 @@ struct Draw {
     name: &'static str,
     random: SplitMix64,
     capacity: u64,
-    /// Each block is of one of so many streams.
+    /// Each block belongs to one of this many streams.
     streams: u64,
     rank: fn(u64, u64) -> u64,
 }
@@ -54,7 +54,7 @@ impl Draw {
     fn workload(&mut self, count: u64) -> Workload {
         let Draw { name, random, capacity, streams, rank } = self;
         let block = |_| {
-            // A number that does not say the rank.
+            // A number that does not depend on the rank.
             let block = rank(random.next_u64(), *capacity).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20;
             (block, Stream((block % *streams) as u32))
         };
@@ -78,17 +78,17 @@ fn median(mut values: Vec<f64>) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// Times of a policy, one a round. *Units*: nanoseconds a reference.
+/// Times of a policy, one per round. *Units*: nanoseconds per reference.
 #[derive(Default)]
 struct Times {
     simulated: Vec<f64>,
     one_by_one: Vec<f64>,
-    /// Of the last round.
+    /// The time in the last round.
     hits: u64,
 }
 
 impl Times {
-    /// Plays the first workload, and the others with the time taken; `None` if the kernel tells no time of a thread.
+    /// Replays the first workload untimed, then the others timed; `None` if the kernel has no clock of a thread.
     fn add(&mut self, policy: &mut dyn Policy, [first, second, third]: &[Workload; 3]) -> Option<()> {
         play(policy, first);
         let mut misses_count = 0;
@@ -106,7 +106,7 @@ impl Times {
     }
 }
 
-/// Prints the figures; returns those that fall short.
+/// Prints the figures; returns those that miss their limits.
 pub fn cost() -> Vec<String> {
     let mut short = Vec::new();
     let mut words = vec![0; LIMIT_WORDS];
@@ -171,7 +171,7 @@ pub fn cost() -> Vec<String> {
     short
 }
 
-/// Reads and writes this many words of `table` for each reference, each in another line and another place.
+/// Reads and writes this many words of `table` for each reference, each in another cache line.
 fn touch(table: &mut [u64], workload: &Workload, lines: usize) -> u64 {
     let last = table.len() - 1;
     for &block in workload.blocks() {
@@ -193,7 +193,7 @@ fn play(policy: &mut dyn Policy, workload: &Workload) -> u64 {
     workload.blocks().iter().enumerate().filter(is_hit).count() as u64
 }
 
-/// Nanoseconds a reference.
+/// Nanoseconds per reference.
 fn timed(play: impl FnOnce() -> u64) -> Option<f64> {
     let start = now()?;
     std::hint::black_box(play());

@@ -1,25 +1,27 @@
-//! The guaranteed distance of a policy from the best of several, whatever comes next.
+//! How far any policy must be from the best of several, because it does not know the future.
 //!
 //! Owns: the *forks* of a trace, and their bound. Leaves to others: which traces and sizes are judged.
 //!
 //! # Idea
-//! Stop a trace somewhere. Two of the policies hold different blocks by then, and the trace may go on with the blocks of the one, each
-//! referred to once, or with those of the other; the policy that holds the blocks that come misses none of them. A third policy does not know which way it will
-//! be, and cannot hold both. With `C` blocks in the cache, `U` blocks that one or the other holds, `M` and `N` their misses so far, and
-//! `F` the fewest that any policy has had, who knows the trace so far (MIN that may bypass), its misses on both ways sum to at least
-//! `2 F + (U - C)`: each block of `U` that it does not hold is missed on the way, or the ways, that refer to it. The better of the two has `M`
-//! on its way and the other `N` on its own. So on one of the two ways it is above the best policy by at least
+//! Stop a trace when two of the policies hold different blocks. The trace may continue with the blocks of the one, each
+//! referenced once, or with those of the other. The policy that holds these blocks misses none of them. A third policy
+//! does not know which continuation comes, and cannot hold both sets. Let the cache have `C` blocks, and `U` be the
+//! number of blocks that one or the other holds. Let `M` and `N` be their misses so far, and `F` the fewest that any
+//! policy could have (MIN that may bypass). The misses of the third policy on both continuations sum to at least `2 F +
+//! (U - C)`, because it misses each block of `U` that it does not hold on the continuation that references it. The
+//! better policy has `M` misses on its continuation, the other one `N` on its own. So on one of the two the third
+//! policy is above the best one by at least
 //!
 //! ```text
 //! (2 F + U - C) / (M + N) - 1
 //! ```
 //!
-//! That holds for each policy that does not know the way, even if it knew all before; for a randomised one it holds on
-//! the average. It does not say that a trace does go on like that; it shows that nobody who knows the trace only up to
-//! here can promise anything.
+//! That holds for each policy that does not know the continuation; for a randomised policy it holds on average. It does
+//! not say that traces do continue like that. It shows that no policy without knowledge of the future can promise more.
 //!
 //! # What is checked
-//! Both ways are played to every policy of the house and to MIN, and each must be above by the bound on one of them, MIN (which does know the way) excepted.
+//! Both continuations are replayed to every policy here and to MIN. Each must be above the best by the bound on one of
+//! them, except MIN, which knows the future.
 
 use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -33,31 +35,32 @@ use nectary_trace::simulate::{Workload, misses, policies};
 use crate::misses::POINT_PERCENT_MAX;
 use crate::{Judged, Options, known};
 
-/// A trace is stopped this often in a capacity of references, but at most this often in its known part.
+/// A trace is stopped this often in as many references as the capacity, but at most this often in its known part.
 const STOPS: usize = 16;
 const STOPS_OF_PAST: usize = 64;
 const REFERENCES_MIN: usize = 16;
-/// Of more policies only the first ones are compared.
+/// If there are more policies, only the first ones are compared.
 const POLICIES_MAX: usize = 8;
 
-/// The place of a trace where it can fork worst.
+/// The position in a trace at which the bound is highest.
 #[derive(Debug, Clone, PartialEq)]
 struct Fork {
     trace: String,
     size: u64,
-    /// How many references come before it.
+    /// The number of references before it.
     after: usize,
-    /// The owner of the blocks that come on the one way and on the other.
+    /// The policies whose blocks come on the one and on the other continuation.
     policies: [&'static str; 2],
-    /// The distance that no policy can beat for certain. *Units*: percent.
+    /// The distance that no policy is certain to stay below. *Units*: percent.
     bound: f64,
-    /// The distance of the judged policy, on the worse way, from the one whose blocks come. *Units*: percent.
+    /// The distance of the judged policy, on its worse continuation, from the policy whose blocks come. *Units*:
+    /// percent.
     judged: f64,
-    /// A policy that is nearer on both ways, which cannot be.
+    /// A policy that is nearer on both continuations, which would disprove the bound.
     refuted_by: Option<&'static str>,
 }
 
-/// Prints the worst forks of all workloads at all sizes; returns those that a policy refutes.
+/// Prints the worst forks of all workloads at all sizes; returns those that a policy disproves.
 pub fn forks(judged: &[Judged], options: &Options) -> Vec<String> {
     let Ok(policy) = known(&options.policy) else { return Vec::new() };
     let against: Vec<&'static str> = options.against.iter().filter_map(|name| known(name).ok()).collect();
@@ -90,7 +93,7 @@ pub fn forks(judged: &[Judged], options: &Options) -> Vec<String> {
     refuted
 }
 
-/// The worst forks of all workloads at all sizes; none if no two of the policies differ.
+/// The worst forks of all workloads at all sizes; none if no two policies differ.
 fn all(judged: &[Judged], policy: &'static str, against: &[&'static str], threads: Option<usize>) -> Vec<Fork> {
     let points: &Vec<(&Workload, u64)> =
         &judged.iter().flat_map(|judged| judged.sizes.iter().map(move |size| (&judged.workload, *size))).collect();
@@ -152,7 +155,7 @@ fn refer(policy: &mut dyn Policy, id: u64) -> bool {
     policy.reference(id, 1, Stream(0), &mut |_| true) != Access::Hit
 }
 
-/// How many blocks each set of policies holds, by the bits of the policies' positions.
+/// The number of blocks that each set of policies holds; the sets are bits of the policies' positions.
 fn holders<'a>(ghosts: &[Box<dyn Policy>], ids: impl Iterator<Item = &'a u64>) -> [u64; 1 << POLICIES_MAX] {
     let mut held = [0; 1 << POLICIES_MAX];
     for id in ids {
@@ -163,7 +166,7 @@ fn holders<'a>(ghosts: &[Box<dyn Policy>], ids: impl Iterator<Item = &'a u64>) -
 }
 
 impl Fork {
-    /// Plays both ways to every policy.
+    /// Replays both continuations to every policy.
     fn check(&mut self, workload: &Workload, judged: &'static str) {
         let ways = self.policies.map(|holder| way(workload, self.after, self.size, holder));
         let play = |name: &str, way: &Workload| {
@@ -176,7 +179,7 @@ impl Fork {
             if name == judged {
                 self.judged = worse;
             }
-            // To a rounding of the quotients.
+            // Up to the rounding of the quotients.
             if worse < self.bound - 1e-9 {
                 self.refuted_by = Some(name);
             }
@@ -184,7 +187,7 @@ impl Fork {
     }
 }
 
-/// The beginning of a workload, and the blocks that a policy holds then, each in the stream that referred to it last.
+/// The beginning of a workload, and the blocks that a policy then holds, each with the stream that referenced it last.
 fn way(workload: &Workload, after: usize, size: u64, holder: &str) -> Workload {
     let blocks = &workload.blocks()[..after];
     let stream = |position: usize| workload.streams().get(position).copied().unwrap_or(Stream(0));
@@ -230,7 +233,7 @@ mod tests {
     fn a_bound_that_is_too_high_is_refuted() {
         let workload = scan(1000);
         let mut fork = fork(&workload, 100, "adaptive", &FIVE).expect("they differ");
-        // No policy is worse on a way than to miss all that comes.
+        // No policy can be worse on a continuation than to miss all of it.
         fork.bound = 51.0;
         fork.check(&workload, "adaptive");
         assert!(fork.refuted_by.is_some());

@@ -1,12 +1,12 @@
 //! Generated accesses for large caches: Zipf's law, loops, phases, scans, drifts, streams that end.
 //!
-//! Owns: what is generated, the same at each call. Promises: nothing here was made to suit a policy: each kind is
-//! scaled by the cache's size alone. Leaves to others: running it.
+//! Owns: what is generated, which is the same at each call. Promises: no kind was made to suit a policy; each is scaled
+//! only by the cache's size. Leaves to others: running it.
 
 use nectary_cache::Stream;
 use nectary_trace::simulate::Workload;
 
-/// The caches. *Units*: blocks.
+/// The sizes of the caches. *Units*: blocks.
 pub const SIZES: [u64; 4] = [20_000, 40_000, 80_000, 200_000];
 /// Accesses for each block of the cache.
 const ACCESSES: u64 = 15;
@@ -88,7 +88,7 @@ const KINDS: [Kind; 15] = [
     }),
 ];
 
-/// Everything that is generated for a cache of `size`.
+/// All generated workloads for a cache of `size`.
 pub fn generated(size: u64) -> impl Iterator<Item = Workload> {
     KINDS.iter().zip(1..).map(move |((name, access), seed)| {
         let mut random = Random(seed);

@@ -1,12 +1,12 @@
-//! The part of a point's loss that the choice of a policy has caused, and the part of the change of contents after it.
+//! Splits the loss of a point into two parts: choosing the wrong policy, and changing the contents after a choice.
 //!
-//! Owns: choosers simpler than `adaptive`, with exact ghosts of the exact size and no bonus for anybody. Promises: each
-//! starts with LIRS and learns only from the past; of the windows the one that turns out best for the point is taken,
-//! which nobody knows beforehand. Leaves to others: partitions between streams, which are no choice here.
+//! Owns: choosers simpler than `adaptive`, with exact ghosts of the exact size and no bonuses. Promises: each starts
+//! with LIRS and learns only from the past. For each point the best window is taken, which cannot be known beforehand.
+//! Leaves to others: divisions between streams.
 //!
-//! A chooser is counted twice. *Free* are the misses of the leaders' ghosts: as if a change of leader brought its
-//! blocks along. *Paid* are the misses of a cache that keeps the blocks of the leader's ghost, and has to read those
-//! that it lacks.
+//! A chooser is counted twice. *Free* are the misses of the leaders' ghosts, as if a new leader's blocks were in memory
+//! at once. *Paid* are the misses of a cache that keeps the blocks of the leader's ghost, and has to read those that it
+//! lacks.
 
 use std::collections::BTreeSet;
 
@@ -17,7 +17,7 @@ use nectary_trace::simulate::Workload;
 
 /// The candidates; the first one leads at the start.
 const CANDIDATES: [&str; 6] = ["lirs", "lru", "wtinylfu", "s3fifo", "arc", "lfu-aged"];
-/// The windows tried, in references for each unit of capacity; the last one forgets nothing.
+/// The windows, in references for each unit of capacity; the last one never forgets.
 const WINDOWS: [f64; 6] = [1.0, 2.0, 5.0, 10.0, 20.0, f64::INFINITY];
 /// A leader is chosen this many times in a capacity of references, as in `adaptive`.
 const CHOICES: u64 = 64;
@@ -26,9 +26,9 @@ const REFERENCES_MIN: u64 = 16;
 /// Misses at one point.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Limit {
-    /// The fewest of the choosers, free.
+    /// The fewest free misses of the choosers.
     pub free: u64,
-    /// The fewest of the choosers, paid.
+    /// The fewest paid misses of the choosers.
     pub paid: u64,
 }
 
@@ -40,14 +40,14 @@ struct Ghost {
     lost: Vec<u64>,
 }
 
-/// Follows the policy that missed least in its window.
+/// Follows the policy with the fewest misses in its window.
 struct Chooser {
     decay: f64,
     lately: [f64; CANDIDATES.len()],
     leader: usize,
     free: u64,
     paid: u64,
-    /// By resident its last reference.
+    /// The last reference of each resident.
     residents: HashMap<u64, u64>,
     /// Residents that the leader's ghost does not hold, oldest first.
     spare: BTreeSet<(u64, u64)>,

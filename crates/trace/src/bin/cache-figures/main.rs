@@ -1,4 +1,4 @@
-//! The figures that the detecting policies have to reach, measured: every point, the sum, the worst point.
+//! Measures the figures that `dear` and `adaptive` have to reach: every point, the sum, the worst point.
 //!
 //! Owns: which traces, sizes and mixes are judged, and the command line. Leaves to others: the figures, one file each.
 //! Exits with 1 if a figure is missed, with 2 if the command line or a trace is wrong. `cargo run --release -p
@@ -70,16 +70,16 @@ const PARTS: [&str; 13] = [
     "verdicts",
     "cost",
 ];
-/// The parts that are run only where they are named.
+/// The parts that run only if they are named.
 const PARTS_NAMED: [&str; 2] = ["ablation", "cost"];
 /// The parts whose points are judged.
 const PARTS_OF_POINTS: [&str; 6] = ["single", "pairs", "triple", "recorded", "held-out", "generated"];
-/// The parts that need the traces of the papers.
+/// The parts that need the papers' traces.
 const PARTS_OF_TRACES: [&str; 4] = ["dear", "single", "pairs", "triple"];
 const TRACES: [&str; 6] = ["gli", "cpp", "ps", "cs", "multi1", "sprite"];
 /// The traces that the project recorded, in `tests/data`.
 const RECORDED: [&str; 6] = ["cscope", "sort", "ld", "cpp", "sqlite", "postgres"];
-/// Traces that the project recorded and tuned nothing on, in `tests/data/held_out`.
+/// Traces that the project recorded and used for no tuning, in `tests/data/held_out`.
 const HELD_OUT: [&str; 11] =
     ["archive", "awk", "build", "checksums", "compare", "dbm", "grep", "index", "merge", "perl", "xz"];
 const PERCENT: [u64; 5] = [5, 10, 20, 40, 60];
@@ -95,9 +95,9 @@ struct Options {
     write: Option<PathBuf>,
 }
 
-/// A workload that is judged.
+/// A judged workload.
 pub struct Judged {
-    /// The sum that it is part of.
+    /// The sum to which it belongs.
     group: &'static str,
     workload: Workload,
     sizes: Vec<u64>,
@@ -182,12 +182,12 @@ fn list(text: &str) -> Vec<String> {
     text.split(',').map(str::to_owned).collect()
 }
 
-/// Prints every figure and gives a line for each that is missed.
+/// Prints every figure, and returns a line for each that is missed.
 fn figures(options: &Options) -> Result<Vec<String>, nectary_trace::Error> {
     let wants = |part: &str| {
         let is_named = |wanted: &str| options.parts.iter().any(|named| named == wanted);
         let has_traces = options.traces.is_some() || !PARTS_OF_TRACES.contains(&part);
-        // The ablation is of all points, unless some are named.
+        // The ablation uses all points, unless some are named.
         let is_all = options.parts.is_empty()
             || is_named("ablation")
                 && PARTS_OF_POINTS.contains(&part)
@@ -271,7 +271,7 @@ fn data() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data")
 }
 
-/// A recorded trace under a name that tells it from the papers' of the same program.
+/// A recorded trace, under a name that differs from that of the papers' trace of the same program.
 fn recorded_name(workload: &Workload) -> Workload {
     let mut workload = workload.clone();
     workload.rename(&format!("{}-recorded", workload.name().to_owned()));
@@ -287,7 +287,7 @@ fn load(directory: &Path, ending: &str, names: &[String]) -> Result<BTreeMap<Str
     Ok(workloads)
 }
 
-/// The name as the list of policies has it.
+/// The name in the list of policies.
 fn known(name: &str) -> Result<&'static str, nectary_trace::Error> {
     let names = policies::names();
     let found = names.iter().find(|known| **known == name);

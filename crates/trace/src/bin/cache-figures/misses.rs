@@ -1,4 +1,4 @@
-//! The misses of one policy against the fewest of others: every point, the sums, the worst points.
+//! The misses of one policy compared with the fewest of others: every point, the sums, the worst points.
 //!
 //! Owns: the limits. Leaves to others: which traces and sizes.
 
@@ -12,17 +12,17 @@ use crate::{Judged, Options, known};
 /// How far the sum, and any single point, may be above the best of the others. *Units*: percent.
 const SUM_PERCENT_MAX: f64 = 1.0;
 pub const POINT_PERCENT_MAX: f64 = 5.0;
-/// The best fixed split of cs+cpp+ps between policies of their own. *Units*: blocks, misses.
+/// The best fixed split of cs+cpp+ps between separate policies. *Units*: blocks, misses.
 pub const TRIPLE: (u64, u64) = (1536, 9285);
 
 /// One point: the judged policy's misses against the fewest of the others.
 pub struct Point {
-    /// The sum that it is part of.
+    /// The sum to which it belongs.
     pub group: &'static str,
     name: String,
     size: u64,
     misses: u64,
-    /// The fewest misses of the others.
+    /// The fewest misses of the other policies.
     pub best: u64,
     best_policy: &'static str,
 }
@@ -37,7 +37,7 @@ impl Point {
     }
 }
 
-/// The judged policy over all workloads and sizes: the points, and what falls short.
+/// The judged policy over all workloads and sizes: the points, and the missed limits.
 pub fn judge(judged: &[Judged], options: &Options) -> Result<(Vec<Point>, Vec<String>), nectary_trace::Error> {
     if judged.is_empty() {
         return Ok((Vec::new(), Vec::new()));
@@ -76,7 +76,7 @@ pub fn judge(judged: &[Judged], options: &Options) -> Result<(Vec<Point>, Vec<St
     Ok((points, short))
 }
 
-/// Prints, for a point that is over, the cost of the choice and the cost of following it.
+/// Prints, for a point over the limit, the cost of the choice and the cost of following it.
 fn limits(point: &Point, limit: &Limit) {
     let percent = |misses: u64| 100.0 * (misses as f64 / point.best as f64 - 1.0);
     println!(
@@ -111,7 +111,7 @@ fn point(group: &'static str, rows: &[Row], options: &Options) -> Point {
     point
 }
 
-/// Prints the sums and the worst points; returns what falls short.
+/// Prints the sums and the worst points; returns the missed limits.
 fn summary(policy: &str, points: &[Point]) -> Vec<String> {
     let mut short = Vec::new();
     let mut groups: Vec<&str> = points.iter().map(|point| point.group).collect();

@@ -1,17 +1,17 @@
 //! The size of `adaptive`: its lines and its constants, counted in its source.
 //!
-//! Owns: what counts, and the limits. All of it is in one folder: no file elsewhere is used by it alone. A line is a line
-//! of a file, comments and all, that is not in tests. A constant is a number that could be another one: a `const` that is
-//! a number or numbers, or a field of `Tuning`; its switches, which are there for the ablation, are none.
+//! Owns: what is counted, and the limits. All of `adaptive` is in one folder. A line is any line of a file outside of
+//! tests, comments included. A constant is a number that could have another value: a `const` with one or several
+//! numbers, or a field of `Tuning`, except its switches, which are for the ablation.
 
 use std::path::{Path, PathBuf};
 
-/// Where it is, from the folder of this crate.
+/// The folder of `adaptive`, relative to this crate.
 const FOLDER: &str = "../cache/src/policies/adaptive";
 const LINES_MAX: usize = 900;
 const CONSTANTS_MAX: usize = 12;
 
-/// Prints both counts; gives those that are over.
+/// Prints both counts; returns those over their limits.
 pub fn size() -> Vec<String> {
     let base = Path::new(env!("CARGO_MANIFEST_DIR"));
     let folder: Vec<PathBuf> = match std::fs::read_dir(base.join(FOLDER)) {
@@ -38,7 +38,7 @@ pub fn size() -> Vec<String> {
     short
 }
 
-/// The lines before the tests in a file, which stand last.
+/// The lines of a file before its tests.
 fn outside_of_tests(text: &str) -> Vec<&str> {
     text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default().lines().collect()
 }

@@ -1,6 +1,6 @@
-//! Verdicts on references without a pattern: how many periods of uniform random references get one under `adaptive`.
+//! Verdicts on references without a pattern: how many periods of uniform random references get one.
 //!
-//! Owns: the sizes that are tried, from far fewer blocks than fit to far more than histories are kept of.
+//! Owns: the sizes, from far fewer blocks than fit in the cache to far more than have histories.
 
 use std::sync::mpsc::channel;
 
@@ -9,17 +9,17 @@ use nectary_cache::{Adaptive, Event, Policy, Stream, Watched};
 use rand_xoshiro::SplitMix64;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
-/// The most periods with a verdict. *Units*: percent.
+/// The largest allowed share of periods with a verdict. *Units*: percent.
 const VERDICTS_PERCENT_MAX: f64 = 5.0;
 const REFERENCES: u64 = 250_000;
-/// Capacities and the blocks of which each is as likely.
+/// The capacities, and the numbers of blocks that are referenced with equal probability.
 const SIZES: [(u64, &[u64]); 3] = [
     (768, &[100, 1000, 3000, 20_000, 200_000, 2_000_000, 20_000_000]),
     (4000, &[10_000, 2_000_000]),
     (10_000, &[40_000, 20_000_000]),
 ];
 
-/// Prints a line for each size; returns those that have too many verdicts.
+/// Prints a line for each size; returns those with too many verdicts.
 pub fn verdicts() -> Vec<String> {
     let mut short = Vec::new();
     println!("verdicts on uniform random references, {REFERENCES} each, in periods of 500");
@@ -38,7 +38,7 @@ pub fn verdicts() -> Vec<String> {
     short
 }
 
-/// Periods, and those with a verdict.
+/// The number of periods, and of those with a verdict.
 fn count(capacity: u64, universe: u64) -> (usize, usize) {
     let (sender, receiver) = channel();
     let mut adaptive = Watched::new(

@@ -7,8 +7,8 @@
 //! - *one-hit wonders*: requests for objects that are never requested again, so many that 50 to 70 % of all objects are
 //!   requested once, as content networks report;
 //! - *scans*: a crawler or a mirror walks through the catalogue from end to end, at intervals;
-//! - *drift*: every so many requests one rank is given to a new object, so that during the run more objects are popular
-//!   for a time than the catalogue holds at once.
+//! - *drift*: at intervals one rank is given to a new object, so that over the run more objects are popular for a time
+//!   than the catalogue holds at once.
 
 use std::collections::HashMap;
 
