@@ -8,11 +8,12 @@
 use std::sync::Arc;
 
 use nectary_fuse::protocol::valid;
-use nectary_fuse::{Copy, Data, Entry, Errno, Listing, Read, SetAttributes, StatFs, Write};
-use nectary_volume::client::{At, Contents, Error, New};
+use nectary_fuse::{Copy, Data, Entry, Errno, Listing, Lock, Read, SetAttributes, StatFs, Write};
+use nectary_volume::client::{At, Contents, Error, FileLock, New};
 use nectary_volume::protocol::{Attributes, Changes, TimeChange};
 
 use super::serve::{VolumeFileSystem, errno};
+use tokio::sync::Notify;
 
 type Result<T> = std::result::Result<T, Errno>;
 type This = Arc<VolumeFileSystem>;
@@ -239,6 +240,31 @@ pub async fn seek(this: This, handle: u64, offset: u64, whence: i32) -> Result<u
 pub async fn allocate(this: This, handle: u64, offset: u64, length: u64, mode: i32) -> Result<()> {
     let mode = u32::try_from(mode).map_err(|_| Errno::new(libc::EOPNOTSUPP))?;
     this.file(handle)?.allocate(offset, length, mode).await.map_err(refused)
+}
+
+fn of_volume(lock: Lock) -> FileLock {
+    let Lock { owner, process, is_flock, start, end, kind, .. } = lock;
+    FileLock { owner, process, is_flock, is_exclusive: kind == libc::F_WRLCK, start, last: end }
+}
+
+pub async fn test_lock(this: This, lock: Lock) -> Result<Lock> {
+    let found = this.file(lock.handle)?.test_lock(of_volume(lock)).await.map_err(refused)?;
+    Ok(match found {
+        Some(FileLock { process, is_exclusive, start, last, .. }) => {
+            let kind = if is_exclusive { libc::F_WRLCK } else { libc::F_RDLCK };
+            Lock { kind, process, start, end: last.min(i64::MAX as u64), ..lock }
+        }
+        None => Lock { kind: libc::F_UNLCK, ..lock },
+    })
+}
+
+pub async fn set_lock(this: This, lock: Lock, given_up: Option<Arc<Notify>>) -> Result<()> {
+    let file = this.file(lock.handle)?;
+    if lock.kind == libc::F_UNLCK {
+        return file.unlock(of_volume(lock)).await.map_err(refused);
+    }
+    let given_up = given_up.map(|given_up| async move { given_up.notified().await });
+    file.lock(of_volume(lock), given_up).await.map_err(refused)
 }
 
 pub async fn copy(this: This, copy: Copy) -> Result<u64> {

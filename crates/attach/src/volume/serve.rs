@@ -14,6 +14,7 @@ use nectary_fuse::{Call, Errno, FileSystem, Reply, Request, Wishes, features};
 use nectary_volume::client::{Client, New, OpenFile};
 use nectary_volume::protocol::FileId;
 use tokio::runtime::Handle as Runtime;
+use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
 use super::calls;
@@ -28,6 +29,8 @@ pub struct VolumeFileSystem {
     pub(super) nodes: Nodes,
     files: Mutex<HashMap<u64, Arc<OpenFile>>>,
     next: AtomicU64,
+    /// Requests that wait for locks, by the kernel's numbers: told when their programs are interrupted.
+    lock_waits: Mutex<HashMap<u64, Arc<Notify>>>,
     runtime: Runtime,
     tasks: Mutex<JoinSet<()>>,
 }
@@ -44,6 +47,7 @@ impl VolumeFileSystem {
             nodes: Nodes::new(root),
             files: Mutex::default(),
             next: AtomicU64::new(1),
+            lock_waits: Mutex::default(),
             runtime,
             tasks: Mutex::new(JoinSet::new()),
         }
@@ -68,6 +72,17 @@ impl VolumeFileSystem {
         let handle = self.next.fetch_add(1, Ordering::Relaxed);
         self.files().insert(handle, Arc::new(file));
         handle
+    }
+
+    /// A request waits for a lock: what is told when its program is interrupted.
+    fn begin_lock_wait(&self, unique: u64) -> Arc<Notify> {
+        let given_up = Arc::new(Notify::new());
+        self.lock_waits.lock().unwrap_or_else(PoisonError::into_inner).insert(unique, given_up.clone());
+        given_up
+    }
+
+    fn end_lock_wait(&self, unique: u64) {
+        self.lock_waits.lock().unwrap_or_else(PoisonError::into_inner).remove(&unique);
     }
 
     fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
@@ -121,6 +136,8 @@ impl FileSystem for Served {
             | features::DIRECT_IO_ALLOW_MMAP
             | features::READ_DIRECTORY_PLUS
             | features::READ_DIRECTORY_PLUS_AUTO
+            | features::POSIX_LOCKS
+            | features::FLOCK
             | features::POSIX_ACL
             | features::DO_NOT_MASK;
         Wishes { features, ..Wishes::default() }
@@ -214,10 +231,14 @@ impl FileSystem for Served {
                 self.run(reply, move |this| calls::write(this, write, data), |reply, _, count| reply.written(count));
             }
             Call::StatFs => self.run(reply, calls::sizes, |reply, _, sizes| reply.statfs(&sizes)),
-            Call::Release { handle, .. } => {
+            Call::Release { handle, owner, unlock, .. } => {
                 let file = self.0.files().remove(&handle);
                 self.0.spawn(async move {
                     if let Some(file) = file {
+                        if unlock {
+                            // An error means that the session has ended, and with it the lock.
+                            let _ = file.unlock_all(owner, true).await;
+                        }
                         file.close().await;
                     }
                     reply.ok();
@@ -233,9 +254,13 @@ impl FileSystem for Served {
                 };
                 self.run(reply, sync, |reply, _, ()| reply.ok());
             }
-            Call::Flush { handle, .. } => {
+            Call::Flush { handle, owner } => {
                 let flush = move |this: Arc<VolumeFileSystem>| async move {
-                    this.file(handle)?.flush().await.map_err(|error| errno(&error))
+                    let file = this.file(handle)?;
+                    let flushed = file.flush().await;
+                    // A program that closes a descriptor of a file gives up its locks of it.
+                    let unlocked = file.unlock_all(owner, false).await;
+                    flushed.and(unlocked).map_err(|error| errno(&error))
                 };
                 self.run(reply, flush, |reply, _, ()| reply.ok());
             }
@@ -273,10 +298,36 @@ impl FileSystem for Served {
                 let allocate = move |this| calls::allocate(this, handle, offset, length, mode);
                 self.run(reply, allocate, |reply, _, ()| reply.ok());
             }
+            Call::GetLock(lock) => {
+                let test = move |this| calls::test_lock(this, lock);
+                self.run(reply, test, |reply, _, found| reply.lock(&found));
+            }
+            Call::SetLock { lock, waits } => {
+                let unique = request.unique;
+                let given_up = waits.then(|| self.0.begin_lock_wait(unique));
+                if reply.is_interrupted()
+                    && let Some(given_up) = &given_up
+                {
+                    given_up.notify_one();
+                }
+                let set = move |this: Arc<VolumeFileSystem>| async move {
+                    let done = calls::set_lock(this.clone(), lock, given_up).await;
+                    this.end_lock_wait(unique);
+                    done
+                };
+                self.run(reply, set, |reply, _, ()| reply.ok());
+            }
             Call::Copy(copy) => {
                 self.run(reply, move |this| calls::copy(this, copy), |reply, _, count| reply.copied(count));
             }
             _ => reply.errno(libc::ENOSYS),
+        }
+    }
+
+    fn interrupted(&self, unique: u64, _is_answered: bool) {
+        let waits = self.0.lock_waits.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(given_up) = waits.get(&unique) {
+            given_up.notify_one();
         }
     }
 

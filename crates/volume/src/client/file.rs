@@ -13,7 +13,7 @@ use tokio::sync::{Notify, RwLock};
 use super::extents::{Extents, Piece, Place};
 use crate::format::{BLOCK_BYTES, Inode};
 use crate::protocol::{Attributes, FileId, Mapped};
-use crate::tokens::Holding;
+use crate::tokens::{Holding, Ranges};
 
 /// The unit of the disk. *Units*: bytes.
 pub(crate) const BLOCK: u64 = BLOCK_BYTES as u64;
@@ -32,6 +32,8 @@ pub(crate) struct File {
     pub at_server: tokio::sync::Mutex<bool>,
     /// The token of its data.
     pub hold: Hold,
+    /// Locks that programs of this host hold.
+    locks: Mutex<Ranges>,
 }
 
 /// The token of a file's data: its bytes, its size, its map, its time of modification.
@@ -95,7 +97,13 @@ impl File {
             users: AtomicU64::new(0),
             at_server: tokio::sync::Mutex::new(is_open),
             hold: Hold::default(),
+            locks: Mutex::default(),
         }
+    }
+
+    /// Locks that programs of this host hold.
+    pub fn locks(&self) -> MutexGuard<'_, Ranges> {
+        self.locks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// One more handle.

@@ -18,7 +18,7 @@ use super::error::Error;
 use super::file::File;
 use super::session::Event;
 use super::{Client, lock};
-use crate::protocol::{FileId, Held, Message, Question, Token, What};
+use crate::protocol::{FileId, Held, Locked, Message, Question, Token, What};
 use crate::tokens::{Heard, Holding, Recalled, Why, level};
 
 /// After a request for a token was refused, the next one waits so long.
@@ -302,8 +302,16 @@ impl Client {
         lock(&self.shared.files).values().cloned().collect()
     }
 
-    /// Tells a server that was started which tokens are held.
+    /// Tells a server that was started which locks and tokens are held.
     async fn reclaim(&self, epoch: u64) {
+        for file in self.files() {
+            let locks: Vec<Locked> = file.locks().iter().copied().collect();
+            for lock in locks {
+                if let Err(error) = self.shared.session.reclaim_lock(lock).await {
+                    self.note_lost_lock(&lock, &error);
+                }
+            }
+        }
         let held = |file: &Arc<File>| {
             let state = file.hold.state();
             let token = Token { object: file.id, what: What::Data };
@@ -317,5 +325,6 @@ impl Client {
             self.shared.session.reclaim(epoch, part, false).await;
         }
         self.shared.session.reclaim(epoch, last, true).await;
+        self.shared.session.send_held_back();
     }
 }

@@ -162,6 +162,7 @@ async fn read_answers(inner: &Inner, reader: &mut ReadHalf<Stream>) -> String {
     loop {
         match read_message(reader).await {
             Ok(Some((header, Message::Answer(answer)))) => inner.answered(header.request, Ok(Said::Answer(answer))),
+            Ok(Some((header, Message::LockFound { lock }))) => inner.answered(header.request, Ok(Said::Found(lock))),
             Ok(Some((header, Message::Grant { held, .. }))) => inner.answered(header.request, Ok(Said::Granted(held))),
             Ok(Some((_, Message::Failure(failure))))
                 if matches!(failure.code, Code::OldEpoch | Code::NotLeader | Code::Grace) =>

@@ -11,6 +11,7 @@
 //! | `open` | files that are open |
 //! | `file`, `extents`, `space` | the state of a file, where its blocks are, free blocks in hand |
 //! | `data`, `bytes`, `commit`, `change` | reading, writing, committing, truncating |
+//! | `locks` | locks of programs |
 //! | `hold` | what may be cached, and what is given back when another host needs it |
 
 mod bytes;
@@ -22,6 +23,7 @@ mod extents;
 mod file;
 mod hold;
 mod link;
+mod locks;
 mod names;
 mod open;
 mod session;
@@ -41,6 +43,7 @@ pub use error::Error;
 pub use hold::Kernel;
 pub use link::random_id;
 pub use link::{Address, ClientOptions};
+pub use locks::FileLock;
 pub use names::New;
 pub use open::OpenFile;
 pub use session::SessionFigures;

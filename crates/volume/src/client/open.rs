@@ -65,6 +65,10 @@ impl OpenFile {
         self.file.id
     }
 
+    pub(super) fn parts(&self) -> (&Client, &Arc<File>) {
+        (&self.client, &self.file)
+    }
+
     /// Reads; less than `length` bytes mean that the file ends there.
     pub async fn read(&self, offset: u64, length: usize) -> Result<Contents, Error> {
         self.client.read(&self.file, offset, length, Access::READ).await

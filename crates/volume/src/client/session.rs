@@ -19,18 +19,19 @@ use tokio::task::JoinHandle;
 
 use super::error::Error;
 use super::link::{self, ClientOptions};
-use crate::protocol::{Answer, Code, Failure, Held, Message, Operation, Question, Token};
+use crate::protocol::{Answer, Code, Failure, Held, Locked, Message, Operation, Question, Token};
 use crate::tokens::Why;
 
 /// Calls without an answer, at most, in all below the protocol's bound for a connection. Each kind has its share, as
 /// some wait for other hosts, which may wait for others of this one: operations for nobody; questions that a call asks
 /// while it changes a file for nobody; what shows attributes for commits of other hosts; requests for tokens for what
-/// other hosts hold; a server's start for what it is told then.
+/// other hosts hold; a server's start for what it is told then; requests for locks for the programs that hold them.
 const OPERATIONS_MAX: usize = 64;
 const QUESTIONS_MAX: usize = 48;
-const LOOKS_MAX: usize = 56;
-const TOKENS_MAX: usize = 64;
+const LOOKS_MAX: usize = 48;
+const TOKENS_MAX: usize = 48;
 const RESTART_MAX: usize = 8;
+const LOCKS_MAX: usize = 40;
 /// So many answered operations, and the server is told that their replies may go.
 const ACKNOWLEDGE_AFTER: u64 = 128;
 /// The part of a lease in which I/O may begin, counted from when its last renewal was sent.
@@ -58,6 +59,7 @@ pub(crate) enum Event {
 pub(super) enum Said {
     Answer(Answer),
     Granted(Held),
+    Found(Option<Locked>),
 }
 
 /// Which share of the calls one belongs to.
@@ -69,6 +71,8 @@ enum Share {
     Tokens,
     /// What a server hears first after it was started, and last.
     Restart,
+    /// Requests for locks that others hold.
+    Locks,
 }
 
 /// What a session does.
@@ -96,6 +100,7 @@ pub struct SessionFigures {
 struct Waiting {
     message: Message,
     number: Option<u64>,
+    is_restart: bool,
     reply: oneshot::Sender<Result<Said, Failure>>,
     _turn: OwnedSemaphorePermit,
 }
@@ -146,7 +151,7 @@ pub(super) struct Inner {
     /// Something is to be told to the server on the control connection.
     pub nudge: Notify,
     /// By `Share`.
-    turns: [Arc<Semaphore>; 5],
+    turns: [Arc<Semaphore>; 6],
     /// I/O may begin until then, counted from `start`. *Units*: nanoseconds.
     io_until_ns: AtomicU64,
     /// The lease ends then, counted in the same way.
@@ -179,7 +184,7 @@ impl Session {
             incarnation: link::random_id()?,
             state: Mutex::new(State { next_number: 1, next_request: 1, ..State::default() }),
             nudge: Notify::new(),
-            turns: [OPERATIONS_MAX, QUESTIONS_MAX, LOOKS_MAX, TOKENS_MAX, RESTART_MAX]
+            turns: [OPERATIONS_MAX, QUESTIONS_MAX, LOOKS_MAX, TOKENS_MAX, RESTART_MAX, LOCKS_MAX]
                 .map(|turns| Arc::new(Semaphore::new(turns))),
             io_until_ns: AtomicU64::new(0),
             lease_until_ns: AtomicU64::new(0),
@@ -267,8 +272,60 @@ impl Session {
     pub async fn acquire(&self, token: Token, level: u8) -> Result<Held, Error> {
         match self.call(Share::Tokens, |_| (Message::Acquire { token, level, waits: true }, None)).await? {
             Said::Granted(held) => Ok(held),
-            Said::Answer(_) => Err(Error::posix(libc::EIO)),
+            _ => Err(Error::posix(libc::EIO)),
         }
+    }
+
+    /// Wants a lock at once.
+    pub async fn try_lock(&self, lock: Locked) -> Result<(), Error> {
+        answered(self.call(Share::Questions, |_| (Message::Lock { lock, waits: false }, None)).await?).map(drop)
+    }
+
+    /// Waits for a lock, until `given_up`.
+    ///
+    /// *Errors*: EINTR, if it was given up before it was granted.
+    pub async fn lock(&self, lock: Locked, given_up: impl Future<Output = ()>) -> Result<(), Error> {
+        tokio::pin!(given_up);
+        let begin = self.send(Share::Locks, |_| (Message::Lock { lock, waits: true }, None));
+        let (request, answer) = tokio::select! {
+            begun = begin => begun?,
+            () = &mut given_up => return Err(Error::posix(libc::EINTR)),
+        };
+        tokio::pin!(answer);
+        tokio::select! {
+            biased;
+            said = &mut answer => return answered(self.said(said)?).map(drop),
+            () = given_up => {}
+        }
+        // It may be granted meanwhile: then it is held.
+        self.call(Share::Questions, |_| (Message::CancelLock { request }, None)).await?;
+        answered(self.said(answer.await)?).map(drop)
+    }
+
+    /// Gives a lock up.
+    pub async fn unlock(&self, lock: Locked) -> Result<(), Error> {
+        answered(self.call(Share::Operations, |_| (Message::Unlock { lock }, None)).await?).map(drop)
+    }
+
+    /// What is in the way of a lock.
+    pub async fn test_lock(&self, lock: Locked) -> Result<Option<Locked>, Error> {
+        match self.call(Share::Questions, |_| (Message::TestLock { lock }, None)).await? {
+            Said::Found(found) => Ok(found),
+            _ => Err(Error::posix(libc::EIO)),
+        }
+    }
+
+    /// Tells a server that was started of a lock that is held.
+    pub async fn reclaim_lock(&self, lock: Locked) -> Result<(), Error> {
+        answered(self.call(Share::Restart, |_| (Message::Lock { lock, waits: false }, None)).await?).map(drop)
+    }
+
+    /// Sends requests for locks that were held back while the server was told which ones are held.
+    pub fn send_held_back(&self) {
+        let state = self.inner.state();
+        let Some(bulk) = &state.bulk else { return };
+        let held_back = state.waiting.iter().filter(|(_, waiting)| is_try_lock(&waiting.message));
+        held_back.for_each(|(request, waiting)| drop(bulk.send(waiting.message.encode(*request, state.epoch))));
     }
 
     /// Says something on the control connection. If there is none, the server asks again once there is.
@@ -302,6 +359,23 @@ impl Session {
     }
 
     async fn call(&self, share: Share, make: impl FnOnce(&mut State) -> (Message, Option<u64>)) -> Result<Said, Error> {
+        let (_, answer) = self.send(share, make).await?;
+        self.said(answer.await)
+    }
+
+    fn said(&self, said: Result<Result<Said, Failure>, oneshot::error::RecvError>) -> Result<Said, Error> {
+        match said {
+            Ok(said) => Ok(said?),
+            Err(_) => Err(self.inner.why_ended()),
+        }
+    }
+
+    /// Sends a call: its number, and its answer.
+    async fn send(
+        &self,
+        share: Share,
+        make: impl FnOnce(&mut State) -> (Message, Option<u64>),
+    ) -> Result<(u64, oneshot::Receiver<Result<Said, Failure>>), Error> {
         let turn = self.inner.turns[share as usize].clone().acquire_owned().await;
         let turn = turn.map_err(|_| self.inner.why_ended())?;
         let (reply, answer) = oneshot::channel();
@@ -321,17 +395,14 @@ impl Session {
                     if let Some(bulk) = &state.bulk {
                         let _ = bulk.send(message.encode(request, state.epoch));
                     }
-                    state.waiting.insert(request, Waiting { message, number, reply, _turn: turn });
-                    break;
+                    let is_restart = matches!(share, Share::Restart);
+                    state.waiting.insert(request, Waiting { message, number, is_restart, reply, _turn: turn });
+                    return Ok((request, answer));
                 }
             }
             // The server is told what is acknowledged, and says that it heard it.
             self.inner.nudge.notify_one();
             renewed.await;
-        }
-        match answer.await {
-            Ok(said) => Ok(said?),
-            Err(_) => Err(self.inner.why_ended()),
         }
     }
 
@@ -365,10 +436,14 @@ impl Session {
     }
 }
 
+fn is_try_lock(message: &Message) -> bool {
+    matches!(message, Message::Lock { waits: false, .. })
+}
+
 fn answered(said: Said) -> Result<Answer, Error> {
     match said {
         Said::Answer(answer) => Ok(answer),
-        Said::Granted(_) => Err(Error::posix(libc::EIO)),
+        _ => Err(Error::posix(libc::EIO)),
     }
 }
 
@@ -397,10 +472,17 @@ impl Inner {
         state.clock_offset_ns = welcome.server_ns.saturating_sub(wall_ns());
         if is_new {
             // What was said to the server before is not true of this one.
-            state.waiting.retain(|_, waiting| !matches!(waiting.message, Message::Reclaim { .. }));
+            state.waiting.retain(|_, waiting| {
+                !matches!(waiting.message, Message::Reclaim { .. })
+                    && !(waiting.is_restart && is_try_lock(&waiting.message))
+            });
             let _ = self.events.send(Event::Restarted);
         }
         for (request, waiting) in &state.waiting {
+            // A new server would take it for a lock that is held.
+            if is_new && is_try_lock(&waiting.message) {
+                continue;
+            }
             let _ = bulk.send(waiting.message.encode(*request, state.epoch));
         }
         state.bulk = Some(bulk);

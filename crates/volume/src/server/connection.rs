@@ -15,6 +15,7 @@ use tokio::io::{ReadHalf, split};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::time::timeout;
 
+use super::locking::Wish;
 use super::owner::Request;
 use crate::format::{Label, Session, SessionState};
 use crate::net::{self, Stream};
@@ -74,6 +75,11 @@ impl Reply {
             Err(failure) => Message::Failure(failure),
         };
         self.say(&message);
+    }
+
+    /// The number of the request.
+    pub fn request(&self) -> u64 {
+        self.request
     }
 
     /// Answers with what is no answer of an operation or a question.
@@ -207,6 +213,10 @@ async fn bulk(context: &Context, session: u64, reader: &mut ReadHalf<Stream>, fr
             Message::Acquire { token, level, waits } if token.what == What::Data => {
                 Request::Acquire { session, wanted: (token, level, waits), reply }
             }
+            Message::Lock { lock, waits } => Request::Wish { session, wish: Wish::Lock(lock, waits), reply },
+            Message::Unlock { lock } => Request::Wish { session, wish: Wish::Unlock(lock), reply },
+            Message::TestLock { lock } => Request::Wish { session, wish: Wish::Test(lock), reply },
+            Message::CancelLock { request } => Request::Wish { session, wish: Wish::Cancel(request), reply },
             Message::Reclaim { session: named, held, is_last } if named == session => {
                 Request::Reclaim { session, held, is_last, reply }
             }

@@ -88,6 +88,11 @@ impl Grants {
         self.arbiter.counts()
     }
 
+    /// Whether a session of before a restart has not said yet what it holds.
+    pub fn is_expected(&self, session: u64) -> bool {
+        self.arbiter.is_expected(session)
+    }
+
     /// A session wants a token.
     pub fn acquire(&mut self, session: u64, (token, level, waits): (Token, u8, bool), reply: Reply) {
         let ticket = self.ticket();
@@ -164,10 +169,23 @@ impl Grants {
 
     /// Sessions that others wait for too long. `silent_for` says how long ago a session renewed its lease; after
     /// `lease` its client answers nothing.
-    pub fn late(&mut self, silent_for: impl Fn(u64) -> Duration, lease: Duration) -> Vec<Late> {
+    /// `lockers` hold locks that others want; `is_early`: requests for locks wait for the sessions of before a restart.
+    pub fn late(
+        &mut self,
+        lockers: &[u64],
+        is_early: bool,
+        silent_for: impl Fn(u64) -> Duration,
+        lease: Duration,
+    ) -> Vec<Late> {
         let now = self.now();
         let mut late = Vec::new();
-        for (session, since) in self.arbiter.awaited() {
+        let mut awaited = self.arbiter.awaited(is_early);
+        // A lock may be held for as long as its owner likes.
+        // A session that is barred is looked at until it is over or renews its lease.
+        for session in lockers.iter().chain(self.barred.keys()) {
+            awaited.entry(*session).or_insert(0);
+        }
+        for (session, since) in awaited {
             let is_silent = silent_for(session) > lease;
             let is_slow = Duration::from_millis(now.saturating_sub(since)) > GIVE_BACK_MAX && since > 0;
             match self.barred.get(&session) {

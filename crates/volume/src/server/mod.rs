@@ -8,10 +8,12 @@
 //! |---|---|
 //! | `owner` | the task that does operations and answers when they are durable |
 //! | `grants` | tokens: requests that wait, sessions that others wait for too long |
+//! | `locking` | file locks: requests that wait |
 //! | `connection` | one connection: greeting, requests, answers |
 
 mod connection;
 mod grants;
+mod locking;
 mod owner;
 
 use std::sync::Arc;

@@ -24,6 +24,7 @@ use tokio::time::{Interval, MissedTickBehavior, interval};
 
 use super::connection::{Frames, Reply, Shared};
 use super::grants::{Grants, Late, Looking, files_of, is_look};
+use super::locking::{Locking, Wish};
 use super::{ServerError, ServerOptions};
 use crate::client::random_id;
 use crate::format::{Session, SessionState, Table, Transaction};
@@ -63,6 +64,8 @@ pub(super) enum Request {
     Acknowledge { session: u64, acknowledged: u64, drained: u64 },
     /// A session wants a token.
     Acquire { session: u64, wanted: (Token, u8, bool), reply: Reply },
+    /// A session wants something of a file lock.
+    Wish { session: u64, wish: Wish, reply: Reply },
     /// A session gave a token back, or committed.
     Return { session: u64, held: Granted },
     /// A session has a control connection.
@@ -117,6 +120,8 @@ pub struct Overview {
     pub silent: Vec<(u64, String)>,
     /// Tokens that are held, and calls that wait for one.
     pub tokens: (usize, usize),
+    /// File locks that are held, and requests that wait for one.
+    pub locks: (usize, usize),
     /// Sessions that have not said yet, after a restart, what they hold.
     pub expected: usize,
     /// When the server's own lease was last renewed.
@@ -151,6 +156,7 @@ pub(super) struct Owner {
     /// When each session last renewed its lease.
     renewals: HashMap<u64, Instant>,
     grants: Grants,
+    locking: Locking,
     started: Instant,
     shared: Arc<Shared>,
     overview: Overview,
@@ -199,6 +205,7 @@ impl Owner {
             sequence,
             renewals: HashMap::new(),
             grants,
+            locking: Locking::default(),
             started: Instant::now(),
             shared: shared.clone(),
             overview,
@@ -215,7 +222,17 @@ impl Owner {
         let silent = silent.map(|(number, session)| (*number, session.host.clone())).collect();
         let (held, waiting, expected) = self.grants.counts();
         let tokens = (held, waiting);
-        Overview { sessions, silent, free, blocks, inodes, tokens, expected, ..self.overview.clone() }
+        Overview {
+            sessions,
+            silent,
+            free,
+            blocks,
+            inodes,
+            tokens,
+            expected,
+            locks: self.locking.counts(),
+            ..self.overview.clone()
+        }
     }
 
     /// Whether a session has not renewed its lease for longer than that lasts.
@@ -289,6 +306,13 @@ impl Owner {
                 Ok(()) => self.grants.acquire(session, wanted, reply),
                 Err(failure) => reply.send(Err(failure)),
             },
+            Request::Wish { session, wish, reply } => match self.image.is_active(session) {
+                Ok(()) => {
+                    let (is_grace, is_expected) = (self.grants.counts().2 > 0, self.grants.is_expected(session));
+                    self.locking.wish(session, wish, reply, is_grace, is_expected);
+                }
+                Err(failure) => reply.send(Err(failure)),
+            },
             Request::Return { session, held } => self.grants.returned(session, held),
             Request::Controlled { session, frames } => self.grants.controlled(session, frames),
             Request::Begin { session, reply } => {
@@ -350,6 +374,9 @@ impl Owner {
         for looking in self.grants.act() {
             self.ask(looking);
         }
+        if self.locking.is_early() && self.grants.counts().2 == 0 {
+            self.locking.end_grace();
+        }
     }
 
     /// Ends sessions that others wait for, and whose clients answer nothing any more.
@@ -357,7 +384,8 @@ impl Owner {
         let (renewals, started) = (&self.renewals, self.started);
         let silent_for = |session| renewals.get(&session).unwrap_or(&started).elapsed();
         let lease = Duration::from_millis(SESSION_LEASE_MS.into()) + DRIFT;
-        for late in self.grants.late(silent_for, lease) {
+        let awaited = self.locking.awaited();
+        for late in self.grants.late(&awaited, self.locking.is_early(), silent_for, lease) {
             match late {
                 Late::Bar(session) => drop(self.shared.barred().insert(session)),
                 Late::Unbar(session) => drop(self.shared.barred().remove(&session)),
@@ -388,6 +416,7 @@ impl Owner {
     fn forget(&mut self, session: u64) {
         self.renewals.remove(&session);
         self.grants.forget(session);
+        self.locking.forget(session);
     }
 
     fn end(&mut self, session: u64) -> Result<u64, Failure> {

@@ -281,8 +281,13 @@ impl Arbiter {
         }
     }
 
-    /// Sessions that others wait for, and since when.
-    pub fn awaited(&self) -> BTreeMap<u64, u64> {
+    /// Whether a session of before a restart has not said yet what it holds.
+    pub fn is_expected(&self, session: u64) -> bool {
+        self.expected.contains(&session)
+    }
+
+    /// Sessions that others wait for, and since when. `is_early`: something else waits for those of before a restart.
+    pub fn awaited(&self, is_early: bool) -> BTreeMap<u64, u64> {
         let mut awaited: BTreeMap<u64, u64> = BTreeMap::new();
         let mut add = |session: u64, since: u64| {
             let known = awaited.entry(session).or_insert(since);
@@ -298,7 +303,7 @@ impl Arbiter {
                 add(round.session, round.sent_ms);
             }
         }
-        if !self.graced.is_empty() || self.objects.values().any(|object| !object.waiters.is_empty()) {
+        if is_early || !self.graced.is_empty() || self.objects.values().any(|object| !object.waiters.is_empty()) {
             self.expected.iter().for_each(|session| add(*session, 0));
         }
         awaited

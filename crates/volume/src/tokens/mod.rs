@@ -1,4 +1,4 @@
-//! Tokens: who may cache a file's data, and who may change it.
+//! Tokens: who may cache a file's data, and who may change it; and file locks.
 //!
 //! Owns: both sides as plain state machines, without clocks, sockets or tasks. Promises: never do two sessions hold
 //! levels that conflict; messages that cross, come twice or are lost with a connection do no harm; who waits is served
@@ -8,14 +8,17 @@
 //! |---|---|
 //! | `arbiter` | the server's side: holders, waiters, recalls, questions that wait for a commit |
 //! | `holding` | a client's side of one token |
+//! | `locks` | file locks |
 
 mod arbiter;
 mod holding;
+mod locks;
 #[cfg(test)]
 mod tests;
 
 pub use arbiter::{Action, Arbiter, MINIMUM_MS};
 pub use holding::{Heard, Holding, Recalled};
+pub use locks::{Locks, Outcome, Ranges};
 
 /// Levels of a data token, as the protocol has them.
 pub mod level {

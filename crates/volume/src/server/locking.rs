@@ -1,0 +1,138 @@
+//! The owner's file locks: requests that wait, and those that came too early after a restart.
+//!
+//! Owns: what the tickets of `tokens::Locks` stand for. Promises: after a restart no lock is granted before every session
+//! of before has said which locks it has, or has ended; those of these sessions that do not wait say it.
+//!
+//! *Circle*: as `owner`, whose requests have the replies of `connection`.
+
+use std::collections::HashMap;
+
+use super::connection::Reply;
+use crate::protocol::{Answer, Code, Failure, Locked, Message};
+use crate::tokens::{Locks, Outcome};
+
+/// What a session wants of a lock.
+pub(super) enum Wish {
+    /// It, and to wait for it or not.
+    Lock(Locked, bool),
+    /// To give it up.
+    Unlock(Locked),
+    /// To know what is in the way.
+    Test(Locked),
+    /// That a request of it does not wait any more.
+    Cancel(u64),
+}
+
+struct Waiting {
+    session: u64,
+    reply: Reply,
+}
+
+/// Locks, and what waits for them.
+#[derive(Default)]
+pub(super) struct Locking {
+    locks: Locks,
+    next_ticket: u64,
+    waiting: HashMap<u64, Waiting>,
+    /// Wishes that came before every session had said what it has.
+    early: Vec<(u64, Wish, Reply)>,
+}
+
+fn refusal(code: Code, errno: i32, words: &str) -> Failure {
+    Failure { code, errno, words: words.to_owned() }
+}
+
+impl Locking {
+    /// A session wants something. `is_grace`: some session of before a restart has not said what it has; `is_expected`:
+    /// this one has not.
+    pub fn wish(&mut self, session: u64, wish: Wish, reply: Reply, is_grace: bool, is_expected: bool) {
+        let waits_for_others = match &wish {
+            Wish::Lock(_, waits) => !is_expected || *waits,
+            Wish::Test(_) => true,
+            Wish::Unlock(_) | Wish::Cancel(_) => false,
+        };
+        if is_grace && waits_for_others {
+            return self.early.push((session, wish, reply));
+        }
+        match wish {
+            Wish::Lock(lock, waits) => self.lock(session, lock, waits, reply),
+            Wish::Unlock(lock) => {
+                let granted = self.locks.unlock(session, &lock);
+                reply.send(Ok(Answer::Done));
+                self.grant(granted);
+            }
+            Wish::Test(lock) => reply.say(&Message::LockFound { lock: self.locks.test(session, &lock) }),
+            Wish::Cancel(request) => {
+                self.cancel(session, request);
+                reply.send(Ok(Answer::Done));
+            }
+        }
+    }
+
+    /// Every session of before a restart has said what it has.
+    pub fn end_grace(&mut self) {
+        for (session, wish, reply) in std::mem::take(&mut self.early) {
+            self.wish(session, wish, reply, false, false);
+        }
+    }
+
+    /// A session is over.
+    pub fn forget(&mut self, session: u64) {
+        self.early.retain(|(of, ..)| *of != session);
+        self.waiting.retain(|_, waiting| waiting.session != session);
+        let granted = self.locks.forget(session);
+        self.grant(granted);
+    }
+
+    /// Sessions that hold what others want.
+    pub fn awaited(&mut self) -> Vec<u64> {
+        self.locks.awaited()
+    }
+
+    /// Wishes wait for the sessions of before a restart.
+    pub fn is_early(&self) -> bool {
+        !self.early.is_empty()
+    }
+
+    /// Locks that are held, and requests that wait.
+    pub fn counts(&self) -> (usize, usize) {
+        self.locks.counts()
+    }
+
+    fn lock(&mut self, session: u64, lock: Locked, waits: bool, reply: Reply) {
+        self.next_ticket += 1;
+        let ticket = self.next_ticket;
+        let refused = match self.locks.lock(session, ticket, lock, waits) {
+            Outcome::Granted => return reply.send(Ok(Answer::Done)),
+            Outcome::Waits => return drop(self.waiting.insert(ticket, Waiting { session, reply })),
+            Outcome::Refused => refusal(Code::Conflict, libc::EAGAIN, "another owner holds the lock"),
+            Outcome::Deadlock => refusal(Code::Posix, libc::EDEADLK, "the lock would be waited for without end"),
+            Outcome::TooMany => refusal(Code::Limit, libc::ENOLCK, "the file has too many locks, or waiters for them"),
+        };
+        reply.send(Err(refused));
+    }
+
+    fn cancel(&mut self, session: u64, request: u64) {
+        let interrupted = || Err(refusal(Code::Posix, libc::EINTR, "the wait for the lock was given up"));
+        let of = |waiting: &Waiting| waiting.session == session && waiting.reply.request() == request;
+        let found = self.waiting.iter().find(|(_, waiting)| of(waiting)).map(|(ticket, _)| *ticket);
+        if let Some(ticket) = found
+            && self.locks.cancel(ticket)
+            && let Some(waiting) = self.waiting.remove(&ticket)
+        {
+            waiting.reply.send(interrupted());
+        }
+        let is_early = |(of, _, reply): &(u64, Wish, Reply)| *of == session && reply.request() == request;
+        if let Some(index) = self.early.iter().position(is_early) {
+            self.early.remove(index).2.send(interrupted());
+        }
+    }
+
+    fn grant(&mut self, tickets: Vec<u64>) {
+        for ticket in tickets {
+            if let Some(waiting) = self.waiting.remove(&ticket) {
+                waiting.reply.send(Ok(Answer::Done));
+            }
+        }
+    }
+}

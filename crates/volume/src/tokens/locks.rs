@@ -1,0 +1,310 @@
+//! File locks of all hosts: `flock` and `fcntl`.
+//!
+//! Owns: who holds which range, and who waits. Promises: two owners never hold ranges that overlap and conflict; who
+//! waits is woken by an unlock in the order of the requests; a wait that could never end is refused. The two kinds do
+//! not meet. An owner is a number within a session.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+
+use crate::protocol::{FileId, Locked};
+
+/// Ranges that are held of a file.
+const HELD_MAX: usize = 65_536;
+/// Requests that wait for a file.
+const WAITERS_MAX: usize = 4096;
+/// Owners that are looked at in search of a wait that never ends.
+const SEARCH_MAX: usize = 4096;
+
+/// What came of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// It is held.
+    Granted,
+    /// Another owner holds what conflicts, and the request does not wait.
+    Refused,
+    /// It waits.
+    Waits,
+    /// It would wait for itself.
+    Deadlock,
+    /// There are too many.
+    TooMany,
+}
+
+/// Ranges that are held, with their sessions.
+#[derive(Debug, Default, Clone)]
+pub struct Ranges(Vec<(u64, Locked)>);
+
+impl Ranges {
+    /// The first one that is in the way.
+    fn in_the_way(&self, session: u64, lock: &Locked) -> Option<&(u64, Locked)> {
+        self.0.iter().find(|(of, held)| conflict((*of, held), (session, lock)))
+    }
+
+    /// An owner holds a range: what it held of it before is replaced.
+    pub fn set(&mut self, session: u64, lock: Locked) {
+        self.clear(session, &lock);
+        let mut lock = lock;
+        // Joined with its neighbours of the same kind.
+        self.0.retain(|(of, held)| {
+            let is_neighbour = is_same(*of, held, session, &lock)
+                && held.is_exclusive == lock.is_exclusive
+                && (held.last.checked_add(1) == Some(lock.start) || lock.last.checked_add(1) == Some(held.start));
+            if is_neighbour {
+                (lock.start, lock.last) = (lock.start.min(held.start), lock.last.max(held.last));
+            }
+            !is_neighbour
+        });
+        self.0.push((session, lock));
+    }
+
+    /// An owner gives a range up.
+    pub fn clear(&mut self, session: u64, lock: &Locked) {
+        let mut left = Vec::new();
+        self.0.retain(|(of, held)| {
+            if !is_same(*of, held, session, lock) || held.last < lock.start || lock.last < held.start {
+                return true;
+            }
+            if held.start < lock.start {
+                left.push((*of, Locked { last: lock.start - 1, ..*held }));
+            }
+            if held.last > lock.last {
+                left.push((*of, Locked { start: lock.last + 1, ..*held }));
+            }
+            false
+        });
+        self.0.extend(left);
+    }
+
+    /// Whether an owner holds something.
+    pub fn has(&self, session: u64, owner: u64, is_flock: bool) -> bool {
+        self.0.iter().any(|(of, held)| *of == session && held.owner == owner && held.is_flock == is_flock)
+    }
+
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = &Locked> {
+        self.0.iter().map(|(_, held)| held)
+    }
+
+    /// Nothing is held.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+fn is_same(of: u64, held: &Locked, session: u64, lock: &Locked) -> bool {
+    of == session && held.owner == lock.owner && held.is_flock == lock.is_flock
+}
+
+fn conflict((of, held): (u64, &Locked), (session, lock): (u64, &Locked)) -> bool {
+    held.is_flock == lock.is_flock
+        && (of, held.owner) != (session, lock.owner)
+        && (held.is_exclusive || lock.is_exclusive)
+        && held.start <= lock.last
+        && lock.start <= held.last
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Waiter {
+    session: u64,
+    ticket: u64,
+    lock: Locked,
+}
+
+#[derive(Debug, Default)]
+struct Locking {
+    held: Ranges,
+    waiters: VecDeque<Waiter>,
+}
+
+/// All locks of a volume.
+#[derive(Debug, Default)]
+pub struct Locks {
+    files: HashMap<FileId, Locking>,
+    /// Sessions whose locks were in the way of requests that did not wait.
+    met: BTreeMap<u64, ()>,
+}
+
+impl Locks {
+    /// A session wants a lock.
+    pub fn lock(&mut self, session: u64, ticket: u64, lock: Locked, waits: bool) -> Outcome {
+        let file = self.files.entry(lock.file).or_default();
+        // A request that comes again after a lost connection replaces the first one.
+        file.waiters.retain(|waiter| waiter.session != session || waiter.lock != lock);
+        let Some((other, _)) = file.held.in_the_way(session, &lock) else {
+            if file.held.0.len() >= HELD_MAX {
+                return Outcome::TooMany;
+            }
+            file.held.set(session, lock);
+            return Outcome::Granted;
+        };
+        if !waits {
+            self.met.insert(*other, ());
+            return Outcome::Refused;
+        }
+        if file.waiters.len() >= WAITERS_MAX {
+            return Outcome::TooMany;
+        }
+        if !lock.is_flock && self.waits_for_itself(session, &lock) {
+            return Outcome::Deadlock;
+        }
+        if let Some(file) = self.files.get_mut(&lock.file) {
+            file.waiters.push_back(Waiter { session, ticket, lock });
+        }
+        Outcome::Waits
+    }
+
+    /// A session gives a range up. Returns the requests that are granted by that.
+    pub fn unlock(&mut self, session: u64, lock: &Locked) -> Vec<u64> {
+        let Some(file) = self.files.get_mut(&lock.file) else { return Vec::new() };
+        file.held.clear(session, lock);
+        self.wake(lock.file)
+    }
+
+    /// A request does not wait any more. Returns whether it did.
+    pub fn cancel(&mut self, ticket: u64) -> bool {
+        self.files.values_mut().any(|file| {
+            let before = file.waiters.len();
+            file.waiters.retain(|waiter| waiter.ticket != ticket);
+            file.waiters.len() != before
+        })
+    }
+
+    /// What is in the way of a lock.
+    pub fn test(&self, session: u64, lock: &Locked) -> Option<Locked> {
+        self.files.get(&lock.file)?.held.in_the_way(session, lock).map(|(_, held)| *held)
+    }
+
+    /// A session is over. Returns the requests that are granted by that.
+    pub fn forget(&mut self, session: u64) -> Vec<u64> {
+        let files: Vec<FileId> = self.files.keys().copied().collect();
+        let mut granted = Vec::new();
+        for id in files {
+            let Some(file) = self.files.get_mut(&id) else { continue };
+            file.held.0.retain(|(of, _)| *of != session);
+            file.waiters.retain(|waiter| waiter.session != session);
+            granted.extend(self.wake(id));
+        }
+        self.met.remove(&session);
+        granted
+    }
+
+    /// Sessions that hold what others want, since the last call or now.
+    pub fn awaited(&mut self) -> Vec<u64> {
+        let mut awaited = std::mem::take(&mut self.met);
+        for file in self.files.values() {
+            for waiter in &file.waiters {
+                let holders =
+                    file.held.0.iter().filter(|(of, held)| conflict((*of, held), (waiter.session, &waiter.lock)));
+                awaited.extend(holders.map(|(of, _)| (*of, ())));
+            }
+        }
+        awaited.into_keys().collect()
+    }
+
+    /// Locks that are held, and requests that wait.
+    pub fn counts(&self) -> (usize, usize) {
+        let held = self.files.values().map(|file| file.held.0.len()).sum();
+        (held, self.files.values().map(|file| file.waiters.len()).sum())
+    }
+
+    /// Grants what can be granted, in the order of the requests.
+    fn wake(&mut self, id: FileId) -> Vec<u64> {
+        let Some(file) = self.files.get_mut(&id) else { return Vec::new() };
+        let (mut granted, mut left) = (Vec::new(), VecDeque::new());
+        for waiter in std::mem::take(&mut file.waiters) {
+            if file.held.in_the_way(waiter.session, &waiter.lock).is_none() {
+                file.held.set(waiter.session, waiter.lock);
+                granted.push(waiter.ticket);
+            } else {
+                left.push_back(waiter);
+            }
+        }
+        file.waiters = left;
+        if file.held.is_empty() && file.waiters.is_empty() {
+            self.files.remove(&id);
+        }
+        granted
+    }
+
+    /// Whether who holds what is in the way waits, over others, for the one who would wait now.
+    fn waits_for_itself(&self, session: u64, lock: &Locked) -> bool {
+        let holders = |session: u64, lock: &Locked| -> Vec<(u64, u64)> {
+            let held = self.files.get(&lock.file).map(|file| file.held.0.as_slice()).unwrap_or_default();
+            let held = held.iter().filter(|(of, held)| conflict((*of, held), (session, lock)));
+            held.map(|(of, held)| (*of, held.owner)).collect()
+        };
+        let (mut seen, mut next) = (Vec::new(), holders(session, lock));
+        while let Some(owner) = next.pop() {
+            if owner == (session, lock.owner) {
+                return true;
+            }
+            if seen.contains(&owner) || seen.len() >= SEARCH_MAX {
+                continue;
+            }
+            seen.push(owner);
+            let waiters = self.files.values().flat_map(|file| &file.waiters);
+            let waits = waiters.filter(|waiter| (waiter.session, waiter.lock.owner) == owner && !waiter.lock.is_flock);
+            waits.for_each(|waiter| next.extend(holders(waiter.session, &waiter.lock)));
+        }
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: FileId = FileId { inode: 7, generation: 1 };
+    const OTHER: FileId = FileId { inode: 8, generation: 1 };
+
+    fn lock(owner: u64, range: std::ops::RangeInclusive<u64>, is_exclusive: bool) -> Locked {
+        let (start, last) = range.into_inner();
+        Locked { file: FILE, owner, process: 1, is_flock: false, is_exclusive, start, last }
+    }
+
+    #[test]
+    fn ranges_conflict_between_owners_and_sessions_and_are_split_and_joined_within_one() {
+        let mut locks = Locks::default();
+        assert_eq!(locks.lock(1, 1, lock(5, 0..=99, true), false), Outcome::Granted);
+        // The same owner number of another session is another owner.
+        assert_eq!(locks.lock(2, 2, lock(5, 99..=100, false), false), Outcome::Refused);
+        assert_eq!(locks.awaited(), [1]);
+        assert_eq!(locks.test(2, &lock(5, 50..=50, false)), Some(lock(5, 0..=99, true)));
+        assert_eq!(locks.lock(1, 3, lock(5, 40..=59, false), false), Outcome::Granted);
+        assert_eq!(locks.lock(2, 4, lock(5, 45..=50, false), false), Outcome::Granted);
+        assert_eq!(locks.lock(2, 5, lock(5, 39..=39, false), false), Outcome::Refused);
+        assert_eq!(locks.counts(), (4, 0));
+        assert!(locks.unlock(2, &lock(5, 0..=99, false)).is_empty());
+        assert_eq!(locks.lock(1, 6, lock(5, 40..=59, true), false), Outcome::Granted);
+        assert_eq!(locks.counts(), (1, 0));
+        // `flock` does not meet the others.
+        let flock = Locked { is_flock: true, ..lock(9, 0..=u64::MAX, true) };
+        assert_eq!(locks.lock(3, 7, flock, false), Outcome::Granted);
+    }
+
+    #[test]
+    fn waiters_are_woken_in_order_by_unlocks_and_by_the_end_of_a_session() {
+        let mut locks = Locks::default();
+        assert_eq!(locks.lock(1, 1, lock(1, 0..=9, true), false), Outcome::Granted);
+        for (ticket, is_exclusive) in [(2, false), (3, false), (4, true)] {
+            assert_eq!(locks.lock(ticket, ticket, lock(1, 0..=9, is_exclusive), true), Outcome::Waits);
+        }
+        assert_eq!(locks.awaited(), [1]);
+        assert_eq!(locks.unlock(1, &lock(1, 0..=9, true)), [2, 3]);
+        assert!(locks.cancel(4) && !locks.cancel(4));
+        assert_eq!(locks.lock(5, 5, lock(1, 5..=5, true), true), Outcome::Waits);
+        assert!(locks.forget(2).is_empty());
+        assert_eq!(locks.forget(3), [5]);
+    }
+
+    #[test]
+    fn a_wait_that_never_ends_is_refused() {
+        let mut locks = Locks::default();
+        assert_eq!(locks.lock(1, 1, lock(1, 0..=9, true), false), Outcome::Granted);
+        let other = Locked { file: OTHER, ..lock(1, 0..=9, true) };
+        assert_eq!(locks.lock(2, 2, other, false), Outcome::Granted);
+        assert_eq!(locks.lock(2, 3, lock(1, 0..=0, true), true), Outcome::Waits);
+        assert_eq!(locks.lock(1, 4, Locked { start: 3, ..other }, true), Outcome::Deadlock);
+        assert_eq!(locks.lock(1, 5, Locked { start: 3, ..other }, false), Outcome::Refused);
+    }
+}
