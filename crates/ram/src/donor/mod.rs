@@ -51,6 +51,8 @@ pub use self::error::DonorError;
 
 /// The unit of offsets and lengths on a donor, in bytes.
 pub const BLOCK_BYTES: u32 = 4096;
+/// The same for a device with metadata: what logs parity has slots with headers.
+pub const UNIT_BYTES: u32 = 8;
 /// The most devices on one donor.
 pub const DEVICES_MAX: usize = 1024;
 /// The most sessions of one device whose connections have not ended.
@@ -360,7 +362,8 @@ impl Entry {
             lives.retain(|life| life.strong_count() > 0);
             lives.push(Arc::downgrade(&life));
         }
-        let blocks = TenantDevice { tenant: self.tenant.clone(), holder, requests: self.requests.clone() };
+        let (tenant, requests) = (self.tenant.clone(), self.requests.clone());
+        let blocks = TenantDevice { tenant, holder, requests, unit_bytes: UNIT_BYTES };
         let device = Arc::new(MetadataDevice { blocks, life, lives: self.lives.clone() });
         let about = format!("mirrored device {id} in memory");
         let export = Export::new(id, &about, device, false).map_err(|error| Missing::Refused(error.to_string()))?;
@@ -389,7 +392,8 @@ impl Entry {
         if now.client != holder.client {
             self.tenant.admit(holder);
         }
-        let device = TenantDevice { tenant: self.tenant.clone(), holder, requests: self.requests.clone() };
+        let (tenant, requests) = (self.tenant.clone(), self.requests.clone());
+        let device = TenantDevice { tenant, holder, requests, unit_bytes: BLOCK_BYTES };
         let export = export(id, &format!("device {id} in memory"), Arc::new(device), false)?;
         self.sessions.push((holder, Arc::downgrade(&export)));
         Ok(export)

@@ -54,6 +54,7 @@ impl Machine {
         self.next_look += 1;
         *self.pins.entry(row).or_insert(0) += 1;
         let is_wide = wanted.is_none();
+        self.ready_looks.insert(number);
         self.looks.insert(number, Look { row, target, wanted, purpose, parts, is_wide, is_hedged: false });
     }
 
@@ -77,9 +78,14 @@ impl Machine {
 
     /// Lets every read go on; returns whether one ended.
     pub(super) fn drive_looks(&mut self) -> bool {
-        let numbers: Vec<u64> = self.looks.keys().copied().collect();
+        let of_donor = |donor: usize| (self.session.is_claimed(donor), self.session.standing()[donor]);
+        let now: Vec<(bool, Standing)> = (0..self.session.standing().len()).map(of_donor).collect();
+        if now != self.looked_with {
+            self.looked_with = now;
+            self.ready_looks.extend(self.looks.keys().copied());
+        }
         let mut has_moved = false;
-        for number in numbers {
+        while let Some(number) = self.ready_looks.pop_first() {
             let Some(mut look) = self.looks.remove(&number) else { continue };
             match self.drive_look(number, &mut look) {
                 Some(result) => {

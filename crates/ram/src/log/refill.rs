@@ -62,6 +62,12 @@ impl Machine {
         }
     }
 
+    /// The donor that is filled, the groups of which it has its part, and all groups.
+    pub fn rebuild_progress(&self) -> Option<(Donor, u64, u64)> {
+        let refill = self.refill.as_ref()?;
+        Some((refill.donor, refill.done.len() as u64, u64::from(self.shape.groups)))
+    }
+
     /// Lets filling go on; returns whether it did.
     pub(super) fn drive_refill(&mut self) -> bool {
         let standing = self.session.standing();

@@ -3,7 +3,8 @@
 use super::*;
 
 fn record() -> Record {
-    let geometry = Geometry { device: [7; 16], bytes: 40 << 10, block_bytes: 4096, stripe_bytes: 8192, members: 3 };
+    let geometry =
+        Geometry { device: [7; 16], bytes: 40 << 10, block_bytes: 4096, stripe_bytes: 8192, members: 3, log: None };
     let mut dirty = Stripes::none(geometry.stripes());
     dirty.set(4, true);
     let member = |incarnation, state| Member { incarnation, joined: incarnation + 1, state };
