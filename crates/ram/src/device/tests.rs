@@ -16,7 +16,6 @@ fn label(number: usize, count: usize) -> Label {
     Label {
         number,
         redundancy: Redundancy::None,
-        overflow_percent: None,
         identity: [7; 16],
         size_bytes: UNIT_BYTES,
         generation: 3,

@@ -16,7 +16,7 @@
 //! | `pool` | the memory |
 //! | `tenant` | the memory of one device, and who may use it |
 //! | `device` | one session's view of it |
-//! | `metadata` | the same with the window to a mirrored device's metadata |
+//! | `metadata` | the same with the window to the metadata of a device with redundancy |
 //! | `error` | why a donor does not start |
 
 mod device;
@@ -46,6 +46,7 @@ use self::name::{ExportName, PAGE_NAME};
 use self::page::{LABELS_BYTES_MAX, Page, check_label};
 use self::pool::{Pool, SLAB_BYTES};
 use self::tenant::{Holder, Life, Tenant};
+use crate::format::Record;
 
 pub use self::error::DonorError;
 
@@ -330,9 +331,20 @@ impl Entry {
             return refused(format!("device \"{id}\" has {has} here, not {wanted}"));
         }
         match (self.tenant.has_metadata(), has_metadata) {
-            (true, false) => refused(format!("device \"{id}\" is mirrored: name it with redundancy=mirror")),
-            (false, true) => refused(format!("device \"{id}\" is not mirrored: name it without redundancy")),
+            (true, false) => refused(format!("device \"{id}\" has redundancy: name it with {}", self.redundancy())),
+            (false, true) => refused(format!("device \"{id}\" has no redundancy: name it without")),
             _ => Ok(()),
+        }
+    }
+
+    /// How a SPEC names the redundancy of a device with metadata.
+    fn redundancy(&self) -> &'static str {
+        let log = Record::decode(&self.tenant.gate().record).ok().and_then(|record| record.geometry.log);
+        match log.map(|log| log.policy) {
+            Some(3) => "redundancy=parity-log",
+            Some(4) => "redundancy=parity-cache",
+            Some(_) => "redundancy=adaptive",
+            None => "redundancy=mirror",
         }
     }
 
@@ -347,7 +359,7 @@ impl Entry {
         }
     }
 
-    /// The export of a session of a mirrored device: it reads and writes once it has exchanged the record.
+    /// The export of a session of a device with redundancy: it reads and writes once it has exchanged the record.
     fn session_with_metadata(&mut self, id: &str, holder: Holder, is_leaving: bool) -> Result<Arc<Export>, Missing> {
         if is_leaving && self.tenant.holder().client != holder.client {
             return Err(Missing::Refused("this donor is leaving and takes no new clients".to_owned()));
@@ -365,7 +377,7 @@ impl Entry {
         let (tenant, requests) = (self.tenant.clone(), self.requests.clone());
         let blocks = TenantDevice { tenant, holder, requests, unit_bytes: UNIT_BYTES };
         let device = Arc::new(MetadataDevice { blocks, life, lives: self.lives.clone() });
-        let about = format!("mirrored device {id} in memory");
+        let about = format!("device {id} in memory, with redundancy");
         let export = Export::new(id, &about, device, false).map_err(|error| Missing::Refused(error.to_string()))?;
         let export = Arc::new(export.ending(ended));
         self.sessions.push((holder, Arc::downgrade(&export)));

@@ -1,4 +1,4 @@
-//! The record of a mirrored device in a donor's metadata area.
+//! The record of a device with redundancy in a donor's metadata area.
 //!
 //! Owns: its fields and bytes. Promises: what is decoded is within the limits here, or an error says which field is
 //! not. Leaves to others: the comparison and exchange on the donor, and what a client concludes (`mirror`).

@@ -61,6 +61,7 @@ impl Machine {
     pub(super) fn unpin(&mut self, row: u32) {
         if let Some(count) = self.pins.get_mut(&row) {
             *count -= 1;
+            self.may_begin = true;
             if *count == 0 {
                 self.pins.remove(&row);
             }

@@ -97,6 +97,10 @@ pub struct Machine {
     pub(super) sent: Vec<u32>,
     pub(super) groups: Groups,
     pub(super) tasks: BTreeMap<u64, Task>,
+    /// Tasks that have not begun.
+    pub(super) unbegun: BTreeSet<u64>,
+    /// Whether one of them may be able to begin: a step or a read has ended, or time has passed.
+    pub(super) may_begin: bool,
     pub(super) next_step: u64,
     pub(super) stores: Stores,
     /// The life that used each spare last.
@@ -158,6 +162,8 @@ impl Machine {
             sent: Vec::new(),
             groups: Groups::default(),
             tasks: BTreeMap::new(),
+            unbegun: BTreeSet::new(),
+            may_begin: false,
             next_step: 1,
             stores: Stores::default(),
             spare_users: BTreeMap::new(),
@@ -200,6 +206,7 @@ impl Machine {
                 // Which donors are late is asked with the time, so that no event has to look at every read.
                 if event == Event::Time {
                     self.ready_looks.extend(self.looks.keys().copied());
+                    self.may_begin = true;
                 }
                 self.session.step(now_us, event);
             }

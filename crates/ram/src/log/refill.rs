@@ -77,6 +77,7 @@ impl Machine {
         if joined != known {
             self.drop_refill();
             if let Some((donor, joined)) = joined.filter(|_| self.phase == Phase::Open) {
+                self.excuse_earlier(donor);
                 self.begin_refill(donor, joined);
             }
             return joined.is_some() && self.phase == Phase::Open;
@@ -95,6 +96,18 @@ impl Machine {
             self.session.filled(donor);
         }
         false
+    }
+
+    /// What was to be written before the donor was taken in again belongs to the memory that it had then: a task that
+    /// had written a part of that must not go on with the rest. The others have stored that the donor was left.
+    fn excuse_earlier(&mut self, donor: Donor) {
+        loop {
+            let tasks = self.stores.excuse(donor);
+            if tasks.is_empty() {
+                return;
+            }
+            tasks.into_iter().for_each(|task| self.store_done(task));
+        }
     }
 
     fn drop_refill(&mut self) {
