@@ -90,7 +90,7 @@ async fn what_was_flushed_is_there_for_the_next_client_also_without_a_donor() {
 }
 
 #[tokio::test]
-async fn a_donor_that_was_started_again_is_filled_and_then_another_one_can_go() {
+async fn a_donor_of_parity_that_was_started_again_is_filled_and_then_another_one_can_go() {
     for policy in POLICIES {
         let mut donors = donors(3);
         let sized = named(&donors, policy);
@@ -119,7 +119,7 @@ async fn a_donor_that_was_started_again_is_filled_and_then_another_one_can_go() 
 }
 
 #[tokio::test]
-async fn a_lost_connection_costs_time_alone() {
+async fn a_lost_connection_to_a_donor_of_parity_costs_time_alone() {
     let mut donors = donors(3);
     let sized = named(&donors, "parity-log");
     create(&sized).await.unwrap();
@@ -171,7 +171,7 @@ async fn the_space_of_overwritten_and_trimmed_blocks_is_used_again() {
 }
 
 #[tokio::test]
-async fn a_client_that_is_taken_over_can_do_nothing_more() {
+async fn a_client_of_parity_that_is_taken_over_can_do_nothing_more() {
     let donors = donors(3);
     let sized = named(&donors, "parity-log");
     create(&sized).await.unwrap();
@@ -195,7 +195,7 @@ async fn a_client_that_is_taken_over_can_do_nothing_more() {
 }
 
 #[tokio::test]
-async fn mistakes_are_named_with_what_to_do() {
+async fn mistakes_with_parity_are_named_with_what_to_do() {
     let donors = donors(3);
     let all: Vec<&Serving> = donors.iter().collect();
     let sized = named(&donors, "parity-log");

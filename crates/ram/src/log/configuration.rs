@@ -11,8 +11,11 @@ use crate::placement::{Layout, Log, Policy};
 pub const STEPS_MAX: usize = 512;
 /// Bytes of one read of a recovery.
 pub const SURVEY_BYTES: u64 = 1 << 20;
+/// Bytes of the reads of a recovery at a time, and one read more: a donor that owes too much counts as late on a slow
+/// network.
+pub const SURVEY_BYTES_UNDER_WAY_MAX: u64 = 8 << 20;
 /// Reads of a recovery at a time.
-pub const SURVEY_READS_MAX: usize = 64;
+pub const SURVEY_READS_MAX: usize = 256;
 /// Groups that are refilled at a time.
 pub const REFILLS_MAX: usize = 4;
 /// A group is opened only while more than this many are free, unless nothing else is under way: after a crash, cleaning

@@ -51,7 +51,7 @@ pub(super) enum Asked {
     Store(u64),
     Look { number: u64, donor: Donor },
     Flush { number: u64, donor: Donor },
-    Survey { attempt: u64, at: usize, row: u32 },
+    Survey { attempt: u64, at: u64 },
 }
 
 /// Where a block is, for checks.
@@ -451,7 +451,7 @@ impl Machine {
                     operation.flushed[donor] = if is_dropped { Flushed::Unsent } else { Flushed::Done };
                 }
             }
-            Asked::Survey { attempt, at, row } => self.surveyed(attempt, at, row, data),
+            Asked::Survey { attempt, at } => self.surveyed(attempt, at, data),
         }
     }
 
