@@ -26,33 +26,18 @@ fn cannot(test: &str) -> bool {
     reason.is_some()
 }
 
-fn survives(policy: &str, donors: u32, faults: &[Fault], seed: u64) {
-    let name = format!("ram-{policy}");
-    if cannot(&name) {
+#[test]
+fn ext4_on_parity_log_has_no_error_and_no_wrong_byte_while_one_donor_is_killed_stopped_and_cut_off() {
+    if cannot("ram parity-log") {
         return;
     }
     let began = Instant::now();
-    let done = round(&name, FileSystem::Ext4, policy, donors, faults, seed).unwrap();
+    let done = round("ram-parity-log", FileSystem::Ext4, "parity-log", 3, &Fault::ALL, 1).unwrap();
     println!(
-        "{policy}: {} faults in {:?}: {} operations, longest gap {:?}",
+        "{} faults in {:?}: {} operations, longest gap {:?}",
         done.faults,
         began.elapsed(),
         done.account.operations,
         done.account.gap
     );
-}
-
-#[test]
-fn ext4_on_parity_log_has_no_error_and_no_wrong_byte_while_one_donor_is_killed_stopped_and_cut_off() {
-    survives("parity-log", 3, &Fault::ALL, 1);
-}
-
-#[test]
-fn ext4_on_parity_cache_outlives_a_donor_and_then_the_client() {
-    survives("parity-cache", 3, &[Fault::Kill], 2);
-}
-
-#[test]
-fn ext4_on_adaptive_outlives_a_donor_and_then_the_client() {
-    survives("adaptive", 4, &[Fault::Cut], 3);
 }

@@ -4,8 +4,11 @@
 
 use super::FormatError;
 use super::bytes::Fields;
-use super::slots::{CACHES_MAX, REGION_BLOCKS_MAX};
 
+/// Caches of a device, at most.
+pub const CACHES_MAX: u32 = 66;
+/// Blocks of a region of trims, at most.
+pub const REGION_BLOCKS_MAX: u32 = 256;
 /// Bytes of it in a record.
 pub const LOG_SHAPE_BYTES: usize = 24;
 /// Blocks of a column, at most.
