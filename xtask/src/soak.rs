@@ -112,6 +112,27 @@ const CAMPAIGNS: &[Campaign] = &[
         extents: &[("{donor-rounds}", "50", "2")],
     },
     Campaign {
+        name: "ram-donors-parity-log",
+        program: Program::Binary("ram-donors"),
+        arguments: &["--redundancy", "parity-log", "--rounds", "{donor-rounds}", "--seed", "{seed}"],
+        environment: &[],
+        extents: &[("{donor-rounds}", "20", "1")],
+    },
+    Campaign {
+        name: "ram-donors-parity-cache",
+        program: Program::Binary("ram-donors"),
+        arguments: &["--redundancy", "parity-cache", "--rounds", "{donor-rounds}", "--seed", "{seed}"],
+        environment: &[],
+        extents: &[("{donor-rounds}", "20", "1")],
+    },
+    Campaign {
+        name: "ram-donors-adaptive",
+        program: Program::Binary("ram-donors"),
+        arguments: &["--redundancy", "adaptive", "--rounds", "{donor-rounds}", "--seed", "{seed}"],
+        environment: &[],
+        extents: &[("{donor-rounds}", "20", "1")],
+    },
+    Campaign {
         name: "ram-log-simulation",
         program: Program::Binary("ram-simulation"),
         arguments: &["--policy", "parity-log", "--seed", "{seed}", "--runs", "{runs}"],

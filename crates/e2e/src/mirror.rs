@@ -1,4 +1,4 @@
-//! A mirrored network RAM disk under a file system, while its donors are killed, stopped and cut off.
+//! A network RAM disk with redundancy under a file system, while its donors are killed, stopped and cut off.
 //!
 //! Owns: donors in network namespaces with an attached device on them, the faults and their healing, a load whose every
 //! byte is checked, and the account of it. Promises that nothing is left when it is dropped, as its parts do. Leaves to
@@ -59,12 +59,13 @@ pub struct Rig {
     starts: u32,
     memory: String,
     system: FileSystem,
+    redundancy: String,
     addresses: Vec<String>,
 }
 
 impl Rig {
-    /// Starts `count` donors, and makes a device.
-    pub fn new(name: &str, system: FileSystem, count: u32) -> Result<Rig> {
+    /// Starts `count` donors, and makes a device with a redundancy.
+    pub fn new(name: &str, system: FileSystem, redundancy: &str, count: u32) -> Result<Rig> {
         let (scratch, donors_scratch) = (Arc::new(Scratch::new(name)?), Scratch::new(&format!("{name}-donors"))?);
         let megabytes = match system {
             FileSystem::Ext4 => 64,
@@ -81,6 +82,7 @@ impl Rig {
             starts: 0,
             memory,
             system,
+            redundancy: redundancy.to_owned(),
             addresses: Vec::new(),
         };
         for number in 0..count as usize {
@@ -93,7 +95,7 @@ impl Rig {
     }
 
     fn spec_with(&self, more: &str) -> String {
-        format!("ram({},id=disk,redundancy=mirror{more})", self.addresses.join(","))
+        format!("ram({},id=disk,redundancy={}{more})", self.addresses.join(","), self.redundancy)
     }
 
     /// The SPEC of the device.
@@ -173,7 +175,7 @@ impl Rig {
         let parts = status.as_array().cloned().unwrap_or_default();
         let devices = parts.iter().filter_map(|part| part["status"]["detail"]["devices"].as_array());
         let ram = devices.flatten().find(|device| device["device"] == "ram");
-        ram.map(|ram| ram["figures"].clone()).with_context(|| format!("no mirror in {status}"))
+        ram.map(|ram| ram["figures"].clone()).with_context(|| format!("no network RAM disk in {status}"))
     }
 
     /// Waits until as many donors have every block.
@@ -226,9 +228,16 @@ pub struct Round {
 /// compares every byte that was synced.
 ///
 /// *Errors*: the first thing that is not right.
-pub fn round(name: &str, system: FileSystem, donors: u32, faults: &[Fault], seed: u64) -> Result<Round> {
+pub fn round(
+    name: &str,
+    system: FileSystem,
+    redundancy: &str,
+    donors: u32,
+    faults: &[Fault],
+    seed: u64,
+) -> Result<Round> {
     let mut rng = Rng::new(seed);
-    let mut rig = Rig::new(name, system, donors)?;
+    let mut rig = Rig::new(name, system, redundancy, donors)?;
     let spec = rig.spec();
     let scratch = rig.scratch.clone();
     let disk = Attached::new(&scratch, &spec)?;

@@ -35,7 +35,7 @@ fn ext4_on_a_mirror_has_no_error_and_no_wrong_byte_while_one_donor_is_killed_sto
         return;
     }
     let began = Instant::now();
-    let done = round("ram-mirror", FileSystem::Ext4, 2, &Fault::ALL, 1).unwrap();
+    let done = round("ram-mirror", FileSystem::Ext4, "mirror", 2, &Fault::ALL, 1).unwrap();
     println!(
         "{} faults in {:?}: {} operations, longest gap {:?}",
         done.faults,
@@ -63,7 +63,7 @@ fn a_second_client_is_refused_or_takes_over_and_late_writes_of_the_first_land_no
     if cannot("ram take-over") {
         return;
     }
-    let rig = Rig::new("ram-taken", FileSystem::Ext4, 2).unwrap();
+    let rig = Rig::new("ram-taken", FileSystem::Ext4, "mirror", 2).unwrap();
     let spec = rig.spec();
     let (one, two) = (Scratch::new("ram-one").unwrap(), Scratch::new("ram-two").unwrap());
     let mut first = Attached::new(&one, &spec).unwrap();

@@ -10,6 +10,7 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
@@ -242,6 +243,75 @@ fn lines_that_two_mounts_append_are_whole_and_a_third_sees_them_in_order() {
         }
         assert_eq!(next, [LINES; 2]);
     });
+    let check = volume.finish().unwrap_or_else(|error| panic!("{error:#}"));
+    assert_eq!(check["problems"].as_array().map(Vec::len), Some(0), "{check}");
+}
+
+fn range_lock(file: &File, kind: i32, start: i64, length: i64) -> std::io::Result<()> {
+    // SAFETY: zeroes are a valid lock.
+    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+    (lock.l_type, lock.l_whence) = (kind as i16, libc::SEEK_SET as i16);
+    (lock.l_start, lock.l_len) = (start, length);
+    // SAFETY: the descriptor and the lock live across the call.
+    match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLKW, &lock) } {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error()),
+    }
+}
+
+#[test]
+fn locks_hold_across_mounts_restarts_of_the_server_and_the_loss_of_a_mount() {
+    const ROUNDS: u64 = 100;
+    let Some(mut volume) = volume("512M") else { return };
+    let (first, second) = (volume.mount().expect("it mounts"), volume.mount().expect("it mounts"));
+    let open = |root: &Path| {
+        let mut options = File::options();
+        options.read(true).write(true).create(true).truncate(false).open(root.join("f")).expect("it opens")
+    };
+    let (here, there) = (open(&first), open(&second));
+    here.lock().expect("it is locked");
+    assert!(there.try_lock().is_err());
+    // A wait ends when the lock is given up, or by a signal.
+    let mut waiting = Command::new("flock").arg(second.join("f")).arg("true").spawn().expect("flock is there");
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| open(&second).lock().expect("it is locked in the end"));
+        let interrupted = Instant::now();
+        // SAFETY: the child is not waited for yet.
+        unsafe { libc::kill(waiting.id() as i32, libc::SIGINT) };
+        assert!(!waiting.wait().expect("it ends").success() && interrupted.elapsed() < LIMIT);
+        assert!(!waiter.is_finished());
+        here.unlock().expect("it is unlocked");
+        waiter.join().expect("it had the lock");
+    });
+    // As ctdb's ping_pong: who has a byte takes the next one, and gives the first one up.
+    let counts = std::thread::scope(|scope| {
+        let rounds = [&here, &there].map(|file| {
+            scope.spawn(move || {
+                range_lock(file, libc::F_WRLCK, 0, 1)?;
+                for round in 0..ROUNDS {
+                    let (held, next) = ((round % 3) as i64, ((round + 1) % 3) as i64);
+                    range_lock(file, libc::F_WRLCK, next, 1)?;
+                    let mut count = [0; 8];
+                    let _ = file.read_at(&mut count, 64)?;
+                    let count = u64::from_le_bytes(count) + u64::from(round % 3 == 0);
+                    file.write_all_at(&count.to_le_bytes(), 64)?;
+                    range_lock(file, libc::F_UNLCK, held, 1)?;
+                }
+                range_lock(file, libc::F_UNLCK, 0, 0)
+            })
+        });
+        rounds.map(|rounds| rounds.join().expect("it ends"))
+    });
+    counts.into_iter().for_each(|result| result.expect("no deadlock, no error"));
+    // The server forgets; the mounts do not.
+    here.lock().expect("it is locked");
+    volume.kill_server();
+    volume.serve().unwrap_or_else(|error| panic!("{error:#}"));
+    assert!(there.try_lock().is_err());
+    // The lock goes with its mount, once that cannot believe any more that it has it.
+    volume.kill_mount(0);
+    there.lock().expect("it is locked");
+    drop((here, there));
     let check = volume.finish().unwrap_or_else(|error| panic!("{error:#}"));
     assert_eq!(check["problems"].as_array().map(Vec::len), Some(0), "{check}");
 }

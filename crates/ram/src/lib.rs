@@ -9,7 +9,7 @@
 //! | `donor` | memory as exports: who may use how much of it, and for how long it stays |
 //! | `device` | the device `ram(…)`: labels, which block is on which donor, sessions with donors |
 //! | `format` | the bytes that donors keep |
-//! | `live` | the mirrored device: drives `mirror` over connections to donors |
+//! | `live` | the device with redundancy: drives `mirror` or `log` over connections to donors |
 //! | `log` | the client of a device that logs parity, as a state machine without I/O |
 //! | `mirror` | the client of a mirrored device, as a state machine without I/O |
 //! | `placement` | which slot of which donor each block goes to, groups, cleaning; no I/O |

@@ -94,9 +94,9 @@ pub const CONTENDERS: [Contender; 14] = [
     ram("parity-5", "parity", 5),
     ram("parity-log-5", "parity-log", 5),
     ram("parity-cache-5", "parity-cache", 5),
-    ram("adaptive-2", "adaptive", 2),
+    ram("adaptive-3", "adaptive", 3),
     ram("adaptive-5", "adaptive", 5),
-    Contender { name: "adaptive-2-cached", kind: Kind::Ram { donors: 2, redundancy: "adaptive", is_cached: true } },
+    Contender { name: "adaptive-3-cached", kind: Kind::Ram { donors: 3, redundancy: "adaptive", is_cached: true } },
 ];
 
 impl Contender {
@@ -104,8 +104,9 @@ impl Contender {
     ///
     /// Call it inside a runtime.
     pub fn missing(&self) -> Option<String> {
-        let Kind::Ram { redundancy, .. } = self.kind else { return None };
-        let spec = format!("ram(127.0.0.1:{PORT},127.0.0.2:{PORT},id=bench,redundancy={redundancy})");
+        let Kind::Ram { donors, redundancy, .. } = self.kind else { return None };
+        let named: Vec<String> = (1..=donors).map(|donor| format!("127.0.0.{donor}:{PORT}")).collect();
+        let spec = format!("ram({},id=bench,redundancy={redundancy})", named.join(","));
         let mut registry = Registry::with_builtins();
         nectary_ram::device::register(&mut registry);
         let parsed = registry.arguments(&spec, "ram", &OpenOptions::default()).and_then(RamOptions::parse);

@@ -9,10 +9,10 @@ use nectary_ram::placement::{Policy, StaleRule};
 use super::{TEMPLATE, exit};
 use crate::ram::{create, donate};
 
-/// What to do about other clients of a mirrored network RAM disk.
+/// What to do about other clients of a network RAM disk with redundancy.
 #[derive(Debug, Args)]
 pub struct ClientArguments {
-    /// Take a mirrored network RAM disk over from a client that has it, which can then do nothing more with it
+    /// Take a network RAM disk with redundancy over from a client that has it, which can then do nothing more with it
     #[arg(long)]
     pub take_over: bool,
     /// Of two donors, use the one that is there: the device was not used without it

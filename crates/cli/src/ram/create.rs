@@ -17,6 +17,8 @@ pub const CREATE_EXAMPLES: &str = "Examples:
   nectary attach 'ram(h1:7070,h2:7070,id=build)'
   Every block on two donors:
     nectary ram create 'ram(h1:7070,h2:7070,id=build,size=8G,redundancy=mirror)'
+  Parity instead of copies, on three donors or more:
+    nectary ram create 'ram(h1:7070,h2:7070,h3:7070,id=build,size=8G,redundancy=adaptive)'
   With certificates, and donors that other programs serve:
     nectary ram create 'ram(\"nbds://h1:7070/?tls-certificates=/etc/pki/nbd\",nbd://h2/disk,id=build,size=1G)'";
 
@@ -44,7 +46,7 @@ pub struct DeleteArguments {
     /// The device: its donors and id, as `ram(h1:7070,h2:7070,id=build)`
     #[arg(value_name = "SPEC")]
     pub spec: String,
-    /// Delete it also if a client has it, which can then do nothing more with it; of a mirrored device
+    /// Delete it also if a client has it, which can then do nothing more with it; of one with redundancy
     #[arg(long)]
     pub take_over: bool,
 }

@@ -1,4 +1,4 @@
-//! What is wrong with the donors of a mirrored network RAM disk, and what to do.
+//! What is wrong with the donors of a network RAM disk with redundancy, and what to do.
 //!
 //! Owns: the words for `nectary status`. Leaves to others: the numbers (`nectary-ram`).
 
@@ -7,7 +7,7 @@ use std::time::Duration;
 use nectary_block::Figures;
 use nectary_host::{State, Status};
 
-/// Adds the state of a mirror to a status; `ram` are its own figures, `all` those of the whole stack.
+/// Adds the state of a device with redundancy to a status; `ram` are its own figures, `all` those of the whole stack.
 pub fn with_mirror(mut status: Status, ram: &Figures, all: &[Figures]) -> Status {
     let count = |name: &str| ram.get(name).unwrap_or_default();
     let donors: Vec<&Figures> = all.iter().filter(|figures| figures.device == "donor").collect();
@@ -40,9 +40,10 @@ pub fn with_mirror(mut status: Status, ram: &Figures, all: &[Figures]) -> Status
             let left = Duration::from_millis(left);
             format!(", about {:.0} s are left", left.as_secs_f64().ceil())
         });
+        let units = if count("mirror") == 1 { "stripes" } else { "groups" };
         let (percent, left) = (copied * 100 / all, left.unwrap_or_default());
         let what =
-            format!("degraded: donor {filled} of the SPEC is filled: {copied} of {all} stripes, {percent} %{left}");
+            format!("degraded: donor {filled} of the SPEC is filled: {copied} of {all} {units}, {percent} %{left}");
         status = status.with_problem(State::Degraded, what, "wait; the device can be used meanwhile");
     }
     if numbers("left").is_none() && count("donors_up") < count("donors") && numbers("rebuilding").is_none() {
@@ -75,7 +76,7 @@ mod tests {
         assert!(!words(&[], &["trusted", "trusted"]).contains("degraded"));
         let left = words(&[], &["trusted", "left"]);
         assert!(left.contains("donor 2 of the SPEC is left") && left.contains("start it again"), "{left}");
-        let filled = [("rebuild_copied_stripes", 3), ("rebuild_stripes", 4), ("rebuild_left_ms", 1500)];
+        let filled = [("mirror", 1), ("rebuild_copied_stripes", 3), ("rebuild_stripes", 4), ("rebuild_left_ms", 1500)];
         let filled = words(&filled, &["rebuilding", "trusted"]);
         assert!(filled.contains("3 of 4 stripes, 75 %, about 2 s are left"), "{filled}");
     }

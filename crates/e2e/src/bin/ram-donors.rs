@@ -1,5 +1,5 @@
-//! Donors of mirrored network RAM disks that die, stand still and are cut off: `ram-donors --fs ext4,xfs,btrfs --rounds
-//! 50 --seed 7 --shard 0/1`.
+//! Donors of network RAM disks that die, stand still and are cut off: `ram-donors --redundancy mirror --fs
+//! ext4,xfs,btrfs --rounds 50 --seed 7 --shard 0/1`.
 //!
 //! A round has its own donors, device and file system; its seed decides how many donors there are, and the order of
 //! faults. Prints a line a round. Exit code 0 only if every round of the shard ran without an error or a wrong byte.
@@ -17,9 +17,12 @@ use nectary_e2e::rng::Rng;
 /// A gap beyond this is counted.
 const GAP_MAX: Duration = Duration::from_secs(1);
 
-/// Breaks the donors of mirrors under file systems.
+/// Breaks the donors of network RAM disks under file systems.
 #[derive(Parser)]
 struct Arguments {
+    /// The redundancy: mirror, parity-log, parity-cache or adaptive.
+    #[arg(long, default_value = "mirror")]
+    redundancy: String,
     /// Which file systems, joined by commas.
     #[arg(long, default_value = "ext4,xfs,btrfs", value_delimiter = ',')]
     fs: Vec<String>,
@@ -51,11 +54,12 @@ fn main() -> Result<ExitCode> {
             }
             let round_seed = seed.wrapping_add(number);
             let mut rng = Rng::new(round_seed);
-            let donors = 2 + rng.below(2) as u32;
+            let least = if arguments.redundancy == "mirror" { 2 } else { 3 };
+            let donors = least + rng.below(2) as u32;
             let mut order = Fault::ALL;
             order.rotate_left(rng.below(3) as usize);
             let began = Instant::now();
-            let done = round("ram-donors", *system, donors, &order, round_seed);
+            let done = round("ram-donors", *system, &arguments.redundancy, donors, &order, round_seed);
             ran += 1;
             let (name, took) = (system.name(), began.elapsed().as_secs_f64());
             match done {

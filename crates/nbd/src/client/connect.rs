@@ -25,6 +25,9 @@ pub struct ConnectOptions {
     /// Never connects again: after one connection ends, all requests fail. For a caller that has to check the server
     /// before it connects again.
     pub is_single_session: bool,
+    /// The unit of offsets and lengths, in bytes, a power of two; by default the block that the server prefers. One
+    /// below 512 is for callers that want less than a block device: the server must take it.
+    pub unit_bytes: Option<u32>,
 }
 
 /// The result of a connection.

@@ -54,7 +54,7 @@ impl NbdDevice {
         let request_time = url.request_time.unwrap_or(REQUEST_TIME);
         let journal = Journal::default();
         let (first, agreed) = connect(url, &options, &journal, request_time).await?;
-        let (geometry, payload_bytes_max) = geometry(url, &agreed)?;
+        let (geometry, payload_bytes_max) = geometry(url, &agreed, options.unit_bytes)?;
         let mut connections = vec![first];
         let wanted =
             if agreed.flags & flag::CAN_MULTI_CONN == 0 { 1 } else { url.connections.unwrap_or(CLIENT_CONNECTIONS) };
@@ -99,7 +99,7 @@ impl NbdDevice {
 }
 
 /// The geometry that follows from the server's answers, and the largest payload of one request.
-fn geometry(url: &Url, agreed: &Agreed) -> Result<(Geometry, u64), crate::Error> {
+fn geometry(url: &Url, agreed: &Agreed, unit_bytes: Option<u32>) -> Result<(Geometry, u64), crate::Error> {
     let unsupported = |message: String| crate::Error::new(crate::ErrorKind::Unsupported, url.to_string(), message);
     let (minimum, preferred, payload) = agreed.block_sizes.unwrap_or(DEFAULT_SIZES);
     if minimum > BLOCK_BYTES_MAX {
@@ -108,7 +108,10 @@ fn geometry(url: &Url, agreed: &Agreed) -> Result<(Geometry, u64), crate::Error>
         )));
     }
     let least = minimum.max(BLOCK_BYTES_MIN);
-    let mut block = preferred.clamp(least, BLOCK_BYTES_MAX);
+    if let Some(unit) = unit_bytes.filter(|unit| *unit < minimum || !unit.is_power_of_two()) {
+        return Err(unsupported(format!("the server's blocks have {minimum} bytes, {unit} are needed")));
+    }
+    let mut block = unit_bytes.unwrap_or(preferred.clamp(least, BLOCK_BYTES_MAX));
     while block > least && !agreed.size_bytes.is_multiple_of(u64::from(block)) {
         block /= 2;
     }

@@ -4,6 +4,7 @@
 //! bytes are read without a panic, and nothing is believed that the checksum does not cover.
 
 use crate::donor::name::{ID_BYTES_MAX, check_id};
+use crate::placement::Policy;
 
 /// The head of a donor's export that is kept for labels, in bytes.
 pub const LABEL_AREA_BYTES: u64 = 64 << 10;
@@ -24,8 +25,10 @@ const SHARES_AT: usize = 128;
 pub enum Redundancy {
     /// It does not.
     None,
-    /// Every block is on two donors. Such a device has no labels: its donors have records (`format`).
+    /// Every block is on two donors. Such a device has no labels: its donors have records (`format`), as all below.
     Mirror,
+    /// Blocks are appended to groups with parity; `parity-log`, `parity-cache` or `adaptive`.
+    Log(Policy),
 }
 
 impl Redundancy {
@@ -34,6 +37,7 @@ impl Redundancy {
         match self {
             Redundancy::None => "none",
             Redundancy::Mirror => "mirror",
+            Redundancy::Log(policy) => policy.name(),
         }
     }
 }

@@ -4,7 +4,7 @@
 //! others. Promises: requests for several donors are in flight together; a request ends, with an error at the latest
 //! when a donor has been away for `patience`; blocks on other donors stay readable and writable when one is lost; what
 //! was lost is never read as something else. A flush fails while a donor is lost, since what was written there is gone.
-//! Leaves to others: a mirrored device (`live`); memory and who may use it (`donor`); the protocol (`nectary-nbd`).
+//! Leaves to others: a device with redundancy (`live`); memory and who may use it (`donor`); the protocol (`nectary-nbd`).
 //!
 //! | file | what is in it |
 //! |---|---|
@@ -50,10 +50,10 @@ use self::layout::{Layout, Part};
 use self::link::{Failed, Link};
 use self::opening::Opened;
 use self::together::together;
-use crate::live::{self, MirrorDevice};
+use crate::live::{self, RedundantDevice};
 
 pub use self::label::{DONORS_MAX, Found, Label, Redundancy, read as read_label};
-pub use self::options::{PATIENCE, RamOptions};
+pub use self::options::{OVERFLOW_PERCENT, PATIENCE, RamOptions};
 
 /// Beyond this on each donor, longer requests do not help. *Units*: bytes.
 const PREFERRED_BYTES: u32 = 1 << 20;
@@ -66,7 +66,7 @@ pub fn register(registry: &mut Registry) {
         let options = RamOptions::parse(arguments)?;
         Ok(match options.redundancy {
             Redundancy::None => Arc::new(RamDevice::open(options).await?) as SharedDevice,
-            Redundancy::Mirror => Arc::new(MirrorDevice::open(options).await?) as SharedDevice,
+            _ => Arc::new(RedundantDevice::open(options).await?) as SharedDevice,
         })
     });
 }
@@ -88,7 +88,7 @@ pub struct Made {
 ///
 /// *Errors*: a donor that does not answer, has the device already, or too little memory.
 pub async fn create(options: &RamOptions, force: bool) -> Result<Made, Error> {
-    if options.redundancy == Redundancy::Mirror {
+    if options.redundancy != Redundancy::None {
         return live::create(options).await;
     }
     let Label { id, size_bytes, redundancy, shares, .. } = opening::create(options, force).await?;
@@ -101,7 +101,7 @@ pub async fn create(options: &RamOptions, force: bool) -> Result<Made, Error> {
 pub async fn delete(options: &RamOptions) -> Result<usize, Error> {
     match options.redundancy {
         Redundancy::None => opening::delete(options).await,
-        Redundancy::Mirror => live::delete(options).await,
+        _ => live::delete(options).await,
     }
 }
 

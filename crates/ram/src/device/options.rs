@@ -10,12 +10,15 @@ use super::address::Address;
 use super::label::{DONORS_MAX, Redundancy};
 use crate::donor::name::check_id;
 use crate::format::record::MEMBERS_MAX;
+use crate::placement::Policy;
 
 /// How long a request waits for a donor, unless the SPEC says otherwise.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The policies that are known and not there yet.
-const LATER: [&str; 4] = ["parity", "parity-log", "parity-cache", "adaptive"];
+/// Slots beyond the blocks of a device that logs parity, unless the SPEC says otherwise. *Units*: percent.
+pub const OVERFLOW_PERCENT: u32 = 25;
+/// The most of them.
+const OVERFLOW_PERCENT_MAX: u32 = 200;
 
 /// What a SPEC says of a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,6 +29,8 @@ pub struct RamOptions {
     pub(crate) size_bytes: Option<u64>,
     pub(crate) patience: Duration,
     pub(crate) redundancy: Redundancy,
+    /// Slots beyond the blocks of a device to make that logs parity. *Units*: percent.
+    pub(crate) overflow_percent: Option<u32>,
     /// Also attaches a device that another client has.
     pub(crate) take_over: bool,
     /// Of two donors, one that is alone is believed: the user says that the device was not used without it.
@@ -35,13 +40,14 @@ pub struct RamOptions {
 impl RamOptions {
     /// Takes the arguments of `ram(…)`.
     ///
-    /// *Errors*: [`ErrorKind::Invalid`] with the place in the SPEC; [`ErrorKind::Unsupported`] for a redundancy that is
-    /// not there yet.
+    /// *Errors*: [`ErrorKind::Invalid`] with the place in the SPEC; [`ErrorKind::Unsupported`] for `parity`, which is not
+    /// there yet.
     pub fn parse(mut arguments: Arguments) -> Result<RamOptions, Error> {
         let id = arguments.option("id", |text| check_id(text).map(|()| text.to_owned()))?;
         let size_bytes = arguments.option("size", parse_blocks)?;
         let patience = arguments.option("patience", parse_patience)?.unwrap_or(PATIENCE);
-        let redundancy = arguments.option("redundancy", parse_redundancy)?.unwrap_or_default();
+        let redundancy = arguments.option("redundancy", parse_redundancy)?.unwrap_or(Policy::None);
+        let overflow_percent = arguments.option("overflow", parse_overflow)?;
         let texts = arguments.texts()?;
         arguments.finish()?;
         let donors = texts.iter().map(|text| Address::parse(text)).collect::<Result<Vec<_>, _>>();
@@ -60,20 +66,40 @@ impl RamOptions {
         }
         let open = arguments.options();
         let (take_over, trust_remaining) = (open.take_over, open.trust_remaining);
-        let kind = if redundancy == "mirror" { Redundancy::Mirror } else { Redundancy::None };
-        let options = RamOptions { donors, id, size_bytes, patience, redundancy: kind, take_over, trust_remaining };
-        match redundancy.as_str() {
-            "mirror" if !(2..=MEMBERS_MAX).contains(&options.donors.len()) => {
-                let count = options.donors.len();
-                let message = format!("{count} donors; a mirror has 2 to {MEMBERS_MAX}: ram(h1:7070,h2:7070,id=disk)");
-                Err(arguments.invalid(message))
-            }
-            "" | "mirror" => Ok(options),
-            later => {
-                let detail = format!("redundancy={later} is not there yet; redundancy=none and redundancy=mirror are");
-                Err(Error::new(ErrorKind::Unsupported, &options.spec(), Operation::Open, detail))
-            }
+        let count = donors.len();
+        let (kind, least) = match redundancy {
+            Policy::None | Policy::Parity => (Redundancy::None, 1),
+            Policy::Mirror => (Redundancy::Mirror, 2),
+            policy => (Redundancy::Log(policy), 3),
+        };
+        if kind != Redundancy::None && !(least..=MEMBERS_MAX).contains(&count) {
+            let hosts: Vec<String> = (1..=least).map(|host| format!("h{host}:7070")).collect();
+            let message = format!(
+                "{count} donors; redundancy={redundancy} takes {least} to {MEMBERS_MAX}: ram({},id=disk)",
+                hosts.join(",")
+            );
+            return Err(arguments.invalid(message));
         }
+        if overflow_percent.is_some() && !matches!(kind, Redundancy::Log(_)) {
+            let message = "overflow= belongs to redundancy=parity-log, parity-cache and adaptive".to_owned();
+            return Err(arguments.invalid(message));
+        }
+        let redundancy_there = redundancy != Policy::Parity;
+        let options = RamOptions {
+            donors,
+            id,
+            size_bytes,
+            patience,
+            redundancy: kind,
+            overflow_percent,
+            take_over,
+            trust_remaining,
+        };
+        if !redundancy_there {
+            let detail = "redundancy=parity is not there yet; mirror, parity-log, parity-cache and adaptive are";
+            return Err(Error::new(ErrorKind::Unsupported, &options.spec(), Operation::Open, detail.to_owned()));
+        }
+        Ok(options)
     }
 
     /// The SPEC that names the device.
@@ -84,9 +110,10 @@ impl RamOptions {
         if self.patience != PATIENCE {
             parts.push(format!("patience={}us", self.patience.as_micros()));
         }
-        if self.redundancy == Redundancy::Mirror {
-            parts.push("redundancy=mirror".to_owned());
+        if self.redundancy != Redundancy::None {
+            parts.push(format!("redundancy={}", self.redundancy.name()));
         }
+        parts.extend(self.overflow_percent.map(|percent| format!("overflow={percent}%")));
         format!("ram({})", parts.join(","))
     }
 }
@@ -105,12 +132,17 @@ fn parse_patience(text: &str) -> Result<Duration, String> {
     if bounds.contains(&time) { Ok(time) } else { Err("patience is 1ms to 24h".to_owned()) }
 }
 
-/// The empty text for none.
-fn parse_redundancy(text: &str) -> Result<String, String> {
-    match text {
-        "none" => Ok(String::new()),
-        "mirror" => Ok(text.to_owned()),
-        later if LATER.contains(&later) => Ok(later.to_owned()),
-        _ => Err(format!("\"{text}\" is no redundancy; none and mirror are there, {} come later", LATER.join(", "))),
-    }
+fn parse_redundancy(text: &str) -> Result<Policy, String> {
+    text.parse().map_err(|_| {
+        let known: Vec<&str> =
+            Policy::ALL.into_iter().filter(|&known| known != Policy::Parity).map(Policy::name).collect();
+        format!("\"{text}\" is no redundancy; there are {}", known.join(", "))
+    })
+}
+
+/// `25%` or `25`.
+fn parse_overflow(text: &str) -> Result<u32, String> {
+    let percent = text.strip_suffix('%').unwrap_or(text).parse().ok();
+    let most = OVERFLOW_PERCENT_MAX;
+    percent.filter(|percent| *percent <= most).ok_or_else(|| format!("overflow is 0% to {most}%, as overflow=25%"))
 }

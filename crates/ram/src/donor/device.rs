@@ -23,6 +23,8 @@ pub(super) struct TenantDevice {
     pub holder: Holder,
     /// Keeps the numbers of requests by kind.
     pub requests: Arc<AtomicU64>,
+    /// The unit of offsets and lengths, in bytes.
+    pub unit_bytes: u32,
 }
 
 impl TenantDevice {
@@ -66,7 +68,7 @@ impl BlockDevice for TenantDevice {
     fn geometry(&self) -> Geometry {
         Geometry {
             size_bytes: self.tenant.size_bytes(),
-            block_bytes: BLOCK_BYTES,
+            block_bytes: self.unit_bytes,
             atomic_bytes: 512,
             read_bytes_preferred: PREFERRED_BYTES,
             write_bytes_preferred: PREFERRED_BYTES,
@@ -120,7 +122,15 @@ impl BlockDevice for TenantDevice {
     }
 
     fn allocation(&self, offset: u64, length: u64, context: Context) -> IoFuture<Vec<Extent>> {
-        self.run(self.check(Operation::Allocation, offset, length, context), |tenant| tenant.extents(offset, length))
+        self.run(self.check(Operation::Allocation, offset, length, context), |tenant| {
+            let block = u64::from(BLOCK_BYTES);
+            let (start, end) = (offset / block * block, (offset + length).next_multiple_of(block));
+            let inside = |extent: Extent| {
+                let (first, last) = (extent.offset.max(offset), (extent.offset + extent.length).min(offset + length));
+                Extent { offset: first, length: last - first, ..extent }
+            };
+            tenant.extents(start, end - start).into_iter().map(inside).collect()
+        })
     }
 
     fn grow(&self, size_bytes: u64) -> IoFuture<()> {

@@ -1,4 +1,5 @@
-//! One session's view of a mirrored device on a donor: its blocks, and behind them the window to its metadata.
+//! One session's view of a device with redundancy on a donor: its blocks, and behind them the window to its
+//! metadata.
 //!
 //! Owns: the exchange of the record, by which a session becomes the owner. Promises: comparison, store and change of
 //! hands are one step; what an earlier owner had begun is done before it, and nothing of it afterwards; its connections
@@ -17,7 +18,7 @@ use super::tenant::Life;
 use crate::format::{Stamp, Swap, WINDOW_BYTES, WindowState};
 use crate::live::planted::{Bug, planted};
 
-/// The memory of a mirrored device, for one session.
+/// The memory of a device with redundancy, for one session.
 pub(super) struct MetadataDevice {
     pub blocks: TenantDevice,
     pub life: Arc<Life>,
@@ -153,6 +154,6 @@ impl BlockDevice for MetadataDevice {
         if size_bytes == self.geometry().size_bytes {
             return Box::pin(std::future::ready(Ok(())));
         }
-        self.refused(Operation::Grow, 0, size_bytes, "a mirrored device on a donor does not grow")
+        self.refused(Operation::Grow, 0, size_bytes, "a device on a donor does not grow")
     }
 }

@@ -16,7 +16,7 @@
 //! | `pool` | the memory |
 //! | `tenant` | the memory of one device, and who may use it |
 //! | `device` | one session's view of it |
-//! | `metadata` | the same with the window to a mirrored device's metadata |
+//! | `metadata` | the same with the window to the metadata of a device with redundancy |
 //! | `error` | why a donor does not start |
 
 mod device;
@@ -46,11 +46,14 @@ use self::name::{ExportName, PAGE_NAME};
 use self::page::{LABELS_BYTES_MAX, Page, check_label};
 use self::pool::{Pool, SLAB_BYTES};
 use self::tenant::{Holder, Life, Tenant};
+use crate::format::Record;
 
 pub use self::error::DonorError;
 
 /// The unit of offsets and lengths on a donor, in bytes.
 pub const BLOCK_BYTES: u32 = 4096;
+/// The same for a device with metadata: what logs parity has slots with headers.
+pub const UNIT_BYTES: u32 = 8;
 /// The most devices on one donor.
 pub const DEVICES_MAX: usize = 1024;
 /// The most sessions of one device whose connections have not ended.
@@ -328,9 +331,20 @@ impl Entry {
             return refused(format!("device \"{id}\" has {has} here, not {wanted}"));
         }
         match (self.tenant.has_metadata(), has_metadata) {
-            (true, false) => refused(format!("device \"{id}\" is mirrored: name it with redundancy=mirror")),
-            (false, true) => refused(format!("device \"{id}\" is not mirrored: name it without redundancy")),
+            (true, false) => refused(format!("device \"{id}\" has redundancy: name it with {}", self.redundancy())),
+            (false, true) => refused(format!("device \"{id}\" has no redundancy: name it without")),
             _ => Ok(()),
+        }
+    }
+
+    /// How a SPEC names the redundancy of a device with metadata.
+    fn redundancy(&self) -> &'static str {
+        let log = Record::decode(&self.tenant.gate().record).ok().and_then(|record| record.geometry.log);
+        match log.map(|log| log.policy) {
+            Some(3) => "redundancy=parity-log",
+            Some(4) => "redundancy=parity-cache",
+            Some(_) => "redundancy=adaptive",
+            None => "redundancy=mirror",
         }
     }
 
@@ -345,7 +359,7 @@ impl Entry {
         }
     }
 
-    /// The export of a session of a mirrored device: it reads and writes once it has exchanged the record.
+    /// The export of a session of a device with redundancy: it reads and writes once it has exchanged the record.
     fn session_with_metadata(&mut self, id: &str, holder: Holder, is_leaving: bool) -> Result<Arc<Export>, Missing> {
         if is_leaving && self.tenant.holder().client != holder.client {
             return Err(Missing::Refused("this donor is leaving and takes no new clients".to_owned()));
@@ -360,9 +374,10 @@ impl Entry {
             lives.retain(|life| life.strong_count() > 0);
             lives.push(Arc::downgrade(&life));
         }
-        let blocks = TenantDevice { tenant: self.tenant.clone(), holder, requests: self.requests.clone() };
+        let (tenant, requests) = (self.tenant.clone(), self.requests.clone());
+        let blocks = TenantDevice { tenant, holder, requests, unit_bytes: UNIT_BYTES };
         let device = Arc::new(MetadataDevice { blocks, life, lives: self.lives.clone() });
-        let about = format!("mirrored device {id} in memory");
+        let about = format!("device {id} in memory, with redundancy");
         let export = Export::new(id, &about, device, false).map_err(|error| Missing::Refused(error.to_string()))?;
         let export = Arc::new(export.ending(ended));
         self.sessions.push((holder, Arc::downgrade(&export)));
@@ -389,7 +404,8 @@ impl Entry {
         if now.client != holder.client {
             self.tenant.admit(holder);
         }
-        let device = TenantDevice { tenant: self.tenant.clone(), holder, requests: self.requests.clone() };
+        let (tenant, requests) = (self.tenant.clone(), self.requests.clone());
+        let device = TenantDevice { tenant, holder, requests, unit_bytes: BLOCK_BYTES };
         let export = export(id, &format!("device {id} in memory"), Arc::new(device), false)?;
         self.sessions.push((holder, Arc::downgrade(&export)));
         Ok(export)

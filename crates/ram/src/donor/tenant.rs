@@ -140,7 +140,7 @@ impl Tenant {
         }
     }
 
-    /// Reads blocks; the caller has checked the range.
+    /// Reads; the caller has checked the range.
     pub fn read(&self, offset: u64, mut into: &mut [u8]) {
         for (index, range) in pieces(offset, into.len() as u64) {
             let (piece, rest) = into.split_at_mut(range.len());
@@ -154,32 +154,47 @@ impl Tenant {
                 piece.copy_from_slice(&memory[range]);
                 continue;
             }
-            for (block, to) in blocks(&range).zip(piece.chunks_mut(BLOCK_BYTES as usize)) {
+            for block in blocks(&range) {
+                let part = part_of(block, &range);
+                let to = &mut piece[part.start - range.start..part.end - range.start];
                 match slab.is_written(block) {
-                    true => to.copy_from_slice(&memory[block * BLOCK_BYTES as usize..][..to.len()]),
+                    true => to.copy_from_slice(&memory[part]),
                     false => to.fill(0),
                 }
             }
         }
     }
 
-    /// Writes blocks; the caller has checked the range.
+    /// Writes; the caller has checked the range. What a block gets nothing of was zero or stays as it is.
     pub fn write(&self, offset: u64, mut from: &[u8]) {
         for (index, range) in pieces(offset, from.len() as u64) {
             let (piece, rest) = from.split_at(range.len());
             from = rest;
             let mut slab = self.slabs[index].write().unwrap_or_else(PoisonError::into_inner);
-            slab.memory.get_or_insert_with(|| self.pool.take())[range.clone()].copy_from_slice(piece);
+            let Slab { memory, written } = &mut *slab;
+            let memory = memory.get_or_insert_with(|| self.pool.take());
+            for block in edges(&range).filter(|block| !has(written, *block)) {
+                memory[whole(block)].fill(0);
+            }
+            memory[range.clone()].copy_from_slice(piece);
             let added = slab.mark(&range, true);
             self.written_blocks.fetch_add(added, Ordering::Relaxed);
         }
     }
 
-    /// Makes blocks read as zeroes, and gives back slabs that hold nothing any more.
+    /// Makes a range read as zeroes, and gives back slabs that hold nothing any more.
     pub fn zero(&self, offset: u64, length: u64) {
         for (index, range) in pieces(offset, length) {
             let mut slab = self.slabs[index].write().unwrap_or_else(PoisonError::into_inner);
-            let removed = slab.mark(&range, false);
+            let Slab { memory, written } = &mut *slab;
+            if let Some(memory) = memory {
+                for block in edges(&range).filter(|block| has(written, *block)) {
+                    memory[part_of(block, &range)].fill(0);
+                }
+            }
+            let block_bytes = BLOCK_BYTES as usize;
+            let inner = range.start.next_multiple_of(block_bytes)..range.end / block_bytes * block_bytes;
+            let removed = if inner.is_empty() { 0 } else { slab.mark(&inner, false) };
             self.written_blocks.fetch_sub(removed, Ordering::Relaxed);
             if slab.written.iter().all(|&word| word == 0)
                 && let Some(memory) = slab.memory.take()
@@ -226,7 +241,7 @@ impl Drop for Tenant {
 
 impl Slab {
     fn is_written(&self, block: usize) -> bool {
-        self.written[block / 64] >> (block % 64) & 1 == 1
+        has(&self.written, block)
     }
 
     fn all_written(&self, range: &Range<usize>) -> bool {
@@ -248,9 +263,31 @@ impl Slab {
     }
 }
 
-/// The blocks of a range inside a slab.
+fn has(written: &[u64], block: usize) -> bool {
+    written[block / 64] >> (block % 64) & 1 == 1
+}
+
+/// The blocks of a range inside a slab; the first and the last may be covered in part.
 fn blocks(range: &Range<usize>) -> Range<usize> {
-    range.start / BLOCK_BYTES as usize..range.end / BLOCK_BYTES as usize
+    range.start / BLOCK_BYTES as usize..range.end.div_ceil(BLOCK_BYTES as usize)
+}
+
+fn whole(block: usize) -> Range<usize> {
+    block * BLOCK_BYTES as usize..(block + 1) * BLOCK_BYTES as usize
+}
+
+/// What a range has of a block.
+fn part_of(block: usize, range: &Range<usize>) -> Range<usize> {
+    let whole = whole(block);
+    whole.start.max(range.start)..whole.end.min(range.end)
+}
+
+/// The blocks that a range covers in part.
+fn edges(range: &Range<usize>) -> impl Iterator<Item = usize> + use<> {
+    let (all, range) = (blocks(range), range.clone());
+    let first = all.clone().next();
+    let last = all.last().filter(|last| Some(*last) != first);
+    first.into_iter().chain(last).filter(move |block| part_of(*block, &range) != whole(*block))
 }
 
 /// A range as its parts in each slab: the index of the slab, and the range inside.
@@ -301,6 +338,40 @@ mod tests {
         assert_eq!(found, [(0, 8192, false), (8192, 4096, true), (12288, 4096, false)]);
         tenant.zero(0, SLAB_BYTES as u64);
         assert_eq!((tenant.written_bytes(), pool.bytes().2), (4096, SLAB_BYTES as u64));
+    }
+
+    #[test]
+    fn parts_of_blocks_are_written_and_zeroed_as_whole_ones_are() {
+        let pool = Arc::new(Pool::new(2 * SLAB_BYTES as u64, false).unwrap());
+        let before = tenant(&pool, 2).unwrap();
+        before.write(0, &vec![7; 2 * SLAB_BYTES]);
+        drop(before);
+        let tenant = tenant(&pool, 2).unwrap();
+        let mut expected = vec![0; 2 * SLAB_BYTES];
+        let mut state = 5u64;
+        let mut next = |below: u64| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) % below
+        };
+        for round in 0..2000u64 {
+            // Around the boundary of the slabs.
+            let at = SLAB_BYTES as u64 - 20_000 + next(5000) * 8;
+            let range = at as usize..at as usize + next(1200) as usize * 8;
+            match next(4) {
+                0 => {
+                    tenant.zero(at, range.len() as u64);
+                    expected[range].fill(0);
+                }
+                _ => {
+                    tenant.write(at, &vec![round as u8; range.len()]);
+                    expected[range].fill(round as u8);
+                }
+            }
+            let at = SLAB_BYTES as u64 - 24_000 + next(5000) * 8;
+            let mut found = vec![1; next(1000) as usize * 8];
+            tenant.read(at, &mut found);
+            assert!(found == expected[at as usize..at as usize + found.len()], "round {round}");
+        }
     }
 
     #[test]

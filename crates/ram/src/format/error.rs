@@ -16,7 +16,7 @@ pub enum FormatError {
         found: usize,
     },
     /// The first bytes are not those of a record.
-    #[error("metadata area: no record of a mirrored device (wrong magic)")]
+    #[error("metadata area: no record of a device with redundancy (wrong magic)")]
     Magic,
     /// The checksum does not fit.
     #[error("metadata area: checksum {found:#018x} where {expected:#018x} belongs: damaged")]

@@ -5,12 +5,14 @@
 
 mod bytes;
 mod error;
+mod log_shape;
 pub mod record;
 pub mod slots;
 pub mod stripes;
 pub mod window;
 
 pub use error::FormatError;
+pub use log_shape::{LOG_SHAPE_BYTES, LogShape};
 pub use record::{Geometry, Member, MemberState, Record, Stamp, View};
 pub use stripes::Stripes;
 pub use window::{Swap, WINDOW_BYTES, WindowState};

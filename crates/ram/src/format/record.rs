@@ -1,4 +1,4 @@
-//! The record of a mirrored device in a donor's metadata area.
+//! The record of a device with redundancy in a donor's metadata area.
 //!
 //! Owns: its fields and bytes. Promises: what is decoded is within the limits here, or an error says which field is
 //! not. Leaves to others: the comparison and exchange on the donor, and what a client concludes (`mirror`).
@@ -6,6 +6,7 @@
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::bytes::Fields;
+use super::log_shape::{LOG_SHAPE_BYTES, LogShape};
 use super::{FormatError, Stripes};
 
 /// The first bytes of a record.
@@ -72,16 +73,18 @@ pub struct Geometry {
     pub bytes: u64,
     /// What is read and written at least. *Units*: bytes.
     pub block_bytes: u32,
-    /// What is placed, marked and copied as one; 0: the device logs parity. *Units*: bytes.
+    /// What is placed, marked and copied as one; 0 if the device logs parity. *Units*: bytes.
     pub stripe_bytes: u32,
     /// Donors of the device.
     pub members: u16,
+    /// How it logs parity; `None`: it is a mirror.
+    pub log: Option<LogShape>,
 }
 
 impl Geometry {
     /// Whether the device logs parity.
     pub fn is_log(&self) -> bool {
-        self.stripe_bytes == 0
+        self.log.is_some()
     }
 
     /// Stripes of the device; the last may be shorter.
@@ -112,10 +115,14 @@ impl Geometry {
             return range("block bytes", u64::from(block));
         }
         let is_stripe = self.stripe_bytes >= block && self.stripe_bytes <= STRIPE_BYTES_MAX;
-        let fits = is_stripe && self.stripe_bytes.is_multiple_of(block);
-        if !self.is_log() && !fits {
+        let fits = match self.is_log() {
+            true => self.stripe_bytes == 0,
+            false => is_stripe && self.stripe_bytes.is_multiple_of(block),
+        };
+        if !fits {
             return range("stripe bytes", u64::from(self.stripe_bytes));
         }
+        self.log.map_or(Ok(()), |log| log.check())?;
         if self.bytes == 0 || !self.bytes.is_multiple_of(u64::from(block)) || self.stripes() > STRIPES_MAX {
             return range("device bytes", self.bytes);
         }
@@ -188,7 +195,9 @@ impl Record {
     pub fn encode(&self) -> Vec<u8> {
         let geometry = &self.geometry;
         let dirty = self.dirty.as_bytes();
-        let length = HEAD_BYTES + self.view.members.len() * MEMBER_BYTES + dirty.len() + CHECKSUM_BYTES;
+        let log = geometry.log.map(|log| log.encode());
+        let log = log.as_ref().map_or(&[][..], |log| &log[..]);
+        let length = HEAD_BYTES + self.view.members.len() * MEMBER_BYTES + log.len() + dirty.len() + CHECKSUM_BYTES;
         let mut bytes = Vec::with_capacity(length);
         bytes.extend_from_slice(&MAGIC);
         for word in [VERSION, FEATURES, length as u32, 0] {
@@ -212,6 +221,7 @@ impl Record {
                 bytes.extend_from_slice(&long.to_le_bytes());
             }
         }
+        bytes.extend_from_slice(log);
         bytes.extend_from_slice(dirty);
         bytes.extend_from_slice(&xxh3_64(&bytes).to_le_bytes());
         bytes
@@ -256,11 +266,19 @@ impl Record {
         let (device, bytes) = (fields.id()?, fields.u64()?);
         let (block_bytes, stripe_bytes) = (fields.u32()?, fields.u32()?);
         let (policy, position, members, ready) = (fields.u16()?, fields.u16()?, fields.u16()?, fields.u16()?);
-        let geometry = Geometry { device, bytes, block_bytes, stripe_bytes, members };
+        let log = match policy {
+            POLICY_MIRROR => None,
+            POLICY_LOG => {
+                // It is behind the members; their number is bounded here, as by the check below.
+                let at = HEAD_BYTES + usize::from(members) * MEMBER_BYTES;
+                let needed = at + LOG_SHAPE_BYTES;
+                let bytes = body.get(at..needed).ok_or(FormatError::Short { needed, found: body.len() })?;
+                Some(LogShape::decode(&mut Fields::new(bytes))?)
+            }
+            _ => return unsupported("policy", u32::from(policy)),
+        };
+        let geometry = Geometry { device, bytes, block_bytes, stripe_bytes, members, log };
         geometry.check()?;
-        if policy != if geometry.is_log() { POLICY_LOG } else { POLICY_MIRROR } {
-            return unsupported("policy", u32::from(policy));
-        }
         if position >= members {
             return range("position", u64::from(position));
         }
@@ -269,6 +287,7 @@ impl Record {
         }
         let (generation, epoch) = (fields.u64()?, fields.u64()?);
         let members = (0..members).map(|_| member(&mut fields)).collect::<Result<Vec<_>, _>>()?;
+        fields.take(log.map_or(0, |_| LOG_SHAPE_BYTES))?;
         let stripes = geometry.stripes();
         let dirty = fields.take(super::stripes::bytes_of(stripes))?;
         Ok(Record {

@@ -1,4 +1,4 @@
-//! The window behind a mirrored device's blocks: how a session reads and exchanges a donor's metadata.
+//! The window behind the blocks of a device with redundancy: how a session reads and exchanges a donor's metadata.
 //!
 //! Owns: the bytes of `docs/formats/ram.md`, section "How the area is reached", for both sides. Promises: any bytes are
 //! read without a panic; a length beyond the area is an error. Leaves to others: who may exchange a record (`donor`).

@@ -1,4 +1,4 @@
-//! The mirrored device.
+//! The device with redundancy.
 //!
 //! Owns: from operations on buffers to requests of the machine and back, and how many of them are under way. Promises:
 //! a dropped future leaves its operation to be done; a deadline ends the wait alone. The device is given up, without a
@@ -16,13 +16,14 @@ use nectary_block::{
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 
+use super::client::{donor_bytes, machine};
 use super::owner::{Command, Handle, Owner};
 use super::report::Report;
 use super::session::Target;
 use super::survey::{self, EPOCHS, Placed, Seen, describe, error, look, owned, place};
 use crate::device::RamOptions;
 use crate::donor::{BLOCK_BYTES, random};
-use crate::mirror::{self, Configuration, Intent, Layout, MirrorError, REQUEST_BYTES_MAX, Request, Ring, Times};
+use crate::mirror::{self, Intent, MirrorError, REQUEST_BYTES_MAX, Request, Times};
 
 /// Requests of callers under way at a time; further ones wait. The machine's own copies, and changes that go on after
 /// their callers lost patience, come on top.
@@ -31,11 +32,15 @@ const REQUESTS_MAX: usize = mirror::OPERATIONS_MAX * 3 / 4;
 const PREFERRED_BYTES: u32 = 1 << 20;
 /// How long attaching may take beyond twice the patience, when the machine itself gives up.
 const OPENING_SLACK: Duration = Duration::from_secs(30);
+/// What recovery reads at least in a second, of all that the donors keep of a device that logs parity. *Units*: bytes.
+const RECOVERY_BYTES_PER_SECOND: u64 = 16 << 20;
+/// Bytes of one read or write of a machine that logs parity: it handles each block.
+const LOG_REQUEST_BYTES_MAX: u64 = 1 << 20;
 /// How long the connection of a client that has just ended may be seen on a donor.
 const FAREWELL: Duration = Duration::from_millis(500);
 
-/// A device in the memory of donors, every block on two of them.
-pub struct MirrorDevice {
+/// A device in the memory of donors that outlives the loss of one.
+pub struct RedundantDevice {
     inner: Arc<Inner>,
     /// It ends with the device.
     _owner: JoinSet<()>,
@@ -44,6 +49,8 @@ pub struct MirrorDevice {
 struct Inner {
     spec: String,
     geometry: Geometry,
+    /// Bytes of one read or write that the machine gets.
+    request_bytes_max: u64,
     commands: mpsc::Sender<Command>,
     places: Arc<Semaphore>,
     reports: watch::Receiver<Report>,
@@ -67,7 +74,6 @@ pub(super) async fn start(
     let labels = places.iter().map(|place| seen[*place].label()).collect();
     let patience_us = options.patience.as_micros() as u64;
     let times = Times { patience_us, ..Times::default() };
-    let configuration = Configuration { geometry, labels, client, intent, times };
     let targets: Vec<(Target, u64)> = places.iter().map(|place| (seen[*place].target.clone(), EPOCHS)).collect();
     let names: Vec<String> = places.iter().map(|place| seen[*place].name().to_owned()).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
@@ -77,13 +83,16 @@ pub(super) async fn start(
         let (kind, detail) = describe(refusal, &names);
         (kind, detail)
     };
-    let donor_bytes = Ring::new(&geometry).donor_bytes();
-    let (owner, mut handle) = Owner::new(configuration, targets, places, donor_bytes, REQUESTS_MAX)
+    let donor_bytes = donor_bytes(&geometry);
+    let machine = machine(geometry, labels, client, intent, times)
         .map_err(|refusal| refuse(&refusal))
         .map_err(|(kind, detail)| error(options, kind, detail))?;
+    let (owner, mut handle) = Owner::new(machine, targets, places, donor_bytes, REQUESTS_MAX);
+    let recovered_bytes = if geometry.is_log() { donor_bytes * u64::from(geometry.members) } else { 0 };
+    let recovery = Duration::from_secs(recovered_bytes / RECOVERY_BYTES_PER_SECOND);
     let mut tasks = JoinSet::new();
     tasks.spawn(owner.run());
-    match tokio::time::timeout(2 * options.patience + OPENING_SLACK, &mut handle.opened).await {
+    match tokio::time::timeout(2 * options.patience + OPENING_SLACK + recovery, &mut handle.opened).await {
         Ok(Ok(Ok(()))) => Ok((handle, tasks)),
         Ok(Ok(Err((refusal, reasons)))) => {
             let (kind, detail) = refuse(&refusal);
@@ -97,12 +106,13 @@ pub(super) async fn start(
     }
 }
 
-impl MirrorDevice {
+impl RedundantDevice {
     /// Attaches a device that was made before. Its connections live in the tokio runtime that calls this.
     ///
     /// *Errors*: donors that do not answer, are empty, or belong to another device, all of them named; a client with
-    /// the device. *Cost*: with every donor there, a few exchanges with each; with one missing, up to ten seconds.
-    pub async fn open(options: RamOptions) -> Result<MirrorDevice, Error> {
+    /// the device. *Cost*: with every donor there, a few exchanges with each, and with logged parity a read of all that
+    /// is before the slots; with one missing, up to ten seconds more.
+    pub async fn open(options: RamOptions) -> Result<RedundantDevice, Error> {
         let client = draw_client(&options)?;
         let mut seen = look(&options, client).await;
         if survey::owner(&seen).is_some() && !options.take_over {
@@ -116,22 +126,23 @@ impl MirrorDevice {
         }
         let intent = Intent::Attach { take_over: options.take_over, trust_remaining: options.trust_remaining };
         let preferred = PREFERRED_BYTES.saturating_mul(u32::from(placed.geometry.members));
-        let size_bytes = placed.geometry.bytes;
+        let (size_bytes, is_log) = (placed.geometry.bytes, placed.geometry.is_log());
         let (handle, owner) = start(&options, client, intent, placed, seen).await?;
-        let survives = handle.reports.borrow().survives();
+        let (write_survives, flush_survives) = handle.reports.borrow().survives();
+        let request_bytes_max = if is_log { LOG_REQUEST_BYTES_MAX } else { REQUEST_BYTES_MAX };
         let geometry = Geometry {
             size_bytes,
             block_bytes: BLOCK_BYTES,
             atomic_bytes: 512,
             read_bytes_preferred: preferred,
             write_bytes_preferred: preferred,
-            write_survives: survives,
-            flush_survives: survives,
+            write_survives,
+            flush_survives,
         };
         let Handle { commands, reports, .. } = handle;
         let places = Arc::new(Semaphore::new(REQUESTS_MAX));
-        let inner = Inner { spec: options.spec(), geometry, commands, places, reports };
-        Ok(MirrorDevice { inner: Arc::new(inner), _owner: owner })
+        let inner = Inner { spec: options.spec(), geometry, request_bytes_max, commands, places, reports };
+        Ok(RedundantDevice { inner: Arc::new(inner), _owner: owner })
     }
 
     /// What it says of itself.
@@ -249,14 +260,14 @@ fn take_back(lent: Arc<Vec<Buffer>>) -> Vec<Buffer> {
     Arc::try_unwrap(lent).unwrap_or_else(|lent| lent.iter().map(|buffer| Buffer::copy_of(buffer)).collect())
 }
 
-impl BlockDevice for MirrorDevice {
+impl BlockDevice for RedundantDevice {
     fn spec(&self) -> String {
         self.inner.spec.clone()
     }
 
     fn geometry(&self) -> Geometry {
-        let survives = self.inner.reports.borrow().survives();
-        Geometry { write_survives: survives, flush_survives: survives, ..self.inner.geometry }
+        let (write_survives, flush_survives) = self.inner.reports.borrow().survives();
+        Geometry { write_survives, flush_survives, ..self.inner.geometry }
     }
 
     fn read_at(&self, offset: u64, mut buffers: Vec<Buffer>, context: Context) -> IoFuture<Vec<Buffer>> {
@@ -273,7 +284,7 @@ impl BlockDevice for MirrorDevice {
             let (mut done, mut into) = (0, 0..0);
             let mut at = 0;
             while done < request.length {
-                let bytes = REQUEST_BYTES_MAX.min(request.length - done);
+                let bytes = inner.request_bytes_max.min(request.length - done);
                 let data = inner.submit(&request, Request::Read { offset: offset + done, bytes }).await?;
                 let mut rest = &data[..];
                 while !rest.is_empty() {
@@ -314,7 +325,7 @@ impl BlockDevice for MirrorDevice {
             let (mut data, lent) = lend(buffers);
             let mut at = offset;
             while !data.is_empty() {
-                let part = data.split_to(data.len().min(REQUEST_BYTES_MAX as usize));
+                let part = data.split_to(data.len().min(inner.request_bytes_max as usize));
                 let next = at + part.len() as u64;
                 inner.submit(&request, Request::Write { offset: at, data: part, force: flags.fua }).await?;
                 at = next;

@@ -1,4 +1,4 @@
-//! Making and deleting a mirrored device.
+//! Making and deleting a device with redundancy.
 //!
 //! Owns: the shape that a size gets, and taking the record away. Promises: nothing is made over a device that is there;
 //! a device that was made on some donors alone can be made again; one that a living client has is not deleted.
@@ -6,19 +6,26 @@
 use nectary_block::{BlockDevice, Context, Error, ErrorKind, Operation, format_size};
 use nectary_host::log::{self, Level};
 
+use super::client::donor_bytes;
 use super::device::{draw_client, start};
 use super::owner::{Command, Handle};
 use super::session::{Away, Ended, begin};
 use super::survey::{Placed, Seen, There, check_makes, error, look, owned, owner, part_bytes};
 use crate::device::together::together;
-use crate::device::{Made, RamOptions, Redundancy};
+use crate::device::{Made, OVERFLOW_PERCENT, RamOptions, Redundancy};
 use crate::donor::{BLOCK_BYTES, PROMISE_BYTES, random};
 use crate::format::record::{STRIPE_BYTES_MAX, STRIPES_MAX};
 use crate::format::{Geometry, Record, Stamp};
-use crate::mirror::{DonorRequest, Intent, Layout, Reply, Ring};
+use crate::log::Configuration;
+use crate::mirror::{DonorRequest, Intent, Reply, Times};
+use crate::placement::{Layout, Log, Policy};
 
 /// The stripes of a device that needs no larger ones. *Units*: bytes.
 const STRIPE_BYTES: u64 = 1 << 20;
+/// Blocks of a device that logs parity, at most.
+const BLOCKS_MAX: u32 = 1 << 30;
+/// The overflow that a small device gets at most without one in its SPEC. *Units*: percent.
+const OVERFLOW_OF_SMALL: u32 = 200;
 /// Ranges are trimmed in steps of this size. *Units*: bytes.
 const TRIM_BYTES: u64 = 1 << 30;
 
@@ -36,15 +43,13 @@ pub async fn create(options: &RamOptions) -> Result<Made, Error> {
     let Some(bytes) = options.size_bytes else {
         return fail(ErrorKind::Invalid, "a new device needs a size: size=8G".to_owned());
     };
-    let Some(stripe_bytes) = stripe_bytes(bytes) else {
-        let most = format_size(STRIPES_MAX * u64::from(STRIPE_BYTES_MAX));
-        return fail(ErrorKind::Invalid, format!("a mirror has at most {most}"));
-    };
     let client = draw_client(options)?;
-    let device = random().map_err(|source| Error::from_os(&source, &options.spec(), Operation::Open))?;
-    let members = options.donors.len() as u16;
-    let geometry = Geometry { device, bytes, block_bytes: BLOCK_BYTES, stripe_bytes, members };
-    let part = Ring::new(&geometry).donor_bytes();
+    let geometry = match options.redundancy {
+        Redundancy::Log(policy) => log_geometry(options, policy, bytes)?,
+        _ => mirror_geometry(options, bytes)?,
+    };
+    let members = geometry.members;
+    let part = donor_bytes(&geometry);
     let seen = look(options, client).await;
     check_makes(options, &seen)?;
     let (mut away, mut taken, mut small) = (Vec::new(), Vec::new(), Vec::new());
@@ -75,7 +80,11 @@ pub async fn create(options: &RamOptions) -> Result<Made, Error> {
     }
     if !small.is_empty() {
         let (size, needed) = (format_size(bytes), format_size(part.next_multiple_of(PROMISE_BYTES)));
-        let detail = format!("{size} mirrored need {needed} on each donor; too little is free on {}", small.join(", "));
+        let detail = format!(
+            "{size} with redundancy={} need {needed} on each donor; too little is free on {}",
+            options.redundancy.name(),
+            small.join(", ")
+        );
         return fail(ErrorKind::Full, detail);
     }
     let places = (0..seen.len()).collect();
@@ -84,8 +93,53 @@ pub async fn create(options: &RamOptions) -> Result<Made, Error> {
     if commands.send(Command::Detach).await.is_ok() {
         let _ = reports.wait_for(|report| report.ended.is_some()).await;
     }
-    let (redundancy, shares) = (Redundancy::Mirror, vec![part; usize::from(members)]);
+    let (redundancy, shares) = (options.redundancy, vec![part; usize::from(members)]);
     Ok(Made { id: options.id.clone(), size_bytes: bytes, redundancy, shares })
+}
+
+fn draw_identity(options: &RamOptions) -> Result<[u8; 16], Error> {
+    random().map_err(|source| Error::from_os(&source, &options.spec(), Operation::Open))
+}
+
+fn mirror_geometry(options: &RamOptions, bytes: u64) -> Result<Geometry, Error> {
+    let Some(stripe_bytes) = stripe_bytes(bytes) else {
+        let most = format_size(STRIPES_MAX * u64::from(STRIPE_BYTES_MAX));
+        return Err(error(options, ErrorKind::Invalid, format!("a mirror has at most {most}")));
+    };
+    let (device, members) = (draw_identity(options)?, options.donors.len() as u16);
+    Ok(Geometry { device, bytes, block_bytes: BLOCK_BYTES, stripe_bytes, members, log: None })
+}
+
+/// The shape of a device that logs parity: a small one gets fewer caches, and as much overflow as they need.
+fn log_geometry(options: &RamOptions, policy: Policy, bytes: u64) -> Result<Geometry, Error> {
+    let invalid = |detail: String| error(options, ErrorKind::Invalid, detail);
+    let blocks = u32::try_from(bytes / u64::from(BLOCK_BYTES)).ok().filter(|blocks| *blocks <= BLOCKS_MAX);
+    let Some(blocks) = blocks else {
+        let most = format_size(u64::from(BLOCKS_MAX) * u64::from(BLOCK_BYTES));
+        return Err(invalid(format!("a device with redundancy={policy} has at most {most}")));
+    };
+    let mut layout = Layout::new(policy, blocks, options.donors.len() as u8 - 1);
+    layout.overflow_percent = options.overflow_percent.unwrap_or(OVERFLOW_PERCENT);
+    loop {
+        match Log::restore(layout.clone(), std::iter::empty()) {
+            Ok(_) => break,
+            Err(_) if policy == Policy::Adaptive && layout.streams > 1 => layout.streams /= 2,
+            Err(_) if options.overflow_percent.is_none() && layout.overflow_percent < OVERFLOW_OF_SMALL => {
+                layout.overflow_percent += OVERFLOW_PERCENT;
+            }
+            Err(why) => return Err(invalid(why.to_string())),
+        }
+    }
+    let configuration = Configuration {
+        device: draw_identity(options)?,
+        block_bytes: BLOCK_BYTES,
+        layout,
+        labels: Vec::new(),
+        client: 1,
+        intent: Intent::Create,
+        times: Times::default(),
+    };
+    Ok(configuration.geometry())
 }
 
 /// Whether an area has a record of a device whose making was finished, or one that cannot be read.

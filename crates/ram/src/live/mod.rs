@@ -1,11 +1,13 @@
-//! The mirrored device `ram(…,redundancy=mirror)`: every block in the memory of two donors.
+//! The devices `ram(…,redundancy=…)` that outlive the loss of a donor: mirrored, or with logged parity.
 //!
-//! Owns: the device, and making and deleting one. Promises: a write that has returned is on every trusted donor that
-//! holds its blocks, in another machine's memory; a lost donor is left, and filled again when it is back; a request ends
-//! at the latest after `patience`. Leaves to others: every decision (`mirror`), bytes on donors (`format`).
+//! Owns: the device, and making and deleting one. Promises: a write that has returned to a mirror is on every trusted
+//! donor that holds its blocks, in another machine's memory; with logged parity it may be in this process alone until a
+//! flush, and outlives the loss of a donor either way. A lost donor is left, and filled again when it is back; a request
+//! ends at the latest after `patience`. Leaves to others: every decision (`mirror`, `log`), bytes on donors (`format`).
 //!
 //! | file | what is in it |
 //! |---|---|
+//! | `client` | the machine of a device, mirror or log, as its owner drives it |
 //! | `survey` | which donor is which, before anything is stored |
 //! | `session` | a connection to one donor, and requests on it |
 //! | `owner` | the task that holds the machine and all connections |
@@ -13,6 +15,7 @@
 //! | `report` | what it says of itself |
 //! | `device` | the device |
 
+mod client;
 mod device;
 mod make;
 mod owner;
@@ -21,6 +24,6 @@ mod report;
 mod session;
 mod survey;
 
-pub use device::MirrorDevice;
+pub use device::RedundantDevice;
 pub use make::{create, delete};
-pub use report::{DonorReport, RebuildReport, Report};
+pub use report::{Counts, DonorReport, LogCounts, RebuildReport, Report};

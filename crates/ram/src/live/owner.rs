@@ -1,4 +1,4 @@
-//! The owner of a running mirror: one task that holds the machine and everything that it drives.
+//! The owner of a running device: one task that holds the machine and everything that it drives.
 //!
 //! Owns: the machine, the connections to its donors, requests on their way, waiting callers, the clock. Promises: the
 //! actions of the machine are executed in their order; nothing of a connection is told to the machine after it gave the
@@ -22,11 +22,11 @@ use nectary_nbd::NbdDevice;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 
+use super::client::Client;
 use super::report::{DonorReport, RebuildReport, Report};
 use super::session::{Away, Ended, Reached, Target, begin, incarnation};
 use crate::mirror::{
-    Action, Configuration, Donor, DonorRequest, Event, LinkState, Machine, MirrorError, Moment, Refusal, Reply,
-    Request, RequestId, Standing,
+    Action, Donor, DonorRequest, Event, LinkState, MirrorError, Moment, Refusal, Reply, Request, RequestId, Standing,
 };
 
 /// The pauses between attempts to connect: the first, and the longest.
@@ -76,7 +76,7 @@ enum Done {
 
 /// The owner.
 pub struct Owner {
-    machine: Machine,
+    machine: Box<dyn Client>,
     peers: Vec<Peer>,
     /// The size of the device on each donor, in bytes.
     donor_bytes: u64,
@@ -105,20 +105,17 @@ pub struct Handle {
 
 impl Owner {
     /// An owner that begins to attach or create; `targets` are the donors by position, `places` those in the SPEC.
-    ///
-    /// *Errors*: a shape that is not possible.
     pub fn new(
-        configuration: Configuration,
+        machine: Box<dyn Client>,
         targets: Vec<(Target, u64)>,
         places: Vec<usize>,
         donor_bytes: u64,
         requests_max: usize,
-    ) -> Result<(Owner, Handle), Refusal> {
-        let machine = Machine::new(configuration, 0)?;
+    ) -> (Owner, Handle) {
         let (commands, receiver) = mpsc::channel(requests_max);
         let (opened, is_opened) = oneshot::channel();
         let peers: Vec<Peer> = targets.into_iter().map(|(target, epoch)| Peer::new(target, epoch)).collect();
-        let report = report(&machine, &peers, &places, None);
+        let report = report(&*machine, &peers, &places, None);
         let (reports, watched) = watch::channel(report);
         let standing = machine.standing().to_vec();
         let owner = Owner {
@@ -137,7 +134,7 @@ impl Owner {
             rebuild: None,
             standing,
         };
-        Ok((owner, Handle { commands, opened: is_opened, reports: watched }))
+        (owner, Handle { commands, opened: is_opened, reports: watched })
     }
 
     fn now_us(&self) -> Moment {
@@ -194,7 +191,7 @@ impl Owner {
     /// Does what the machine wants; returns whether it has ended.
     fn execute(&mut self) -> bool {
         loop {
-            let actions: Vec<Action> = self.machine.actions().collect();
+            let actions = self.machine.take_actions();
             if actions.is_empty() {
                 return false;
             }
@@ -325,7 +322,7 @@ impl Owner {
         }
         let ended = self.reports.borrow().ended.clone();
         let ended = ended.or_else(|| has_ended.then(|| "the device is detached".into()));
-        let report = Report { ended, ..report(&self.machine, &self.peers, &self.places, self.rebuild) };
+        let report = Report { ended, ..report(&*self.machine, &self.peers, &self.places, self.rebuild) };
         self.reports.send_replace(report);
     }
 
@@ -333,9 +330,9 @@ impl Owner {
         let peer = &self.peers[donor];
         let reason = peer.reason.as_deref().map(|reason| format!(" ({reason})")).unwrap_or_default();
         let (level, what) = match standing {
-            Standing::Trusted => (Level::Note, "has every block that belongs on it"),
+            Standing::Trusted => (Level::Note, "has everything that belongs on it"),
             Standing::Leaving => return,
-            Standing::Out => (Level::Warning, "is left: the device is degraded, and uses the other copies"),
+            Standing::Out => (Level::Warning, "is left: the device is degraded, and uses the others"),
             Standing::Rebuilding => (Level::Note, "is there and is filled again"),
             Standing::Lost => (Level::Warning, "is lost with another donor: blocks that no other has are I/O errors"),
         };
@@ -367,7 +364,7 @@ impl Peer {
     }
 }
 
-fn report(machine: &Machine, peers: &[Peer], places: &[usize], rebuild: Option<(Donor, Instant)>) -> Report {
+fn report(machine: &dyn Client, peers: &[Peer], places: &[usize], rebuild: Option<(Donor, Instant)>) -> Report {
     let donor = |(donor, peer): (usize, &Peer)| DonorReport {
         standing: machine.standing()[donor],
         is_up: machine.link_state(donor) == Some(LinkState::Claimed),
@@ -378,17 +375,15 @@ fn report(machine: &Machine, peers: &[Peer], places: &[usize], rebuild: Option<(
     };
     let progress = machine.rebuild_progress().zip(rebuild);
     Report {
-        phase: machine.phase(),
         view: machine.view().number(),
         donors: peers.iter().enumerate().map(donor).collect(),
         places: places.to_vec(),
         is_view_stored: machine.is_view_stored(),
-        dirty_stripes: machine.dirty_stripes(),
         rebuild: progress.map(|((donor, copied, all), (_, since))| {
             let elapsed_ms = since.elapsed().as_millis() as u64;
             RebuildReport { donor, copied, all, elapsed_ms }
         }),
-        figures: machine.figures(),
+        counts: machine.counts(),
         ended: None,
     }
 }

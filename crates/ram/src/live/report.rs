@@ -1,4 +1,4 @@
-//! What a running mirror says of itself.
+//! What a running device says of itself.
 //!
 //! Owns: the report that the owner publishes, and its numbers for `nectary status`. Leaves to others: what is wrong and
 //! what to do, in words (the command).
@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use nectary_block::{Figures, Survives};
 
-use crate::mirror::{self, Phase, Standing};
+use crate::log;
+use crate::mirror::{self, Standing};
 
 /// One donor.
 #[derive(Debug, Clone)]
@@ -31,19 +32,45 @@ pub struct DonorReport {
 pub struct RebuildReport {
     /// The donor that is filled.
     pub donor: usize,
-    /// Stripes that it has.
+    /// Stripes that it has; groups, of a device that logs parity.
     pub copied: u64,
-    /// Stripes that it is to have.
+    /// Those that it is to have.
     pub all: u64,
     /// How long it has taken. *Units*: milliseconds.
     pub elapsed_ms: u64,
 }
 
+/// What a machine has counted.
+#[derive(Debug, Clone, Copy)]
+pub struct Counts {
+    /// Of donors and requests.
+    pub base: mirror::Figures,
+    /// Stripes whose copies may differ.
+    pub dirty_stripes: u64,
+    /// Of a device that logs parity.
+    pub log: Option<LogCounts>,
+}
+
+/// What the machine of a device that logs parity has counted.
+#[derive(Debug, Clone, Copy)]
+pub struct LogCounts {
+    /// The number of the policy: 3 `parity-log`, 4 `parity-cache`, 5 `adaptive`.
+    pub policy: u32,
+    /// Groups.
+    pub groups: u64,
+    /// Groups of which nothing is needed.
+    pub free_groups: u64,
+    /// Steps that are not done.
+    pub steps: u64,
+    /// Whether what the donors have is being found.
+    pub is_recovering: bool,
+    /// The rest.
+    pub figures: log::Figures,
+}
+
 /// The device.
 #[derive(Debug, Clone)]
 pub struct Report {
-    /// How far it is.
-    pub phase: Phase,
     /// The generation and epoch of the view.
     pub view: (u64, u64),
     /// By position.
@@ -52,34 +79,35 @@ pub struct Report {
     pub places: Vec<usize>,
     /// Whether every donor that has every block was told of the view.
     pub is_view_stored: bool,
-    /// Stripes whose copies may differ.
-    pub dirty_stripes: u64,
     /// The rebuild under way.
     pub rebuild: Option<RebuildReport>,
     /// Counts.
-    pub figures: mirror::Figures,
+    pub counts: Counts,
     /// Why it has ended, if it has.
     pub ended: Option<Arc<str>>,
 }
 
 impl Report {
-    /// Whether every block has two copies, and every donor knows it: any one of them can be lost now.
+    /// Whether every donor has what belongs on it, and knows it: any one of them can be lost now.
     pub fn is_whole(&self) -> bool {
         self.is_view_stored && self.donors.iter().all(|donor| donor.standing == Standing::Trusted)
     }
 
-    /// What writes and flushes survive now. A write is in the memory of other machines as soon as it has returned.
-    pub fn survives(&self) -> Survives {
-        if self.is_whole() { Survives::HostAndDonor } else { Survives::Host }
+    /// What writes and flushes survive now. A mirror's write is in the memory of other machines when it has returned;
+    /// one of a device that logs parity may be in this process alone until a flush.
+    pub fn survives(&self) -> (Survives, Survives) {
+        let flush = if self.is_whole() { Survives::HostAndDonor } else { Survives::Host };
+        let write = if self.counts.log.is_some() { Survives::Nothing } else { flush };
+        (write, flush)
     }
 
     /// As numbers; the donors are in the order of the SPEC.
     pub fn numbers(&self) -> Vec<Figures> {
         let count = |is: fn(&DonorReport) -> bool| self.donors.iter().filter(|donor| is(donor)).count() as u64;
         let mirror::Figures { left, taken_back, rejoined, rebuilt, resynchronised, lies, repaired, hedged, .. } =
-            self.figures;
+            self.counts.base;
         let mut values = vec![
-            ("mirror", 1),
+            ("mirror", u64::from(self.counts.log.is_none())),
             ("donors", self.donors.len() as u64),
             ("donors_up", count(|donor| donor.is_up)),
             ("donors_trusted", count(|donor| donor.standing == Standing::Trusted)),
@@ -89,7 +117,7 @@ impl Report {
             ("view_generation", self.view.0),
             ("view_epoch", self.view.1),
             ("view_stored", u64::from(self.is_view_stored)),
-            ("dirty_stripes", self.dirty_stripes),
+            ("dirty_stripes", self.counts.dirty_stripes),
             ("left", left),
             ("taken_back", taken_back),
             ("rejoined", rejoined),
@@ -98,8 +126,8 @@ impl Report {
             ("wrong_answers", lies),
             ("repaired", repaired),
             ("hedged_reads", hedged),
-            ("replayed_writes", self.figures.replayed),
-            ("failed", self.figures.failed),
+            ("replayed_writes", self.counts.base.replayed),
+            ("failed", self.counts.base.failed),
         ];
         if let Some(RebuildReport { donor, copied, all, elapsed_ms }) = self.rebuild {
             let number = self.places.get(donor).map_or(0, |place| *place as u64 + 1);
@@ -109,11 +137,38 @@ impl Report {
                 values.push(("rebuild_left_ms", left_ms));
             }
         }
+        values.extend(self.counts.log.iter().flat_map(LogCounts::numbers));
         let mut list = vec![Figures { device: "ram", values }];
         let mut order: Vec<(usize, &DonorReport)> = self.places.iter().copied().zip(&self.donors).collect();
         order.sort_by_key(|(place, _)| *place);
         list.extend(order.into_iter().map(|(place, donor)| donor.numbers(place)));
         list
+    }
+}
+
+impl LogCounts {
+    fn numbers(&self) -> Vec<(&'static str, u64)> {
+        let figures = self.figures;
+        vec![
+            ("log_policy", u64::from(self.policy)),
+            ("groups", self.groups),
+            ("free_groups", self.free_groups),
+            ("steps", self.steps),
+            ("completed", figures.completed),
+            ("log_failed", figures.failed),
+            ("impatient", figures.impatient),
+            ("sent_blocks", figures.sent),
+            ("cleaned_blocks", figures.cleaned),
+            ("sealed_parities", figures.sealed),
+            ("open_parities", figures.covered),
+            ("freed_groups", figures.freed),
+            ("reconstructed_reads", figures.reconstructed),
+            ("hedged_parity_reads", figures.hedged),
+            ("recovered_groups", figures.recovered_open),
+            ("recovered_slots", figures.recovered_lost),
+            ("refilled_groups", figures.refilled),
+            ("writes_without_room", figures.without_room),
+        ]
     }
 }
 

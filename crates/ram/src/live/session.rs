@@ -17,6 +17,7 @@ use nectary_nbd::{ConnectOptions, NbdDevice, Url, info, list};
 
 use super::planted::{Bug, planted};
 use crate::device::address::Address;
+use crate::donor::UNIT_BYTES;
 use crate::donor::name::{ExportName, PAGE_NAME, Session};
 use crate::donor::page::Page;
 use crate::format::{Swap, WINDOW_BYTES, WindowState};
@@ -111,12 +112,12 @@ impl Target {
         let page = self.page().await?;
         let url = self.url(&page, epoch, size_bytes);
         let mut options = ConnectOptions::default();
-        options.is_single_session = true;
+        (options.is_single_session, options.unit_bytes) = (true, Some(UNIT_BYTES));
         match step(NbdDevice::connect(&url, options)).await {
             Ok(device) if device.geometry().size_bytes > WINDOW_BYTES as u64 => {
                 Ok(Reached { page, device: Arc::new(device) })
             }
-            Ok(_) => Err(Away::Refused("its export is too small for a mirrored device".to_owned())),
+            Ok(_) => Err(Away::Refused("its export is too small for a device with redundancy".to_owned())),
             Err(error) => Err(match error.kind {
                 nectary_nbd::ErrorKind::Absent => Away::Absent(page),
                 nectary_nbd::ErrorKind::Refused => Away::Refused(error.message),

@@ -1,4 +1,4 @@
-//! Before a mirror is attached: which donors there are, which of them is which, and whether they are enough.
+//! Before a device with redundancy is attached: which donors there are, which of them is which, and whether they are enough.
 //!
 //! Owns: one look at every donor of a SPEC, at all of them at once, and the judgement on what was found, with the names
 //! of donors. Promises: nothing is stored. What it concludes is only that attaching is worth trying, and the shape of
@@ -6,12 +6,14 @@
 
 use nectary_block::{Error, ErrorKind, Operation, exact_size};
 
+use super::client::donor_bytes;
 use super::session::{Away, Ended, Reached, Target, begin, incarnation, window};
-use crate::device::RamOptions;
 use crate::device::together::together;
+use crate::device::{RamOptions, Redundancy};
 use crate::donor::page::Page;
 use crate::format::{Geometry, Record, Stamp};
 use crate::mirror::{DonorRequest, Found, Refusal, Reply, merge};
+use crate::placement::Policy;
 
 /// How many sessions of a client a survey uses on each donor.
 pub const EPOCHS: u64 = 1;
@@ -99,7 +101,7 @@ pub fn check_makes(options: &RamOptions, seen: &[Seen]) -> Result<(), Error> {
         let name = donor.name();
         if matches!(donor.state, Err(Away::OtherMake)) || !donor.target.address.url.export.is_empty() {
             let detail = format!(
-                "{name} is no `nectary ram donate`: a mirror needs donors that keep an earlier client out, which other \
+                "{name} is no `nectary ram donate`: redundancy needs donors that keep an earlier client out, which other \
                  NBD servers cannot; use them with redundancy=none"
             );
             return Err(error(options, ErrorKind::Unsupported, detail));
@@ -113,6 +115,13 @@ pub fn check_makes(options: &RamOptions, seen: &[Seen]) -> Result<(), Error> {
         }
     }
     Ok(())
+}
+
+/// The redundancy of a device.
+fn redundancy_of(geometry: &Geometry) -> Redundancy {
+    let policies = Policy::ALL.into_iter().filter(|policy| !policy.is_in_place());
+    let found = geometry.log.and_then(|log| policies.into_iter().find(|policy| *policy as u32 == log.policy));
+    found.map_or(Redundancy::Mirror, Redundancy::Log)
 }
 
 /// The donors that do not give the device, each with the reason.
@@ -145,6 +154,10 @@ pub fn place(options: &RamOptions, seen: &[Seen]) -> Result<Placed, Error> {
         return fail(kind, format!("{what}; {}; {remedy}", problems.join("; ")));
     };
     let geometry = newest.geometry;
+    if redundancy_of(&geometry) != options.redundancy {
+        let (has, named) = (redundancy_of(&geometry).name(), options.redundancy.name());
+        return fail(ErrorKind::Invalid, format!("the device has redundancy={has}, not redundancy={named}"));
+    }
     let all = usize::from(geometry.members);
     if seen.len() != all {
         return fail(ErrorKind::Invalid, format!("the device has {all} donors, {} are named: name all", seen.len()));
@@ -157,7 +170,10 @@ pub fn place(options: &RamOptions, seen: &[Seen]) -> Result<Placed, Error> {
     for (place, donor) in seen.iter().enumerate() {
         let Some(record) = donor.record() else { continue };
         let position = usize::from(record.position);
-        if record.geometry != geometry {
+        let part = donor.state.as_ref().ok().map(part_bytes);
+        if part != Some(donor_bytes(&record.geometry)) {
+            problems.push(format!("{}: its part of the device is as long as that of another one", donor.name()));
+        } else if record.geometry != geometry {
             problems.push(format!("{}: its device \"{id}\" is another one, made at another time", donor.name()));
         } else if let Some(other) = places[position].replace(place) {
             let (one, two) = (seen[other].name(), donor.name());

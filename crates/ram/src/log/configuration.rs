@@ -2,17 +2,20 @@
 //!
 //! Owns: the configuration and the named limits. Promises: a configuration that passes `check` can be served.
 
-use crate::format::Geometry;
 use crate::format::slots::{REGION_BLOCKS_MAX, Shape};
+use crate::format::{Geometry, LogShape};
 use crate::mirror::{Intent, Refusal, Times};
-use crate::placement::{Layout, Log};
+use crate::placement::{Layout, Log, Policy};
 
 /// Steps of the placement that are not done; no further operation is begun above it.
 pub const STEPS_MAX: usize = 512;
 /// Bytes of one read of a recovery.
 pub const SURVEY_BYTES: u64 = 1 << 20;
+/// Bytes of the reads of a recovery at a time, and one read more: a donor that owes too much counts as late on a slow
+/// network.
+pub const SURVEY_BYTES_UNDER_WAY_MAX: u64 = 8 << 20;
 /// Reads of a recovery at a time.
-pub const SURVEY_READS_MAX: usize = 64;
+pub const SURVEY_READS_MAX: usize = 256;
 /// Groups that are refilled at a time.
 pub const REFILLS_MAX: usize = 4;
 /// A group is opened only while more than this many are free, unless nothing else is under way: after a crash, cleaning
@@ -43,7 +46,47 @@ impl Configuration {
     pub fn geometry(&self) -> Geometry {
         let bytes = u64::from(self.layout.blocks) * u64::from(self.block_bytes);
         let members = u16::from(self.layout.donors());
-        Geometry { device: self.device, bytes, block_bytes: self.block_bytes, stripe_bytes: 0, members }
+        let shape = self.shape();
+        let log = LogShape {
+            policy: shape.policy,
+            groups: shape.groups,
+            caches: shape.caches,
+            region_blocks: shape.region_blocks,
+            column_blocks: self.layout.column_blocks,
+            overflow_percent: self.layout.overflow_percent,
+        };
+        let log = Some(log);
+        Geometry { device: self.device, bytes, block_bytes: self.block_bytes, stripe_bytes: 0, members, log }
+    }
+
+    /// The shape that a record describes; `None`: it describes a mirror. The record was checked.
+    pub fn shape_of(geometry: &Geometry) -> Option<Shape> {
+        let log = geometry.log?;
+        Some(Shape {
+            policy: log.policy,
+            device: geometry.device,
+            blocks: u32::try_from(geometry.blocks()).unwrap_or(u32::MAX),
+            block_bytes: geometry.block_bytes,
+            members: geometry.members.saturating_sub(1).min(255) as u8,
+            groups: log.groups,
+            caches: log.caches,
+            region_blocks: log.region_blocks,
+        })
+    }
+
+    /// The layout that a record describes; `None` if this version would place blocks otherwise.
+    pub fn layout_of(geometry: &Geometry) -> Option<Layout> {
+        let log = geometry.log?;
+        let policy = Policy::ALL.into_iter().find(|policy| !policy.is_in_place() && *policy as u32 == log.policy)?;
+        let blocks = u32::try_from(geometry.blocks()).ok()?;
+        let members = u8::try_from(geometry.members.checked_sub(1)?).ok()?;
+        let mut layout = Layout::new(policy, blocks, members);
+        (layout.overflow_percent, layout.column_blocks) = (log.overflow_percent, log.column_blocks);
+        if policy == Policy::Adaptive {
+            layout.streams = log.caches.checked_sub(2)? as usize;
+        }
+        let is_same = Log::restore(layout.clone(), std::iter::empty()).is_ok();
+        (is_same && layout.rows() == log.groups && Log::caches(&layout) == log.caches).then_some(layout)
     }
 
     /// What the donors' memory says of it.

@@ -54,12 +54,14 @@ impl Machine {
         self.next_look += 1;
         *self.pins.entry(row).or_insert(0) += 1;
         let is_wide = wanted.is_none();
+        self.ready_looks.insert(number);
         self.looks.insert(number, Look { row, target, wanted, purpose, parts, is_wide, is_hedged: false });
     }
 
     pub(super) fn unpin(&mut self, row: u32) {
         if let Some(count) = self.pins.get_mut(&row) {
             *count -= 1;
+            self.may_begin = true;
             if *count == 0 {
                 self.pins.remove(&row);
             }
@@ -77,9 +79,14 @@ impl Machine {
 
     /// Lets every read go on; returns whether one ended.
     pub(super) fn drive_looks(&mut self) -> bool {
-        let numbers: Vec<u64> = self.looks.keys().copied().collect();
+        let of_donor = |donor: usize| (self.session.is_claimed(donor), self.session.standing()[donor]);
+        let now: Vec<(bool, Standing)> = (0..self.session.standing().len()).map(of_donor).collect();
+        if now != self.looked_with {
+            self.looked_with = now;
+            self.ready_looks.extend(self.looks.keys().copied());
+        }
         let mut has_moved = false;
-        for number in numbers {
+        while let Some(number) = self.ready_looks.pop_first() {
             let Some(mut look) = self.looks.remove(&number) else { continue };
             match self.drive_look(number, &mut look) {
                 Some(result) => {

@@ -51,7 +51,7 @@ pub(super) enum Asked {
     Store(u64),
     Look { number: u64, donor: Donor },
     Flush { number: u64, donor: Donor },
-    Survey { attempt: u64, at: usize, row: u32 },
+    Survey { attempt: u64, at: u64 },
 }
 
 /// Where a block is, for checks.
@@ -97,6 +97,10 @@ pub struct Machine {
     pub(super) sent: Vec<u32>,
     pub(super) groups: Groups,
     pub(super) tasks: BTreeMap<u64, Task>,
+    /// Tasks that have not begun.
+    pub(super) unbegun: BTreeSet<u64>,
+    /// Whether one of them may be able to begin: a step or a read has ended, or time has passed.
+    pub(super) may_begin: bool,
     pub(super) next_step: u64,
     pub(super) stores: Stores,
     /// The life that used each spare last.
@@ -108,6 +112,10 @@ pub struct Machine {
     pub(super) pins: BTreeMap<u32, u32>,
     pub(super) looks: BTreeMap<u64, Look>,
     pub(super) next_look: u64,
+    /// Looks that may be able to go on.
+    pub(super) ready_looks: BTreeSet<u64>,
+    /// By donor, whether it can be asked and what it is: every look is looked at again when that changes.
+    pub(super) looked_with: Vec<(bool, Standing)>,
     pub(super) operations: BTreeMap<u64, Operation>,
     pub(super) locks: Locks,
     pub(super) next_operation: u64,
@@ -154,6 +162,8 @@ impl Machine {
             sent: Vec::new(),
             groups: Groups::default(),
             tasks: BTreeMap::new(),
+            unbegun: BTreeSet::new(),
+            may_begin: false,
             next_step: 1,
             stores: Stores::default(),
             spare_users: BTreeMap::new(),
@@ -162,6 +172,8 @@ impl Machine {
             pins: BTreeMap::new(),
             looks: BTreeMap::new(),
             next_look: 1,
+            ready_looks: BTreeSet::new(),
+            looked_with: Vec::new(),
             operations: BTreeMap::new(),
             locks: Locks::default(),
             next_operation: 1,
@@ -190,7 +202,14 @@ impl Machine {
                 self.begin(None, Work::Flush, true, 0..0);
                 self.session.step(now_us, Event::Time);
             }
-            event => self.session.step(now_us, event),
+            event => {
+                // Which donors are late is asked with the time, so that no event has to look at every read.
+                if event == Event::Time {
+                    self.ready_looks.extend(self.looks.keys().copied());
+                    self.may_begin = true;
+                }
+                self.session.step(now_us, event);
+            }
         }
         self.settle();
     }
@@ -235,6 +254,21 @@ impl Machine {
         self.session.view()
     }
 
+    /// Whether every donor that is trusted was told of the view.
+    pub fn is_view_stored(&self) -> bool {
+        self.session.is_view_stored()
+    }
+
+    /// The shape of the device.
+    pub fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    /// Groups that may be used again.
+    pub fn free_groups(&self) -> u32 {
+        self.placement.free_groups()
+    }
+
     /// How far the connection to a donor is.
     pub fn link_state(&self, donor: Donor) -> Option<LinkState> {
         self.session.link_state(donor)
@@ -247,7 +281,7 @@ impl Machine {
 
     /// Steps that are not done, and writes to donors that are not.
     pub fn under_way(&self) -> (usize, usize) {
-        (self.tasks.len(), self.stores.list.len())
+        (self.tasks.len(), self.stores.len())
     }
 
     /// What the first step waits for, in words: for reports of devices that stand still.
@@ -345,12 +379,15 @@ impl Machine {
             for outside in self.session.take_outside() {
                 self.answered(outside);
             }
-            let standing = self.session.standing().to_vec();
-            let excused: Vec<bool> = (0..standing.len()).map(|donor| self.is_excused(donor)).collect();
             let mut has_moved = false;
-            for task in self.stores.excuse(|donor| excused[donor]) {
-                self.store_done(task);
-                has_moved = true;
+            for donor in 0..self.session.standing().len() {
+                if !self.is_excused(donor) {
+                    continue;
+                }
+                for task in self.stores.excuse(donor) {
+                    self.store_done(task);
+                    has_moved = true;
+                }
             }
             has_moved |= self.drive_recovery();
             has_moved |= self.drive_refill();
@@ -397,19 +434,16 @@ impl Machine {
         };
         let Some(asked) = self.asked.remove(&tag) else { return };
         match asked {
-            Asked::Store(number) if is_dropped => {
-                if let Some(store) = self.stores.list.get_mut(&number) {
-                    store.is_sent = false;
-                }
-            }
+            Asked::Store(number) if is_dropped => self.stores.dropped(number),
             Asked::Store(number) => {
-                if let Some(store) = self.stores.list.remove(&number) {
-                    self.store_done(store.task);
+                if let Some(task) = self.stores.done(number) {
+                    self.store_done(task);
                 }
             }
             Asked::Look { number, donor } => {
                 if let Some(look) = self.looks.get_mut(&number) {
                     look.parts[donor] = data.map_or(Part::Unsent, Part::Got);
+                    self.ready_looks.insert(number);
                 }
             }
             Asked::Flush { number, donor } => {
@@ -417,18 +451,19 @@ impl Machine {
                     operation.flushed[donor] = if is_dropped { Flushed::Unsent } else { Flushed::Done };
                 }
             }
-            Asked::Survey { attempt, at, row } => self.surveyed(attempt, at, row, data),
+            Asked::Survey { attempt, at } => self.surveyed(attempt, at, data),
         }
     }
 
     fn send_stores(&mut self) {
-        let sendable = self.stores.sendable(|donor| self.session.is_claimed(donor));
-        for number in sendable {
-            let Some(store) = self.stores.list.get_mut(&number) else { continue };
-            store.is_sent = true;
-            let write = store.write.clone();
-            let body = DonorRequest::Write { offset: write.offset, data: write.data, force: false };
-            self.ask_donor(write.donor, Asked::Store(number), body);
+        for donor in 0..self.session.standing().len() {
+            if !self.session.is_claimed(donor) {
+                continue;
+            }
+            for (number, write) in self.stores.take_ready(donor) {
+                let body = DonorRequest::Write { offset: write.offset, data: write.data, force: false };
+                self.ask_donor(donor, Asked::Store(number), body);
+            }
         }
     }
 }

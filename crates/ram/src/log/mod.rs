@@ -44,7 +44,9 @@ mod stores;
 mod survey;
 mod tasks;
 
-pub use configuration::{Configuration, FREE_GROUPS_KEPT, REFILLS_MAX, STEPS_MAX, SURVEY_BYTES, SURVEY_READS_MAX};
+pub use configuration::{
+    Configuration, FREE_GROUPS_KEPT, REFILLS_MAX, STEPS_MAX, SURVEY_BYTES, SURVEY_BYTES_UNDER_WAY_MAX, SURVEY_READS_MAX,
+};
 pub use figures::Figures;
 pub use machine::{Held, Machine, Phase};
 pub use recovery::Stage;

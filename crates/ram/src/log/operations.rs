@@ -64,6 +64,10 @@ pub(super) struct Operation {
     pub blocks: Range<u32>,
     pub began_us: Moment,
     pub pieces: Vec<Piece>,
+    /// Pieces that are not read and not there yet.
+    pub unasked: usize,
+    /// Pieces that are not there yet.
+    pub missing: usize,
     /// Whether the placement has taken it.
     pub is_taken: bool,
     /// The steps below this one have to be done.
@@ -114,6 +118,8 @@ impl Machine {
             is_forced,
             blocks,
             began_us: self.now_us,
+            unasked: pieces.len(),
+            missing: pieces.len(),
             pieces,
             is_taken: false,
             until: None,
@@ -129,7 +135,7 @@ impl Machine {
         let numbers: Vec<u64> = self.operations.keys().copied().collect();
         let mut has_moved = false;
         for number in numbers {
-            if !self.locks.has(number) {
+            if !self.locks.has(number) || self.operations.get(&number).is_some_and(|operation| self.waits(operation)) {
                 continue;
             }
             let Some(mut operation) = self.operations.remove(&number) else { continue };
@@ -148,6 +154,14 @@ impl Machine {
         has_moved
     }
 
+    /// Whether an operation is sure to wait: for reads of its blocks, or for steps.
+    fn waits(&self, operation: &Operation) -> bool {
+        match operation.work {
+            Work::Read => operation.failed.is_none() && operation.unasked == 0 && operation.missing > 0,
+            _ => operation.is_taken && operation.until.is_some_and(|until| self.done_below() < until),
+        }
+    }
+
     fn finish(&mut self, number: u64, user: Option<u64>, result: Result<Bytes, MirrorError>) {
         self.locks.release(number);
         let Some(id) = user else { return };
@@ -162,11 +176,19 @@ impl Machine {
         if let Some(error) = operation.failed.take() {
             return Some(Err(error));
         }
-        for at in 0..operation.pieces.len() {
-            if matches!(operation.pieces[at], Piece::Unasked) {
-                let block = operation.blocks.start + at as u32;
-                operation.pieces[at] = self.find(number, at, block);
+        if operation.unasked > 0 {
+            (operation.unasked, operation.missing) = (0, 0);
+            for at in 0..operation.pieces.len() {
+                if matches!(operation.pieces[at], Piece::Unasked) {
+                    let block = operation.blocks.start + at as u32;
+                    operation.pieces[at] = self.find(number, at, block);
+                }
+                operation.unasked += usize::from(matches!(operation.pieces[at], Piece::Unasked));
+                operation.missing += usize::from(!matches!(operation.pieces[at], Piece::Got(_)));
             }
+        }
+        if operation.missing > 0 {
+            return None;
         }
         let mut whole = Vec::with_capacity(operation.pieces.len() * self.shape.block_bytes as usize);
         let mut is_from_memory = false;
@@ -219,7 +241,10 @@ impl Machine {
     pub(super) fn answer(&mut self, number: u64, at: usize, result: Result<Answer, MirrorError>) {
         let Some(operation) = self.operations.get_mut(&number) else { return };
         match result {
-            Ok(answer) => operation.pieces[at] = Piece::Got(answer),
+            Ok(answer) => {
+                operation.missing -= usize::from(!matches!(operation.pieces[at], Piece::Got(_)));
+                operation.pieces[at] = Piece::Got(answer);
+            }
             Err(error) => operation.failed = Some(error),
         }
     }

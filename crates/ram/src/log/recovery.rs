@@ -14,11 +14,11 @@
 //! A group that was open is sealed as it is: its parity is computed over whatever its slots have. So recovery needs no
 //! free group, and moves nothing. If a donor is left meanwhile, recovery begins again.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
 
-use super::configuration::{SURVEY_BYTES, SURVEY_READS_MAX};
+use super::configuration::{SURVEY_BYTES, SURVEY_BYTES_UNDER_WAY_MAX, SURVEY_READS_MAX};
 use super::machine::{Asked, Machine, Phase};
 use super::planted::{Bug, planted};
 use super::stores::Write;
@@ -42,23 +42,14 @@ pub enum Stage {
     Writing,
 }
 
-/// How far a read is.
-#[derive(Debug)]
-pub(super) enum State {
-    Unsent,
-    Sent,
-    Got(Bytes),
-}
-
 /// A read of a recovery.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub(super) struct SurveyRead {
     pub donor: Donor,
     pub offset: u64,
     pub bytes: u64,
     /// The group, where it is a slot's.
     pub row: u32,
-    pub state: State,
 }
 
 /// A recovery under way.
@@ -68,30 +59,53 @@ pub(super) struct Recovery {
     /// Counts the attempts: answers to an earlier one do not count.
     pub attempt: u64,
     pub trusted: Vec<bool>,
-    pub reads: Vec<SurveyRead>,
+    /// Reads that are to be sent, by donor.
+    waiting: BTreeMap<Donor, VecDeque<u64>>,
+    /// Reads that are not answered, by number.
+    reads: BTreeMap<u64, SurveyRead>,
+    /// How many of them are on their way.
+    sent: usize,
+    sent_bytes: u64,
+    next: u64,
+    /// Groups whose slots are to be read as well.
+    rows: VecDeque<u32>,
+    /// What was read, by place.
+    got: BTreeMap<(Donor, u64), (u32, Bytes)>,
     pub heads: Option<Heads>,
     pub plan: Option<Plan>,
 }
 
 impl Recovery {
     pub fn new(attempt: u64) -> Recovery {
-        Recovery { stage: Stage::Waiting, attempt, trusted: Vec::new(), reads: Vec::new(), heads: None, plan: None }
+        Recovery {
+            stage: Stage::Waiting,
+            attempt,
+            trusted: Vec::new(),
+            waiting: BTreeMap::new(),
+            reads: BTreeMap::new(),
+            sent: 0,
+            sent_bytes: 0,
+            next: 0,
+            rows: VecDeque::new(),
+            got: BTreeMap::new(),
+            heads: None,
+            plan: None,
+        }
     }
 
     fn want(&mut self, donor: Donor, row: u32, offset: u64, bytes: u64) {
-        self.reads.push(SurveyRead { donor, offset, bytes, row, state: State::Unsent });
+        let number = self.next;
+        self.next += 1;
+        self.reads.insert(number, SurveyRead { donor, offset, bytes, row });
+        self.waiting.entry(donor).or_default().push_back(number);
     }
 
     /// What was read, once everything is there.
     fn all(&mut self) -> Option<Vec<(Donor, u32, Bytes)>> {
-        if !self.reads.iter().all(|read| matches!(read.state, State::Got(_))) {
+        if !self.reads.is_empty() || !self.rows.is_empty() {
             return None;
         }
-        let got = |read: SurveyRead| match read.state {
-            State::Got(bytes) => Some((read.donor, read.row, bytes)),
-            State::Unsent | State::Sent => None,
-        };
-        Some(std::mem::take(&mut self.reads).into_iter().filter_map(got).collect())
+        Some(std::mem::take(&mut self.got).into_iter().map(|((donor, _), (row, bytes))| (donor, row, bytes)).collect())
     }
 }
 
@@ -141,13 +155,8 @@ impl Machine {
             Stage::Heads => self.heads_read(&mut recovery, got),
             Stage::Headers => {
                 if let Some(heads) = &mut recovery.heads {
-                    got.iter().for_each(|(donor, row, bytes)| heads.header(*row, *donor, bytes));
-                    let rows = heads.rows_to_read();
                     recovery.stage = Stage::Rows;
-                    let slot_bytes = self.areas.slot_bytes;
-                    for row in rows {
-                        self.want_slots(&mut recovery, row, slot_bytes);
-                    }
+                    recovery.rows = heads.rows_to_read().into_iter().collect();
                 }
             }
             Stage::Rows => {
@@ -188,32 +197,48 @@ impl Machine {
     }
 
     fn send_survey(&mut self, recovery: &mut Recovery) {
-        let mut under_way = recovery.reads.iter().filter(|read| matches!(read.state, State::Sent)).count();
-        for (at, read) in recovery.reads.iter_mut().enumerate() {
-            if under_way >= SURVEY_READS_MAX {
-                return;
-            }
-            if matches!(read.state, State::Unsent) && self.session.is_claimed(read.donor) {
+        let bytes = match recovery.stage {
+            Stage::Headers => SLOT_HEADER_BYTES as u64,
+            _ => self.areas.slot_bytes,
+        };
+        while recovery.reads.len() < SURVEY_READS_MAX
+            && let Some(row) = recovery.rows.pop_front()
+        {
+            self.want_slots(recovery, row, bytes);
+        }
+        for donor in 0..recovery.trusted.len() {
+            let has_place = |recovery: &Recovery| {
+                recovery.sent < SURVEY_READS_MAX && recovery.sent_bytes < SURVEY_BYTES_UNDER_WAY_MAX
+            };
+            while has_place(recovery) && self.session.is_claimed(donor) {
+                let Some(at) = recovery.waiting.get_mut(&donor).and_then(VecDeque::pop_front) else { break };
+                let Some(read) = recovery.reads.get(&at).copied() else { continue };
                 let body = DonorRequest::Read { offset: read.offset, bytes: read.bytes };
-                self.ask_donor(read.donor, Asked::Survey { attempt: recovery.attempt, at, row: read.row }, body);
-                read.state = State::Sent;
-                under_way += 1;
+                self.ask_donor(donor, Asked::Survey { attempt: recovery.attempt, at }, body);
+                (recovery.sent, recovery.sent_bytes) = (recovery.sent + 1, recovery.sent_bytes + read.bytes);
             }
         }
     }
 
     /// A read of a recovery is answered, or its connection ended.
-    pub(super) fn surveyed(&mut self, attempt: u64, at: usize, row: u32, data: Option<Bytes>) {
+    pub(super) fn surveyed(&mut self, attempt: u64, at: u64, data: Option<Bytes>) {
         let Some(recovery) = self.recovery.as_mut().filter(|recovery| recovery.attempt == attempt) else { return };
-        let Some(read) = recovery.reads.get_mut(at).filter(|read| read.row == row) else { return };
-        match data {
-            Some(data) if data.len() as u64 == read.bytes => read.state = State::Got(data),
-            Some(_) => {
-                read.state = State::Unsent;
-                let donor = read.donor;
-                self.session.trouble(donor);
+        let Some(read) = recovery.reads.get(&at).copied() else { return };
+        let SurveyRead { donor, offset, bytes, row } = read;
+        (recovery.sent, recovery.sent_bytes) = (recovery.sent - 1, recovery.sent_bytes - bytes);
+        let is_short = data.as_ref().is_some_and(|data| data.len() as u64 != bytes);
+        match data.filter(|_| !is_short) {
+            Some(data) => {
+                recovery.reads.remove(&at);
+                match &mut recovery.heads {
+                    Some(heads) if recovery.stage == Stage::Headers => heads.header(row, donor, &data),
+                    _ => _ = recovery.got.insert((donor, offset), (row, data)),
+                }
             }
-            None => read.state = State::Unsent,
+            None => recovery.waiting.entry(donor).or_default().push_front(at),
+        }
+        if is_short {
+            self.session.trouble(donor);
         }
     }
 
@@ -230,9 +255,7 @@ impl Machine {
         recovery.stage = Stage::Headers;
         // Without a shape nothing was ever acknowledged.
         if !heads.is_new() {
-            for row in heads.unsealed() {
-                self.want_slots(recovery, row, SLOT_HEADER_BYTES as u64);
-            }
+            recovery.rows = heads.unsealed().into();
         }
         recovery.heads = Some(heads);
     }

@@ -62,6 +62,12 @@ impl Machine {
         }
     }
 
+    /// The donor that is filled, the groups of which it has its part, and all groups.
+    pub fn rebuild_progress(&self) -> Option<(Donor, u64, u64)> {
+        let refill = self.refill.as_ref()?;
+        Some((refill.donor, refill.done.len() as u64, u64::from(self.shape.groups)))
+    }
+
     /// Lets filling go on; returns whether it did.
     pub(super) fn drive_refill(&mut self) -> bool {
         let standing = self.session.standing();
@@ -71,6 +77,7 @@ impl Machine {
         if joined != known {
             self.drop_refill();
             if let Some((donor, joined)) = joined.filter(|_| self.phase == Phase::Open) {
+                self.excuse_earlier(donor);
                 self.begin_refill(donor, joined);
             }
             return joined.is_some() && self.phase == Phase::Open;
@@ -89,6 +96,18 @@ impl Machine {
             self.session.filled(donor);
         }
         false
+    }
+
+    /// What was to be written before the donor was taken in again belongs to the memory that it had then: a task that
+    /// had written a part of that must not go on with the rest. The others have stored that the donor was left.
+    fn excuse_earlier(&mut self, donor: Donor) {
+        loop {
+            let tasks = self.stores.excuse(donor);
+            if tasks.is_empty() {
+                return;
+            }
+            tasks.into_iter().for_each(|task| self.store_done(task));
+        }
     }
 
     fn drop_refill(&mut self) {

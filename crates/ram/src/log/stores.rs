@@ -2,8 +2,10 @@
 //!
 //! Owns: the list of writes that are not done. Promises: two writes of the same bytes go one after the other, in the
 //! order in which they were made. Leaves to `tasks`: what to write, and what to do when a write has ended.
+//!
+//! *Cost*: each write looks at those near its own bytes when it is made and when it ends; no other event looks at it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 
@@ -18,9 +20,8 @@ pub(super) struct Write {
 }
 
 impl Write {
-    fn overlaps(&self, other: &Write) -> bool {
-        let end = |write: &Write| write.offset + write.data.len() as u64;
-        self.donor == other.donor && self.offset < end(other) && other.offset < end(self)
+    fn end(&self) -> u64 {
+        self.offset + self.data.len() as u64
     }
 }
 
@@ -30,37 +31,148 @@ pub(super) struct Store {
     pub write: Write,
     /// The task that waits for it.
     pub task: u64,
-    pub is_sent: bool,
+}
+
+/// The writes of one donor.
+#[derive(Debug, Default)]
+struct OfDonor {
+    /// All, by offset and number; with the end of each.
+    places: BTreeMap<(u64, u64), u64>,
+    /// Those that can be sent as far as others are concerned.
+    ready: BTreeSet<u64>,
 }
 
 /// All writes that are not done, by number.
 #[derive(Debug, Default)]
 pub(super) struct Stores {
-    pub list: BTreeMap<u64, Store>,
+    list: BTreeMap<u64, Store>,
+    donors: BTreeMap<Donor, OfDonor>,
     next: u64,
+    /// The longest write so far: one that overlaps another begins at most this far before it. *Units*: bytes.
+    longest: u64,
 }
 
 impl Stores {
+    pub fn len(&self) -> usize {
+        self.list.len()
+    }
+
     pub fn add(&mut self, write: Write, task: u64) {
         self.next += 1;
-        self.list.insert(self.next, Store { write, task, is_sent: false });
+        let number = self.next;
+        self.longest = self.longest.max(write.data.len() as u64);
+        let of_donor = self.donors.entry(write.donor).or_default();
+        of_donor.places.insert((write.offset, number), write.end());
+        self.list.insert(number, Store { write, task });
+        self.look_at(number);
     }
 
-    /// Writes that may be sent as far as others are concerned, for donors that can be asked.
-    pub fn sendable(&self, can_be_asked: impl Fn(Donor) -> bool) -> Vec<u64> {
-        let is_free = |(number, store): &(&u64, &Store)| {
-            let mut earlier = self.list.range(..**number);
-            !store.is_sent
-                && can_be_asked(store.write.donor)
-                && !earlier.any(|(_, other)| other.write.overlaps(&store.write))
+    /// The numbers of writes that overlap one, itself not among them.
+    fn overlapping(&self, write: &Write, number: u64) -> impl Iterator<Item = u64> + '_ {
+        let (start, end) = (write.offset, write.end());
+        let places = self.donors.get(&write.donor).map(|of| &of.places);
+        let near = places.into_iter().flat_map(move |places| {
+            places.range((start.saturating_sub(self.longest), 0)..(end, 0)).filter(move |(_, until)| **until > start)
+        });
+        near.map(|((_, other), _)| *other).filter(move |other| *other != number)
+    }
+
+    /// Has a write sent if no earlier one of the same bytes is under way.
+    fn look_at(&mut self, number: u64) {
+        let Some(store) = self.list.get(&number) else { return };
+        if self.overlapping(&store.write, number).all(|other| other > number) {
+            let donor = store.write.donor;
+            self.donors.entry(donor).or_default().ready.insert(number);
+        }
+    }
+
+    /// Takes what is to be sent to a donor now; each write comes once, and again after [`Self::dropped`].
+    pub fn take_ready(&mut self, donor: Donor) -> Vec<(u64, Write)> {
+        let Some(of_donor) = self.donors.get_mut(&donor) else { return Vec::new() };
+        let ready = std::mem::take(&mut of_donor.ready);
+        ready.into_iter().filter_map(|number| Some((number, self.list.get(&number)?.write.clone()))).collect()
+    }
+
+    /// A write was lost with its connection.
+    pub fn dropped(&mut self, number: u64) {
+        self.look_at(number);
+    }
+
+    /// A write is done; returns its task.
+    pub fn done(&mut self, number: u64) -> Option<u64> {
+        let Store { write, task } = self.list.remove(&number)?;
+        if let Some(of_donor) = self.donors.get_mut(&write.donor) {
+            of_donor.places.remove(&(write.offset, number));
+            of_donor.ready.remove(&number);
+        }
+        let waiting: Vec<u64> = self.overlapping(&write, number).filter(|other| *other > number).collect();
+        waiting.into_iter().for_each(|other| self.look_at(other));
+        Some(task)
+    }
+
+    /// Takes away the writes of a donor that need not have them; returns the tasks, one for each.
+    pub fn excuse(&mut self, donor: Donor) -> Vec<u64> {
+        let Some(of_donor) = self.donors.remove(&donor) else { return Vec::new() };
+        let mut numbers: Vec<u64> = of_donor.places.keys().map(|(_, number)| *number).collect();
+        numbers.sort_unstable();
+        numbers.into_iter().filter_map(|number| self.list.remove(&number)).map(|store| store.task).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn write(offset: u64, length: usize) -> Write {
+        Write { donor: 1, offset, data: Bytes::from(vec![0; length]) }
+    }
+
+    fn ready(stores: &mut Stores) -> Vec<u64> {
+        stores.take_ready(1).into_iter().map(|(number, _)| number).collect()
+    }
+
+    #[test]
+    fn overlapping_writes_go_in_their_order_and_others_at_once() {
+        let mut stores = Stores::default();
+        for (offset, length) in [(0, 100), (50, 10), (90, 100), (300, 10), (55, 1)] {
+            stores.add(write(offset, length), offset);
+        }
+        assert_eq!(ready(&mut stores), [1, 4]);
+        assert!(ready(&mut stores).is_empty());
+        stores.dropped(1);
+        assert_eq!(ready(&mut stores), [1]);
+        assert_eq!(stores.done(1), Some(0));
+        assert_eq!(ready(&mut stores), [2, 3]);
+        assert_eq!((stores.done(2), ready(&mut stores)), (Some(50), vec![5]));
+        assert_eq!((stores.done(9), stores.len()), (None, 3));
+        assert_eq!((stores.excuse(1), stores.len()), (vec![90, 300, 55], 0));
+    }
+
+    #[test]
+    fn every_write_comes_once_whatever_the_order() {
+        let mut state = 3u64;
+        let mut next = |below: u64| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) % below
         };
-        self.list.iter().filter(is_free).map(|(number, _)| *number).collect()
-    }
-
-    /// Takes away the writes of donors that need not have them; returns the tasks, one for each.
-    pub fn excuse(&mut self, is_excused: impl Fn(Donor) -> bool) -> Vec<u64> {
-        let excused: Vec<u64> =
-            self.list.iter().filter(|(_, store)| is_excused(store.write.donor)).map(|(number, _)| *number).collect();
-        excused.into_iter().filter_map(|number| self.list.remove(&number)).map(|store| store.task).collect()
+        let mut stores = Stores::default();
+        let mut sent: Vec<(u64, u64, u64)> = Vec::new();
+        let mut done = 0;
+        for turn in 0..4000 {
+            if turn < 2000 {
+                stores.add(write(next(300), 1 + next(40) as usize), 0);
+            }
+            for (number, write) in stores.take_ready(1) {
+                let range = (write.offset, write.end());
+                assert!(sent.iter().all(|(_, start, end)| *end <= range.0 || range.1 <= *start), "two at a time");
+                sent.push((number, range.0, range.1));
+            }
+            if !sent.is_empty() && next(3) > 0 || turn >= 2000 && !sent.is_empty() {
+                let (number, ..) = sent.swap_remove(next(sent.len() as u64) as usize);
+                stores.done(number).unwrap();
+                done += 1;
+            }
+        }
+        assert_eq!((done, stores.len()), (2000, 0));
     }
 }

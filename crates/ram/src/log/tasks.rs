@@ -62,6 +62,8 @@ impl Machine {
         let number = self.next_step;
         self.next_step += 1;
         self.tasks.insert(number, Task::new(work));
+        self.unbegun.insert(number);
+        self.may_begin = true;
         number
     }
 
@@ -177,6 +179,8 @@ impl Machine {
     /// A fetch is done.
     pub(super) fn fetched(&mut self, number: u64, data: Bytes) {
         let Some(task) = self.tasks.remove(&number) else { return };
+        self.unbegun.remove(&number);
+        self.may_begin = true;
         let Work::Fetch { block } = task.work else { return };
         for (life, at) in task.awaiting {
             let Some(member) = self.groups.lives.get(&life).and_then(|group| group.members.get(at)) else { continue };
@@ -223,11 +227,14 @@ impl Machine {
     pub(super) fn drive_tasks(&mut self) -> bool {
         let mut has_moved = self.fetch_from_memory();
         self.free_rows();
-        let waiting: Vec<u64> =
-            self.tasks.iter().filter(|(_, task)| !task.has_begun).map(|(number, _)| *number).collect();
+        if !std::mem::take(&mut self.may_begin) {
+            return has_moved;
+        }
+        let waiting: Vec<u64> = self.unbegun.iter().copied().collect();
         for number in waiting {
             if let Some(stages) = self.stages_of(number) {
                 has_moved = true;
+                self.unbegun.remove(&number);
                 if let Some(task) = self.tasks.get_mut(&number) {
                     (task.has_begun, task.stages) = (true, stages);
                 }
@@ -354,6 +361,7 @@ impl Machine {
     fn next_stage(&mut self, number: u64) {
         let Some(task) = self.tasks.get_mut(&number) else { return };
         while let Some(stage) = task.stages.pop_front() {
+            self.may_begin = true;
             task.left = stage.len();
             let is_empty = stage.is_empty();
             stage.into_iter().for_each(|write| self.stores.add(write, number));
@@ -363,6 +371,7 @@ impl Machine {
             open_group(&mut self.groups, &task.work, &task.stages);
         }
         let Some(task) = self.tasks.remove(&number) else { return };
+        self.may_begin = true;
         match task.work {
             Work::Parity { life, spare: None, .. } => self.groups.forget(life),
             Work::Put => self.put_done(number),
@@ -376,6 +385,7 @@ impl Machine {
         let Some(task) = self.tasks.get_mut(&number) else { return };
         task.left -= 1;
         if task.left == 0 {
+            self.may_begin = true;
             open_group(&mut self.groups, &task.work, &task.stages);
             self.next_stage(number);
         }

@@ -78,7 +78,8 @@ mod tests {
     #[test]
     fn copies_of_a_stripe_are_on_two_donors_and_share_no_byte() {
         for members in 2..6 {
-            let geometry = Geometry { device: [0; 16], bytes: 31 * 64, block_bytes: 16, stripe_bytes: 64, members };
+            let geometry =
+                Geometry { device: [0; 16], bytes: 31 * 64, block_bytes: 16, stripe_bytes: 64, members, log: None };
             let ring = Ring::new(&geometry);
             let mut used = HashSet::new();
             for stripe in 0..geometry.stripes() {

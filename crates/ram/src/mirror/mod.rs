@@ -13,7 +13,7 @@
 //! use nectary_ram::mirror::{Action, Configuration, DonorRequest, Event, Intent, Machine, Times};
 //!
 //! let geometry =
-//!     Geometry { device: *b"sixteen of bytes", bytes: 1 << 30, block_bytes: 4096, stripe_bytes: 1 << 20, members: 2 };
+//!     Geometry { device: *b"sixteen of bytes", bytes: 1 << 30, block_bytes: 4096, stripe_bytes: 1 << 20, members: 2, log: None };
 //! let labels = vec!["host-a".to_owned(), "host-b".to_owned()];
 //! let configuration =
 //!     Configuration { geometry, labels, client: 0x5eed, intent: Intent::Create, times: Times::default() };

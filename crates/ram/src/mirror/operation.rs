@@ -156,7 +156,8 @@ mod tests {
 
     #[test]
     fn split_pieces_give_their_bytes_in_order() {
-        let geometry = Geometry { device: [0; 16], bytes: 160, block_bytes: 16, stripe_bytes: 64, members: 2 };
+        let geometry =
+            Geometry { device: [0; 16], bytes: 160, block_bytes: 16, stripe_bytes: 64, members: 2, log: None };
         let mut operation = Operation::new(None, Work::Read, 2..6, &geometry, 0);
         assert!(operation.split(0) && !operation.split(0) && operation.pieces.len() == 3);
         assert_eq!(operation.data(), None);

@@ -7,7 +7,14 @@ use crate::format::{Geometry, Record};
 
 fn configuration() -> Configuration {
     Configuration {
-        geometry: Geometry { device: [3; 16], bytes: 16 * 16, block_bytes: 16, stripe_bytes: 32, members: 2 },
+        geometry: Geometry {
+            device: [3; 16],
+            bytes: 16 * 16,
+            block_bytes: 16,
+            stripe_bytes: 32,
+            members: 2,
+            log: None,
+        },
         labels: vec!["a".to_owned(), "b".to_owned()],
         client: 77,
         intent: Intent::Create,

@@ -87,6 +87,7 @@ impl World {
             block_bytes: BLOCK_BYTES as u32,
             stripe_bytes: (STRIPE_BLOCKS * BLOCK_BYTES as u64) as u32,
             members,
+            log: None,
         };
         let ring = Ring::new(&geometry);
         let donors: Vec<DonorModel> =

@@ -3,7 +3,8 @@
 use super::*;
 
 fn record() -> Record {
-    let geometry = Geometry { device: [7; 16], bytes: 40 << 10, block_bytes: 4096, stripe_bytes: 8192, members: 3 };
+    let geometry =
+        Geometry { device: [7; 16], bytes: 40 << 10, block_bytes: 4096, stripe_bytes: 8192, members: 3, log: None };
     let mut dirty = Stripes::none(geometry.stripes());
     dirty.set(4, true);
     let member = |incarnation, state| Member { incarnation, joined: incarnation + 1, state };
@@ -17,6 +18,13 @@ fn record() -> Record {
         view: View { generation: 2, epoch: 5, members },
         dirty,
     }
+}
+
+/// The record of a device that logs parity.
+fn log_record() -> Record {
+    let log = LogShape { policy: 5, groups: 9, caches: 18, region_blocks: 3, column_blocks: 8, overflow_percent: 25 };
+    let geometry = Geometry { stripe_bytes: 0, log: Some(log), ..record().geometry };
+    Record { geometry, dirty: Stripes::none(0), ..record() }
 }
 
 /// A small generator, so that a failure repeats.
@@ -44,6 +52,29 @@ fn record_survives_its_bytes() {
 }
 
 #[test]
+fn a_record_with_a_log_survives_its_bytes_and_its_fields_are_bounded() {
+    let bytes = log_record().encode();
+    assert_eq!(Record::decode(&bytes).unwrap(), log_record());
+    assert_eq!(bytes.len(), 104 + 3 * 24 + LOG_SHAPE_BYTES + 8);
+    let at = 104 + 3 * 24;
+    let places = ["policy", "groups", "caches", "region blocks", "column blocks", "overflow"];
+    for (number, what) in places.into_iter().enumerate() {
+        let found = if what == "groups" { 0 } else { 0xff00 };
+        let mut bad = bytes.clone();
+        bad[at + 4 * number..][..4].copy_from_slice(&u32::to_le_bytes(found));
+        seal(&mut bad);
+        assert_eq!(Record::decode(&bad), Err(FormatError::Range { what, found: u64::from(found) }));
+    }
+    // A mirror has no log, and a log no stripes.
+    for (at, value) in [(80, 1), (76, 16)] {
+        let mut bad = bytes.clone();
+        bad[at] = value;
+        seal(&mut bad);
+        assert!(matches!(Record::decode(&bad), Err(FormatError::Range { what: "stripe bytes", .. })), "{at}");
+    }
+}
+
+#[test]
 fn greatest_record_fits_into_the_area() {
     let mut greatest = record();
     greatest.geometry = Geometry { bytes: 65_536 * 8192, members: 16, ..greatest.geometry };
@@ -58,9 +89,14 @@ fn greatest_record_fits_into_the_area() {
 
 #[test]
 fn every_single_changed_byte_is_noticed() {
-    let bytes = record().encode();
+    for bytes in [record().encode(), log_record().encode()] {
+        each_changed_byte_is_noticed(&bytes);
+    }
+}
+
+fn each_changed_byte_is_noticed(bytes: &[u8]) {
     for at in 0..bytes.len() {
-        let mut damaged = bytes.clone();
+        let mut damaged = bytes.to_vec();
         damaged[at] ^= 0x40;
         assert!(Record::decode(&damaged).is_err(), "byte {at}");
         assert!(Record::decode(&bytes[..at]).is_err(), "cut at {at}");
@@ -92,8 +128,8 @@ fn empty_area_is_absent_and_newer_ones_are_refused_by_name() {
 fn random_bytes_with_right_checksums_never_panic() {
     let mut state = 1;
     let mut accepted = 0;
-    for _ in 0..40_000 {
-        let mut bytes = record().encode();
+    for round in 0..40_000 {
+        let mut bytes = if round % 2 == 0 { record().encode() } else { log_record().encode() };
         for _ in 0..1 + bits(&mut state) % 6 {
             let at = bits(&mut state) as usize % bytes.len();
             bytes[at] = bits(&mut state) as u8;

@@ -10,8 +10,9 @@ mod slot;
 mod summary;
 mod trim;
 
+pub use super::log_shape::{CACHES_MAX, REGION_BLOCKS_MAX};
 pub use areas::Areas;
-pub use shape::{CACHES_MAX, REGION_BLOCKS_MAX, SHAPE_BYTES, Shape};
+pub use shape::{SHAPE_BYTES, Shape};
 pub use slot::{SLOT_HEADER_BYTES, Slot, xor};
 pub use summary::{Kind, Named, Summary};
 pub use trim::{TRIM_BYTES, Trim};

@@ -6,6 +6,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::super::FormatError;
 use super::super::bytes::Fields;
+use super::super::log_shape::{CACHES_MAX, REGION_BLOCKS_MAX};
 use super::super::record::BLOCK_BYTES;
 use super::GROUP_MEMBERS_MAX;
 
@@ -15,10 +16,6 @@ const BODY_BYTES: usize = 64;
 
 /// Bytes of the area of the shape.
 pub const SHAPE_BYTES: usize = 4096;
-/// Caches of a device, at most.
-pub const CACHES_MAX: u32 = 66;
-/// Blocks of a region of trims, at most.
-pub const REGION_BLOCKS_MAX: u32 = 256;
 /// Blocks of a device, at most.
 const BLOCKS_MAX: u64 = 1 << 30;
 /// The numbers of the policies that log parity.

@@ -5,8 +5,14 @@ use crate::format::{Geometry, Member, Stamp, Stripes};
 
 /// A record at a position with a view of the states: P present, L left, R rebuilding.
 fn record(position: u16, number: (u64, u64), states: &str) -> Record {
-    let geometry =
-        Geometry { device: [1; 16], bytes: 160, block_bytes: 16, stripe_bytes: 32, members: states.len() as u16 };
+    let geometry = Geometry {
+        device: [1; 16],
+        bytes: 160,
+        block_bytes: 16,
+        stripe_bytes: 32,
+        members: states.len() as u16,
+        log: None,
+    };
     let state = |letter| match letter {
         'P' => MemberState::Present,
         'L' => MemberState::Left,

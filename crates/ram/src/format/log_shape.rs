@@ -1,0 +1,76 @@
+//! The part of a record that only a device has that logs parity: what a client needs to attach it without options.
+//!
+//! Owns: its fields, limits and bytes. Leaves to others: what follows from them (`log`).
+
+use super::FormatError;
+use super::bytes::Fields;
+
+/// Caches of a device, at most.
+pub const CACHES_MAX: u32 = 66;
+/// Blocks of a region of trims, at most.
+pub const REGION_BLOCKS_MAX: u32 = 256;
+/// Bytes of it in a record.
+pub const LOG_SHAPE_BYTES: usize = 24;
+/// Blocks of a column, at most.
+const COLUMN_BLOCKS_MAX: u32 = 64;
+/// Slots beyond the blocks of the device, at most. *Units*: percent.
+const OVERFLOW_MAX: u32 = 200;
+
+/// How a device logs parity. It never changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LogShape {
+    /// The number of the policy: 3 `parity-log`, 4 `parity-cache`, 5 `adaptive`.
+    pub policy: u32,
+    /// Groups.
+    pub groups: u32,
+    /// Caches of the client, that of survivors among them.
+    pub caches: u32,
+    /// Blocks of a region of trims.
+    pub region_blocks: u32,
+    /// Blocks of a column of a cache.
+    pub column_blocks: u32,
+    /// Slots beyond the blocks of the device. *Units*: percent.
+    pub overflow_percent: u32,
+}
+
+impl LogShape {
+    /// Checks every field against its limits.
+    ///
+    /// *Errors*: [`FormatError::Range`] names the field.
+    pub fn check(&self) -> Result<(), FormatError> {
+        let fields = [
+            ("policy", self.policy, 3..=5),
+            ("groups", self.groups, 1..=u32::MAX),
+            ("caches", self.caches, 2..=CACHES_MAX),
+            ("region blocks", self.region_blocks, 1..=REGION_BLOCKS_MAX),
+            ("column blocks", self.column_blocks, 1..=COLUMN_BLOCKS_MAX),
+            ("overflow", self.overflow_percent, 0..=OVERFLOW_MAX),
+        ];
+        match fields.into_iter().find(|(_, found, range)| !range.contains(found)) {
+            Some((what, found, _)) => Err(FormatError::Range { what, found: u64::from(found) }),
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn encode(&self) -> [u8; LOG_SHAPE_BYTES] {
+        let mut bytes = [0; LOG_SHAPE_BYTES];
+        let words =
+            [self.policy, self.groups, self.caches, self.region_blocks, self.column_blocks, self.overflow_percent];
+        for (place, word) in bytes.chunks_exact_mut(4).zip(words) {
+            place.copy_from_slice(&word.to_le_bytes());
+        }
+        bytes
+    }
+
+    pub(super) fn decode(fields: &mut Fields<'_>) -> Result<LogShape, FormatError> {
+        let shape = LogShape {
+            policy: fields.u32()?,
+            groups: fields.u32()?,
+            caches: fields.u32()?,
+            region_blocks: fields.u32()?,
+            column_blocks: fields.u32()?,
+            overflow_percent: fields.u32()?,
+        };
+        shape.check().map(|()| shape)
+    }
+}

@@ -1,0 +1,141 @@
+//! The machine of a device as its owner drives it: the mirror, or the log of slots.
+//!
+//! Owns: what both have in common, and how each is made. Leaves to others: every decision (`mirror`, `log`).
+
+use super::report::{Counts, LogCounts};
+use crate::format::slots::Areas;
+use crate::format::{Geometry, View};
+use crate::mirror::{
+    self, Action, Donor, Event, Intent, Layout as _, LinkState, Moment, Refusal, Ring, Standing, Times,
+};
+use crate::{format::FormatError, log};
+
+/// What an owner needs of a machine; each method is that of the machine.
+pub trait Client: Send {
+    fn step(&mut self, now_us: Moment, event: Event);
+    fn take_actions(&mut self) -> Vec<Action>;
+    fn wake_at(&self) -> Option<Moment>;
+    fn standing(&self) -> &[Standing];
+    fn view(&self) -> &View;
+    fn link_state(&self, donor: Donor) -> Option<LinkState>;
+    fn is_view_stored(&self) -> bool;
+    fn rebuild_progress(&self) -> Option<(Donor, u64, u64)>;
+    fn counts(&self) -> Counts;
+}
+
+impl Client for mirror::Machine {
+    fn step(&mut self, now_us: Moment, event: Event) {
+        mirror::Machine::step(self, now_us, event);
+    }
+
+    fn take_actions(&mut self) -> Vec<Action> {
+        self.actions().collect()
+    }
+
+    fn wake_at(&self) -> Option<Moment> {
+        mirror::Machine::wake_at(self)
+    }
+
+    fn standing(&self) -> &[Standing] {
+        mirror::Machine::standing(self)
+    }
+
+    fn view(&self) -> &View {
+        mirror::Machine::view(self)
+    }
+
+    fn link_state(&self, donor: Donor) -> Option<LinkState> {
+        mirror::Machine::link_state(self, donor)
+    }
+
+    fn is_view_stored(&self) -> bool {
+        mirror::Machine::is_view_stored(self)
+    }
+
+    fn rebuild_progress(&self) -> Option<(Donor, u64, u64)> {
+        mirror::Machine::rebuild_progress(self)
+    }
+
+    fn counts(&self) -> Counts {
+        Counts { base: self.figures(), dirty_stripes: self.dirty_stripes(), log: None }
+    }
+}
+
+impl Client for log::Machine {
+    fn step(&mut self, now_us: Moment, event: Event) {
+        log::Machine::step(self, now_us, event);
+    }
+
+    fn take_actions(&mut self) -> Vec<Action> {
+        self.actions().collect()
+    }
+
+    fn wake_at(&self) -> Option<Moment> {
+        log::Machine::wake_at(self)
+    }
+
+    fn standing(&self) -> &[Standing] {
+        log::Machine::standing(self)
+    }
+
+    fn view(&self) -> &View {
+        log::Machine::view(self)
+    }
+
+    fn link_state(&self, donor: Donor) -> Option<LinkState> {
+        log::Machine::link_state(self, donor)
+    }
+
+    fn is_view_stored(&self) -> bool {
+        log::Machine::is_view_stored(self)
+    }
+
+    fn rebuild_progress(&self) -> Option<(Donor, u64, u64)> {
+        log::Machine::rebuild_progress(self)
+    }
+
+    fn counts(&self) -> Counts {
+        let shape = self.shape();
+        let counts = LogCounts {
+            policy: shape.policy,
+            groups: u64::from(shape.groups),
+            free_groups: u64::from(self.free_groups()),
+            steps: self.under_way().0 as u64,
+            is_recovering: self.phase() == log::Phase::Recovering,
+            figures: self.figures(),
+        };
+        Counts { base: self.base_figures(), dirty_stripes: 0, log: Some(counts) }
+    }
+}
+
+/// The machine of a device.
+///
+/// *Errors*: a shape that is not possible, or that another version placed otherwise.
+pub fn machine(
+    geometry: Geometry,
+    labels: Vec<String>,
+    client: u64,
+    intent: Intent,
+    times: Times,
+) -> Result<Box<dyn Client>, Refusal> {
+    let Some(shape) = geometry.log else {
+        let configuration = mirror::Configuration { geometry, labels, client, intent, times };
+        return Ok(Box::new(mirror::Machine::new(configuration, 0)?));
+    };
+    let range = FormatError::Range { what: "groups", found: u64::from(shape.groups) };
+    let layout = log::Configuration::layout_of(&geometry).ok_or(Refusal::Geometry(range.clone()))?;
+    let (device, block_bytes) = (geometry.device, geometry.block_bytes);
+    let configuration = log::Configuration { device, block_bytes, layout, labels, client, intent, times };
+    if configuration.geometry() != geometry {
+        return Err(Refusal::Geometry(range));
+    }
+    Ok(Box::new(log::Machine::new(configuration, 0)?))
+}
+
+/// How much of a device each donor keeps. *Units*: bytes.
+pub fn donor_bytes(geometry: &Geometry) -> u64 {
+    match log::Configuration::shape_of(geometry) {
+        Some(shape) => Areas::new(&shape).donor_bytes.next_multiple_of(u64::from(crate::donor::BLOCK_BYTES)),
+        None => Ring::new(geometry).donor_bytes(),
+    }
+}
