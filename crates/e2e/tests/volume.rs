@@ -9,6 +9,7 @@ use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
@@ -123,6 +124,30 @@ fn a_killed_mount_leaves_what_it_synced() {
     File::open(second.join("a")).and_then(|mut file| file.read_to_end(&mut found)).expect("it is read");
     assert!(found == pattern(1, 50_000) || found == [0xff; 50_000], "neither what was synced nor what was written");
     fs::write(second.join("b"), b"and others go on").expect("it is written");
+    let check = volume.finish().unwrap_or_else(|error| panic!("{error:#}"));
+    assert_eq!(check["problems"].as_array().map(Vec::len), Some(0), "{check}");
+}
+
+#[test]
+fn a_second_server_on_the_same_host_is_refused_also_from_another_network_namespace() {
+    let Some(mut volume) = volume("512M") else { return };
+    let (disk, second) = (volume.disk(), format!("unix:{}", volume.scratch.join("second").display()));
+    let serve = volume.command(&["volume", "serve", &disk, "--listen", &second]).expect("it is there");
+    let mut elsewhere = Command::new("unshare");
+    elsewhere.arg("--net").arg(serve.get_program()).args(serve.get_args());
+    elsewhere.env("NECTARY_RUNTIME_DIR", volume.scratch.join("run"));
+    for (name, command) in [("here", serve), ("elsewhere", elsewhere)] {
+        let log = volume.scratch.join(&format!("{name}.log"));
+        let (status, text) = nectary_e2e::guard::run(name, command, &log, LIMIT).expect("it runs");
+        assert!(!status.success(), "{name}: {text}");
+        assert!(text.contains("a server with number 0 serves this volume on this host already"), "{name}: {text}");
+    }
+    // The first one goes on, and after it was killed the next one begins at once.
+    let mounted = volume.mount().expect("it mounts");
+    fs::write(mounted.join("file"), b"served").expect("it is written");
+    volume.kill_server();
+    volume.serve().unwrap_or_else(|error| panic!("{error:#}"));
+    assert_eq!(fs::read(mounted.join("file")).expect("it is read"), b"served");
     let check = volume.finish().unwrap_or_else(|error| panic!("{error:#}"));
     assert_eq!(check["problems"].as_array().map(Vec::len), Some(0), "{check}");
 }
