@@ -389,7 +389,8 @@ impl Inner {
     /// The server heard what the renewal of this time said.
     pub fn heard(&self, sent_ns: u64) {
         let mut state = self.state();
-        while let Some((_, acknowledged)) = state.told.pop_front_if(|(sent, _)| *sent <= sent_ns) {
+        while let Some((_, acknowledged)) = state.told.front().copied().filter(|(sent, _)| *sent <= sent_ns) {
+            state.told.pop_front();
             state.heard_acknowledged = state.heard_acknowledged.max(acknowledged);
         }
     }

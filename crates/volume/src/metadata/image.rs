@@ -22,8 +22,6 @@ const MUTATIONS_MAX: usize = 12_000;
 const MUTATION_BYTES_MAX: usize = 900 << 10;
 /// Extents that are freed in one transaction.
 pub(super) const FREED_MAX: usize = 1024;
-/// Replies that are forgotten in one transaction.
-const FORGOTTEN_MAX: usize = 2048;
 
 /// When something happens.
 #[derive(Debug, Clone, Copy)]
@@ -281,27 +279,7 @@ impl Image {
 
     /// Work in the background: replies to forget, inodes to free, drained extents.
     pub fn background(&mut self, stamp: Stamp) -> Result<Vec<Transaction>> {
-        let mut transactions = Vec::new();
-        let acknowledged = std::mem::take(&mut self.acknowledged);
-        for (session, number) in acknowledged {
-            let Ok(mut record) = self.session(session) else { continue };
-            if record.acknowledged >= number {
-                continue;
-            }
-            record.acknowledged = number;
-            let ((), mutations) = self.attempt(|change, _| {
-                let replies = keys_of(
-                    change.tables,
-                    Table::Replies,
-                    &Key::Reply(session, 0),
-                    |key| matches!(key, Key::Reply(of, at) if *of == session && *at <= number),
-                );
-                replies.iter().take(FORGOTTEN_MAX).for_each(|key| change.delete(key));
-                change.put(&Key::Session(session), record.encode().map_err(damaged)?);
-                Ok(())
-            })?;
-            transactions.push(server(mutations));
-        }
+        let mut transactions = self.forget()?;
         while let Some(inode) = self.dying.first().copied() {
             let (is_gone, mutations) = self.attempt(|change, parts| parts.free_inode(change, inode, stamp))?;
             if is_gone {

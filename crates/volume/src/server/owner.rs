@@ -283,6 +283,10 @@ impl Owner {
             Request::Acknowledge { session, acknowledged, drained } => {
                 self.renewals.insert(session, Instant::now());
                 self.image.acknowledge(session, acknowledged, drained);
+                // At once: while requests come, ticks wait. An error comes again at the tick, and ends the server.
+                if let Ok(transactions) = self.image.forget() {
+                    self.next.extend(transactions);
+                }
             }
             Request::Goodbye { session, reply } => {
                 let ended = self.end(session).map(|_| Answer::Done);
