@@ -162,6 +162,16 @@ pub trait BlockDevice: Send + Sync + 'static {
         false
     }
 
+    /// Takes a lock of a range for this device alone, among all that open the same file or disk on this host. It is held
+    /// until the device is dropped and its last request has ended; those who open the range without this are not kept
+    /// out. `false`: the device has no descriptor that could hold a lock.
+    ///
+    /// *Errors*: [`ErrorKind::Busy`](crate::ErrorKind::Busy) if another one has it, after a wait for processes that have
+    /// ended and whose requests have not.
+    fn lock(&self, _offset: u64, _length: u64) -> IoFuture<bool> {
+        Box::pin(std::future::ready(Ok(false)))
+    }
+
     /// Changes an option of this device, or of the nearest device below that has it, while it runs: `memory` and `mode`
     /// of a cache.
     ///

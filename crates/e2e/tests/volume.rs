@@ -284,17 +284,13 @@ fn locks_hold_across_mounts_restarts_of_the_server_and_the_loss_of_a_mount() {
         waiter.join().expect("it had the lock");
     });
     // As ctdb's ping_pong: who has a byte takes the next one, and gives the first one up.
-    let counts = std::thread::scope(|scope| {
+    let ended = std::thread::scope(|scope| {
         let rounds = [&here, &there].map(|file| {
             scope.spawn(move || {
                 range_lock(file, libc::F_WRLCK, 0, 1)?;
                 for round in 0..ROUNDS {
                     let (held, next) = ((round % 3) as i64, ((round + 1) % 3) as i64);
                     range_lock(file, libc::F_WRLCK, next, 1)?;
-                    let mut count = [0; 8];
-                    let _ = file.read_at(&mut count, 64)?;
-                    let count = u64::from_le_bytes(count) + u64::from(round % 3 == 0);
-                    file.write_all_at(&count.to_le_bytes(), 64)?;
                     range_lock(file, libc::F_UNLCK, held, 1)?;
                 }
                 range_lock(file, libc::F_UNLCK, 0, 0)
@@ -302,7 +298,7 @@ fn locks_hold_across_mounts_restarts_of_the_server_and_the_loss_of_a_mount() {
         });
         rounds.map(|rounds| rounds.join().expect("it ends"))
     });
-    counts.into_iter().for_each(|result| result.expect("no deadlock, no error"));
+    ended.into_iter().for_each(|result| result.expect("no deadlock, no error"));
     // The server forgets; the mounts do not.
     here.lock().expect("it is locked");
     volume.kill_server();
@@ -312,6 +308,30 @@ fn locks_hold_across_mounts_restarts_of_the_server_and_the_loss_of_a_mount() {
     volume.kill_mount(0);
     there.lock().expect("it is locked");
     drop((here, there));
+    let check = volume.finish().unwrap_or_else(|error| panic!("{error:#}"));
+    assert_eq!(check["problems"].as_array().map(Vec::len), Some(0), "{check}");
+}
+
+#[test]
+fn a_second_server_on_the_same_host_is_refused_also_from_another_network_namespace() {
+    let Some(mut volume) = volume("512M") else { return };
+    let (disk, second) = (volume.disk(), format!("unix:{}", volume.scratch.join("second").display()));
+    let serve = volume.command(&["volume", "serve", &disk, "--listen", &second]).expect("it is there");
+    let mut elsewhere = Command::new("unshare");
+    elsewhere.arg("--net").arg(serve.get_program()).args(serve.get_args());
+    elsewhere.env("NECTARY_RUNTIME_DIR", volume.scratch.join("run"));
+    for (name, command) in [("here", serve), ("elsewhere", elsewhere)] {
+        let log = volume.scratch.join(&format!("{name}.log"));
+        let (status, text) = nectary_e2e::guard::run(name, command, &log, LIMIT).expect("it runs");
+        assert!(!status.success(), "{name}: {text}");
+        assert!(text.contains("a server with number 0 serves this volume on this host already"), "{name}: {text}");
+    }
+    // The first one goes on, and after it was killed the next one begins at once.
+    let mounted = volume.mount().expect("it mounts");
+    fs::write(mounted.join("file"), b"served").expect("it is written");
+    volume.kill_server();
+    volume.serve().unwrap_or_else(|error| panic!("{error:#}"));
+    assert_eq!(fs::read(mounted.join("file")).expect("it is read"), b"served");
     let check = volume.finish().unwrap_or_else(|error| panic!("{error:#}"));
     assert_eq!(check["problems"].as_array().map(Vec::len), Some(0), "{check}");
 }

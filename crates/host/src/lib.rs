@@ -1,7 +1,7 @@
 //! What all running parts of Nectary share: the control socket and its directory, stopping, and logging.
 //!
 //! Owns: the runtime directory, the control socket (server and client), [`Status`], [`Shutdown`], messages on standard
-//! error, TLS, and the settings of the allocator. Leaves to others: what a part answers, and how its answers look on a
+//! error, TLS, the settings of the allocator, and a clock that counts while the host is suspended. Leaves to others: what a part answers, and how its answers look on a
 //! terminal.
 //!
 //! A part opens the [`RuntimeDirectory`], registers its [`Methods`] and starts a [`ControlServer`]. `nectary status`
@@ -10,6 +10,7 @@
 #![deny(unsafe_code)]
 
 pub mod allocator;
+pub mod clock;
 pub mod control;
 mod error;
 pub mod log;

@@ -249,7 +249,7 @@ impl Filter for Disk {
     }
 
     fn geometry(&self) -> Geometry {
-        Geometry { flush_survives: Survives::Power, ..self.inner.geometry() }
+        Geometry { write_survives: Survives::Process, flush_survives: Survives::Power, ..self.inner.geometry() }
     }
 
     fn read_at(&self, offset: u64, buffers: Vec<Buffer>, context: Context) -> IoFuture<Vec<Buffer>> {

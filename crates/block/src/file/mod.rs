@@ -247,6 +247,23 @@ impl BlockDevice for FileDevice {
         self.is_shared
     }
 
+    fn lock(&self, offset: u64, length: u64) -> IoFuture<bool> {
+        if Handle::try_current().is_err() {
+            return ready(Err(outside(&self.shared.spec, Operation::Open)));
+        }
+        let shared = self.shared.clone();
+        Box::pin(async move {
+            let spec = shared.spec.clone();
+            let work = move || open::lock_range(&shared.spec, &shared.file, offset, length);
+            let locked = tokio::task::spawn_blocking(work).await;
+            let ended = |error| {
+                let detail = format!("the runtime ended before it was locked: {error}");
+                Error::new(ErrorKind::Io, &spec, Operation::Open, detail)
+            };
+            locked.map_err(ended)?.map(|()| true)
+        })
+    }
+
     fn allocation(&self, offset: u64, length: u64, context: Context) -> IoFuture<Vec<Extent>> {
         match self.check(Operation::Allocation, offset, length, context) {
             Ok(request) => self.rare(request, move |shared| ranges::allocation(shared, offset, length)),

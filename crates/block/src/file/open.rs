@@ -116,6 +116,25 @@ fn once_left<T>(
     }
 }
 
+/// Takes the lock of a range. A process that was killed holds it until its last request has ended, and `/proc/locks` does
+/// not tell who holds it: so a busy one is tried for [`LEAVING_MAX`].
+pub(super) fn lock_range(spec: &str, file: &File, offset: u64, length: u64) -> Result<(), Error> {
+    let deadline = Instant::now() + LEAVING_MAX;
+    loop {
+        match sys::lock_range(file, offset, length) {
+            Ok(()) => return Ok(()),
+            Err(error) if !matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) => {
+                return Err(Error::from_os(&error, spec, Operation::Open));
+            }
+            Err(_) if Instant::now() < deadline => std::thread::sleep(LEAVING_INTERVAL),
+            Err(_) => {
+                let detail = format!("another process has the lock of {length} bytes at {offset}");
+                return Err(Error::new(ErrorKind::Busy, spec, Operation::Open, detail));
+            }
+        }
+    }
+}
+
 /// Opens a whole disk or partition.
 pub(super) fn open_disk(spec: &str, path: &Path, options: &OpenOptions) -> Result<Opened, Error> {
     let OpenOptions { direct, is_shared, .. } = *options;

@@ -80,6 +80,18 @@ pub(super) fn lock_shared(file: &File) -> io::Result<()> {
     retry(|| unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_SH | libc::LOCK_NB) as i64 }).map(drop)
 }
 
+/// Takes the exclusive lock of a range for the open file description, or fails at once with `EAGAIN` or `EACCES`. It is
+/// gone with the last descriptor of that description, and the last request on it.
+pub(super) fn lock_range(file: &File, offset: u64, length: u64) -> io::Result<()> {
+    // SAFETY: all zeroes is a value of this plain structure.
+    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+    lock.l_type = libc::F_WRLCK as libc::c_short;
+    lock.l_whence = libc::SEEK_SET as libc::c_short;
+    (lock.l_start, lock.l_len) = (offset as libc::off_t, length as libc::off_t);
+    // SAFETY: the pointer is to a structure of the right type that outlives the call.
+    retry(|| unsafe { i64::from(libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock)) }).map(drop)
+}
+
 /// Whether the file is in memory (tmpfs, ramfs), so that it does not survive a restart of the host.
 pub(super) fn is_in_memory(file: &File) -> io::Result<bool> {
     const RAMFS_MAGIC: libc::__fsword_t = 0x8584_58f6;

@@ -264,3 +264,24 @@ async fn those_who_share_a_file_keep_an_owner_out() {
     let refused = FileDevice::open_file(&path, &options).await.map(drop).unwrap_err();
     assert_eq!(refused.kind, ErrorKind::Busy);
 }
+
+#[tokio::test]
+async fn the_lock_of_a_range_has_one_holder_among_those_that_share_a_file() {
+    for engine in ENGINES {
+        let directory = Directory::new();
+        drop(device(&directory, engine).await);
+        let options = OpenOptions { is_shared: true, engine, ..OpenOptions::default() };
+        let one = FileDevice::open_file(directory.file(), &options).await.unwrap();
+        let two = FileDevice::open_file(directory.file(), &options).await.unwrap();
+        assert!(one.lock(4096, 4096).await.unwrap());
+        assert!(one.lock(4096, 4096).await.unwrap(), "it has it already");
+        let refused = two.lock(4096, 4096).await.unwrap_err();
+        assert_eq!(refused.kind, ErrorKind::Busy);
+        assert!(refused.to_string().contains("another process has the lock"), "{refused}");
+        assert!(two.lock(8192, 4096).await.unwrap(), "another range is free");
+        read(&two, 4096, 4096).await.unwrap();
+        drop(one);
+        assert!(two.lock(4096, 4096).await.unwrap(), "it is free again");
+    }
+    assert!(!crate::MemoryDevice::new(1 << 20).lock(0, 4096).await.unwrap(), "memory has no lock");
+}

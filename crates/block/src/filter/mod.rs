@@ -150,6 +150,9 @@ impl<F: Filter> BlockDevice for F {
     fn is_shared(&self) -> bool {
         self.inner().is_shared()
     }
+    fn lock(&self, offset: u64, length: u64) -> IoFuture<bool> {
+        self.inner().lock(offset, length)
+    }
     fn set_option(&self, name: &str, value: &str) -> IoFuture<()> {
         self.inner().set_option(name, value)
     }

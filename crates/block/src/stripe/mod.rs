@@ -252,6 +252,14 @@ impl BlockDevice for StripeDevice {
         self.devices.iter().any(|device| device.is_shared())
     }
 
+    /// The range names the lock; the first device holds it.
+    fn lock(&self, offset: u64, length: u64) -> IoFuture<bool> {
+        match self.devices.first() {
+            Some(first) => first.lock(offset, length),
+            None => ready(Ok(false)),
+        }
+    }
+
     fn figures(&self) -> Vec<Figures> {
         self.devices.iter().flat_map(|device| device.figures()).collect()
     }

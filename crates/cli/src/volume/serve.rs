@@ -3,11 +3,10 @@
 //! Owns: who may connect, the control socket of a server, and its reaction to signals. Leaves to others: serving
 //! (`nectary-volume`).
 
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixListener};
 use std::time::Duration;
 
 use anyhow::Context;
+use nectary_block::SharedDevice;
 use nectary_host::control::{Part, parts, request};
 use nectary_host::log::{self, Level};
 use nectary_host::tls::ServerTls;
@@ -40,14 +39,13 @@ pub async fn run(arguments: &VolumeServeArguments) -> Result<u8, Failure> {
     let device = super::open(&arguments.disk, &arguments.engine, None, true).await?;
     let label = super::label(&arguments.disk, &device).await?;
     let name = format!("{} on {}", super::shown_name(&label), arguments.disk);
-    // Held as long as this process lives. The process that has it knows that no earlier server of this number is left here.
-    let alone = alone(&super::identity(&label), arguments.number)?;
+    let previous_gone = alone(&device, arguments).await?;
     let options = ServerOptions {
         listen: arguments.listen.clone(),
         tls,
         number: arguments.number,
         host: host_name(),
-        previous_gone: true,
+        previous_gone,
     };
     let starting = Server::start(device, options);
     let server = tokio::select! {
@@ -66,22 +64,22 @@ pub async fn run(arguments: &VolumeServeArguments) -> Result<u8, Failure> {
         return Err(Failure::new(FAILED, format!("{name}: {reason}"), "start the server again; clients wait for it"));
     }
     stopped?;
-    drop(alone);
     log::write(Level::Note, "volume", format_args!("{name}: everything is durable, the lease is given up"));
     Ok(GOOD)
 }
 
-/// Refuses a second server of the same number on this host.
-fn alone(identity: &str, number: u32) -> Result<UnixListener, Failure> {
-    let address = SocketAddr::from_abstract_name(format!("nectary-volume-{identity}-{number}"))
-        .context("cannot name a socket of the server")?;
-    UnixListener::bind_addr(&address).map_err(|error| match error.kind() {
-        std::io::ErrorKind::AddrInUse => Failure::new(
+/// Refuses a second server of the same number on this host. Whether no earlier one is left here; a device without a
+/// descriptor cannot tell.
+async fn alone(device: &SharedDevice, arguments: &VolumeServeArguments) -> Result<bool, Failure> {
+    let number = arguments.number;
+    nectary_volume::server::alone(device, number).await.map_err(|error| match error.kind {
+        nectary_block::ErrorKind::Busy => Failure::new(
             BUSY,
-            format!("a server with number {number} serves this volume on this host already"),
-            "`nectary status` shows it; stop it first, or mount from it",
+            format!("{}: a server with number {number} serves this volume on this host already", arguments.disk),
+            "`nectary status` shows it, unless it is in a container: stop it first, or mount from it; a stand-by needs \
+             a `--number` of its own",
         ),
-        _ => anyhow::Error::from(error).context("cannot make a socket of the server").into(),
+        _ => error.into(),
     })
 }
 

@@ -225,13 +225,12 @@ pub(super) async fn keep_control(inner: &Arc<Inner>) {
 }
 
 async fn renew(inner: &Inner, frames: &mpsc::UnboundedSender<Vec<u8>>, lease: Duration) {
-    let start = inner.start;
     loop {
         let (session, epoch) = {
             let state = inner.state();
             (state.session, state.epoch)
         };
-        let sent_ns = start.elapsed().as_nanos() as u64;
+        let sent_ns = inner.elapsed_ns();
         let acknowledged = inner.acknowledge(sent_ns);
         let message = Message::Renew { session, sent_ns, acknowledged, drained: inner.drained() };
         if frames.send(message.encode(0, epoch)).is_err() {
@@ -246,7 +245,8 @@ async fn hear(inner: &Inner, reader: &mut ReadHalf<Stream>) {
         match read_message(reader).await {
             Ok(Some((_, Message::Renewed { sent_ns, lease_ms, server_ns, sequence }))) => {
                 inner.heard(sent_ns);
-                let Some(sent) = inner.start.checked_add(Duration::from_nanos(sent_ns)) else { return };
+                // It repeats what was sent: a later time is none of ours.
+                let sent = Duration::from_nanos(sent_ns.min(inner.elapsed_ns()));
                 let server_ns = i64::try_from(server_ns).unwrap_or(i64::MAX);
                 inner.renewed(sent, Duration::from_millis(lease_ms.into()), server_ns, sequence);
             }

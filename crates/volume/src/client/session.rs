@@ -12,8 +12,9 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use nectary_host::clock::since_boot;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
@@ -143,8 +144,9 @@ impl State {
 
 /// The shared part.
 pub(super) struct Inner {
-    /// Renewals say when they were sent, counted from here.
-    pub start: Instant,
+    /// Renewals say when they were sent, counted from here: time since the host's start, in which the time that it was
+    /// suspended counts.
+    pub start: Duration,
     pub options: ClientOptions,
     pub incarnation: [u8; 16],
     state: Mutex<State>,
@@ -179,7 +181,7 @@ impl Session {
     pub async fn begin(options: ClientOptions) -> Result<(Session, mpsc::UnboundedReceiver<Event>), Error> {
         let (events, received) = mpsc::unbounded_channel();
         let inner = Arc::new(Inner {
-            start: Instant::now(),
+            start: since_boot(),
             options,
             incarnation: link::random_id()?,
             state: Mutex::new(State { next_number: 1, next_request: 1, ..State::default() }),
@@ -221,7 +223,7 @@ impl Session {
             let renewed = inner.renewed.notified();
             tokio::pin!(renewed);
             renewed.as_mut().enable();
-            if (inner.start.elapsed().as_nanos() as u64) < inner.io_until_ns.load(Ordering::Acquire) {
+            if inner.elapsed_ns() < inner.io_until_ns.load(Ordering::Acquire) {
                 return Ok(());
             }
             if *inner.ended.borrow() {
@@ -236,7 +238,7 @@ impl Session {
     /// *Errors*: [`Error::Ended`], after a pause that was longer than the lease.
     pub fn still_leased(&self) -> Result<(), Error> {
         let inner = &self.inner;
-        match (inner.start.elapsed().as_nanos() as u64) < inner.lease_until_ns.load(Ordering::Acquire) {
+        match inner.elapsed_ns() < inner.lease_until_ns.load(Ordering::Acquire) {
             true => Ok(()),
             false => Err(Error::Ended { reason: "this host paused for longer than its lease during I/O".to_owned() }),
         }
@@ -553,12 +555,16 @@ impl Inner {
         self.state().drained
     }
 
-    /// A renewal that was sent at `sent` was answered.
-    pub fn renewed(&self, sent: Instant, lease: Duration, server_ns: i64, durable: u64) {
+    /// The time since `start`.
+    pub fn elapsed_ns(&self) -> u64 {
+        u64::try_from(since_boot().saturating_sub(self.start).as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    /// A renewal that was sent at `sent`, counted from `start`, was answered.
+    pub fn renewed(&self, sent: Duration, lease: Duration, server_ns: i64, durable: u64) {
         let mut state = self.state();
         state.lease = lease;
         let _ = self.events.send(Event::Durable(durable));
-        let sent = sent.saturating_duration_since(self.start);
         let ns = |until: Duration| u64::try_from(until.as_nanos()).unwrap_or(u64::MAX);
         self.io_until_ns.fetch_max(ns(sent + lease * IO_OF_LEASE.0 / IO_OF_LEASE.1), Ordering::AcqRel);
         self.lease_until_ns.fetch_max(ns(sent + lease), Ordering::AcqRel);

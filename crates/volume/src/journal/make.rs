@@ -151,15 +151,14 @@ fn first_epoch(label: &Label, options: &FormatOptions, first: Vec<Mutation>) -> 
 fn check_device(device: &SharedDevice) -> Result<(), Error> {
     let geometry = device.geometry();
     let spec = device.spec();
-    if geometry.write_survives == Survives::Nothing && geometry.flush_survives == Survives::Nothing {
-        return Err(Error::Refused(format!(
-            "{spec}: it ends with this process; a volume needs a disk that hosts share"
-        )));
-    }
-    if geometry.write_survives == Survives::Nothing && !device.is_shared() && spec.starts_with("cached") {
-        return Err(Error::Refused(format!(
-            "{spec}: other hosts do not see a cache of this one; give the disk itself"
-        )));
+    if geometry.write_survives == Survives::Nothing {
+        let why = match geometry.flush_survives {
+            Survives::Nothing => "it ends with this process; a volume needs a disk that hosts share",
+            _ => {
+                "what is written to it stays in this process until a flush; other hosts do not see it: give the disk itself"
+            }
+        };
+        return Err(Error::Refused(format!("{spec}: {why}")));
     }
     Ok(())
 }

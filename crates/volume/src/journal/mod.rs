@@ -16,6 +16,8 @@
 
 mod checkpoint;
 mod cursor;
+#[cfg(test)]
+mod damage_tests;
 mod disk;
 mod error;
 mod heads;

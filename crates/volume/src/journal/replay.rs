@@ -10,6 +10,7 @@ use super::cursor::{ManifestPlace, POINTERS, end_of};
 use super::disk::Disk;
 use super::error::Error;
 use super::heads;
+use super::log::metadata;
 use super::run::{load, segment_of, segments};
 use super::transactions::apply;
 use crate::format::{
@@ -292,9 +293,30 @@ impl Walk<'_> {
 
     /// Looks for an append behind the end which shows that a missing one had been flushed.
     async fn check_end(&mut self, epoch: u64) -> Result<(), Error> {
-        let end = end_of(self.label, self.segment, self.number);
+        let (start, end) = (self.block, end_of(self.label, self.segment, self.number));
+        self.check_behind(epoch, (start, end)).await?;
+        // The missing one may be the last of its segment, which names the next one.
+        for (segment, owner) in metadata(&self.found.tables, self.label, self.disk.blocks())? {
+            if owner != epoch {
+                continue;
+            }
+            let bytes = self.disk.read(segment, 1).await?;
+            let follows = SegmentHeader::decode(self.label.volume, segment, &bytes).is_ok_and(|header| {
+                header.epoch == epoch
+                    && header.segment_use == SegmentUse::Journal
+                    && Some(header.number) == self.number.checked_add(1)
+                    && header.previous == self.segment
+            });
+            if follows {
+                self.check_behind(epoch, (segment + 1, end_of(self.label, segment, self.number + 1))).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks in a range of blocks.
+    async fn check_behind(&mut self, epoch: u64, (start, end): (u64, u64)) -> Result<(), Error> {
         let missing = self.found.next_sequence;
-        let start = self.block;
         for block in start..end {
             let bytes = self.window.from(self.disk, block, end).await?;
             let place = Place { volume: Some(self.label.volume), address: block };
@@ -303,9 +325,9 @@ impl Walk<'_> {
             let flushed = flushed.map_or(0, u64::from_le_bytes);
             if frame.epoch == epoch && frame.sequence > missing && flushed >= missing {
                 let what = format!("append {missing} had been flushed, as append {} says, and is gone", frame.sequence);
-                return Err(Error::damaged(start, what));
+                return Err(Error::damaged(self.block, what));
             }
-            if frame.epoch == epoch && frame.sequence >= missing && block > start {
+            if frame.epoch == epoch && frame.sequence >= missing && block > self.block {
                 let note = format!("append {} in block {block} does not count: one before it is torn", frame.sequence);
                 self.found.notes.push(note);
             }

@@ -2,25 +2,25 @@
 
 use std::sync::Arc;
 
-use nectary_block::{FileDevice, OpenOptions, SharedDevice};
+use nectary_block::{FileDevice, Filter, Geometry, OpenOptions, SharedDevice, Survives};
 
 use super::{Error, FormatOptions, Layout, Log, StartOptions, apply, format, read};
 use crate::format::{Action, ExtentState, Identity, Key, Mutation, Space, Transaction, TransactionKind};
 use crate::tables::Tables;
 
-const SEGMENT_BLOCKS: u64 = 2048;
+pub(super) const SEGMENT_BLOCKS: u64 = 2048;
 
 /// A sparse file of 512 MiB, without a name.
-struct Scratch(std::path::PathBuf);
+pub(super) struct Scratch(std::path::PathBuf);
 
 impl Scratch {
-    fn new(name: &str) -> Scratch {
+    pub fn new(name: &str) -> Scratch {
         let path = std::env::temp_dir().join(format!("nectary-volume-{}-{name}", std::process::id()));
         std::fs::File::create(&path).unwrap().set_len(512 << 20).unwrap();
         Scratch(path)
     }
 
-    async fn open(&self) -> SharedDevice {
+    pub async fn open(&self) -> SharedDevice {
         Arc::new(FileDevice::open_file(&self.0, &OpenOptions::default()).await.unwrap())
     }
 }
@@ -31,7 +31,7 @@ impl Drop for Scratch {
     }
 }
 
-fn options() -> FormatOptions {
+pub(super) fn options() -> FormatOptions {
     FormatOptions {
         name: "shared".to_owned(),
         segment_blocks: SEGMENT_BLOCKS,
@@ -44,7 +44,7 @@ fn options() -> FormatOptions {
     }
 }
 
-fn server(incarnation: u8) -> StartOptions {
+pub(super) fn server(incarnation: u8) -> StartOptions {
     StartOptions { server: 0, host: "a".to_owned(), incarnation: [incarnation; 16], ..StartOptions::default() }
 }
 
@@ -53,11 +53,11 @@ fn space(block: u64, epoch: u64) -> Mutation {
     Mutation { table: Key::Space(block).table(), key: Key::Space(block).encode(), action: Action::Put(space.encode()) }
 }
 
-fn first(layout: &Layout) -> Vec<Mutation> {
+pub(super) fn first(layout: &Layout) -> Vec<Mutation> {
     layout.segments.iter().map(|segment| space(segment.block, segment.epoch)).collect()
 }
 
-fn put(inode: u64, bytes: usize) -> Transaction {
+pub(super) fn put(inode: u64, bytes: usize) -> Transaction {
     let key = Key::Inode(inode);
     let mutation = Mutation { table: key.table(), key: key.encode(), action: Action::Put(vec![inode as u8; bytes]) };
     let (kind, mutations) = (TransactionKind::Operation, vec![mutation]);
@@ -65,26 +65,26 @@ fn put(inode: u64, bytes: usize) -> Transaction {
 }
 
 /// A server with its tables and the first block that was never used.
-struct Server {
-    log: Log,
+pub(super) struct Server {
+    pub log: Log,
     tables: Tables,
     next: u64,
 }
 
 impl Server {
-    async fn start(device: SharedDevice, options: StartOptions, next: u64) -> Server {
+    pub async fn start(device: SharedDevice, options: StartOptions, next: u64) -> Server {
         let (log, tables) = Log::start(device, options).await.unwrap();
         Server { log, tables, next }
     }
 
-    async fn append(&mut self, transactions: Vec<Transaction>) {
+    pub async fn append(&mut self, transactions: Vec<Transaction>) {
         for transaction in &transactions {
             apply(&mut self.tables, transaction).unwrap();
         }
         self.log.append(transactions).await.unwrap();
     }
 
-    async fn segment(&mut self) -> u64 {
+    pub async fn segment(&mut self) -> u64 {
         let block = self.next;
         self.next += SEGMENT_BLOCKS;
         let (kind, mutations) = (TransactionKind::Server, vec![space(block, self.log.epoch())]);
@@ -165,4 +165,29 @@ async fn what_is_too_long_is_refused_and_nothing_is_written() {
     assert!(matches!(error, Err(Error::NoSegment)), "{error:?}");
     assert_eq!(one.log.next_sequence(), 2);
     one.append(vec![put(1, 10)]).await;
+}
+
+/// A device whose writes stay in this process until they are flushed, as behind a write-back cache.
+struct WriteBack(SharedDevice);
+
+impl Filter for WriteBack {
+    fn inner(&self) -> &SharedDevice {
+        &self.0
+    }
+
+    fn spec(&self) -> String {
+        format!("back({})", self.0.spec())
+    }
+
+    fn geometry(&self) -> Geometry {
+        Geometry { write_survives: Survives::Nothing, ..self.0.geometry() }
+    }
+}
+
+#[tokio::test]
+async fn a_device_whose_writes_survive_nothing_is_refused() {
+    let file = Scratch::new("back");
+    let device: SharedDevice = Arc::new(WriteBack(file.open().await));
+    let error = format(&device, &options(), first).await.expect_err("it is refused");
+    assert!(matches!(error, Error::Refused(_)) && error.to_string().contains("give the disk itself"), "{error}");
 }

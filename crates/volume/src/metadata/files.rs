@@ -7,7 +7,7 @@ use std::ops::Bound;
 
 use super::change::{Change, Result, damaged};
 use super::image::{FREED_MAX, Parts, Stamp};
-use super::names::{is_directory, store_inode};
+use super::names::store_inode;
 use super::records::{inode, keys_of, posix};
 use crate::format::{BLOCK_BYTES, Extent, ExtentState, Inode, Key, Table};
 use crate::protocol::{Answer, Attributes, Changes, Code, Failure, FileId, Mapped, Operation, TimeChange};
@@ -246,8 +246,10 @@ impl Parts<'_> {
         found: &mut Inode,
         size: u64,
     ) -> Result<()> {
-        if is_directory(found) {
-            return Err(posix(libc::EISDIR));
+        match found.mode & libc::S_IFMT {
+            libc::S_IFREG => {}
+            libc::S_IFDIR => return Err(posix(libc::EISDIR)),
+            _ => return Err(posix(libc::EINVAL)),
         }
         if size > i64::MAX as u64 {
             return Err(posix(libc::EFBIG));
@@ -269,7 +271,7 @@ impl Parts<'_> {
         (start, end): (u64, u64),
         mode: u32,
     ) -> Result<()> {
-        if start >= end || end > i64::MAX as u64 {
+        if start >= end || end > i64::MAX as u64 || found.mode & libc::S_IFMT != libc::S_IFREG {
             return Err(posix(libc::EINVAL));
         }
         let inside = (start.div_ceil(BLOCK), end / BLOCK);

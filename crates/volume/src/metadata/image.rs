@@ -9,23 +9,19 @@ use super::change::{Change, Result, damaged};
 use super::records::{inode, keys_of, server, spaces};
 use super::space::{Draining, Free};
 use crate::format::{
-    Action, EpochRecord, EpochState, ExtentState, Key, Label, Mutation, Reply, SPACE_START, Session, SessionState,
-    Space, Table, Transaction, TransactionKind, VolumeRecord,
+    Action, ExtentState, Key, Label, Mutation, Reply, SPACE_START, Session, SessionState, Space, Table, Transaction,
+    TransactionKind, VolumeRecord,
 };
 use crate::protocol::{Answer, Attributes, Code, Failure, FileId, Operation, Question};
 use crate::tables::Tables;
 
 /// Sessions of a volume.
 const SESSIONS_MAX: usize = 1024;
-/// Epochs for which a segment is set aside.
-const SET_ASIDE: u64 = 16;
 /// Mutations of one operation, and their bytes: below the bounds of a transaction, so that what is applied can be stored.
 const MUTATIONS_MAX: usize = 12_000;
 const MUTATION_BYTES_MAX: usize = 900 << 10;
 /// Extents that are freed in one transaction.
 pub(super) const FREED_MAX: usize = 1024;
-/// Replies that are forgotten in one transaction.
-const FORGOTTEN_MAX: usize = 2048;
 
 /// Why a session ended: its lease did, and somebody needed what it held.
 const REASON_CONFLICT: u32 = 2;
@@ -55,8 +51,8 @@ pub struct Image {
     pub(super) volume: VolumeRecord,
     pub(super) free: Free,
     draining: Draining,
-    segment_blocks: u64,
-    epoch: u64,
+    pub(super) segment_blocks: u64,
+    pub(super) epoch: u64,
     /// Which sessions have an inode open.
     pub(super) opened: HashMap<u64, BTreeSet<u64>>,
     /// Sessions from before a restart that did not say yet what they have open.
@@ -310,27 +306,7 @@ impl Image {
 
     /// Work in the background: replies to forget, inodes to free, drained extents.
     pub fn background(&mut self, stamp: Stamp) -> Result<Vec<Transaction>> {
-        let mut transactions = Vec::new();
-        let acknowledged = std::mem::take(&mut self.acknowledged);
-        for (session, number) in acknowledged {
-            let Ok(mut record) = self.session(session) else { continue };
-            if record.acknowledged >= number {
-                continue;
-            }
-            record.acknowledged = number;
-            let ((), mutations) = self.attempt(|change, _| {
-                let replies = keys_of(
-                    change.tables,
-                    Table::Replies,
-                    &Key::Reply(session, 0),
-                    |key| matches!(key, Key::Reply(of, at) if *of == session && *at <= number),
-                );
-                replies.iter().take(FORGOTTEN_MAX).for_each(|key| change.delete(key));
-                change.put(&Key::Session(session), record.encode().map_err(damaged)?);
-                Ok(())
-            })?;
-            transactions.push(server(mutations));
-        }
+        let mut transactions = self.forget()?;
         while let Some(inode) = self.dying.first().copied() {
             let (is_gone, mutations) = self.attempt(|change, parts| parts.free_inode(change, inode, stamp))?;
             if is_gone {
@@ -361,66 +337,6 @@ impl Image {
             transactions.push(server(mutations));
         }
         Ok(transactions)
-    }
-
-    /// Says who leads this epoch.
-    pub fn begin_epoch(&mut self, incarnation: [u8; 16]) -> Result<Transaction> {
-        let epoch = self.epoch;
-        let ((), mutations) = self.attempt(|change, _| {
-            let record = EpochRecord { incarnation, state: EpochState::Leads, segments: 0 };
-            change.put(&Key::Epoch(epoch), record.encode());
-            Ok(())
-        })?;
-        Ok(server(mutations))
-    }
-
-    /// Whether no write of the leader of a segment's epoch can come, given the incarnations that are gone.
-    pub fn is_segment_free(&self, block: u64, gone: &[[u8; 16]]) -> bool {
-        let Ok(spaces) = spaces(&self.tables) else { return false };
-        let found = spaces.into_iter().find(|(start, space)| (*start..*start + space.blocks).contains(&block));
-        let Some((_, space)) = found else { return false };
-        let record = self.tables.get(&Key::Epoch(space.owner)).and_then(|value| EpochRecord::decode(value).ok());
-        space.owner == self.epoch || record.is_some_and(|record| gone.contains(&record.incarnation))
-    }
-
-    /// Takes a metadata segment for an epoch.
-    pub fn take_segment(&mut self, epoch: u64) -> Result<(u64, Transaction)> {
-        let size = self.segment_blocks;
-        let (block, mutations) = self.attempt(|change, parts| {
-            let full = || Failure { code: Code::Full, errno: libc::ENOSPC, words: "no room for metadata".to_owned() };
-            let block = parts.free.take_aligned(size).ok_or_else(full)?;
-            change.use_space(block, size, ExtentState::Metadata, epoch, 0)?;
-            Ok(block)
-        })?;
-        Ok((block, server(mutations)))
-    }
-
-    /// Takes segments for the next epochs that have none.
-    pub fn set_aside(&mut self) -> Result<Vec<Transaction>> {
-        let owners: BTreeSet<u64> = spaces(&self.tables)?
-            .into_iter()
-            .filter(|(_, space)| space.state == ExtentState::Metadata)
-            .map(|(_, space)| space.owner)
-            .collect();
-        let missing = (self.epoch + 1..=self.epoch + SET_ASIDE).filter(|epoch| !owners.contains(epoch));
-        missing.map(|epoch| self.take_segment(epoch).map(|(_, transaction)| transaction)).collect()
-    }
-
-    /// A metadata segment is not needed any more, and its writer is gone.
-    pub fn release_segment(&mut self, block: u64) -> Result<Transaction> {
-        let size = self.segment_blocks;
-        let ((), mutations) = self.attempt(|change, parts| {
-            let owner = spaces(change.tables)?
-                .into_iter()
-                .find(|(start, space)| (*start..*start + space.blocks).contains(&block))
-                .map(|(_, space)| space.owner);
-            let owner = owner.ok_or_else(|| damaged(format!("segment {block} is in no record")))?;
-            if change.unuse_space(block, size, ExtentState::Metadata, owner)? {
-                parts.free.add(block, size);
-            }
-            Ok(())
-        })?;
-        Ok(server(mutations))
     }
 
     /// Answers a question.

@@ -10,6 +10,7 @@
 //! | `records` | the first records, and how records are found |
 //! | `change` | one change of the tables, which can be undone |
 //! | `names`, `files` | operations on names; on attributes and data |
+//! | `segments` | metadata segments and epochs |
 //! | `replies` | stored answers, and how many |
 //! | `open` | which files are open, and inodes without a name |
 //! | `space` | used and free blocks |
@@ -25,6 +26,7 @@ mod names;
 mod open;
 mod records;
 mod replies;
+mod segments;
 mod space;
 #[cfg(test)]
 mod tests;

@@ -3,13 +3,16 @@
 //! Owns: how many there are. Promises: a session has at most [`REPLIES_MAX`] replies that it did not acknowledge, counted
 //! from the last restart.
 
-use super::change::Result;
+use super::change::{Result, damaged};
 use super::image::Image;
-use crate::format::{Key, Reply, Session};
+use super::records::{keys_of, server};
+use crate::format::{Key, Reply, Session, Table, Transaction};
 use crate::protocol::{Answer, Code, Failure};
 
 /// Replies of a session that it did not acknowledge.
-pub(super) const REPLIES_MAX: u64 = 1024;
+const REPLIES_MAX: u64 = 1024;
+/// Replies that are forgotten in one transaction.
+const FORGOTTEN_MAX: usize = 2048;
 
 impl Image {
     /// The stored answer of an operation that was done.
@@ -40,6 +43,32 @@ impl Image {
         }
         let words = format!("session {session} did not acknowledge {REPLIES_MAX} replies: one more is not kept");
         Err(Failure { code: Code::Limit, errno: libc::EAGAIN, words })
+    }
+
+    /// Forgets replies that were acknowledged.
+    pub fn forget(&mut self) -> Result<Vec<Transaction>> {
+        let mut transactions = Vec::new();
+        while let Some((session, number)) = self.acknowledged.first_key_value().map(|(key, value)| (*key, *value)) {
+            if let Ok(mut record) = self.session(session)
+                && record.acknowledged < number
+            {
+                record.acknowledged = number;
+                let ((), mutations) = self.attempt(|change, _| {
+                    let replies = keys_of(
+                        change.tables,
+                        Table::Replies,
+                        &Key::Reply(session, 0),
+                        |key| matches!(key, Key::Reply(of, at) if *of == session && *at <= number),
+                    );
+                    replies.iter().take(FORGOTTEN_MAX).for_each(|key| change.delete(key));
+                    change.put(&Key::Session(session), record.encode().map_err(damaged)?);
+                    Ok(())
+                })?;
+                transactions.push(server(mutations));
+            }
+            self.acknowledged.remove(&session);
+        }
+        Ok(transactions)
     }
 
     /// Replies up to this number may go.

@@ -280,3 +280,14 @@ fn the_volume_says_how_many_blocks_are_used() {
     again.background(stamp()).unwrap();
     assert_eq!(said(&again), 2212);
 }
+
+#[test]
+fn only_plain_files_are_cut_and_allocated() {
+    let (mut image, session) = image();
+    for (kind, errno) in [(libc::S_IFDIR, libc::EISDIR), (libc::S_IFLNK, libc::EINVAL), (libc::S_IFIFO, libc::EINVAL)] {
+        let file = create(&mut image, session, &format!("{kind:o}"), kind | 0o644).unwrap().id();
+        assert_eq!(operate(&mut image, session, &Operation::Truncate { file, size: 9 }), Err(errno));
+        let allocate = Operation::Allocate { file, start: 0, end: 4096, mode: 0 };
+        assert_eq!(operate(&mut image, session, &allocate), Err(libc::EINVAL));
+    }
+}

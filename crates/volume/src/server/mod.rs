@@ -6,11 +6,13 @@
 //!
 //! | file | what is in it |
 //! |---|---|
+//! | `alone` | the lock that keeps a second server off this host |
 //! | `owner` | the task that does operations and answers when they are durable |
 //! | `grants` | tokens: requests that wait, sessions that others wait for too long |
 //! | `locking` | file locks: requests that wait |
 //! | `connection` | one connection: greeting, requests, answers |
 
+mod alone;
 mod connection;
 mod grants;
 mod locking;
@@ -26,6 +28,7 @@ use tokio::task::{JoinHandle, JoinSet};
 
 use crate::net::{Address, Listener};
 use crate::protocol::Failure;
+pub use alone::alone;
 pub use owner::Overview;
 use owner::Request;
 
@@ -40,7 +43,7 @@ pub struct ServerOptions {
     pub number: u32,
     /// The name of this host, for messages.
     pub host: String,
-    /// No earlier process of this server on this host is left.
+    /// No earlier process of this server on this host is left: [`alone`] said so.
     pub previous_gone: bool,
 }
 

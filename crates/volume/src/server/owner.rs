@@ -179,7 +179,7 @@ impl Owner {
             nectary_host::log::write(Level::Note, "volume", format_args!("{note}"));
         }
         let mut image = Image::load(tables, log.label(), log.epoch())?;
-        let mut first = vec![image.begin_epoch(incarnation)?];
+        let mut first = image.begin_epoch(incarnation, log.gone())?;
         first.extend(image.set_aside()?);
         let sequence = log.append(first).await?;
         let shared = Arc::new(Shared {
@@ -336,6 +336,10 @@ impl Owner {
             Request::Acknowledge { session, acknowledged, drained } => {
                 self.renewals.insert(session, Instant::now());
                 self.image.acknowledge(session, acknowledged, drained);
+                // At once: while requests come, ticks wait. An error comes again at the tick, and ends the server.
+                if let Ok(transactions) = self.image.forget() {
+                    self.next.extend(transactions);
+                }
             }
             Request::Goodbye { session, reply } => {
                 let ended = self.end(session).map(|_| Answer::Done);
@@ -523,10 +527,7 @@ impl Owner {
         let left = log.checkpoint(self.image.tables(), segments).await?;
         self.overview.checkpoints += 1;
         for block in left {
-            if self.image.is_segment_free(block, log.gone()) {
-                let transaction = self.image.release_segment(block)?;
-                self.next.push(transaction);
-            }
+            self.next.push(self.image.retire_segment(block)?);
         }
         Ok(())
     }

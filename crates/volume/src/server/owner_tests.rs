@@ -1,9 +1,9 @@
-//! When freed blocks may be used again.
+//! When freed blocks and segments may be used again.
 
 use nectary_block::{FileDevice, OpenOptions};
 
 use super::*;
-use crate::format::{ExtentState, Identity, Key, SessionState, Space};
+use crate::format::{EpochRecord, EpochState, ExtentState, Identity, Key, SessionState, Space, Table};
 use crate::metadata::first;
 use crate::protocol::{FileId, Mapped};
 
@@ -11,7 +11,17 @@ const ROOT: FileId = FileId { inode: 1, generation: 1 };
 const DISK_BYTES: u64 = 512 << 20;
 
 async fn owner() -> (Owner, Arc<Shared>) {
-    let path = std::env::temp_dir().join(format!("nectary-volume-owner-{}", std::process::id()));
+    lead(&volume("owner").await, 0, false).await
+}
+
+/// Leads a volume as a server of this number, on a host of its own.
+async fn lead(device: &SharedDevice, number: u32, previous_gone: bool) -> (Owner, Arc<Shared>) {
+    let options = ServerOptions { listen: Vec::new(), tls: None, number, host: format!("h{number}"), previous_gone };
+    Owner::start(device.clone(), &options).await.expect("it starts")
+}
+
+async fn volume(name: &str) -> SharedDevice {
+    let path = std::env::temp_dir().join(format!("nectary-volume-{name}-{}", std::process::id()));
     std::fs::File::create(&path).and_then(|file| file.set_len(DISK_BYTES)).expect("it is made");
     let device = FileDevice::open_file(&path, &OpenOptions::default()).await.expect("it opens");
     let device: SharedDevice = Arc::new(device);
@@ -27,9 +37,7 @@ async fn owner() -> (Owner, Arc<Shared>) {
         created_s: 1,
     };
     journal::format(&device, &options, |layout| first(layout, 1)).await.expect("it is formatted");
-    let options =
-        ServerOptions { listen: Vec::new(), tls: None, number: 0, host: "h".to_owned(), previous_gone: false };
-    Owner::start(device, &options).await.expect("it starts")
+    device
 }
 
 fn begin(owner: &mut Owner, incarnation: u8) -> u64 {
@@ -122,4 +130,58 @@ async fn blocks_are_used_again_only_when_every_session_has_dropped_the_map_from_
     let told = shared.drained_to.load(AtomicOrdering::Acquire);
     renew(&mut owner, sessions, told).await;
     assert_eq!(state(&owner, block), None, "no map has them");
+}
+
+fn space_at(owner: &Owner, block: u64) -> Option<(ExtentState, u64)> {
+    let value = owner.image.tables().get(&Key::Space(block))?;
+    Space::decode(value).ok().map(|space| (space.state, space.owner))
+}
+
+fn epoch(owner: &Owner, number: u64) -> Option<(EpochState, u64)> {
+    let value = owner.image.tables().get(&Key::Epoch(number))?;
+    EpochRecord::decode(value).ok().map(|record| (record.state, record.segments))
+}
+
+#[tokio::test]
+async fn segments_of_a_leader_that_may_wake_up_are_quarantined_until_it_is_known_to_be_gone() {
+    let device = volume("quarantine").await;
+    let (first, _) = lead(&device, 0, false).await;
+    let epoch_of_first = first.overview.epoch;
+    let spaces = first.image.tables().table(Table::Space).keys();
+    let blocks = spaces.filter_map(|key| match Key::decode(Table::Space, key) {
+        Ok(Key::Space(block)) => Some(block),
+        _ => None,
+    });
+    let blocks: Vec<u64> = blocks.collect();
+    let is_its_own = |block: &&u64| space_at(&first, **block) == Some((ExtentState::Metadata, epoch_of_first));
+    let segment = *blocks.iter().find(is_its_own).expect("it has its segment");
+    // It is paused, or was killed: nobody knows.
+    drop(first);
+    let (mut second, _) = lead(&device, 1, false).await;
+    assert_eq!(epoch(&second, epoch_of_first), Some((EpochState::Sealed, 0)));
+    let session = begin(&mut second, 1);
+    let mut written = 0;
+    while second.overview.checkpoints < 2 {
+        let (name, value) = (b"user.large".to_vec(), vec![written as u8; 60_000]);
+        operate(&mut second, session, Operation::SetXattr { file: ROOT, name, value, flags: 0 });
+        written += 1;
+        assert!(written < 2000, "no checkpoint is made");
+        if written % 16 == 0 {
+            settle(&mut second).await;
+            let number = second.image.next_number(session) - 1;
+            second.image.acknowledge(session, number, 0);
+            second.background().await.expect("it goes on");
+        }
+    }
+    settle(&mut second).await;
+    assert_eq!(space_at(&second, segment), Some((ExtentState::QuarantinedMetadata, epoch_of_first)));
+    assert_eq!(epoch(&second, epoch_of_first), Some((EpochState::Sealed, 1)));
+    assert_eq!(crate::metadata::check(second.image.tables(), &second.shared.label), Vec::<String>::new());
+    drop(second);
+    // The first server's host starts it again: its own process is gone. The second one may wake up.
+    let (mut third, _) = lead(&device, 0, true).await;
+    settle(&mut third).await;
+    assert_eq!((space_at(&third, segment), epoch(&third, epoch_of_first)), (None, None));
+    assert_eq!(epoch(&third, epoch_of_first + 1).map(|(state, _)| state), Some(EpochState::Sealed));
+    assert_eq!(crate::metadata::check(third.image.tables(), &third.shared.label), Vec::<String>::new());
 }

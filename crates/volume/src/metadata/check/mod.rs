@@ -45,6 +45,7 @@ pub fn check(tables: &Tables, label: &Label) -> Vec<String> {
     names::names(tables, label, &inodes, &mut problems);
     let used = space::space(tables, label, volume.blocks, &inodes, &mut problems);
     records::used(&volume, used.values().map(|(_, space)| space.blocks), &mut problems);
+    space::quarantined(tables, label, &used, &mut problems);
     space::extents(tables, volume.blocks, &inodes, &used, &mut problems);
     records::attributes(tables, &inodes, &mut problems);
     records::orphans(tables, &inodes, &mut problems);

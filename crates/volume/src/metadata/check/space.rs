@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use super::Problems;
-use crate::format::{Extent, ExtentState, Inode, Key, Label, SPACE_START, Space, Table};
+use crate::format::{EpochRecord, Extent, ExtentState, Inode, Key, Label, SPACE_START, Space, Table};
 use crate::tables::Tables;
 
 /// The end of the largest file. *Units*: blocks.
@@ -56,6 +56,23 @@ pub(super) fn space(
         used.insert(start, (end, space));
     }
     used
+}
+
+/// How many segments epochs say are quarantined under them.
+pub(super) fn quarantined(tables: &Tables, label: &Label, used: &Used, problems: &mut Problems) {
+    for (key, value) in tables.table(Table::Epochs) {
+        // Damaged ones are named elsewhere.
+        let (Ok(Key::Epoch(epoch)), Ok(record)) = (Key::decode(Table::Epochs, key), EpochRecord::decode(value)) else {
+            continue;
+        };
+        let of_it = used.values().map(|(_, space)| space);
+        let of_it = of_it.filter(|space| space.state == ExtentState::QuarantinedMetadata && space.owner == epoch);
+        let counted = of_it.map(|space| space.blocks / label.segment_blocks.max(1)).fold(0, u64::saturating_add);
+        if record.segments != counted {
+            let said = record.segments;
+            problems.add(format!("epoch {epoch}: {said} segments are quarantined under it, {counted} were counted"));
+        }
+    }
 }
 
 /// Checks the extents of files, alone, with each other, and with *space*.

@@ -2,7 +2,8 @@
 
 use super::check;
 use crate::format::{
-    Action, Extent, ExtentState, Grant, Inode, Key, Mutation, Name, Reply, Space, Table, VolumeRecord,
+    Action, EpochRecord, EpochState, Extent, ExtentState, Grant, Inode, Key, Mutation, Name, Reply, Space, Table,
+    VolumeRecord,
 };
 use crate::metadata::tests::{ROOT, commit, create_in, image, label, operate, space, stamp};
 use crate::protocol::{Operation, Question};
@@ -268,6 +269,14 @@ const RECORDS: &[(&str, Plant, &str)] = &[
     ("no session of what is granted", |v| v.delete(&Key::Session(v.session)), "is granted to session 1, which is not"),
     ("a damaged project", |v| v.put(&Key::Project(1), vec![0; 3]), "projects: "),
     ("a damaged epoch", |v| v.put(&Key::Epoch(1), vec![0; 32]), "epochs: "),
+    (
+        "a wrong count of quarantined segments",
+        |v| {
+            let state = EpochState::Sealed;
+            v.put(&Key::Epoch(1), EpochRecord { incarnation: [1; 16], state, segments: 3 }.encode());
+        },
+        "3 segments are quarantined under it, 0 were counted",
+    ),
     ("a run among the tables", |v| v.put(&Key::Run(1), vec![0; 32]), "runs: "),
 ];
 

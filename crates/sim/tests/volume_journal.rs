@@ -1,0 +1,29 @@
+//! A sample of the volume's journal: crash states, servers that contend for it, and planted bugs; `volume-journal` runs
+//! more. Alone in its process, as planted bugs affect the whole process.
+
+use nectary_sim::volume_journal::run::{Amount, replay_planted, run, run_planted};
+use nectary_volume::planted::Bug;
+
+/// A planted bug must be caught within this many runs.
+const PLANTED_RUNS_MAX: u64 = 200;
+
+fn seed() -> u64 {
+    std::env::var("NECTARY_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1_000_000)
+}
+
+#[test]
+fn what_was_acknowledged_is_there_after_any_crash_and_no_epoch_has_two_leaders() {
+    let amount = Amount { seed: seed(), runs: 6, states_per_run: 30, contentions: 2 };
+    let report = run(amount, |_| {});
+    println!("seed {}: {report:?}", seed());
+    assert_eq!(report.violation_count, 0, "seed {}: {}", seed(), report.violations.join("\n"));
+    assert!(report.has_all(), "not everything that can happen happened: {report:?}");
+    for bug in Bug::EVERY {
+        let begun = std::time::Instant::now();
+        let caught = run_planted(*bug, Amount { runs: PLANTED_RUNS_MAX, ..amount });
+        println!("planted: {} in {:.1} s: {caught:?}", bug.name(), begun.elapsed().as_secs_f64());
+        let Some(caught) = caught else { panic!("{} survived", bug.name()) };
+        let again = replay_planted(*bug, caught.case);
+        assert_eq!(again.as_ref(), Some(&caught), "a seed repeats its run");
+    }
+}

@@ -1,0 +1,149 @@
+//! Torn and damaged appends: a torn tail is the end of the journal, a damaged one in the middle is an error that says
+//! where.
+
+use nectary_block::Buffer;
+
+use super::tests::{SEGMENT_BLOCKS, Scratch, Server, first, options, put, server};
+use super::*;
+use crate::format::{BLOCK_BYTES, Frame, Magic, Place};
+
+/// An append: its block, how many blocks it has, and its number.
+type Found = (u64, u64, u64);
+
+/// The appends of a segment.
+async fn appends(device: &SharedDevice, segment: u64) -> Vec<Found> {
+    let label = options();
+    let mut found = Vec::new();
+    let mut block = segment + 1;
+    while block < segment + SEGMENT_BLOCKS {
+        let blocks = (segment + SEGMENT_BLOCKS - block).min(1024);
+        let bytes = nectary_block::read(&**device, block * BLOCK_BYTES as u64, blocks as usize * BLOCK_BYTES).await;
+        let bytes = bytes.expect("it is read");
+        let place = Place { volume: Some(label.volume), address: block };
+        let Ok(frame) = Frame::decode(Magic::Append, place, &bytes) else { break };
+        let length = frame.bytes.len().div_ceil(BLOCK_BYTES) as u64;
+        found.push((block, length, frame.sequence));
+        block += length;
+    }
+    found
+}
+
+/// Puts the same byte everywhere from one block on.
+async fn fill(device: &SharedDevice, block: u64, blocks: u64, byte: u8) {
+    let bytes = vec![byte; blocks as usize * BLOCK_BYTES];
+    nectary_block::write(&**device, block * BLOCK_BYTES as u64, Buffer::copy_of(&bytes)).await.expect("it is written");
+}
+
+/// Changes one bit of a frame in its first block.
+async fn flip(device: &SharedDevice, block: u64) {
+    let mut bytes = nectary_block::read(&**device, block * BLOCK_BYTES as u64, BLOCK_BYTES).await.expect("it is read");
+    bytes[100] ^= 4;
+    nectary_block::write(&**device, block * BLOCK_BYTES as u64, bytes).await.expect("it is written");
+}
+
+/// A volume with small appends and, as the last one, one of many blocks.
+async fn volume(file: &Scratch) -> (SharedDevice, u64) {
+    let device = file.open().await;
+    format(&device, &options(), first).await.unwrap();
+    let mut one = Server::start(device.clone(), server(1), 40 * SEGMENT_BLOCKS).await;
+    for inode in 0..4 {
+        one.append(vec![put(inode, 100)]).await;
+    }
+    one.append(vec![put(9, 30_000)]).await;
+    one.log.resign().await.unwrap();
+    let segment = read(&device).await.unwrap().head.journal_segment;
+    (device, segment)
+}
+
+fn has(volume: &Volume, inode: u64) -> bool {
+    volume.tables.get(&crate::format::Key::Inode(inode)).is_some()
+}
+
+#[tokio::test]
+async fn a_torn_last_append_is_the_end_wherever_it_is_torn() {
+    let file = Scratch::new("torn-tail");
+    let (device, segment) = volume(&file).await;
+    let last = *appends(&device, segment).await.last().unwrap();
+    let whole = read(&device).await.unwrap();
+    assert!(whole.last_sequence == last.2 && has(&whole, 9) && last.1 > 4, "{last:?}");
+    // The end is missing, whole blocks at a time; then a middle block; then one bit.
+    for torn in (1..last.1).rev() {
+        fill(&device, last.0 + torn, last.1 - torn, if torn % 2 == 0 { 0 } else { 0xff }).await;
+        let found = read(&device).await.unwrap();
+        assert_eq!((found.last_sequence, has(&found, 3), has(&found, 9)), (last.2 - 1, true, false), "block {torn}");
+    }
+    let file = Scratch::new("torn-bit");
+    let (device, segment) = volume(&file).await;
+    let last = *appends(&device, segment).await.last().unwrap();
+    flip(&device, last.0).await;
+    let found = read(&device).await.unwrap();
+    assert_eq!((found.last_sequence, has(&found, 3), has(&found, 9)), (last.2 - 1, true, false));
+    // A server goes on behind it, and what it appends is there.
+    let mut next = Server::start(device.clone(), server(2), 50 * SEGMENT_BLOCKS).await;
+    next.append(vec![put(20, 100)]).await;
+    next.log.resign().await.unwrap();
+    assert!(has(&read(&device).await.unwrap(), 20));
+}
+
+/// It is refused by readers and by servers, and the words say where.
+async fn refused(device: &SharedDevice, block: u64, sequence: u64) {
+    let errors = [read(device).await.err(), Log::start(device.clone(), server(7)).await.err()];
+    for error in errors {
+        let Some(Error::Damaged { block: found, what }) = error else { panic!("{error:?}") };
+        assert_eq!(found, block, "{what}");
+        assert!(what.contains(&format!("append {sequence} had been flushed")), "{what}");
+    }
+}
+
+#[tokio::test]
+async fn a_damaged_append_in_the_middle_is_an_error_that_says_where() {
+    for kind in ["bit", "zeroes", "noise"] {
+        let file = Scratch::new(&format!("middle-{kind}"));
+        let (device, segment) = volume(&file).await;
+        let appends = appends(&device, segment).await;
+        let (block, blocks, sequence) = appends[1];
+        match kind {
+            "bit" => flip(&device, block).await,
+            "zeroes" => fill(&device, block, blocks, 0).await,
+            _ => fill(&device, block, blocks, 0xa5).await,
+        }
+        refused(&device, block, sequence).await;
+    }
+}
+
+#[tokio::test]
+async fn a_damaged_append_that_names_the_next_segment_is_an_error() {
+    let file = Scratch::new("link");
+    let device = file.open().await;
+    format(&device, &options(), first).await.unwrap();
+    let mut one = Server::start(device.clone(), server(1), 40 * SEGMENT_BLOCKS).await;
+    let next = one.segment().await;
+    one.log.give_segment(next);
+    // Over the end of the first segment, and on.
+    for _ in 0..5 {
+        one.append((0..40).map(|inode| put(inode, 52_000)).collect()).await;
+    }
+    one.append(vec![put(50, 100)]).await;
+    one.append(vec![put(51, 100)]).await;
+    one.log.resign().await.unwrap();
+    let volume = read(&device).await.unwrap();
+    assert!(has(&volume, 51));
+    let (block, _, sequence) = *appends(&device, volume.head.journal_segment).await.last().unwrap();
+    assert!(!appends(&device, next).await.is_empty());
+    flip(&device, block).await;
+    refused(&device, block, sequence).await;
+}
+
+#[tokio::test]
+async fn damage_before_a_seal_is_an_error() {
+    let file = Scratch::new("sealed");
+    let (device, segment) = volume(&file).await;
+    let mut next = Server::start(device.clone(), server(2), 50 * SEGMENT_BLOCKS).await;
+    next.append(vec![put(20, 100)]).await;
+    next.log.resign().await.unwrap();
+    let (block, _, sequence) = *appends(&device, segment).await.last().unwrap();
+    flip(&device, block).await;
+    let Err(Error::Damaged { block: found, what }) = read(&device).await else { panic!("it is read") };
+    assert_eq!(found, block);
+    assert!(what.contains(&format!("sealed it with {sequence}")), "{what}");
+}

@@ -1,0 +1,125 @@
+//! Metadata segments, and the epochs that they belong to.
+//!
+//! Owns: taking segments, setting them aside for the next epochs, and what becomes of those that nothing needs. Promises:
+//! a segment of an epoch whose host is not confirmed gone is never used again: it is quarantined until a later start
+//! knows that the host is gone. A paused leader that wakes up writes only where nobody reads.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::change::{Change, Result, damaged};
+use super::image::Image;
+use super::records::{keys_of, server, spaces};
+use crate::format::{EpochRecord, EpochState, ExtentState, Key, Space, Table, Transaction};
+use crate::protocol::{Code, Failure};
+
+/// The epoch that `format` makes. Nobody leads it, and `format` has ended: its label is written last.
+const FORMATTED: u64 = 1;
+/// Epochs for which a segment is set aside.
+const SET_ASIDE: u64 = 16;
+
+fn epoch(change: &Change<'_>, epoch: u64) -> Result<Option<EpochRecord>> {
+    change.tables.get(&Key::Epoch(epoch)).map(|value| EpochRecord::decode(value).map_err(damaged)).transpose()
+}
+
+impl Image {
+    /// Says who leads this epoch, and what became of those before. `gone` are incarnations of which no write can come:
+    /// what is quarantined under their epochs is free. An epoch that is gone and has no segment is forgotten.
+    pub fn begin_epoch(&mut self, incarnation: [u8; 16], gone: &[[u8; 16]]) -> Result<Vec<Transaction>> {
+        let (mut needed, mut quarantined) = (BTreeSet::new(), BTreeMap::<u64, Vec<(u64, Space)>>::new());
+        for (start, space) in spaces(&self.tables)? {
+            match space.state {
+                ExtentState::Metadata => drop(needed.insert(space.owner)),
+                ExtentState::QuarantinedMetadata => quarantined.entry(space.owner).or_default().push((start, space)),
+                _ => {}
+            }
+        }
+        let mut transactions = Vec::new();
+        let current = self.epoch;
+        let is_before = |key: &Key| matches!(key, Key::Epoch(number) if *number < current);
+        for key in keys_of(&self.tables, Table::Epochs, &Key::Epoch(0), is_before) {
+            let Key::Epoch(number) = key else { continue };
+            let ((), mutations) = self.attempt(|change, parts| {
+                let Some(mut record) = epoch(change, number)? else { return Ok(()) };
+                let before = record;
+                record.state = match record.state {
+                    _ if gone.contains(&record.incarnation) => EpochState::ConfirmedGone,
+                    EpochState::Leads => EpochState::Sealed,
+                    state => state,
+                };
+                if record.state == EpochState::ConfirmedGone {
+                    for (start, space) in quarantined.get(&number).into_iter().flatten() {
+                        change.delete(&Key::Space(*start));
+                        parts.free.add(*start, space.blocks);
+                    }
+                    record.segments = 0;
+                }
+                if record.state == EpochState::ConfirmedGone && !needed.contains(&number) {
+                    change.delete(&Key::Epoch(number));
+                } else if record != before {
+                    change.put(&Key::Epoch(number), record.encode());
+                }
+                Ok(())
+            })?;
+            if !mutations.is_empty() {
+                transactions.push(server(mutations));
+            }
+        }
+        let ((), mutations) = self.attempt(|change, _| {
+            let record = EpochRecord { incarnation, state: EpochState::Leads, segments: 0 };
+            change.put(&Key::Epoch(current), record.encode());
+            Ok(())
+        })?;
+        transactions.push(server(mutations));
+        Ok(transactions)
+    }
+
+    /// Takes a metadata segment for an epoch.
+    pub fn take_segment(&mut self, epoch: u64) -> Result<(u64, Transaction)> {
+        let size = self.segment_blocks;
+        let (block, mutations) = self.attempt(|change, parts| {
+            let full = || Failure { code: Code::Full, errno: libc::ENOSPC, words: "no room for metadata".to_owned() };
+            let block = parts.free.take_aligned(size).ok_or_else(full)?;
+            change.use_space(block, size, ExtentState::Metadata, epoch, 0)?;
+            Ok(block)
+        })?;
+        Ok((block, server(mutations)))
+    }
+
+    /// Takes segments for the next epochs that have none.
+    pub fn set_aside(&mut self) -> Result<Vec<Transaction>> {
+        let owners: BTreeSet<u64> = spaces(&self.tables)?
+            .into_iter()
+            .filter(|(_, space)| space.state == ExtentState::Metadata)
+            .map(|(_, space)| space.owner)
+            .collect();
+        let missing = (self.epoch + 1..=self.epoch + SET_ASIDE).filter(|epoch| !owners.contains(epoch));
+        missing.map(|epoch| self.take_segment(epoch).map(|(_, transaction)| transaction)).collect()
+    }
+
+    /// A metadata segment is not needed any more: it is free if no write to it can come, else it is quarantined.
+    pub fn retire_segment(&mut self, block: u64) -> Result<Transaction> {
+        let (size, current) = (self.segment_blocks, self.epoch);
+        let ((), mutations) = self.attempt(|change, parts| {
+            let missing = || damaged(format!("segment {block} is in no record of metadata"));
+            let (_, space) = change.space_before(block + 1)?.ok_or_else(missing)?;
+            let owner = space.owner;
+            if !change.unuse_space(block, size, ExtentState::Metadata, owner)? {
+                return Err(missing());
+            }
+            let record = epoch(change, owner)?;
+            let is_gone = record.is_some_and(|record| record.state == EpochState::ConfirmedGone);
+            if is_gone || owner == current || owner == FORMATTED {
+                parts.free.add(block, size);
+                return Ok(());
+            }
+            change.use_space(block, size, ExtentState::QuarantinedMetadata, owner, 0)?;
+            // An epoch that never began has no record; its segment stays as it is.
+            if let Some(mut record) = record {
+                record.segments += 1;
+                change.put(&Key::Epoch(owner), record.encode());
+            }
+            Ok(())
+        })?;
+        Ok(server(mutations))
+    }
+}

@@ -1,0 +1,541 @@
+//! The metadata against an independent tree: random operations, the same answers, the same tree, and nothing that
+//! `check` complains about. `NECTARY_SEED` is the first of the seeds.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use nectary_volume::format::{Identity, Label, Session, SessionState, Table};
+use nectary_volume::journal::{Layout, SetAside, apply};
+use nectary_volume::metadata::{Image, Stamp, check, first};
+use nectary_volume::protocol::{Answer, Changes, FileId, Mapped, Operation, Question};
+use nectary_volume::tables::Tables;
+
+const SEEDS: u64 = 20;
+const STEPS: u64 = 600;
+const BLOCKS: u64 = 65536;
+const BLOCK: u64 = 4096;
+/// Blocks of a file that are used.
+const FILE_BLOCKS: u64 = 24;
+const ROOT: u64 = 1;
+const STAMP: Stamp = Stamp { now_ns: 8, sequence: 5 };
+const NO_REPLACE: u32 = 1;
+const EXCHANGE: u32 = 2;
+const KEEP_SIZE: u32 = libc::FALLOC_FL_KEEP_SIZE as u32;
+const PUNCH_HOLE: u32 = libc::FALLOC_FL_PUNCH_HOLE as u32;
+const ZERO_RANGE: u32 = libc::FALLOC_FL_ZERO_RANGE as u32;
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, below: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % below
+    }
+
+    fn of<T: Copy>(&mut self, list: &[T]) -> T {
+        list[self.below(list.len() as u64) as usize]
+    }
+}
+
+/// A file, directory or link of the model.
+#[derive(Debug, Clone, Default, PartialEq)]
+struct Node {
+    mode: u32,
+    /// Names of a directory.
+    names: BTreeMap<Vec<u8>, u64>,
+    /// Of a directory.
+    parent: u64,
+    links: u32,
+    size: u64,
+    /// Where blocks are, and whether they are unwritten.
+    map: BTreeMap<u64, (u64, bool)>,
+    xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
+    is_open: bool,
+}
+
+impl Node {
+    fn is_directory(&self) -> bool {
+        self.mode & libc::S_IFMT == libc::S_IFDIR
+    }
+
+    fn is_file(&self) -> bool {
+        self.mode & libc::S_IFMT == libc::S_IFREG
+    }
+}
+
+/// What an operation gives, without what it answers.
+type Result<T = ()> = std::result::Result<T, i32>;
+
+/// The tree that the image must agree with.
+#[derive(Clone, Default)]
+struct Model {
+    nodes: BTreeMap<u64, Node>,
+    granted: BTreeSet<u64>,
+}
+
+impl Model {
+    fn node(&mut self, number: u64) -> &mut Node {
+        self.nodes.get_mut(&number).expect("it is in the model")
+    }
+
+    fn find(&self, directory: u64, name: &[u8]) -> Option<u64> {
+        self.nodes[&directory].names.get(name).copied()
+    }
+
+    fn is_below(&self, mut below: u64, above: u64) -> bool {
+        while below != above && below != ROOT {
+            below = self.nodes[&below].parent;
+        }
+        below == above
+    }
+
+    fn add(&mut self, directory: u64, name: &[u8], number: u64) {
+        self.node(directory).names.insert(name.to_vec(), number);
+        if self.nodes[&number].is_directory() {
+            self.node(number).parent = directory;
+            self.node(directory).links += 1;
+        }
+    }
+
+    fn remove(&mut self, directory: u64, name: &[u8]) {
+        let number = self.node(directory).names.remove(name).expect("it has the name");
+        if self.nodes[&number].is_directory() {
+            self.node(directory).links -= 1;
+        }
+    }
+
+    fn lose(&mut self, number: u64) {
+        let node = self.node(number);
+        node.links = if node.is_directory() { 0 } else { node.links - 1 };
+        if node.links == 0 && !node.is_open {
+            self.nodes.remove(&number);
+        }
+    }
+
+    fn link(&mut self, number: u64, directory: u64, name: &[u8]) -> Result {
+        if self.nodes[&number].is_directory() {
+            return Err(libc::EPERM);
+        }
+        if self.find(directory, name).is_some() {
+            return Err(libc::EEXIST);
+        }
+        self.node(number).links += 1;
+        self.add(directory, name, number);
+        Ok(())
+    }
+
+    fn unlink(&mut self, directory: u64, name: &[u8], wants_directory: bool) -> Result {
+        let number = self.find(directory, name).ok_or(libc::ENOENT)?;
+        let node = &self.nodes[&number];
+        match (wants_directory, node.is_directory()) {
+            (true, false) => return Err(libc::ENOTDIR),
+            (false, true) => return Err(libc::EISDIR),
+            (true, true) if !node.names.is_empty() => return Err(libc::ENOTEMPTY),
+            _ => {}
+        }
+        self.remove(directory, name);
+        self.lose(number);
+        Ok(())
+    }
+
+    fn rename(&mut self, (from, name): (u64, &[u8]), (to, new_name): (u64, &[u8]), flags: u32) -> Result {
+        let moved = self.find(from, name).ok_or(libc::ENOENT)?;
+        if self.nodes[&moved].is_directory() && self.is_below(to, moved) {
+            return Err(libc::EINVAL);
+        }
+        let Some(replaced) = self.find(to, new_name) else {
+            if flags & EXCHANGE != 0 {
+                return Err(libc::ENOENT);
+            }
+            self.remove(from, name);
+            self.add(to, new_name, moved);
+            return Ok(());
+        };
+        if flags & NO_REPLACE != 0 {
+            return Err(libc::EEXIST);
+        }
+        if replaced == moved {
+            return Ok(());
+        }
+        if flags & EXCHANGE != 0 {
+            if self.nodes[&replaced].is_directory() && self.is_below(from, replaced) {
+                return Err(libc::EINVAL);
+            }
+            self.remove(from, name);
+            self.remove(to, new_name);
+            self.add(to, new_name, moved);
+            self.add(from, name, replaced);
+            return Ok(());
+        }
+        match (self.nodes[&moved].is_directory(), self.nodes[&replaced].is_directory()) {
+            (true, false) => return Err(libc::ENOTDIR),
+            (false, true) => return Err(libc::EISDIR),
+            (true, true) if !self.nodes[&replaced].names.is_empty() => return Err(libc::ENOTEMPTY),
+            _ => {}
+        }
+        self.remove(from, name);
+        self.remove(to, new_name);
+        self.lose(replaced);
+        self.add(to, new_name, moved);
+        Ok(())
+    }
+}
+
+fn label() -> Label {
+    Label {
+        volume: Identity([1; 16]),
+        blocks: BLOCKS,
+        segment_blocks: 2048,
+        first_segment: 2048,
+        hash_key: [3; 16],
+        created_s: 0,
+        lease_ms: 1000,
+        drift_per_mille: 10,
+        incompat: 0,
+        ro_compat: 0,
+        compat: 0,
+        version_min: 1,
+        version_made: 1,
+        name: String::new(),
+    }
+}
+
+/// The image, what its transactions say, and the model.
+struct Run {
+    random: Random,
+    image: Image,
+    replica: Tables,
+    session: u64,
+    model: Model,
+    refused: u64,
+}
+
+impl Run {
+    fn new(seed: u64) -> Run {
+        let segments = vec![SetAside { block: 2048, blocks: 2048, epoch: 1 }];
+        let mut tables = Tables::default();
+        first(&Layout { blocks: BLOCKS, segments }, 7).iter().for_each(|mutation| tables.apply(mutation));
+        let mut image = Image::load(tables.clone(), &label(), 1).expect("it is sound");
+        let session = Session {
+            incarnation: [9; 16],
+            state: SessionState::Active,
+            kind: 1,
+            flags: 0,
+            lease_ms: 1000,
+            acknowledged: 0,
+            machine: 0,
+            boot: 0,
+            created_ns: 0,
+            ended_ns: 0,
+            reason: 0,
+            host: "h".to_owned(),
+        };
+        let (session, transaction) = image.begin_session(&session).expect("it begins");
+        let mut replica = tables;
+        apply(&mut replica, &transaction).expect("it is applied");
+        let root = Node { mode: libc::S_IFDIR | 0o755, links: 2, parent: ROOT, ..Node::default() };
+        let model = Model { nodes: BTreeMap::from([(ROOT, root)]), ..Model::default() };
+        // Neighbouring seeds begin alike otherwise.
+        let random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        Run { random, image, replica, session, model, refused: 0 }
+    }
+
+    fn operate(&mut self, operation: &Operation) -> Result<Answer> {
+        let number = self.image.next_number(self.session);
+        let (answer, transaction) = self.image.operate(STAMP, self.session, number, operation);
+        let transaction = transaction.expect("every operation is stored");
+        apply(&mut self.replica, &transaction).expect("it is applied");
+        self.refused += u64::from(answer.is_err());
+        answer.map_err(|failure| failure.errno)
+    }
+
+    fn ask(&mut self, question: &Question) -> Result<Answer> {
+        let asked = self.image.ask(STAMP, self.session, question).map_err(|failure| failure.errno)?;
+        if let Some(transaction) = &asked.transaction {
+            apply(&mut self.replica, transaction).expect("it is applied");
+        }
+        Ok(asked.answer)
+    }
+
+    fn id(inode: u64) -> FileId {
+        FileId { inode, generation: 1 }
+    }
+
+    fn name(&mut self) -> Vec<u8> {
+        format!("n{}", self.random.below(12)).into_bytes()
+    }
+
+    fn any(&mut self, is_so: impl Fn(&Node) -> bool) -> Option<u64> {
+        let found = self.model.nodes.iter().filter(|(_, node)| is_so(node)).map(|(number, _)| *number);
+        let found: Vec<u64> = found.collect();
+        (!found.is_empty()).then(|| self.random.of(&found))
+    }
+
+    fn directory(&mut self) -> u64 {
+        self.any(|node| node.is_directory() && node.links > 0).expect("there is the root")
+    }
+
+    fn step(&mut self) {
+        let (directory, name) = (self.directory(), self.name());
+        let file = self.any(Node::is_file);
+        let named = self.any(|node| node.links > 0);
+        match (self.random.below(20), file, named) {
+            (0..=4, ..) => self.create(directory, name),
+            (5, _, Some(number)) => {
+                let expected = self.model.link(number, directory, &name);
+                let operation = Operation::Link { file: Run::id(number), directory: Run::id(directory), name };
+                assert_eq!(self.operate(&operation).map(drop), expected, "{operation:?}");
+            }
+            (6..=7, ..) => {
+                let is_directory = self.random.below(3) == 0;
+                let expected = self.model.unlink(directory, &name, is_directory);
+                let directory = Run::id(directory);
+                let operation = Operation::Unlink { directory, name, is_directory, expected: 0 };
+                assert_eq!(self.operate(&operation).map(drop), expected, "{operation:?}");
+            }
+            (8..=9, ..) => {
+                let (to, new_name) = (self.directory(), self.name());
+                let flags = self.random.of(&[0, 0, NO_REPLACE, EXCHANGE]);
+                let expected = self.model.rename((directory, &name), (to, &new_name), flags);
+                let (directory, new_directory) = (Run::id(directory), Run::id(to));
+                let operation = Operation::Rename { directory, name, new_directory, new_name, flags };
+                assert_eq!(self.operate(&operation).map(drop), expected, "{operation:?}");
+            }
+            (10, Some(file), _) => {
+                let size = self.random.below(FILE_BLOCKS * BLOCK);
+                self.operate(&Operation::Truncate { file: Run::id(file), size }).expect("it is cut");
+                let node = self.model.node(file);
+                node.size = size;
+                node.map.retain(|block, _| *block < size.div_ceil(BLOCK));
+            }
+            (11, Some(file), _) => self.allocate(file),
+            (12..=14, Some(file), _) => self.commit(file),
+            (15, Some(file), _) => {
+                let is_open = self.model.nodes[&file].is_open;
+                match is_open {
+                    true => drop(self.operate(&Operation::Close { file: Run::id(file) }).expect("it closes")),
+                    false => drop(self.ask(&Question::Open { file: Run::id(file) }).expect("it opens")),
+                }
+                self.model.node(file).is_open = !is_open;
+                if is_open && self.model.nodes[&file].links == 0 {
+                    self.model.nodes.remove(&file);
+                }
+            }
+            (16, _, Some(number)) => self.xattr(number),
+            (17, _, Some(number)) => {
+                let permissions = self.random.below(0o1000) as u32;
+                let changes = Changes { mode: Some(permissions), ..Changes::default() };
+                self.operate(&Operation::SetAttributes { file: Run::id(number), changes }).expect("it is changed");
+                let node = self.model.node(number);
+                node.mode = node.mode & libc::S_IFMT | permissions;
+            }
+            (18, ..) => self.settle(),
+            (19, ..) if self.random.below(4) == 0 => self.restart(),
+            _ => {}
+        }
+    }
+
+    fn create(&mut self, directory: u64, name: Vec<u8>) {
+        let mode = self.random.of(&[libc::S_IFREG, libc::S_IFREG, libc::S_IFDIR, libc::S_IFLNK, libc::S_IFIFO]) | 0o640;
+        let (is_link, is_directory) = (mode & libc::S_IFMT == libc::S_IFLNK, mode & libc::S_IFMT == libc::S_IFDIR);
+        let operation = Operation::Create {
+            directory: Run::id(directory),
+            name: name.clone(),
+            mode,
+            owner: 0,
+            group: 0,
+            umask: 0,
+            device: 0,
+            target: if is_link { b"where".to_vec() } else { Vec::new() },
+            open: false,
+            inode: 0,
+        };
+        let made = self.operate(&operation);
+        if self.model.find(directory, &name).is_some() {
+            assert_eq!(made, Err(libc::EEXIST));
+            return;
+        }
+        let Ok(Answer::Attributes(made)) = made else { panic!("{made:?}") };
+        let (links, size) = (if is_directory { 2 } else { 1 }, if is_link { 5 } else { 0 });
+        let earlier = self.model.nodes.insert(made.number, Node { mode, links, size, ..Node::default() });
+        assert_eq!(earlier, None, "inode {} is used again", made.number);
+        self.model.add(directory, &name, made.number);
+    }
+
+    /// Commits granted blocks, unwritten ones where they are, or blocks that are not granted.
+    fn commit(&mut self, file: u64) {
+        let start = self.random.below(FILE_BLOCKS);
+        let count = 1 + self.random.below(4);
+        let unwritten = self.model.nodes[&file].map.iter().find(|(_, (_, is_unwritten))| *is_unwritten);
+        let unwritten = unwritten.map(|(start, (block, _))| (*start, *block));
+        let (start, blocks, is_right) = match (self.random.below(4), unwritten) {
+            (0, Some((start, block))) => (start, vec![block], true),
+            (1, _) => (start, vec![BLOCKS - 3 - start], false),
+            _ => {
+                if self.model.granted.len() < 8 {
+                    let Ok(Answer::Space(granted)) = self.ask(&Question::Space { blocks: 16 }) else { return };
+                    let blocks = granted.iter().flat_map(|granted| granted.block..granted.block + granted.blocks);
+                    self.model.granted.extend(blocks);
+                }
+                let first = *self.model.granted.first().expect("there are some");
+                let run = (first..first + count).take_while(|block| self.model.granted.contains(block));
+                (start, run.collect(), true)
+            }
+        };
+        let is_right = is_right || self.model.granted.contains(&blocks[0]);
+        let size = (start + blocks.len() as u64) * BLOCK;
+        let extent = Mapped { file_block: start, blocks: blocks.len() as u32, block: blocks[0], is_unwritten: false };
+        let truncate_generation = u64::MAX;
+        let (modified_ns, changed_ns, extents) = (9, 9, vec![extent]);
+        let operation =
+            Operation::Commit { file: Run::id(file), truncate_generation, size, modified_ns, changed_ns, extents };
+        let done = self.operate(&operation).map(drop);
+        assert_eq!(done, if is_right { Ok(()) } else { Err(libc::EIO) }, "{operation:?}");
+        if is_right {
+            let node = self.model.nodes.get_mut(&file).expect("it is there");
+            node.size = node.size.max(size);
+            for (at, block) in (start..).zip(blocks) {
+                self.model.granted.remove(&block);
+                node.map.insert(at, (block, false));
+            }
+        }
+    }
+
+    fn allocate(&mut self, file: u64) {
+        let (start, length) = (self.random.below(FILE_BLOCKS * BLOCK), 1 + self.random.below(6 * BLOCK));
+        let end = start + length;
+        let mode = self.random.of(&[0, KEEP_SIZE, PUNCH_HOLE | KEEP_SIZE, ZERO_RANGE, ZERO_RANGE | KEEP_SIZE]);
+        self.operate(&Operation::Allocate { file: Run::id(file), start, end, mode }).expect("it is allocated");
+        let found = self.map(file);
+        let node = self.model.node(file);
+        if mode & KEEP_SIZE == 0 {
+            node.size = node.size.max(end);
+        }
+        if mode & (PUNCH_HOLE | ZERO_RANGE) != 0 {
+            node.map.retain(|block, _| !(start.div_ceil(BLOCK)..end / BLOCK).contains(block));
+        }
+        if mode & PUNCH_HOLE == 0 {
+            for block in start / BLOCK..end.div_ceil(BLOCK) {
+                // Which block it is, the image decides; that it is unwritten, the model.
+                let place = found.get(&block).map_or(0, |(place, _)| *place);
+                node.map.entry(block).or_insert((place, true));
+            }
+        }
+        assert_eq!(node.map, found, "inode {file}, {start} to {end}, mode {mode:#x}");
+    }
+
+    fn map(&mut self, file: u64) -> BTreeMap<u64, (u64, bool)> {
+        let answer = self.ask(&Question::ReadMap { file: Run::id(file), start: 0, end: 1 << 20 });
+        let Ok(Answer::Map { extents, .. }) = answer else { panic!("{answer:?}") };
+        let blocks = extents.iter().flat_map(|extent| {
+            let place = move |index| (extent.file_block + index, (extent.block + index, extent.is_unwritten));
+            (0..u64::from(extent.blocks)).map(place)
+        });
+        blocks.collect()
+    }
+
+    fn xattr(&mut self, number: u64) {
+        let (name, file) = (format!("user.{}", self.random.below(3)).into_bytes(), Run::id(number));
+        if self.random.below(3) == 0 {
+            let expected = self.model.node(number).xattrs.remove(&name).map(drop).ok_or(libc::ENODATA);
+            assert_eq!(self.operate(&Operation::RemoveXattr { file, name }).map(drop), expected);
+            return;
+        }
+        let value = vec![7; self.random.below(40) as usize];
+        self.model.node(number).xattrs.insert(name.clone(), value.clone());
+        self.operate(&Operation::SetXattr { file, name, value, flags: 0 }).expect("it is set");
+    }
+
+    /// Everything in the background is done: what is freed is free.
+    fn settle(&mut self) {
+        self.image.acknowledge(self.session, self.image.next_number(self.session) - 1, STAMP.sequence);
+        loop {
+            let transactions = self.image.background(STAMP).expect("it is done");
+            if transactions.is_empty() {
+                break;
+            }
+            transactions.iter().for_each(|transaction| apply(&mut self.replica, transaction).expect("it is applied"));
+        }
+        self.compare();
+    }
+
+    /// Another server goes on with what is stored.
+    fn restart(&mut self) {
+        self.image = Image::load(self.replica.clone(), &label(), 1).expect("it is sound");
+        let open: Vec<u64> =
+            self.model.nodes.iter().filter(|(_, node)| node.is_open).map(|(number, _)| *number).collect();
+        // Nothing that is open is freed before the session said so.
+        self.image.background(STAMP).expect("it is done").iter().for_each(|transaction| {
+            apply(&mut self.replica, transaction).expect("it is applied");
+        });
+        for file in open {
+            self.ask(&Question::Open { file: Run::id(file) }).expect("it is there");
+        }
+        self.image.reclaimed(self.session).expect("it is in use");
+        self.settle();
+    }
+
+    fn compare(&mut self) {
+        assert_eq!(check(self.image.tables(), &label()), Vec::<String>::new());
+        assert!(self.replica == *self.image.tables(), "the transactions say something else");
+        assert_eq!(self.image.tables().table(Table::Inodes).len(), self.model.nodes.len());
+        let mapped: usize = self.model.nodes.values().map(|node| node.map.len()).sum();
+        let used = 2048 + 2048 + mapped + self.model.granted.len();
+        assert_eq!(self.image.room(), (BLOCKS - used as u64, BLOCKS));
+        let nodes = self.model.nodes.clone();
+        for (number, node) in &nodes {
+            let answer = self.ask(&Question::GetAttributes { file: Run::id(*number) });
+            let Ok(Answer::Attributes(found)) = answer else { panic!("inode {number}: {answer:?}") };
+            let found = (found.inode.mode, found.inode.links, found.inode.size, found.inode.blocks);
+            assert_eq!(found, (node.mode, node.links, node.size, node.map.len() as u64), "inode {number}");
+            assert_eq!(self.map(*number), node.map, "inode {number}");
+            let Ok(Answer::Names(names)) = self.ask(&Question::ListXattrs { file: Run::id(*number) }) else {
+                panic!("inode {number}")
+            };
+            assert_eq!(names, node.xattrs.keys().cloned().collect::<Vec<_>>(), "inode {number}");
+            for (name, value) in &node.xattrs {
+                let question = Question::ReadXattr { file: Run::id(*number), name: name.clone() };
+                assert_eq!(self.ask(&question), Ok(Answer::Bytes(value.clone())));
+            }
+            if node.is_directory() {
+                self.compare_names(*number, node);
+            }
+        }
+    }
+
+    fn compare_names(&mut self, directory: u64, node: &Node) {
+        let (mut cookie, mut found) = (0, BTreeMap::new());
+        loop {
+            let entries = 1 + self.random.below(4) as u32;
+            let answer = self.ask(&Question::ReadDirectory { directory: Run::id(directory), cookie, entries });
+            let Ok(Answer::Listing { names, is_end }) = answer else { panic!("{answer:?}") };
+            for listed in names {
+                cookie = listed.cookie;
+                assert_eq!(found.insert(listed.name, listed.attributes.number), None, "it is listed twice");
+            }
+            if is_end {
+                break;
+            }
+        }
+        assert_eq!(found, node.names, "directory {directory}");
+        let (name, directory) = (self.name(), Run::id(directory));
+        let found = self.ask(&Question::Lookup { directory, name: name.clone() }).map(|answer| match answer {
+            Answer::Attributes(found) => found.number,
+            other => panic!("{other:?}"),
+        });
+        assert_eq!(found, node.names.get(&name).copied().ok_or(libc::ENOENT));
+    }
+}
+
+#[test]
+fn random_operations_agree_with_an_independent_tree() {
+    let from = std::env::var("NECTARY_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1);
+    for seed in from..from + SEEDS {
+        println!("NECTARY_SEED={seed}");
+        let mut run = Run::new(seed);
+        for _ in 0..STEPS {
+            run.step();
+        }
+        run.settle();
+        println!("{} inodes, {} of {STEPS} steps refused", run.model.nodes.len(), run.refused);
+    }
+}
