@@ -475,8 +475,8 @@ impl Inner {
         if is_new {
             // What was said to the server before is not true of this one.
             state.waiting.retain(|_, waiting| {
-                !matches!(waiting.message, Message::Reclaim { .. })
-                    && !(waiting.is_restart && is_try_lock(&waiting.message))
+                let is_lock = waiting.is_restart && is_try_lock(&waiting.message);
+                !is_lock && !matches!(waiting.message, Message::Reclaim { .. })
             });
             let _ = self.events.send(Event::Restarted);
         }
