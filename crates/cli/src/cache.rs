@@ -14,7 +14,8 @@ use serde_json::{Value, json};
 use crate::arguments::{CacheCommand, SimulateArguments};
 use crate::exit::{Failure, GOOD};
 use crate::live::commands;
-use crate::{cache_mount, live, output, progress};
+use crate::mounts::cache as cache_mount;
+use crate::{live, output, progress};
 
 /// The largest number of streams that an explanation names.
 const STREAMS_NAMED_MAX: usize = 64;

@@ -7,7 +7,7 @@ mod arguments;
 mod attach;
 mod bench;
 mod cache;
-mod cache_mount;
+
 mod device;
 mod exit;
 mod export;

@@ -13,8 +13,6 @@
 mod arbiter;
 mod holding;
 mod locks;
-#[cfg(test)]
-mod tests;
 
 pub use arbiter::{Action, Arbiter, MINIMUM_MS};
 pub use holding::{Heard, Holding, Recalled};

@@ -3,6 +3,8 @@
 //! Owns: the background process, requests to unmount, the reaction to signals, what is printed once a mount is there.
 //! Promises: a mount that is in use ends with its last user. Leaves to others: what is mounted, and its status.
 
+pub mod cache;
+
 use std::fmt::Display;
 use std::hash::{Hash, Hasher};
 use std::io::{BufRead, BufReader, Write};
