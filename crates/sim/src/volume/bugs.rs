@@ -33,6 +33,10 @@ pub enum Bug {
     DirtyPagesDropped,
     /// An operation that comes again is done again.
     DoneTwice,
+    /// A grant of a server that is gone counts.
+    OldEpoch,
+    /// A stat shows what was committed before what was seen already.
+    OldStat,
     /// A new server grants before it heard what is held.
     NoGrace,
 }
@@ -54,6 +58,8 @@ impl Bug {
         Bug::PagesPastLease,
         Bug::DirtyPagesDropped,
         Bug::DoneTwice,
+        Bug::OldEpoch,
+        Bug::OldStat,
         Bug::NoGrace,
     ];
 
@@ -74,6 +80,8 @@ impl Bug {
             Bug::PagesPastLease => "pages mapped past the lease",
             Bug::DirtyPagesDropped => "dirty pages dropped",
             Bug::DoneTwice => "operation done twice",
+            Bug::OldEpoch => "grant of an older epoch",
+            Bug::OldStat => "stat older than what was committed here",
             Bug::NoGrace => "token granted in grace",
         }
     }

@@ -40,6 +40,15 @@ pub struct Executor {
     current: Cell<TaskId>,
 }
 
+impl Executor {
+    /// Ends everything.
+    pub fn clear(&self) {
+        let tasks = self.tasks.take();
+        let queue = self.queue.take();
+        drop((tasks, queue));
+    }
+}
+
 impl World {
     /// *Units*: microseconds.
     pub fn now(&self) -> u64 {
@@ -131,7 +140,7 @@ impl World {
 
     fn poll(self: &Rc<World>, id: TaskId) {
         let Some(task) = self.executor.tasks.borrow_mut()[id].take() else { return };
-        if self.park(task.client, id) {
+        if self.client(task.client).park(id) {
             self.executor.tasks.borrow_mut()[id] = Some(task);
             return;
         }

@@ -72,8 +72,10 @@ pub struct Entry {
 #[derive(Debug, Default)]
 pub struct History {
     entries: BTreeMap<Key, Vec<Entry>>,
-    /// The smallest value that a lost host may leave, as it was synced or seen by others.
+    /// The smallest value that a lost host may leave, as it was committed.
     floors: BTreeMap<Key, u64>,
+    /// When the sessions of clients were over.
+    closed: BTreeMap<usize, u64>,
     ticks: u64,
 }
 
@@ -90,7 +92,8 @@ impl History {
     /// A call takes effect about now; whether it is over, its caller does not know yet.
     pub fn begin(&mut self, client: usize, key: Key, act: Act, invoked: u64) -> EntryId {
         let entries = self.entries.entry(key).or_default();
-        entries.push(Entry { invoked, returned: NEVER, is_optional: true, act, client });
+        let returned = self.closed.get(&client).copied().unwrap_or(NEVER);
+        entries.push(Entry { invoked, returned, is_optional: true, act, client });
         (key, entries.len() - 1)
     }
 
@@ -98,9 +101,17 @@ impl History {
     pub fn end(&mut self, id: EntryId) {
         let returned = self.tick();
         if let Some(entry) = self.entries.get_mut(&id.0).and_then(|entries| entries.get_mut(id.1)) {
-            entry.returned = entry.returned.min(returned);
+            entry.returned = returned;
             entry.is_optional = false;
         }
+    }
+
+    /// Its caller knows that it happened, and what it did.
+    pub fn settle(&mut self, id: EntryId, act: Act) {
+        if let Some(entry) = self.entries.get_mut(&id.0).and_then(|entries| entries.get_mut(id.1)) {
+            entry.act = act;
+        }
+        self.end(id);
     }
 
     /// A call that happened between then and now.
@@ -112,6 +123,7 @@ impl History {
     /// A client's session is over: none of its calls takes effect any more.
     pub fn close(&mut self, client: usize) {
         let now = self.tick();
+        self.closed.insert(client, now);
         for entry in self.entries.values_mut().flatten() {
             if entry.client == client && entry.returned == NEVER {
                 entry.returned = now;

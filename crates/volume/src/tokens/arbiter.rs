@@ -10,7 +10,7 @@
 //!
 //! Times are milliseconds of any clock that does not go back.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::{Why, conflict, level};
 use crate::protocol::{FileId, Held, Token, What};
@@ -104,7 +104,8 @@ impl Object {
 /// All tokens of a volume.
 #[derive(Debug, Default)]
 pub struct Arbiter {
-    objects: HashMap<Token, Object>,
+    /// In order, so that the same calls have the same actions.
+    objects: BTreeMap<Token, Object>,
     /// The last grant's number.
     sequence: u64,
     /// Sessions of before a restart that have not said what they hold.
@@ -112,7 +113,7 @@ pub struct Arbiter {
     /// Questions that wait until they have.
     graced: Vec<u64>,
     /// For how many files a question waits.
-    questions: HashMap<u64, usize>,
+    questions: BTreeMap<u64, usize>,
     /// When a grant may be recalled, and of which token.
     wakes: BTreeSet<(u64, Token)>,
     actions: Vec<Action>,

@@ -8,14 +8,17 @@
 //! |---|---|
 //! | `arbiter` | the server's side: holders, waiters, recalls, questions that wait for a commit |
 //! | `holding` | a client's side of one token |
+//! | `lease` | until when a client may do what, and when a session is ended |
 
 mod arbiter;
 mod holding;
+mod lease;
 #[cfg(test)]
 mod tests;
 
 pub use arbiter::{Action, Arbiter, MINIMUM_MS};
 pub use holding::{Heard, Holding, Recalled};
+pub use lease::{CACHE_OF_LEASE, GIVE_BACK_MAX_MS, IO_OF_LEASE, Late, Lease, verdict};
 
 /// Levels of a data token, as the protocol has them.
 pub mod level {

@@ -1,0 +1,436 @@
+//! The metadata server: it has the machine of `nectary_volume::tokens`, and around it what `server/owner.rs` and
+//! `server/grants.rs` do.
+//!
+//! Owns: the image, what of it is durable, answers that wait until it is, requests and questions that wait for tokens,
+//! and when sessions are ended. Promises: those of the owner, in the order of arrival.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use nectary_volume::protocol::{FileId, Held, Token, What};
+use nectary_volume::tokens::{Action, Arbiter, GIVE_BACK_MAX_MS, Late, Why, verdict};
+
+use super::bugs::{Bug, planted};
+use super::executor::MS;
+use super::history::Key;
+use super::image::{Answer, Image, Refusal, Reply, without_map};
+use super::network::{Connection, Down, Question, Up};
+use super::world::{DRIFT_MS, Is, LEASE_MS, SLOWER, World};
+
+/// How often it looks for sessions that are late, and for blocks that became free.
+const TICK_US: u64 = 10 * MS;
+
+/// What waits until everything before it is durable.
+enum Out {
+    Say(Rc<Connection>, Down),
+    /// A session is over: what each key is from now on, and since when.
+    Lost(u64, u64, Vec<(Key, u64)>),
+}
+
+/// A question that waits for commits.
+struct Looking {
+    connection: Rc<Connection>,
+    request: u64,
+    question: Question,
+    is_graced: bool,
+}
+
+/// The server.
+#[derive(Default)]
+pub struct Server {
+    pub is_up: bool,
+    pub epoch: u64,
+    pub image: Image,
+    pub durable: Image,
+    in_flight: Option<Image>,
+    held: Vec<Out>,
+    next_held: Vec<Out>,
+    is_dirty: bool,
+    sequence: u64,
+    arbiter: Arbiter,
+    started_us: u64,
+    next_ticket: u64,
+    acquiring: BTreeMap<u64, (Rc<Connection>, u64)>,
+    looking: BTreeMap<u64, Looking>,
+    controls: BTreeMap<u64, Rc<Connection>>,
+    drained: BTreeMap<u64, u64>,
+    /// When renewals came that were answered, and since when none are. *Units*: milliseconds.
+    renewed: BTreeMap<u64, u64>,
+    barred: BTreeMap<u64, u64>,
+    /// When each grant was given, to see that it is not recalled too soon.
+    granted: BTreeMap<u64, u64>,
+    wake_ms: Option<u64>,
+}
+
+impl Server {
+    /// One that has nothing yet.
+    pub fn new(image: Image) -> Server {
+        Server { image: image.clone(), durable: image, ..Server::default() }
+    }
+
+    fn ms(world: &World) -> u64 {
+        world.now() / MS
+    }
+
+    /// It starts, and knows what is durable.
+    pub fn start(&mut self, world: &Rc<World>) {
+        let (epoch, sequence) = (self.epoch + 1, self.sequence + 2);
+        let durable = std::mem::take(&mut self.durable);
+        let expected: Vec<u64> =
+            durable.sessions.iter().filter(|(_, session)| !session.is_ended).map(|(number, _)| *number).collect();
+        world.coverage.add("9: sessions that a new server waits for", expected.len() as u64);
+        let expected = if planted(Bug::NoGrace) { Vec::new() } else { expected };
+        *self = Server {
+            is_up: true,
+            epoch,
+            sequence,
+            arbiter: Arbiter::new(expected),
+            started_us: world.now(),
+            image: durable.clone(),
+            durable,
+            ..Server::default()
+        };
+        self.tick_later(world);
+    }
+
+    fn tick_later(&self, world: &Rc<World>) {
+        let epoch = self.epoch;
+        world.at(world.now() + TICK_US, move |world| {
+            let mut server = world.server.borrow_mut();
+            if server.is_up && server.epoch == epoch {
+                server.end_late(world);
+                let active = server.durable.sessions.iter().filter(|(_, session)| !session.is_ended);
+                let drained = active.map(|(number, _)| server.drained.get(number).copied().unwrap_or(0)).min();
+                let count = server.image.drained(drained.unwrap_or(u64::MAX));
+                world.coverage.add("11: freed blocks that waited for every map", count as u64);
+                server.is_dirty |= count > 0;
+                server.go_on(world);
+                server.tick_later(world);
+            }
+        });
+    }
+
+    /// It is gone, with what was not durable.
+    pub fn crash(&mut self, world: &Rc<World>) {
+        if self.arbiter.counts().2 > 0 {
+            world.coverage.met("9: a server crashes before all sessions have reclaimed");
+        }
+        self.is_up = false;
+        if let Some(image) = self.in_flight.take().filter(|_| world.chance(50)) {
+            self.durable = image;
+            for out in std::mem::take(&mut self.held) {
+                if let Out::Lost(session, since, values) = out {
+                    world.lost(session, since, values);
+                }
+            }
+        }
+        world.lose_all(None, &[true, false]);
+    }
+
+    /// A message came.
+    pub fn hear(&mut self, world: &Rc<World>, connection: &Rc<Connection>, message: Up) {
+        let (now, session) = (Self::ms(world), connection.session.get());
+        match message {
+            Up::Hello { session } => self.greet(connection, session),
+            Up::Renew { sent, acknowledged, drained } => {
+                let known = self.drained.entry(session).or_default();
+                *known = (*known).max(drained);
+                if let Some(found) = self.image.sessions.get_mut(&session) {
+                    found.replies = found.replies.split_off(&(acknowledged + 1));
+                }
+                if self.barred.contains_key(&session) || !self.image.is_active(session) {
+                    return world.coverage.met("a renewal is not answered");
+                }
+                let silent = self.silent_ms(now, session);
+                if silent > LEASE_MS + DRIFT_MS {
+                    world.coverage.met("6: a suspended session resumes");
+                }
+                self.renewed.insert(session, now);
+                // Later than this nothing is freed that an append up to this one froze.
+                let sequence = if self.is_idle() { self.sequence + 1 } else { self.sequence };
+                world.down(connection, Down::Renewed { sent, sequence });
+            }
+            Up::Return(held) => self.arbiter.returned(now, session, held),
+            Up::Reclaim(held, is_last) => {
+                if let Some(wrong) = self.arbiter.reclaim(now, session, &held, is_last) {
+                    world.break_with(format!("session {session} reclaims what another one holds: {wrong} is to end"));
+                }
+            }
+            Up::Acquire { request, token, level } if self.image.is_active(session) => {
+                self.next_ticket += 1;
+                self.acquiring.insert(self.next_ticket, (connection.clone(), request));
+                self.arbiter.acquire(now, session, token, level, self.next_ticket, true);
+            }
+            Up::Acquire { request, .. } => {
+                world.down(connection, Down::Answer { request, reply: Err(Refusal::Ended) });
+            }
+            Up::Operate { request, number, operation } => {
+                let last = self.image.sessions.get(&session).map_or(0, |session| session.last);
+                if number <= last {
+                    world.coverage.met("10: an operation comes again");
+                    if planted(Bug::DoneTwice)
+                        && let Some(found) = self.image.sessions.get_mut(&session)
+                    {
+                        found.last = number - 1;
+                    }
+                }
+                let reply = self.image.operate(self.sequence + 3, session, number, &operation);
+                if reply == Err(Refusal::Stale) {
+                    world.coverage.met("10: a late extension is refused after a truncate");
+                }
+                self.is_dirty = true;
+                if planted(Bug::DoneTwice)
+                    && let Some(found) = self.image.sessions.get_mut(&session)
+                {
+                    found.last = found.last.max(last);
+                }
+                match reply {
+                    Err(refusal @ (Refusal::OutOfOrder | Refusal::Forgotten | Refusal::NotGranted)) => {
+                        world.break_with(format!("operation {number} of session {session}: {refusal:?}"));
+                    }
+                    reply => self.hold(Out::Say(connection.clone(), Down::Answer { request, reply })),
+                }
+            }
+            Up::Ask { request, question } => {
+                let connection = connection.clone();
+                self.ask(world, Looking { connection, request, question, is_graced: true });
+            }
+        }
+    }
+
+    fn greet(&mut self, connection: &Rc<Connection>, session: u64) {
+        let session = match session {
+            0 => {
+                self.is_dirty = true;
+                self.image.begin()
+            }
+            session => session,
+        };
+        if planted(Bug::ResumedAfterConflict)
+            && let Some(found) = self.image.sessions.get_mut(&session)
+        {
+            found.is_ended = false;
+            self.barred.remove(&session);
+        }
+        if !self.image.is_active(session) {
+            return self.hold(Out::Say(connection.clone(), Down::Evicted));
+        }
+        connection.session.set(session);
+        self.hold(Out::Say(connection.clone(), Down::Welcome { session }));
+        if connection.is_control {
+            self.controls.insert(session, connection.clone());
+            self.arbiter.repeat(session);
+        }
+    }
+
+    fn is_idle(&self) -> bool {
+        self.in_flight.is_none() && !self.is_dirty
+    }
+
+    fn silent_ms(&self, now: u64, session: u64) -> u64 {
+        now - self.renewed.get(&session).copied().unwrap_or(self.started_us / MS)
+    }
+
+    fn ask(&mut self, world: &Rc<World>, looking: Looking) {
+        let session = looking.connection.session.get();
+        if !self.image.is_active(session) {
+            let message = Down::Answer { request: looking.request, reply: Err(Refusal::Ended) };
+            return world.down(&looking.connection, message);
+        }
+        let file = match looking.question {
+            Question::Attributes(file) if looking.is_graced => Some(file),
+            _ => None,
+        };
+        self.next_ticket += 1;
+        let ticket = self.next_ticket;
+        if let Some(file) = file {
+            let is_graced = self.arbiter.counts().2 > 0;
+            if !self.arbiter.show(Self::ms(world), session, [world.file_id(file)], ticket) {
+                world.coverage.met("13: a stat waits for a commit");
+                self.looking.insert(ticket, Looking { is_graced, ..looking });
+                return;
+            }
+        }
+        let reply = self.answer(session, looking.question);
+        self.hold(Out::Say(looking.connection, Down::Answer { request: looking.request, reply }));
+    }
+
+    fn answer(&mut self, session: u64, question: Question) -> Reply {
+        match question {
+            Question::Attributes(file) => Ok(Answer::Attributes(without_map(&self.image.files[file]))),
+            Question::Map(file) => Ok(Answer::Map(self.image.files[file].clone(), self.sequence)),
+            Question::Lookup(name) => Ok(Answer::Named(self.image.names.get(&name).copied().unwrap_or(0), 0)),
+            Question::Space(count) => {
+                self.is_dirty = true;
+                self.image.grant(session, count)
+            }
+        }
+    }
+
+    /// Does what the machine says, and stores what was changed.
+    pub fn go_on(&mut self, world: &Rc<World>) {
+        loop {
+            let actions = self.arbiter.take_actions();
+            if actions.is_empty() {
+                break;
+            }
+            actions.into_iter().for_each(|action| self.act(world, action));
+        }
+        if self.arbiter.wake_at() != self.wake_ms {
+            self.wake_ms = self.arbiter.wake_at();
+            if let Some(ms) = self.wake_ms {
+                let epoch = self.epoch;
+                world.at(ms * MS, move |world| {
+                    let mut server = world.server.borrow_mut();
+                    if server.is_up && server.epoch == epoch {
+                        server.wake_ms = None;
+                        server.arbiter.wake(Self::ms(world));
+                        world.coverage.met("13: a recall waited until a grant was held long enough");
+                        server.go_on(world);
+                    }
+                });
+            }
+        }
+        self.begin_append(world);
+    }
+
+    fn act(&mut self, world: &Rc<World>, action: Action) {
+        let now = Self::ms(world);
+        match action {
+            Action::Grant { session, ticket, held } => {
+                self.granted.insert(held.sequence, now);
+                let Some((connection, request)) = self.acquiring.remove(&ticket) else { return };
+                let is_lower = self.granted.range(..held.sequence).next_back();
+                if is_lower.is_some() && connection.session.get() != session {
+                    world.break_with(format!("a grant for session {session} goes to another one"));
+                }
+                world.down(&connection, Down::Grant { request, held });
+            }
+            Action::Refuse { ticket } => {
+                if let Some((connection, request)) = self.acquiring.remove(&ticket) {
+                    world.down(&connection, Down::Answer { request, reply: Err(Refusal::Conflict) });
+                }
+            }
+            Action::Recall { session, held, why } => {
+                if why == Why::Conflict
+                    && self.granted.get(&held.sequence).is_some_and(|at| now < at + nectary_volume::tokens::MINIMUM_MS)
+                {
+                    world.break_with(format!("grant {} is recalled too soon", held.sequence));
+                }
+                self.tell(world, session, Down::Recall(held, why));
+            }
+            Action::Ready { ticket } => {
+                if let Some(looking) = self.looking.remove(&ticket) {
+                    self.ask(world, looking);
+                }
+            }
+        }
+    }
+
+    fn tell(&self, world: &World, session: u64, message: Down) {
+        match self.controls.get(&session) {
+            Some(connection) => world.down(connection, message),
+            None => world.coverage.met("a recall has no connection yet"),
+        }
+    }
+
+    fn end_late(&mut self, world: &Rc<World>) {
+        let now = Self::ms(world);
+        for (session, since) in self.arbiter.awaited() {
+            let barred_for = self.barred.get(&session).map(|since| now - since);
+            let silent = self.silent_ms(now, session);
+            // The time to give back is shorter here, so that runs are.
+            let waited = if since == 0 { 0 } else { now.saturating_sub(since) * SLOWER };
+            if waited > GIVE_BACK_MAX_MS {
+                world.coverage.met("13: a session gives back too slowly");
+            }
+            match verdict(barred_for, silent, waited, LEASE_MS + DRIFT_MS) {
+                Some(Late::Bar) => drop(self.barred.insert(session, now)),
+                Some(Late::Unbar) => drop(self.barred.remove(&session)),
+                Some(Late::End) => self.evict(world, session),
+                None => {}
+            }
+        }
+    }
+
+    fn evict(&mut self, world: &Rc<World>, session: u64) {
+        world.coverage.met("6: a session is ended for another one");
+        if let Some(found) = self.image.sessions.get_mut(&session) {
+            found.is_ended = true;
+        }
+        if planted(Bug::NoQuarantine) {
+            self.image.release(session);
+        }
+        self.is_dirty = true;
+        let (since, values) = world.unsaved(session, &self.image);
+        self.hold(Out::Lost(session, since, values));
+        self.tell(world, session, Down::Evicted);
+        self.barred.insert(session, Self::ms(world));
+        self.renewed.remove(&session);
+        self.controls.remove(&session);
+        self.arbiter.forget(Self::ms(world), session);
+    }
+
+    /// A host that is gone writes nothing any more. Returns whether that is done, or not needed.
+    pub fn release(&mut self, session: u64) -> Is {
+        match self.durable.sessions.get(&session) {
+            Some(found) if found.is_ended => {
+                let count = self.image.release(session);
+                self.is_dirty = true;
+                Is::Done(count)
+            }
+            _ => Is::Waiting,
+        }
+    }
+
+    fn hold(&mut self, out: Out) {
+        match (&self.in_flight, self.is_dirty) {
+            (Some(_), false) => self.held.push(out),
+            _ => self.next_held.push(out),
+        }
+    }
+
+    fn begin_append(&mut self, world: &Rc<World>) {
+        if self.in_flight.is_some() {
+            return;
+        }
+        if !self.is_dirty {
+            return std::mem::take(&mut self.next_held).into_iter().for_each(|out| self.out(world, out));
+        }
+        self.is_dirty = false;
+        self.in_flight = Some(self.image.clone());
+        self.held = std::mem::take(&mut self.next_held);
+        let (epoch, us) = (self.epoch, 100 + world.below(if world.chance(5) { 20 * MS } else { 500 }));
+        world.at(world.now() + us, move |world| {
+            let mut server = world.server.borrow_mut();
+            if !server.is_up || server.epoch != epoch {
+                return;
+            }
+            server.sequence += 1;
+            if let Some(image) = server.in_flight.take() {
+                server.durable = image;
+            }
+            for out in std::mem::take(&mut server.held) {
+                server.out(world, out);
+            }
+            server.go_on(world);
+        });
+    }
+
+    fn out(&mut self, world: &Rc<World>, out: Out) {
+        match out {
+            Out::Say(connection, message) => world.down(&connection, message),
+            Out::Lost(session, since, values) => world.lost(session, since, values),
+        }
+    }
+}
+
+/// The token of a file's data, or of names.
+pub fn token(object: FileId, what: What) -> Token {
+    Token { object, what }
+}
+
+/// What a client says that it holds.
+pub fn held(token: Token, level: u8, sequence: u64) -> Held {
+    Held { token, level, sequence }
+}
