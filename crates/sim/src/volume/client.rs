@@ -219,6 +219,7 @@ impl Client {
         if connection.epoch < self.epoch.get() && !planted(Bug::OldEpoch) {
             return world.coverage.met("a message of an older epoch is refused");
         }
+        world.tell(|| format!("client {} of epoch {}: {message:?}", self.number, connection.epoch));
         match message {
             Down::Welcome { session } => {
                 self.session.set(session);
@@ -243,6 +244,10 @@ impl Client {
             }
             Down::Grant { request, held } => self.answered(request, Said::Granted(held)),
             Down::Answer { reply: Err(Refusal::Ended), .. } | Down::Evicted => self.end(world),
+            Down::Answer {
+                reply: Err(refusal @ (Refusal::OutOfOrder | Refusal::Forgotten | Refusal::NotGranted)),
+                ..
+            } => world.break_with(format!("an operation of client {} is refused: {refusal:?}", self.number)),
             Down::Answer { request, reply } => self.answered(request, Said::Reply(reply)),
         }
         self.touch(world);
@@ -263,6 +268,13 @@ impl Client {
             world.remount(self);
         }
         self.touch(world);
+    }
+
+    /// In words.
+    pub fn describe(&self) -> String {
+        let calls: Vec<String> = self.calls.borrow().values().map(|call| format!("{:?}", call.message)).collect();
+        let (ended, paused) = (self.ended.get(), self.is_paused.get());
+        format!("session {}, ended {ended}, paused {paused}, calls {calls:?}", self.session.get())
     }
 
     fn acknowledged(&self) -> u64 {

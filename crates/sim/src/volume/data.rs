@@ -5,7 +5,7 @@
 
 use super::bugs::{Bug, planted};
 use super::client::{Fail, Mount};
-use super::file::{Guard, Kind};
+use super::file::{Guard, Kept, Kind};
 use super::history::{Act, EntryId, Key};
 use super::hold::Access;
 use super::image::{Answer, Operation, Refusal};
@@ -103,7 +103,7 @@ impl Mount {
 
     fn place(&self, object: usize, block: u64) -> Place {
         let at = self.object(object);
-        if let Some(value) = at.kept.borrow().get(&block) {
+        if let Some((value, _)) = at.kept.borrow().get(&block) {
             return Place::Kept(*value);
         }
         let content = at.content.borrow();
@@ -185,15 +185,20 @@ impl Mount {
         }
     }
 
-    async fn write_block(&self, object: usize, block: u64, value: u64) -> Result<(), Fail> {
+    async fn write_block(&self, object: usize, block: u64, (value, reserved): Kept) -> Result<(), Fail> {
         let known = self.object(object).content.borrow().fresh.get(&block).copied();
-        let disk = match known {
-            Some((disk, _)) => disk,
-            None => self.take_space().await?,
+        let disk = match (known, reserved) {
+            (Some((disk, _)), reserved) => {
+                self.client.space.borrow_mut().extend(reserved);
+                disk
+            }
+            (None, Some(reserved)) => reserved,
+            (None, None) => self.take_space().await?,
         };
         self.begin_io().await?;
         self.world.io(&self.client, disk, Some(value)).await;
         self.object(object).content.borrow_mut().fresh.insert(block, (disk, value));
+        self.world.tell(|| format!("client {}: {block} of {object} is {value} at {disk}", self.client.number));
         Ok(())
     }
 
@@ -210,7 +215,7 @@ impl Mount {
         // Values grow in the order in which they replace each other.
         let value = self.world.next_value();
         self.did(deed, Key::Block(object, block), Act::Write(value));
-        self.write_block(object, block, value).await?;
+        self.write_block(object, block, (value, None)).await?;
         match at {
             At::Block(block) => self.did(deed, Key::Size(object), Act::Raise(block + 1)),
             At::End => self.did(deed, Key::Size(object), Act::Swap(block, block + 1)),
@@ -229,7 +234,7 @@ impl Mount {
     }
 
     /// Writes a page of the kernel: to memory where no I/O may begin.
-    pub async fn write_page(&self, object: usize, block: u64, value: u64) -> Result<(), Fail> {
+    pub async fn write_page(&self, object: usize, block: u64, kept: Kept) -> Result<(), Fail> {
         if !self.object(object).hold.borrow_mut().begin_page_write() {
             if !self.client.ended.get() && !self.client.is_exempt.get() {
                 self.world.break_with(format!("a page of file {object} is dirty without its token"));
@@ -241,12 +246,12 @@ impl Mount {
         }
         let result = if self.client.lease().may_begin(self.client.clock(&self.world)) {
             let _guard = self.lock(object, Kind::Write).await;
-            let result = self.write_block(object, block, value).await;
+            let result = self.write_block(object, block, kept).await;
             self.object(object).content.borrow_mut().is_modified = true;
             result
         } else {
             self.world.coverage.met("6: a dirty page is kept while the server is away");
-            self.object(object).kept.borrow_mut().insert(block, value);
+            self.object(object).kept.borrow_mut().insert(block, kept);
             Ok(())
         };
         self.object(object).hold.borrow_mut().page_call_ended();
@@ -261,10 +266,10 @@ impl Mount {
             return Ok(());
         }
         loop {
-            let Some((block, value)) = at.kept.borrow().first_key_value().map(|(at, value)| (*at, *value)) else {
+            let Some((block, kept)) = at.kept.borrow().first_key_value().map(|(at, kept)| (*at, *kept)) else {
                 break;
             };
-            self.write_block(object, block, value).await?;
+            self.write_block(object, block, kept).await?;
             at.content.borrow_mut().is_modified = true;
             at.kept.borrow_mut().remove(&block);
         }

@@ -72,7 +72,7 @@ impl World {
         let long = (LEASE_MS + self.below(2 * LEASE_MS)) * MS;
         self.faults.done.set(self.faults.done.get() + 1);
         let kind = self.below(100);
-        self.tell(|| format!("fault {kind} of host {host}, client {}", client.number));
+        self.tell(|| format!("FAULT {kind} of host {host}, client {}", client.number));
         match kind {
             0..12 => self.pause(&client, short, "a client pauses for less than its lease", false),
             12..27 => self.pause(&client, long, "a client pauses for longer than its lease", false),

@@ -18,7 +18,12 @@ pub struct Page {
     pub is_dirty: bool,
     /// It is read, or written back.
     pub is_locked: bool,
+    /// A block in hand to which it is written back: a store must not find the disk full later.
+    pub reserved: Option<u32>,
 }
+
+/// What was written back while no I/O was allowed, and the block that it has in hand.
+pub type Kept = (u64, Option<u32>);
 
 /// What is known of a file's contents.
 #[derive(Debug, Clone, Default)]
@@ -63,7 +68,7 @@ pub struct Object {
     readers: Cell<u32>,
     is_written: Cell<bool>,
     /// Pages that were written back while no I/O was allowed.
-    pub kept: RefCell<BTreeMap<u64, u64>>,
+    pub kept: RefCell<BTreeMap<u64, Kept>>,
     pub pages: RefCell<BTreeMap<u64, Page>>,
     /// Programs that have it mapped, and one that writes without a map: they do not mix.
     mappers: Cell<u32>,
@@ -86,6 +91,22 @@ impl Object {
             is_excluded: Cell::new(false),
             names: RefCell::default(),
         }
+    }
+
+    /// In words.
+    pub fn describe(&self) -> String {
+        format!(
+            "{:?}: {:?}, giving {}, readers {}, written {}, pages {:?}, mappers {}, excluded {}, kept {:?}",
+            self.token.object.inode,
+            self.hold.borrow(),
+            self.giving.get(),
+            self.readers.get(),
+            self.is_written.get(),
+            self.pages.borrow(),
+            self.mappers.get(),
+            self.is_excluded.get(),
+            self.kept.borrow()
+        )
     }
 
     /// Whether nobody has the contents locked.

@@ -87,13 +87,20 @@ impl Mount {
     /// A program stores to its map.
     pub async fn store(&self, object: usize, block: u64) -> Result<(), Fail> {
         let mut deed = self.begin();
-        if !self.fault(object, block).await? || self.client.is_exempt.get() {
-            return Ok(());
+        let reserved = self.take_space().await?;
+        let is_there = self.fault(object, block).await;
+        let page = self.page(object, block).filter(|page| !page.is_locked && !self.client.is_exempt.get());
+        let Some(page) = page.filter(|_| is_there == Ok(true)) else {
+            self.client.space.borrow_mut().push(reserved);
+            return is_there.map(drop);
+        };
+        let mut reserved = Some(reserved);
+        if page.reserved.is_some() {
+            self.client.space.borrow_mut().extend(std::mem::replace(&mut reserved, page.reserved));
         }
-        let Some(page) = self.page(object, block) else { return Ok(()) };
         let value = self.world.next_value();
         self.did(&mut deed, Key::Block(object, block), Act::Write(value));
-        self.set_page(object, block, Some(Page { value, is_dirty: true, ..page }));
+        self.set_page(object, block, Some(Page { value, is_dirty: true, reserved, ..page }));
         self.world.coverage.met("a store to a map");
         self.end(deed);
         Ok(())
@@ -127,9 +134,10 @@ impl Mount {
         if page.is_dirty && !planted(Bug::DirtyPagesDropped) {
             self.set_page(object, block, Some(Page { is_locked: true, ..page }));
             // An error means that the session is over, and with it what was written.
-            let _ = self.write_page(object, block, page.value).await;
+            let _ = self.write_page(object, block, (page.value, page.reserved)).await;
         }
-        let left = Page { is_dirty: false, is_locked: false, ..page };
+        self.world.tell(|| format!("client {}: {block} of {object} {page:?}, {forgets}", self.client.number));
+        let left = Page { value: page.value, ..Page::default() };
         self.set_page(object, block, (!forgets).then_some(left));
     }
 

@@ -114,6 +114,7 @@ impl World {
     }
 
     fn at_server(self: &Rc<World>, connection: &Rc<Connection>, message: Up) {
+        self.tell(|| format!("server of epoch {} from client {}: {message:?}", connection.epoch, connection.client));
         let mut server = self.server.borrow_mut();
         if server.is_up && server.epoch == connection.epoch {
             server.hear(self, connection, message);

@@ -4,11 +4,11 @@
 //! Owns: the image, what of it is durable, answers that wait until it is, requests and questions that wait for tokens,
 //! and when sessions are ended. Promises: those of the owner, in the order of arrival.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use nectary_volume::protocol::{FileId, Held, Token, What};
-use nectary_volume::tokens::{Action, Arbiter, GIVE_BACK_MAX_MS, Late, Why, verdict};
+use nectary_volume::tokens::{Action, Arbiter, GIVE_BACK_MAX_MS, Late, Silence, Why, verdict};
 
 use super::bugs::{Bug, planted};
 use super::executor::MS;
@@ -54,8 +54,9 @@ pub struct Server {
     looking: BTreeMap<u64, Looking>,
     controls: BTreeMap<u64, Rc<Connection>>,
     drained: BTreeMap<u64, u64>,
-    /// When renewals came that were answered, and since when none are. *Units*: milliseconds.
-    renewed: BTreeMap<u64, u64>,
+    /// When renewals came, when those that were answered, and since when none are. *Units*: milliseconds.
+    heard: BTreeMap<u64, u64>,
+    answered: BTreeMap<u64, u64>,
     barred: BTreeMap<u64, u64>,
     /// When each grant was given, to see that it is not recalled too soon.
     granted: BTreeMap<u64, u64>,
@@ -138,14 +139,14 @@ impl Server {
                 if let Some(found) = self.image.sessions.get_mut(&session) {
                     found.replies = found.replies.split_off(&(acknowledged + 1));
                 }
+                self.heard.insert(session, now);
                 if self.barred.contains_key(&session) || !self.image.is_active(session) {
                     return world.coverage.met("a renewal is not answered");
                 }
-                let silent = self.silent_ms(now, session);
-                if silent > LEASE_MS + DRIFT_MS {
+                if self.silence(now, session).answered_ms > LEASE_MS + DRIFT_MS {
                     world.coverage.met("6: a suspended session resumes");
                 }
-                self.renewed.insert(session, now);
+                self.answered.insert(session, now);
                 // Later than this nothing is freed that an append up to this one froze.
                 let sequence = if self.is_idle() { self.sequence + 1 } else { self.sequence };
                 world.down(connection, Down::Renewed { sent, sequence });
@@ -184,12 +185,7 @@ impl Server {
                 {
                     found.last = found.last.max(last);
                 }
-                match reply {
-                    Err(refusal @ (Refusal::OutOfOrder | Refusal::Forgotten | Refusal::NotGranted)) => {
-                        world.break_with(format!("operation {number} of session {session}: {refusal:?}"));
-                    }
-                    reply => self.hold(Out::Say(connection.clone(), Down::Answer { request, reply })),
-                }
+                self.hold(Out::Say(connection.clone(), Down::Answer { request, reply }));
             }
             Up::Ask { request, question } => {
                 let connection = connection.clone();
@@ -227,8 +223,9 @@ impl Server {
         self.in_flight.is_none() && !self.is_dirty
     }
 
-    fn silent_ms(&self, now: u64, session: u64) -> u64 {
-        now - self.renewed.get(&session).copied().unwrap_or(self.started_us / MS)
+    fn silence(&self, now: u64, session: u64) -> Silence {
+        let since = |times: &BTreeMap<u64, u64>| now - times.get(&session).copied().unwrap_or(self.started_us / MS);
+        Silence { heard_ms: since(&self.heard), answered_ms: since(&self.answered) }
     }
 
     fn ask(&mut self, world: &Rc<World>, looking: Looking) {
@@ -336,17 +333,25 @@ impl Server {
 
     fn end_late(&mut self, world: &Rc<World>) {
         let now = Self::ms(world);
-        for (session, since) in self.arbiter.awaited() {
+        let awaited = self.arbiter.awaited();
+        let sessions: BTreeSet<u64> = awaited.keys().chain(self.barred.keys()).copied().collect();
+        for session in sessions {
+            if !self.image.is_active(session) {
+                continue;
+            }
             let barred_for = self.barred.get(&session).map(|since| now - since);
-            let silent = self.silent_ms(now, session);
             // The time to give back is shorter here, so that runs are.
-            let waited = if since == 0 { 0 } else { now.saturating_sub(since) * SLOWER };
-            if waited > GIVE_BACK_MAX_MS {
+            let waited = |since: u64| if since == 0 { 0 } else { now.saturating_sub(since) * SLOWER };
+            let waited = awaited.get(&session).map(|since| waited(*since));
+            if waited.is_some_and(|waited| waited > GIVE_BACK_MAX_MS) {
                 world.coverage.met("13: a session gives back too slowly");
             }
-            match verdict(barred_for, silent, waited, LEASE_MS + DRIFT_MS) {
+            match verdict(barred_for, self.silence(now, session), waited, LEASE_MS + DRIFT_MS) {
                 Some(Late::Bar) => drop(self.barred.insert(session, now)),
-                Some(Late::Unbar) => drop(self.barred.remove(&session)),
+                Some(Late::Unbar) => {
+                    world.coverage.met("6: a barred session is heard again");
+                    self.barred.remove(&session);
+                }
                 Some(Late::End) => self.evict(world, session),
                 None => {}
             }
@@ -366,7 +371,8 @@ impl Server {
         self.hold(Out::Lost(session, since, values));
         self.tell(world, session, Down::Evicted);
         self.barred.insert(session, Self::ms(world));
-        self.renewed.remove(&session);
+        self.heard.remove(&session);
+        self.answered.remove(&session);
         self.controls.remove(&session);
         self.arbiter.forget(Self::ms(world), session);
     }

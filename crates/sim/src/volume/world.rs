@@ -320,6 +320,7 @@ impl World {
                 self.break_with("nothing happens any more".to_owned());
             }
             if self.now() > TIME_MAX_US {
+                self.describe();
                 self.break_with(format!("stuck in {:?}", self.stage.get()));
             }
             self.go_on();
@@ -345,6 +346,16 @@ impl World {
                 }
             }
             _ => {}
+        }
+    }
+
+    /// Tells the state of everything, for a run that hangs.
+    fn describe(&self) {
+        for client in self.clients.borrow().iter().filter(|client| !client.is_dead.get()) {
+            self.tell(|| format!("client {} programs {:?} {}", client.number, self.programs.borrow(), client.describe()));
+            for object in &client.objects {
+                self.tell(|| object.describe());
+            }
         }
     }
 

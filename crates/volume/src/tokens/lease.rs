@@ -59,14 +59,24 @@ pub enum Late {
     End,
 }
 
-/// What becomes of a session that others have waited for so long, if anything. `silent_ms` is how long ago the last
-/// renewal came that was answered, `lease_ms` the lease and the drift. *Units*: milliseconds.
-pub fn verdict(barred_for_ms: Option<u64>, silent_ms: u64, waited_ms: u64, lease_ms: u64) -> Option<Late> {
-    let (is_silent, is_slow) = (silent_ms > lease_ms, waited_ms > GIVE_BACK_MAX_MS);
-    match barred_for_ms {
-        Some(barred) if is_silent && barred > BARRED_MIN_MS => Some(Late::End),
-        Some(_) if !is_silent && !is_slow => Some(Late::Unbar),
-        None if is_silent || is_slow => Some(Late::Bar),
+/// How long ago renewals of a session came. *Units*: milliseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Silence {
+    /// The last one.
+    pub heard_ms: u64,
+    /// The last one that was answered: after the lease and the drift its client answers nothing any more.
+    pub answered_ms: u64,
+}
+
+/// What becomes of a session, if anything. `waited_ms` is how long others have waited for it, if they do; `lease_ms` is
+/// the lease and the drift. *Units*: milliseconds.
+pub fn verdict(barred_for_ms: Option<u64>, silence: Silence, waited_ms: Option<u64>, lease_ms: u64) -> Option<Late> {
+    let is_slow = waited_ms.is_some_and(|waited| waited > GIVE_BACK_MAX_MS);
+    let is_silent = silence.heard_ms > lease_ms;
+    match (barred_for_ms, waited_ms) {
+        (Some(_), _) if !is_silent && !is_slow => Some(Late::Unbar),
+        (Some(barred), Some(_)) if silence.answered_ms > lease_ms && barred > BARRED_MIN_MS => Some(Late::End),
+        (None, Some(_)) if is_silent || is_slow => Some(Late::Bar),
         _ => None,
     }
 }
@@ -75,16 +85,36 @@ pub fn verdict(barred_for_ms: Option<u64>, silent_ms: u64, waited_ms: u64, lease
 mod tests {
     use super::*;
 
+    fn silence(heard_ms: u64, answered_ms: u64) -> Silence {
+        Silence { heard_ms, answered_ms }
+    }
+
     #[test]
     fn a_session_ends_after_its_lease_and_only_once_its_renewals_are_not_answered() {
-        assert_eq!(verdict(None, 10, 10, 100), None);
-        assert_eq!(verdict(None, 101, 10, 100), Some(Late::Bar));
-        assert_eq!(verdict(Some(50), 151, 10, 100), None);
-        assert_eq!(verdict(Some(51), 152, 10, 100), Some(Late::End));
-        assert_eq!(verdict(Some(51), 3, 10, 100), Some(Late::Unbar));
-        assert_eq!(verdict(None, 3, GIVE_BACK_MAX_MS + 1, 100), Some(Late::Bar));
-        assert_eq!(verdict(Some(60), 3, GIVE_BACK_MAX_MS + 1, 100), None);
-        assert_eq!(verdict(Some(160), 101, GIVE_BACK_MAX_MS + 1, 100), Some(Late::End));
+        assert_eq!(verdict(None, silence(10, 10), Some(10), 100), None);
+        assert_eq!(verdict(None, silence(101, 101), Some(10), 100), Some(Late::Bar));
+        assert_eq!(verdict(Some(50), silence(151, 151), Some(10), 100), None);
+        assert_eq!(verdict(Some(51), silence(152, 152), Some(10), 100), Some(Late::End));
+    }
+
+    #[test]
+    fn a_session_that_nobody_waits_for_is_neither_barred_nor_ended() {
+        assert_eq!(verdict(None, silence(1000, 1000), None, 100), None);
+        assert_eq!(verdict(Some(500), silence(1000, 1000), None, 100), None);
+    }
+
+    #[test]
+    fn a_barred_session_that_is_heard_again_renews_its_lease_also_if_nobody_waits_any_more() {
+        assert_eq!(verdict(Some(51), silence(3, 300), Some(10), 100), Some(Late::Unbar));
+        assert_eq!(verdict(Some(51), silence(3, 300), None, 100), Some(Late::Unbar));
+    }
+
+    #[test]
+    fn a_session_that_gives_back_too_slowly_ends_though_it_is_heard() {
+        let slow = Some(GIVE_BACK_MAX_MS + 1);
+        assert_eq!(verdict(None, silence(3, 3), slow, 100), Some(Late::Bar));
+        assert_eq!(verdict(Some(60), silence(3, 63), slow, 100), None);
+        assert_eq!(verdict(Some(160), silence(3, 163), slow, 100), Some(Late::End));
     }
 
     #[test]
