@@ -37,6 +37,8 @@ pub enum Bug {
     OldEpoch,
     /// A stat shows what was committed before what was seen already.
     OldStat,
+    /// Requests of a connection that another one replaced are served.
+    StaleConnection,
     /// A new server grants before it heard what is held.
     NoGrace,
 }
@@ -60,6 +62,7 @@ impl Bug {
         Bug::DoneTwice,
         Bug::OldEpoch,
         Bug::OldStat,
+        Bug::StaleConnection,
         Bug::NoGrace,
     ];
 
@@ -82,6 +85,7 @@ impl Bug {
             Bug::DoneTwice => "operation done twice",
             Bug::OldEpoch => "grant of an older epoch",
             Bug::OldStat => "stat older than what was committed here",
+            Bug::StaleConnection => "request of a replaced connection served",
             Bug::NoGrace => "token granted in grace",
         }
     }

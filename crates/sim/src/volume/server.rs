@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use nectary_volume::protocol::{FileId, Held, Token, What};
-use nectary_volume::tokens::{Action, Arbiter, GIVE_BACK_MAX_MS, Late, Silence, Why, verdict};
+use nectary_volume::tokens::{Action, Arbiter, GIVE_BACK_MAX_MS, Late, MINIMUM_MS, Silence, Why, verdict};
 
 use super::bugs::{Bug, planted};
 use super::executor::MS;
@@ -53,6 +53,7 @@ pub struct Server {
     acquiring: BTreeMap<u64, (Rc<Connection>, u64)>,
     looking: BTreeMap<u64, Looking>,
     controls: BTreeMap<u64, Rc<Connection>>,
+    bulks: BTreeMap<u64, Rc<Connection>>,
     drained: BTreeMap<u64, u64>,
     /// When renewals came, when those that were answered, and since when none are. *Units*: milliseconds.
     heard: BTreeMap<u64, u64>,
@@ -131,6 +132,10 @@ impl Server {
     /// A message came.
     pub fn hear(&mut self, world: &Rc<World>, connection: &Rc<Connection>, message: Up) {
         let (now, session) = (Self::ms(world), connection.session.get());
+        let current = self.bulks.get(&session).filter(|_| !connection.is_control && session != 0);
+        if current.is_some_and(|current| !Rc::ptr_eq(current, connection)) && !planted(Bug::StaleConnection) {
+            return world.coverage.met("a request of a connection that another one replaced is not served");
+        }
         match message {
             Up::Hello { session } => self.greet(connection, session),
             Up::Renew { sent, acknowledged, drained } => {
@@ -216,6 +221,8 @@ impl Server {
         if connection.is_control {
             self.controls.insert(session, connection.clone());
             self.arbiter.repeat(session);
+        } else {
+            self.bulks.insert(session, connection.clone());
         }
     }
 
@@ -295,7 +302,7 @@ impl Server {
         let now = Self::ms(world);
         match action {
             Action::Grant { session, ticket, held } => {
-                self.granted.insert(held.sequence, now);
+                self.granted.entry(held.sequence).or_insert(now);
                 let Some((connection, request)) = self.acquiring.remove(&ticket) else { return };
                 let is_lower = self.granted.range(..held.sequence).next_back();
                 if is_lower.is_some() && connection.session.get() != session {
@@ -309,9 +316,9 @@ impl Server {
                 }
             }
             Action::Recall { session, held, why } => {
-                if why == Why::Conflict
-                    && self.granted.get(&held.sequence).is_some_and(|at| now < at + nectary_volume::tokens::MINIMUM_MS)
-                {
+                // What was granted by the server before was held long enough.
+                let granted = *self.granted.entry(held.sequence).or_insert(0);
+                if why == Why::Conflict && now < granted + MINIMUM_MS && granted > 0 {
                     world.break_with(format!("grant {} is recalled too soon", held.sequence));
                 }
                 self.tell(world, session, Down::Recall(held, why));

@@ -152,6 +152,15 @@ impl Arbiter {
     /// A session wants a token.
     pub fn acquire(&mut self, now: u64, session: u64, token: Token, level: u8, ticket: u64, waits: bool) {
         let object = self.objects.entry(token).or_default();
+        // A grant that is recalled may have been lost with its connection: then the recall waits for it at the client.
+        if let Some(grant) = object.grants.get(&session)
+            && grant.recalled.is_some()
+            && grant.level >= level
+        {
+            let held = Held { token, level: grant.level, sequence: grant.sequence };
+            self.actions.push(Action::Grant { session, ticket, held });
+            return;
+        }
         // A request that comes again after a lost connection has the place of the first one.
         if let Some(known) = object.waiters.iter_mut().find(|waiter| waiter.session == session) {
             (known.ticket, known.level) = (ticket, known.level.max(level));

@@ -118,9 +118,11 @@ impl Holding {
             self.early.push(recalled);
             return Heard::Later;
         }
-        if sequence != self.sequence {
-            return if sequence > self.sequence { Heard::Answer(level::NONE) } else { Heard::Ignore };
+        if sequence < self.sequence {
+            return Heard::Ignore;
         }
+        // That grant was lost with its connection, or nobody waits for it any more: what is held is held under it.
+        self.sequence = sequence;
         let is_done = match why {
             Why::Conflict => self.level <= wanted,
             Why::Commit => self.level < level::WRITE,
