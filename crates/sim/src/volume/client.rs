@@ -277,6 +277,11 @@ impl Client {
         format!("session {}, ended {ended}, paused {paused}, calls {calls:?}", self.session.get())
     }
 
+    /// Whether a request arrives at the server later than at this time.
+    pub fn is_bulk_behind(&self, at_us: u64) -> bool {
+        self.bulk.borrow().as_ref().is_some_and(|bulk| bulk.up_us.get() > at_us)
+    }
+
     fn acknowledged(&self) -> u64 {
         let first = self.open_numbers.borrow().first().copied();
         first.unwrap_or(self.next_number.get()) - 1

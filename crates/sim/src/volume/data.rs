@@ -199,6 +199,12 @@ impl Mount {
         self.world.io(&self.client, disk, Some(value)).await;
         self.object(object).content.borrow_mut().fresh.insert(block, (disk, value));
         self.world.tell(|| format!("client {}: {block} of {object} is {value} at {disk}", self.client.number));
+        // What was kept before is older, what was kept meanwhile is newer.
+        let mut kept = self.object(object).kept.borrow_mut();
+        if let Some((_, reserved)) = kept.get(&block).copied().filter(|kept| kept.0 <= value) {
+            kept.remove(&block);
+            self.client.space.borrow_mut().extend(reserved.filter(|reserved| *reserved != disk));
+        }
         Ok(())
     }
 
@@ -225,8 +231,6 @@ impl Mount {
             content.size = content.size.max(block + 1);
             content.is_modified = true;
         }
-        let has_kept = self.object(object).kept.borrow_mut().remove(&block).is_some();
-        debug_assert!(!has_kept, "a page that is dirty is written back before");
         drop(guard);
         self.world.yields().await;
         self.still_leased(Bug::WriteAfterLease)?;
@@ -251,7 +255,8 @@ impl Mount {
             result
         } else {
             self.world.coverage.met("6: a dirty page is kept while the server is away");
-            self.object(object).kept.borrow_mut().insert(block, kept);
+            let before = self.object(object).kept.borrow_mut().insert(block, kept);
+            self.client.space.borrow_mut().extend(before.and_then(|(_, reserved)| reserved));
             Ok(())
         };
         self.object(object).hold.borrow_mut().page_call_ended();
@@ -269,9 +274,9 @@ impl Mount {
             let Some((block, kept)) = at.kept.borrow().first_key_value().map(|(at, kept)| (*at, *kept)) else {
                 break;
             };
+            at.kept.borrow_mut().insert(block, (kept.0, None));
             self.write_block(object, block, kept).await?;
             at.content.borrow_mut().is_modified = true;
-            at.kept.borrow_mut().remove(&block);
         }
         if !at.content.borrow().is_dirty() {
             return Ok(());

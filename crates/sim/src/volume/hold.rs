@@ -80,6 +80,9 @@ impl Mount {
         }
         let early = {
             let mut state = self.object(object).hold.borrow_mut();
+            if granted.is_ok_and(|held| held.sequence < state.sequence()) {
+                self.world.break_with(format!("{granted:?} has a lower number than one before, {}", state.sequence()));
+            }
             match granted {
                 Ok(held) => state.granted(held.level, held.sequence),
                 Err(_) => state.failed(),

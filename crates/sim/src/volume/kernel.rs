@@ -43,9 +43,8 @@ impl Mount {
             self.set_page(object, block, Some(Page { is_locked: true, ..Page::default() }));
             let read = self.read_page(object, block).await;
             self.world.yields().await;
-            let is_late = self.client.is_lapsed.get() && !planted(Bug::PagesPastLease);
             match read {
-                Ok(Some(value)) if !is_late => {
+                Ok(Some(value)) if !self.is_late() => {
                     self.set_page(object, block, Some(Page { value, ..Page::default() }));
                 }
                 read => {
@@ -58,6 +57,13 @@ impl Mount {
                 }
             }
         }
+    }
+
+    /// Whether pages may not be seen any more, as the lease is about to end or has ended.
+    fn is_late(&self) -> bool {
+        let may_cache = self.client.lease().may_cache(self.client.clock(&self.world));
+        let is_late = self.client.is_lapsed.get() || self.client.ended.get() || !may_cache;
+        is_late && !planted(Bug::PagesPastLease)
     }
 
     async fn read_page(&self, object: usize, block: u64) -> Result<Option<u64>, Fail> {
@@ -138,7 +144,7 @@ impl Mount {
         }
         self.world.tell(|| format!("client {}: {block} of {object} {page:?}, {forgets}", self.client.number));
         let left = Page { value: page.value, ..Page::default() };
-        self.set_page(object, block, (!forgets).then_some(left));
+        self.set_page(object, block, (!forgets && !self.is_late()).then_some(left));
     }
 
     /// Forgets pages when the lease is not renewed. Those that are locked are not seen, and not waited for.

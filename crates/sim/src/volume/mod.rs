@@ -25,7 +25,7 @@ mod world;
 
 pub use bugs::Bug;
 pub use check::{Verdict, explain};
-pub use coverage::Coverage;
+pub use coverage::{Coverage, SCENARIOS};
 pub use history::{Act, Entry, NEVER};
 
 use crate::planted::{Case, Caught};
@@ -51,6 +51,10 @@ pub struct Report {
     pub failed: u64,
     /// Faults.
     pub faults: u64,
+    /// Clients, with those that followed a lost one on its host.
+    pub clients: u64,
+    /// Runs with fewer operations or faults than they must have.
+    pub short: u64,
     /// Virtual time. *Units*: microseconds.
     pub time_us: u64,
     /// Values whose calls were too many to be explained or not.
@@ -65,6 +69,13 @@ pub struct Report {
     pub trace: u64,
 }
 
+impl Report {
+    /// Whether enough happened that finding no error means something.
+    pub fn is_enough(&self) -> bool {
+        self.short == 0 && self.undecided == 0 && self.coverage.missing().is_empty()
+    }
+}
+
 /// Runs one seed.
 pub fn run(seed: u64, report: &mut Report) {
     let world = World::new(seed);
@@ -77,7 +88,11 @@ pub fn run(seed: u64, report: &mut Report) {
     report.undecided += world.undecided.get();
     report.coverage.merge(&world.coverage);
     report.trace = (report.trace ^ world.now() ^ world.below(u64::MAX)).wrapping_mul(0x0100_0000_01b3);
-    if let Some(broken) = world.take_broken() {
+    report.clients += world.clients() as u64;
+    let (is_short, broken) =
+        (world.operations.get() < OPERATIONS || world.faults.done.get() < FAULTS, world.take_broken());
+    report.short += u64::from(is_short && broken.is_none());
+    if let Some(broken) = broken {
         report.broken_count += 1;
         if report.broken.len() < BROKEN_MAX {
             report.broken.push(format!("seed {seed}: {broken}"));

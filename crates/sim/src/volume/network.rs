@@ -62,7 +62,8 @@ pub struct Connection {
     is_lost: Cell<bool>,
     /// How much later than others messages arrive that were on their way when it was lost; `None`: they are lost.
     late_us: Option<u64>,
-    up_us: Cell<u64>,
+    /// When the last message arrives.
+    pub up_us: Cell<u64>,
     down_us: Cell<u64>,
 }
 
@@ -99,6 +100,9 @@ impl World {
     pub fn up(&self, connection: &Rc<Connection>, message: Up) {
         let at = connection.up_us.get().max(self.now() + self.delay_us(connection.is_control));
         connection.up_us.set(at);
+        if matches!(message, Up::Renew { .. }) && self.client(connection.client).is_bulk_behind(at) {
+            self.coverage.met("12: a renewal arrives before a request that was sent earlier");
+        }
         let connection = connection.clone();
         self.at(at, move |world| {
             if !connection.is_lost.get() {
@@ -131,8 +135,14 @@ impl World {
         connection.down_us.set(at);
         let connection = connection.clone();
         self.at(at, move |world| {
-            if connection.is_client_open.get() && (!connection.is_lost.get() || connection.late_us.is_some()) {
+            let (is_lost, late_us) = (connection.is_lost.get(), connection.late_us);
+            let deliver = move |world: &Rc<World>| {
                 world.client(connection.client).deliver(world, &connection, message);
+            };
+            match (is_lost, late_us) {
+                (false, _) => deliver(world),
+                (true, Some(late_us)) => world.at(world.now() + late_us, deliver),
+                (true, None) => {}
             }
         });
     }
@@ -143,7 +153,8 @@ impl World {
             return;
         }
         let connection = connection.clone();
-        self.at(self.now() + self.below(5 * MS), move |world| {
+        let seen_us = if self.chance(25) { self.below(60 * MS) } else { self.below(5 * MS) };
+        self.at(self.now() + seen_us, move |world| {
             connection.is_client_open.set(false);
             world.client(connection.client).touch(world);
         });

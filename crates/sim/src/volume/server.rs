@@ -86,7 +86,7 @@ impl Server {
             is_up: true,
             epoch,
             sequence,
-            arbiter: Arbiter::new(expected),
+            arbiter: Arbiter::new(epoch, expected),
             started_us: world.now(),
             image: durable.clone(),
             durable,

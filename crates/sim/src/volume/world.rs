@@ -125,6 +125,11 @@ impl World {
         self.random.borrow_mut().chance(percent)
     }
 
+    /// How many clients there were.
+    pub fn clients(&self) -> usize {
+        self.clients.borrow().len()
+    }
+
     pub fn client(&self, number: usize) -> Rc<Client> {
         self.clients.borrow()[number].clone()
     }

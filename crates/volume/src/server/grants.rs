@@ -53,7 +53,7 @@ impl Grants {
     /// Those of a new server: the sessions of before say what they hold.
     pub fn new(epoch: u64, sessions: impl IntoIterator<Item = u64>) -> Grants {
         Grants {
-            arbiter: Arbiter::new(sessions),
+            arbiter: Arbiter::new(epoch, sessions),
             started: Instant::now(),
             epoch,
             next_ticket: 1,

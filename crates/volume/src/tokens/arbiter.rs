@@ -17,6 +17,8 @@ use crate::protocol::{FileId, Held, Token, What};
 
 /// A grant is not recalled sooner. *Units*: milliseconds.
 pub const MINIMUM_MS: u64 = 10;
+/// Numbers of grants that an epoch has: more than it can use.
+const GRANTS_OF_EPOCH: u64 = 1 << 40;
 /// Waiters of a token.
 const WAITERS_MAX: usize = 4096;
 
@@ -124,9 +126,11 @@ fn data(file: FileId) -> Token {
 }
 
 impl Arbiter {
-    /// No tokens; the sessions of before a restart are expected to say what they hold.
-    pub fn new(expected: impl IntoIterator<Item = u64>) -> Arbiter {
-        Arbiter { expected: expected.into_iter().collect(), ..Arbiter::default() }
+    /// No tokens; the sessions of before a restart are expected to say what they hold. Numbers of grants are above those
+    /// of every lower epoch.
+    pub fn new(epoch: u64, expected: impl IntoIterator<Item = u64>) -> Arbiter {
+        let sequence = epoch.saturating_mul(GRANTS_OF_EPOCH);
+        Arbiter { sequence, expected: expected.into_iter().collect(), ..Arbiter::default() }
     }
 
     /// What is to be done since the last call.
