@@ -333,6 +333,8 @@ impl Mount {
         let dropped = content.fresh.split_off(&size);
         self.client.space.borrow_mut().extend(dropped.into_values().map(|(disk, _)| disk));
         content.map.split_off(&size);
+        let kept = self.object(object).kept.borrow_mut().split_off(&size);
+        self.client.space.borrow_mut().extend(kept.into_values().filter_map(|(_, reserved)| reserved));
         content.inode = inode;
         content.size = content.inode.size;
         Ok(())

@@ -43,6 +43,18 @@ impl World {
         });
     }
 
+    /// Connections are lost now and then, beside all faults.
+    pub fn plan_loss(self: &Rc<World>) {
+        let at = self.now() + 20 * MS + self.below(150 * MS);
+        self.at(at, |world| {
+            if world.is_working() {
+                let host = world.below(world.hosts.borrow().len() as u64) as usize;
+                world.lose_all(Some(host), &[world.chance(30)]);
+                world.plan_loss();
+            }
+        });
+    }
+
     pub fn is_cut(&self, host: usize) -> bool {
         self.faults.cuts_us[host].get() > self.now()
     }

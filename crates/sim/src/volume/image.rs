@@ -32,8 +32,6 @@ pub enum Operation {
     Unlink { name: u64 },
     /// Moves it to another one.
     Rename { name: u64, to: u64 },
-    /// Gives granted blocks back.
-    ReturnSpace { blocks: Vec<u32> },
 }
 
 /// What an operation answers.
@@ -158,14 +156,6 @@ impl Image {
             Operation::Rename { name, to } => {
                 let Some(inode) = self.names.remove(name) else { return Ok(Answer::Named(0, 0)) };
                 Ok(Answer::Named(inode, self.names.insert(*to, inode).unwrap_or(0)))
-            }
-            Operation::ReturnSpace { blocks } => {
-                for block in blocks {
-                    if self.granted.remove(block) == Some(session) {
-                        self.free.insert(*block);
-                    }
-                }
-                Ok(Answer::Done)
             }
         }
     }

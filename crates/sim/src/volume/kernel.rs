@@ -90,6 +90,22 @@ impl Mount {
         Ok(())
     }
 
+    /// A program looks at what it has mapped, over and over, which tells nobody.
+    pub async fn gaze(self) {
+        while self.world.is_working() {
+            let us = MS + self.world.below(15 * MS);
+            self.world.sleep(us).await;
+            let object = self.world.below(self.world.files as u64) as usize;
+            let deed = self.begin();
+            let pages = self.object(object).pages.borrow().clone();
+            for (block, page) in pages.into_iter().filter(|(_, page)| !page.is_locked) {
+                if !self.client.is_exempt.get() {
+                    self.saw(Key::Block(object, block), Act::Read(page.value), deed.invoked);
+                }
+            }
+        }
+    }
+
     /// A program stores to its map.
     pub async fn store(&self, object: usize, block: u64) -> Result<(), Fail> {
         let mut deed = self.begin();

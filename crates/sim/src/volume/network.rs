@@ -80,7 +80,7 @@ impl World {
             session: Cell::new(0),
             is_client_open: Cell::new(true),
             is_lost: Cell::new(false),
-            late_us: self.chance(60).then(|| self.below(30 * MS)),
+            late_us: self.chance(60).then(|| self.below(if self.chance(30) { 100 * MS } else { 20 * MS })),
             up_us: Cell::new(0),
             down_us: Cell::new(0),
         });

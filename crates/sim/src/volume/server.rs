@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use nectary_volume::protocol::{FileId, Held, Token, What};
+use nectary_volume::protocol::{FileId, Token, What};
 use nectary_volume::tokens::{Action, Arbiter, GIVE_BACK_MAX_MS, Late, MINIMUM_MS, Silence, Why, verdict};
 
 use super::bugs::{Bug, planted};
@@ -441,9 +441,4 @@ impl Server {
 /// The token of a file's data, or of names.
 pub fn token(object: FileId, what: What) -> Token {
     Token { object, what }
-}
-
-/// What a client says that it holds.
-pub fn held(token: Token, level: u8, sequence: u64) -> Held {
-    Held { token, level, sequence }
 }

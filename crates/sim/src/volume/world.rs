@@ -114,6 +114,9 @@ impl World {
         world.server.borrow_mut().start(&world);
         (0..hosts).for_each(|host| world.mount(host));
         world.plan_fault();
+        if world.chance(50) {
+            world.plan_loss();
+        }
         world
     }
 
@@ -202,6 +205,7 @@ impl World {
         if self.is_working() {
             self.programs.borrow_mut().insert(number, PROGRAMS);
             (0..PROGRAMS).for_each(|_| self.spawn(number, mount.clone().program()));
+            self.spawn(number, mount.gaze());
         } else if self.stage.get() == Stage::Read {
             self.spawn(number, mount.read_all());
         }
