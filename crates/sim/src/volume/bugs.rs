@@ -39,6 +39,8 @@ pub enum Bug {
     OldStat,
     /// Requests of a connection that another one replaced are served.
     StaleConnection,
+    /// What an ended session held is granted before its end is durable.
+    GrantBeforeEnd,
     /// A new server grants before it heard what is held.
     NoGrace,
 }
@@ -63,6 +65,7 @@ impl Bug {
         Bug::OldEpoch,
         Bug::OldStat,
         Bug::StaleConnection,
+        Bug::GrantBeforeEnd,
         Bug::NoGrace,
     ];
 
@@ -86,6 +89,7 @@ impl Bug {
             Bug::OldEpoch => "grant of an older epoch",
             Bug::OldStat => "stat older than what was committed here",
             Bug::StaleConnection => "request of a replaced connection served",
+            Bug::GrantBeforeEnd => "grant before the end of a session is durable",
             Bug::NoGrace => "token granted in grace",
         }
     }

@@ -46,6 +46,8 @@ pub struct Server {
     held: Vec<Out>,
     next_held: Vec<Out>,
     is_dirty: bool,
+    /// Sessions were forgotten, and the machine has something to say.
+    is_forgetting: bool,
     sequence: u64,
     arbiter: Arbiter,
     started_us: u64,
@@ -381,7 +383,9 @@ impl Server {
         self.heard.remove(&session);
         self.answered.remove(&session);
         self.controls.remove(&session);
-        self.arbiter.forget(Self::ms(world), session);
+        if planted(Bug::GrantBeforeEnd) {
+            self.arbiter.forget(Self::ms(world), session);
+        }
     }
 
     /// A host that is gone writes nothing any more. Returns whether that is done, or not needed.
@@ -408,7 +412,11 @@ impl Server {
             return;
         }
         if !self.is_dirty {
-            return std::mem::take(&mut self.next_held).into_iter().for_each(|out| self.out(world, out));
+            std::mem::take(&mut self.next_held).into_iter().for_each(|out| self.out(world, out));
+            if std::mem::take(&mut self.is_forgetting) {
+                self.go_on(world);
+            }
+            return;
         }
         self.is_dirty = false;
         self.in_flight = Some(self.image.clone());
@@ -433,7 +441,12 @@ impl Server {
     fn out(&mut self, world: &Rc<World>, out: Out) {
         match out {
             Out::Say(connection, message) => world.down(&connection, message),
-            Out::Lost(session, since, values) => world.lost(session, since, values),
+            Out::Lost(session, since, values) => {
+                world.lost(session, since, values);
+                // What it held is granted to others only now: after a crash it must not be there again.
+                self.arbiter.forget(Self::ms(world), session);
+                self.is_forgetting = true;
+            }
         }
     }
 }

@@ -361,7 +361,9 @@ impl World {
     /// Tells the state of everything, for a run that hangs.
     fn describe(&self) {
         for client in self.clients.borrow().iter().filter(|client| !client.is_dead.get()) {
-            self.tell(|| format!("client {} programs {:?} {}", client.number, self.programs.borrow(), client.describe()));
+            self.tell(|| {
+                format!("client {} programs {:?} {}", client.number, self.programs.borrow(), client.describe())
+            });
             for object in &client.objects {
                 self.tell(|| object.describe());
             }
