@@ -57,6 +57,7 @@ pub const SCENARIOS: &[&str] = &[
     "a recall of an older grant is ignored",
     "a renewal is not answered",
     "a request of a connection that another one replaced is not served",
+    "a server crashes as it grants",
     "a server restarts",
     "a stat is answered with what was committed here meanwhile",
     "a store to a map",

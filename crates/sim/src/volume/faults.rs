@@ -18,6 +18,8 @@ pub struct Faults {
     pub done: Cell<u64>,
     /// A host that is paused between a check of its lease and the I/O behind it, and for how long.
     armed: Cell<Option<(usize, u64)>>,
+    /// The server crashes when it grants something next.
+    crashes_at_grant: Cell<bool>,
     /// Until when hosts have no way to the server.
     cuts_us: [Cell<u64>; 3],
 }
@@ -62,6 +64,7 @@ impl World {
     /// Nothing goes wrong any more.
     pub fn heal(self: &Rc<World>) {
         self.faults.armed.set(None);
+        self.faults.crashes_at_grant.set(false);
         self.faults.cuts_us.iter().for_each(|cut| cut.set(0));
         self.disk.slow_until.set(0);
     }
@@ -74,6 +77,15 @@ impl World {
             self.faults.armed.set(None);
             self.coverage.met("a client pauses between a check and its I/O");
             client.pause(self, us, false);
+        }
+    }
+
+    /// The server granted something, and the grant is on its way.
+    pub fn after_grant(self: &Rc<World>) {
+        if self.faults.crashes_at_grant.replace(false) {
+            self.at(self.now() + self.below(300), |world| {
+                world.restart(MS + world.below(5 * MS), "a server crashes as it grants");
+            });
         }
     }
 
@@ -96,7 +108,8 @@ impl World {
                     self.kill(&client, MS + self.below(300 * MS));
                 }
             }
-            59..71 => self.restart(short, "a server restarts"),
+            59..65 => self.restart(short, "a server restarts"),
+            65..71 => self.faults.crashes_at_grant.set(true),
             71..77 => self.restart(long, "6: a server is away for longer than a lease"),
             77..86 => {
                 let roles: &[bool] = [&[true][..], &[false], &[true, false]][self.below(3) as usize];

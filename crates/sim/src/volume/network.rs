@@ -91,7 +91,7 @@ impl World {
     fn delay_us(&self, is_control: bool) -> u64 {
         match self.below(100) {
             0..2 => self.below(15 * MS),
-            2..12 if !is_control => self.below(4 * MS),
+            2..12 if !is_control => self.below(8 * MS),
             _ => 20 + self.below(280),
         }
     }

@@ -311,6 +311,7 @@ impl Server {
                     world.break_with(format!("a grant for session {session} goes to another one"));
                 }
                 world.down(&connection, Down::Grant { request, held });
+                world.after_grant();
             }
             Action::Refuse { ticket } => {
                 if let Some((connection, request)) = self.acquiring.remove(&ticket) {
