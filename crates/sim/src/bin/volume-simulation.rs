@@ -2,8 +2,8 @@
 //! explanation.
 //!
 //! Exits with 0 when no promise is broken, every history can be explained, everything that runs have to meet was met,
-//! and each planted bug was caught, twice by the same seed. With `--bug NAME --replay SEED` it runs that seed alone with
-//! that bug planted, and exits with 0 when it was caught. `--shard I/K` takes every K-th run, from the I-th on;
+//! and each planted bug was caught, twice by the same seed. With `--bug NAME --replay SEED` it runs that seed alone
+//! with that bug planted, and exits with 0 when it was caught. `--shard I/K` takes every K-th run, from the I-th on;
 //! `--story SEED` prints what happens in one run.
 
 use std::io::Write;
@@ -83,9 +83,9 @@ fn main() -> ExitCode {
 fn print(report: &Report, first: u64) -> bool {
     report.broken.iter().for_each(|broken| println!("BROKEN {broken}"));
     println!(
-        "seeds from {first}: {} runs, {} operations (wanted {OPERATIONS} a run), {} failed, {} faults (wanted {FAULTS} a \
-         run), {} runs short of that, {} clients, {} virtual seconds, {} histories too large to decide, {} broken, trace \
-         {:#x}",
+        "seeds from {first}: {} runs, {} operations (wanted {OPERATIONS} a run), {} failed, {} faults (wanted {FAULTS} \
+         a run), {} runs short of that, {} clients, {} virtual seconds, {} histories too large to decide, {} broken, \
+         trace {:#x}",
         report.runs,
         report.operations,
         report.failed,

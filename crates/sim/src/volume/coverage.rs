@@ -1,9 +1,9 @@
 //! What runs have to meet, counted.
 //!
 //! Owns: the names; those with a number are points of the list of what a simulator of the volume must include: 1 sizes
-//! for kernels, 2 appends in pieces, 3 invalidations that write back, 4 answers after the lease, 5 clocks, 6 servers that
-//! are away, 7 late writes of lost hosts, 8 full disks, 9 servers that crash in a loop, 10 late extensions and replies,
-//! 11 freed extents, 12 renewals behind bulk traffic, 13 fairness.
+//! for kernels, 2 appends in pieces, 3 invalidations that write back, 4 answers after the lease, 5 clocks, 6 servers
+//! that are away, 7 late writes of lost hosts, 8 full disks, 9 servers that crash in a loop, 10 late extensions and
+//! replies, 11 freed extents, 12 renewals behind bulk traffic, 13 fairness.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

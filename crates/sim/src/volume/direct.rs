@@ -1,5 +1,5 @@
-//! A file that several hosts read and write at a time without a token: nothing of it is cached, maps are used only until
-//! the read ends, sizes are merged by their maximum, and truncate generations say which sizes still count.
+//! A file that several hosts read and write at a time without a token: nothing of it is cached, maps are used only
+//! until the read ends, sizes are merged by their maximum, and truncate generations say which sizes still count.
 
 use super::bugs::Bug;
 use super::client::{Fail, Mount};

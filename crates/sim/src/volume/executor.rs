@@ -17,10 +17,13 @@ pub type TaskId = usize;
 /// A millisecond. *Units*: microseconds.
 pub const MS: u64 = 1000;
 
+/// What is done at a time.
+type Call = Box<dyn FnOnce(&Rc<World>)>;
+
 /// What happens at a time.
 enum Event {
     Wake(TaskId),
-    Call(Box<dyn FnOnce(&Rc<World>)>),
+    Call(Call),
 }
 
 /// A task, and the client that it is part of.

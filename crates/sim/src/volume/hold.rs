@@ -180,11 +180,9 @@ impl Mount {
         if committed.is_err() {
             self.drop_fresh(object);
         }
-        let mut content = at.content.borrow_mut();
         if (to == level::NONE || committed.is_err()) && at.token.what == What::Data {
-            content.forget();
+            at.content.borrow_mut().forget();
         }
-        drop(content);
         if !(planted(Bug::NameKept) || to >= level::READ) {
             at.names.borrow_mut().clear();
         }

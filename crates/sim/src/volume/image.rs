@@ -37,8 +37,6 @@ pub enum Operation {
 /// What an operation answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
-    /// It is done.
-    Done,
     /// A file as it is now, without its map.
     Attributes(Inode),
     /// Where its blocks are, and the last append that this shows.

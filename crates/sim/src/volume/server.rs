@@ -15,7 +15,7 @@ use super::executor::MS;
 use super::history::Key;
 use super::image::{Answer, Image, Refusal, Reply, without_map};
 use super::network::{Connection, Down, Question, Up};
-use super::world::{DRIFT_MS, Is, LEASE_MS, SLOWER, World};
+use super::world::{DRIFT_MS, LEASE_MS, SLOWER, World};
 
 /// How often it looks for sessions that are late, and for blocks that became free.
 const TICK_US: u64 = 10 * MS;
@@ -389,16 +389,12 @@ impl Server {
         }
     }
 
-    /// A host that is gone writes nothing any more. Returns whether that is done, or not needed.
-    pub fn release(&mut self, session: u64) -> Is {
-        match self.durable.sessions.get(&session) {
-            Some(found) if found.is_ended => {
-                let count = self.image.release(session);
-                self.is_dirty = true;
-                Is::Done(count)
-            }
-            _ => Is::Waiting,
-        }
+    /// A host that is gone writes nothing any more: if its session is over, what was granted to it is free. Returns how
+    /// many blocks that are.
+    pub fn release(&mut self, session: u64) -> Option<usize> {
+        self.durable.sessions.get(&session).filter(|found| found.is_ended)?;
+        self.is_dirty = true;
+        Some(self.image.release(session))
     }
 
     fn hold(&mut self, out: Out) {

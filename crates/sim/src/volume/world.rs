@@ -1,7 +1,7 @@
 //! A run: hosts, a server and a disk, in virtual time.
 //!
-//! Owns: the lives of clients, what is lost with one, the end of the run, and what is broken. Promises: a seed repeats a
-//! run exactly. Leaves to others: what goes wrong (`faults`).
+//! Owns: the lives of clients, what is lost with one, the end of the run, and what is broken. Promises: a seed repeats
+//! a run exactly. Leaves to others: what goes wrong (`faults`).
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -34,13 +34,6 @@ pub const SLOWER: u64 = 20;
 const RATE: u64 = 150_000;
 /// Programs of a host.
 const PROGRAMS: u64 = 3;
-
-/// Whether something is done.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Is {
-    Done(usize),
-    Waiting,
-}
 
 /// How far a run is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -244,11 +237,12 @@ impl World {
         self.at(self.now() + 20 * MS, move |world| {
             let mut server = world.server.borrow_mut();
             let is_quiet = world.disk.in_work_of(client.number) == 0;
-            if is_quiet && server.is_up && client.session.get() != 0 {
-                if let Is::Done(count) = server.release(client.session.get()) {
-                    world.coverage.add("7: blocks of a lost session are released after its last write", count as u64);
-                    return server.go_on(world);
-                }
+            if is_quiet
+                && server.is_up
+                && let Some(count) = server.release(client.session.get())
+            {
+                world.coverage.add("7: blocks of a lost session are released after its last write", count as u64);
+                return server.go_on(world);
             }
             drop(server);
             if client.session.get() != 0 && world.stage.get() != Stage::Done {

@@ -23,12 +23,13 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
 use super::connection::{Frames, Reply, Shared};
-use super::grants::{Grants, Late, Looking, files_of, is_look};
+use super::grants::{Grants, Looking, files_of, is_look};
 use super::{ServerError, ServerOptions};
 use crate::client::random_id;
 use crate::format::{Session, SessionState, Table, Transaction};
 use crate::journal::{self, Log, StartOptions};
 use crate::metadata::{Image, Stamp};
+use crate::tokens::{Late, Silence};
 use crate::protocol::{Answer, Code, Failure, Held as Granted, Message, Operation, Question, Token};
 
 /// Requests that wait for the owner.
@@ -57,7 +58,7 @@ pub(super) enum Request {
     /// A session is there again.
     Resume { session: u64, incarnation: [u8; 16], reply: Number },
     /// Replies up to this number are not needed, and freed extents of appends up to this one are in no cached map.
-    Acknowledge { session: u64, acknowledged: u64, drained: u64 },
+    Acknowledge { session: u64, acknowledged: u64, drained: u64, is_answered: bool },
     /// A session wants a token.
     Acquire { session: u64, wanted: (Token, u8, bool), reply: Reply },
     /// A session gave a token back, or committed.
@@ -147,8 +148,9 @@ pub(super) struct Owner {
     next_segments: Vec<u64>,
     /// The last append that is durable.
     sequence: u64,
-    /// When each session last renewed its lease.
+    /// When each session last renewed its lease, and when it last did so and was answered.
     renewals: HashMap<u64, Instant>,
+    answered: HashMap<u64, Instant>,
     grants: Grants,
     started: Instant,
     shared: Arc<Shared>,
@@ -197,6 +199,7 @@ impl Owner {
             next_segments: Vec::new(),
             sequence,
             renewals: HashMap::new(),
+            answered: HashMap::new(),
             grants,
             started: Instant::now(),
             shared: shared.clone(),
@@ -306,8 +309,11 @@ impl Owner {
                 let resumed = self.image.resume(session, incarnation).map(|()| session);
                 self.hold(Held::Number(reply, resumed));
             }
-            Request::Acknowledge { session, acknowledged, drained } => {
+            Request::Acknowledge { session, acknowledged, drained, is_answered } => {
                 self.renewals.insert(session, Instant::now());
+                if is_answered {
+                    self.answered.insert(session, Instant::now());
+                }
                 self.image.acknowledge(session, acknowledged, drained);
             }
             Request::Goodbye { session, reply } => {
@@ -351,14 +357,19 @@ impl Owner {
 
     /// Ends sessions that others wait for, and whose clients answer nothing any more.
     fn end_late_sessions(&mut self) {
-        let (renewals, started) = (&self.renewals, self.started);
-        let silent_for = |session| renewals.get(&session).unwrap_or(&started).elapsed();
+        let (renewals, answered, started) = (&self.renewals, &self.answered, self.started);
+        let since = |times: &HashMap<u64, Instant>, session| {
+            let elapsed = times.get(&session).unwrap_or(&started).elapsed();
+            u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX)
+        };
+        let silence =
+            |session| Silence { heard_ms: since(renewals, session), answered_ms: since(answered, session) };
         let lease = Duration::from_millis(SESSION_LEASE_MS.into()) + DRIFT;
-        for late in self.grants.late(silent_for, lease) {
+        for (session, late) in self.grants.late(silence, lease) {
             match late {
-                Late::Bar(session) => drop(self.shared.barred().insert(session)),
-                Late::Unbar(session) => drop(self.shared.barred().remove(&session)),
-                Late::Evict(session) => {
+                Late::Bar => drop(self.shared.barred().insert(session)),
+                Late::Unbar => drop(self.shared.barred().remove(&session)),
+                Late::End => {
                     self.evict(session, "it renewed its lease no more while others waited for what it held");
                 }
             }
@@ -384,6 +395,7 @@ impl Owner {
 
     fn forget(&mut self, session: u64) {
         self.renewals.remove(&session);
+        self.answered.remove(&session);
         self.grants.forget(session);
     }
 

@@ -98,7 +98,8 @@ impl Object {
 
     /// Another session that may have written to the file.
     fn writer(&self, except: u64) -> Option<(u64, Grant)> {
-        let mut writers = self.grants.iter().filter(|(session, grant)| **session != except && grant.level == level::WRITE);
+        let mut writers =
+            self.grants.iter().filter(|(session, grant)| **session != except && grant.level == level::WRITE);
         writers.next().map(|(session, grant)| (*session, *grant))
     }
 }
@@ -126,8 +127,8 @@ fn data(file: FileId) -> Token {
 }
 
 impl Arbiter {
-    /// No tokens; the sessions of before a restart are expected to say what they hold. Numbers of grants are above those
-    /// of every lower epoch.
+    /// No tokens; the sessions of before a restart are expected to say what they hold. Numbers of grants are above
+    /// those of every lower epoch.
     pub fn new(epoch: u64, expected: impl IntoIterator<Item = u64>) -> Arbiter {
         let sequence = epoch.saturating_mul(GRANTS_OF_EPOCH);
         Arbiter { sequence, expected: expected.into_iter().collect(), ..Arbiter::default() }
@@ -188,7 +189,9 @@ impl Arbiter {
     /// A session gave a token back, lowered it, or committed under it.
     pub fn returned(&mut self, now: u64, session: u64, held: Held) {
         let Some(object) = self.objects.get_mut(&held.token) else { return };
-        let Some(grant) = object.grants.get_mut(&session).filter(|grant| grant.sequence == held.sequence) else { return };
+        let Some(grant) = object.grants.get_mut(&session).filter(|grant| grant.sequence == held.sequence) else {
+            return;
+        };
         let is_lower = held.level < grant.level;
         grant.level = grant.level.min(held.level);
         if grant.recalled.is_some_and(|(wanted, _)| held.level <= wanted) {

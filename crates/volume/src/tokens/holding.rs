@@ -136,8 +136,8 @@ impl Holding {
         if self.writers > 0 { level::WRITE } else { level::READ }
     }
 
-    /// One more handle with which a program may map the file for writing. Returns whether the kernel may have pages that
-    /// were read under a lower level than they need from now on.
+    /// One more handle with which a program may map the file for writing. Returns whether the kernel may have pages
+    /// that were read under a lower level than they need from now on.
     pub fn add_writer(&mut self) -> bool {
         self.writers += 1;
         self.has_pages && self.level < level::WRITE

@@ -1,8 +1,8 @@
 //! Leases: until when a client may do what, and when a server ends a session for others.
 //!
-//! Owns: the parts of a lease, and the order bar, wait, end. Times are of one clock each: the client counts from when it
-//! sent the renewal, the server from when it had it, so the client's lease ends first, whatever was delayed. Clocks may
-//! differ in speed by the drift, which the server adds.
+//! Owns: the parts of a lease, and the order bar, wait, end. Times are of one clock each: the client counts from when
+//! it sent the renewal, the server from when it had it, so the client's lease ends first, whatever was delayed. Clocks
+//! may differ in speed by the drift, which the server adds.
 
 /// The part of a lease in which I/O may begin.
 pub const IO_OF_LEASE: (u64, u64) = (6, 10);

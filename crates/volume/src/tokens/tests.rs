@@ -37,7 +37,8 @@ fn a_new_server_numbers_grants_above_those_of_every_server_before_though_nothing
     for ticket in 0..100 {
         before.acquire(0, 1, TOKEN, level::READ, ticket, true);
     }
-    let last = before.take_actions().iter().filter_map(|action| granted(&[*action])).map(|(_, held)| held.sequence).max();
+    let last =
+        before.take_actions().iter().filter_map(|action| granted(&[*action])).map(|(_, held)| held.sequence).max();
     let mut after = Arbiter::new(2, [1]);
     assert_eq!(after.reclaim(0, 1, &[], true), None);
     after.acquire(0, 1, TOKEN, level::READ, 1, true);
