@@ -147,6 +147,13 @@ const CAMPAIGNS: &[Campaign] = &[
         extents: &[("{runs}", "2000", "50")],
     },
     Campaign {
+        name: "volume-simulation",
+        program: Program::Binary("volume-simulation"),
+        arguments: &["--seed", "{seed}", "--runs", "{runs}"],
+        environment: &[],
+        extents: &[("{runs}", "100000", "2000")],
+    },
+    Campaign {
         name: "store-spans",
         program: Program::Binary("store-spans"),
         arguments: &["--seed", "{seed}"],

@@ -17,4 +17,5 @@ pub mod ram_log;
 pub mod random;
 pub mod store;
 pub mod switch;
+pub mod volume;
 pub mod volume_journal;

@@ -247,8 +247,11 @@ async fn control(
             }
             Message::Renew { session: named, sent_ns, acknowledged, drained } if named == session => {
                 let sequence = shared.drained_to.load(Ordering::Acquire);
-                let _ = context.requests.send(Request::Acknowledge { session, acknowledged, drained }).await;
-                if shared.barred().contains(&session) {
+                // Before the owner hears of it: what counts as answered is what may be answered.
+                let is_answered = !shared.barred().contains(&session);
+                let request = Request::Acknowledge { session, acknowledged, drained, is_answered };
+                let _ = context.requests.send(request).await;
+                if !is_answered {
                     continue;
                 }
                 let renewed = Message::Renewed {

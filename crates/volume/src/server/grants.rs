@@ -6,15 +6,12 @@
 //!
 //! *Circle*: as `owner`, whose requests have the replies of `connection`.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
 use super::connection::{Frames, Reply};
 use crate::protocol::{Answer, Code, Failure, FileId, Held, Message, Question, Token};
-use crate::tokens::{Action, Arbiter};
-
-/// A client that does not give back in this time is not let renew its lease.
-const GIVE_BACK_MAX: Duration = Duration::from_secs(30);
+use crate::tokens::{Action, Arbiter, Late, Silence, verdict};
 
 /// A question that waits for commits of other hosts.
 pub(super) struct Looking {
@@ -39,21 +36,11 @@ pub(super) struct Grants {
     barred: BTreeMap<u64, Instant>,
 }
 
-/// What a session is to be told, or what became of it.
-pub(super) enum Late {
-    /// Its renewals are answered no more.
-    Bar(u64),
-    /// They are again.
-    Unbar(u64),
-    /// It is over.
-    Evict(u64),
-}
-
 impl Grants {
     /// Those of a new server: the sessions of before say what they hold.
     pub fn new(epoch: u64, sessions: impl IntoIterator<Item = u64>) -> Grants {
         Grants {
-            arbiter: Arbiter::new(sessions),
+            arbiter: Arbiter::new(epoch, sessions),
             started: Instant::now(),
             epoch,
             next_ticket: 1,
@@ -167,42 +154,32 @@ impl Grants {
         }
     }
 
-    /// Sessions that others wait for too long. `silent_for` says how long ago a session renewed its lease; after
-    /// `lease` its client answers nothing.
+    /// What becomes of sessions that others wait for too long, or that were barred for that. After `lease` without an
+    /// answered renewal a client answers nothing.
     /// `lockers` hold locks that others want; `is_early`: requests for locks wait for the sessions of before a restart.
     pub fn late(
         &mut self,
-        lockers: &[u64],
-        is_early: bool,
-        silent_for: impl Fn(u64) -> Duration,
+        (lockers, is_early): (&[u64], bool),
+        silence: impl Fn(u64) -> Silence,
         lease: Duration,
-    ) -> Vec<Late> {
-        let now = self.now();
+    ) -> Vec<(u64, Late)> {
+        let (now, mut awaited) = (self.now(), self.arbiter.awaited(is_early));
+        // A lock may be held for as long as its owner likes: 0 is not slow.
+        lockers.iter().for_each(|session| _ = awaited.entry(*session).or_insert(0));
+        let milliseconds = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        let sessions: BTreeSet<u64> = awaited.keys().chain(self.barred.keys()).copied().collect();
         let mut late = Vec::new();
-        let mut awaited = self.arbiter.awaited(is_early);
-        // A lock may be held for as long as its owner likes.
-        // A session that is barred is looked at until it is over or renews its lease.
-        for session in lockers.iter().chain(self.barred.keys()) {
-            awaited.entry(*session).or_insert(0);
-        }
-        for (session, since) in awaited {
-            let is_silent = silent_for(session) > lease;
-            let is_slow = Duration::from_millis(now.saturating_sub(since)) > GIVE_BACK_MAX && since > 0;
-            match self.barred.get(&session) {
-                // A renewal that was answered when it was barred is here by now.
-                Some(barred) if is_silent && barred.elapsed() > Duration::from_millis(50) => {
-                    late.push(Late::Evict(session));
-                }
-                Some(_) if !is_silent && !is_slow => {
-                    self.barred.remove(&session);
-                    late.push(Late::Unbar(session));
-                }
-                None if is_silent || is_slow => {
-                    self.barred.insert(session, Instant::now());
-                    late.push(Late::Bar(session));
-                }
-                _ => {}
+        for session in sessions {
+            let barred_for = self.barred.get(&session).map(|since| milliseconds(since.elapsed()));
+            // Who waits for a session of before a restart waits since then: that alone is not slow.
+            let waited = awaited.get(&session).map(|since| if *since == 0 { 0 } else { now.saturating_sub(*since) });
+            let Some(verdict) = verdict(barred_for, silence(session), waited, milliseconds(lease)) else { continue };
+            match verdict {
+                Late::Bar => drop(self.barred.insert(session, Instant::now())),
+                Late::Unbar => drop(self.barred.remove(&session)),
+                Late::End => {}
             }
+            late.push((session, verdict));
         }
         late
     }

@@ -23,7 +23,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
 use super::connection::{Frames, Reply, Shared};
-use super::grants::{Grants, Late, Looking, files_of, is_look};
+use super::grants::{Grants, Looking, files_of, is_look};
 use super::locking::{Locking, Wish};
 use super::{ServerError, ServerOptions};
 use crate::client::random_id;
@@ -31,6 +31,7 @@ use crate::format::{Session, SessionState, Table, Transaction};
 use crate::journal::{self, Log, StartOptions};
 use crate::metadata::{Image, Stamp};
 use crate::protocol::{Answer, Code, Failure, Held as Granted, Message, Operation, Question, Token};
+use crate::tokens::{Late, Silence};
 
 /// Requests that wait for the owner.
 pub(super) const REQUESTS_MAX: usize = 4096;
@@ -61,7 +62,7 @@ pub(super) enum Request {
     /// that it had open.
     Reclaim { session: u64, held: Vec<Granted>, is_last: bool, reply: Reply },
     /// Replies up to this number are not needed, and freed extents of appends up to this one are in no cached map.
-    Acknowledge { session: u64, acknowledged: u64, drained: u64 },
+    Acknowledge { session: u64, acknowledged: u64, drained: u64, is_answered: bool },
     /// A session wants a token.
     Acquire { session: u64, wanted: (Token, u8, bool), reply: Reply },
     /// A session wants something of a file lock.
@@ -153,8 +154,9 @@ pub(super) struct Owner {
     next_segments: Vec<u64>,
     /// The last append that is durable.
     sequence: u64,
-    /// When each session last renewed its lease.
+    /// When each session last renewed its lease, and when it last did so and was answered.
     renewals: HashMap<u64, Instant>,
+    answered: HashMap<u64, Instant>,
     grants: Grants,
     locking: Locking,
     started: Instant,
@@ -204,6 +206,7 @@ impl Owner {
             next_segments: Vec::new(),
             sequence,
             renewals: HashMap::new(),
+            answered: HashMap::new(),
             grants,
             locking: Locking::default(),
             started: Instant::now(),
@@ -333,8 +336,11 @@ impl Owner {
                 let said = if is_last { self.image.reclaimed(session) } else { self.image.is_active(session) };
                 self.hold(Held::Call(reply, said.map(|()| Answer::Done)));
             }
-            Request::Acknowledge { session, acknowledged, drained } => {
+            Request::Acknowledge { session, acknowledged, drained, is_answered } => {
                 self.renewals.insert(session, Instant::now());
+                if is_answered {
+                    self.answered.insert(session, Instant::now());
+                }
                 self.image.acknowledge(session, acknowledged, drained);
                 // At once: while requests come, ticks wait. An error comes again at the tick, and ends the server.
                 if let Ok(transactions) = self.image.forget() {
@@ -385,15 +391,19 @@ impl Owner {
 
     /// Ends sessions that others wait for, and whose clients answer nothing any more.
     fn end_late_sessions(&mut self) {
-        let (renewals, started) = (&self.renewals, self.started);
-        let silent_for = |session| renewals.get(&session).unwrap_or(&started).elapsed();
+        let (renewals, answered, started) = (&self.renewals, &self.answered, self.started);
+        let since = |times: &HashMap<u64, Instant>, session| {
+            let elapsed = times.get(&session).unwrap_or(&started).elapsed();
+            u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX)
+        };
+        let silence = |session| Silence { heard_ms: since(renewals, session), answered_ms: since(answered, session) };
         let lease = Duration::from_millis(SESSION_LEASE_MS.into()) + DRIFT;
-        let awaited = self.locking.awaited();
-        for late in self.grants.late(&awaited, self.locking.is_early(), silent_for, lease) {
+        let lockers = self.locking.awaited();
+        for (session, late) in self.grants.late((&lockers, self.locking.is_early()), silence, lease) {
             match late {
-                Late::Bar(session) => drop(self.shared.barred().insert(session)),
-                Late::Unbar(session) => drop(self.shared.barred().remove(&session)),
-                Late::Evict(session) => {
+                Late::Bar => drop(self.shared.barred().insert(session)),
+                Late::Unbar => drop(self.shared.barred().remove(&session)),
+                Late::End => {
                     self.evict(session, "it renewed its lease no more while others waited for what it held");
                 }
             }
@@ -419,6 +429,7 @@ impl Owner {
 
     fn forget(&mut self, session: u64) {
         self.renewals.remove(&session);
+        self.answered.remove(&session);
         self.grants.forget(session);
         self.locking.forget(session);
     }

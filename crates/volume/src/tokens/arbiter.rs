@@ -10,13 +10,15 @@
 //!
 //! Times are milliseconds of any clock that does not go back.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::{Why, conflict, level};
 use crate::protocol::{FileId, Held, Token, What};
 
 /// A grant is not recalled sooner. *Units*: milliseconds.
 pub const MINIMUM_MS: u64 = 10;
+/// Numbers of grants that an epoch has: more than it can use.
+const GRANTS_OF_EPOCH: u64 = 1 << 40;
 /// Waiters of a token.
 const WAITERS_MAX: usize = 4096;
 
@@ -105,7 +107,8 @@ impl Object {
 /// All tokens of a volume.
 #[derive(Debug, Default)]
 pub struct Arbiter {
-    objects: HashMap<Token, Object>,
+    /// In order, so that the same calls have the same actions.
+    objects: BTreeMap<Token, Object>,
     /// The last grant's number.
     sequence: u64,
     /// Sessions of before a restart that have not said what they hold.
@@ -113,7 +116,7 @@ pub struct Arbiter {
     /// Questions that wait until they have.
     graced: Vec<u64>,
     /// For how many files a question waits.
-    questions: HashMap<u64, usize>,
+    questions: BTreeMap<u64, usize>,
     /// When a grant may be recalled, and of which token.
     wakes: BTreeSet<(u64, Token)>,
     actions: Vec<Action>,
@@ -124,9 +127,11 @@ fn data(file: FileId) -> Token {
 }
 
 impl Arbiter {
-    /// No tokens; the sessions of before a restart are expected to say what they hold.
-    pub fn new(expected: impl IntoIterator<Item = u64>) -> Arbiter {
-        Arbiter { expected: expected.into_iter().collect(), ..Arbiter::default() }
+    /// No tokens; the sessions of before a restart are expected to say what they hold. Numbers of grants are above
+    /// those of every lower epoch.
+    pub fn new(epoch: u64, expected: impl IntoIterator<Item = u64>) -> Arbiter {
+        let sequence = epoch.saturating_mul(GRANTS_OF_EPOCH);
+        Arbiter { sequence, expected: expected.into_iter().collect(), ..Arbiter::default() }
     }
 
     /// What is to be done since the last call.
@@ -152,6 +157,15 @@ impl Arbiter {
     /// A session wants a token.
     pub fn acquire(&mut self, now: u64, session: u64, token: Token, level: u8, ticket: u64, waits: bool) {
         let object = self.objects.entry(token).or_default();
+        // A grant that is recalled may have been lost with its connection: then the recall waits for it at the client.
+        if let Some(grant) = object.grants.get(&session)
+            && grant.recalled.is_some()
+            && grant.level >= level
+        {
+            let held = Held { token, level: grant.level, sequence: grant.sequence };
+            self.actions.push(Action::Grant { session, ticket, held });
+            return;
+        }
         // A request that comes again after a lost connection has the place of the first one.
         if let Some(known) = object.waiters.iter_mut().find(|waiter| waiter.session == session) {
             (known.ticket, known.level) = (ticket, known.level.max(level));

@@ -118,9 +118,11 @@ impl Holding {
             self.early.push(recalled);
             return Heard::Later;
         }
-        if sequence != self.sequence {
-            return if sequence > self.sequence { Heard::Answer(level::NONE) } else { Heard::Ignore };
+        if sequence < self.sequence {
+            return Heard::Ignore;
         }
+        // That grant was lost with its connection, or nobody waits for it any more: what is held is held under it.
+        self.sequence = sequence;
         let is_done = match why {
             Why::Conflict => self.level <= wanted,
             Why::Commit => self.level < level::WRITE,
@@ -134,8 +136,8 @@ impl Holding {
         if self.writers > 0 { level::WRITE } else { level::READ }
     }
 
-    /// One more handle with which a program may map the file for writing. Returns whether the kernel may have pages that
-    /// were read under a lower level than they need from now on.
+    /// One more handle with which a program may map the file for writing. Returns whether the kernel may have pages
+    /// that were read under a lower level than they need from now on.
     pub fn add_writer(&mut self) -> bool {
         self.writers += 1;
         self.has_pages && self.level < level::WRITE

@@ -8,14 +8,19 @@
 //! |---|---|
 //! | `arbiter` | the server's side: holders, waiters, recalls, questions that wait for a commit |
 //! | `holding` | a client's side of one token |
+//! | `lease` | until when a client may do what, and when a session is ended |
 //! | `locks` | file locks |
 
 mod arbiter;
 mod holding;
+mod lease;
 mod locks;
+#[cfg(test)]
+mod tests;
 
 pub use arbiter::{Action, Arbiter, MINIMUM_MS};
 pub use holding::{Heard, Holding, Recalled};
+pub use lease::{CACHE_OF_LEASE, GIVE_BACK_MAX_MS, IO_OF_LEASE, Late, Lease, Silence, verdict};
 pub use locks::{Locks, Outcome, Ranges};
 
 /// Levels of a data token, as the protocol has them.

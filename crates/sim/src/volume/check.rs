@@ -1,0 +1,128 @@
+//! Whether calls on one value can be explained: there is an order of them in which each saw what it saw, and in which
+//! none comes before one that was over when it began.
+//!
+//! Owns: the search of Wing and Gong, with the states that led nowhere remembered (Lowe, *Testing for linearizability*,
+//! 2017). Calls of unknown outcome may be left out. Cost: exponential in the calls at a time, linear in their number.
+
+use std::collections::HashSet;
+
+use super::history::Entry;
+
+/// States that a search may look at.
+const STATES_MAX: usize = 2_000_000;
+
+/// What came of a search.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// There is such an order.
+    Explained,
+    /// There is none.
+    Broken,
+    /// The search was given up.
+    Unknown,
+}
+
+/// Searches an order from `value` on.
+pub fn explain(entries: &[Entry], value: u64) -> Verdict {
+    let mut order: Vec<Entry> = entries.to_vec();
+    order.sort_by_key(|entry| entry.invoked);
+    let required = order.iter().filter(|entry| !entry.is_optional).count();
+    let done = vec![false; order.len()];
+    let mut search = Search { done, seen: HashSet::new(), first: 0, latest: 0, required, order };
+    match search.from(value) {
+        Some(true) => Verdict::Explained,
+        Some(false) => Verdict::Broken,
+        None => Verdict::Unknown,
+    }
+}
+
+/// A point of the search: the first call that is not done, those behind it that are, and the value.
+type Point = (usize, Vec<u32>, u64);
+
+struct Search {
+    order: Vec<Entry>,
+    done: Vec<bool>,
+    seen: HashSet<Point>,
+    first: usize,
+    /// The latest begin of a call that is done.
+    latest: u64,
+    /// Calls that are to be done yet.
+    required: usize,
+}
+
+/// A call that was chosen, and what there was before.
+struct Choice {
+    at: usize,
+    first: usize,
+    latest: u64,
+    value: u64,
+    left: Vec<(usize, u64)>,
+}
+
+impl Search {
+    fn from(&mut self, mut value: u64) -> Option<bool> {
+        let mut choices: Vec<Choice> = Vec::new();
+        let mut left = self.candidates(value);
+        loop {
+            if self.required == 0 {
+                return Some(true);
+            }
+            match left.pop() {
+                Some((at, after)) => {
+                    let choice = Choice { at, first: self.first, latest: self.latest, value, left };
+                    self.done[at] = true;
+                    self.latest = self.latest.max(self.order[at].invoked);
+                    self.required -= usize::from(!self.order[at].is_optional);
+                    while self.first < self.done.len() && self.done[self.first] {
+                        self.first += 1;
+                    }
+                    choices.push(choice);
+                    value = after;
+                    left = if self.is_new(value) { self.candidates(value) } else { Vec::new() };
+                    if self.seen.len() > STATES_MAX {
+                        return None;
+                    }
+                }
+                None => {
+                    let Some(choice) = choices.pop() else { return Some(false) };
+                    self.done[choice.at] = false;
+                    self.required += usize::from(!self.order[choice.at].is_optional);
+                    (self.first, self.latest, value, left) = (choice.first, choice.latest, choice.value, choice.left);
+                }
+            }
+        }
+    }
+
+    fn is_new(&mut self, value: u64) -> bool {
+        let behind = (self.first..self.order.len()).filter(|at| self.done[*at]).map(|at| at as u32).collect();
+        self.seen.insert((self.first, behind, value))
+    }
+
+    /// The calls that may be next, the most likely last, with the value after each.
+    fn candidates(&self, value: u64) -> Vec<(usize, u64)> {
+        let mut found = Vec::new();
+        // A call that was over before another began comes first, unless it did not happen.
+        let mut until = u64::MAX;
+        for at in self.first..self.order.len() {
+            let entry = &self.order[at];
+            if entry.invoked > until {
+                break;
+            }
+            if self.done[at] {
+                continue;
+            }
+            if !entry.is_optional {
+                until = until.min(entry.returned);
+            }
+            if let Some(after) = entry.act.apply(value) {
+                found.push((at, after));
+            }
+        }
+        found.retain(|(at, _)| {
+            let entry = &self.order[*at];
+            entry.invoked <= until && entry.returned >= self.latest
+        });
+        found.sort_by_key(|(at, after)| (*after == value, std::cmp::Reverse(self.order[*at].returned)));
+        found
+    }
+}

@@ -1,0 +1,103 @@
+//! What runs have to meet, counted.
+//!
+//! Owns: the names; those with a number are points of the list of what a simulator of the volume must include: 1 sizes
+//! for kernels, 2 appends in pieces, 3 invalidations that write back, 4 answers after the lease, 5 clocks, 6 servers
+//! that are away, 7 late writes of lost hosts, 8 full disks, 9 servers that crash in a loop, 10 late extensions and
+//! replies, 11 freed extents, 12 renewals behind bulk traffic, 13 fairness.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
+/// All of them.
+pub const SCENARIOS: &[&str] = &[
+    "1: the size that another host extended is seen",
+    "2: another host appends between the pieces of an append",
+    "3: a page is read during an invalidation, which is done again",
+    "3: a page is written back under the token that is given back",
+    "4: a page comes after its lease, and is forgotten",
+    "4: a page is forgotten as the lease ends",
+    "4: an answer is refused as the lease ended before it",
+    "5: a client pauses, and its clock too",
+    "5: a clock stood still past the lease",
+    "6: a barred session is heard again",
+    "6: a dirty page is kept while the server is away",
+    "6: a server is away for longer than a lease",
+    "6: a session is ended for another one",
+    "6: a suspended session resumes",
+    "6: a token for writing is reclaimed, or said again",
+    "7: a write of a session that is over reaches the disk",
+    "7: blocks of a lost session are released after its last write",
+    "8: the disk is full",
+    "9: a server crashes again soon",
+    "9: a server crashes before all sessions have reclaimed",
+    "9: sessions that a new server waits for",
+    "10: a late extension is refused after a truncate",
+    "10: an operation comes again",
+    "11: freed blocks that waited for every map",
+    "12: a renewal arrives before a request that was sent earlier",
+    "13: a holder commits for a stat",
+    "13: a recall waited until a grant was held long enough",
+    "13: a session gives back too slowly",
+    "13: a stat waits for a commit",
+    "I/O waits for the lease",
+    "a client is lost",
+    "a client paused past its lease",
+    "a client pauses between a check and its I/O",
+    "a client pauses for less than its lease",
+    "a client pauses for longer than its lease",
+    "a connection is lost",
+    "a host has no way to the server for longer than its lease",
+    "a load from a map",
+    "a lookup from the cache",
+    "a message of a lost connection arrives late",
+    "a message of an older epoch is refused",
+    "a recall came before its grant",
+    "a recall has no connection yet",
+    "a recall is answered at once",
+    "a recall of an older grant is ignored",
+    "a renewal is not answered",
+    "a request of a connection that another one replaced is not served",
+    "a server crashes as it grants",
+    "a server restarts",
+    "a stat is answered with what was committed here meanwhile",
+    "a store to a map",
+    "a token is given back without a recall",
+    "a token waits for I/O in work before it goes",
+    "a writer comes where pages are of a lower level",
+    "the disk is slow",
+    "what was not committed is lost with its session",
+];
+
+/// How often each was met.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Coverage {
+    counts: RefCell<BTreeMap<&'static str, u64>>,
+}
+
+impl Coverage {
+    /// It was met. *Panics* if it is none of [`SCENARIOS`].
+    pub fn met(&self, name: &'static str) {
+        self.add(name, 1);
+    }
+
+    /// It was met so often. *Panics* if it is none of [`SCENARIOS`].
+    pub fn add(&self, name: &'static str, count: u64) {
+        debug_assert!(SCENARIOS.contains(&name), "{name} is no scenario");
+        *self.counts.borrow_mut().entry(name).or_default() += count;
+    }
+
+    /// How often it was met.
+    pub fn count(&self, name: &str) -> u64 {
+        self.counts.borrow().get(name).copied().unwrap_or(0)
+    }
+
+    /// Adds those of another run.
+    pub fn merge(&self, other: &Coverage) {
+        other.counts.borrow().iter().for_each(|(name, count)| self.add(name, *count));
+    }
+
+    /// Those that were never met.
+    pub fn missing(&self) -> Vec<&'static str> {
+        SCENARIOS.iter().copied().filter(|name| self.count(name) == 0).collect()
+    }
+}

@@ -1,0 +1,159 @@
+//! Tasks in virtual time, on one thread, in an order that the seed decides.
+//!
+//! Owns: the time, what is due, and which task goes on next. Promises: a seed repeats a run exactly; a task of a host
+//! that is paused goes on after the pause, wherever it stopped. Leaves to others: what hosts and tasks are.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+use super::world::World;
+
+/// The number of a task.
+pub type TaskId = usize;
+/// A millisecond. *Units*: microseconds.
+pub const MS: u64 = 1000;
+
+/// What is done at a time.
+type Call = Box<dyn FnOnce(&Rc<World>)>;
+
+/// What happens at a time.
+enum Event {
+    Wake(TaskId),
+    Call(Call),
+}
+
+/// A task, and the client that it is part of.
+struct Task {
+    client: usize,
+    future: Pin<Box<dyn Future<Output = ()>>>,
+}
+
+/// Time and tasks.
+#[derive(Default)]
+pub struct Executor {
+    now_us: Cell<u64>,
+    next: Cell<u64>,
+    queue: RefCell<BTreeMap<(u64, u64), Event>>,
+    tasks: RefCell<Vec<Option<Task>>>,
+    ready: RefCell<Vec<TaskId>>,
+    current: Cell<TaskId>,
+}
+
+impl Executor {
+    /// Ends everything.
+    pub fn clear(&self) {
+        let tasks = self.tasks.take();
+        let queue = self.queue.take();
+        drop((tasks, queue));
+    }
+}
+
+impl World {
+    /// *Units*: microseconds.
+    pub fn now(&self) -> u64 {
+        self.executor.now_us.get()
+    }
+
+    fn plan(&self, at_us: u64, event: Event) {
+        let next = self.executor.next.get() + 1;
+        self.executor.next.set(next);
+        self.executor.queue.borrow_mut().insert((at_us.max(self.now()), next), event);
+    }
+
+    /// Does something at a time.
+    pub fn at(&self, at_us: u64, call: impl FnOnce(&Rc<World>) + 'static) {
+        self.plan(at_us, Event::Call(Box::new(call)));
+    }
+
+    /// Starts a task of a client.
+    pub fn spawn(&self, client: usize, future: impl Future<Output = ()> + 'static) {
+        let mut tasks = self.executor.tasks.borrow_mut();
+        tasks.push(Some(Task { client, future: Box::pin(future) }));
+        self.executor.ready.borrow_mut().push(tasks.len() - 1);
+    }
+
+    /// Ends all tasks of a client where they are.
+    pub fn end_tasks(&self, client: usize) {
+        let of = |task: &mut Option<Task>| task.take_if(|task| task.client == client);
+        let ended: Vec<Task> = self.executor.tasks.borrow_mut().iter_mut().filter_map(of).collect();
+        drop(ended);
+    }
+
+    /// Tasks go on that waited.
+    pub fn wake(&self, tasks: impl IntoIterator<Item = TaskId>) {
+        self.executor.ready.borrow_mut().extend(tasks);
+    }
+
+    /// The task that is at work.
+    pub fn current(&self) -> TaskId {
+        self.executor.current.get()
+    }
+
+    /// Waits for a time.
+    pub fn sleep(self: &Rc<World>, us: u64) -> impl Future<Output = ()> + use<> {
+        let (world, until, mut is_planned) = (self.clone(), self.now() + us, false);
+        std::future::poll_fn(move |_| {
+            if world.now() >= until && is_planned {
+                return Poll::Ready(());
+            }
+            if !std::mem::replace(&mut is_planned, true) {
+                world.plan(until, Event::Wake(world.current()));
+            }
+            Poll::Pending
+        })
+    }
+
+    /// Lets others go first, if it happens so.
+    pub async fn yields(self: &Rc<World>) {
+        if self.chance(40) {
+            self.sleep(self.below(60)).await;
+        }
+    }
+
+    /// One step. Returns false if nothing is left to do.
+    pub fn step(self: &Rc<World>) -> bool {
+        let due = {
+            let mut queue = self.executor.queue.borrow_mut();
+            let is_idle = self.executor.ready.borrow().is_empty();
+            match queue.first_key_value() {
+                Some(((at, _), _)) if is_idle || *at <= self.now() => queue.pop_first(),
+                _ => None,
+            }
+        };
+        if let Some(((at, _), event)) = due {
+            self.executor.now_us.set(at.max(self.now()));
+            match event {
+                Event::Wake(task) => self.wake([task]),
+                Event::Call(call) => call(self),
+            }
+            return true;
+        }
+        let count = self.executor.ready.borrow().len() as u64;
+        if count == 0 {
+            return false;
+        }
+        let task = self.executor.ready.borrow_mut().swap_remove(self.below(count) as usize);
+        self.poll(task);
+        true
+    }
+
+    fn poll(self: &Rc<World>, id: TaskId) {
+        let Some(task) = self.executor.tasks.borrow_mut()[id].take() else { return };
+        if self.client(task.client).park(id) {
+            self.executor.tasks.borrow_mut()[id] = Some(task);
+            return;
+        }
+        self.executor.now_us.set(self.now() + 1);
+        self.executor.current.set(id);
+        let mut task = task;
+        let polled = task.future.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        let is_dead = self.client(task.client).is_dead.get();
+        if polled.is_pending() && !is_dead {
+            self.executor.tasks.borrow_mut()[id] = Some(task);
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! What a client knows of a file, and its locks.
+//!
+//! Owns: the state behind a token: contents, pages of the kernel, names. It follows `client/file.rs`.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+
+use nectary_volume::protocol::Token;
+use nectary_volume::tokens::Holding;
+
+use super::client::Mount;
+use super::image::Inode;
+
+/// A page of the kernel.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Page {
+    pub value: u64,
+    pub is_dirty: bool,
+    /// It is read, or written back.
+    pub is_locked: bool,
+    /// A block in hand to which it is written back: a store must not find the disk full later.
+    pub reserved: Option<u32>,
+}
+
+/// What was written back while no I/O was allowed, and the block that it has in hand.
+pub type Kept = (u64, Option<u32>);
+
+/// What is known of a file's contents.
+#[derive(Debug, Clone, Default)]
+pub struct Content {
+    pub is_known: bool,
+    pub inode: Inode,
+    /// With what was written since. *Units*: blocks.
+    pub size: u64,
+    /// Committed blocks, as far as they are known; `None` is a hole.
+    pub map: BTreeMap<u64, Option<u32>>,
+    /// What was written and is not committed, and what is in it.
+    pub fresh: BTreeMap<u64, (u32, u64)>,
+    pub is_modified: bool,
+    /// A commit failed.
+    pub failed: bool,
+}
+
+impl Content {
+    pub fn is_dirty(&self) -> bool {
+        !self.fresh.is_empty() || self.is_modified || self.size != self.inode.size
+    }
+
+    pub fn learn(&mut self, inode: Inode) {
+        self.is_known = true;
+        self.size = inode.size;
+        self.inode = inode;
+    }
+
+    pub fn forget(&mut self) {
+        self.is_known = false;
+        self.map.clear();
+    }
+}
+
+/// What a token protects, on one client.
+pub struct Object {
+    pub token: Token,
+    pub hold: RefCell<Holding>,
+    /// Somebody gives back, or commits for others.
+    giving: Cell<bool>,
+    pub content: RefCell<Content>,
+    readers: Cell<u32>,
+    is_written: Cell<bool>,
+    /// Pages that were written back while no I/O was allowed.
+    pub kept: RefCell<BTreeMap<u64, Kept>>,
+    pub pages: RefCell<BTreeMap<u64, Page>>,
+    /// Programs that have it mapped, and one that writes without a map: they do not mix.
+    mappers: Cell<u32>,
+    is_excluded: Cell<bool>,
+    pub names: RefCell<BTreeMap<u64, u64>>,
+}
+
+impl Object {
+    pub fn new(token: Token) -> Object {
+        Object {
+            token,
+            hold: RefCell::default(),
+            giving: Cell::new(false),
+            content: RefCell::default(),
+            readers: Cell::new(0),
+            is_written: Cell::new(false),
+            kept: RefCell::default(),
+            pages: RefCell::default(),
+            mappers: Cell::new(0),
+            is_excluded: Cell::new(false),
+            names: RefCell::default(),
+        }
+    }
+
+    /// In words.
+    pub fn describe(&self) -> String {
+        format!(
+            "{:?}: {:?}, giving {}, readers {}, written {}, pages {:?}, mappers {}, excluded {}, kept {:?}",
+            self.token.object.inode,
+            self.hold.borrow(),
+            self.giving.get(),
+            self.readers.get(),
+            self.is_written.get(),
+            self.pages.borrow(),
+            self.mappers.get(),
+            self.is_excluded.get(),
+            self.kept.borrow()
+        )
+    }
+
+    /// Whether nobody has the contents locked.
+    pub fn is_free(&self) -> bool {
+        !self.is_written.get() && self.readers.get() == 0
+    }
+}
+
+/// Which lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// The contents, shared.
+    Read,
+    /// The contents, alone.
+    Write,
+    /// Giving back.
+    Giving,
+    /// Mapped by a program.
+    Mapped,
+    /// Written to without a map.
+    Unmapped,
+}
+
+/// A lock that is held until it is dropped.
+pub struct Guard {
+    mount: Mount,
+    object: usize,
+    kind: Kind,
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        let object = &self.mount.client.objects[self.object];
+        match self.kind {
+            Kind::Read => object.readers.set(object.readers.get() - 1),
+            Kind::Write => object.is_written.set(false),
+            Kind::Giving => object.giving.set(false),
+            Kind::Mapped => object.mappers.set(object.mappers.get() - 1),
+            Kind::Unmapped => object.is_excluded.set(false),
+        }
+        self.mount.touch();
+    }
+}
+
+impl Mount {
+    pub fn object(&self, object: usize) -> &Object {
+        &self.client.objects[object]
+    }
+
+    /// Takes a lock if it is free.
+    pub fn try_lock(&self, object: usize, kind: Kind) -> Option<Guard> {
+        let at = self.object(object);
+        let is_free = match kind {
+            Kind::Read => !at.is_written.get(),
+            Kind::Write => at.is_free(),
+            Kind::Giving => !at.giving.get(),
+            Kind::Mapped => !at.is_excluded.get(),
+            Kind::Unmapped => !at.is_excluded.get() && at.mappers.get() == 0,
+        };
+        if !is_free {
+            return None;
+        }
+        match kind {
+            Kind::Read => at.readers.set(at.readers.get() + 1),
+            Kind::Write => at.is_written.set(true),
+            Kind::Giving => at.giving.set(true),
+            Kind::Mapped => at.mappers.set(at.mappers.get() + 1),
+            Kind::Unmapped => at.is_excluded.set(true),
+        }
+        Some(Guard { mount: self.clone(), object, kind })
+    }
+
+    /// Waits for a lock.
+    pub async fn lock(&self, object: usize, kind: Kind) -> Guard {
+        self.world.yields().await;
+        let mut guard = None;
+        self.wait(|| {
+            guard = self.try_lock(object, kind);
+            guard.is_some()
+        })
+        .await;
+        guard.expect("the wait ends with it")
+    }
+}

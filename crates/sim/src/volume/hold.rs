@@ -1,0 +1,225 @@
+//! A client's tokens: `nectary_volume::tokens::Holding`, and around it what `client/hold.rs` does.
+//!
+//! Owns: requests, recalls, and what is done before a token goes: pages are invalidated, what was written is committed,
+//! what is known is forgotten.
+
+use nectary_volume::protocol::{Held, Token, What};
+use nectary_volume::tokens::{Heard, Holding, Recalled, Why, level};
+
+use super::bugs::{Bug, planted};
+use super::client::{Fail, Mount};
+use super::executor::MS;
+use super::file::Kind;
+use super::network::Up;
+
+/// After a request was refused, the next one waits so long.
+const REFUSED_PAUSE_US: u64 = 5 * MS;
+
+/// What a call needs to see or change a file's data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// This level of its token.
+    Level(u8),
+    /// Nothing: it was admitted already.
+    Admitted,
+}
+
+impl Access {
+    pub const READ: Access = Access::Level(level::READ);
+    pub const WRITE: Access = Access::Level(level::WRITE);
+}
+
+impl Mount {
+    /// Whether a call is admitted now.
+    pub fn holds(&self, object: usize, access: Access) -> bool {
+        match access {
+            Access::Level(level) => self.object(object).hold.borrow().admits(level),
+            Access::Admitted => true,
+        }
+    }
+
+    /// Waits until a call is admitted.
+    pub async fn admit(&self, object: usize, access: Access) -> Result<(), Fail> {
+        let Access::Level(level) = access else { return Ok(()) };
+        self.wait_for(object, |_| level, |state| state.admits(level)).await
+    }
+
+    /// Waits for a token, and requests it.
+    pub async fn wait_for(
+        &self,
+        object: usize,
+        level: impl Fn(&Holding) -> u8,
+        mut admit: impl FnMut(&mut Holding) -> bool,
+    ) -> Result<(), Fail> {
+        self.world.yields().await;
+        let mut result = Ok(());
+        self.wait(|| {
+            let mut state = self.object(object).hold.borrow_mut();
+            if admit(&mut state) {
+                return true;
+            }
+            result = self.failure();
+            if result.is_err() {
+                return true;
+            }
+            let wanted = level(&state);
+            if state.wants(wanted) {
+                let mount = self.clone();
+                self.spawn(async move { mount.request(object, wanted).await });
+            }
+            false
+        })
+        .await;
+        result
+    }
+
+    async fn request(self, object: usize, level: u8) {
+        let granted = self.acquire(object, level).await;
+        if granted.is_err() {
+            self.world.sleep(REFUSED_PAUSE_US).await;
+        }
+        let early = {
+            let mut state = self.object(object).hold.borrow_mut();
+            if granted.is_ok_and(|held| held.sequence < state.sequence()) {
+                self.world.break_with(format!("{granted:?} has a lower number than one before, {}", state.sequence()));
+            }
+            match granted {
+                Ok(held) => state.granted(held.level, held.sequence),
+                Err(_) => state.failed(),
+            }
+        };
+        self.touch();
+        for recalled in early {
+            self.world.coverage.met("a recall came before its grant");
+            if let Heard::Begin = self.hear(object, recalled) {
+                self.give_back(object, recalled).await;
+            }
+        }
+    }
+
+    fn hear(&self, object: usize, recalled: Recalled) -> Heard {
+        let heard = self.object(object).hold.borrow_mut().recalled(recalled);
+        match heard {
+            Heard::Answer(level) => {
+                self.world.coverage.met("a recall is answered at once");
+                self.say_returned(self.object(object).token, level, recalled.0);
+            }
+            Heard::Ignore => self.world.coverage.met("a recall of an older grant is ignored"),
+            Heard::Begin | Heard::Later => {}
+        }
+        heard
+    }
+
+    fn say_returned(&self, token: Token, level: u8, sequence: u64) {
+        self.say(Up::Return(Held { token, level, sequence }));
+    }
+
+    /// A recall came.
+    pub fn serve_recall(&self, recalled: Recalled, token: Token) {
+        let Some(object) = self.client.objects.iter().position(|object| object.token == token) else { return };
+        if let Heard::Begin = self.hear(object, recalled) {
+            let mount = self.clone();
+            self.spawn(async move { mount.give_back(object, recalled).await });
+        }
+    }
+
+    async fn give_back(&self, object: usize, recalled: Recalled) {
+        let _turn = self.lock(object, Kind::Giving).await;
+        // The one before may have done it.
+        let Heard::Begin = self.hear(object, recalled) else { return };
+        let (sequence, wanted, why) = recalled;
+        match why {
+            Why::Conflict => self.give(object, wanted).await,
+            Why::Commit => {
+                let locked = self.lock(object, Kind::Write).await;
+                let committed = self.commit_locked(object).await;
+                let level = self.object(object).hold.borrow().level();
+                drop(locked);
+                if committed.is_ok() {
+                    self.world.coverage.met("13: a holder commits for a stat");
+                    self.say_returned(self.object(object).token, level, sequence);
+                }
+            }
+        }
+    }
+
+    /// Gives a token back, down to a level. The caller has `Giving`.
+    async fn give(&self, object: usize, to: u8) {
+        let at = self.object(object);
+        let mut pass = at.hold.borrow_mut().begin_giving();
+        self.touch();
+        let mut passes = 0;
+        while !pass.is_empty() {
+            passes += 1;
+            for range in pass {
+                if !planted(Bug::PagesKept) {
+                    self.invalidate(object, range).await;
+                }
+            }
+            at.hold.borrow_mut().end_pass();
+            self.wait(|| !at.hold.borrow().is_paging()).await;
+            pass = at.hold.borrow_mut().next_pass();
+            if planted(Bug::PageOfPassKept) {
+                pass.clear();
+            }
+            self.touch();
+        }
+        if passes > 1 {
+            self.world.coverage.met("3: a page is read during an invalidation, which is done again");
+        }
+        if planted(Bug::RecallBeforeIo) {
+            let sequence = at.hold.borrow().sequence();
+            at.hold.borrow_mut().given(to);
+            self.say_returned(at.token, to, sequence);
+        }
+        if !at.is_free() {
+            self.world.coverage.met("a token waits for I/O in work before it goes");
+        }
+        let locked = self.lock(object, Kind::Write).await;
+        let committed = self.commit_locked(object).await;
+        if committed.is_err() {
+            self.drop_fresh(object);
+        }
+        if (to == level::NONE || committed.is_err()) && at.token.what == What::Data {
+            at.content.borrow_mut().forget();
+        }
+        if !(planted(Bug::NameKept) || to >= level::READ) {
+            at.names.borrow_mut().clear();
+        }
+        let (level, sequence) = {
+            let mut state = at.hold.borrow_mut();
+            state.given(to);
+            (state.level(), state.sequence())
+        };
+        drop(locked);
+        self.touch();
+        self.world.yields().await;
+        self.say_returned(at.token, level, sequence);
+    }
+
+    /// A handle is opened with which a program may map the file for writing.
+    pub async fn add_writer(&self, object: usize) {
+        let is_stale = self.object(object).hold.borrow_mut().add_writer();
+        if is_stale {
+            let _turn = self.lock(object, Kind::Giving).await;
+            let level = self.object(object).hold.borrow().level();
+            if level == level::READ {
+                self.world.coverage.met("a writer comes where pages are of a lower level");
+                self.give(object, level::NONE).await;
+            }
+        }
+    }
+
+    /// Gives a token back that nobody needs now.
+    pub async fn give_up(&self, object: usize) {
+        let _turn = self.lock(object, Kind::Giving).await;
+        let is_held = {
+            let state = self.object(object).hold.borrow();
+            state.level() != level::NONE && !state.is_acquiring()
+        };
+        if is_held {
+            self.world.coverage.met("a token is given back without a recall");
+            self.give(object, level::NONE).await;
+        }
+    }
+}

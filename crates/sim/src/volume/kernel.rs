@@ -1,0 +1,228 @@
+//! The kernel of a host: pages of files that programs have mapped.
+//!
+//! Owns: pages and their locks. A page is locked while it is read or written back; an invalidation waits for the lock,
+//! and first writes a dirty page back. A load or a store in a page that is there tells the client nothing.
+
+use std::ops::Range;
+
+use nectary_volume::tokens::Holding;
+
+use super::bugs::{Bug, planted};
+use super::client::{Fail, Mount};
+use super::executor::MS;
+use super::file::{Kind, Page};
+use super::history::{Act, Key};
+use super::hold::Access;
+
+impl Mount {
+    fn page(&self, object: usize, block: u64) -> Option<Page> {
+        self.object(object).pages.borrow().get(&block).copied()
+    }
+
+    fn set_page(&self, object: usize, block: u64, page: Option<Page>) {
+        let mut pages = self.object(object).pages.borrow_mut();
+        match page {
+            Some(page) => drop(pages.insert(block, page)),
+            None => drop(pages.remove(&block)),
+        }
+        drop(pages);
+        self.touch();
+    }
+
+    async fn unlocked(&self, object: usize, block: u64) {
+        self.wait(|| !self.page(object, block).is_some_and(|page| page.is_locked)).await;
+    }
+
+    /// A page is there when this returns, and nobody has touched it since; false behind the end of the file.
+    async fn fault(&self, object: usize, block: u64) -> Result<bool, Fail> {
+        loop {
+            self.unlocked(object, block).await;
+            if self.page(object, block).is_some() {
+                return Ok(true);
+            }
+            self.set_page(object, block, Some(Page { is_locked: true, ..Page::default() }));
+            let read = self.read_page(object, block).await;
+            self.world.yields().await;
+            match read {
+                Ok(Some(value)) if !self.is_late() => {
+                    self.set_page(object, block, Some(Page { value, ..Page::default() }));
+                }
+                read => {
+                    self.set_page(object, block, None);
+                    if read?.is_none() {
+                        return Ok(false);
+                    }
+                    self.world.coverage.met("4: a page comes after its lease, and is forgotten");
+                    self.world.sleep(MS).await;
+                }
+            }
+        }
+    }
+
+    /// Whether pages may not be seen any more, as the lease is about to end or has ended.
+    fn is_late(&self) -> bool {
+        let may_cache = self.client.lease().may_cache(self.client.clock(&self.world));
+        let is_late = self.client.is_lapsed.get() || self.client.ended.get() || !may_cache;
+        is_late && !planted(Bug::PagesPastLease)
+    }
+
+    async fn read_page(&self, object: usize, block: u64) -> Result<Option<u64>, Fail> {
+        let begin = |state: &mut Holding| state.begin_page_read(block..block + 1);
+        self.wait_for(object, Holding::page_level, begin).await?;
+        let result = self.read(object, block, Access::Admitted).await;
+        self.object(object).hold.borrow_mut().page_call_ended();
+        self.touch();
+        result
+    }
+
+    /// A program loads from its map.
+    pub async fn load(&self, object: usize, block: u64) -> Result<(), Fail> {
+        let deed = self.begin();
+        if self.fault(object, block).await?
+            && let Some(page) = self.page(object, block)
+            && !self.client.is_exempt.get()
+            && !self.client.is_blind()
+        {
+            let key = Key::Block(object, block);
+            self.world.history.borrow_mut().add(self.client.number, key, Act::Read(page.value), deed.invoked);
+            self.world.coverage.met("a load from a map");
+        }
+        Ok(())
+    }
+
+    /// A program looks at what it has mapped, over and over, which tells nobody.
+    pub async fn gaze(self) {
+        while self.world.is_working() {
+            let us = MS + self.world.below(15 * MS);
+            self.world.sleep(us).await;
+            let object = self.world.below(self.world.files as u64) as usize;
+            let deed = self.begin();
+            let pages = self.object(object).pages.borrow().clone();
+            for (block, page) in pages.into_iter().filter(|(_, page)| !page.is_locked) {
+                if !self.client.is_exempt.get() {
+                    self.saw(Key::Block(object, block), Act::Read(page.value), deed.invoked);
+                }
+            }
+        }
+    }
+
+    /// A program stores to its map.
+    pub async fn store(&self, object: usize, block: u64) -> Result<(), Fail> {
+        let mut deed = self.begin();
+        let reserved = self.take_space().await?;
+        let is_there = self.fault(object, block).await;
+        let page = self.page(object, block).filter(|page| !page.is_locked && !self.client.is_exempt.get());
+        let Some(page) = page.filter(|_| is_there == Ok(true)) else {
+            self.client.space.borrow_mut().push(reserved);
+            return is_there.map(drop);
+        };
+        let mut reserved = Some(reserved);
+        if page.reserved.is_some() {
+            self.client.space.borrow_mut().extend(std::mem::replace(&mut reserved, page.reserved));
+        }
+        let value = self.world.next_value();
+        self.did(&mut deed, Key::Block(object, block), Act::Write(value));
+        self.set_page(object, block, Some(Page { value, is_dirty: true, reserved, ..page }));
+        self.world.coverage.met("a store to a map");
+        self.end(deed);
+        Ok(())
+    }
+
+    /// Writes dirty pages back.
+    pub async fn write_back(&self, object: usize, range: Range<u64>) {
+        self.pages_of(object, range, false).await;
+    }
+
+    /// Forgets pages, after they are written back.
+    pub async fn invalidate(&self, object: usize, range: Range<u64>) {
+        self.pages_of(object, range, true).await;
+    }
+
+    async fn pages_of(&self, object: usize, range: Range<u64>, forgets: bool) {
+        let mut at = range.start;
+        loop {
+            let next = self.object(object).pages.borrow().range(at..range.end).next().map(|(block, _)| *block);
+            let Some(block) = next else { return };
+            self.unlocked(object, block).await;
+            if let Some(page) = self.page(object, block) {
+                self.write_back_page(object, block, page, forgets).await;
+            }
+            at = block + 1;
+            self.world.yields().await;
+        }
+    }
+
+    async fn write_back_page(&self, object: usize, block: u64, page: Page, forgets: bool) {
+        if page.is_dirty && !planted(Bug::DirtyPagesDropped) {
+            self.set_page(object, block, Some(Page { is_locked: true, ..page }));
+            // An error means that the session is over, and with it what was written.
+            let _ = self.write_page(object, block, (page.value, page.reserved)).await;
+        }
+        self.world.tell(|| format!("client {}: {block} of {object} {page:?}, {forgets}", self.client.number));
+        let left = Page { value: page.value, ..Page::default() };
+        self.set_page(object, block, (!forgets && !self.is_late()).then_some(left));
+    }
+
+    /// Forgets pages when the lease is not renewed. Those that are locked are not seen, and not waited for.
+    pub async fn watch_lease(self) {
+        let client = &self.client;
+        loop {
+            self.world.sleep(4 * MS).await;
+            let lease = client.lease();
+            let now = client.clock(&self.world);
+            if lease.may_begin(now) && !client.ended.get() {
+                client.is_lapsed.set(false);
+                client.is_exempt.set(false);
+            }
+            if lease.may_cache(now) && !client.ended.get() || planted(Bug::PagesPastLease) {
+                continue;
+            }
+            client.is_lapsed.set(true);
+            for object in 0..self.world.files {
+                let blocks: Vec<u64> = self.object(object).pages.borrow().keys().copied().collect();
+                for block in blocks {
+                    if let Some(page) = self.page(object, block).filter(|page| !page.is_locked) {
+                        self.world.coverage.met("4: a page is forgotten as the lease ends");
+                        self.write_back_page(object, block, page, true).await;
+                    }
+                }
+            }
+            client.is_exempt.set(false);
+        }
+    }
+
+    /// What a program does with a map: alone with other maps on its host.
+    pub async fn map(&self, object: usize, is_writer: bool, blocks: &[u64]) -> Result<(), Fail> {
+        let _mapped = self.lock(object, Kind::Mapped).await;
+        if is_writer {
+            self.add_writer(object).await;
+        }
+        let mut result = Ok(());
+        for block in blocks {
+            result = match is_writer && self.world.chance(60) {
+                true => self.store(object, *block).await,
+                false => self.load(object, *block).await,
+            };
+            if result.is_err() {
+                break;
+            }
+            let us = self.world.below(3 * MS);
+            self.world.sleep(us).await;
+            if self.world.chance(20) {
+                self.write_back(object, *block..block + 1).await;
+            }
+        }
+        if is_writer {
+            self.write_back(object, 0..u64::MAX).await;
+            self.object(object).hold.borrow_mut().remove_writer();
+        }
+        result
+    }
+
+    /// What a program does without a map: what is mapped is written back before.
+    pub async fn unmapped(&self, object: usize, forgets: bool) -> Option<super::file::Guard> {
+        let guard = if forgets { Some(self.lock(object, Kind::Unmapped).await) } else { None };
+        self.pages_of(object, 0..u64::MAX, forgets).await;
+        guard
+    }
+}

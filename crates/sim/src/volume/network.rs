@@ -1,0 +1,174 @@
+//! Messages between clients and the server.
+//!
+//! Owns: connections, and when messages arrive. Promises: messages of a connection arrive in order, those of two
+//! connections cross; what is on its way when a connection is lost is lost, or comes late.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use nectary_volume::protocol::{Held, Token};
+use nectary_volume::tokens::Why;
+
+use super::executor::MS;
+use super::image::{Operation, Reply};
+use super::world::World;
+
+/// What changes nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Question {
+    /// A file as it is.
+    Attributes(usize),
+    /// Where its blocks are.
+    Map(usize),
+    /// What a name leads to.
+    Lookup(u64),
+    /// Blocks to write to.
+    Space(usize),
+}
+
+/// What a client says.
+#[derive(Debug, Clone)]
+pub enum Up {
+    Hello { session: u64 },
+    Renew { sent: u64, acknowledged: u64, drained: u64 },
+    Return(Held),
+    Reclaim(Vec<Held>, bool),
+    Acquire { request: u64, token: Token, level: u8 },
+    Operate { request: u64, number: u64, operation: Operation },
+    Ask { request: u64, question: Question },
+}
+
+/// What the server says.
+#[derive(Debug, Clone)]
+pub enum Down {
+    Welcome { session: u64 },
+    Renewed { sent: u64, sequence: u64 },
+    Recall(Held, Why),
+    Grant { request: u64, held: Held },
+    Answer { request: u64, reply: Reply },
+    Evicted,
+}
+
+/// A connection.
+#[derive(Debug)]
+pub struct Connection {
+    pub client: usize,
+    pub is_control: bool,
+    /// The server's, when it was made.
+    pub epoch: u64,
+    /// The session that it is of, once the server knows.
+    pub session: Cell<u64>,
+    pub is_client_open: Cell<bool>,
+    is_lost: Cell<bool>,
+    /// How much later than others messages arrive that were on their way when it was lost; `None`: they are lost.
+    late_us: Option<u64>,
+    /// When the last message arrives.
+    pub up_us: Cell<u64>,
+    down_us: Cell<u64>,
+}
+
+impl World {
+    /// A connection, if there is a way to the server now.
+    pub fn connect(self: &Rc<World>, client: usize, is_control: bool) -> Option<Rc<Connection>> {
+        if !self.server.borrow().is_up || self.is_cut(self.client(client).host) {
+            return None;
+        }
+        let connection = Rc::new(Connection {
+            client,
+            is_control,
+            epoch: self.server.borrow().epoch,
+            session: Cell::new(0),
+            is_client_open: Cell::new(true),
+            is_lost: Cell::new(false),
+            late_us: self.chance(60).then(|| self.below(if self.chance(30) { 100 * MS } else { 20 * MS })),
+            up_us: Cell::new(0),
+            down_us: Cell::new(0),
+        });
+        self.connections.borrow_mut().push(connection.clone());
+        Some(connection)
+    }
+
+    fn delay_us(&self, is_control: bool) -> u64 {
+        match self.below(100) {
+            0..2 => self.below(15 * MS),
+            2..12 if !is_control => self.below(8 * MS),
+            _ => 20 + self.below(280),
+        }
+    }
+
+    /// The client says something.
+    pub fn up(&self, connection: &Rc<Connection>, message: Up) {
+        let at = connection.up_us.get().max(self.now() + self.delay_us(connection.is_control));
+        connection.up_us.set(at);
+        if matches!(message, Up::Renew { .. }) && self.client(connection.client).is_bulk_behind(at) {
+            self.coverage.met("12: a renewal arrives before a request that was sent earlier");
+        }
+        let connection = connection.clone();
+        self.at(at, move |world| {
+            if !connection.is_lost.get() {
+                return world.at_server(&connection, message);
+            }
+            let Some(late_us) = connection.late_us else { return };
+            let at = world.now() + late_us;
+            world.at(at, move |world| {
+                world.coverage.met("a message of a lost connection arrives late");
+                world.at_server(&connection, message);
+            });
+        });
+    }
+
+    fn at_server(self: &Rc<World>, connection: &Rc<Connection>, message: Up) {
+        self.tell(|| format!("server of epoch {} from client {}: {message:?}", connection.epoch, connection.client));
+        let mut server = self.server.borrow_mut();
+        if server.is_up && server.epoch == connection.epoch {
+            server.hear(self, connection, message);
+            server.go_on(self);
+        }
+    }
+
+    /// The server says something.
+    pub fn down(&self, connection: &Rc<Connection>, message: Down) {
+        if connection.is_lost.get() {
+            return;
+        }
+        let at = connection.down_us.get().max(self.now() + self.delay_us(connection.is_control));
+        connection.down_us.set(at);
+        let connection = connection.clone();
+        self.at(at, move |world| {
+            let (is_lost, late_us) = (connection.is_lost.get(), connection.late_us);
+            let deliver = move |world: &Rc<World>| {
+                world.client(connection.client).deliver(world, &connection, message);
+            };
+            match (is_lost, late_us) {
+                (false, _) => deliver(world),
+                (true, Some(late_us)) => world.at(world.now() + late_us, deliver),
+                (true, None) => {}
+            }
+        });
+    }
+
+    /// A connection is lost. Its client sees that a little later.
+    pub fn lose(&self, connection: &Rc<Connection>) {
+        if connection.is_lost.replace(true) {
+            return;
+        }
+        let connection = connection.clone();
+        let seen_us = if self.chance(25) { self.below(60 * MS) } else { self.below(5 * MS) };
+        self.at(self.now() + seen_us, move |world| {
+            connection.is_client_open.set(false);
+            world.client(connection.client).touch(world);
+        });
+    }
+
+    /// All connections of a host, or of all.
+    pub fn lose_all(&self, host: Option<usize>, roles: &[bool]) {
+        let connections = self.connections.borrow().clone();
+        for connection in connections {
+            let is_of = host.is_none_or(|host| self.client(connection.client).host == host);
+            if is_of && roles.contains(&connection.is_control) {
+                self.lose(&connection);
+            }
+        }
+        self.connections.borrow_mut().retain(|connection| !connection.is_lost.get());
+    }
+}

@@ -1,0 +1,454 @@
+//! The metadata server: it has the machine of `nectary_volume::tokens`, and around it what `server/owner.rs` and
+//! `server/grants.rs` do.
+//!
+//! Owns: the image, what of it is durable, answers that wait until it is, requests and questions that wait for tokens,
+//! and when sessions are ended. Promises: those of the owner, in the order of arrival.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+use nectary_volume::protocol::{FileId, Token, What};
+use nectary_volume::tokens::{Action, Arbiter, GIVE_BACK_MAX_MS, Late, MINIMUM_MS, Silence, Why, verdict};
+
+use super::bugs::{Bug, planted};
+use super::executor::MS;
+use super::history::Key;
+use super::image::{Answer, Image, Refusal, Reply, without_map};
+use super::network::{Connection, Down, Question, Up};
+use super::world::{DRIFT_MS, LEASE_MS, SLOWER, World};
+
+/// How often it looks for sessions that are late, and for blocks that became free.
+const TICK_US: u64 = 10 * MS;
+
+/// What waits until everything before it is durable.
+enum Out {
+    Say(Rc<Connection>, Down),
+    /// A session is over: what each key is from now on, and since when.
+    Lost(u64, u64, Vec<(Key, u64)>),
+}
+
+/// A question that waits for commits.
+struct Looking {
+    connection: Rc<Connection>,
+    request: u64,
+    question: Question,
+    is_graced: bool,
+}
+
+/// The server.
+#[derive(Default)]
+pub struct Server {
+    pub is_up: bool,
+    pub epoch: u64,
+    pub image: Image,
+    pub durable: Image,
+    in_flight: Option<Image>,
+    held: Vec<Out>,
+    next_held: Vec<Out>,
+    is_dirty: bool,
+    /// Sessions were forgotten, and the machine has something to say.
+    is_forgetting: bool,
+    sequence: u64,
+    arbiter: Arbiter,
+    started_us: u64,
+    next_ticket: u64,
+    acquiring: BTreeMap<u64, (Rc<Connection>, u64)>,
+    looking: BTreeMap<u64, Looking>,
+    controls: BTreeMap<u64, Rc<Connection>>,
+    bulks: BTreeMap<u64, Rc<Connection>>,
+    drained: BTreeMap<u64, u64>,
+    /// When renewals came, when those that were answered, and since when none are. *Units*: milliseconds.
+    heard: BTreeMap<u64, u64>,
+    answered: BTreeMap<u64, u64>,
+    barred: BTreeMap<u64, u64>,
+    /// When each grant was given, to see that it is not recalled too soon.
+    granted: BTreeMap<u64, u64>,
+    wake_ms: Option<u64>,
+}
+
+impl Server {
+    /// One that has nothing yet.
+    pub fn new(image: Image) -> Server {
+        Server { image: image.clone(), durable: image, ..Server::default() }
+    }
+
+    fn ms(world: &World) -> u64 {
+        world.now() / MS
+    }
+
+    /// It starts, and knows what is durable.
+    pub fn start(&mut self, world: &Rc<World>) {
+        let (epoch, sequence) = (self.epoch + 1, self.sequence + 2);
+        let durable = std::mem::take(&mut self.durable);
+        let expected: Vec<u64> =
+            durable.sessions.iter().filter(|(_, session)| !session.is_ended).map(|(number, _)| *number).collect();
+        world.coverage.add("9: sessions that a new server waits for", expected.len() as u64);
+        let expected = if planted(Bug::NoGrace) { Vec::new() } else { expected };
+        *self = Server {
+            is_up: true,
+            epoch,
+            sequence,
+            arbiter: Arbiter::new(epoch, expected),
+            started_us: world.now(),
+            image: durable.clone(),
+            durable,
+            ..Server::default()
+        };
+        self.tick_later(world);
+    }
+
+    fn tick_later(&self, world: &Rc<World>) {
+        let epoch = self.epoch;
+        world.at(world.now() + TICK_US, move |world| {
+            let mut server = world.server.borrow_mut();
+            if server.is_up && server.epoch == epoch {
+                server.end_late(world);
+                let active = server.durable.sessions.iter().filter(|(_, session)| !session.is_ended);
+                let drained = active.map(|(number, _)| server.drained.get(number).copied().unwrap_or(0)).min();
+                let count = server.image.drained(drained.unwrap_or(u64::MAX));
+                world.coverage.add("11: freed blocks that waited for every map", count as u64);
+                server.is_dirty |= count > 0;
+                server.go_on(world);
+                server.tick_later(world);
+            }
+        });
+    }
+
+    /// It is gone, with what was not durable.
+    pub fn crash(&mut self, world: &Rc<World>) {
+        if self.arbiter.counts().2 > 0 {
+            world.coverage.met("9: a server crashes before all sessions have reclaimed");
+        }
+        self.is_up = false;
+        if let Some(image) = self.in_flight.take().filter(|_| world.chance(50)) {
+            self.durable = image;
+            for out in std::mem::take(&mut self.held) {
+                if let Out::Lost(session, since, values) = out {
+                    world.lost(session, since, values);
+                }
+            }
+        }
+        world.lose_all(None, &[true, false]);
+    }
+
+    /// A message came.
+    pub fn hear(&mut self, world: &Rc<World>, connection: &Rc<Connection>, message: Up) {
+        let (now, session) = (Self::ms(world), connection.session.get());
+        let current = self.bulks.get(&session).filter(|_| !connection.is_control && session != 0);
+        if current.is_some_and(|current| !Rc::ptr_eq(current, connection)) && !planted(Bug::StaleConnection) {
+            return world.coverage.met("a request of a connection that another one replaced is not served");
+        }
+        match message {
+            Up::Hello { session } => self.greet(connection, session),
+            Up::Renew { sent, acknowledged, drained } => {
+                let known = self.drained.entry(session).or_default();
+                *known = (*known).max(drained);
+                if let Some(found) = self.image.sessions.get_mut(&session) {
+                    found.replies = found.replies.split_off(&(acknowledged + 1));
+                }
+                self.heard.insert(session, now);
+                if self.barred.contains_key(&session) || !self.image.is_active(session) {
+                    return world.coverage.met("a renewal is not answered");
+                }
+                if self.silence(now, session).answered_ms > LEASE_MS + DRIFT_MS {
+                    world.coverage.met("6: a suspended session resumes");
+                }
+                self.answered.insert(session, now);
+                // Later than this nothing is freed that an append up to this one froze.
+                let sequence = if self.is_idle() { self.sequence + 1 } else { self.sequence };
+                world.down(connection, Down::Renewed { sent, sequence });
+            }
+            Up::Return(held) => self.arbiter.returned(now, session, held),
+            Up::Reclaim(held, is_last) => {
+                if let Some(wrong) = self.arbiter.reclaim(now, session, &held, is_last) {
+                    world.break_with(format!("session {session} reclaims what another one holds: {wrong} is to end"));
+                }
+            }
+            Up::Acquire { request, token, level } if self.image.is_active(session) => {
+                self.next_ticket += 1;
+                self.acquiring.insert(self.next_ticket, (connection.clone(), request));
+                self.arbiter.acquire(now, session, token, level, self.next_ticket, true);
+            }
+            Up::Acquire { request, .. } => {
+                world.down(connection, Down::Answer { request, reply: Err(Refusal::Ended) });
+            }
+            Up::Operate { request, number, operation } => {
+                let last = self.image.sessions.get(&session).map_or(0, |session| session.last);
+                if number <= last {
+                    world.coverage.met("10: an operation comes again");
+                    if planted(Bug::DoneTwice)
+                        && let Some(found) = self.image.sessions.get_mut(&session)
+                    {
+                        found.last = number - 1;
+                    }
+                }
+                let reply = self.image.operate(self.sequence + 3, session, number, &operation);
+                if reply == Err(Refusal::Stale) {
+                    world.coverage.met("10: a late extension is refused after a truncate");
+                }
+                self.is_dirty = true;
+                if planted(Bug::DoneTwice)
+                    && let Some(found) = self.image.sessions.get_mut(&session)
+                {
+                    found.last = found.last.max(last);
+                }
+                self.hold(Out::Say(connection.clone(), Down::Answer { request, reply }));
+            }
+            Up::Ask { request, question } => {
+                let connection = connection.clone();
+                self.ask(world, Looking { connection, request, question, is_graced: true });
+            }
+        }
+    }
+
+    fn greet(&mut self, connection: &Rc<Connection>, session: u64) {
+        let session = match session {
+            0 => {
+                self.is_dirty = true;
+                self.image.begin()
+            }
+            session => session,
+        };
+        if planted(Bug::ResumedAfterConflict)
+            && let Some(found) = self.image.sessions.get_mut(&session)
+        {
+            found.is_ended = false;
+            self.barred.remove(&session);
+        }
+        if !self.image.is_active(session) {
+            return self.hold(Out::Say(connection.clone(), Down::Evicted));
+        }
+        connection.session.set(session);
+        self.hold(Out::Say(connection.clone(), Down::Welcome { session }));
+        if connection.is_control {
+            self.controls.insert(session, connection.clone());
+            self.arbiter.repeat(session);
+        } else {
+            self.bulks.insert(session, connection.clone());
+        }
+    }
+
+    fn is_idle(&self) -> bool {
+        self.in_flight.is_none() && !self.is_dirty
+    }
+
+    fn silence(&self, now: u64, session: u64) -> Silence {
+        let since = |times: &BTreeMap<u64, u64>| now - times.get(&session).copied().unwrap_or(self.started_us / MS);
+        Silence { heard_ms: since(&self.heard), answered_ms: since(&self.answered) }
+    }
+
+    fn ask(&mut self, world: &Rc<World>, looking: Looking) {
+        let session = looking.connection.session.get();
+        if !self.image.is_active(session) {
+            let message = Down::Answer { request: looking.request, reply: Err(Refusal::Ended) };
+            return world.down(&looking.connection, message);
+        }
+        let file = match looking.question {
+            Question::Attributes(file) if looking.is_graced => Some(file),
+            _ => None,
+        };
+        self.next_ticket += 1;
+        let ticket = self.next_ticket;
+        if let Some(file) = file {
+            let is_graced = self.arbiter.counts().2 > 0;
+            if !self.arbiter.show(Self::ms(world), session, [world.file_id(file)], ticket) {
+                world.coverage.met("13: a stat waits for a commit");
+                self.looking.insert(ticket, Looking { is_graced, ..looking });
+                return;
+            }
+        }
+        let reply = self.answer(session, looking.question);
+        self.hold(Out::Say(looking.connection, Down::Answer { request: looking.request, reply }));
+    }
+
+    fn answer(&mut self, session: u64, question: Question) -> Reply {
+        match question {
+            Question::Attributes(file) => Ok(Answer::Attributes(without_map(&self.image.files[file]))),
+            Question::Map(file) => Ok(Answer::Map(self.image.files[file].clone(), self.sequence)),
+            Question::Lookup(name) => Ok(Answer::Named(self.image.names.get(&name).copied().unwrap_or(0), 0)),
+            Question::Space(count) => {
+                self.is_dirty = true;
+                self.image.grant(session, count)
+            }
+        }
+    }
+
+    /// Does what the machine says, and stores what was changed.
+    pub fn go_on(&mut self, world: &Rc<World>) {
+        loop {
+            let actions = self.arbiter.take_actions();
+            if actions.is_empty() {
+                break;
+            }
+            actions.into_iter().for_each(|action| self.act(world, action));
+        }
+        if self.arbiter.wake_at() != self.wake_ms {
+            self.wake_ms = self.arbiter.wake_at();
+            if let Some(ms) = self.wake_ms {
+                let epoch = self.epoch;
+                world.at(ms * MS, move |world| {
+                    let mut server = world.server.borrow_mut();
+                    if server.is_up && server.epoch == epoch {
+                        server.wake_ms = None;
+                        server.arbiter.wake(Self::ms(world));
+                        world.coverage.met("13: a recall waited until a grant was held long enough");
+                        server.go_on(world);
+                    }
+                });
+            }
+        }
+        self.begin_append(world);
+    }
+
+    fn act(&mut self, world: &Rc<World>, action: Action) {
+        let now = Self::ms(world);
+        match action {
+            Action::Grant { session, ticket, held } => {
+                self.granted.entry(held.sequence).or_insert(now);
+                let Some((connection, request)) = self.acquiring.remove(&ticket) else { return };
+                let is_lower = self.granted.range(..held.sequence).next_back();
+                if is_lower.is_some() && connection.session.get() != session {
+                    world.break_with(format!("a grant for session {session} goes to another one"));
+                }
+                world.down(&connection, Down::Grant { request, held });
+                world.after_grant();
+            }
+            Action::Refuse { ticket } => {
+                if let Some((connection, request)) = self.acquiring.remove(&ticket) {
+                    world.down(&connection, Down::Answer { request, reply: Err(Refusal::Conflict) });
+                }
+            }
+            Action::Recall { session, held, why } => {
+                // What was granted by the server before was held long enough.
+                let granted = *self.granted.entry(held.sequence).or_insert(0);
+                if why == Why::Conflict && now < granted + MINIMUM_MS && granted > 0 {
+                    world.break_with(format!("grant {} is recalled too soon", held.sequence));
+                }
+                self.tell(world, session, Down::Recall(held, why));
+            }
+            Action::Ready { ticket } => {
+                if let Some(looking) = self.looking.remove(&ticket) {
+                    self.ask(world, looking);
+                }
+            }
+        }
+    }
+
+    fn tell(&self, world: &World, session: u64, message: Down) {
+        match self.controls.get(&session) {
+            Some(connection) => world.down(connection, message),
+            None => world.coverage.met("a recall has no connection yet"),
+        }
+    }
+
+    fn end_late(&mut self, world: &Rc<World>) {
+        let now = Self::ms(world);
+        let awaited = self.arbiter.awaited(false);
+        let sessions: BTreeSet<u64> = awaited.keys().chain(self.barred.keys()).copied().collect();
+        for session in sessions {
+            if !self.image.is_active(session) {
+                continue;
+            }
+            let barred_for = self.barred.get(&session).map(|since| now - since);
+            // The time to give back is shorter here, so that runs are.
+            let waited = |since: u64| if since == 0 { 0 } else { now.saturating_sub(since) * SLOWER };
+            let waited = awaited.get(&session).map(|since| waited(*since));
+            if waited.is_some_and(|waited| waited > GIVE_BACK_MAX_MS) {
+                world.coverage.met("13: a session gives back too slowly");
+            }
+            match verdict(barred_for, self.silence(now, session), waited, LEASE_MS + DRIFT_MS) {
+                Some(Late::Bar) => drop(self.barred.insert(session, now)),
+                Some(Late::Unbar) => {
+                    world.coverage.met("6: a barred session is heard again");
+                    self.barred.remove(&session);
+                }
+                Some(Late::End) => self.evict(world, session),
+                None => {}
+            }
+        }
+    }
+
+    fn evict(&mut self, world: &Rc<World>, session: u64) {
+        world.coverage.met("6: a session is ended for another one");
+        if let Some(found) = self.image.sessions.get_mut(&session) {
+            found.is_ended = true;
+        }
+        if planted(Bug::NoQuarantine) {
+            self.image.release(session);
+        }
+        self.is_dirty = true;
+        let (since, values) = world.unsaved(session, &self.image);
+        self.hold(Out::Lost(session, since, values));
+        self.tell(world, session, Down::Evicted);
+        self.barred.insert(session, Self::ms(world));
+        self.heard.remove(&session);
+        self.answered.remove(&session);
+        self.controls.remove(&session);
+        if planted(Bug::GrantBeforeEnd) {
+            self.arbiter.forget(Self::ms(world), session);
+        }
+    }
+
+    /// A host that is gone writes nothing any more: if its session is over, what was granted to it is free. Returns how
+    /// many blocks that are.
+    pub fn release(&mut self, session: u64) -> Option<usize> {
+        self.durable.sessions.get(&session).filter(|found| found.is_ended)?;
+        self.is_dirty = true;
+        Some(self.image.release(session))
+    }
+
+    fn hold(&mut self, out: Out) {
+        match (&self.in_flight, self.is_dirty) {
+            (Some(_), false) => self.held.push(out),
+            _ => self.next_held.push(out),
+        }
+    }
+
+    fn begin_append(&mut self, world: &Rc<World>) {
+        if self.in_flight.is_some() {
+            return;
+        }
+        if !self.is_dirty {
+            std::mem::take(&mut self.next_held).into_iter().for_each(|out| self.out(world, out));
+            if std::mem::take(&mut self.is_forgetting) {
+                self.go_on(world);
+            }
+            return;
+        }
+        self.is_dirty = false;
+        self.in_flight = Some(self.image.clone());
+        self.held = std::mem::take(&mut self.next_held);
+        let (epoch, us) = (self.epoch, 100 + world.below(if world.chance(5) { 20 * MS } else { 500 }));
+        world.at(world.now() + us, move |world| {
+            let mut server = world.server.borrow_mut();
+            if !server.is_up || server.epoch != epoch {
+                return;
+            }
+            server.sequence += 1;
+            if let Some(image) = server.in_flight.take() {
+                server.durable = image;
+            }
+            for out in std::mem::take(&mut server.held) {
+                server.out(world, out);
+            }
+            server.go_on(world);
+        });
+    }
+
+    fn out(&mut self, world: &Rc<World>, out: Out) {
+        match out {
+            Out::Say(connection, message) => world.down(&connection, message),
+            Out::Lost(session, since, values) => {
+                world.lost(session, since, values);
+                // What it held is granted to others only now: after a crash it must not be there again.
+                self.arbiter.forget(Self::ms(world), session);
+                self.is_forgetting = true;
+            }
+        }
+    }
+}
+
+/// The token of a file's data, or of names.
+pub fn token(object: FileId, what: What) -> Token {
+    Token { object, what }
+}

@@ -1,0 +1,399 @@
+//! A run: hosts, a server and a disk, in virtual time.
+//!
+//! Owns: the lives of clients, what is lost with one, the end of the run, and what is broken. Promises: a seed repeats
+//! a run exactly. Leaves to others: what goes wrong (`faults`).
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use nectary_volume::protocol::{FileId, What};
+
+use super::check::{Verdict, explain};
+use super::client::{Client, Mount};
+use super::coverage::Coverage;
+use super::disk::{Disk, UNWRITTEN};
+use super::executor::{Executor, MS};
+use super::faults::Faults;
+use super::file::{Content, Object};
+use super::history::{Act, Entry, History, Key};
+use super::image::Image;
+use super::names::{DIRECTORY, PROTECTS};
+use super::network::Connection;
+use super::server::{Server, token};
+use super::{OPERATIONS, TIME_MAX_US};
+use crate::random::Random;
+
+/// A session's lease. *Units*: milliseconds.
+pub const LEASE_MS: u64 = 400;
+/// Clocks may differ by so much in a lease. *Units*: milliseconds.
+pub const DRIFT_MS: u64 = 100;
+/// How much slower time is for the bound of giving back.
+pub const SLOWER: u64 = 20;
+/// Clocks of clients run so much faster or slower. *Units*: millionths.
+const RATE: u64 = 150_000;
+/// Programs of a host.
+const PROGRAMS: u64 = 3;
+
+/// How far a run is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Work,
+    Settle,
+    Read,
+    Done,
+}
+
+/// A run.
+pub struct World {
+    pub executor: Executor,
+    random: RefCell<Random>,
+    pub server: RefCell<Server>,
+    pub disk: Disk,
+    pub connections: RefCell<Vec<Rc<Connection>>>,
+    clients: RefCell<Vec<Rc<Client>>>,
+    /// The client of each host.
+    pub hosts: RefCell<Vec<usize>>,
+    /// Programs of each client.
+    programs: RefCell<BTreeMap<usize, u64>>,
+    pub faults: Faults,
+    pub history: RefCell<History>,
+    pub coverage: Coverage,
+    broken: RefCell<Option<String>>,
+    pub story: RefCell<Option<Vec<String>>>,
+    /// Files under tokens; one more is direct.
+    pub files: usize,
+    /// Of a file.
+    pub blocks: u64,
+    values: Cell<u64>,
+    cuts: RefCell<BTreeMap<Key, u64>>,
+    pub operations: Cell<u64>,
+    pub failed: Cell<u64>,
+    pub undecided: Cell<u64>,
+    stage: Cell<Stage>,
+}
+
+impl World {
+    pub fn new(seed: u64) -> Rc<World> {
+        let mut random = Random::new(seed);
+        let hosts = if random.chance(20) { 2 } else { 3 };
+        let files = 1 + random.below(2) as usize;
+        let blocks = 3 + random.below(2);
+        let disk_blocks = if random.chance(20) { 30 } else { 120 } as u32;
+        let faults = Faults::new(&mut random);
+        let world = Rc::new(World {
+            executor: Executor::default(),
+            random: RefCell::new(random),
+            server: RefCell::new(Server::new(Image::new(files + 1, disk_blocks))),
+            disk: Disk::new(disk_blocks),
+            connections: RefCell::default(),
+            clients: RefCell::default(),
+            hosts: RefCell::new(vec![0; hosts]),
+            programs: RefCell::default(),
+            faults,
+            history: RefCell::default(),
+            coverage: Coverage::default(),
+            broken: RefCell::default(),
+            story: RefCell::default(),
+            files,
+            blocks,
+            values: Cell::new(0),
+            cuts: RefCell::default(),
+            operations: Cell::new(0),
+            failed: Cell::new(0),
+            undecided: Cell::new(0),
+            stage: Cell::new(Stage::Work),
+        });
+        world.server.borrow_mut().start(&world);
+        (0..hosts).for_each(|host| world.mount(host));
+        world.plan_fault();
+        if world.chance(50) {
+            world.plan_loss();
+        }
+        world
+    }
+
+    pub fn below(&self, bound: u64) -> u64 {
+        self.random.borrow_mut().below(bound)
+    }
+
+    pub fn chance(&self, percent: u64) -> bool {
+        self.random.borrow_mut().chance(percent)
+    }
+
+    /// How many clients there were.
+    pub fn clients(&self) -> usize {
+        self.clients.borrow().len()
+    }
+
+    pub fn client(&self, number: usize) -> Rc<Client> {
+        self.clients.borrow()[number].clone()
+    }
+
+    /// The client of a host.
+    pub fn client_of(&self, host: usize) -> Rc<Client> {
+        self.client(self.hosts.borrow()[host])
+    }
+
+    pub fn file_id(&self, file: usize) -> FileId {
+        FileId { inode: file as u64 + 1, generation: 1 }
+    }
+
+    /// A number that no block had before, larger than all.
+    pub fn next_value(&self) -> u64 {
+        self.values.set(self.values.get() + 1);
+        self.values.get()
+    }
+
+    /// Notes what happens, if anybody wants to know.
+    pub fn tell(&self, what: impl FnOnce() -> String) {
+        if let Some(story) = &mut *self.story.borrow_mut() {
+            story.push(format!("{} us: {}", self.now(), what()));
+        }
+    }
+
+    /// Something that must hold does not.
+    pub fn break_with(&self, what: String) {
+        let at = self.now();
+        self.broken.borrow_mut().get_or_insert(format!("{what} (at {at} us)"));
+    }
+
+    pub fn take_broken(&self) -> Option<String> {
+        self.broken.borrow_mut().take()
+    }
+
+    pub fn is_working(&self) -> bool {
+        self.stage.get() == Stage::Work
+    }
+
+    pub fn finish(&self) {
+        self.stage.set(Stage::Done);
+    }
+
+    pub fn count_operation(&self, is_done: bool) {
+        let count = if is_done { &self.operations } else { &self.failed };
+        count.set(count.get() + 1);
+    }
+
+    pub fn program_ended(&self, client: usize) {
+        if let Some(count) = self.programs.borrow_mut().get_mut(&client) {
+            *count -= 1;
+        }
+    }
+
+    /// A client begins on a host.
+    pub fn mount(self: &Rc<World>, host: usize) {
+        let number = self.clients.borrow().len();
+        let rate = 1_000_000 - RATE + self.below(2 * RATE);
+        let tokens = (0..self.files).map(|file| token(self.file_id(file), What::Data));
+        let tokens = tokens.chain([token(DIRECTORY, PROTECTS)]);
+        let client = Rc::new(Client::new(number, host, rate, tokens.map(Object::new).collect()));
+        self.clients.borrow_mut().push(client.clone());
+        self.hosts.borrow_mut()[host] = number;
+        let mount = Mount { world: self.clone(), client };
+        self.spawn(number, mount.clone().keep(false));
+        self.spawn(number, mount.clone().keep(true));
+        self.spawn(number, mount.clone().watch_lease());
+        self.spawn(number, mount.clone().commit_sometimes());
+        if self.is_working() {
+            self.programs.borrow_mut().insert(number, PROGRAMS);
+            (0..PROGRAMS).for_each(|_| self.spawn(number, mount.clone().program()));
+            self.spawn(number, mount.gaze());
+        } else if self.stage.get() == Stage::Read {
+            self.spawn(number, mount.read_all());
+        }
+    }
+
+    /// A client's session is over, and it knows: its process ends, and another one begins.
+    pub fn remount(self: &Rc<World>, client: &Rc<Client>) {
+        let client = client.clone();
+        self.at(self.now() + MS + self.below(50 * MS), move |world| {
+            if client.is_paused.get() {
+                return world.remount(&client);
+            }
+            if !client.is_dead.get() {
+                world.kill(&client, 0);
+            }
+        });
+    }
+
+    /// A client is gone, with what it knew; another one begins on its host.
+    pub fn kill(self: &Rc<World>, client: &Rc<Client>, after_us: u64) {
+        client.is_dead.set(true);
+        self.end_tasks(client.number);
+        self.programs.borrow_mut().remove(&client.number);
+        for connection in self.connections.borrow().clone() {
+            if connection.client == client.number {
+                self.lose(&connection);
+            }
+        }
+        let host = client.host;
+        self.at(self.now() + after_us, move |world| world.mount(host));
+        self.retire(client.clone());
+    }
+
+    /// What was granted to a client is free once it writes nothing any more, and its session is over.
+    fn retire(self: &Rc<World>, client: Rc<Client>) {
+        self.at(self.now() + 20 * MS, move |world| {
+            let mut server = world.server.borrow_mut();
+            let is_quiet = world.disk.in_work_of(client.number) == 0;
+            if is_quiet
+                && server.is_up
+                && let Some(count) = server.release(client.session.get())
+            {
+                world.coverage.add("7: blocks of a lost session are released after its last write", count as u64);
+                return server.go_on(world);
+            }
+            drop(server);
+            if client.session.get() != 0 && world.stage.get() != Stage::Done {
+                world.retire(client);
+            }
+        });
+    }
+
+    fn of_session(&self, session: u64) -> Option<Rc<Client>> {
+        self.clients.borrow().iter().find(|client| client.session.get() == session).cloned()
+    }
+
+    /// What a session that is ended leaves: each value that it changed and did not commit, as the server has it.
+    pub fn unsaved(&self, session: u64, image: &Image) -> (u64, Vec<(Key, u64)>) {
+        let (mut values, since) = (Vec::new(), self.history.borrow_mut().tick());
+        let Some(client) = self.of_session(session) else { return (since, values) };
+        for (file, object) in client.objects.iter().enumerate().take(self.files) {
+            let (content, pages, inode) = (object.content.borrow(), object.pages.borrow(), &image.files[file]);
+            if content.is_known && content.is_dirty() && content.size != inode.size {
+                values.push((Key::Size(file), inode.size));
+            }
+            for block in 0..self.blocks {
+                let is_dirty = content.fresh.contains_key(&block)
+                    || object.kept.borrow().contains_key(&block)
+                    || pages.get(&block).is_some_and(|page| page.is_dirty);
+                if is_dirty {
+                    values.push((Key::Block(file, block), self.value_of(image, file, block)));
+                }
+            }
+        }
+        (since, values)
+    }
+
+    fn value_of(&self, image: &Image, file: usize, block: u64) -> u64 {
+        image.files[file].map.get(&block).map_or(0, |disk| self.disk.value(*disk))
+    }
+
+    /// A session is over for good: what it did not commit is lost.
+    pub fn lost(&self, session: u64, since: u64, values: Vec<(Key, u64)>) {
+        let Some(client) = self.of_session(session) else { return };
+        let mut history = self.history.borrow_mut();
+        self.tell(|| format!("session {session} of client {} is over: {values:?}", client.number));
+        for (key, value) in values {
+            let cut = self.cuts.borrow().get(&key).copied().unwrap_or(0);
+            if matches!(key, Key::Block(..)) && value.max(cut) < history.floor(key) {
+                self.break_with(format!("{key:?} was committed with {}, and is {value}", history.floor(key)));
+            }
+            history.add(usize::MAX, key, Act::Write(value), since);
+            self.coverage.met("what was not committed is lost with its session");
+        }
+        history.close(client.number);
+    }
+
+    /// A file is cut: what was committed behind the end may be gone.
+    pub fn cut(&self, file: usize, size: u64) {
+        let value = self.next_value();
+        self.cuts.borrow_mut().extend((size..self.blocks).map(|block| (Key::Block(file, block), value)));
+    }
+
+    /// What a program synced is durable.
+    pub fn check_synced(&self, file: usize, content: &Content) {
+        let server = self.server.borrow();
+        for block in 0..self.blocks {
+            let key = Key::Block(file, block);
+            let value = self.value_of(&server.durable, file, block);
+            let cut = self.cuts.borrow().get(&key).copied().unwrap_or(0);
+            let floor = self.history.borrow().floor(key);
+            if value.max(cut) < floor || value == UNWRITTEN {
+                self.break_with(format!("{key:?} of {content:?} is synced with {floor}, and {value} is durable"));
+            }
+        }
+    }
+
+    /// Runs to the end.
+    pub fn run(self: &Rc<World>) {
+        while self.stage.get() != Stage::Done && self.broken.borrow().is_none() {
+            if !self.step() {
+                self.break_with("nothing happens any more".to_owned());
+            }
+            if self.now() > TIME_MAX_US {
+                self.describe();
+                self.break_with(format!("stuck in {:?}", self.stage.get()));
+            }
+            self.go_on();
+        }
+        if self.broken.borrow().is_none() {
+            self.check();
+        }
+        self.executor.clear();
+    }
+
+    fn go_on(self: &Rc<World>) {
+        match self.stage.get() {
+            Stage::Work if self.operations.get() >= OPERATIONS && self.faults.is_done() => {
+                self.stage.set(Stage::Settle);
+                self.heal();
+            }
+            Stage::Settle if self.programs.borrow().values().all(|count| *count == 0) => {
+                self.stage.set(Stage::Read);
+                let client = self.client_of(0);
+                if !client.ended.get() && !client.is_dead.get() {
+                    let mount = Mount { world: self.clone(), client: client.clone() };
+                    self.spawn(client.number, mount.read_all());
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Tells the state of everything, for a run that hangs.
+    fn describe(&self) {
+        for client in self.clients.borrow().iter().filter(|client| !client.is_dead.get()) {
+            self.tell(|| {
+                format!("client {} programs {:?} {}", client.number, self.programs.borrow(), client.describe())
+            });
+            for object in &client.objects {
+                self.tell(|| object.describe());
+            }
+        }
+    }
+
+    fn check(&self) {
+        let history = self.history.borrow();
+        for (key, entries) in history.keys() {
+            let entries: Vec<Entry> = entries.iter().filter(|entry| entry.invoked <= entry.returned).copied().collect();
+            match explain(&entries, 0) {
+                Verdict::Explained => {}
+                Verdict::Broken => {
+                    for entry in &entries {
+                        self.tell(|| format!("{key:?}: {entry:?}"));
+                    }
+                    return self.break_with(format!("{key:?}: no order explains its {} calls", entries.len()));
+                }
+                Verdict::Unknown => self.undecided.set(self.undecided.get() + 1),
+            }
+        }
+    }
+}
+
+impl Mount {
+    /// Commits what was written, from time to time.
+    async fn commit_sometimes(self) {
+        while self.failure().is_ok() {
+            self.world.sleep((50 + self.world.below(100)) * MS).await;
+            for object in 0..self.world.files {
+                if let Some(_guard) = self.try_lock(object, super::file::Kind::Write)
+                    && self.commit_locked(object).await.is_err()
+                {
+                    self.object(object).content.borrow_mut().failed = true;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! Leases: until when a client may do what, and when a server ends a session for others.
+//!
+//! Owns: the parts of a lease, and the order bar, wait, end. Times are of one clock each: the client counts from when
+//! it sent the renewal, the server from when it had it, so the client's lease ends first, whatever was delayed. Clocks
+//! may differ in speed by the drift, which the server adds.
+
+/// The part of a lease in which I/O may begin.
+pub const IO_OF_LEASE: (u64, u64) = (6, 10);
+/// The part in which caches answer.
+pub const CACHE_OF_LEASE: (u64, u64) = (8, 10);
+/// A client that does not give back in this time is not let renew its lease. *Units*: milliseconds.
+pub const GIVE_BACK_MAX_MS: u64 = 30_000;
+/// A renewal that was answered when its session was barred is at the owner by then. *Units*: milliseconds.
+const BARRED_MIN_MS: u64 = 50;
+
+/// A client's lease, in any unit of time.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Lease {
+    sent: u64,
+    length: u64,
+}
+
+impl Lease {
+    /// A renewal that was sent then was answered.
+    pub fn renewed(&mut self, sent: u64, length: u64) {
+        if self.length == 0 || sent >= self.sent {
+            *self = Lease { sent, length };
+        }
+    }
+
+    fn is_within(&self, now: u64, (part, of): (u64, u64)) -> bool {
+        now.saturating_sub(self.sent) < self.length * part / of
+    }
+
+    /// Whether I/O may begin.
+    pub fn may_begin(&self, now: u64) -> bool {
+        self.is_within(now, IO_OF_LEASE)
+    }
+
+    /// Whether caches may answer.
+    pub fn may_cache(&self, now: u64) -> bool {
+        self.is_within(now, CACHE_OF_LEASE)
+    }
+
+    /// Whether what was done may be acknowledged.
+    pub fn holds(&self, now: u64) -> bool {
+        self.is_within(now, (1, 1))
+    }
+}
+
+/// What becomes of a session that others wait for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Late {
+    /// Its renewals are answered no more.
+    Bar,
+    /// They are again.
+    Unbar,
+    /// It is over.
+    End,
+}
+
+/// How long ago renewals of a session came. *Units*: milliseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Silence {
+    /// The last one.
+    pub heard_ms: u64,
+    /// The last one that was answered: after the lease and the drift its client answers nothing any more.
+    pub answered_ms: u64,
+}
+
+/// What becomes of a session, if anything. `waited_ms` is how long others have waited for it, if they do; `lease_ms` is
+/// the lease and the drift. *Units*: milliseconds.
+pub fn verdict(barred_for_ms: Option<u64>, silence: Silence, waited_ms: Option<u64>, lease_ms: u64) -> Option<Late> {
+    let is_slow = waited_ms.is_some_and(|waited| waited > GIVE_BACK_MAX_MS);
+    let is_silent = silence.heard_ms > lease_ms;
+    match (barred_for_ms, waited_ms) {
+        (Some(_), _) if !is_silent && !is_slow => Some(Late::Unbar),
+        (Some(barred), Some(_)) if silence.answered_ms > lease_ms && barred > BARRED_MIN_MS => Some(Late::End),
+        (None, Some(_)) if is_silent || is_slow => Some(Late::Bar),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn silence(heard_ms: u64, answered_ms: u64) -> Silence {
+        Silence { heard_ms, answered_ms }
+    }
+
+    #[test]
+    fn a_session_ends_after_its_lease_and_only_once_its_renewals_are_not_answered() {
+        assert_eq!(verdict(None, silence(10, 10), Some(10), 100), None);
+        assert_eq!(verdict(None, silence(101, 101), Some(10), 100), Some(Late::Bar));
+        assert_eq!(verdict(Some(50), silence(151, 151), Some(10), 100), None);
+        assert_eq!(verdict(Some(51), silence(152, 152), Some(10), 100), Some(Late::End));
+    }
+
+    #[test]
+    fn a_session_that_nobody_waits_for_is_neither_barred_nor_ended() {
+        assert_eq!(verdict(None, silence(1000, 1000), None, 100), None);
+        assert_eq!(verdict(Some(500), silence(1000, 1000), None, 100), None);
+    }
+
+    #[test]
+    fn a_barred_session_that_is_heard_again_renews_its_lease_also_if_nobody_waits_any_more() {
+        assert_eq!(verdict(Some(51), silence(3, 300), Some(10), 100), Some(Late::Unbar));
+        assert_eq!(verdict(Some(51), silence(3, 300), None, 100), Some(Late::Unbar));
+    }
+
+    #[test]
+    fn a_session_that_gives_back_too_slowly_ends_though_it_is_heard() {
+        let slow = Some(GIVE_BACK_MAX_MS + 1);
+        assert_eq!(verdict(None, silence(3, 3), slow, 100), Some(Late::Bar));
+        assert_eq!(verdict(Some(60), silence(3, 63), slow, 100), None);
+        assert_eq!(verdict(Some(160), silence(3, 163), slow, 100), Some(Late::End));
+    }
+
+    #[test]
+    fn a_lease_ends_in_three_steps_and_an_old_renewal_does_not_shorten_it() {
+        let mut lease = Lease::default();
+        assert!(!lease.may_begin(0) && !lease.holds(0));
+        lease.renewed(1000, 100);
+        lease.renewed(900, 100);
+        assert!(lease.may_begin(1059) && !lease.may_begin(1060));
+        assert!(lease.may_cache(1079) && !lease.may_cache(1080));
+        assert!(lease.holds(1099) && !lease.holds(1100));
+    }
+}
