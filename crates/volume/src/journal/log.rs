@@ -15,8 +15,9 @@ use super::disk::Disk;
 use super::error::Error;
 use super::lease::{Lease, StartOptions};
 use super::replay::{Found, replay};
+use super::segments::metadata;
 use super::transactions::groups;
-use crate::format::{EpochHead, ExtentState, Key, Label, RunRecord, Space, Table, Transaction, epoch_block};
+use crate::format::{EpochHead, Label, RunRecord, Transaction, epoch_block};
 use crate::planted::{Bug, planted};
 use crate::tables::Tables;
 
@@ -284,25 +285,6 @@ fn set_aside(tables: &Tables, label: &Label, blocks: u64, epoch: u64) -> Result<
              release` that the servers before are gone"
         ))
     })
-}
-
-/// All metadata segments that *space* has on a disk of so many blocks, and their epochs.
-pub(super) fn metadata(tables: &Tables, label: &Label, blocks: u64) -> Result<Vec<(u64, u64)>, Error> {
-    let mut segments = Vec::new();
-    for (key, value) in tables.table(Table::Space) {
-        let damaged = |error: crate::format::FormatError| Error::damaged(0, format!("space: {error}"));
-        let Key::Space(block) = Key::decode(Table::Space, key).map_err(damaged)? else { continue };
-        let space = Space::decode(value).map_err(damaged)?;
-        if block.checked_add(space.blocks).is_none_or(|end| end > blocks) {
-            return Err(Error::damaged(block, format!("space has {} blocks here, beyond the disk", space.blocks)));
-        }
-        if space.state != ExtentState::Metadata || !block.is_multiple_of(label.segment_blocks) {
-            continue;
-        }
-        let count = space.blocks / label.segment_blocks;
-        segments.extend((0..count).map(|index| (block + index * label.segment_blocks, space.owner)));
-    }
-    Ok(segments)
 }
 
 fn now_ns() -> u64 {

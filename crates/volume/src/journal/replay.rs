@@ -10,8 +10,8 @@ use super::cursor::{ManifestPlace, POINTERS, end_of};
 use super::disk::Disk;
 use super::error::Error;
 use super::heads;
-use super::log::metadata;
 use super::run::{load, segment_of, segments};
+use super::segments::metadata;
 use super::transactions::apply;
 use crate::format::{
     Action, Append, BLOCK_BYTES, EpochHead, Frame, Key, Label, Magic, Mutation, Place, Problem, RunRecord,
