@@ -5,8 +5,9 @@
 
 use super::cursor::POINTERS;
 use super::error::Error;
-use super::log::{Log, metadata};
+use super::log::Log;
 use super::run::{Frames, Writing, segment_of, segments_needed};
+use super::segments::metadata;
 use crate::format::{Action, BLOCK_BYTES, Key, Mutation, SegmentHeader, SegmentUse, Transaction, TransactionKind};
 use crate::planted::{Bug, planted};
 use crate::tables::Tables;

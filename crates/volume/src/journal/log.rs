@@ -14,9 +14,10 @@ use super::cursor::{Cursor, ManifestPlace, Plan, first_block};
 use super::disk::Disk;
 use super::error::Error;
 use super::lease::{Lease, StartOptions};
-use super::replay::{Found, metadata, replay};
+use super::replay::{Found, replay};
+use super::segments::metadata;
 use super::transactions::groups;
-use crate::format::{EpochHead, ExtentState, Key, Label, RunRecord, Space, Table, Transaction, epoch_block};
+use crate::format::{EpochHead, Label, RunRecord, Transaction, epoch_block};
 use crate::planted::{Bug, planted};
 use crate::tables::Tables;
 
@@ -284,4 +285,9 @@ fn set_aside(tables: &Tables, label: &Label, blocks: u64, epoch: u64) -> Result<
              release` that the servers before are gone"
         ))
     })
+}
+
+fn now_ns() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }

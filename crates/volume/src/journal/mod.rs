@@ -12,6 +12,7 @@
 //! | `log`, `checkpoint` | the leader's journal |
 //! | `cursor`, `transactions` | where appends go; their lengths, and what they do to tables |
 //! | `replay`, `run` | reading the journal; writing and reading runs |
+//! | `segments` | metadata segments, as *space* names them |
 //! | `disk`, `error` | blocks of the device; what can fail |
 
 mod checkpoint;
@@ -26,6 +27,7 @@ mod log;
 mod make;
 mod replay;
 mod run;
+mod segments;
 #[cfg(test)]
 mod tests;
 mod transactions;

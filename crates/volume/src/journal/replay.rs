@@ -11,6 +11,7 @@ use super::disk::Disk;
 use super::error::Error;
 use super::heads;
 use super::run::{load, segment_of, segments};
+use super::segments::metadata;
 use super::transactions::apply;
 use crate::format::{
     Action, Append, BLOCK_BYTES, EpochHead, Frame, Key, Label, Magic, Mutation, Place, Problem, RunRecord,
@@ -347,28 +348,4 @@ fn runs_of(manifest: &Transaction) -> Result<Vec<(u64, RunRecord)>, String> {
         0..=RUNS_MAX => Ok(runs),
         count => Err(format!("a manifest of {count} runs, at most {RUNS_MAX} are allowed")),
     }
-}
-
-/// All metadata segments that *space* has on a disk of so many blocks, and their epochs.
-pub(super) fn metadata(tables: &Tables, label: &Label, blocks: u64) -> Result<Vec<(u64, u64)>, Error> {
-    let mut segments = Vec::new();
-    for (key, value) in tables.table(Table::Space) {
-        let damaged = |error: crate::format::FormatError| Error::damaged(0, format!("space: {error}"));
-        let Key::Space(block) = Key::decode(Table::Space, key).map_err(damaged)? else { continue };
-        let space = Space::decode(value).map_err(damaged)?;
-        if block.checked_add(space.blocks).is_none_or(|end| end > blocks) {
-            return Err(Error::damaged(block, format!("space has {} blocks here, beyond the disk", space.blocks)));
-        }
-        if space.state != ExtentState::Metadata || !block.is_multiple_of(label.segment_blocks) {
-            continue;
-        }
-        let count = space.blocks / label.segment_blocks;
-        segments.extend((0..count).map(|index| (block + index * label.segment_blocks, space.owner)));
-    }
-    Ok(segments)
-}
-
-fn now_ns() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }
