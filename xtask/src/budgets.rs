@@ -20,7 +20,7 @@ const SECONDS: &[(&str, u64)] = &[
     ("nectary-buffer", 10),
     ("nectary-nbd", 5),
     ("nectary-ram", 35),
-    ("nectary-sim", 135),
+    ("nectary-sim", 145),
     ("nectary-store", 35),
     ("nectary-fuzz", 10),
     ("nectary-trace", 20),
