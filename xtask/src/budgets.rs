@@ -20,7 +20,7 @@ const SECONDS: &[(&str, u64)] = &[
     ("nectary-buffer", 10),
     ("nectary-nbd", 5),
     ("nectary-ram", 45),
-    ("nectary-sim", 140),
+    ("nectary-sim", 145),
     ("nectary-store", 35),
     ("nectary-fuzz", 10),
     ("nectary-trace", 20),
@@ -32,7 +32,7 @@ const SECONDS: &[(&str, u64)] = &[
     ("nectary-foyer", 20),
     ("nectary", 20),
     ("nectary-capi", 5),
-    ("nectary-e2e", 405),
+    ("nectary-e2e", 400),
     ("xtask", 10),
     (DOCTESTS, 25),
 ];

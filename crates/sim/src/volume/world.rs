@@ -2,6 +2,8 @@
 //!
 //! Owns: the lives of clients, what is lost with one, the end of the run, and what is broken. Promises: a seed repeats
 //! a run exactly. Leaves to others: what goes wrong (`faults`).
+//!
+//! *Circle*: the other files have methods of the world, or hold what it hands to them.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
