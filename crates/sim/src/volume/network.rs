@@ -52,6 +52,8 @@ pub enum Down {
 /// A connection.
 #[derive(Debug)]
 pub struct Connection {
+    /// In the order in which they were made.
+    number: u64,
     pub client: usize,
     pub is_control: bool,
     /// The server's, when it was made.
@@ -67,6 +69,13 @@ pub struct Connection {
     down_us: Cell<u64>,
 }
 
+impl Connection {
+    /// Whether it was made later than another one of its session.
+    pub fn is_newer(&self, other: &Connection) -> bool {
+        self.number > other.number
+    }
+}
+
 impl World {
     /// A connection, if there is a way to the server now.
     pub fn connect(self: &Rc<World>, client: usize, is_control: bool) -> Option<Rc<Connection>> {
@@ -74,6 +83,7 @@ impl World {
             return None;
         }
         let connection = Rc::new(Connection {
+            number: self.next_connection(),
             client,
             is_control,
             epoch: self.server.borrow().epoch,

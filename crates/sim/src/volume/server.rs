@@ -218,6 +218,11 @@ impl Server {
         if !self.image.is_active(session) {
             return self.hold(Out::Say(connection.clone(), Down::Evicted));
         }
+        let of = if connection.is_control { &self.controls } else { &self.bulks };
+        if of.get(&session).is_some_and(|current| current.is_newer(connection)) {
+            // It comes late: its client has given it up.
+            return;
+        }
         connection.session.set(session);
         self.hold(Out::Say(connection.clone(), Down::Welcome { session }));
         if connection.is_control {

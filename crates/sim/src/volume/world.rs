@@ -68,6 +68,7 @@ pub struct World {
     /// Of a file.
     pub blocks: u64,
     values: Cell<u64>,
+    connected: Cell<u64>,
     cuts: RefCell<BTreeMap<Key, u64>>,
     pub operations: Cell<u64>,
     pub failed: Cell<u64>,
@@ -100,6 +101,7 @@ impl World {
             files,
             blocks,
             values: Cell::new(0),
+            connected: Cell::new(0),
             cuts: RefCell::default(),
             operations: Cell::new(0),
             failed: Cell::new(0),
@@ -145,6 +147,12 @@ impl World {
     pub fn next_value(&self) -> u64 {
         self.values.set(self.values.get() + 1);
         self.values.get()
+    }
+
+    /// The number of a connection.
+    pub fn next_connection(&self) -> u64 {
+        self.connected.set(self.connected.get() + 1);
+        self.connected.get()
     }
 
     /// Notes what happens, if anybody wants to know.
