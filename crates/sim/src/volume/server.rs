@@ -46,8 +46,8 @@ pub struct Server {
     held: Vec<Out>,
     next_held: Vec<Out>,
     is_dirty: bool,
-    /// Sessions were forgotten, and the machine has something to say.
-    is_forgetting: bool,
+    /// The machine has something to say.
+    has_actions: bool,
     sequence: u64,
     arbiter: Arbiter,
     started_us: u64,
@@ -225,10 +225,7 @@ impl Server {
         }
         connection.session.set(session);
         self.hold(Out::Say(connection.clone(), Down::Welcome { session }));
-        if connection.is_control {
-            self.controls.insert(session, connection.clone());
-            self.arbiter.repeat(session);
-        } else {
+        if !connection.is_control {
             self.bulks.insert(session, connection.clone());
         }
     }
@@ -415,7 +412,7 @@ impl Server {
         }
         if !self.is_dirty {
             std::mem::take(&mut self.next_held).into_iter().for_each(|out| self.out(world, out));
-            if std::mem::take(&mut self.is_forgetting) {
+            if std::mem::take(&mut self.has_actions) {
                 self.go_on(world);
             }
             return;
@@ -442,12 +439,21 @@ impl Server {
 
     fn out(&mut self, world: &Rc<World>, out: Out) {
         match out {
-            Out::Say(connection, message) => world.down(&connection, message),
+            Out::Say(connection, message) => {
+                let is_welcome = matches!(message, Down::Welcome { .. });
+                world.down(&connection, message);
+                if is_welcome && connection.is_control {
+                    let session = connection.session.get();
+                    self.controls.insert(session, connection);
+                    self.arbiter.repeat(session);
+                    self.has_actions = true;
+                }
+            }
             Out::Lost(session, since, values) => {
                 world.lost(session, since, values);
                 // What it held is granted to others only now: after a crash it must not be there again.
                 self.arbiter.forget(Self::ms(world), session);
-                self.is_forgetting = true;
+                self.has_actions = true;
             }
         }
     }
