@@ -123,7 +123,7 @@ impl World {
             }
             _ => {
                 self.coverage.met("the disk is slow");
-                self.disk.slow_until.set(self.now() + short);
+                self.disk.slow_until.set(self.now() + long);
             }
         }
     }
