@@ -454,8 +454,11 @@ impl Server {
             Out::Say(connection, message) => {
                 let is_welcome = matches!(message, Down::Welcome { .. });
                 world.down(&connection, message);
-                if is_welcome && connection.is_control {
-                    let session = connection.session.get();
+                let session = connection.session.get();
+                if is_welcome && connection.is_control && !self.image.is_active(session) {
+                    // It was ended since the greeting.
+                    world.down(&connection, Down::Evicted);
+                } else if is_welcome && connection.is_control {
                     self.controls.insert(session, connection);
                     self.arbiter.repeat(session);
                     self.has_actions = true;
