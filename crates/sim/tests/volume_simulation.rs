@@ -11,7 +11,14 @@ const HISTORIES: u64 = 20_000;
 /// A planted bug must be caught within this many runs.
 const PLANTED_RUNS_MAX: u64 = 3000;
 /// These have to meet a moment that a sample does not always meet: `volume-simulation` finds them.
-const RARE: &[Bug] = &[Bug::StaleConnection, Bug::PagesPastLease, Bug::GrantBeforeEnd, Bug::OldEpoch, Bug::DeadCommit];
+const RARE: &[Bug] = &[
+    Bug::StaleConnection,
+    Bug::PagesPastLease,
+    Bug::GrantBeforeEnd,
+    Bug::OldEpoch,
+    Bug::DeadCommit,
+    Bug::StatAfterLease,
+];
 
 fn seed() -> u64 {
     std::env::var("NECTARY_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1_000_000)

@@ -17,7 +17,7 @@ use nectary_sim::volume::{Bug, FAULTS, OPERATIONS, Report, SCENARIOS, replay_pla
 const PROGRAM: &str = "volume-simulation";
 const ARGUMENTS: [&str; 8] = ["seed", "runs", "shard", "planted", "bug", "replay", "story", "log"];
 /// A planted bug must be caught within this many runs.
-const PLANTED_RUNS_MAX: u64 = 50_000;
+const PLANTED_RUNS_MAX: u64 = 100_000;
 
 fn named(name: &str) -> Bug {
     *Bug::EVERY.iter().find(|bug| bug.name() == name).expect("names are those of the bugs")

@@ -41,6 +41,8 @@ pub enum Bug {
     StaleConnection,
     /// What an ended session held is granted before its end is durable.
     GrantBeforeEnd,
+    /// A stat shows what was not committed after the lease.
+    StatAfterLease,
     /// A new server grants before it heard what is held.
     NoGrace,
 }
@@ -66,6 +68,7 @@ impl Bug {
         Bug::OldStat,
         Bug::StaleConnection,
         Bug::GrantBeforeEnd,
+        Bug::StatAfterLease,
         Bug::NoGrace,
     ];
 
@@ -90,6 +93,7 @@ impl Bug {
             Bug::OldStat => "stat older than what was committed here",
             Bug::StaleConnection => "request of a replaced connection served",
             Bug::GrantBeforeEnd => "grant before the end of a session is durable",
+            Bug::StatAfterLease => "stat of what is not committed after the lease",
             Bug::NoGrace => "token granted in grace",
         }
     }

@@ -225,6 +225,10 @@ impl Client {
                 self.session.set(session);
                 self.epoch.set(self.epoch.get().max(connection.epoch));
                 self.welcomed.borrow_mut()[usize::from(connection.is_control)] = Some(connection.clone());
+                if connection.is_control {
+                    *self.control.borrow_mut() = Some(connection.clone());
+                    Mount { world: world.clone(), client: self.clone() }.reclaim();
+                }
             }
             Down::Renewed { sent, sequence } => {
                 self.durable.set(self.durable.get().max(sequence));
@@ -411,8 +415,6 @@ impl Mount {
     async fn serve(&self, connection: &Rc<Connection>) {
         let client = &self.client;
         if connection.is_control {
-            *client.control.borrow_mut() = Some(connection.clone());
-            self.reclaim();
             let mount = self.clone();
             let renewed = connection.clone();
             self.spawn(async move { mount.renew(renewed).await });

@@ -42,7 +42,7 @@ pub const SCENARIOS: &[&str] = &[
     "I/O waits for the lease",
     "a client is lost",
     "a client paused past its lease",
-    "a client pauses between a check and its I/O",
+    "a client pauses between a check and what follows",
     "a client pauses for less than its lease",
     "a client pauses for longer than its lease",
     "a connection is lost",

@@ -124,7 +124,7 @@ impl Mount {
     /// Before I/O begins: the lease allows it. Whatever happens between this and the I/O, the I/O may come late.
     pub async fn begin_io(&self) -> Result<(), Fail> {
         self.leased().await?;
-        self.world.between_check_and_io(&self.client);
+        self.world.before_a_pause(&self.client);
         self.world.yields().await;
         Ok(())
     }
@@ -345,9 +345,12 @@ impl Mount {
         let Answer::Attributes(inode) = self.ask(Question::Attributes(object)).await? else {
             return Err(Fail::Ended);
         };
-        self.world.yields().await;
+        self.world.before_a_pause(&self.client);
+        self.world.sleep(1).await;
         let content = self.object(object).content.borrow();
         if content.is_dirty() {
+            // What is not committed may be lost with the session.
+            self.still_leased(Bug::StatAfterLease)?;
             return Ok(content.size);
         }
         if content.inode.version > inode.version && !planted(Bug::OldStat) {

@@ -50,7 +50,7 @@ impl Disk {
 impl World {
     fn io_us(&self) -> u64 {
         match self.below(100) {
-            _ if self.disk.slow_until.get() > self.now() => self.below(600 * MS),
+            _ if self.disk.slow_until.get() > self.now() => self.below(900 * MS),
             0..3 => self.below(40 * MS),
             _ => 50 + self.below(400),
         }

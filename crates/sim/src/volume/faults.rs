@@ -16,7 +16,7 @@ use crate::random::Random;
 pub struct Faults {
     planned: u64,
     pub done: Cell<u64>,
-    /// A host that is paused between a check of its lease and the I/O behind it, and for how long.
+    /// A host that is paused between a check and what follows, and for how long.
     armed: Cell<Option<(usize, u64)>>,
     /// The server crashes when it grants something next.
     crashes_at_grant: Cell<bool>,
@@ -69,13 +69,13 @@ impl World {
         self.disk.slow_until.set(0);
     }
 
-    /// The lease was checked, and I/O is about to begin.
-    pub fn between_check_and_io(self: &Rc<World>, client: &Rc<Client>) {
+    /// The lease was checked and I/O is about to begin, or an answer came and is about to be used.
+    pub fn before_a_pause(self: &Rc<World>, client: &Rc<Client>) {
         if let Some((host, us)) = self.faults.armed.get()
             && host == client.host
         {
             self.faults.armed.set(None);
-            self.coverage.met("a client pauses between a check and its I/O");
+            self.coverage.met("a client pauses between a check and what follows");
             client.pause(self, us, false);
         }
     }
@@ -123,7 +123,7 @@ impl World {
             }
             _ => {
                 self.coverage.met("the disk is slow");
-                self.disk.slow_until.set(self.now() + short);
+                self.disk.slow_until.set(self.now() + long);
             }
         }
     }

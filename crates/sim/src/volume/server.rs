@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use nectary_volume::protocol::{FileId, Token, What};
+use nectary_volume::protocol::{FileId, Held, Token, What};
 use nectary_volume::tokens::{Action, Arbiter, GIVE_BACK_MAX_MS, Late, MINIMUM_MS, Silence, Why, verdict};
 
 use super::bugs::{Bug, planted};
@@ -46,8 +46,8 @@ pub struct Server {
     held: Vec<Out>,
     next_held: Vec<Out>,
     is_dirty: bool,
-    /// Sessions were forgotten, and the machine has something to say.
-    is_forgetting: bool,
+    /// The machine has something to say.
+    has_actions: bool,
     sequence: u64,
     arbiter: Arbiter,
     started_us: u64,
@@ -61,8 +61,8 @@ pub struct Server {
     heard: BTreeMap<u64, u64>,
     answered: BTreeMap<u64, u64>,
     barred: BTreeMap<u64, u64>,
-    /// When each grant was given, to see that it is not recalled too soon.
-    granted: BTreeMap<u64, u64>,
+    /// Each grant and when its level was given, to see that it is not recalled too soon.
+    granted: BTreeMap<(u64, Token), (Held, u64)>,
     wake_ms: Option<u64>,
 }
 
@@ -158,8 +158,19 @@ impl Server {
                 let sequence = if self.is_idle() { self.sequence + 1 } else { self.sequence };
                 world.down(connection, Down::Renewed { sent, sequence });
             }
-            Up::Return(held) => self.arbiter.returned(now, session, held),
+            Up::Return(held) => {
+                let key = (session, held.token);
+                if let Some((known, _)) =
+                    self.granted.get_mut(&key).filter(|(known, _)| known.sequence == held.sequence)
+                {
+                    known.level = known.level.min(held.level);
+                }
+                self.arbiter.returned(now, session, held);
+            }
             Up::Reclaim(held, is_last) => {
+                for held in &held {
+                    self.granted.entry((session, held.token)).or_insert((*held, 0));
+                }
                 if let Some(wrong) = self.arbiter.reclaim(now, session, &held, is_last) {
                     world.break_with(format!("session {session} reclaims what another one holds: {wrong} is to end"));
                 }
@@ -225,10 +236,7 @@ impl Server {
         }
         connection.session.set(session);
         self.hold(Out::Say(connection.clone(), Down::Welcome { session }));
-        if connection.is_control {
-            self.controls.insert(session, connection.clone());
-            self.arbiter.repeat(session);
-        } else {
+        if !connection.is_control {
             self.bulks.insert(session, connection.clone());
         }
     }
@@ -309,10 +317,11 @@ impl Server {
         let now = Self::ms(world);
         match action {
             Action::Grant { session, ticket, held } => {
-                self.granted.entry(held.sequence).or_insert(now);
+                let known = self.granted.entry((session, held.token)).or_insert((held, now));
+                let since = if known.0.level < held.level { now } else { known.1 };
+                *known = (held, since);
                 let Some((connection, request)) = self.acquiring.remove(&ticket) else { return };
-                let is_lower = self.granted.range(..held.sequence).next_back();
-                if is_lower.is_some() && connection.session.get() != session {
+                if connection.session.get() != session {
                     world.break_with(format!("a grant for session {session} goes to another one"));
                 }
                 world.down(&connection, Down::Grant { request, held });
@@ -325,8 +334,8 @@ impl Server {
             }
             Action::Recall { session, held, why } => {
                 // What was granted by the server before was held long enough.
-                let granted = *self.granted.entry(held.sequence).or_insert(0);
-                if why == Why::Conflict && now < granted + MINIMUM_MS && granted > 0 {
+                let granted = self.granted.get(&(session, held.token));
+                if why == Why::Conflict && granted.is_some_and(|(_, at)| now < at + MINIMUM_MS) {
                     world.break_with(format!("grant {} is recalled too soon", held.sequence));
                 }
                 self.tell(world, session, Down::Recall(held, why));
@@ -415,7 +424,7 @@ impl Server {
         }
         if !self.is_dirty {
             std::mem::take(&mut self.next_held).into_iter().for_each(|out| self.out(world, out));
-            if std::mem::take(&mut self.is_forgetting) {
+            if std::mem::take(&mut self.has_actions) {
                 self.go_on(world);
             }
             return;
@@ -442,12 +451,24 @@ impl Server {
 
     fn out(&mut self, world: &Rc<World>, out: Out) {
         match out {
-            Out::Say(connection, message) => world.down(&connection, message),
+            Out::Say(connection, message) => {
+                let is_welcome = matches!(message, Down::Welcome { .. });
+                world.down(&connection, message);
+                let session = connection.session.get();
+                if is_welcome && connection.is_control && !self.image.is_active(session) {
+                    // It was ended since the greeting.
+                    world.down(&connection, Down::Evicted);
+                } else if is_welcome && connection.is_control {
+                    self.controls.insert(session, connection);
+                    self.arbiter.repeat(session);
+                    self.has_actions = true;
+                }
+            }
             Out::Lost(session, since, values) => {
                 world.lost(session, since, values);
                 // What it held is granted to others only now: after a crash it must not be there again.
                 self.arbiter.forget(Self::ms(world), session);
-                self.is_forgetting = true;
+                self.has_actions = true;
             }
         }
     }

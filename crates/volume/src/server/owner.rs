@@ -317,7 +317,11 @@ impl Owner {
                 Err(failure) => reply.send(Err(failure)),
             },
             Request::Return { session, held } => self.grants.returned(session, held),
-            Request::Controlled { session, frames } => self.grants.controlled(session, frames),
+            Request::Controlled { session, frames } => match self.image.is_active(session) {
+                Ok(()) => self.grants.controlled(session, frames),
+                // It was ended since the greeting: nothing else would tell its client.
+                Err(failure) => drop(frames.send(Message::Failure(failure).encode(0, self.shared.epoch))),
+            },
             Request::Begin { session, reply } => {
                 let begun = self.image.begin_session(&session).map(|(number, transaction)| {
                     self.next.push(transaction);

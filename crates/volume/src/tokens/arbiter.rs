@@ -96,6 +96,15 @@ impl Object {
         self.grants.is_empty() && self.waiters.is_empty() && self.round.is_none() && self.later.is_empty()
     }
 
+    /// A session's grant has another number: the commit that was requested under the one before may not be said of this
+    /// one.
+    fn renumbered(&mut self, session: u64, token: Token, sequence: u64) -> Option<Action> {
+        let round = self.round.as_mut().filter(|round| round.session == session)?;
+        round.sequence = sequence;
+        let held = Held { token, level: level::WRITE, sequence };
+        Some(Action::Recall { session, held, why: Why::Commit })
+    }
+
     /// Another session that may have written to the file.
     fn writer(&self, except: u64) -> Option<(u64, Grant)> {
         let mut writers =
@@ -157,14 +166,22 @@ impl Arbiter {
     /// A session wants a token.
     pub fn acquire(&mut self, now: u64, session: u64, token: Token, level: u8, ticket: u64, waits: bool) {
         let object = self.objects.entry(token).or_default();
-        // A grant that is recalled may have been lost with its connection: then the recall waits for it at the client.
-        if let Some(grant) = object.grants.get(&session)
-            && grant.recalled.is_some()
+        if let Some(grant) = object.grants.get_mut(&session)
             && grant.level >= level
         {
+            // The grant was lost with its connection, or its return is on its way. It waits for nobody: who is in its way
+            // waits for it. If it is recalled, that is about this number; else an older return must not count.
+            let is_renumbered = grant.recalled.is_none();
+            if is_renumbered {
+                self.sequence += 1;
+                grant.sequence = self.sequence;
+            }
             let held = Held { token, level: grant.level, sequence: grant.sequence };
+            if is_renumbered {
+                self.actions.extend(object.renumbered(session, token, self.sequence));
+            }
             self.actions.push(Action::Grant { session, ticket, held });
-            return;
+            return self.settle(token, now);
         }
         // A request that comes again after a lost connection has the place of the first one.
         if let Some(known) = object.waiters.iter_mut().find(|waiter| waiter.session == session) {
@@ -381,12 +398,7 @@ impl Arbiter {
             let level = own.map_or(waiter.level, |grant| grant.level.max(waiter.level));
             let granted = Grant { level, sequence: self.sequence, granted_ms: now, recalled: None };
             object.grants.insert(waiter.session, granted);
-            if let Some(round) = object.round.as_mut().filter(|round| round.session == waiter.session) {
-                // The commit that was requested under the grant before may not be said of this one.
-                round.sequence = self.sequence;
-                let held = Held { token, level: level::WRITE, sequence: self.sequence };
-                self.actions.push(Action::Recall { session: waiter.session, held, why: Why::Commit });
-            }
+            self.actions.extend(object.renumbered(waiter.session, token, self.sequence));
             let held = Held { token, level, sequence: self.sequence };
             self.actions.push(Action::Grant { session: waiter.session, ticket: waiter.ticket, held });
         }

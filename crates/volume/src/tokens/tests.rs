@@ -81,3 +81,20 @@ fn a_grant_that_was_lost_and_is_recalled_is_said_again_so_that_it_can_be_returne
     arbiter.returned(MINIMUM_MS + 2, 1, held(level::NONE, lost.sequence));
     assert_eq!(granted(&arbiter.take_actions()).map(|(session, _)| session), Some(2));
 }
+
+#[test]
+fn a_grant_that_was_lost_does_not_wait_behind_who_waits_for_it() {
+    let mut arbiter = Arbiter::new(1, []);
+    arbiter.acquire(0, 1, TOKEN, level::READ, 1, true);
+    let (_, lost) = granted(&arbiter.take_actions()).expect("nobody holds it");
+    arbiter.acquire(1, 2, TOKEN, level::WRITE, 2, true);
+    // The request comes again before the grant is recalled, and behind the other one.
+    arbiter.acquire(2, 1, TOKEN, level::READ, 3, true);
+    let again = held(level::READ, lost.sequence + 1);
+    assert_eq!(granted(&arbiter.take_actions()), Some((1, again)));
+    arbiter.wake(MINIMUM_MS);
+    let wanted = held(level::NONE, again.sequence);
+    assert_eq!(arbiter.take_actions(), [Action::Recall { session: 1, held: wanted, why: Why::Conflict }]);
+    arbiter.returned(MINIMUM_MS, 1, wanted);
+    assert_eq!(granted(&arbiter.take_actions()).map(|(session, _)| session), Some(2));
+}
