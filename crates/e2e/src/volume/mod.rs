@@ -3,7 +3,9 @@
 //! Owns: the processes, their scratch folder with a runtime directory, and their removal: nothing remains when it is
 //! dropped. Knows only the command line, not the implementation.
 
-use crate::guard::{self, Process, describe};
+mod apart;
+
+use crate::guard::{Process, describe};
 use crate::nectary::binary;
 use crate::scratch::Scratch;
 use anyhow::{Result, ensure};
@@ -60,7 +62,8 @@ impl Volume {
     pub fn run(&self, arguments: &[&str]) -> Result<String> {
         let log = self.scratch.join("command.log");
         let _ = fs::remove_file(&log);
-        let (status, text) = guard::run(&arguments.join(" "), self.command(arguments)?, &log, LIMIT)?;
+        let mut process = spawn(self.command(arguments)?, &log)?;
+        let (status, text) = (process.wait(LIMIT)?, process.log_text());
         ensure!(status.success(), "{}: {}\n{text}", arguments.join(" "), describe(status));
         Ok(text)
     }
@@ -143,10 +146,15 @@ impl Volume {
     }
 }
 
+fn spawn(command: Command, log: &Path) -> Result<Process> {
+    let log = log.to_owned();
+    apart::apart(move || Process::spawn("nectary volume", command, &log, None))
+}
+
 /// Starts a process, and waits for a line that begins with `line`.
 fn started(command: Command, log: &Path, line: &str) -> Result<Process> {
     let before = fs::read(log).unwrap_or_default().len();
-    let mut process = Process::spawn("nectary volume", command, log, None)?;
+    let mut process = spawn(command, log)?;
     let began = Instant::now();
     loop {
         let text = process.log_text();

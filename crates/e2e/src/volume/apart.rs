@@ -1,0 +1,37 @@
+//! A thread with descriptors of its own, to start processes from.
+//!
+//! A process that is started inherits the descriptors of the thread that starts it, and closes them when its program
+//! begins. For a file on a FUSE mount that is a flush, which waits for whoever serves the mount. A test that starts the
+//! server of its volume while it has written to a file of a mount would wait for ever; this thread has no such file.
+
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+type Work = Box<dyn FnOnce() + Send>;
+
+/// The first descriptor after standard input, output and errors.
+const FIRST_DESCRIPTOR: u32 = 3;
+
+static WORK: OnceLock<Mutex<Sender<Work>>> = OnceLock::new();
+
+fn start() -> Mutex<Sender<Work>> {
+    let (sender, works) = channel::<Work>();
+    std::thread::spawn(move || {
+        // SAFETY: plain system calls; from the first one on the descriptors are those of this thread alone, and it owns
+        // none of them.
+        let is_alone = unsafe {
+            libc::unshare(libc::CLONE_FILES) == 0 && libc::close_range(FIRST_DESCRIPTOR, u32::MAX, 0) == 0
+        };
+        assert!(is_alone, "descriptors of its own: {}", std::io::Error::last_os_error());
+        works.into_iter().for_each(|work| work());
+    });
+    Mutex::new(sender)
+}
+
+/// Does `work` in that thread, which lives as long as this process.
+pub fn apart<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    let (done, result) = channel();
+    let work: Work = Box::new(move || drop(done.send(work())));
+    let sender = WORK.get_or_init(start).lock().unwrap_or_else(PoisonError::into_inner).clone();
+    sender.send(work).ok().and_then(|()| result.recv().ok()).expect("the thread with descriptors of its own has ended")
+}
