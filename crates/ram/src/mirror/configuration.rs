@@ -8,8 +8,8 @@ use super::event::Moment;
 use super::layout::{Layout, Ring};
 use crate::format::Geometry;
 
-/// Requests of the user at a time; further ones are refused at once. A write that failed for lack of patience counts
-/// until its copies are equal again.
+/// The most requests of the user at a time; further ones are refused at once. A write that failed after `patience`
+/// counts until its copies are equal again.
 pub const OPERATIONS_MAX: usize = 256;
 /// Bytes of one request of the user.
 pub const REQUEST_BYTES_MAX: u64 = 32 << 20;
@@ -49,11 +49,11 @@ pub struct Times {
     pub survey_us: Moment,
     /// A read is only answered if donors showed within this time that no other client has the device.
     pub lease_us: Moment,
-    /// A donor that had nothing to do for this long gets a question.
+    /// An idle donor is asked a question after this time, to see that it lives.
     pub ping_us: Moment,
-    /// A stripe that was not written for this long is clean.
+    /// The mark of a stripe is removed after this time without a write.
     pub clean_us: Moment,
-    /// A donor that was left is taken in again after this long at the earliest.
+    /// A donor that was left is taken in again after this time at the earliest.
     pub rejoin_us: Moment,
     /// How often the machine looks at its deadlines.
     pub tick_us: Moment,
