@@ -138,8 +138,8 @@ impl Machine {
         if self.membership.is_creating || !others.clone().all(is_fine) {
             return;
         }
-        // Of two donors, one that stored that it is alone is believed when it is alone. So before the other is left,
-        // the record must be right.
+        // Of two donors, one whose record says that it is alone would be believed when it is alone. So its record must
+        // be corrected before it is left.
         let link = &self.links[donor];
         let thinks_alone =
             |other: Donor| link.record().is_some_and(|record| record.view.members[other].state != MemberState::Present);

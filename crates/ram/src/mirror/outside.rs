@@ -2,9 +2,9 @@
 //! device whose blocks another machine handles.
 //!
 //! Owns: requests of the machine above (`log`), which travel on the same connections and count for the same deadlines.
-//! Promises: each one is told once: done, its data, or dropped with its connection. A dropped one may have been
-//! executed, but nothing of it lands once the donor is claimed again. Leaves to others: when a donor that is taken in
-//! again is filled; the machine above says that.
+//! Promises: each one is reported once: as done, with its data, or as dropped with its connection. A dropped one may
+//! have been executed, but takes no effect after the donor is claimed again. Leaves to others: when a donor that is
+//! taken in again is filled; the machine above says that.
 
 use bytes::Bytes;
 
