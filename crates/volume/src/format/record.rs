@@ -45,7 +45,7 @@ pub enum EpochState {
     Leads,
     /// A later one sealed it; late writes may still come.
     Sealed,
-    /// No write of it can come any more.
+    /// Its leader cannot write any more.
     ConfirmedGone,
 }
 
