@@ -169,8 +169,8 @@ impl Arbiter {
         if let Some(grant) = object.grants.get_mut(&session)
             && grant.level >= level
         {
-            // The grant was lost with its connection, or its return is on its way. The request need not wait: whoever
-            // conflicts waits for it. The new number makes recalls refer to this grant, and older returns not count.
+            // The grant was lost with its connection, or its return is on its way. The request need not wait: sessions
+            // in conflict wait for it. The new number makes recalls refer to this grant, and older returns not count.
             let is_renumbered = grant.recalled.is_none();
             if is_renumbered {
                 self.sequence += 1;
