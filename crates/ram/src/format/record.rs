@@ -147,7 +147,7 @@ pub enum MemberState {
 /// A donor of the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Member {
-    /// The incarnation of the donor: memory of another one is not this one's.
+    /// The incarnation of the donor: with another one its memory is empty.
     pub incarnation: u64,
     /// Its identity in the device: the number of the view by which it joined, or joined again.
     pub joined: u64,

@@ -77,7 +77,7 @@ pub struct Report {
     pub donors: Vec<DonorReport>,
     /// Where each position is in the SPEC.
     pub places: Vec<usize>,
-    /// Whether every donor that has every block was told of the view.
+    /// Whether every trusted donor has stored the view.
     pub is_view_stored: bool,
     /// The rebuild under way.
     pub rebuild: Option<RebuildReport>,

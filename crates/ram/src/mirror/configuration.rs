@@ -17,7 +17,7 @@ pub const REQUEST_BYTES_MAX: u64 = 32 << 20;
 pub const COPIES_MAX: usize = 2;
 /// Repairs of wrong copies at a time; further ones wait for the next read that finds them.
 pub const REPAIRS_MAX: usize = 4;
-/// How often an attacher that meets another one raises its generation.
+/// How often an attaching client raises its generation when it meets another one.
 pub const CLAIM_ROUNDS_MAX: u32 = 8;
 /// A donor that gave this many wrong or failed answers is left.
 pub const TROUBLES_MAX: u32 = 16;

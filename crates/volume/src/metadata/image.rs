@@ -345,7 +345,7 @@ impl Image {
         self.answer(stamp, session, question)
     }
 
-    /// What an answer says of an inode.
+    /// The attributes of an inode, for an answer.
     pub(super) fn attributes(&self, file: FileId) -> Result<Attributes> {
         inode(&self.tables, file).map(|inode| Attributes { number: file.inode, inode })
     }

@@ -85,7 +85,7 @@ pub struct Hello {
     pub kind: u8,
     /// A hash of the machine's identity.
     pub machine: u64,
-    /// A hash of the identity of its start.
+    /// A hash of the machine's boot identifier.
     pub boot: u64,
 }
 

@@ -26,7 +26,7 @@ pub enum Heard {
     Ignore,
 }
 
-/// A recall: the number of the grant, the level that is wanted of it, and why.
+/// A recall: the number of the grant, the level to lower to, and why.
 pub type Recalled = (u64, u8, Why);
 
 /// The kernel's pages while a level is being given back.
