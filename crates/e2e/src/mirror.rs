@@ -40,7 +40,7 @@ pub enum Fault {
     Kill,
     /// Its process stands still.
     Stop,
-    /// Nothing reaches it any more, and nobody is told.
+    /// Its network drops all packets without an answer.
     Cut,
 }
 

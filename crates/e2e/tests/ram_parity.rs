@@ -1,5 +1,5 @@
-//! A network RAM disk that logs parity, with real processes: nothing is lost and nothing fails with one donor, and what
-//! was synced outlives the client.
+//! A network RAM disk that logs parity, with real processes: the loss of one donor loses nothing and causes no error,
+//! and synced data survive the client.
 
 use std::time::Instant;
 

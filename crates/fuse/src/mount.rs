@@ -50,8 +50,8 @@ pub struct Mount {
 }
 
 impl Mount {
-    /// Mounts the file system that `channel` serves, attached nowhere. Afterwards the kernel's first request can be
-    /// read from `channel`.
+    /// Mounts the file system that `channel` serves, without attaching it to a directory. Afterwards the kernel's first
+    /// request can be read from `channel`.
     ///
     /// *Errors*: [`Error::NotPermitted`] without the right to mount.
     pub fn new(channel: &Channel, options: &MountOptions) -> Result<Mount, Error> {

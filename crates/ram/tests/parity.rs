@@ -1,5 +1,5 @@
-//! Devices that log parity on donors in this process: what a lost donor costs, what is there after the client ended
-//! without a word, and who may use them.
+//! Devices that log parity on donors in this process: what a lost donor costs, what survives when the client ends
+//! without detaching, and who may use them.
 
 mod support;
 

@@ -1,9 +1,9 @@
 //! The shared volume: a file system on a disk that several hosts can reach.
 //!
-//! Owns: `format`, the bytes on the disk (`docs/formats/volume.md`); `journal`, everything of it that is written but
-//! files' data; `tables`, its records in memory; `metadata`, what operations do to them; `protocol`, what hosts say to
-//! each other; `tokens`, who may cache and change what; `server` and `client`. Promises: no decoder panics or allocates beyond its bounds, whatever it is given.
-//! Leaves to others: the kernel's side.
+//! Owns: `format`, the bytes on the disk (`docs/formats/volume.md`); `journal`, which reads and writes everything
+//! except the data of files; `tables`, its records in memory; `metadata`, what operations do to them; `protocol`, what
+//! hosts say to each other; `tokens`, who may cache and change what; `server` and `client`. Promises: for no bytes does
+//! a decoder panic or allocate beyond its bounds. Leaves to others: the kernel's side.
 
 #![forbid(unsafe_code)]
 

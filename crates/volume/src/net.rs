@@ -21,7 +21,7 @@ use tokio::time::timeout;
 pub(crate) const HELLO_TIME_MAX: Duration = Duration::from_secs(10);
 /// How long the rest of a frame, or writing one, may take.
 const STALL_TIME_MAX: Duration = Duration::from_secs(30);
-/// After so much silence TCP asks whether the other side is there.
+/// After so much silence TCP checks whether the other side is alive.
 const KEEPALIVE_TIME: Duration = Duration::from_secs(5);
 
 /// A stream in both directions.
@@ -83,7 +83,8 @@ impl Address {
 }
 
 fn prepare(stream: &TcpStream) {
-    // Without these a connection works, slower or with a later notice of the other side's end.
+    // If these options cannot be set, the connection still works, but is slower, or notices the end of the other side
+    // later.
     let _ = stream.set_nodelay(true);
     let keepalive = TcpKeepalive::new().with_time(KEEPALIVE_TIME).with_interval(KEEPALIVE_TIME);
     let _ = SockRef::from(stream).set_tcp_keepalive(&keepalive);
@@ -202,7 +203,7 @@ pub(crate) async fn read_frame(
     body_bytes: impl FnOnce(&[u8]) -> Result<usize, String>,
 ) -> io::Result<Option<Vec<u8>>> {
     let mut frame = vec![0; header_bytes];
-    // Nothing may come for a long time, but a frame that has begun comes to its end.
+    // There is no limit on the time before a frame, only on the time from its begin to its end.
     let first = stream.read(&mut frame).await?;
     if first == 0 {
         return Ok(None);

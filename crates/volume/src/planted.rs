@@ -5,9 +5,9 @@ nectary_block::planted_bugs! {
     AcknowledgedBeforeFlush = 1 => "append acknowledged before the flush",
     /// A manifest is written before its runs are flushed.
     ManifestBeforeRuns = 2 => "manifest before its runs are flushed",
-    /// What a leader writes after the next one took over is read.
+    /// Appends that a leader writes after the next one took over are read.
     SealIgnored = 3 => "late append after the seal is read",
-    /// What a checkpoint made free is used again before the pointer to it is stored.
+    /// Space that a checkpoint freed is used again before the pointer to the checkpoint is stored.
     PointerSkipped = 4 => "segment used again while it is needed",
     /// A leader goes on although another one has a higher ballot.
     BallotIgnored = 5 => "higher ballot ignored",

@@ -1,4 +1,4 @@
-//! The records of a volume in memory: what the runs and the journal say together.
+//! The records of a volume in memory, as runs and journal together define them.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;

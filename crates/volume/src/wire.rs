@@ -1,7 +1,7 @@
 //! Messages over streams.
 //!
-//! Owns: reading one message, and writing those that wait. Promises: no more is read than a header allows; frames that
-//! wait are written together.
+//! Owns: reading one message, and writing queued ones. Promises: no more is read than a header allows; queued frames
+//! are written together.
 
 use tokio::io::{AsyncRead, WriteHalf};
 use tokio::sync::mpsc;
@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 use crate::net::{self, Stream};
 use crate::protocol::{HEADER_BYTES, Header, Message};
 
-/// Bytes that are written at a time, at most: frames that wait are joined.
+/// The most bytes of one write: queued frames are joined.
 const WRITE_BYTES_MAX: usize = 256 << 10;
 
 /// Reads a message. `None` at the end of the stream.

@@ -1,8 +1,8 @@
 //! A bare disk: a loop device with direct I/O on a file, without a model and without one of our processes below it.
 //!
 //! Owns: the loop device and its file, which is written once before use so that the file system has allocated all
-//! blocks. Promises: dropping it releases the loop device and removes the file. Leaves to others: both, if this process
-//! is killed (`guardian`).
+//! blocks. Promises: dropping it releases the loop device and removes the file. Leaves to others: releasing and
+//! removing them if this process is killed (`guardian`).
 
 use std::fs::File;
 use std::io::Write;

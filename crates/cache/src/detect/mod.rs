@@ -222,8 +222,8 @@ impl Detector {
         self.count(history).is_some()
     }
 
-    /// Counts a reference to a block whose history is in the time of another stream, and brings the history into this
-    /// one's. Such a block is known, so the period is not sequential, but its distances say nothing here.
+    /// Counts a reference to a block whose history was kept in another stream's time, and converts the history to this
+    /// stream's time. Such a block is known, so the period is not sequential, but its distances say nothing here.
     pub fn observe_foreign(&mut self, history: &mut History) -> Option<&PeriodReport> {
         if self.left == self.parameters.period {
             self.begin();

@@ -68,8 +68,8 @@ pub async fn run(arguments: &VolumeServeArguments) -> Result<u8, Failure> {
     Ok(GOOD)
 }
 
-/// Refuses a second server of the same number on this host. Whether no earlier one is left here; a device without a
-/// descriptor cannot tell.
+/// Refuses a second server of the same number on this host. Returns whether it is certain that no earlier one still
+/// runs here; on a device without a descriptor it is not.
 async fn alone(device: &SharedDevice, arguments: &VolumeServeArguments) -> Result<bool, Failure> {
     let number = arguments.number;
     nectary_volume::server::alone(device, number).await.map_err(|error| match error.kind {

@@ -82,7 +82,7 @@ fn networks_groups_and_donors_of_a_run_go_with_it_when_it_is_interrupted() {
     assert_eq!(std::fs::read_dir(scratch.file("")).unwrap().filter(is_of_a_run).count(), 0);
 }
 
-/// Whether a process is gone or a corpse.
+/// Whether a process is gone or a zombie.
 fn run_has_ended(process: u32) -> bool {
     let text = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
     text.rsplit_once(") ").is_none_or(|rest| rest.1.starts_with(['Z', 'X']))

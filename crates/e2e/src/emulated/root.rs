@@ -21,7 +21,7 @@ pub struct Root {
 }
 
 impl Root {
-    /// Makes an almost empty one, in a new directory, with busybox and the usual directories of a system.
+    /// Makes an almost empty root directory, in a new directory, with busybox and the usual directories of a system.
     pub fn new(folder: &Path) -> Result<Root> {
         for name in ["bin", "dev", "etc", "mnt", "modules", "proc", "sys", "tmp"] {
             std::fs::create_dir_all(folder.join(name))?;

@@ -25,7 +25,7 @@ use crate::rules::vary::{matches_variant, names_in, push_variant};
 use crate::stored::response::Found;
 use crate::upstream::FetchError;
 
-/// How often a request looks into the store before it goes alone.
+/// How often a request looks into the store before it makes its own fetch.
 const ROUNDS_MAX: usize = 5;
 
 /// The variant part of a request's key; empty until it is known.

@@ -35,7 +35,7 @@ impl Herald {
         Herald { worker: worker.clone(), client: None }
     }
 
-    /// Passes one on, unless a line of it is not a header; hyper will refuse such a response.
+    /// Passes an informational response on, unless one of its lines is not a header; hyper will refuse such a response.
     pub fn announce(&self, response: &Informational) {
         self.worker.stats.informational.add(1);
         let (Some(client), Some(mut headers)) = (&self.client, response.headers()) else { return };

@@ -17,7 +17,7 @@ use crate::donor::page::Page;
 
 /// How long connecting to a donor, and each reading and writing of its label, may take.
 pub(super) const STEP_TIME_MAX: Duration = Duration::from_secs(5);
-/// How much longer than a request may wait a connection is kept that does not answer it.
+/// How much longer than a request's limit a connection without an answer is kept.
 const REQUEST_TIME_SLACK: Duration = Duration::from_secs(5);
 
 /// A donor as a device's sessions name it.
@@ -48,7 +48,7 @@ pub(super) struct Reached {
 #[derive(Debug, Clone)]
 pub(super) struct Away {
     pub reason: String,
-    /// Trying again is of no use.
+    /// Trying again cannot help.
     pub is_lost: bool,
 }
 
@@ -57,7 +57,7 @@ pub(super) struct Away {
 pub(super) enum Unreached {
     /// The donor does not have the device.
     Absent,
-    /// The donor is there and does not give it, as when another client has it.
+    /// The donor refuses it, for example because another client has it.
     Refused(String),
     /// Anything else, in words.
     Failed(String),
@@ -71,7 +71,7 @@ async fn step<T>(doing: &str, work: impl Future<Output = Result<T, String>>) -> 
     }
 }
 
-/// Asks who answers.
+/// Asks what answers at an address.
 pub(super) async fn ask(address: &Address) -> Result<Answers, String> {
     let asked = async {
         match info(&address.export(PAGE_NAME), &ConnectOptions::default()).await {
@@ -133,7 +133,7 @@ impl Target {
         match ask(&self.address).await.map_err(later)? {
             Answers::Donor(page) if Some(page.incarnation) == self.incarnation => {}
             Answers::Donor(_) => return Err(lost("it was started again, and what it held is gone")),
-            // Nothing answers, mostly.
+            // In most cases nothing answers.
             Answers::Other => {
                 let reached = self.connect(epoch, None, patience).await;
                 return match reached {
@@ -171,8 +171,8 @@ pub(super) async fn write_label(device: &NbdDevice, label: &Label) -> Result<(),
     step("writing its label", write).await
 }
 
-/// What writes on a donor survive, first as they are and then flushed. A Nectary donor is in another machine, so its
-/// memory outlives this one; of others nobody knows.
+/// What completed writes on a donor survive, and what flushed writes survive. A Nectary donor is assumed to be on
+/// another machine, so its memory survives a crash of this one; nothing is known about other servers.
 pub(super) fn survives(target: &Target, device: &NbdDevice) -> (Survives, Survives) {
     let geometry = device.geometry();
     match target.can_return() {

@@ -19,7 +19,7 @@ pub(super) fn merge(
         let is_full = list.len() >= EXTENTS_MAX;
         match list.last_mut() {
             Some(last) if last.mapped == mapped => last.length += length,
-            // Mapped is always a safe answer.
+            // `Mapped` is a safe answer for any range.
             Some(last) if is_full => (last.length, last.mapped) = (last.length + length, true),
             _ => list.push(Extent { offset: start, length, mapped }),
         }

@@ -1,7 +1,7 @@
 //! The label at the head of a donor's export: which device it belongs to.
 //!
-//! Owns: the bytes of `docs/formats/ram.md`, section "Label of a donor", and which of two copies counts. Promises: any
-//! bytes are read without a panic, and nothing is believed that the checksum does not cover.
+//! Owns: the bytes of `docs/formats/ram.md`, section "Label of a donor", and which of two copies counts. Promises: no
+//! bytes cause a panic, and only bytes that the checksum covers are believed.
 
 use crate::donor::name::{ID_BYTES_MAX, check_id};
 use crate::placement::Policy;
@@ -20,12 +20,12 @@ const VERSION: u16 = 1;
 const CHECKSUM_AT: usize = LABEL_BYTES - 4;
 const SHARES_AT: usize = 128;
 
-/// How a device outlives the loss of a donor.
+/// How a device survives the loss of a donor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Redundancy {
     /// It does not.
     None,
-    /// Every block is on two donors. Such a device has no labels: its donors have records (`format`), as all below.
+    /// Every block is on two donors. Devices with redundancy have no labels; their donors have records (`format`).
     Mirror,
     /// Blocks are appended to groups with parity; `parity-log`, `parity-cache` or `adaptive`.
     Log(Policy),

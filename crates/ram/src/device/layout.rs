@@ -1,8 +1,8 @@
 //! Which byte of a device is on which donor, without redundancy: pure arithmetic.
 //!
-//! Owns: how a size is shared out by what donors have to give, and the places that follow from the shares
-//! (`docs/formats/ram.md`). Donors of one size take turns, unit by unit; a donor that is full is left out of the later
-//! rows. A contiguous range of the device is one contiguous range on each donor.
+//! Owns: how a device is divided among donors by their capacities, and the places that follow from the shares
+//! (`docs/formats/ram.md`). Donors take turns, unit by unit; a full donor is left out of later rows. A contiguous range
+//! of the device is one contiguous range on each donor.
 
 use std::ops::Range;
 
@@ -33,7 +33,7 @@ pub(super) struct Part {
     /// Where it is in the donor's data, in bytes.
     pub place: u64,
     pub length: u64,
-    /// The ranges of the request that it consists of, in order; empty where they do not matter.
+    /// The ranges of the request that it consists of, in order; empty if the caller does not need them.
     pub pieces: Vec<Range<usize>>,
 }
 
@@ -77,7 +77,7 @@ impl Layout {
         self.zones.get(after.checked_sub(1)?)
     }
 
-    /// The donor of an offset, the place there, and how far the unit goes from there.
+    /// The donor of an offset, the place on it, and how many bytes of the unit follow.
     pub fn locate(&self, offset: u64) -> Option<(usize, u64, u64)> {
         let zone = self.zone(offset)?;
         let (unit, inside) = ((offset - zone.start) / UNIT_BYTES, offset % UNIT_BYTES);

@@ -1,10 +1,9 @@
 //! A device's link to one donor: sessions, and requests that outlive them.
 //!
-//! Owns: whether the donor is there, and how long a request waits for it. A request goes to the session that is up. If
-//! the session ends, the request is sent again on the next one, as long as the donor is in the same incarnation: then
-//! every write that it answered is still there. A session is one epoch on the donor, and the first request of a later
-//! one shuts out what is still on the way from earlier ones, so a write that is sent again cannot be overtaken by
-//! itself.
+//! Owns: whether the donor is there, and how long a request waits for it. If a session ends, its requests are sent
+//! again on the next one, as long as the donor has the same incarnation: then every write that it answered is still
+//! there. Each session has its own epoch on the donor. From the first request of a later session on, the donor refuses
+//! late requests of earlier ones, so the late first copy of a repeated write cannot overwrite newer data.
 //!
 //! | state | meaning | a request |
 //! |---|---|---|
@@ -12,7 +11,7 @@
 //! | down | the session has ended; `keep` connects again | waits until `patience` after the end, then fails |
 //! | lost | another incarnation, or a donor without one | fails at once, until the device is opened again |
 //!
-//! A donor of another make has no incarnation and no epochs: with its first session it is lost.
+//! Another NBD server has no incarnation and no epochs: it is lost when its first session ends.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -33,7 +32,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// A session with a donor.
 pub(super) struct Session {
     device: NbdDevice,
-    /// Requested when nobody may wait for its answers any more.
+    /// Set when no caller may wait for its answers any more.
     ended: Shutdown,
 }
 
@@ -109,7 +108,7 @@ impl Link {
             };
             match answer {
                 Ok(Ok(done)) => break Ok(done),
-                // What a donor refuses of a session that was left behind is sent on the next one.
+                // A donor refused this because the session is outdated; the request is sent again on the next one.
                 Ok(Err(_)) if session.ended.is_requested() => {
                     self.sent_again.fetch_add(1, Ordering::Relaxed);
                 }
@@ -124,7 +123,7 @@ impl Link {
                 Err(_) if limit < patience => break Err(self.late()),
                 Err(_) => {
                     let reason = format!("it has not answered for {:?}", self.patience);
-                    // What it may still do with the request must not meet a later one.
+                    // The donor may still execute the request, so the session ends before a later request is sent.
                     self.end(&session, &reason);
                     break Err(Failed { kind: ErrorKind::Io, detail: reason });
                 }
@@ -183,7 +182,7 @@ impl Link {
         session.ended.request();
     }
 
-    /// Connects again whenever the session ends, until the donor is lost. It is to be ended with the device.
+    /// Connects again whenever the session ends, until the donor is lost. The caller ends it with the device.
     pub async fn keep(self: Arc<Link>) {
         let mut states = self.state.subscribe();
         let mut epoch = 1;

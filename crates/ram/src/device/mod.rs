@@ -1,10 +1,11 @@
 //! The device `ram(DONOR,…,id=…)`: blocks in the memory of other machines.
 //!
-//! Owns: which block is on which donor, what a request does that takes several, and the labels that tell a device from
-//! others. Promises: requests for several donors are in flight together; a request ends, with an error at the latest
-//! when a donor has been away for `patience`; blocks on other donors stay readable and writable when one is lost; what
-//! was lost is never read as something else. A flush fails while a donor is lost, since what was written there is gone.
-//! Leaves to others: a device with redundancy (`live`); memory and who may use it (`donor`); the protocol (`nectary-nbd`).
+//! Owns: which block is on which donor, requests that concern several donors, and the labels by which devices are
+//! distinguished. Promises: requests to several donors are in flight together; a request ends with an error at the
+//! latest when a donor has been away for `patience`; when a donor is lost, blocks on the others stay readable and
+//! writable, and its own blocks are errors, never other bytes. A flush fails while a donor is lost, because what was
+//! written there is gone. Leaves to others: a device with redundancy (`live`); memory and who may use it (`donor`); the
+//! protocol (`nectary-nbd`).
 //!
 //! | file | what is in it |
 //! |---|---|
@@ -55,9 +56,10 @@ use crate::live::{self, RedundantDevice};
 pub use self::label::{DONORS_MAX, Found, Label, Redundancy, read as read_label};
 pub use self::options::{OVERFLOW_PERCENT, PATIENCE, RamOptions};
 
-/// Beyond this on each donor, longer requests do not help. *Units*: bytes.
+/// Requests with more bytes than this for each donor are not faster. *Units*: bytes.
 const PREFERRED_BYTES: u32 = 1 << 20;
-/// How far an answer about allocation looks at units; what follows counts as mapped. *Units*: bytes.
+/// How much of a range is looked at, unit by unit, for an answer about allocation; the rest counts as mapped. *Units*:
+/// bytes.
 const ALLOCATION_BYTES_MAX: u64 = 16 << 30;
 
 /// Adds the SPEC `ram(…)` to a registry.
@@ -162,7 +164,7 @@ impl RamDevice {
         Request::vectored(operation, offset, buffers, context, || self.spec(), &self.inner.geometry)
     }
 
-    /// Does something without data with each donor's part of a range.
+    /// Sends a request without data for each donor's part of a range.
     fn ranged(
         &self,
         operation: Operation,
@@ -281,7 +283,7 @@ impl BlockDevice for RamDevice {
             for part in &parts {
                 let (link, place) = (&inner.links[part.donor], LABEL_AREA_BYTES + part.place);
                 link.count(0, part.length);
-                // A session may end with its buffers: the caller's stay here for the next one.
+                // A session may keep its buffers when it ends; the caller's buffers stay here for the next session.
                 writes.push(link.run(context.deadline, move |device| {
                     device.write_at(place, vec![gather(buffers_of, part)], flags, waiting(context))
                 }));

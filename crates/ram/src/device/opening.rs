@@ -1,9 +1,9 @@
-//! From donors to a device: what each of them holds, and whether that is enough.
+//! Opens, makes and deletes a device: looks at what each donor holds, and decides whether that is enough.
 //!
 //! Owns: the judgement on what was found (`assess`, without I/O), with every donor that is missing or wrong in one
-//! message; opening, making and deleting a device. All donors are asked at once. Promises: a device is never made by
-//! opening it, and never over something else; donors are told apart by their labels, so their order in the SPEC does
-//! not matter.
+//! message; opening, making and deleting a device. All donors are asked at once. Promises: opening never makes a
+//! device, and making never overwrites anything else; labels identify donors, so their order in the SPEC does not
+//! matter.
 
 use nectary_block::{BlockDevice, Context, Error, ErrorKind, Operation, exact_size, format_size};
 use nectary_host::log::{self, Level};
@@ -22,7 +22,7 @@ const DISCARD_BYTES: u64 = 1 << 30;
 pub(super) struct Candidate {
     pub target: Target,
     pub state: CandidateState,
-    /// How much of a device it could take, in bytes, label included; known where nothing of the device is on it.
+    /// How many bytes of a device it could take, including the label; known if it holds nothing of the device.
     free_bytes: u64,
 }
 
@@ -38,7 +38,7 @@ pub(super) enum CandidateState {
     Reached(Reached),
 }
 
-/// The finding without the session, as `assess` takes it.
+/// The finding without the session, for `assess`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Finding {
     Unreachable(String),
@@ -86,7 +86,7 @@ pub(super) fn assess(
     // The device that most donors belong to.
     let supporters = |label: &&Label| labels().filter(|other| other.is_same_device(label)).count();
     let of_id = labels().filter(|label| label.id == *id);
-    // Of equal numbers the first one.
+    // If several are equally frequent, the first one counts.
     let Some(main) = of_id.rev().max_by_key(supporters) else {
         for (name, label) in found.iter().filter_map(|(name, finding)| Some((name, label_of(finding)?))) {
             problems.push(format!("{name}: it holds device \"{}\"", label.id));
@@ -270,7 +270,7 @@ async fn mark((target, label, reached): &(Target, Label, Reached)) -> Result<(),
     write_label(&reached.device, label).await.map_err(|why| format!("{}: {why}", target.address.text))
 }
 
-/// Makes a device on donors that hold nothing of it. `force` takes donors of other makes that hold something else.
+/// Makes a device on donors that hold nothing of it. With `force`, data on other NBD servers are overwritten.
 ///
 /// *Errors*: a donor that does not answer, holds something, or has too little memory; nothing is written then.
 pub(super) async fn create(options: &RamOptions, force: bool) -> Result<Label, Error> {
@@ -356,7 +356,7 @@ async fn make_part(candidate: Candidate, label: &Label, patience: std::time::Dur
     let reached = match candidate.state {
         CandidateState::Reached(reached) => reached,
         _ => {
-            // The donor gives whole slabs: what rounding leaves is of no use to others.
+            // The donor lends whole slabs, so the rest of the last slab belongs to this device too.
             let bytes = part_bytes.next_multiple_of(PROMISE_BYTES).min(candidate.free_bytes).max(part_bytes);
             match candidate.target.connect(1, Some(bytes), patience).await {
                 Ok(reached) => reached,
@@ -411,7 +411,7 @@ pub(super) async fn delete(options: &RamOptions) -> Result<usize, Error> {
     Ok(deleted)
 }
 
-/// Zeroes the label, which has to be gone even where a trim does nothing, and trims the rest.
+/// Zeroes the label, because on some servers a trim does nothing, and trims the rest.
 async fn trim(device: &nectary_nbd::NbdDevice) -> Result<(), String> {
     let size_bytes = device.geometry().size_bytes;
     let failed = |error: Error| error.detail;

@@ -1,7 +1,7 @@
 //! One session's view of a device on a donor, as an export has it.
 //!
-//! Owns: the checks of a request, and the answer to a session that was left behind. Every operation is done when the
-//! call returns its future. Nothing survives the end of the donor's process.
+//! Owns: the checks of a request, and the answer to an outdated session. Every operation is complete when the call
+//! returns its future. Nothing survives the end of the donor's process.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

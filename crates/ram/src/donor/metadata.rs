@@ -1,10 +1,10 @@
 //! One session's view of a device with redundancy on a donor: its blocks, and behind them the window to its
 //! metadata.
 //!
-//! Owns: the exchange of the record, by which a session becomes the owner. Promises: comparison, store and change of
-//! hands are one step; what an earlier owner had begun is done before it, and nothing of it afterwards; its connections
-//! end, also those whose client takes no answers. Leaves to others: the bytes (`format::window`), and the blocks
-//! (`device`), which a session that is not the owner is refused.
+//! Owns: the exchange of the record, by which a session becomes the owner. Promises: comparing, storing and changing
+//! the owner are one step. Requests of the earlier owner that have begun end before it, and none takes effect
+//! afterwards. Its connections are ended, even if the client reads no answers. Leaves to others: the bytes
+//! (`format::window`), and the blocks (`device`), which only the owner's session may use.
 
 use std::sync::{Arc, PoisonError};
 
@@ -41,12 +41,12 @@ impl MetadataDevice {
         Box::pin(std::future::ready(Err(self.error(operation, offset, length, ErrorKind::Invalid, detail))))
     }
 
-    /// The state of the donor, as one moment has it.
+    /// The state of the donor at one moment.
     fn state(&self) -> WindowState {
         let gate = self.blocks.tenant.gate();
         let is_owner = gate.holder == self.blocks.holder;
         let is_alive = gate.owner.upgrade().is_some_and(|owner| !owner.ended.is_requested());
-        // One that has detached only has its connection left to close.
+        // A session that has detached only still has to close its connection.
         let is_owned = !is_owner && is_alive && Stamp::of(&gate.record).client != 0;
         WindowState { is_owner, is_owned, record: gate.record.clone() }
     }

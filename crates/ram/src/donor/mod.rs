@@ -1,13 +1,12 @@
 //! A donor: memory of this machine as exports for NBD clients.
 //!
-//! Owns: which devices there are, how large they may be, and which client has each. Promises: a device that was made
-//! keeps its memory until it holds nothing and nobody has it; memory of one device reads as zeroes in the next; a
-//! device that one client has is refused to another; a session of an earlier life of the donor is refused. Leaves to
-//! others: the protocol and TLS (`nectary-nbd`), listening and signals (the command).
+//! Owns: which devices there are, how large they may be, and which client has each. Promises: a device keeps its memory
+//! until it holds no data and has no client; memory of one device reads as zeroes in the next; a device has one client
+//! at a time; a session of an earlier incarnation of the donor is refused. Leaves to others: the protocol and TLS
+//! (`nectary-nbd`), listening and signals (the command).
 //!
-//! A device is made when a client first names it with a size (`ID/SIZE`). It goes away, with its memory, when no block
-//! of it is written any more and no connection has it: after a client has trimmed all of it and left, or when nothing
-//! was ever written.
+//! A device is made when a client first names it with a size (`ID/SIZE`). It is deleted, and its memory freed, when it
+//! has no connection and no written block: because nothing was ever written, or everything was trimmed.
 //!
 //! | file | what is in it |
 //! |---|---|
@@ -52,7 +51,7 @@ pub use self::error::DonorError;
 
 /// The unit of offsets and lengths on a donor, in bytes.
 pub const BLOCK_BYTES: u32 = 4096;
-/// The same for a device with metadata: what logs parity has slots with headers.
+/// The same for a device with metadata. It is smaller, because slots of a device that logs parity have headers.
 pub const UNIT_BYTES: u32 = 8;
 /// The most devices on one donor.
 pub const DEVICES_MAX: usize = 1024;
@@ -176,7 +175,7 @@ impl Donor {
         self.inner.clone()
     }
 
-    /// Takes no more devices and clients; those that are there go on.
+    /// Accepts no more devices and clients; the present ones continue.
     pub fn leave(&self) {
         self.inner.lock().is_leaving = true;
     }
@@ -323,7 +322,7 @@ impl Entry {
         self.sessions.iter().map(|(_, export)| export.strong_count() as u64).sum()
     }
 
-    /// Whether the device is the one that a name means.
+    /// Whether a name means this device.
     fn check(&self, id: &str, size_bytes: Option<u64>, has_metadata: bool) -> Result<(), Missing> {
         let refused = |why: String| Err(Missing::Refused(why));
         if let Some(wanted) = size_bytes.filter(|&wanted| wanted != self.tenant.size_bytes()) {
@@ -348,7 +347,8 @@ impl Entry {
         }
     }
 
-    /// The export of a session that is there already; the connections of one share it. Otherwise whether one more fits.
+    /// The export of a session that exists already; all its connections share it. For a new session, whether one more
+    /// fits.
     fn known_session(&self, id: &str, holder: Holder) -> Result<Option<Arc<Export>>, Missing> {
         let of_holder = self.sessions.iter().filter(|(other, _)| *other == holder);
         match of_holder.filter_map(|(_, export)| export.upgrade()).next() {

@@ -1,8 +1,8 @@
 //! Names of exports on a donor: `ID`, `ID/SIZE`, and either with `@INCARNATION.CLIENT.EPOCH`, and with `.metadata`.
 //!
-//! `ID` is a device that is there; `ID/SIZE` makes it if it is not. What follows the `@` is the session of a `ram(…)`
-//! device: a name with the incarnation of an earlier life of the donor finds nothing, and a later epoch shuts out what
-//! is still on the way from an earlier one. Owns: text to parts and back, and the bounds of each.
+//! `ID` is a device that is there; `ID/SIZE` makes it if it is not. After the `@` is the session of a `ram(…)` device:
+//! a name with an earlier incarnation of the donor finds nothing, and once a later epoch is used, late requests of
+//! earlier ones are refused. Owns: text to parts and back, and the bounds of each.
 
 use std::fmt;
 

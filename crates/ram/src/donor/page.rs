@@ -1,7 +1,7 @@
 //! What a donor says of itself: one line of text, the description and the contents of the export `nectary-donor`.
 //!
-//! Owns: the line and its reading. It is how a client tells a donor from other NBD servers, and one life of a donor
-//! from the next: the incarnation is drawn when the process starts, and memory is never older than it.
+//! Owns: writing and reading the line. By it a client distinguishes a donor from other NBD servers, and a restarted
+//! donor from the earlier one: the incarnation is drawn when the process starts, when all its memory is empty.
 
 use std::fmt;
 

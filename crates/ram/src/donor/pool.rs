@@ -1,9 +1,9 @@
 //! The memory that a donor lends, in slabs of 2 MiB.
 //!
 //! Owns: how many slabs are promised to devices, and the memory itself. Memory is promised when a device is made, so a
-//! device never runs out of it later. By default all of it is allocated, touched and locked when the donor starts: it
-//! is never in swap, and nothing else can take it. On demand, a slab is allocated when something is first written to
-//! it; then other programs may take the memory first, and the kernel may end the donor for want of it. A slab is a huge
+//! device never runs out of it later. By default all memory is allocated, touched and locked when the donor starts: it
+//! is never swapped out, and no other program can use it. On demand, a slab is allocated when it is first written; then
+//! other programs may use the memory first, and the kernel may kill the donor when memory is short. A slab is a huge
 //! page if the kernel has one.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -50,13 +50,13 @@ impl Pool {
         true
     }
 
-    /// Takes a promise back.
+    /// Cancels a promise.
     pub fn release(&self, bytes: u64) {
         let wanted = bytes.div_ceil(SLAB_BYTES as u64);
         *self.promised.lock().unwrap_or_else(PoisonError::into_inner) -= wanted;
     }
 
-    /// A slab for a device that has a promise; its contents are anything.
+    /// A slab for a device that has a promise; its contents are undefined.
     pub fn take(&self) -> Buffer {
         self.in_use.fetch_add(1, Ordering::Relaxed);
         let spare = self.spare.as_ref();

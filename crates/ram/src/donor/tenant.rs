@@ -1,15 +1,15 @@
 //! The memory of one device on a donor, and who may use it.
 //!
 //! Owns: which blocks were written, and the gate through which every request goes. Promises: a block that was not
-//! written, or was trimmed or zeroed, reads as zeroes, whatever the slab held before; so nobody reads what another
-//! device left. A slab without a written block goes back to the pool.
+//! written, or was trimmed or zeroed, reads as zeroes, whatever the slab held before; so no device reads data of
+//! another one. A slab without a written block goes back to the pool.
 //!
 //! # The gate
-//! A request passes only as part of the session that the gate names. A later epoch of the same client moves the gate
-//! forward with its first request, and waits for those inside; what an earlier connection still delivers afterwards is
-//! refused, so it cannot overwrite newer data. Another client moves it when its export is found, and only while nobody
-//! holds one of the earlier client's. The gate of a device with metadata is moved by an exchange of its record alone
-//! (`metadata`): it stands under the same lock, so nothing passes between the comparison and the move.
+//! A request passes only as part of the session that the gate names. The first request of a later epoch of the same
+//! client moves the gate forward, after the requests inside have ended. Late requests of an earlier connection are then
+//! refused, so they cannot overwrite newer data. Another client moves the gate when it opens its export, and only while
+//! the earlier client has no connection. For a device with metadata only an exchange of its record moves the gate
+//! (`metadata`); both use the same lock, so no request passes between the comparison and the move.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -96,7 +96,7 @@ impl Tenant {
         self.has_metadata
     }
 
-    /// Whether there is anything in it that somebody may come back for.
+    /// Whether it holds data that a client may come back for.
     pub fn is_empty(&self) -> bool {
         self.written_blocks.load(Ordering::Relaxed) == 0 && self.gate().record.is_empty()
     }
@@ -106,7 +106,8 @@ impl Tenant {
         self.gate.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The gate with nobody inside, to be moved. *Cost*: waits for the requests inside, which are copies in memory.
+    /// The gate when no request is inside, so that it can be moved. *Cost*: waits for the requests inside, which only
+    /// copy memory.
     pub fn gate_alone(&self) -> RwLockWriteGuard<'_, Gate> {
         self.gate.write().unwrap_or_else(PoisonError::into_inner)
     }
@@ -165,7 +166,8 @@ impl Tenant {
         }
     }
 
-    /// Writes; the caller has checked the range. What a block gets nothing of was zero or stays as it is.
+    /// Writes; the caller has checked the range. The rest of a block that is written in part keeps its bytes, or is
+    /// zeroes if it was never written.
     pub fn write(&self, offset: u64, mut from: &[u8]) {
         for (index, range) in pieces(offset, from.len() as u64) {
             let (piece, rest) = from.split_at(range.len());
@@ -276,7 +278,7 @@ fn whole(block: usize) -> Range<usize> {
     block * BLOCK_BYTES as usize..(block + 1) * BLOCK_BYTES as usize
 }
 
-/// What a range has of a block.
+/// The part of a block that a range covers.
 fn part_of(block: usize, range: &Range<usize>) -> Range<usize> {
     let whole = whole(block);
     whole.start.max(range.start)..whole.end.min(range.end)

@@ -36,8 +36,8 @@ const HEAD_BYTES: usize = 104;
 const MEMBER_BYTES: usize = 24;
 const CHECKSUM_BYTES: usize = 8;
 
-/// Who stored a record, and as which of its records. The donor replaces its record only if it has the stamp that the
-/// client expects.
+/// Identifies a record: which client stored it, and its number. The donor replaces its record only if that has the
+/// stamp that the client expects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Stamp {
     /// Counts the attachments of the device.
@@ -71,9 +71,9 @@ pub struct Geometry {
     pub device: [u8; 16],
     /// Its size, a multiple of the block. *Units*: bytes.
     pub bytes: u64,
-    /// What is read and written at least. *Units*: bytes.
+    /// The unit of reads and writes. *Units*: bytes.
     pub block_bytes: u32,
-    /// What is placed, marked and copied as one; 0 if the device logs parity. *Units*: bytes.
+    /// The unit of placement, marks and copies; 0 if the device logs parity. *Units*: bytes.
     pub stripe_bytes: u32,
     /// Donors of the device.
     pub members: u16,
@@ -138,7 +138,7 @@ impl Geometry {
 pub enum MemberState {
     /// It has every stripe that is placed on it.
     Present = 1,
-    /// It was taken out of use: what it holds may be old.
+    /// It is not in use: its data may be old.
     Left = 2,
     /// It is filled from the others: as if left, until that is done.
     Rebuilding = 3,
@@ -147,7 +147,7 @@ pub enum MemberState {
 /// A donor of the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Member {
-    /// The incarnation of the donor: memory of another one is not this one's.
+    /// The incarnation of the donor: with another one its memory is empty.
     pub incarnation: u64,
     /// Its identity in the device: the number of the view by which it joined, or joined again.
     pub joined: u64,
@@ -167,7 +167,7 @@ pub struct View {
 }
 
 impl View {
-    /// By this views are ordered.
+    /// The order of views.
     pub fn number(&self) -> (u64, u64) {
         (self.generation, self.epoch)
     }
@@ -182,7 +182,7 @@ pub struct Record {
     pub geometry: Geometry,
     /// The position of this donor.
     pub position: u16,
-    /// Whether the creation of the device had reached every donor.
+    /// Whether the device was created on every donor.
     pub is_ready: bool,
     /// The newest view that this donor was told.
     pub view: View,

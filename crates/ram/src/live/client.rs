@@ -10,7 +10,7 @@ use crate::mirror::{
 };
 use crate::{format::FormatError, log};
 
-/// What an owner needs of a machine; each method is that of the machine.
+/// What an owner needs of a machine; each method calls the machine's method of the same name.
 pub trait Client: Send {
     fn step(&mut self, now_us: Moment, event: Event);
     fn take_actions(&mut self) -> Vec<Action>;

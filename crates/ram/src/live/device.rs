@@ -1,8 +1,8 @@
 //! The device with redundancy.
 //!
-//! Owns: from operations on buffers to requests of the machine and back, and how many of them are under way. Promises:
-//! a dropped future leaves its operation to be done; a deadline ends the wait alone. The device is given up, without a
-//! word to the donors, when it is dropped: the next attacher finds what every crash of a client leaves.
+//! Owns: the translation of operations on buffers to requests of the machine and back, and the limit of requests in
+//! progress. Promises: if a future is dropped, its operation is still done; a deadline ends only the wait. When the
+//! device is dropped, donors are not told: the next client finds the state of a crash.
 //!
 //! *Cost*: no copy before the owner for a write in one buffer; a read is copied once into the caller's buffers.
 
@@ -25,21 +25,21 @@ use crate::device::RamOptions;
 use crate::donor::{BLOCK_BYTES, random};
 use crate::mirror::{self, Intent, MirrorError, REQUEST_BYTES_MAX, Request, Times};
 
-/// Requests of callers under way at a time; further ones wait. The machine's own copies, and changes that go on after
-/// their callers lost patience, come on top.
+/// The most requests of callers in progress; further ones wait. The machine's own copies, and changes that go on after
+/// their callers gave up, are not counted.
 const REQUESTS_MAX: usize = mirror::OPERATIONS_MAX * 3 / 4;
 /// Beyond this, longer requests do not help. *Units*: bytes.
 const PREFERRED_BYTES: u32 = 1 << 20;
-/// How long attaching may take beyond twice the patience, when the machine itself gives up.
+/// How much longer than twice the patience, after which the machine itself gives up, attaching may take.
 const OPENING_SLACK: Duration = Duration::from_secs(30);
-/// What recovery reads at least in a second, of all that the donors keep of a device that logs parity. *Units*: bytes.
+/// The least that recovery of a device that logs parity is expected to read in a second. *Units*: bytes.
 const RECOVERY_BYTES_PER_SECOND: u64 = 16 << 20;
 /// Bytes of one read or write of a machine that logs parity: it handles each block.
 const LOG_REQUEST_BYTES_MAX: u64 = 1 << 20;
-/// How long the connection of a client that has just ended may be seen on a donor.
+/// How long a donor may still see the connection of a client that has just ended.
 const FAREWELL: Duration = Duration::from_millis(500);
 
-/// A device in the memory of donors that outlives the loss of one.
+/// A device in the memory of donors that survives the loss of one.
 pub struct RedundantDevice {
     inner: Arc<Inner>,
     /// It ends with the device.
@@ -150,9 +150,9 @@ impl RedundantDevice {
         self.inner.reports.borrow().clone()
     }
 
-    /// Gives the device up after what is under way, and tells the donors.
+    /// Detaches the device after requests in progress, and tells the donors.
     ///
-    /// *Errors*: none; what cannot be told any more is left as a crash leaves it.
+    /// *Errors*: none; donors that cannot be told are left as after a crash.
     pub async fn detach(&self) {
         let mut reports = self.inner.reports.clone();
         if self.inner.commands.send(Command::Detach).await.is_ok() {
@@ -235,7 +235,7 @@ fn refused<T: Send + 'static>(error: Error) -> IoFuture<T> {
     Box::pin(std::future::ready(Err(error)))
 }
 
-/// The caller's buffer, as the machine has it; the caller gets it back.
+/// The caller's buffer while the machine uses it; the caller gets it back.
 struct Lent(Arc<Vec<Buffer>>);
 
 impl AsRef<[u8]> for Lent {
@@ -354,7 +354,7 @@ impl BlockDevice for RedundantDevice {
         self.ranged(checked, |offset, bytes| Request::WriteZeroes { offset, bytes, force: false })
     }
 
-    /// Everything counts as mapped: the copies are not compared for it.
+    /// Everything counts as mapped, because the copies are not compared.
     fn allocation(&self, offset: u64, length: u64, context: Context) -> IoFuture<Vec<Extent>> {
         match self.request(Operation::Allocation, offset, length, context) {
             Ok(_) if length == 0 => Box::pin(std::future::ready(Ok(Vec::new()))),

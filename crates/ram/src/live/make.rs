@@ -1,7 +1,7 @@
 //! Making and deleting a device with redundancy.
 //!
-//! Owns: the shape that a size gets, and taking the record away. Promises: nothing is made over a device that is there;
-//! a device that was made on some donors alone can be made again; one that a living client has is not deleted.
+//! Owns: the shape that a size gets, and taking the record away. Promises: an existing device is never overwritten; one
+//! that was made only on some donors can be made again; one with a living client is not deleted.
 
 use nectary_block::{BlockDevice, Context, Error, ErrorKind, Operation, format_size};
 use nectary_host::log::{self, Level};
@@ -24,12 +24,12 @@ use crate::placement::{Layout, Log, Policy};
 const STRIPE_BYTES: u64 = 1 << 20;
 /// Blocks of a device that logs parity, at most.
 const BLOCKS_MAX: u32 = 1 << 30;
-/// The overflow that a small device gets at most without one in its SPEC. *Units*: percent.
+/// The most overflow that a small device gets if its SPEC names none. *Units*: percent.
 const OVERFLOW_OF_SMALL: u32 = 200;
 /// Ranges are trimmed in steps of this size. *Units*: bytes.
 const TRIM_BYTES: u64 = 1 << 30;
 
-/// The stripe of a device of `bytes`: as small as its metadata allow, as a stripe is what is copied at a time.
+/// The stripe of a device of `bytes`: as small as its metadata allow, because whole stripes are copied at a time.
 fn stripe_bytes(bytes: u64) -> Option<u32> {
     let stripe = STRIPE_BYTES.max(bytes.div_ceil(STRIPES_MAX).checked_next_power_of_two()?);
     u32::try_from(stripe).ok().filter(|stripe| *stripe <= STRIPE_BYTES_MAX)

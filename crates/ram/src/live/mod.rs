@@ -1,9 +1,9 @@
-//! The devices `ram(…,redundancy=…)` that outlive the loss of a donor: mirrored, or with logged parity.
+//! The devices `ram(…,redundancy=…)` that survive the loss of a donor: mirrored, or with logged parity.
 //!
-//! Owns: the device, and making and deleting one. Promises: a write that has returned to a mirror is on every trusted
-//! donor that holds its blocks, in another machine's memory; with logged parity it may be in this process alone until a
-//! flush, and outlives the loss of a donor either way. A lost donor is left, and filled again when it is back; a request
-//! ends at the latest after `patience`. Leaves to others: every decision (`mirror`, `log`), bytes on donors (`format`).
+//! Owns: the device, and making and deleting one. Promises: a write to a mirror that has returned is on every trusted
+//! donor that holds its blocks; with logged parity it may be only in this process until a flush. Either way it survives
+//! the loss of a donor. A lost donor is left, and filled again when it is back; a request ends at the latest after
+//! `patience`. Leaves to others: every decision (`mirror`, `log`), bytes on donors (`format`).
 //!
 //! | file | what is in it |
 //! |---|---|

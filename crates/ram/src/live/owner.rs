@@ -1,9 +1,9 @@
 //! The owner of a running device: one task that holds the machine and everything that it drives.
 //!
 //! Owns: the machine, the connections to its donors, requests on their way, waiting callers, the clock. Promises: the
-//! actions of the machine are executed in their order; nothing of a connection is told to the machine after it gave the
-//! connection up; a donor that is not connected is tried again for as long as the device is there. Everything that runs
-//! is in one [`JoinSet`], and ends with the task. Leaves to others: every decision (`mirror`).
+//! actions of the machine are executed in their order; the machine hears nothing of a connection after it gave it up; a
+//! donor that is not connected is tried again for as long as the device is open. Everything that runs is in one
+//! [`JoinSet`], and ends with the task. Leaves to others: every decision (`mirror`).
 //!
 //! | what | bound |
 //! |---|---|
@@ -39,7 +39,7 @@ pub enum Command {
     Submit {
         /// What.
         request: Request,
-        /// Its end. A caller that is gone does not wait; the request is done all the same.
+        /// Where the result goes. If the caller is gone, the request is done nevertheless.
         reply: oneshot::Sender<Result<Bytes, MirrorError>>,
     },
     /// To give the device up after what is under way; the owner then ends.
@@ -53,9 +53,9 @@ pub type Opened = Result<(), (Refusal, Vec<Option<String>>)>;
 struct Peer {
     target: Target,
     device: Option<Arc<NbdDevice>>,
-    /// Counts connections and attempts; what belongs to another one is too late.
+    /// Counts connections and attempts; events of earlier ones are ignored.
     epoch: u64,
-    /// Requested when the machine has given the connection up.
+    /// Set when the machine has given the connection up.
     ended: Shutdown,
     pause: Duration,
     /// Why there is no connection.
@@ -141,7 +141,7 @@ impl Owner {
         self.started.elapsed().as_micros() as Moment
     }
 
-    /// Serves until the machine ends, or everybody who could want something is gone.
+    /// Serves until the machine ends, or all callers are gone.
     pub async fn run(mut self) {
         for donor in 0..self.peers.len() {
             self.connect(donor, Duration::ZERO);
@@ -155,7 +155,7 @@ impl Owner {
             self.publish(false, false);
             let Some(wake_us) = self.machine.wake_at() else { break };
             timer.as_mut().reset((self.started + Duration::from_micros(wake_us)).into());
-            // One event at a time: an action belongs to the connection that there was when its event came.
+            // One event at a time, because its actions are for the connections that existed when it came.
             tokio::select! {
                 Some(done) = self.work.join_next() => {
                     if let Ok(done) = done {
@@ -308,7 +308,7 @@ impl Owner {
         if is_changed {
             let standing = self.machine.standing().to_vec();
             for (donor, (before, after)) in self.standing.iter().zip(&standing).enumerate() {
-                // While it is being attached, only what is missing is worth a word.
+                // During attaching only missing donors are reported.
                 let is_news = self.opened.is_none() || !matches!(after, Standing::Trusted);
                 if before != after && is_news {
                     self.say(donor, *after);
@@ -356,7 +356,7 @@ impl Peer {
         }
     }
 
-    /// The connection is gone: nothing of it is waited for.
+    /// The connection is gone: its answers are not waited for.
     fn end(&mut self, reason: String) {
         self.device = None;
         self.reason = Some(reason);

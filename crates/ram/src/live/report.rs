@@ -32,7 +32,7 @@ pub struct DonorReport {
 pub struct RebuildReport {
     /// The donor that is filled.
     pub donor: usize,
-    /// Stripes that it has; groups, of a device that logs parity.
+    /// Stripes that it has (groups, if the device logs parity).
     pub copied: u64,
     /// Those that it is to have.
     pub all: u64,
@@ -77,7 +77,7 @@ pub struct Report {
     pub donors: Vec<DonorReport>,
     /// Where each position is in the SPEC.
     pub places: Vec<usize>,
-    /// Whether every donor that has every block was told of the view.
+    /// Whether every trusted donor has stored the view.
     pub is_view_stored: bool,
     /// The rebuild under way.
     pub rebuild: Option<RebuildReport>,
@@ -88,13 +88,13 @@ pub struct Report {
 }
 
 impl Report {
-    /// Whether every donor has what belongs on it, and knows it: any one of them can be lost now.
+    /// Whether any one donor can be lost now: every donor has all its data, and has stored the view that says so.
     pub fn is_whole(&self) -> bool {
         self.is_view_stored && self.donors.iter().all(|donor| donor.standing == Standing::Trusted)
     }
 
-    /// What writes and flushes survive now. A mirror's write is in the memory of other machines when it has returned;
-    /// one of a device that logs parity may be in this process alone until a flush.
+    /// What writes and flushes survive now. A write to a mirror is in the memory of other machines when it returns;
+    /// with logged parity it may be only in this process until a flush.
     pub fn survives(&self) -> (Survives, Survives) {
         let flush = if self.is_whole() { Survives::HostAndDonor } else { Survives::Host };
         let write = if self.counts.log.is_some() { Survives::Nothing } else { flush };

@@ -25,8 +25,8 @@ use crate::mirror::{DonorRequest, Reply};
 
 /// How long each step of connecting may take.
 pub const CONNECT_TIME_MAX: Duration = Duration::from_secs(3);
-/// How long a connection is kept that does not answer, after the machine has done without it. It only bounds how long
-/// what it holds is kept.
+/// How long a connection without answers is kept after the machine has given it up. This only limits how long its
+/// buffers are kept.
 const REQUEST_TIME_MAX: Duration = Duration::from_secs(20);
 
 /// A donor as the sessions of one client name it.
@@ -58,7 +58,7 @@ pub enum Away {
 }
 
 impl Away {
-    /// It in words.
+    /// The reason in words.
     pub fn reason(&self) -> String {
         match self {
             Away::Absent(_) => "it has nothing of the device; if it was started again, its part is gone".to_owned(),
@@ -102,7 +102,7 @@ impl Target {
         let session = Session { incarnation: page.incarnation, client: self.client, epoch, has_metadata: true };
         let name = ExportName { id: self.id.clone(), size_bytes, session: Some(session) };
         let url = self.address.export(&name.to_string());
-        // The order of a session's requests is that of one connection.
+        // One connection, so that the session's requests stay in order.
         Url { connections: Some(1), request_time: Some(url.request_time.unwrap_or(REQUEST_TIME_MAX)), ..url }
     }
 
@@ -160,7 +160,7 @@ pub fn begin(device: &Arc<NbdDevice>, body: DonorRequest) -> Pending {
             let write = device.write_at(offset, vec![buffer], flags(force), context);
             Box::pin(async { write.await.map(|_| Reply::Done) })
         }
-        // A donor has no cache: what it has done is done.
+        // A donor has no cache, so a completed write needs no flush.
         DonorRequest::WriteZeroes { offset, bytes, .. } => done(device.write_zeroes(offset, bytes, context)),
         DonorRequest::Trim { offset, bytes } => done(device.discard(offset, bytes, context)),
         DonorRequest::Flush => done(device.flush(context)),
@@ -194,7 +194,7 @@ pub fn begin(device: &Arc<NbdDevice>, body: DonorRequest) -> Pending {
     })
 }
 
-/// The answer that an error of the donor is. Its EPERM is what a client's device calls unsupported.
+/// Translates an error of the donor to an answer. The NBD client reports the donor's EPERM as `Unsupported`.
 fn refused(error: &Error, is_swap: bool) -> Reply {
     match error.kind {
         ErrorKind::Unsupported if is_swap => Reply::SwapRefused,

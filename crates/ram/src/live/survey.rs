@@ -1,8 +1,8 @@
 //! Before a device with redundancy is attached: which donors there are, which of them is which, and whether they are enough.
 //!
 //! Owns: one look at every donor of a SPEC, at all of them at once, and the judgement on what was found, with the names
-//! of donors. Promises: nothing is stored. What it concludes is only that attaching is worth trying, and the shape of
-//! the device; the machine looks again.
+//! of donors. Promises: nothing is stored. Its result is only whether attaching can be tried, and the shape of the
+//! device; the machine looks again.
 
 use nectary_block::{Error, ErrorKind, Operation, exact_size};
 
@@ -70,7 +70,7 @@ impl Seen {
         &self.target.address.text
     }
 
-    /// What the donor says of itself, if it is one that answers.
+    /// What the donor says of itself, if it answers.
     pub fn page(&self) -> Option<&Page> {
         match &self.state {
             Ok(there) => Some(&there.reached.page),
@@ -95,7 +95,7 @@ impl Seen {
     }
 }
 
-/// Refuses what no remedy but another SPEC helps: other servers, and one donor under two names.
+/// Refuses what only another SPEC can mend: other servers, and one donor under two names.
 pub fn check_makes(options: &RamOptions, seen: &[Seen]) -> Result<(), Error> {
     for (index, donor) in seen.iter().enumerate() {
         let name = donor.name();
@@ -244,7 +244,7 @@ pub fn describe(refusal: &Refusal, names: &[&str]) -> (ErrorKind, String) {
     }
 }
 
-/// That another client has the device.
+/// The error that another client has the device.
 pub fn owned(client: u64) -> String {
     format!(
         "another client ({client:x}) has the device: detach it there, or add --take-over, after which that one can do \

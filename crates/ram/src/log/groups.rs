@@ -1,8 +1,8 @@
-//! Groups that are not sealed, or whose parity is not stored yet: the client holds their slots.
+//! Groups that are open, or whose parity is not stored yet: the client's memory holds their slots.
 //!
 //! Owns: the images of these slots, and their parity. Promises: the image of a slot never changes; a group is forgotten
-//! only when its parity is stored. A group that is used again is another one here: its *life* is the number of the step
-//! that opened it.
+//! only when its parity is stored. Each use of a group is a separate entry, a *life*: its number is that of the step
+//! that opened the group.
 
 use std::collections::BTreeMap;
 
@@ -35,9 +35,9 @@ pub(super) struct Spare {
 pub(super) struct Group {
     pub row: u32,
     pub members: Vec<Member>,
-    /// Whether the life before is over, and its summary is being erased.
+    /// Whether the former life is over, and its summary is being erased.
     pub is_opening: bool,
-    /// Whether slots may be written: that summary is gone.
+    /// Whether slots may be written, because the former life's summary is erased.
     pub is_open: bool,
     pub spare: Option<Spare>,
 }
@@ -75,7 +75,7 @@ impl Group {
         self.members.iter().find(|member| member.sequence == sequence)
     }
 
-    /// The parity of members whose images are all there, and its summary.
+    /// The parity of members, and its summary; the images of all of them must be there.
     pub fn parity(&self, chosen: Members, slot_bytes: usize, summary: Summary) -> (Vec<u8>, Summary) {
         let mut parity = vec![0; slot_bytes];
         let mut members = summary.members.clone();
@@ -98,7 +98,7 @@ pub(super) fn empty_summary(kind: Kind, device: u64, generation: u64, group: u32
     Summary { kind, device, generation, group, parity_checksum: 0, members }
 }
 
-/// What a summary says of a whole slot; `None` if it is none.
+/// The entry of a summary for a whole slot; `None` if the bytes are no slot.
 pub(super) fn named(image: &[u8]) -> Option<Named> {
     let (slot, _) = Slot::decode_whole(image).ok()?;
     Some(Named { block: slot.block, sequence: slot.sequence, checksum: Slot::checksum_of(image) })

@@ -1,10 +1,10 @@
 //! Reading slots: from their donor, or from the parity and the other slots of their group.
 //!
-//! Owns: reads of slots under way, and the choice between the two ways. Promises: what is handed on is the slot that
-//! was wanted, as its header and checksums say; a group is not used again while it is read. Leaves to others: which
-//! slot has a block (`operations`).
+//! Owns: reads of slots in progress, and the choice between the two ways. Promises: the result is the requested slot,
+//! verified by header and checksums; a group is not used again while it is read. Leaves to others: which slot has a
+//! block (`operations`).
 //!
-//! The other way is taken when the donor is left, is being filled and lacks the slot, gave wrong bytes, or is late.
+//! Parity is used when the donor is left, is being filled and lacks the slot, gave wrong bytes, or is late.
 
 use bytes::Bytes;
 
@@ -27,7 +27,7 @@ pub(super) enum Part {
     Unsent,
     Sent,
     Got(Bytes),
-    /// It is not what it has to be.
+    /// It has wrong bytes.
     Wrong,
 }
 
@@ -36,7 +36,7 @@ pub(super) enum Part {
 pub(super) struct Look {
     pub row: u32,
     pub target: Donor,
-    /// The block and sequence that it has to have; without, it is computed from the others as it is.
+    /// The block and sequence that the slot must have; without them it is computed from the others and not compared.
     pub wanted: Option<(u32, u64)>,
     pub purpose: Purpose,
     /// The slot of the row on each donor.
@@ -121,7 +121,7 @@ impl Machine {
             if !look.is_wide {
                 return None;
             }
-            // Of two that cannot answer, one may still be on its way back: only what is sure to be gone is lost.
+            // If two donors cannot answer, one of them may come back: the slot is lost only if both are gone for good.
             let others_gone = self.is_gone_beside(look.target, look.row);
             if others_gone && (is_wrong || self.is_gone(look.target, look.row)) {
                 let error = if is_wrong { MirrorError::Corrupt { block } } else { MirrorError::Lost { block } };
@@ -151,7 +151,7 @@ impl Machine {
         Some(Ok(whole))
     }
 
-    /// Whether a donor's part of a row cannot come any more.
+    /// Whether a donor has lost its part of a row and will not get it back before it is filled.
     fn is_gone(&self, donor: Donor, row: u32) -> bool {
         matches!(self.session.standing()[donor], Standing::Out | Standing::Lost)
             || self.session.standing()[donor] == Standing::Rebuilding && !self.is_refilled(donor, row)
@@ -184,7 +184,7 @@ impl Machine {
             }
             Purpose::Fetch { task } => {
                 self.unpin(look.row);
-                // What cannot be read is not moved: its group stays, and the blocks of the group with it.
+                // A block that cannot be read cannot be moved, so its whole group stays.
                 if let Ok(bytes) = result {
                     self.fetched(task, bytes.slice(SLOT_HEADER_BYTES..));
                 }

@@ -1,8 +1,7 @@
 //! The machine: events in, actions out.
 //!
 //! Owns: the base that attaches and fences, requests to donors and what their answers are for, the order in which the
-//! parts of the machine are asked what follows. Promises: every event ends with all that follows from it among the
-//! actions.
+//! parts of the machine are asked what follows. Promises: after each event, all actions that follow from it are listed.
 //!
 //! *Circle*: its parts are methods of one [`Machine`], whose fields they share, in a file for each of its duties.
 
@@ -35,7 +34,7 @@ const SEQUENCE_BITS: u32 = 40;
 pub enum Phase {
     /// The base attaches: see its own phases.
     Attaching,
-    /// What the donors have is found and protected.
+    /// Recovery: the contents of the donors are found and protected.
     Recovering,
     /// The device is in use.
     Open,
@@ -85,7 +84,8 @@ pub struct Machine {
     pub(super) placement: Log,
     /// The sequence of each block's newest copy, or of its trim.
     pub(super) newest: Vec<u64>,
-    /// The sequence of each block's newest trim: it stays, as the copy that replaced it may not be covered yet.
+    /// The sequence of each block's newest trim. It is kept after a later write, because stored parity may not cover
+    /// that write yet.
     pub(super) trims: Vec<u64>,
     /// Data of blocks that are in no slot yet.
     pub(super) held: BTreeMap<u32, Bytes>,
@@ -99,7 +99,7 @@ pub struct Machine {
     pub(super) tasks: BTreeMap<u64, Task>,
     /// Tasks that have not begun.
     pub(super) unbegun: BTreeSet<u64>,
-    /// Whether one of them may be able to begin: a step or a read has ended, or time has passed.
+    /// Whether one of them may now be able to begin, because a step or a read has ended or time has passed.
     pub(super) may_begin: bool,
     pub(super) next_step: u64,
     pub(super) stores: Stores,
@@ -114,7 +114,7 @@ pub struct Machine {
     pub(super) next_look: u64,
     /// Looks that may be able to go on.
     pub(super) ready_looks: BTreeSet<u64>,
-    /// By donor, whether it can be asked and what it is: every look is looked at again when that changes.
+    /// For each donor, whether it can be asked, and its standing. When this changes, every look is checked again.
     pub(super) looked_with: Vec<(bool, Standing)>,
     pub(super) operations: BTreeMap<u64, Operation>,
     pub(super) locks: Locks,
@@ -203,7 +203,7 @@ impl Machine {
                 self.session.step(now_us, Event::Time);
             }
             event => {
-                // Which donors are late is asked with the time, so that no event has to look at every read.
+                // Late donors are looked for when time passes, so that other events need not check every read.
                 if event == Event::Time {
                     self.ready_looks.extend(self.looks.keys().copied());
                     self.may_begin = true;
@@ -284,7 +284,7 @@ impl Machine {
         (self.tasks.len(), self.stores.len())
     }
 
-    /// What the first step waits for, in words: for reports of devices that stand still.
+    /// What the first step waits for, in words, for reports about devices that make no progress.
     pub fn first_step(&self) -> String {
         let Some((number, task)) = self.tasks.first_key_value() else { return "none".to_owned() };
         let (has_begun, left) = (task.has_begun, task.left);
@@ -297,7 +297,7 @@ impl Machine {
         )
     }
 
-    /// Whether every donor is trusted, all was told, and nothing is under way.
+    /// Whether every donor is trusted and knows the view, and nothing is in progress.
     pub fn is_quiet(&self) -> bool {
         let is_idle = self.operations.is_empty() && self.tasks.is_empty() && self.looks.is_empty();
         self.phase == Phase::Open && is_idle && self.session.is_quiet()
@@ -366,7 +366,7 @@ impl Machine {
         self.act(last);
     }
 
-    /// Asks every part of the machine what follows, until nothing does.
+    /// Lets each part of the machine act, until none has anything to do.
     fn settle(&mut self) {
         loop {
             let actions: Vec<Action> = self.session.actions().collect();

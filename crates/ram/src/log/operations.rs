@@ -1,14 +1,14 @@
 //! What the user wants: reads, writes, zeroes, trims, flushes.
 //!
-//! Owns: operations under way and when each is answered. Promises: the durability classes of the machine; bytes that do
-//! not fit their checksum are never given out.
+//! Owns: operations in progress and when each is answered. Promises: the durability that `mod.rs` describes; bytes with
+//! a wrong checksum are never returned.
 //!
 //! | operation | answered when |
 //! |---|---|
 //! | read | its blocks are there, and no other client can have the device |
 //! | write, zeroes, trim | the client's memory has it, and no other client can have the device |
 //! | the same, forced | that, and what a flush waits for |
-//! | flush | every step up to it is done, and every donor that is not left was flushed |
+//! | flush | every earlier step is done, and every donor that is not left was flushed |
 
 use std::ops::Range;
 
@@ -64,7 +64,7 @@ pub(super) struct Operation {
     pub blocks: Range<u32>,
     pub began_us: Moment,
     pub pieces: Vec<Piece>,
-    /// Pieces that are not read and not there yet.
+    /// Pieces that wait for a read to begin.
     pub unasked: usize,
     /// Pieces that are not there yet.
     pub missing: usize,
@@ -197,7 +197,7 @@ impl Machine {
             whole.extend_from_slice(&answer.data);
             is_from_memory |= answer.is_from_memory;
         }
-        // Donors that were fenced refuse to read, memory does not.
+        // A donor refuses reads of a client that was replaced; the client's memory does not, so it must be checked.
         let since_us = if is_from_memory { operation.began_us } else { 0 };
         self.is_proven(operation, since_us).then(|| Ok(Bytes::from(whole)))
     }
@@ -254,7 +254,7 @@ impl Machine {
             if self.tasks.len() >= STEPS_MAX {
                 return None;
             }
-            // Cleaning needs a group before it frees one.
+            // Cleaning takes a group before it frees one.
             if matches!(operation.work, Work::Write { .. }) && self.placement.free_groups() < 2 {
                 self.figures.without_room += 1;
                 return None;
@@ -318,7 +318,7 @@ impl Machine {
         is_flushed
     }
 
-    /// Tells the users of operations that are too old that they failed. What was taken may still be done.
+    /// Fails operations that have waited too long. Changes that the placement has taken may still happen.
     pub(super) fn lose_patience(&mut self) {
         let limit_us = self.configuration.times.patience_us;
         let is_late = |operation: &Operation| operation.began_us + limit_us <= self.now_us;

@@ -1,8 +1,8 @@
-//! Finding the device again: what the donors' memory says, without the memory of the client before.
+//! Recovery: finds the device's state in the donors' memory, without the memory of the former client.
 //!
 //! Owns: the reads of a recovery, its order, what is written before the device is used. Promises: nothing is used that
-//! a donor more could take away, or that a later recovery could see otherwise; a client that is killed in the middle
-//! leaves a device of which the next one finds the same. Leaves to others: what follows from the bytes (`survey`).
+//! the loss of one more donor could remove, or that a later recovery could see differently; if the client is killed
+//! during recovery, the next one finds the same state. Leaves to others: what follows from the bytes (`survey`).
 //!
 //! | stage | what is read or written | of |
 //! |---|---|---|
@@ -11,8 +11,8 @@
 //! | rows | whole slots | those of these groups that hold a newest copy, or that a spare names |
 //! | writing | missing shapes; parity and summary of groups that were open; trims that one donor has | |
 //!
-//! A group that was open is sealed as it is: its parity is computed over whatever its slots have. So recovery needs no
-//! free group, and moves nothing. If a donor is left meanwhile, recovery begins again.
+//! An open group is sealed in place: its parity is computed over the present contents of its slots. So recovery needs
+//! no free group and moves nothing. If a donor is left during recovery, recovery starts again.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -56,7 +56,7 @@ pub(super) struct SurveyRead {
 #[derive(Debug)]
 pub(super) struct Recovery {
     pub stage: Stage,
-    /// Counts the attempts: answers to an earlier one do not count.
+    /// Number of this attempt; answers to earlier attempts are ignored.
     pub attempt: u64,
     pub trusted: Vec<bool>,
     /// Reads that are to be sent, by donor.
@@ -119,7 +119,7 @@ impl Machine {
         self.session.standing().iter().map(|standing| *standing == Standing::Trusted).collect()
     }
 
-    /// Lets recovery go on; returns whether it did.
+    /// Advances recovery; returns whether it advanced.
     pub(super) fn drive_recovery(&mut self) -> bool {
         let Some(mut recovery) = self.recovery.take() else { return false };
         if recovery.stage == Stage::Waiting {
@@ -253,7 +253,7 @@ impl Machine {
         }
         let heads = Heads::new(self.shape, self.areas, self.session.generation(), bytes);
         recovery.stage = Stage::Headers;
-        // Without a shape nothing was ever acknowledged.
+        // Without a shape, no write was ever acknowledged.
         if !heads.is_new() {
             recovery.rows = heads.unsealed().into();
         }
@@ -282,7 +282,7 @@ impl Machine {
         recovery.plan = Some(plan);
     }
 
-    /// Everything is found and protected: the device can be used.
+    /// All data are found and protected: the device can be used.
     fn open(&mut self, plan: Plan) {
         self.newest = plan.newest;
         self.trims = plan.trims;

@@ -1,7 +1,7 @@
 //! Filling a donor that was left and is back.
 //!
-//! Owns: what it gets, and how far that is. Promises: when it is trusted again, everything on it is right, and nothing
-//! older than that is left there for a later recovery to find. Leaves to others: when a donor is taken in again, and
+//! Owns: what the donor gets, and the progress. Promises: when the donor is trusted again, its contents are right, and
+//! no older data are left on it for a later recovery to find. Leaves to others: when a donor is taken in again, and
 //! when it is trusted (the base).
 //!
 //! | on the donor | it gets |
@@ -12,7 +12,7 @@
 //! | a sealed group | its slot or parity, computed from the other donors, and then the summary |
 //! | a free group | no header, no summary |
 //!
-//! What is written meanwhile goes to the donor as well.
+//! New writes go to the donor as well.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -32,13 +32,13 @@ use xxhash_rust::xxh3::xxh3_64;
 #[derive(Debug)]
 pub(super) struct Refill {
     pub donor: Donor,
-    /// Its number in the membership: another one is another filling.
+    /// The donor's number in the membership; with another number it is another filling.
     pub joined: u64,
-    /// Groups of which it has its part.
+    /// Groups whose part the donor has.
     pub done: BTreeSet<u32>,
     /// Groups that were begun out of order.
     pub begun: BTreeSet<u32>,
-    /// No other group from this one on was begun.
+    /// Filling has begun no group from this one on, except those in `begun`.
     pub next: u32,
     /// Groups that are being computed.
     pub looking: BTreeSet<u32>,
@@ -54,7 +54,7 @@ impl Machine {
         self.refill.as_ref().is_some_and(|refill| refill.donor == donor && refill.done.contains(&row))
     }
 
-    /// A row is used again: all of it is written by that.
+    /// A row is used again, and so written completely.
     pub(super) fn refill_opened(&mut self, row: u32) {
         if let Some(refill) = &mut self.refill {
             refill.done.insert(row);
@@ -98,8 +98,8 @@ impl Machine {
         false
     }
 
-    /// What was to be written before the donor was taken in again belongs to the memory that it had then: a task that
-    /// had written a part of that must not go on with the rest. The others have stored that the donor was left.
+    /// Drops writes that were meant for the donor's former memory: a task that had done some of them must not do the
+    /// rest on the new memory. They count as done, because the other donors have stored that this one was left.
     fn excuse_earlier(&mut self, donor: Donor) {
         loop {
             let tasks = self.stores.excuse(donor);
@@ -146,7 +146,7 @@ impl Machine {
             writes.extend(trims.into_iter().filter(|trim| trim.donor == donor));
         }
         self.refill_put(vec![writes], None);
-        // A row may have two lives here: one that is still needed, and one that waits for its end.
+        // A row may have two lives: one that is still needed, and one that waits for the end of the first.
         let is_there = |group: &Group| group.is_opening;
         let groups = self.groups.lives.iter().filter(|(_, group)| is_there(group));
         let groups: Vec<(u32, u64)> = groups.map(|(life, group)| (group.row, *life)).collect();
@@ -196,7 +196,7 @@ impl Machine {
     }
 
     fn refill_row(&mut self, donor: Donor, row: u32) {
-        // What the placement counts as free may be needed until the steps before are done.
+        // A group that the placement counts as free may be needed until all earlier steps are done.
         if !self.free_rows.contains(&row) {
             if let Some(refill) = &mut self.refill {
                 refill.looking.insert(row);
@@ -214,7 +214,7 @@ impl Machine {
         self.refill_put(vec![writes], Some(row));
     }
 
-    /// The slots of a sealed group were read, but for that of the donor which is filled.
+    /// The slots of a sealed group were read, except that of the donor being filled.
     pub(super) fn refill_read(&mut self, look: Look, result: Result<Bytes, MirrorError>) {
         let (row, donor) = (look.row, look.target);
         let Some(refill) = &mut self.refill else { return self.unpin(row) };

@@ -1,9 +1,9 @@
-//! Writes to donors: each is repeated on every new connection until the donor has it or is left.
+//! Writes to donors: each is sent again on every new connection until the donor has it or is left.
 //!
 //! Owns: the list of writes that are not done. Promises: two writes of the same bytes go one after the other, in the
 //! order in which they were made. Leaves to `tasks`: what to write, and what to do when a write has ended.
 //!
-//! *Cost*: each write looks at those near its own bytes when it is made and when it ends; no other event looks at it.
+//! *Cost*: a write is compared with writes to nearby bytes when it begins and when it ends, and at no other time.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -38,7 +38,7 @@ pub(super) struct Store {
 struct OfDonor {
     /// All, by offset and number; with the end of each.
     places: BTreeMap<(u64, u64), u64>,
-    /// Those that can be sent as far as others are concerned.
+    /// Those that no earlier write to the same bytes holds back.
     ready: BTreeSet<u64>,
 }
 
@@ -110,7 +110,7 @@ impl Stores {
         Some(task)
     }
 
-    /// Takes away the writes of a donor that need not have them; returns the tasks, one for each.
+    /// Removes the writes to a donor that does not need them any more; returns their tasks, one for each write.
     pub fn excuse(&mut self, donor: Donor) -> Vec<u64> {
         let Some(of_donor) = self.donors.remove(&donor) else { return Vec::new() };
         let mut numbers: Vec<u64> = of_donor.places.keys().map(|(_, number)| *number).collect();

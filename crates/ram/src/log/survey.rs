@@ -1,4 +1,4 @@
-//! What the donors' memory says, as a function of its bytes.
+//! What follows from the bytes in the donors' memory; a pure function.
 //!
 //! Owns: the rule which copy of a block counts, which groups were open, and how they are sealed. Leaves to others:
 //! reading and writing (`recovery`).
@@ -141,7 +141,7 @@ impl Heads {
         }
     }
 
-    /// Groups of which whole slots are needed: they hold a newest copy, or a spare may give back what they hold.
+    /// Groups whose whole slots are needed: they hold a newest copy, or a spare may help to restore their contents.
     pub fn rows_to_read(&self) -> BTreeSet<u32> {
         let is_open =
             |row: &u32| !self.sealed.contains_key(row) && self.donors.contains_key(&self.areas.parity_donor(*row));
@@ -227,8 +227,8 @@ impl Heads {
         Plan { newest, trims, groups, to_seal, trims_to_repair, without_shape, recovered_lost }
     }
 
-    /// The parity over whatever the slots of a group have; what a donor that is not there would have is zeroes, unless
-    /// a spare gave it back.
+    /// The parity over the present contents of a group's slots. The slot of an absent donor counts as zeroes, unless a
+    /// spare restored it.
     fn seal(&self, row: u32) -> (u32, Vec<u8>, Summary) {
         let mut parity = vec![0; self.areas.slot_bytes as usize];
         let mut summary = empty_summary(Kind::Sealed, self.device, self.generation, row, self.shape.members);

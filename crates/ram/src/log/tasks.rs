@@ -13,7 +13,7 @@
 //! | trim | at once | two entries |
 //! | put | at once | what it says |
 //!
-//! A step is *done* when every donor that is not left has its writes.
+//! A step is *done* when its writes are stored on every donor that is not left.
 
 use std::collections::VecDeque;
 
@@ -67,7 +67,7 @@ impl Machine {
         number
     }
 
-    /// Has these writes done, stage by stage.
+    /// Adds a task with these writes, done stage by stage.
     pub(super) fn put(&mut self, stages: Vec<Vec<Write>>) -> u64 {
         let number = self.add_task(Work::Put);
         if let Some(task) = self.tasks.get_mut(&number) {
@@ -76,12 +76,12 @@ impl Machine {
         number
     }
 
-    /// The first step that is not done: every one before is.
+    /// The first step that is not done; all earlier ones are.
     pub(super) fn done_below(&self) -> u64 {
         self.tasks.keys().next().copied().unwrap_or(self.next_step)
     }
 
-    /// Takes in what the placement wants, right after it was asked: newer data are not in `held` yet.
+    /// Makes tasks of the placement's steps, right after an operation: `held` has no newer data yet.
     pub(super) fn take_steps(&mut self, steps: Vec<Step>) {
         for step in steps {
             match step {
@@ -160,7 +160,7 @@ impl Machine {
         }
     }
 
-    /// Blocks that are in slots now need not be held.
+    /// Drops held data of blocks that are now in slots.
     pub(super) fn drop_sent(&mut self) {
         for block in std::mem::take(&mut self.sent) {
             if matches!(self.placement.locate(block), Location::Slot(_)) {
@@ -307,7 +307,7 @@ impl Machine {
         if !chosen.all(|(_, member)| member.image.is_some() && is_stored(member.step)) {
             return None;
         }
-        // A later group would take the spare before this one, and never let it go.
+        // Otherwise a later group could take the spare first, and never release it.
         let is_same = |other: u64, of: Option<u64>| other == life || spare.is_some() && of == spare;
         let is_before =
             |task: &Task| matches!(task.work, Work::Parity { life: other, spare: of, .. } if is_same(other, of));
@@ -334,7 +334,7 @@ impl Machine {
         Some([vec![Write { donor, offset, data }]].into())
     }
 
-    /// First the parity, then the summary: a summary that is there has its parity.
+    /// First the parity, then the summary, so that every stored summary has its parity.
     pub(super) fn seal_stages(&self, row: u32, parity: Vec<u8>, summary: &Summary) -> VecDeque<Vec<Write>> {
         let donor = self.areas.parity_donor(row);
         let parity = Write { donor, offset: self.areas.slot(row), data: Bytes::from(parity) };
@@ -342,7 +342,7 @@ impl Machine {
         [vec![parity], vec![summary]].into()
     }
 
-    /// The entries of blocks in the trims, on both donors of each.
+    /// Trim entries of blocks, on both donors of each.
     pub(super) fn trim_writes(&self, first: u32, count: u32, sequence: impl Fn(u32) -> u64) -> Vec<Write> {
         let mut writes = Vec::new();
         let mut from = first;
@@ -380,7 +380,7 @@ impl Machine {
         self.free_rows();
     }
 
-    /// A write of a task is done, or need not be.
+    /// A write of a task is done, or not needed any more.
     pub(super) fn store_done(&mut self, number: u64) {
         let Some(task) = self.tasks.get_mut(&number) else { return };
         task.left -= 1;
@@ -402,7 +402,7 @@ impl Machine {
     }
 }
 
-/// The first stage of a group's first send is done: the summary before is gone.
+/// The first stage of a group's first send is done: the former summary is erased.
 fn open_group(groups: &mut super::groups::Groups, work: &Work, rest: &VecDeque<Vec<Write>>) {
     if let Work::Send { life, member: 0 } = work
         && !rest.is_empty()

@@ -10,8 +10,8 @@
 //! | opening | each trusted donor has the merged view; an unfenced donor's lease is over | view and marks of all |
 //! | resync | no marked stripe is left | nothing |
 //!
-//! The claim changes nothing but the stamp: only when no other client can store anything is a view concluded, so an
-//! attacher that dies after fencing some donors has decided nothing.
+//! The claim changes only the stamp. The view is decided only when no other client can store anything, so an attaching
+//! client that dies after fencing some donors has decided nothing.
 
 use std::collections::BTreeMap;
 
@@ -28,7 +28,7 @@ use crate::format::{Member, MemberState, Stamp, View};
 use crate::planted::{Bug, planted};
 
 impl Machine {
-    /// Goes on with attaching or detaching as far as what is known allows.
+    /// Continues attaching or detaching as far as possible.
     pub(super) fn advance_attach(&mut self) {
         let before = (self.phase, self.generation);
         match self.phase {
@@ -53,7 +53,7 @@ impl Machine {
         self.now_us >= self.began_us + self.patience_us()
     }
 
-    /// Refuses at once if nothing can come any more, or after `patience`.
+    /// Refuses after `patience`, or at once if no further answer can come.
     fn refuse_late(&mut self, refusal: Refusal, is_complete: bool) {
         if is_complete || self.is_out_of_patience() {
             self.refuse(refusal);
@@ -101,7 +101,7 @@ impl Machine {
                 Content::Record(record) if is_there(link.state) => {
                     Found::Record { record, incarnation: link.incarnation }
                 }
-                // A damaged record, too, is that of a donor whose memory cannot be believed.
+                // A donor with a damaged record counts as one whose memory is gone.
                 Content::Empty | Content::Unusable if link.state == LinkState::Read => Found::Empty,
                 _ => Found::Missing,
             }
@@ -163,7 +163,7 @@ impl Machine {
         }
     }
 
-    /// Another client attaches at the same time: goes above its generation, or gives way.
+    /// Another client attaches at the same time: takes a higher generation, or gives up.
     fn outbid(&mut self, other: Stamp, take_over: bool) {
         self.claim_rounds += 1;
         if !take_over {
@@ -215,8 +215,8 @@ impl Machine {
         (self.phase, self.phase_until_us) = (Phase::Opening, self.now_us + lease_us);
     }
 
-    /// Whether each trusted donor has the present view. Until then a donor may not be known to have been taken in, and
-    /// of two donors the other one cannot be left.
+    /// Whether each trusted donor has the present view. Until then some donors may not know that another was taken in
+    /// again, and of two donors the other cannot be left.
     pub fn is_view_stored(&self) -> bool {
         let number = self.membership.view.number();
         let standing = self.membership.standing.iter().enumerate();
@@ -242,7 +242,7 @@ impl Machine {
             }
             return;
         }
-        // Too few donors stay there to begin: the next attempt sees what has become of them.
+        // Too few donors are still connected to begin: the next attempt looks at them again.
         if self.is_out_of_patience() {
             let is_there = |donor: &Donor| self.links[*donor].state == LinkState::Claimed;
             let (there, missing): (Vec<Donor>, Vec<Donor>) = (0..self.links.len()).partition(is_there);

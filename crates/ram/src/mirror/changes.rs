@@ -122,7 +122,7 @@ impl Machine {
         self.ready.insert(number);
     }
 
-    /// Operations need not wait for a donor any more.
+    /// Lets operations go on that waited for a donor which is now left.
     pub(super) fn excuse(&mut self, donor: Donor) {
         for operation in self.operations.values_mut() {
             for part in operation.parts.iter_mut().filter(|part| part.donor == donor) {

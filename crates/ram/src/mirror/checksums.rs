@@ -1,8 +1,8 @@
-//! What the client remembers of the bytes that it wrote, so that a donor that lies is found.
+//! Checksums of the bytes that the client wrote, so that wrong bytes of a donor are noticed.
 //!
 //! Owns: a checksum for each block, in the client's memory only. Promises: a block whose checksum is known is never
-//! answered with other bytes. A block that this client has not written has none and is believed. *Cost*: 4 bytes a
-//! block, reserved at the start.
+//! answered with other bytes. A block that this client has not written has no checksum, and its bytes are believed.
+//! *Cost*: 4 bytes a block, reserved at the start.
 
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -39,7 +39,7 @@ impl Checksums {
         self.blocks[blocks.start as usize..blocks.end as usize].fill(self.zero);
     }
 
-    /// Forgets: after a change of which nobody knows whether it happened.
+    /// Forgets checksums, after a change that may or may not have happened.
     pub fn forget(&mut self, blocks: std::ops::Range<u64>) {
         self.blocks[blocks.start as usize..blocks.end as usize].fill(0);
     }

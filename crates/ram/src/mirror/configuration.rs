@@ -8,8 +8,8 @@ use super::event::Moment;
 use super::layout::{Layout, Ring};
 use crate::format::Geometry;
 
-/// Requests of the user at a time; further ones are refused at once. A write that failed for lack of patience counts
-/// until its copies are equal again.
+/// The most requests of the user at a time; further ones are refused at once. A write that failed after `patience`
+/// counts until its copies are equal again.
 pub const OPERATIONS_MAX: usize = 256;
 /// Bytes of one request of the user.
 pub const REQUEST_BYTES_MAX: u64 = 32 << 20;
@@ -17,7 +17,7 @@ pub const REQUEST_BYTES_MAX: u64 = 32 << 20;
 pub const COPIES_MAX: usize = 2;
 /// Repairs of wrong copies at a time; further ones wait for the next read that finds them.
 pub const REPAIRS_MAX: usize = 4;
-/// How often an attacher that meets another one raises its generation.
+/// How often an attaching client raises its generation when it meets another one.
 pub const CLAIM_ROUNDS_MAX: u32 = 8;
 /// A donor that gave this many wrong or failed answers is left.
 pub const TROUBLES_MAX: u32 = 16;
@@ -49,11 +49,11 @@ pub struct Times {
     pub survey_us: Moment,
     /// A read is only answered if donors showed within this time that no other client has the device.
     pub lease_us: Moment,
-    /// A donor that had nothing to do for this long gets a question.
+    /// An idle donor is asked a question after this time, to see that it lives.
     pub ping_us: Moment,
-    /// A stripe that was not written for this long is clean.
+    /// The mark of a stripe is removed after this time without a write.
     pub clean_us: Moment,
-    /// A donor that was left is taken in again after this long at the earliest.
+    /// A donor that was left is taken in again after this time at the earliest.
     pub rejoin_us: Moment,
     /// How often the machine looks at its deadlines.
     pub tick_us: Moment,

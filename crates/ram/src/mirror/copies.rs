@@ -1,7 +1,7 @@
 //! Copies that the machine makes: resynchronisation after attaching, rebuild of a donor, repair of wrong bytes.
 //!
-//! Owns: which stripe is copied next, and the copy itself. Promises: a stripe is copied while nothing else is done with
-//! it, and each copy ends equal. Leaves to others: when a donor is filled (`membership`).
+//! Owns: which stripe is copied next, and the copy itself. Promises: a stripe is copied while no other operation uses
+//! it, and afterwards its copies are equal. Leaves to others: when a donor is filled (`membership`).
 
 use std::ops::Range;
 
@@ -24,9 +24,9 @@ pub(super) struct Rebuild {
     pub donor: Donor,
     /// Stripes that it has.
     pub copied: Stripes,
-    /// No stripe from this one on was begun.
+    /// Filling has begun no stripe from this one on.
     pub next: u64,
-    /// Whether it also has what the machine above keeps on it.
+    /// Whether it also has what the machine above (`log`) keeps on it.
     pub is_filled: bool,
 }
 
@@ -79,7 +79,8 @@ impl Machine {
         }
         let stripes = self.configuration.geometry.stripes();
         let number = self.membership.view.number();
-        // The others are told first: an attacher then waits for the lease of a client that reads from this donor.
+        // The others store this first: an attaching client then waits for the lease of a client that reads from this
+        // donor.
         let filled = self.membership.rebuild.as_ref().map(|rebuild| rebuild.donor);
         let are_told = filled.is_some_and(|donor| self.is_view_stored_beside(donor));
         while let Some(rebuild) = &mut self.membership.rebuild {
@@ -117,7 +118,7 @@ impl Machine {
         let Some(rebuild) = &self.membership.rebuild else { return false };
         let stripes = self.configuration.geometry.stripes();
         let has = |stripe: u64| !self.ring.is_on(stripe, donor) || rebuild.copied.has(stripe);
-        // A rebuild that was not reported yet would look like the membership before it.
+        // Before the rebuild is stored everywhere, a record would look as it did before.
         let is_told = self.links[donor].has_view(self.membership.view.number());
         rebuild.donor == donor && rebuild.is_filled && rebuild.next >= stripes && is_told && (0..stripes).all(has)
     }
@@ -129,7 +130,7 @@ impl Machine {
         }
     }
 
-    /// Copies to a donor end: it is not filled any more.
+    /// Stops the copies to a donor that is no longer filled.
     pub(super) fn drop_copies_to(&mut self, donor: Donor) {
         let is_to = |operation: &Operation| matches!(operation.work, Work::Copy { to, .. } if to == donor);
         let numbers: Vec<u64> =

@@ -25,10 +25,10 @@ pub enum Event {
     Connected {
         /// Which.
         donor: Donor,
-        /// What the donor calls itself since its memory was last empty: a random number.
+        /// The donor's incarnation: a random number, drawn when its memory was last empty.
         incarnation: u64,
     },
-    /// The connection to a donor ended by itself. Its requests may have been executed, or may be later.
+    /// The connection to a donor ended. Its requests may have been executed, or may still be.
     Disconnected {
         /// Which.
         donor: Donor,
@@ -90,7 +90,7 @@ pub enum Request {
         /// This many.
         bytes: u64,
     },
-    /// What was acknowledged before it was submitted is where it has to be.
+    /// A flush: everything acknowledged before it was submitted is on the donors that must have it.
     Flush,
 }
 
@@ -144,7 +144,7 @@ pub enum DonorRequest {
         offset: u64,
         /// These.
         data: Bytes,
-        /// Not only into a cache of the donor.
+        /// It is answered only when it is not merely in a cache of the donor.
         force: bool,
     },
     /// Write zeroes.
@@ -163,7 +163,7 @@ pub enum DonorRequest {
         /// This many.
         bytes: u64,
     },
-    /// Writes that were answered are not only in a cache of the donor.
+    /// Flush: writes that were answered leave the donor's cache.
     Flush,
     /// Read the metadata area. Allowed on any connection.
     ReadMetadata,

@@ -33,7 +33,7 @@ pub struct Figures {
     pub late_replies: u64,
     /// Reads that waited for a proof that no other client has the device.
     pub held_reads: u64,
-    /// Attachments that waited for the lease of a client before.
+    /// Attachments that waited for the lease of a former client.
     pub lease_waits: u64,
     /// Operations that waited for an overlapping one.
     pub overlapping: u64,

@@ -1,8 +1,8 @@
-//! The connection to one donor, and what is known of the donor by it.
+//! The connection to one donor, and what it has shown about the donor.
 //!
 //! Owns: the state of the connection, requests without an answer, the record that the donor is known to have. Promises:
-//! the record is one that the donor confirmed or that was read from it, never one that is only hoped for. Leaves to
-//! others: what follows from it (`membership`).
+//! the record is one that the donor confirmed or that was read from it, never one that was only sent. Leaves to others:
+//! what follows from it (`membership`).
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ pub enum LinkState {
     Down,
     /// The metadata area is being read.
     Reading,
-    /// It was read; the donor does nothing for this client yet.
+    /// It was read; the donor does not serve this client yet.
     Read,
     /// A record that makes this connection the owner is on its way.
     Claiming,
@@ -60,7 +60,7 @@ pub(super) enum Content {
 pub(super) struct Link {
     pub state: LinkState,
     pub incarnation: u64,
-    /// Since when the donor does nothing for this client.
+    /// Since when the donor has not served this client.
     pub down_since_us: Moment,
     /// In the order of sending.
     pub outstanding: BTreeMap<RequestId, Outstanding>,
@@ -133,18 +133,18 @@ impl Link {
         self.outstanding.values().any(|request| matches!(request.purpose, Purpose::Ping))
     }
 
-    /// Whether the donor is sure to have a mark now, and when what is on its way arrives.
+    /// Whether the donor has a mark for sure, both now and after the record on its way arrives.
     pub fn is_marked(&self, stripe: u64) -> bool {
         self.record().is_some_and(|record| record.dirty.has(stripe))
             && self.swap().is_none_or(|record| record.dirty.has(stripe))
     }
 
-    /// Whether the donor is sure to have been told a view.
+    /// Whether the donor has stored a view for sure.
     pub fn has_view(&self, number: (u64, u64)) -> bool {
         !self.is_empty && self.record().is_some_and(|record| record.view.number() == number)
     }
 
-    /// How long the donor has owed an answer, or has done nothing for this client.
+    /// How long the donor has owed an answer, or has not served this client.
     pub fn late_us(&self, now_us: Moment) -> Moment {
         let since = match self.state {
             LinkState::Claimed => self.outstanding.values().next().map_or(now_us, |request| request.sent_us),

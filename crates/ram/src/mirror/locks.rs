@@ -1,8 +1,8 @@
 //! The order of operations on the same blocks.
 //!
-//! Owns: ranges of blocks that are read together or changed alone, in the order in which they came. Promises: two
-//! operations that overlap and of which one changes never run at the same time; none is passed by a later one that it
-//! overlaps. *Cost*: one look at each operation under way when one comes or goes.
+//! Owns: the ranges of operations, in the order of arrival. Promises: of two overlapping operations, of which at least
+//! one is a change, the later waits for the earlier. *Cost*: each operation in progress is looked at when one begins or
+//! ends.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -1,7 +1,7 @@
 //! The machine: events in, actions out.
 //!
 //! Owns: the connections' events, requests and replies, deadlines, and the order in which the parts of the machine are
-//! asked what follows. Promises: every event ends with all that follows from it among the actions.
+//! asked what follows. Promises: after each event, all actions that follow from it are listed.
 //!
 //! *Circle*: its parts are methods of one [`Machine`], whose fields they share, in a file for each of its duties.
 
@@ -24,7 +24,7 @@ use super::outside::Outside;
 use crate::format::{Stamp, View};
 use crate::planted::{Bug, planted};
 
-/// A machine that got no event for so many ticks stood still.
+/// After so many ticks without an event the process must have been stopped.
 const STANDSTILL_TICKS: u64 = 3;
 
 /// How far the machine is.
@@ -65,7 +65,7 @@ pub struct Machine {
     pub(super) checksums: Checksums,
     /// Operations that may be able to go on.
     pub(super) ready: BTreeSet<u64>,
-    /// Reads that are complete but for the proof.
+    /// Reads that have their data and wait for the proof that no other client has the device.
     pub(super) held: BTreeSet<u64>,
     /// Whether every operation has to be looked at.
     pub(super) has_changed: bool,
@@ -77,7 +77,7 @@ pub struct Machine {
     next_request: RequestId,
     next_operation: u64,
     ticked_us: Moment,
-    /// The process stood still before: until then no donor is judged by its answers, which may be waiting to be read.
+    /// Until then no donor counts as late: the process was stopped, and answers may wait to be read.
     pub(super) lenient_until_us: Moment,
 }
 
@@ -215,7 +215,7 @@ impl Machine {
         self.send(donor, Purpose::Metadata, DonorRequest::ReadMetadata);
     }
 
-    /// The connection is gone: what it had not answered may be done, or be done later, or never.
+    /// The connection is gone. Its unanswered requests may be done, may be done later, or never.
     pub(super) fn drop_link(&mut self, donor: Donor) {
         let link = &mut self.links[donor];
         if link.state == LinkState::Claimed {
@@ -283,7 +283,7 @@ impl Machine {
                 if self.is_mine(stamp) {
                     self.prove(donor, sent_us);
                 } else {
-                    // Reading it again on a new connection tells what happened.
+                    // Reading the area again on a new connection tells what happened.
                     self.disconnect(donor);
                 }
             }
@@ -331,7 +331,7 @@ impl Machine {
         }
     }
 
-    /// A donor that answered what was sent at `sent_us` did so for this client.
+    /// The donor served this client at `sent_us` or later.
     fn prove(&mut self, donor: Donor, sent_us: Moment) {
         let link = &mut self.links[donor];
         link.proof_us = link.proof_us.max(Some(sent_us));
@@ -380,7 +380,7 @@ impl Machine {
         self.operations.insert(number, operation);
     }
 
-    /// Ends an operation that was taken out of the list, and lets those go on that waited for it.
+    /// Ends an operation that was removed from the list, and lets those go on that waited for it.
     pub(super) fn finish(&mut self, number: u64, operation: Operation, result: Result<Bytes, MirrorError>) {
         self.ready.extend(self.locks.release(number));
         self.held.remove(&number);
@@ -398,7 +398,7 @@ impl Machine {
         }
     }
 
-    /// Asks every part of the machine what follows, until nothing does.
+    /// Lets each part of the machine act, until none has anything to do.
     fn settle(&mut self) {
         while self.phase != Phase::Ended {
             self.advance_attach();
@@ -444,7 +444,7 @@ impl Machine {
             if is_idle && link.proof_us.is_none_or(|proof_us| proof_us + times.ping_us <= now_us) {
                 self.send(donor, Purpose::Ping, DonorRequest::ReadMetadata);
             }
-            // A connection on which reading or claiming got no answer is tried again.
+            // If reading or claiming gets no answer, the connection is made again.
             let is_stuck = matches!(self.links[donor].state, LinkState::Reading | LinkState::Claiming);
             let first = self.links[donor].outstanding.values().next().map(|first| first.sent_us);
             if is_stuck && first.is_some_and(|sent_us| sent_us + times.leave_us <= now_us) {
@@ -469,7 +469,8 @@ impl Machine {
         self.retry_rebuild();
     }
 
-    /// Tells the user that it failed. A change that a donor may have got goes on until its copies are equal.
+    /// Tells the user that the operation failed. A change that a donor may have received goes on until its copies are
+    /// equal.
     fn lose_patience(&mut self, number: u64) {
         let Some(mut operation) = self.operations.remove(&number) else { return };
         let Some(id) = operation.user.take() else {

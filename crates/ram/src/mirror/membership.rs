@@ -1,11 +1,11 @@
 //! Which donors are trusted: leaving one, taking one in again, and telling the others.
 //!
 //! Owns: the view that is to be stored on every donor, each donor's standing, the marks that go with it. Promises:
-//! invariants 2 and 7 of the machine. Leaves to others: when a connection is there, and copying (`copies`).
+//! invariants 2 and 7 of the machine. Leaves to others: connections, and copying (`copies`).
 //!
-//! Views are stored level by level: each donor that this client owns is sent the present view, with the present marks,
-//! until its record has them. A newer view may replace one that is not stored everywhere yet; what counts is only that
-//! a donor is not done without before the others were told.
+//! Each donor that this client owns is sent the present view, with the present marks, until its record has them. A
+//! newer view may replace one that is not stored everywhere yet. Only one order matters: nothing goes on without a
+//! donor before the others have stored that it is left.
 
 use bytes::Bytes;
 
@@ -30,7 +30,7 @@ pub enum Standing {
     Out,
     /// It is filled.
     Rebuilding,
-    /// Its memory is gone, and another donor was out already.
+    /// Its memory is gone, and another donor was already out.
     Lost,
 }
 
@@ -102,7 +102,7 @@ impl Machine {
         rebuild.is_some_and(|rebuild| rebuild.donor == donor && rebuild.copied.has(stripe))
     }
 
-    /// The marks of a stripe have to be stored on its donors.
+    /// Has the marks of a stripe stored on its donors.
     pub(super) fn mark_stale(&mut self, stripe: u64) {
         for place in self.ring.places(stripe) {
             self.links[place.donor].is_stale = true;
@@ -138,7 +138,8 @@ impl Machine {
         if self.membership.is_creating || !others.clone().all(is_fine) {
             return;
         }
-        // Of two, one that was told that it is alone is believed when it is alone: it must know better first.
+        // Of two donors, one whose record says that it is alone would be believed when it is alone. So its record must
+        // be corrected before it is left.
         let link = &self.links[donor];
         let thinks_alone =
             |other: Donor| link.record().is_some_and(|record| record.view.members[other].state != MemberState::Present);
@@ -161,7 +162,7 @@ impl Machine {
         self.excuse(donor);
     }
 
-    /// A donor that is filled fails: nothing was trusted to it alone, so it is out at once.
+    /// A donor fails while it is filled. No data depend on it, so it is out at once.
     fn abort_rebuild(&mut self, donor: Donor) {
         self.membership.rebuild = None;
         self.figures.left += 1;
@@ -172,11 +173,11 @@ impl Machine {
         self.disconnect(donor);
     }
 
-    /// A donor whose memory is gone cannot be left, as another one is out: the blocks that only it had are lost.
+    /// A donor whose memory is gone cannot be left if another one is out: the blocks that only it had are lost.
     fn lose(&mut self, donor: Donor) {
         let leaving = self.membership.standing.iter().position(|standing| *standing == Standing::Leaving);
         match leaving.filter(|_| self.phase == Phase::Open) {
-            // Nothing was done without the other one yet, so it is kept instead.
+            // Nothing was acknowledged without the other one yet, so that one is kept instead.
             Some(other) => {
                 self.decide(other, Standing::Trusted, MemberState::Present);
                 if self.links[other].state == LinkState::Read {
@@ -212,7 +213,7 @@ impl Machine {
         !matches!(self.phase, Phase::Survey | Phase::Claim | Phase::Ended)
     }
 
-    /// Whatever follows from records that were stored and donors that are back.
+    /// Acts on records that were stored and donors that are back.
     pub(super) fn advance_membership(&mut self) {
         if !self.is_serving() {
             return;
@@ -299,7 +300,7 @@ impl Machine {
         self.swap(donor, record);
     }
 
-    /// What is to be stored on a donor.
+    /// The record that a donor should have.
     fn record_for(&self, donor: Donor) -> Record {
         let geometry = self.configuration.geometry;
         let mut dirty = Stripes::none(geometry.stripes());
@@ -317,7 +318,7 @@ impl Machine {
         }
     }
 
-    /// Sends a record for the one that the donor has.
+    /// Sends a record that replaces the donor's present one.
     pub(super) fn swap(&mut self, donor: Donor, mut record: Record) {
         let link = &mut self.links[donor];
         let expected = link.stamp;
@@ -329,7 +330,7 @@ impl Machine {
         self.send(donor, purpose, DonorRequest::SwapMetadata { expected, record: encoded });
     }
 
-    /// Sends every donor the record that it lacks; one at a time each.
+    /// Sends each donor the record that it lacks, one at a time for each donor.
     pub(super) fn store_records(&mut self) {
         if !self.is_serving() {
             return;

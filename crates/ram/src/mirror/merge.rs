@@ -1,12 +1,12 @@
 //! What an attacher concludes from the records that it finds.
 //!
-//! Owns: the rule. Promises: if it names the donors whose data are believed, then each write that was ever acknowledged
-//! is on all of them that hold its blocks, as long as no more donors lost their memory than the policy tolerates.
+//! Owns: the rule. Promises: every acknowledged write is on all believed donors that hold its blocks, as long as no
+//! more donors lost their memory than the policy tolerates.
 //!
-//! Why: a client stores a view without a donor on all other donors before it acknowledges anything that this donor
-//! lacks. Of more than two donors all but one have to be there, so one of those that were told is among them; of two,
-//! the one that is there must itself have been told, or the user must know. A view that was stored only on some donors
-//! is taken over: nothing was acknowledged by it yet, and it only leaves a donor that others can replace.
+//! Why: before a client acknowledges anything that a donor lacks, it stores a view without this donor on all others. Of
+//! more than two donors at most one may be missing, so at least one of those that stored the view is present. Of two,
+//! the present one must have stored the view itself, or the user must confirm. A view that only some donors stored is
+//! adopted: nothing was acknowledged under it yet, and the donor that it leaves has nothing that the others lack.
 
 use super::error::Refusal;
 use crate::format::{MemberState, Record, View};
@@ -34,8 +34,7 @@ pub struct Merged {
     pub view: View,
     /// Which donors' data are believed, by position.
     pub trusted: Vec<bool>,
-    /// Whether a client of before may still get answers from a donor that is not there: a present one, or one that is
-    /// being filled.
+    /// Whether an earlier client may still get answers from a missing donor that the view does not leave.
     pub may_be_read_elsewhere: bool,
 }
 

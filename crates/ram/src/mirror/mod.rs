@@ -26,18 +26,19 @@
 //! ```
 //!
 //! # Invariants
-//! 1. A write is acknowledged only when each donor that holds a trusted copy of its blocks has it.
+//! 1. A write is acknowledged only when every donor with a trusted copy of its blocks has stored it.
 //! 2. A donor stops being trusted only when all other trusted donors have stored a view without it; writes that it
 //!    lacks are acknowledged after that.
-//! 3. A copy is changed only while its stripe is marked on every donor that holds a trusted copy; a mark goes only when
+//! 3. A copy is changed only while its stripe is marked on every donor with a trusted copy; a mark is removed only when
 //!    the copies are equal.
-//! 4. One change at a time is sent for a block, and no read beside it; a change that a donor may have got is repeated
-//!    on each new connection until every trusted copy has it, also after the user was told that it failed.
-//! 5. A new connection becomes the owner of a donor before anything is sent on it, so nothing of an older one lands
-//!    later. A new client does so with every donor that it trusts, with a greater generation.
-//! 6. A read is answered only if no other client can have begun to change the device: two donors (one, if one is left)
-//!    showed so within `lease_us`, and a client that could not fence a donor waits twice as long before it begins.
-//! 7. At most one donor is not trusted; a second one that is lost takes the blocks with it that no other has.
+//! 4. For each block one change is sent at a time, and no read meanwhile. A change that a donor may have received is
+//!    sent again on each new connection until every trusted copy has it, even after the user was told that it failed.
+//! 5. A new connection becomes the owner of a donor before anything is sent on it, so no late request of an older
+//!    connection takes effect. A new client becomes the owner of every donor that it trusts, with a greater generation.
+//! 6. A read is answered only if no other client can have begun to change the device: two donors (or one, if the other
+//!    is left) have confirmed this within `lease_us`. A client that could not fence a donor waits twice as long before
+//!    it begins.
+//! 7. At most one donor is not trusted. If a second one is lost, the blocks that only it had are lost.
 //!
 //! # What a donor is
 //! | standing | reads | writes | in the view | it ends when |
@@ -46,7 +47,7 @@
 //! | leaving | no | needed | left | the others have stored that: out |
 //! | out | no | no | left | it is back: rebuilding |
 //! | rebuilding | stripes that were copied | the same | rebuilding | all is copied: trusted; it is late: out |
-//! | lost | no | no | present | never: with the donor that is out already, it had the last copy of some blocks |
+//! | lost | no | no | present | never: another donor is out, so this one had the last copy of some blocks |
 //!
 //! *Cost*: a read is one request, a write two; two small ones when a stripe was not marked.
 

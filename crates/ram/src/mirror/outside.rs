@@ -1,10 +1,10 @@
 //! The machine as the base of another one: attaching, fencing, leases, the view and taking donors in again, for a
-//! device whose blocks are none of its business.
+//! device whose blocks another machine handles.
 //!
 //! Owns: requests of the machine above (`log`), which travel on the same connections and count for the same deadlines.
-//! Promises: each one is told once: done, its data, or dropped with its connection. A dropped one may have been
-//! executed, but nothing of it lands once the donor is claimed again. Leaves to others: when a donor that is taken in
-//! again is filled; the machine above says that.
+//! Promises: each one is reported once: as done, with its data, or as dropped with its connection. A dropped one may
+//! have been executed, but takes no effect after the donor is claimed again. Leaves to others: when a donor that is
+//! taken in again is filled; the machine above says that.
 
 use bytes::Bytes;
 
@@ -40,8 +40,9 @@ impl Machine {
         std::mem::take(&mut self.outside)
     }
 
-    /// Whether no other client can have begun to change the device, and one donor has shown so since `began_us`. What
-    /// is answered from the client's memory needs both: donors that were fenced since refuse requests, but not memory.
+    /// Whether no other client can have begun to change the device, as one donor has confirmed since `began_us`.
+    /// Answers from the client's memory need this: a donor refuses requests of a client that was replaced, the memory
+    /// does not.
     pub(crate) fn is_proven_since(&self, began_us: Moment) -> bool {
         let is_fresh = |(donor, link): (usize, &Link)| {
             let is_trusted = self.membership.standing[donor] == Standing::Trusted;
@@ -59,7 +60,7 @@ impl Machine {
         }
     }
 
-    /// Whether a donor owes an answer for so long that another one should be asked.
+    /// Whether a donor is so late with an answer that another one should be asked.
     pub(crate) fn is_suspect(&self, donor: Donor) -> bool {
         self.links[donor].late_us(self.now_us) >= self.configuration.times.suspect_us
     }
@@ -70,7 +71,7 @@ impl Machine {
         self.links[donor].troubles += 1;
     }
 
-    /// A donor that is taken in again has everything: it is trusted once the others know.
+    /// A donor that was taken in again has everything; it is trusted once the others have stored that.
     pub(crate) fn filled(&mut self, donor: Donor) {
         if let Some(rebuild) = self.membership.rebuild.as_mut().filter(|rebuild| rebuild.donor == donor) {
             rebuild.is_filled = true;

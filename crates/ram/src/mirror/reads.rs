@@ -1,7 +1,8 @@
 //! Reading: which copy is asked, and when the answer may be given.
 //!
 //! Owns: the choice among the copies, the second request when the first is late, the comparison with the checksum, the
-//! proof that no other client has the device. Promises: bytes that do not fit a known checksum are never given out.
+//! proof that no other client has the device. Promises: bytes with a wrong checksum are never returned, if the checksum
+//! is known.
 
 use bytes::Bytes;
 
@@ -19,7 +20,7 @@ impl Machine {
         while at < operation.pieces.len() {
             match self.ask(number, &mut operation.pieces[at], at, None) {
                 Ok(()) => at += 1,
-                // Each copy may have another wrong block: then it is read again, block by block.
+                // Different blocks may be wrong in each copy: then the range is read again, block by block.
                 Err(MirrorError::Corrupt { .. }) if operation.split(at) => {}
                 Err(error) => return self.finish(number, operation, Err(error)),
             }

@@ -15,7 +15,7 @@ pub(super) struct Open {
     pub covered: u8,
     /// Which of the two spare slots takes the next parity: 0 or 1.
     pub turn: u8,
-    /// Older copies of its members: they die when parity covers it. At most one a member.
+    /// Older copies of its members, at most one for each: they die when parity covers the group.
     pub superseded: Vec<u32>,
 }
 
@@ -34,12 +34,12 @@ pub(super) struct Cache {
 }
 
 impl Cache {
-    /// How many blocks the open group takes, or a new one of `members`.
+    /// How many more blocks the open group takes; without an open group, how many a new one of `members` takes.
     pub fn room(&self, members: u8) -> usize {
         usize::from(members - self.open.as_ref().map_or(0, |open| open.filled))
     }
 
-    /// Takes a block out. *Cost*: looks through the cache.
+    /// Removes a block. *Cost*: searches the cache.
     pub fn remove(&mut self, block: u32) {
         if let Some(index) = self.unsent.iter().position(|&unsent| unsent == block) {
             self.unsent.remove(index);
@@ -52,6 +52,6 @@ impl Cache {
 pub(super) struct Waiting {
     /// The number of the cache.
     pub cache: usize,
-    /// It was fetched to empty its group, and not written since: its old copy is as good.
+    /// It was fetched to empty its group and not written since: its old copy has the same data.
     pub is_copy: bool,
 }

@@ -1,12 +1,12 @@
-//! How groups with dead slots are emptied, when too few are free.
+//! Empties groups with dead slots when too few groups are free.
 //!
-//! Owns: which group is emptied, and where its blocks go. Promises: a write finds a free group, whatever was written
-//! before; no copy replaces newer data. Leaves to others: groups that are dead as a whole, which are free without it.
+//! Owns: which group is emptied, and where its blocks go. Promises: a write always finds a free group; no copy replaces
+//! newer data. Leaves to others: groups in which every slot is dead: they become free by themselves.
 //!
-//! The sealed group with the fewest needed slots is chosen (greedy). What it needs is put into the cache of survivors:
-//! blocks are fetched, and blocks whose newer data wait in another cache move from there. Once the survivors fill a
-//! group and its parity is stored, the old group is free. So `S` emptied groups with at least one dead slot each cost
-//! at most `S - 1` groups, and the groups that wait are fewer than `S`.
+//! The sealed group with the fewest needed slots is chosen (greedy). Its needed blocks go to the cache of survivors:
+//! they are fetched, or, if newer data wait in another cache, moved from there. When survivors have filled a new group
+//! and its parity is stored, the old group is free. Each emptied group has at least one dead slot, so `S` of them fit
+//! into `S - 1` new groups, and fewer than `S` groups wait at a time.
 
 use super::log::{Log, RESERVE_ROWS};
 use super::planted::{Bug, planted};
@@ -35,7 +35,7 @@ impl Log {
                 continue;
             }
             match self.waiting.get(&block).copied() {
-                // Its new data are there already: they are sent in place of the old ones.
+                // Newer data are already in a cache: they are sent instead of the old data.
                 None if self.arriving.contains(&block) => self.put(block, survivors, false),
                 None => {
                     steps.push(Step::Fetch { block, group: row, place: self.place(slot) });

@@ -1,10 +1,11 @@
-//! `none`, `mirror` and `parity`: every block has one place for ever.
+//! `none`, `mirror` and `parity`: the place of a block never changes.
 //!
 //! Owns: the arithmetic of these places, and which blocks were written. Leaves to others: marking a stripe dirty before
 //! it changes, without which a crash of the client leaves a stripe whose copies or parity differ.
 //!
 //! Block `b` is member `b mod S` of group `b / S`. The second copy of a mirror is in the other half of the slots of the
-//! next donor. `parity` costs four transfers, as donors do not XOR: read old data and parity, write both.
+//! next donor. `parity` costs four transfers, because donors do not compute XOR: the client reads the old data and
+//! parity and writes both.
 
 use std::ops::Range;
 
@@ -79,7 +80,7 @@ pub(super) fn parity_donor(group: u32, donors: u8) -> u8 {
     (group % u32::from(donors)) as u8
 }
 
-/// The donor of a member: those behind the parity's, in a circle.
+/// The donor of a member: members follow the donor of the parity, in a circle.
 pub(super) fn place_of_member(group: u32, member: u8, donors: u8) -> u8 {
     ((u32::from(parity_donor(group, donors)) + 1 + u32::from(member)) % u32::from(donors)) as u8
 }
@@ -138,7 +139,7 @@ mod tests {
 
     const BLOCKS: u32 = 50;
 
-    /// Writes and trims blocks; after each operation looks what each block is when one donor is lost.
+    /// Writes and trims blocks, and after each operation checks what each block reads as when one donor is lost.
     fn survives(policy: Policy, members: u8) {
         let mut device = Layout::new(policy, BLOCKS, members).open().expect("a layout");
         let mut stored: BTreeMap<Place, u64> = BTreeMap::new();

@@ -3,9 +3,9 @@
 //! Owns: the table of blocks, the caches, sending and covering. Leaves to others: the table of groups (`rows.rs`), which
 //! cache a write goes to (`streams.rs`), emptying groups (`cleaning.rs`).
 //!
-//! A block is taken into a cache. A full cache is sent as whole groups: members, then parity, which makes the older
-//! copies of these members dead. A flush sends what is left and stores the parity of open groups in their spare slots;
-//! later members join these groups.
+//! A written block enters a cache. A full cache is sent as whole groups: first the members, then the parity. With that
+//! the older copies of these members are dead. A flush sends what is left and stores the parity of open groups in their
+//! spare slots; later members join these groups.
 //!
 //! | policy | caches | a cache is sent at |
 //! |---|---|---|
@@ -13,7 +13,7 @@
 //! | `parity-cache` | one | `S` x column blocks |
 //! | `adaptive` | one a stream, and one of victims | `S` x column blocks |
 //!
-//! One more cache, of survivors, takes what cleaning moves, so that old blocks share groups.
+//! One more cache, the cache of survivors, takes the blocks that cleaning moves, so that old blocks share groups.
 //!
 //! *Memory*: 4 bytes a block, 4 a slot, 10 a group: 11 bytes a block at S = 4 and 10 % overflow. A cache holds `S` x
 //! column blocks of data.
@@ -28,8 +28,8 @@ use super::rows::{NOTHING, Rows};
 use super::streams::{Choice, Streams};
 use super::{Cause, Covering, Error, Layout, Location, Members, Memory, Place, Placement, Policy, Step};
 
-/// Free groups that writes leave to cleaning, so that it can always go on: it takes one before it frees one, and the
-/// first round may free none.
+/// Free groups that writes leave for cleaning, so that it never gets stuck: cleaning takes a group before it frees one,
+/// and its first round may free none.
 pub(super) const RESERVE_ROWS: u32 = 3;
 
 /// A placement that appends.
@@ -39,7 +39,7 @@ pub struct Log {
     /// The slot of each block's newest copy that was sent.
     pub(super) slots: Vec<u32>,
     pub(super) rows: Rows,
-    /// One a stream, then that of victims (`adaptive`); the last one is that of survivors.
+    /// One for each stream, then one for victims (`adaptive`); the last one is for survivors.
     pub(super) caches: Vec<Cache>,
     /// What the caches hold.
     pub(super) waiting: BTreeMap<u32, Waiting>,
@@ -92,7 +92,7 @@ impl Log {
         Ok(log)
     }
 
-    /// Caches, that of survivors among them: each may have an open group.
+    /// Caches, including that of survivors: each may have an open group.
     pub fn caches(layout: &Layout) -> u32 {
         match layout.policy {
             Policy::Adaptive => layout.streams as u32 + 2,
@@ -100,12 +100,12 @@ impl Log {
         }
     }
 
-    /// Whether nothing of a group is needed.
+    /// Whether no slot of a group is needed.
     pub fn is_free(&self, row: u32) -> bool {
         self.rows.is_free(row)
     }
 
-    /// Groups of which nothing is needed. A write may panic below two of them.
+    /// Groups of which no slot is needed. With fewer than two of them a write may panic.
     pub fn free_groups(&self) -> u32 {
         self.rows.free_count()
     }
@@ -183,7 +183,7 @@ impl Log {
         }
     }
 
-    /// Sends what fills groups; less than a group is left.
+    /// Sends whole groups; what does not fill a group stays.
     pub(super) fn send_whole(&mut self, cache: usize, steps: &mut Vec<Step>) {
         let members = self.layout.members;
         while self.caches[cache].unsent.len() >= self.caches[cache].room(members) {
@@ -195,14 +195,15 @@ impl Log {
         }
     }
 
-    /// Makes sure that a cache can send. Cleaning may take blocks out of it.
+    /// Makes sure that a free group is left for a cache without an open one. This may start cleaning, which may remove
+    /// blocks from the cache.
     fn find_group(&mut self, cache: usize, steps: &mut Vec<Step>) {
         if self.caches[cache].open.is_none() && cache != self.survivors() {
             self.make_room(steps);
         }
     }
 
-    /// Sends up to `count` blocks, at most as many as the group takes, and seals the group if it is full then.
+    /// Sends up to `count` blocks, but no more than fit into the group, and seals the group if it is then full.
     fn send(&mut self, cache: usize, count: usize, steps: &mut Vec<Step>) {
         let count = count.min(self.caches[cache].unsent.len());
         if count == 0 {
@@ -268,7 +269,7 @@ impl Log {
         open.covered = open.filled;
     }
 
-    /// Stores the parity of every open group that has members without.
+    /// Stores the parity of every open group with members that no stored parity covers.
     pub(super) fn cover_all(&mut self, covering: Covering, steps: &mut Vec<Step>) {
         for cache in 0..self.caches.len() {
             self.cover_open(cache, covering, steps);
@@ -290,8 +291,8 @@ impl Log {
         }
     }
 
-    /// A stream is stale: whole groups are sent, and the rest moves to the victims. Where members of an open group were
-    /// sent already, victims fill it up, or else the next stream does.
+    /// Called when a stream is stale: sends whole groups, and moves the other blocks to the victim cache. If the
+    /// stream's open group already has members, victims fill it up; if there are too few, the next stream does.
     fn spill(&mut self, cache: usize, steps: &mut Vec<Step>) {
         self.send_whole(cache, steps);
         let victims = self.victims();
@@ -310,7 +311,7 @@ impl Log {
         }
     }
 
-    /// A new stream takes its blocks before `first` back from the victims.
+    /// A new stream takes the blocks directly before `first` back from the victim cache.
     fn claim(&mut self, cache: usize, first: u32) {
         let victims = self.victims();
         let is_victim = |log: &Log, block: u32| log.waiting.get(&block).is_some_and(|found| found.cache == victims);
@@ -324,7 +325,7 @@ impl Log {
         }
     }
 
-    /// Whether a cache holds what was written.
+    /// Whether a cache holds blocks that were written, not only those that cleaning fetched.
     fn is_dirty(&self, cache: usize) -> bool {
         self.caches[cache].unsent.iter().any(|block| self.waiting.get(block).is_some_and(|waiting| !waiting.is_copy))
     }

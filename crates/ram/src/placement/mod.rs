@@ -1,14 +1,15 @@
-//! Where each block of a network RAM disk lies: which slot of which donor, in which parity group, and what is free.
+//! Places each block of a network RAM disk: in which slot of which donor it is, in which parity group, and what is
+//! free.
 //!
 //! Owns: the table of blocks, parity groups, the caches of blocks not sent yet, cleaning. Promises: the invariants
 //! below. Leaves to others: data, sending, acknowledgements, donors that fail, and the records of [`Step::Forget`]. It
-//! has no I/O, no clock and no randomness: operations in, [`Step`]s out, so that the simulator and a live driver run
+//! has no I/O, no clock and no randomness: operations go in, [`Step`]s come out. So the simulator and a live driver run
 //! the same code.
 //!
-//! A **donor** here is a column of the layout. Donors with the same label (host, rack) must share a column.
-//! A **group** is one row: its members lie in the slot of its number on `S` donors, its parity in the same slot of the
-//! remaining one, which takes turns. Parity of an open group goes to two spare slots in turn, and to the row's slot
-//! only when the group is sealed, so a parity that is needed is never overwritten.
+//! A **donor** here is a column of the layout. Donors with the same label (host, rack) must share a column. A **group**
+//! is one row: group `g` uses slot `g` of every donor. `S` donors hold its members, the remaining one its parity; the
+//! donors take turns. Parity of an open group goes to two spare slots in turn, and to the row's slot only when the
+//! group is sealed. So a parity that is still needed is never overwritten.
 //!
 //! ```text
 //!                 donor 0    donor 1    donor 2    donor 3    donor 4      S = 4
@@ -28,22 +29,23 @@
 //! | dead | not needed; still part of its group's parity | free, when the whole group is dead and sealed |
 //!
 //! # Invariants
-//! 1. Members of a group and its parity lie on different donors.
+//! 1. Members of a group and its parity are on different donors.
 //! 2. The parity of a sealed group covers all its slots, dead ones too; no slot is used again before its group is free.
-//! 3. The client holds every block that was not sent, and can compute the parity of every open group.
+//! 3. The client's memory holds every block that was not sent, and the client can compute the parity of every open
+//!    group.
 //! 4. Each mapped block has one live slot, or is in memory. An old copy dies only when stored parity covers its
 //!    successor, so after a flush nothing depends on the client's memory.
-//! 5. A block in memory stays in the cache where it is when it is written again; only blocks that were not sent move
+//! 5. A block that is written again while it is in a cache stays in that cache. Only blocks that were not sent move
 //!    between caches.
 //!
 //! # What a driver does
 //! It keeps the data of written blocks until [`Placement::locate`] says that they are in a slot, and runs the steps:
 //! - Steps that name the same group run in order. Steps of different groups may run at once.
-//! - A step that reuses a group waits until every step before its [`Step::Free`] is acknowledged. Free groups are
-//!   reused oldest first, so it seldom waits.
-//! - Parity in a spare slot waits until the group that used the spare before is sealed, and that is acknowledged.
+//! - A step that reuses a group waits until every step before the group's [`Step::Free`] is acknowledged. The group
+//!   that has been free for longest is reused first, so this wait is rare.
+//! - Parity for a spare slot waits until the group that used the spare before is sealed and its parity is acknowledged.
 //! - A [`Step::Send`] after a [`Step::Fetch`] of the same block sends what was fetched, or what was written since.
-//! - A flush has returned when every step up to its end is acknowledged.
+//! - A flush returns when every step up to its end is acknowledged.
 //!
 //! ```
 //! use nectary_ram::placement::{Layout, Location, Policy, Step};
@@ -85,13 +87,13 @@ pub use in_place::InPlace;
 pub use log::Log;
 pub use streams::StaleRule;
 
-/// Members of a group at most.
+/// The most members of a group.
 pub const MEMBERS_MAX: u8 = 16;
-/// Stream caches at most: a write looks at each.
+/// The most stream caches: a write looks at each.
 pub const STREAMS_MAX: usize = 64;
-/// Blocks of a column of a cache at most.
+/// The most blocks of a column of a cache.
 pub const COLUMN_BLOCKS_MAX: u32 = 64;
-/// Blocks of a device at most, so that every slot has a number of 32 bits.
+/// The most blocks of a device, so that every slot has a number of 32 bits.
 pub const BLOCKS_MAX: u32 = 1 << 30;
 
 /// Why a placement cannot be made, or refuses an operation.
@@ -109,7 +111,7 @@ pub enum Error {
         /// The most that works.
         most: u64,
     },
-    /// There are too few groups beyond what the blocks need, so cleaning could not go on.
+    /// There are too few groups beyond those that the blocks need, so cleaning could get stuck.
     #[error(
         "{rows} groups of {members} hold {blocks} blocks, but {least} are needed: give more overflow or fewer streams"
     )]
@@ -143,7 +145,8 @@ pub enum Policy {
     None,
     /// Every block on two donors.
     Mirror,
-    /// Parity in place, by donors that cannot XOR: old data and parity are read, both are written.
+    /// Parity is changed in place. Donors cannot compute XOR: the client reads the old data and parity, and writes
+    /// both.
     Parity,
     /// Blocks are appended to the open group as they come; its parity is sent when it is full.
     ParityLog,
@@ -228,7 +231,7 @@ impl Layout {
         Layout { policy, blocks, members, overflow_percent: 10, streams: 16, column_blocks: 8, stale }
     }
 
-    /// Donors that hold members and parity: one more than members, where there is parity.
+    /// Donors that hold members and parity: one more than members if there is parity.
     pub fn donors(&self) -> u8 {
         match self.policy {
             Policy::None | Policy::Mirror => self.members,
@@ -236,7 +239,7 @@ impl Layout {
         }
     }
 
-    /// Groups that there are.
+    /// The number of groups.
     pub fn rows(&self) -> u32 {
         let overflow = if self.policy.is_in_place() { 0 } else { u64::from(self.overflow_percent) };
         let slots = u64::from(self.blocks) * (100 + overflow);

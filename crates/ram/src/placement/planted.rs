@@ -10,11 +10,11 @@ pub enum Bug {
     DeadSlotLeftOut = 1,
     /// An old copy dies when its successor is only in the client's memory.
     SuccessorInMemory = 2,
-    /// Two members of a group lie on one donor.
+    /// Two members of a group are on one donor.
     MembersOnOneDonor = 3,
     /// A group is free while one of its members is live.
     FreeWithLiveMember = 4,
-    /// Cleaning brings an old copy back over newer data in memory.
+    /// Cleaning replaces newer data in memory by an old copy.
     CleaningDropsNewest = 5,
     /// Old copies die when their successors are sent, before the parity is stored.
     DeadBeforeParity = 6,

@@ -80,7 +80,7 @@ impl Rows {
         (slot / u32::from(self.members), (slot % u32::from(self.members)) as u8)
     }
 
-    /// The block that a slot is needed for.
+    /// The block whose data the slot must keep.
     pub fn owner(&self, slot: u32) -> Option<u32> {
         Some(self.owners[slot as usize]).filter(|&owner| owner != NOTHING)
     }
@@ -101,7 +101,7 @@ impl Rows {
         self.states[row as usize] == State::Free
     }
 
-    /// Makes a free group one that is sealed and holds what is needed; it stays free if nothing is.
+    /// Turns a free group into a sealed one that holds the needed blocks; without any it stays free.
     pub fn restore(&mut self, row: u32, owners: &[Option<u32>]) {
         let needed = owners.iter().flatten().count();
         if needed == 0 {
@@ -124,14 +124,14 @@ impl Rows {
         self.needed[row] += 1;
     }
 
-    /// No member follows. Answers whether the group is free at once, since nothing in it is needed.
+    /// No further member joins the group. Returns whether the group is free at once, because no slot in it is needed.
     pub fn seal(&mut self, row: u32) -> bool {
         self.states[row as usize] = State::Sealed;
         self.append(usize::from(self.needed[row as usize]), row);
         self.free_if_dead(row)
     }
 
-    /// A slot is dead. Answers whether its group is free now.
+    /// Marks a slot as dead. Returns whether its group is free now.
     pub fn kill(&mut self, slot: u32) -> bool {
         if self.owners[slot as usize] == NOTHING {
             return false;
@@ -153,7 +153,7 @@ impl Rows {
         lists.iter().find(|list| list.count > 0).map(|list| list.first)
     }
 
-    /// What a sealed group holds is on its way to other groups: it is not chosen again.
+    /// The blocks of a sealed group are being moved to other groups: the group is not chosen again.
     pub fn empty(&mut self, row: u32) {
         self.remove(usize::from(self.needed[row as usize]), row);
         self.states[row as usize] = State::Emptying;

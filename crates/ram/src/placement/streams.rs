@@ -1,6 +1,7 @@
-//! Which cache a write goes to: streams, and the rule by which a stale one gives its cache to a new one.
+//! Chooses the cache for a write: knows the streams, and the rule by which a stale stream gives its cache to a new one.
 //!
-//! Owns: where each stream is expected to go on, and when it last did. Leaves to others: the caches themselves.
+//! Owns: where each stream is expected to continue, and when it last continued. Leaves to others: the caches
+//! themselves.
 //!
 //! A write continues a stream if it begins where the stream's last one ended, or at its last block (files grow by parts
 //! of a block). Every other write is a **newcomer**. Blocks of newcomers that get no cache go to the **victim cache**,
@@ -19,9 +20,9 @@ pub enum StaleRule {
     Never,
     /// The least recently used one, to every newcomer.
     Lru,
-    /// The least recently used one, if nothing was written to it during as many requests as there are caches.
+    /// The least recently used one, if it got no write during the last P requests, where P is the number of caches.
     Idle,
-    /// The least recently used one, to a newcomer that has gone on once, or that brings a group at once.
+    /// The least recently used one, to a newcomer that has been continued once, or whose first write fills a group.
     #[default]
     Proven,
 }
@@ -71,7 +72,7 @@ pub(super) enum Choice {
 
 #[derive(Debug, Clone, Copy)]
 struct Stream {
-    /// The block after its last write.
+    /// The block that follows its last write.
     next: u32,
     /// The number of its last request; 0 if it has had none.
     last: u64,
@@ -81,11 +82,12 @@ struct Stream {
 #[derive(Debug)]
 pub(super) struct Streams {
     rule: StaleRule,
-    /// Blocks of a newcomer that prove it at once.
+    /// A newcomer with so many blocks in its first write counts as proven.
     members: u32,
     streams: Vec<Stream>,
     requests: u64,
-    /// Where newcomers without a cache ended, and streams that lost theirs: twice as many as there are caches.
+    /// Where the last writes ended of newcomers without a cache and of streams that lost theirs; at most twice as many
+    /// as caches.
     ended: VecDeque<u32>,
 }
 

@@ -11,7 +11,7 @@ pub struct Counts {
     pub written: u64,
     /// Flushes.
     pub flushes: u64,
-    /// Written blocks that were sent. Fewer than `written` where one was overwritten before it was sent.
+    /// Written blocks that were sent. Fewer than `written`, because some are overwritten before they are sent.
     pub data: u64,
     /// Second copies.
     pub copies: u64,
@@ -31,7 +31,7 @@ pub struct Counts {
     pub records: u64,
     /// Groups that became free.
     pub freed: u64,
-    /// Blocks or parity for slots of one donor that follow each other, in one operation.
+    /// Messages: in one operation, a run of neighbouring slots of one donor is one message.
     pub messages: u64,
 }
 

@@ -1,8 +1,8 @@
 //! Simulates the placement of a network RAM disk: transfers for each written block, by policy and workload.
 //!
 //! Owns: the runs, what is measured, the target. Promises: the same settings give the same figures on every machine.
-//! Leaves to others: the placement (`placement/`), the workloads (`workload.rs`), tables (`report.rs`). It counts
-//! steps; nothing is sent, and no time passes.
+//! Leaves to others: the placement (`placement/`), the workloads (`workload.rs`), tables (`report.rs`). Steps are only
+//! counted: nothing is sent, and no time passes.
 //!
 //! A run fills the device, writes [`WARM_UP_ROUNDS`] times its size, and counts from then on.
 
@@ -24,7 +24,7 @@ use workload::Operation;
 pub const BLOCK_BYTES: u64 = 4096;
 /// How many times the device is overwritten before anything is counted.
 pub const WARM_UP_ROUNDS: u32 = 2;
-/// `adaptive` may need this many times the transfers of theory, for streams of whole files.
+/// For streams of whole files, `adaptive` may need this many times the transfers of the theory.
 pub const TARGET_RATIO: f64 = 1.05;
 
 /// What is simulated.
@@ -189,7 +189,7 @@ mod tests {
         assert!(log.sent > 2.0, "{}", log.sent);
     }
 
-    /// Donors receive what a model of greedy cleaning says: 3.5, 2.25 and 1.63 blocks for each random one.
+    /// A model of greedy cleaning says how much donors receive: 3.5, 2.25 and 1.63 blocks for each random one.
     #[test]
     fn uniform_overwrites_cost_what_greedy_cleaning_predicts() {
         for (overflow_percent, predicted) in [(10, 3.5), (25, 2.25), (50, 1.63)] {

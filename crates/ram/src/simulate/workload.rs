@@ -12,7 +12,7 @@ use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
 use super::Settings;
 
-/// Sizes of files: as many of 1 block, of 2 to 3, of 4 to 7, and so on.
+/// Sizes of files: equally many files have 1 block, 2 to 3, 4 to 7, and so on.
 const FILE_POWERS: u32 = 8;
 /// The largest file. *Units*: blocks.
 pub const FILE_BLOCKS_MAX: u32 = (1 << FILE_POWERS) - 1;
@@ -120,7 +120,7 @@ pub(super) struct Operations {
 }
 
 impl Operations {
-    /// The next one, when so many blocks were written.
+    /// The next operation, when `written` blocks have been written.
     pub fn next(&mut self, written: u64) -> Operation {
         if std::mem::take(&mut self.is_flush_due) {
             return Operation::Flush;
@@ -168,7 +168,7 @@ impl Operations {
         Operation::Write(std::mem::replace(&mut left.start, end)..end)
     }
 
-    /// A file that no writer is at, unless there are too few.
+    /// A file that no writer is writing, unless there are too few files.
     fn file(&mut self) -> Range<u32> {
         let mut file = 0..0;
         for _ in 0..64 {

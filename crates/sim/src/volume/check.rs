@@ -36,7 +36,7 @@ pub fn explain(entries: &[Entry], value: u64) -> Verdict {
     }
 }
 
-/// A point of the search: the first call that is not done, those behind it that are, and the value.
+/// A state of the search: the first call that has not taken effect, the later ones that have, and the value.
 type Point = (usize, Vec<u32>, u64);
 
 struct Search {

@@ -22,7 +22,7 @@ pub struct Page {
     pub reserved: Option<u32>,
 }
 
-/// What was written back while no I/O was allowed, and the block that it has in hand.
+/// A write-back that waits because no I/O is allowed, and the block that it has in hand.
 pub type Kept = (u64, Option<u32>);
 
 /// What is known of a file's contents.

@@ -15,7 +15,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::sys;
 
-/// How many numbers from the last known one on are tried. Calls that ended before they were received have used up some.
+/// How many numbers from the last known one on are tried. It must be larger than the number of calls in progress,
+/// because calls that end before they are received use up some.
 const TRIED: u64 = 4096;
 
 /// The recorder's handle of the guard.

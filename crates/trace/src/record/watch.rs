@@ -34,7 +34,7 @@ struct Gate {
     /// Tells the gate to start the command.
     go: mpsc::Sender<()>,
     thread: JoinHandle<io::Result<u32>>,
-    /// Hangs up when the command was started or could not be started.
+    /// The other end is closed when the command was started, or could not be started.
     begun: io::PipeReader,
 }
 

@@ -1,6 +1,6 @@
 //! Bytes that were read, and buffers that are written.
 //!
-//! Owns: cutting and joining buffers. Promises: what is a hole takes no memory.
+//! Owns: cutting and joining buffers. Promises: holes take no memory.
 
 use nectary_block::Buffer;
 
@@ -105,7 +105,7 @@ pub(crate) fn fill(buffers: &mut [Buffer], at: usize, bytes: &[u8]) {
     }
 }
 
-/// Takes the first `bytes` bytes off. Whole buffers are moved, a cut one is copied.
+/// Removes the first `bytes` bytes. Whole buffers are moved, a part of one is copied.
 pub(crate) fn split(buffers: &mut std::collections::VecDeque<Buffer>, bytes: usize) -> Vec<Buffer> {
     let (mut taken, mut left) = (Vec::new(), bytes);
     while left > 0 {

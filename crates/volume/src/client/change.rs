@@ -1,6 +1,6 @@
 //! Changes of a file's shape: truncation, allocation, holes; and looking for data and holes.
 //!
-//! Owns: the zeroes within blocks that the server leaves to clients. Promises: what is cut off reads as zeroes when the
+//! Owns: zeroing within blocks, which the server leaves to clients. Promises: truncated bytes read as zeroes when the
 //! file grows again.
 
 use std::ops::Range;
@@ -46,7 +46,7 @@ impl Client {
         Ok(())
     }
 
-    /// Cuts or extends at the server: a file of very many extents in parts, from its end.
+    /// Truncates or extends at the server; a file with very many extents is truncated in parts, from its end.
     async fn cut(&self, file: &Arc<File>, mut from: u64, size: u64) -> Result<Attributes, Error> {
         let mut to = size;
         loop {
@@ -68,7 +68,7 @@ impl Client {
             0 | KEEP_SIZE => (offset, end),
             _ if mode == PUNCH_HOLE | KEEP_SIZE || mode & !KEEP_SIZE == ZERO_RANGE => {
                 self.zero_edges(file, &mut content, offset..end).await?;
-                // A last block that the file ends in is whole.
+                // The last block counts as whole if the file ends in it.
                 let whole = if end >= content.size { end.div_ceil(BLOCK) * BLOCK } else { end / BLOCK * BLOCK };
                 (offset.div_ceil(BLOCK) * BLOCK, whole)
             }
@@ -78,7 +78,7 @@ impl Client {
         if grows {
             self.clear_tail(file, &mut content).await?;
         }
-        // The server then sees all blocks of the file.
+        // After this the server knows all blocks of the file.
         self.commit_locked(file, &mut content).await?;
         if start < stop {
             let operation = Operation::Allocate { file: file.id, start, end: stop, mode: mode | KEEP_SIZE };
@@ -98,7 +98,7 @@ impl Client {
         Ok(())
     }
 
-    /// Writes zeroes to the parts of a range that are not whole blocks, as far as the file goes.
+    /// Writes zeroes to the parts of a range that are not whole blocks, up to the end of the file.
     async fn zero_edges(&self, file: &Arc<File>, content: &mut Content, range: Range<u64>) -> Result<(), Error> {
         let end = range.end.min(content.size);
         if range.start >= end {

@@ -1,7 +1,7 @@
-//! Commits: what was written is flushed, and then shown to everybody in one operation.
+//! Commits: written data are flushed, and then made visible to all hosts in one operation.
 //!
-//! Owns: the order data, device flush, one transaction, done. Promises: a commit that failed leaves everything to be
-//! committed again, and the next `fsync` says so; what is committed is never overwritten.
+//! Owns: the order data, device flush, one transaction, done. Promises: after a failed commit everything is committed
+//! again later, and the next `fsync` reports the failure; committed data are never overwritten.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -40,14 +40,14 @@ impl Client {
         self.commit_flushed(file, content).await
     }
 
-    /// Commits what is flushed already.
+    /// Commits data that are already flushed.
     async fn commit_flushed(&self, file: &Arc<File>, content: &mut Content) -> Result<(), Error> {
         let mut result = self.commit_parts(file, content).await;
         if let Err(Error::Refused(failure)) = &result
             && failure.code == Code::Stale
             && let Answer::Attributes(now) = self.ask(Question::GetAttributes { file: file.id }).await?
         {
-            // Another host truncated the file: what was written here is newer.
+            // Another host truncated the file; the data written here are newer.
             content.inode = now.inode;
             content.map.clear();
             result = self.commit_parts(file, content).await;
@@ -70,7 +70,7 @@ impl Client {
             let operation = Operation::Commit {
                 file: file.id,
                 truncate_generation: content.inode.truncate_generation,
-                // The size is shown with the last part: before it there may be holes.
+                // The size is set with the last part, because there may be holes before it.
                 size: if parts.is_empty() { content.size } else { content.inode.size },
                 modified_ns,
                 changed_ns: modified_ns,
@@ -106,7 +106,7 @@ impl Client {
         }
         let mut locked = Vec::new();
         for file in &files {
-            // Who writes to it now is dirty again afterwards, and has its turn.
+            // A file that is written meanwhile is dirty again, and is committed in the next round.
             match file.content.try_write() {
                 Ok(content) => locked.push((file, content)),
                 Err(_) => self.mark_dirty(file.id),
@@ -163,7 +163,7 @@ impl Client {
         self.settle(file).await;
     }
 
-    /// Gives back the blocks that were written and not committed, from a block of the file on.
+    /// Gives back uncommitted blocks, from a block of the file on.
     pub(super) async fn drop_fresh(&self, content: &mut Content, from: u64) {
         let pieces = content.fresh.look(from..u64::MAX / BLOCK);
         let given = pieces.iter().filter_map(|piece| match piece.place {

@@ -1,8 +1,8 @@
 //! Reading and writing a file's data on the shared disk.
 //!
-//! Owns: the order of a read and of a write. Promises: a write goes to blocks that were granted and that nobody is shown
-//! yet, whole blocks at a time; blocks that others may be shown are never overwritten; what is behind the end of a file
-//! in its last block is never shown, and is zeroed on the disk before the file grows over it.
+//! Owns: the order of a read and of a write. Promises: a write goes to granted blocks that no host can see yet, whole
+//! blocks at a time; blocks that others may see are never overwritten; bytes behind the end of a file in its last block
+//! are never shown, and are zeroed on the disk before the file grows over them.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -63,7 +63,7 @@ impl Client {
         Err(Error::posix(libc::EIO))
     }
 
-    /// Reads what is mapped, and takes `range` (in bytes) of it.
+    /// Reads mapped blocks, and returns `range` (in bytes) of them.
     async fn read_pieces(&self, pieces: &[Piece], range: Range<u64>, contents: &mut Contents) -> Result<(), Error> {
         self.leased().await?;
         let mut reads = Vec::new();
@@ -112,7 +112,7 @@ impl Client {
             content.learn_map(blocks, &[]);
             return Ok(());
         }
-        // The whole rest of the file: a stream then asks once.
+        // Asks for the whole rest of the file, so that a sequential reader asks once.
         let end = blocks.end.max(size);
         while start < blocks.end {
             let question = Question::ReadMap { file: file.id, start, end };
@@ -182,7 +182,7 @@ impl Client {
         Ok(data)
     }
 
-    /// Data in whole blocks: what is around it in the first and the last one is read.
+    /// Data in whole blocks: the rest of the first and the last block is read.
     async fn widened(
         &self,
         file: &Arc<File>,
@@ -193,7 +193,7 @@ impl Client {
         let (first, last) = (range.start / BLOCK, range.end.div_ceil(BLOCK));
         let mut whole = bytes::buffers(((last - first) * BLOCK) as usize);
         let is_first_cut = !range.start.is_multiple_of(BLOCK);
-        // What is behind the end of the file is zeroes.
+        // Bytes behind the end of the file are zeroes.
         let is_last_cut = !range.end.is_multiple_of(BLOCK);
         if is_first_cut {
             let old = self.old_block(file, content, first).await?;
@@ -308,7 +308,7 @@ impl Client {
         }
     }
 
-    /// The contents for a reader: valid, and so as long as they are locked.
+    /// The contents for a reader: they are valid, and stay so while they are locked.
     pub(super) async fn readable<'a>(
         &self,
         file: &'a Arc<File>,
@@ -324,7 +324,7 @@ impl Client {
         }
     }
 
-    /// The contents for one who changes them, alone.
+    /// The contents for a writer, locked alone.
     pub(super) async fn writable<'a>(
         &self,
         file: &'a Arc<File>,

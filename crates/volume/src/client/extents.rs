@@ -1,7 +1,7 @@
 //! What a client knows of where a file's blocks are.
 //!
 //! Owns: ranges of blocks and what each is, without I/O. Promises: ranges never overlap, and neighbours that continue
-//! each other are one range. What is in no range is unknown (of a map), or was not written (of what is to be committed).
+//! each other are one range. Blocks in no range are unknown (in a map), or not written (among uncommitted data).
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -117,7 +117,7 @@ impl Extents {
         }
     }
 
-    /// Says what a range is; what was there before is forgotten.
+    /// Sets what a range is; this replaces what was known about it.
     pub fn set(&mut self, range: Range<u64>, place: Place) {
         if range.is_empty() {
             return;

@@ -1,8 +1,8 @@
-//! One file in use: what is known of it, and what was written and is not committed.
+//! One file in use: what is known about it, and what is written but not committed.
 //!
-//! Owns: the state of a file behind its lock. Promises: a reader holds the lock shared and a writer alone, across their
-//! I/O, so that nobody reads half of a write and no block is given back while it is read. Leaves to others: I/O (`data`),
-//! commits (`commit`).
+//! Owns: the state of a file behind its lock. Promises: readers share the lock and a writer holds it alone, during
+//! their I/O, so that no read sees half of a write and no block is given back while it is read. Leaves to others: I/O
+//! (`data`), commits (`commit`).
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,7 +24,7 @@ pub(crate) struct File {
     pub id: FileId,
     /// Its contents.
     pub content: RwLock<Content>,
-    /// What `stat` shows beside the server's word.
+    /// What `stat` shows in addition to the server's attributes.
     shown: Mutex<Shown>,
     /// Handles.
     users: AtomicU64,
@@ -42,12 +42,12 @@ pub(crate) struct Hold {
     state: Mutex<Holding>,
     /// The state changed: who waits looks again.
     pub changed: Notify,
-    /// Held by what gives back or commits for others, so that it is done once at a time.
+    /// Held while the token is given back or data are committed for others, so that only one task does so at a time.
     pub giving: tokio::sync::Mutex<()>,
 }
 
 impl Hold {
-    /// The state. Not to be locked across a wait.
+    /// The state. The lock must not be held during a wait.
     pub fn state(&self) -> MutexGuard<'_, Holding> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -56,17 +56,17 @@ impl Hold {
 /// What is known of a file's contents.
 #[derive(Default)]
 pub(crate) struct Content {
-    /// Whether what follows is valid; else the next use requests it from the server. Only under a token.
+    /// Whether the following fields are valid; if not, the next use requests them from the server. Only under a token.
     pub is_known: bool,
     /// As the server last said.
     pub inode: Inode,
     /// With what was written since. *Units*: bytes.
     pub size: u64,
-    /// Where the committed blocks are, as far as it is known.
+    /// The known part of the map of committed blocks.
     pub map: Extents,
     /// What was written and is not committed.
     pub fresh: Extents,
-    /// When it was last written to, if that is not committed.
+    /// The time of the last uncommitted write.
     pub modified_ns: Option<i64>,
     /// The last block that was allocated for it, to continue there.
     pub last_block: Option<u64>,
@@ -162,7 +162,7 @@ impl Content {
         self.inode = inode;
     }
 
-    /// Forgets what the server said, before somebody else may change it. Everything must be committed.
+    /// Forgets what the server said, before another host may change it. Everything must be committed.
     pub fn forget(&mut self) {
         self.is_known = false;
         self.map.clear();
@@ -173,7 +173,7 @@ impl Content {
         !self.fresh.is_empty() || self.modified_ns.is_some() || self.size != self.inode.size
     }
 
-    /// Where blocks are, what was written hiding what is mapped. `None`: the map must be requested first.
+    /// Where blocks are; uncommitted writes hide the map. `None`: the map must be requested first.
     pub fn resolve(&self, blocks: Range<u64>) -> Option<Vec<Piece>> {
         let mut pieces = Vec::new();
         for piece in self.fresh.look(blocks) {
@@ -191,7 +191,7 @@ impl Content {
         Some(pieces)
     }
 
-    /// Learns a part of the map: what is in no extent is a hole.
+    /// Adds a part of the map; a range without an extent is a hole.
     pub fn learn_map(&mut self, range: Range<u64>, extents: &[Mapped]) {
         self.map.set(range.clone(), Place::Hole);
         for extent in extents {

@@ -1,11 +1,12 @@
 //! What a client caches of files that other hosts may change, and when it forgets.
 //!
-//! Owns: tokens. Promises: what is known of a file's data, size and map is used, and changed, only under its token; when
-//! another host needs the token, calls of programs are admitted no more, the kernel forgets its pages, what was written
-//! is committed, and then it is given back. So a read sees every write that returned before it, on any host.
+//! Owns: tokens. Promises: what is known about a file's data, size and map is used and changed only under its token.
+//! When another host needs the token, this host stops admitting calls of programs, the kernel forgets its pages,
+//! written data are committed, and then the token is given back. So a read sees every write that returned before it, on
+//! any host.
 //!
-//! A map under a token has no block that another host freed: who frees one holds the token alone. So what an append of
-//! the server freed is in no map here once that append is known, and this is said with the next renewal.
+//! A map under a token has no block that another host freed, because a host that frees blocks holds the token alone. So
+//! once an append of the server is known here, no map has blocks that it freed, and the next renewal says so.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -21,15 +22,16 @@ use super::{Client, lock};
 use crate::protocol::{FileId, Held, Locked, Message, Question, Token, What};
 use crate::tokens::{Heard, Holding, Recalled, Why, level};
 
-/// After a request for a token was refused, the next one waits so long.
+/// The pause after a refused request for a token.
 const REFUSED_PAUSE: Duration = Duration::from_millis(100);
 /// Tokens of one message after a restart of the server.
 const RECLAIMED_MAX: usize = 4096;
 
 /// The kernel of this host, which may have pages of files in memory.
 pub trait Kernel: Send + Sync + 'static {
-    /// Makes the kernel forget the pages of an inode in a range of bytes; the receiver hears when it has. It may first
-    /// write pages back, and wait for pages that it reads, so nothing that serves those may wait for it.
+    /// Makes the kernel forget the pages of an inode in a range of bytes; the receiver hears when it is done. Before
+    /// that the kernel may write pages back, and wait for pages that it is reading. So nothing that serves these reads
+    /// and writes may wait for the receiver.
     fn invalidate(&self, inode: u64, range: Range<u64>) -> oneshot::Receiver<()>;
 }
 
@@ -49,7 +51,7 @@ impl Holds {
 pub(crate) enum Access {
     /// This level of its token.
     Level(u8),
-    /// Nothing: it was admitted already, and the token stays until it is done.
+    /// Nothing: it is already admitted, and the token stays until it ends.
     Admitted,
 }
 
@@ -66,7 +68,7 @@ pub(super) fn holds(file: &File, access: Access) -> bool {
     }
 }
 
-/// A read or write of the kernel's pages in work: the token stays until it is dropped.
+/// A read or write of the kernel's pages in progress: the token stays until this is dropped.
 pub(super) struct Paging<'a>(&'a File);
 
 impl Drop for Paging<'_> {
@@ -77,7 +79,7 @@ impl Drop for Paging<'_> {
 }
 
 impl Client {
-    /// Waits until a call is admitted. It may be over when this returns: see [`holds`].
+    /// Waits until a call is admitted. The level may be lost again when this returns: see [`holds`].
     pub(super) async fn admit(&self, file: &Arc<File>, access: Access) -> Result<(), Error> {
         let Access::Level(level) = access else { return Ok(()) };
         self.wait_for(file, |_| level, |state| state.admits(level)).await
@@ -129,7 +131,7 @@ impl Client {
         }
     }
 
-    /// Requests a token, and tells who waits.
+    /// Requests a token, and wakes the waiting calls.
     fn request(&self, file: Arc<File>, level: u8) {
         let client = self.clone();
         tokio::spawn(async move {
@@ -204,7 +206,7 @@ impl Client {
             file.hold.state().end_pass();
             self.no_paging(file).await;
             pass = file.hold.state().next_pass();
-            // Who reads a page that is invalidated next is served.
+            // Reads of pages that are invalidated next are served.
             file.hold.changed.notify_waiters();
         }
         let mut content = file.content.write().await;
@@ -254,7 +256,7 @@ impl Client {
         }
     }
 
-    /// Gives the token of a file back that nobody uses.
+    /// Gives back the token of a file that is not in use.
     pub(super) async fn give_up(&self, file: &Arc<File>) {
         let _turn = file.hold.giving.lock().await;
         let is_held = {

@@ -1,6 +1,6 @@
 //! The two connections of a session to its server: bulk for calls, control for renewals and tokens.
 //!
-//! Owns: connecting, introducing, reading answers, renewing the lease, and connecting again. Promises: a renewal never
+//! Owns: connecting, the greeting, reading answers, renewing the lease, and connecting again. Promises: a renewal never
 //! waits behind a call; attempts to connect are spread out between [`RETRY_MIN`] and [`RETRY_MAX`].
 //!
 //! *Circle*: a session starts the loops of this file, and they report to the session.
@@ -30,7 +30,7 @@ const RETRY_MAX: Duration = Duration::from_secs(2);
 /// A lease is renewed so many times in its length.
 const RENEWALS_OF_LEASE: u32 = 5;
 
-/// The server of a session, and who this is.
+/// The server of a session, and the identity of this client.
 #[derive(Clone)]
 pub struct ClientOptions {
     /// Where the server is.
@@ -200,7 +200,7 @@ async fn reconnect(inner: &Inner, role: u8) -> Option<(Stream, Welcomed)> {
         if role == ROLE_BULK {
             inner.disconnected(format!("{problem}; the next attempt is in {} ms", pause.as_millis()));
         }
-        // Spread out, so that all mounts do not come back at once.
+        // At random times, so that not all mounts come back at once.
         let jitter = Duration::from_nanos(u64::from(inner.incarnation[0]) * pause.as_nanos() as u64 / 1024);
         sleep(pause + jitter).await;
         pause = (pause * 2).min(RETRY_MAX);
@@ -245,7 +245,7 @@ async fn hear(inner: &Inner, reader: &mut ReadHalf<Stream>) {
         match read_message(reader).await {
             Ok(Some((_, Message::Renewed { sent_ns, lease_ms, server_ns, sequence }))) => {
                 inner.heard(sent_ns);
-                // It repeats what was sent: a later time is none of ours.
+                // The answer repeats the time that was sent, so a later time is wrong.
                 let sent = Duration::from_nanos(sent_ns.min(inner.elapsed_ns()));
                 let server_ns = i64::try_from(server_ns).unwrap_or(i64::MAX);
                 inner.renewed(sent, Duration::from_millis(lease_ms.into()), server_ns, sequence);

@@ -1,7 +1,7 @@
 //! Locks of programs: `flock` and `fcntl`.
 //!
-//! Owns: what a program's call means for the server's locks, and which locks this host holds: a server that was started
-//! is told. Promises: a lock that is given up is never claimed again.
+//! Owns: the translation of programs' calls to the server's locks, and which locks this host holds, for a server that
+//! has restarted. Promises: a released lock is never claimed again.
 
 use nectary_host::log::{Level, write as log};
 
@@ -39,7 +39,7 @@ impl OpenFile {
         let (client, file) = self.parts();
         let locked = self.locked(lock);
         let session = &client.shared.session;
-        // Who waits takes another way through the session than who finds the lock free.
+        // A request that waits and one that does not are different calls of the session.
         let tried = session.try_lock(locked).await;
         match (tried, given_up) {
             (Err(error), Some(given_up)) if error.errno() == libc::EAGAIN => session.lock(locked, given_up).await?,
@@ -53,7 +53,7 @@ impl OpenFile {
     pub async fn unlock(&self, lock: FileLock) -> Result<(), Error> {
         let (client, file) = self.parts();
         let locked = self.locked(lock);
-        // First, so that a server that is started meanwhile is not told of it.
+        // This comes first, so that a server that restarts meanwhile is not told of the lock.
         file.locks().clear(0, &locked);
         client.shared.session.unlock(locked).await
     }

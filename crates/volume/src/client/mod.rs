@@ -1,8 +1,9 @@
 //! A mount's side of the volume: a session with the server, and files read and written on the shared disk.
 //!
 //! Owns: the session, space in hand, files in use, tokens, commits. Promises: a read sees every write that returned
-//! before it on any host; what a call that changes something returned is durable, data excepted, which is durable after
-//! [`OpenFile::sync`], after about a second, or when somebody else looks at it; while the server is away, calls wait. Leaves to others: the kernel's side.
+//! before it on any host. A change is durable when its call returns, except for data, which is durable after
+//! [`OpenFile::sync`], after about a second, or when another host looks at it. While the server is away, calls wait.
+//! Leaves to others: the kernel's side.
 //!
 //! | file | what is in it |
 //! |---|---|
@@ -56,7 +57,7 @@ use space::Space;
 
 /// How often what was written is committed.
 const COMMIT_INTERVAL: Duration = Duration::from_secs(1);
-/// What one file may have uncommitted. *Units*: blocks.
+/// The most that one file may have uncommitted. *Units*: blocks.
 const BLOCKS_MAX: u64 = 1 << 16;
 /// The least that is requested when space is short. *Units*: blocks.
 const SPACE_BLOCKS_MIN: u64 = 1 << 11;
@@ -148,7 +149,7 @@ impl Client {
         result.and(ended)
     }
 
-    /// Stops without a word to the server, as after a crash.
+    /// Stops without telling the server, as after a crash.
     pub fn stop(&self) {
         lock(&self.shared.tasks).drain(..).for_each(|task| task.abort());
     }
@@ -244,7 +245,7 @@ impl Client {
                     granted.into_iter().for_each(|granted| pool.space.add(granted));
                 }
                 Ok(_) => return Err(Error::posix(libc::EIO)),
-                // What is left in hand may do.
+                // The blocks that are left in hand may be enough.
                 Err(Error::Refused(failure)) if failure.code == Code::Full || failure.errno == libc::ENOSPC => {
                     pool.wanted = SPACE_BLOCKS_MIN;
                 }
@@ -254,7 +255,7 @@ impl Client {
         pool.space.take(after, blocks).ok_or(Error::posix(libc::ENOSPC))
     }
 
-    /// Puts blocks back that nobody writes to.
+    /// Puts back blocks that are not being written.
     async fn put_space(&self, given: Vec<Granted>) {
         if !given.is_empty() {
             let mut pool = self.shared.space.lock().await;

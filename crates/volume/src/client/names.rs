@@ -1,7 +1,7 @@
-//! Names and attributes: every call that is about no data.
+//! Names and attributes: all calls that do not concern data.
 //!
-//! Owns: the calls, each one question or one operation. What was written and is not committed is added to attributes
-//! here. Leaves to the server: what they do.
+//! Owns: the calls, each one question or one operation. Uncommitted writes are added to attributes here. Leaves to the
+//! server: the effects.
 
 use super::Client;
 use super::error::Error;
@@ -40,13 +40,13 @@ impl Client {
         attributes
     }
 
-    /// What a name is; `..` is a name, too.
+    /// Looks up a name; `..` is a name, too.
     pub async fn look_up(&self, directory: FileId, name: &[u8]) -> Result<Attributes, Error> {
         let question = Question::Lookup { directory, name: name.to_vec() };
         Ok(self.shown(attributes(self.look(question).await?)?))
     }
 
-    /// An inode as it is now. Generation 0 is any.
+    /// The present attributes of an inode. Generation 0 means any.
     pub async fn attributes(&self, file: FileId) -> Result<Attributes, Error> {
         Ok(self.shown(attributes(self.look(Question::GetAttributes { file }).await?)?))
     }
@@ -76,7 +76,7 @@ impl Client {
         Ok(self.shown(attributes(self.operate(operation).await?)?))
     }
 
-    /// Takes a name away; returns what it named.
+    /// Removes a name; returns the inode that it named.
     pub async fn unlink(&self, directory: FileId, name: &[u8], is_directory: bool) -> Result<Attributes, Error> {
         let operation = Operation::Unlink { directory, name: name.to_vec(), is_directory, expected: 0 };
         let named = attributes(self.operate(operation).await?)?;
@@ -161,7 +161,7 @@ impl Client {
         self.operate(operation).await.map(drop)
     }
 
-    /// Takes an extended attribute away.
+    /// Removes an extended attribute.
     pub async fn remove_xattr(&self, file: FileId, name: &[u8]) -> Result<(), Error> {
         self.operate(Operation::RemoveXattr { file, name: name.to_vec() }).await.map(drop)
     }

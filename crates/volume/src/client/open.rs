@@ -1,7 +1,8 @@
 //! Files that are open.
 //!
 //! Owns: handles, and what the server knows of them: a file without a name stays as long as a session has it open.
-//! Promises: a file that is opened often is told to the server once, until it was closed everywhere and committed.
+//! Promises: however often a file is opened, the server is told once, until the file is closed everywhere and
+//! committed.
 
 use std::sync::Arc;
 
@@ -98,7 +99,7 @@ impl OpenFile {
         self.client.sync(&self.file).await
     }
 
-    /// A descriptor was closed: who opens the file after that, on any host, sees what was written.
+    /// A descriptor was closed: a later open, on any host, sees what was written.
     ///
     /// *Errors*: as [`sync`](Self::sync).
     pub async fn flush(&self) -> Result<(), Error> {
@@ -108,7 +109,7 @@ impl OpenFile {
         }
     }
 
-    /// Cuts or extends.
+    /// Truncates or extends.
     pub async fn truncate(&self, size: u64) -> Result<(), Error> {
         self.client.truncate(&self.file, size).await
     }

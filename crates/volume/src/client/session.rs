@@ -1,11 +1,11 @@
 //! A session: operations with numbers, which survive lost connections and a restarted server.
 //!
-//! Owns: the numbers, what has no answer yet, what is acknowledged, and the lease. Promises: each operation is done
+//! Owns: the numbers, calls without an answer, acknowledgements, and the lease. Promises: each operation is done
 //! exactly once; operations take effect in the order of their calls; a call without an answer is sent again after each
 //! reconnection, for as long as the session lives. Leaves to others: connections (`link`).
 //!
-//! An answer means that the operation is durable, as the server holds answers back until then. So what has no answer is
-//! all that must be sent again.
+//! An answer means that the operation is durable, because the server delays answers until then. So only calls without
+//! an answer must be sent again.
 //!
 //! *Circle*: the loops of `link` report to the session that starts them.
 
@@ -23,21 +23,22 @@ use super::link::{self, ClientOptions};
 use crate::protocol::{Answer, Code, Failure, Held, Locked, Message, Operation, Question, Token};
 use crate::tokens::Why;
 
-/// Calls without an answer, at most, in all below the protocol's bound for a connection. Each kind has its share, as
-/// some wait for other hosts, which may wait for others of this one: operations for nobody; questions that a call asks
-/// while it changes a file for nobody; what shows attributes for commits of other hosts; requests for tokens for what
-/// other hosts hold; a server's start for what it is told then; requests for locks for the programs that hold them.
+/// The most calls without an answer; the sum is below the protocol's bound for a connection. Each kind has its share,
+/// because some calls wait for other hosts, and these may wait for calls of another kind from this host. Operations,
+/// and questions that a call asks while it changes a file, wait for nobody. Questions that show attributes wait for
+/// commits of other hosts, requests for tokens for tokens of other hosts, a restarted server's questions for what it is
+/// told then, and requests for locks for the programs that hold them.
 const OPERATIONS_MAX: usize = 64;
 const QUESTIONS_MAX: usize = 48;
 const LOOKS_MAX: usize = 48;
 const TOKENS_MAX: usize = 48;
 const RESTART_MAX: usize = 8;
 const LOCKS_MAX: usize = 40;
-/// So many answered operations, and the server is told that their replies may go.
+/// After so many answered operations the server is told that it may delete their replies.
 const ACKNOWLEDGE_AFTER: u64 = 128;
 /// The part of a lease in which I/O may begin, counted from when its last renewal was sent.
 const IO_OF_LEASE: (u32, u32) = (6, 10);
-/// Operations of which the server has not heard that they are acknowledged, at most: the protocol's bound.
+/// The most operations whose acknowledgement the server has not received: the protocol's bound.
 const UNACKNOWLEDGED_MAX: u64 = 1024;
 /// Renewals without an answer that are remembered.
 const TOLD_MAX: usize = 64;
@@ -49,13 +50,13 @@ const END_TIME_MAX: Duration = Duration::from_secs(5);
 pub(crate) enum Event {
     /// Appends up to this one are durable at the server.
     Durable(u64),
-    /// The server is another incarnation: what it knew in memory is gone.
+    /// The server is another incarnation: its memory is empty.
     Restarted,
     /// The server wants a token back, or a commit.
     Recalled(Held, Why),
 }
 
-/// What a call is answered with.
+/// The answer to a call.
 #[derive(Debug)]
 pub(super) enum Said {
     Answer(Answer),
@@ -63,14 +64,14 @@ pub(super) enum Said {
     Found(Option<Locked>),
 }
 
-/// Which share of the calls one belongs to.
+/// The share that a call belongs to.
 #[derive(Debug, Clone, Copy)]
 enum Share {
     Operations,
     Questions,
     Looks,
     Tokens,
-    /// What a server hears first after it was started, and last.
+    /// The first and the last messages to a restarted server.
     Restart,
     /// Requests for locks that others hold.
     Locks,
@@ -120,7 +121,7 @@ pub(super) struct State {
     /// Numbers without an answer.
     open_numbers: BTreeSet<u64>,
     told_acknowledged: u64,
-    /// What the server has heard: renewals that are not answered, when they were sent and what they said.
+    /// Renewals without an answer: when they were sent, and what they said.
     told: VecDeque<(u64, u64)>,
     heard_acknowledged: u64,
     drained: u64,
@@ -144,8 +145,8 @@ impl State {
 
 /// The shared part.
 pub(super) struct Inner {
-    /// Renewals say when they were sent, counted from here: time since the host's start, in which the time that it was
-    /// suspended counts.
+    /// Renewals say when they were sent, counted from this moment, on a clock that also runs while the host is
+    /// suspended.
     pub start: Duration,
     pub options: ClientOptions,
     pub incarnation: [u8; 16],
@@ -233,7 +234,8 @@ impl Session {
         }
     }
 
-    /// Whether the lease holds now: what was read since [`leased`](Self::leased) returned was not another's.
+    /// Checks that the lease still holds: blocks that were read since [`leased`](Self::leased) returned then still
+    /// belonged to the file.
     ///
     /// *Errors*: [`Error::Ended`], after a pause that was longer than the lease.
     pub fn still_leased(&self) -> Result<(), Error> {
@@ -255,7 +257,7 @@ impl Session {
         answered(said.await?)
     }
 
-    /// Asks what the server answers by itself.
+    /// Asks a question that the server answers without other hosts.
     pub async fn ask(&self, question: Question) -> Result<Answer, Error> {
         self.question(Share::Questions, question).await
     }
@@ -278,7 +280,7 @@ impl Session {
         }
     }
 
-    /// Wants a lock at once.
+    /// Requests a lock without waiting for it.
     pub async fn try_lock(&self, lock: Locked) -> Result<(), Error> {
         answered(self.call(Share::Questions, |_| (Message::Lock { lock, waits: false }, None)).await?).map(drop)
     }
@@ -299,7 +301,7 @@ impl Session {
             said = &mut answer => return answered(self.said(said)?).map(drop),
             () = given_up => {}
         }
-        // It may be granted meanwhile: then it is held.
+        // The lock may have been granted meanwhile: then it is held.
         self.call(Share::Questions, |_| (Message::CancelLock { request }, None)).await?;
         answered(self.said(answer.await)?).map(drop)
     }
@@ -349,8 +351,8 @@ impl Session {
         self.inner.state().epoch
     }
 
-    /// Tells the server of `epoch` which tokens are held, and that everything that is open here is open there again. If
-    /// it is another one by now, that one hears it after its own start.
+    /// Tells the server of `epoch` which tokens are held, and that all open files have been reported. A newer server
+    /// asks for this itself after its start.
     pub async fn reclaim(&self, epoch: u64, held: Vec<Held>, is_last: bool) {
         let said = self.call(Share::Restart, |state| {
             let is_last = is_last && state.epoch == epoch;
@@ -372,7 +374,7 @@ impl Session {
         }
     }
 
-    /// Sends a call: its number, and its answer.
+    /// Sends a call; returns its number, and where its answer arrives.
     async fn send(
         &self,
         share: Share,
@@ -402,13 +404,13 @@ impl Session {
                     return Ok((request, answer));
                 }
             }
-            // The server is told what is acknowledged, and says that it heard it.
+            // The server is told what is acknowledged, and confirms it.
             self.inner.nudge.notify_one();
             renewed.await;
         }
     }
 
-    /// What appends up to this one freed is in no map here any more.
+    /// No map here has blocks that appends up to this one freed.
     pub fn set_drained(&self, sequence: u64) {
         let mut state = self.inner.state();
         state.drained = state.drained.max(sequence);
@@ -462,7 +464,7 @@ impl Inner {
         ended(&self.state())
     }
 
-    /// The connection is there, and the server said who it is.
+    /// The connection is made, and the server has introduced itself.
     pub fn connected(&self, welcome: &link::Welcomed, bulk: mpsc::UnboundedSender<Vec<u8>>) {
         let mut state = self.state();
         let is_new = state.epoch != 0 && state.epoch != welcome.epoch;
@@ -473,7 +475,7 @@ impl Inner {
         state.figures.trouble = None;
         state.clock_offset_ns = welcome.server_ns.saturating_sub(wall_ns());
         if is_new {
-            // What was said to the server before is not true of this one.
+            // What the earlier server was told does not hold for this one.
             state.waiting.retain(|_, waiting| {
                 let is_lock = waiting.is_restart && is_try_lock(&waiting.message);
                 !is_lock && !matches!(waiting.message, Message::Reclaim { .. })
@@ -481,7 +483,7 @@ impl Inner {
             let _ = self.events.send(Event::Restarted);
         }
         for (request, waiting) in &state.waiting {
-            // A new server would take it for a lock that is held.
+            // A new server would mistake it for a lock that is held.
             if is_new && is_try_lock(&waiting.message) {
                 continue;
             }
@@ -524,11 +526,11 @@ impl Inner {
             }
             None => state.figures.questions += 1,
         }
-        // The caller may have gone.
+        // The caller may be gone.
         let _ = waiting.reply.send(answer);
     }
 
-    /// What a renewal of this time says: operations up to this one are acknowledged.
+    /// The number that a renewal of this time reports: operations up to it are acknowledged.
     pub fn acknowledge(&self, sent_ns: u64) -> u64 {
         let mut state = self.state();
         state.told_acknowledged = state.acknowledged();
@@ -550,7 +552,7 @@ impl Inner {
         }
     }
 
-    /// What appends up to this one freed is in no map here any more.
+    /// No map here has blocks that appends up to this one freed.
     pub fn drained(&self) -> u64 {
         self.state().drained
     }

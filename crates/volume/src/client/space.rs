@@ -1,4 +1,4 @@
-//! Space that a client holds: granted by the server, written to by nobody else, and not shown yet.
+//! Space that a client holds: granted by the server, written only by this client, and not visible yet.
 //!
 //! Owns: which granted blocks are free, without I/O. Promises: a block is given out once. Leaves to others: asking for
 //! more, and giving back.

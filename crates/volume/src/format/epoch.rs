@@ -84,7 +84,7 @@ pub struct SegmentHeader {
     pub segment_use: SegmentUse,
     /// Its number in the journal of the epoch, from 0; or the number of the run.
     pub number: u64,
-    /// The journal segment before; 0 for none. *Units*: blocks.
+    /// The previous journal segment; 0 for none. *Units*: blocks.
     pub previous: u64,
     /// The first append in it.
     pub first_sequence: u64,

@@ -118,7 +118,7 @@ impl<'a> Frame<'a> {
 
     /// Checks the frame at the start of `bytes`.
     ///
-    /// *Errors*: what is wrong first; nothing of the body is looked at before its checksum.
+    /// *Errors*: the first problem; the body is not read before its checksum is verified.
     pub fn decode(magic: Magic, place: Place, bytes: &'a [u8]) -> Result<Frame<'a>, FormatError> {
         let mut reader = Reader::new(magic.name(), bytes);
         let found = reader.array::<4>()?;

@@ -1,6 +1,6 @@
 //! Appends of the journal: transactions of mutations.
 //!
-//! A mutation puts or deletes one record of a table, so replay needs no knowledge of operations, and applying one twice
+//! A mutation puts or deletes one record of a table. So replay need not know operations, and applying a mutation twice
 //! changes nothing.
 
 use super::cursor::{Reader, Writer};
@@ -187,7 +187,8 @@ impl Append {
         Ok((bytes, chain))
     }
 
-    /// Decodes the append at an address, which follows one of this chain; gives its blocks and its own chain.
+    /// Decodes the append at an address, if it follows an append with this chain checksum; returns its blocks and its
+    /// own chain checksum.
     ///
     /// *Errors*: [`Problem::Checksum`](super::Problem::Checksum) also where it does not follow that one.
     pub fn decode(volume: Identity, block: u64, chain: u32, bytes: &[u8]) -> Result<(Append, u64, u32), FormatError> {

@@ -77,7 +77,7 @@ impl LeaseSector {
             other => return Err(reader.unknown("state", other.into())),
         };
         let (ballot, accepted) = (reader.u64()?, reader.u64()?);
-        // Only a server's own ballots are ever started by it; it may accept those of others.
+        // A server starts only its own ballots, but may accept those of others.
         let own = ballot == 0 || state != LeaseState::Contends || ballot % u64::from(SERVERS) == u64::from(server);
         if !own {
             return Err(reader.unknown("ballot", ballot));

@@ -38,14 +38,14 @@ impl Project {
     }
 }
 
-/// Where an epoch is in its life.
+/// The state of an epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EpochState {
     /// Its leader leads.
     Leads,
     /// A later one sealed it; late writes may still come.
     Sealed,
-    /// No write of it can come any more.
+    /// Its leader cannot write any more.
     ConfirmedGone,
 }
 
@@ -54,7 +54,7 @@ pub enum EpochState {
 pub struct EpochRecord {
     /// Its leader.
     pub incarnation: [u8; 16],
-    /// Where it is in its life.
+    /// Its state.
     pub state: EpochState,
     /// Segments that are quarantined under it.
     pub segments: u64,

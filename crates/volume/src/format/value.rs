@@ -160,7 +160,7 @@ impl Space {
     }
 }
 
-/// Where a session is in its life.
+/// The state of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SessionState {
     /// It renews its lease.
@@ -178,7 +178,7 @@ pub enum SessionState {
 pub struct Session {
     /// Random, of the mount.
     pub incarnation: [u8; 16],
-    /// Where it is in its life.
+    /// Its state.
     pub state: SessionState,
     /// 1 FUSE mount, 2 library.
     pub kind: u8,
@@ -190,7 +190,7 @@ pub struct Session {
     pub acknowledged: u64,
     /// Hash of the machine's identity.
     pub machine: u64,
-    /// Hash of the machine's start.
+    /// Hash of the machine's boot identifier.
     pub boot: u64,
     /// *Units*: nanoseconds since 1970.
     pub created_ns: u64,

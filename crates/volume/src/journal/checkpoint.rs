@@ -1,7 +1,7 @@
 //! Checkpoints: all tables as runs, then a manifest, then the pointer to it.
 //!
-//! Promises: a manifest is written after its runs are flushed, the pointer after the manifest is flushed, and nothing is
-//! called free before the pointer is.
+//! Promises: a manifest is written after its runs are flushed, the pointer after the manifest is flushed, and no
+//! segment is reported as free before the pointer is flushed.
 
 use super::cursor::POINTERS;
 use super::error::Error;
@@ -18,13 +18,13 @@ impl Log {
         segments_needed(tables, self.label.segment_blocks)
     }
 
-    /// Writes a checkpoint of the tables, as all appends so far made them, into segments that are *metadata* of this
-    /// epoch in *space*. Gives the metadata segments of this and earlier epochs that nothing needs any more, by *space*.
-    /// Those of this epoch, and of epochs of which it is known that nobody is left, are free; all others are to be
-    /// quarantined, also those of an epoch that never had a head. Segments that were not needed here are among them, and
-    /// so are segments that were taken and not given yet.
+    /// Writes a checkpoint of the tables, after all appends so far, into segments that are *metadata* of this epoch in
+    /// *space*. Returns the metadata segments in *space* that are not needed any more, including segments that this
+    /// checkpoint did not use and segments that were taken but not given yet. Those of this epoch, and of epochs whose
+    /// hosts are known to be gone, are free. The caller must quarantine all others, also those of an epoch that never
+    /// had a head.
     ///
-    /// *Errors*: [`Error::NoSegment`] if there are too few segments: the checkpoint before is still whole.
+    /// *Errors*: [`Error::NoSegment`] if there are too few segments; the previous checkpoint is then still complete.
     pub async fn checkpoint(&mut self, tables: &Tables, segments: Vec<u64>) -> Result<Vec<u64>, Error> {
         self.check()?;
         if segments.len() < self.segments_for_checkpoint(tables) {

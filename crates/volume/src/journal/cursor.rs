@@ -1,8 +1,8 @@
-//! Where the journal goes on, and the blocks that a group of appends becomes.
+//! The place of the next append, and the blocks of a group of appends.
 //!
-//! Owns: the place of the next append; moving on to the next segment. Promises: planning writes nothing and changes
-//! nothing; a plan that is written from its first to its last frame continues the chain. A segment always keeps one
-//! block for the append that names the next one.
+//! Owns: the place of the next append, and the change to the next segment. Promises: planning writes and changes
+//! nothing; a plan that is written completely, in order, continues the chain. Each segment keeps one block free for the
+//! append that names the next segment.
 
 use std::collections::VecDeque;
 
@@ -34,11 +34,11 @@ pub(super) struct Cursor {
     pub block: u64,
     pub sequence: u64,
     pub chain: u32,
-    /// Appends up to here are flushed.
+    /// Appends up to this one are flushed.
     pub flushed: u64,
 }
 
-/// Frames to write, in this order, and what is true afterwards.
+/// Frames to write in this order, and the state afterwards.
 pub(super) struct Plan {
     pub frames: Vec<(u64, Vec<u8>)>,
     pub cursor: Cursor,
@@ -48,7 +48,7 @@ pub(super) struct Plan {
     pub last: ManifestPlace,
 }
 
-/// The end of what appends may use of a segment. *Units*: blocks.
+/// The end of the part of a segment that appends may use. *Units*: blocks.
 pub(super) fn end_of(label: &Label, segment: u64, number: u64) -> u64 {
     segment + label.segment_blocks - if number == 0 { POINTERS } else { 0 }
 }

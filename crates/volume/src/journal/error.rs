@@ -8,10 +8,10 @@ pub enum Error {
     /// The device failed.
     #[error(transparent)]
     Device(#[from] nectary_block::Error),
-    /// Something cannot be encoded: it is beyond a bound of the format. Nothing was written.
+    /// Something is beyond a bound of the format. Nothing was written.
     #[error("{0}")]
     Bounds(FormatError),
-    /// What is on the disk contradicts itself.
+    /// The contents of the disk contradict each other.
     #[error("block {block}: {what}; the volume is damaged: run `nectary volume check`")]
     Damaged {
         /// Where.
@@ -38,10 +38,10 @@ pub enum Error {
         /// How it was noticed.
         why: String,
     },
-    /// There is no segment to go on in. Nothing was written.
+    /// There is no next segment. Nothing was written.
     #[error("the journal has no segment to go on in; give it one")]
     NoSegment,
-    /// An earlier failure left it unknown what is stored.
+    /// After an earlier failure it is unknown what is stored.
     #[error("the journal stopped after an earlier failure ({0}); start the server again")]
     Stopped(String),
 }

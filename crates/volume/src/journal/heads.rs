@@ -19,7 +19,7 @@ pub(super) fn current(heads: &[EpochHead]) -> Result<EpochHead, Error> {
     heads.last().copied().ok_or_else(|| Error::damaged(EPOCH_START, "there is no valid head of an epoch"))
 }
 
-/// The heads from the one of `epoch` to the current one, the oldest first, as each names the one before.
+/// The heads from `epoch` to the current one, the oldest first. Each head names the one before it.
 pub(super) fn line(heads: &[EpochHead], epoch: u64) -> Result<Vec<EpochHead>, Error> {
     let mut line = vec![current(heads)?];
     while let Some(newer) = line.last().filter(|head| head.epoch > epoch) {

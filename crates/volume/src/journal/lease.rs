@@ -1,9 +1,9 @@
 //! Leadership by the lease sectors: Disk Paxos, one ballot after another, for the next epoch.
 //!
-//! Owns: this incarnation's sector. Promises: at most one incarnation leads an epoch, however late any of them writes;
-//! a leader that another one may have replaced notices at its next renewal, and does not count its lease longer than
-//! from the moment before its last successful renewal was written. The rule is in `docs/formats/volume.md`, why it is
-//! safe in `docs/decisions/0050-volume-leadership.md`. Leaves to others: the heads of epochs.
+//! Owns: this incarnation's sector. Promises: at most one incarnation leads an epoch, however late any of them writes.
+//! A leader that may have been replaced notices it at its next renewal. Its lease counts from the moment before its
+//! last successful renewal was written. The rule is in `docs/formats/volume.md`, why it is safe in
+//! `docs/decisions/0050-volume-leadership.md`. Leaves to others: the heads of epochs.
 
 use std::time::Duration;
 
@@ -17,13 +17,13 @@ use crate::format::{
 };
 use crate::planted::{Bug, planted};
 
-/// Ballots that are left out above a sector that cannot be read.
+/// How many ballots are skipped if a sector cannot be read.
 const BALLOTS_UNKNOWN: u64 = 1 << 20;
-/// No ballot or epoch grows beyond this.
+/// The highest ballot or epoch.
 const NUMBER_MAX: u64 = 1 << 62;
-/// Tries to become leader, at most.
+/// The most attempts to become leader.
 const TRIES_MAX: u32 = 64;
-/// A watch looks this often.
+/// How often a watched sector is read.
 const LOOKS: u32 = 8;
 
 /// Who wants to lead.
@@ -33,11 +33,11 @@ pub struct StartOptions {
     pub server: u32,
     /// The name of its host, for messages, and to know its own sectors again.
     pub host: String,
-    /// Random, of this process.
+    /// The random number of this process.
     pub incarnation: [u8; 16],
-    /// Incarnations of which no write can come any more.
+    /// Incarnations that cannot write any more.
     pub confirmed_gone: Vec<[u8; 16]>,
-    /// No earlier process of this server on this host is left: this one holds the lock that they held.
+    /// Whether no earlier process of this server is left on this host, because this one holds its lock.
     pub previous_gone: bool,
     /// The time that goes into the head of the epoch. *Units*: seconds since 1970.
     pub created_s: u64,
@@ -48,7 +48,7 @@ pub struct StartOptions {
 enum Seen {
     Free,
     Used(LeaseSector),
-    /// Its writer is in the middle of a write, or it is damaged. The checksum tells whether it changes.
+    /// It is being written, or damaged. The checksum shows whether it changes.
     Torn(u32),
 }
 
@@ -68,7 +68,7 @@ pub(super) struct Lease {
 }
 
 impl Lease {
-    /// Becomes leader of an epoch after all that were given.
+    /// Becomes leader of a new epoch, higher than all that were given away.
     ///
     /// *Errors*: [`Error::Led`] if another server leads and is alive.
     pub async fn take(disk: &Disk, label: &Label, options: &StartOptions) -> Result<Lease, Error> {
@@ -91,7 +91,7 @@ impl Lease {
         };
         let label = label.clone();
         let gone = gone(&sectors, options);
-        // After the sectors: a leader that is gone by then has written its head.
+        // The heads are read after the sectors, so the head of a leader that is gone by then is seen.
         let newest = heads::current(&heads::read(disk, &label).await?)?.epoch;
         let mut lease = Lease { disk: disk.clone(), label, sector, mine, since: Instant::now(), gone };
         let mut watched = sectors.clone();
@@ -151,7 +151,7 @@ impl Lease {
         self.write().await
     }
 
-    /// One ballot. `watched` has what was seen unchanged for a whole lease.
+    /// One ballot. `watched` has the sectors that did not change for a whole lease.
     async fn ballot(&mut self, watched: &mut Sectors, newest: u64) -> Result<bool, Error> {
         let seen = read_all(&self.disk, &self.label).await?;
         self.mine.ballot = self.next_ballot(&seen);
@@ -191,7 +191,7 @@ impl Lease {
         Ok(!self.others(seen).any(|other| self.is_beyond(other)))
     }
 
-    /// Gives the ballot up, and lets the other one go on.
+    /// Gives up the ballot, so that the other contender can continue.
     async fn step_back(&mut self, attempt: u32, watched: &mut Sectors, newest: u64) -> Result<(), Error> {
         (self.mine.accepted, self.mine.value_epoch, self.mine.value_incarnation) = (0, 0, [0; 16]);
         self.mine.state = LeaseState::Contends;
@@ -205,9 +205,9 @@ impl Lease {
         }
     }
 
-    /// Waits until nobody who may lead has written for a whole lease and drift.
+    /// Waits until no possible leader has written for a whole lease and drift.
     ///
-    /// *Errors*: [`Error::Led`] if one of them wrote: it lives.
+    /// *Errors*: [`Error::Led`] if one of them wrote, and so is alive.
     async fn watch(&self, watched: &mut Sectors, newest: u64) -> Result<(), Error> {
         *watched = read_all(&self.disk, &self.label).await?;
         let rivals: Vec<usize> = self.rivals(watched, newest).collect();
@@ -237,7 +237,7 @@ impl Lease {
         Ok(())
     }
 
-    /// The places of sectors whose writers may lead now, and are not known to be gone.
+    /// Sectors whose writers may lead now and are not known to be gone.
     fn rivals<'a>(&'a self, sectors: &'a Sectors, newest: u64) -> impl Iterator<Item = usize> + 'a {
         let own = place(self.mine.server, self.sector);
         sectors
@@ -257,7 +257,7 @@ impl Lease {
             .map(|(at, _)| at)
     }
 
-    /// The epoch after every one that somebody may have been given.
+    /// An epoch higher than any that another contender may have been given.
     fn next_epoch(&self, sectors: &Sectors, newest: u64) -> u64 {
         let given = self.others(sectors).filter(|other| other.accepted > 0);
         let given = given.filter(|other| !self.gone.contains(&other.incarnation)).map(|other| other.value_epoch).max();
@@ -327,7 +327,7 @@ async fn read_all(disk: &Disk, label: &Label) -> Result<Sectors, Error> {
     Ok((0..).zip(bytes.chunks_exact(BLOCK_BYTES)).map(decode).collect())
 }
 
-/// Incarnations of which no write can come any more.
+/// Incarnations that cannot write any more.
 fn gone(sectors: &Sectors, options: &StartOptions) -> Vec<[u8; 16]> {
     let is_gone = |sector: &LeaseSector| {
         let is_own = sector.server == options.server && sector.host == padded(&options.host);
@@ -349,7 +349,7 @@ fn padded(host: &str) -> &str {
     &host[..length]
 }
 
-/// A sector of the server that nobody else writes any more.
+/// A sector of this server that no other incarnation writes any more.
 fn own_sector(sectors: &Sectors, options: &StartOptions) -> Result<u32, Error> {
     let gone = gone(sectors, options);
     let is_usable = |sector: &u32| match &sectors[place(options.server, *sector)] {

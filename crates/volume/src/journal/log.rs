@@ -1,9 +1,9 @@
 //! The leader's journal: start, appends, segments.
 //!
 //! Owns: the place of the next append, the segments that are needed, and the lease. Promises: [`append`](Log::append)
-//! returns only when what it was given is written and flushed, and the lease holds after that; after a failure that
-//! leaves it unknown what is stored, it accepts nothing more. Leaves to others: what operations mean, and the space that
-//! segments are taken from.
+//! returns only when the transactions are written and flushed, and the lease still holds after that. After a failure
+//! that leaves open what is stored, the journal accepts nothing more. Leaves to others: what operations mean, and the
+//! space for segments.
 
 use std::collections::VecDeque;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -48,7 +48,7 @@ pub struct Log {
 }
 
 impl Log {
-    /// Becomes leader, and reads everything.
+    /// Becomes leader, and reads all metadata.
     ///
     /// Waits for the lease of a leader that may still live; see [`StartOptions`].
     pub async fn start(device: SharedDevice, options: StartOptions) -> Result<(Log, Tables), Error> {
@@ -62,7 +62,7 @@ impl Log {
         let (found, head, cursor) = match begun.await {
             Ok(begun) => begun,
             Err(error) => {
-                // The epoch has no head: the next leader need not wait for it.
+                // The epoch has no head, so the next leader need not wait for this one.
                 let _ = lease.resign().await;
                 return Err(error);
             }
@@ -105,12 +105,12 @@ impl Log {
         self.cursor.sequence
     }
 
-    /// Incarnations of servers that were known to be gone at the start: the segments of their epochs can be used again.
+    /// Server incarnations known to be gone at the start: segments of their epochs can be used again.
     pub fn gone(&self) -> &[[u8; 16]] {
         self.lease.gone()
     }
 
-    /// What was noticed while reading: torn appends, a bad copy of the label.
+    /// Notes from reading: torn appends, a bad copy of the label.
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
@@ -120,8 +120,8 @@ impl Log {
         self.failed.is_none() && self.lease.holds()
     }
 
-    /// Stores transactions, each whole or not at all, in order; they are durable when it returns. Gives the number of
-    /// the last append.
+    /// Stores transactions in order, each completely or not at all; they are durable when it returns. Returns the
+    /// number of the last append.
     ///
     /// *Errors*: [`Error::NoSegment`] and [`Error::Bounds`] before anything was written; after any other, nothing more
     /// is accepted.
@@ -129,7 +129,7 @@ impl Log {
         self.store(transactions).await.map(|place| place.sequence)
     }
 
-    /// Whether it wants a segment: give one soon.
+    /// Whether the journal needs another segment soon.
     pub fn wants_segment(&self) -> bool {
         self.spare.len() < SPARE_SEGMENTS
     }
@@ -176,7 +176,7 @@ impl Log {
         result
     }
 
-    /// Before writes: a caller that does not wait for their end leaves it unknown what is stored.
+    /// Called before writes. If the caller's future is dropped during the writes, it is unknown what is stored.
     pub(super) fn enter(&mut self) {
         self.failed = Some("a write was not waited for".to_owned());
     }
@@ -216,7 +216,7 @@ impl Log {
         self.hold().await
     }
 
-    /// Makes sure that the lease holds now.
+    /// Checks that the lease holds now.
     pub(super) async fn hold(&mut self) -> Result<(), Error> {
         if self.lease.is_due() {
             self.lease.renew().await?;
@@ -231,7 +231,7 @@ impl Log {
     }
 }
 
-/// Begins the epoch: its first segment, then its head. From there on the previous leader changes nothing.
+/// Begins the epoch: writes its first segment, then its head. After that, writes of the previous leader have no effect.
 async fn begin(
     disk: &Disk,
     label: &Label,
@@ -244,7 +244,7 @@ async fn begin(
         let what = format!("epoch {} began while epoch {epoch} was about to", found.head.epoch);
         return Err(Error::Lost { epoch, why: what });
     }
-    // What was read is durable before anything says that it counts.
+    // Everything that was read is made durable before a head says that it counts.
     disk.flush().await?;
     let segment = set_aside(&found.tables, label, disk.blocks(), epoch)?;
     let sealed_sequence = found.next_sequence - 1;

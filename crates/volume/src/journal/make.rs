@@ -1,7 +1,7 @@
 //! Making a volume: the label, the first epoch, and its first append.
 //!
-//! Promises: the label is written last, so that a crash leaves no volume or a whole one; a device with other contents is
-//! refused unless that is forced, and one that other hosts cannot share always.
+//! Promises: the label is written last, so that a crash leaves no volume or a whole one; a device with other contents
+//! is refused unless that is forced; a device that other hosts cannot share is always refused.
 
 use nectary_block::{SharedDevice, Survives};
 
@@ -14,7 +14,7 @@ use crate::format::{
     SECTORS_OF_SERVER, SERVERS, SPACE_START, VERSION, epoch_block,
 };
 
-/// Segments that are set aside: that of the first epoch, and those of the next 15.
+/// The number of segments that are set aside: one each for the first epoch and for the next 15.
 const SEGMENTS: u64 = 16;
 /// The smallest volume: 256 MiB. *Units*: blocks.
 const BLOCKS_MIN: u64 = 65536;
@@ -23,7 +23,7 @@ const LOOK_BLOCKS: u64 = 256;
 /// One write of zeroes. *Units*: blocks.
 const ZERO_BLOCKS: u64 = 512;
 
-/// What a new volume is like.
+/// The settings of a new volume.
 #[derive(Debug, Clone)]
 pub struct FormatOptions {
     /// Its name, at most 64 bytes.
@@ -118,7 +118,7 @@ pub async fn format(
     Ok(label)
 }
 
-/// The frames of the first epoch: header, appends, head. Nobody leads it any more: the next start begins at once.
+/// The frames of the first epoch: header, appends, head. The epoch has no leader, so the first server starts at once.
 fn first_epoch(label: &Label, options: &FormatOptions, first: Vec<Mutation>) -> Result<Vec<(u64, Vec<u8>)>, Error> {
     let segment = label.first_segment;
     let cursor = Cursor { epoch: 1, segment, number: 0, block: segment + 1, sequence: 1, chain: 0, flushed: 0 };
@@ -147,7 +147,7 @@ fn first_epoch(label: &Label, options: &FormatOptions, first: Vec<Mutation>) -> 
     Ok(frames)
 }
 
-/// Refuses what other hosts cannot see.
+/// Refuses devices that other hosts cannot see.
 fn check_device(device: &SharedDevice) -> Result<(), Error> {
     let geometry = device.geometry();
     let spec = device.spec();

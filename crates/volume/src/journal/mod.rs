@@ -1,9 +1,9 @@
-//! Everything of a volume that is written to the disk except files' data: `docs/formats/volume.md` in action.
+//! Reads and writes all of a volume except the data of files, as `docs/formats/volume.md` describes.
 //!
 //! Owns: making a volume, leadership by the lease sectors, heads of epochs, the journal, checkpoints and replay.
-//! Promises: an append that was acknowledged is there after any crash; what a leader writes after another one took over
-//! is never read; bytes from the disk cause errors, not panics, and no unbounded allocation. Leaves to others: what
-//! operations mean, space, sessions, and data.
+//! Promises: an acknowledged append survives any crash; what a leader writes after another one took over is never read;
+//! bytes from the disk cause errors, not panics, and no unbounded allocation. Leaves to others: what operations mean,
+//! space, sessions, and data.
 //!
 //! | file | what is in it |
 //! |---|---|

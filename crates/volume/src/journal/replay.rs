@@ -1,8 +1,9 @@
 //! Replay: from the newest manifest over all appends that count, to the tables and the end of the journal.
 //!
-//! Promises: an append counts only if its chain continues, and in a sealed epoch only up to the seal; the journal of
-//! the current epoch ends at the first that does not, unless a later one shows that the missing one had been flushed:
-//! that is damage, and so is an append that is whole but cannot be understood. Leaves to others: who may write.
+//! Promises: an append counts only if it continues the chain, and in a sealed epoch only up to the seal. The journal of
+//! the current epoch ends at the first append that does not. If a later append shows that the missing one had been
+//! flushed, that is damage. So is an append with a right checksum that cannot be decoded. Leaves to others: who may
+//! write.
 
 use nectary_block::Buffer;
 
@@ -92,7 +93,8 @@ pub(super) async fn replay(disk: &Disk, label: &Label) -> Result<Found, Error> {
     }
     let mut found = walk.found;
     if found.manifest.sequence > manifest.sequence {
-        // Its pointer was not stored: what the older manifest needs is not needed any more.
+        // The pointer to this manifest was not stored. Segments that only the older manifest needs are not needed any
+        // more.
         let start = segment_of(label, found.manifest.block);
         let from = found.journal.iter().rposition(|segment| *segment == start).unwrap_or(0);
         found.journal.drain(..from);
@@ -145,7 +147,7 @@ struct Window {
 }
 
 impl Window {
-    /// The bytes from a block on: a whole append, or everything up to `end`.
+    /// The bytes from a block on: a complete append, or everything up to `end`.
     async fn from(&mut self, disk: &Disk, block: u64, end: u64) -> Result<&[u8], Error> {
         let blocks = (self.bytes.len() / BLOCK_BYTES) as u64;
         let wanted = (end - block).min(APPEND_BLOCKS_MAX);
@@ -190,7 +192,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Goes on with the first segment of the next epoch.
+    /// Continues with the first segment of the next epoch.
     async fn enter(&mut self, head: &EpochHead) -> Result<(), Error> {
         let first = header(self.disk, self.label, head.journal_segment).await?;
         if first.epoch != head.epoch || first.number != 0 || first.first_sequence != self.found.next_sequence {
@@ -270,7 +272,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Goes on in the next segment, if it was begun.
+    /// Continues in the next segment, if that was begun.
     async fn move_on(&mut self, epoch: u64, next: u64) -> Result<bool, Error> {
         let label = self.label;
         if !next.is_multiple_of(label.segment_blocks) || next + label.segment_blocks > self.disk.blocks() {
@@ -291,11 +293,11 @@ impl Walk<'_> {
         Ok(begun)
     }
 
-    /// Looks for an append behind the end which shows that a missing one had been flushed.
+    /// Searches behind the end for an append that shows that the missing one had been flushed.
     async fn check_end(&mut self, epoch: u64) -> Result<(), Error> {
         let (start, end) = (self.block, end_of(self.label, self.segment, self.number));
         self.check_behind(epoch, (start, end)).await?;
-        // The missing one may be the last of its segment, which names the next one.
+        // The missing append may be the last one of its segment, which names the next segment.
         for (segment, owner) in metadata(&self.found.tables, self.label, self.disk.blocks())? {
             if owner != epoch {
                 continue;
@@ -314,7 +316,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Looks in a range of blocks.
+    /// Searches a range of blocks.
     async fn check_behind(&mut self, epoch: u64, (start, end): (u64, u64)) -> Result<(), Error> {
         let missing = self.found.next_sequence;
         for block in start..end {

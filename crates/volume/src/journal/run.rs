@@ -1,8 +1,8 @@
 //! Runs: writing all tables as sorted chunks with an index, and reading them.
 //!
-//! Owns: where chunks are in the segments of a checkpoint. Promises: a run is read whole or not at all; what it says
-//! about itself is compared with what is found. Version 1 writes each checkpoint as full runs that replace all others;
-//! several runs only because an index has a bound.
+//! Owns: where chunks are in the segments of a checkpoint. Promises: a run is read completely or not at all; its own
+//! counts are compared with what is found. In version 1 each checkpoint consists of full runs that replace all earlier
+//! ones. There are several runs only because an index has a bound.
 
 use super::disk::Disk;
 use super::error::Error;
@@ -18,7 +18,7 @@ const CHUNK_BYTES_MAX: usize = 128 << 10;
 const CHUNK_HEADER_BYTES: usize = 80;
 /// Records of a chunk, at most.
 const CHUNK_RECORDS_MAX: usize = 8192;
-/// Chunks of a run, at most: an index of so many fits its bound, however long their keys are.
+/// The most chunks of a run: an index of so many fits its bound, however long their keys are.
 const RUN_CHUNKS_MAX: usize = 7000;
 /// The part of an index before its chunks. *Units*: bytes.
 const INDEX_HEADER_BYTES: usize = 88;
@@ -64,7 +64,7 @@ fn shapes(tables: &Tables) -> Vec<Shape> {
     shapes
 }
 
-/// Places of frames in segments: each behind the segment's header, none over its end.
+/// Places of frames in segments: all behind the segment's header, none across its end.
 struct Places<'a> {
     segment_blocks: u64,
     segments: std::slice::Iter<'a, u64>,
@@ -106,14 +106,14 @@ pub(super) struct Writing<'a> {
     pub epoch: u64,
     /// The number of the first run.
     pub number: u64,
-    /// What is before this is in the runs.
+    /// The runs contain everything before this append.
     pub replay_sequence: u64,
 }
 
 /// A frame of a run, and where it goes.
 pub(super) type Placed = (u64, Vec<u8>);
 
-/// All frames of the runs of a checkpoint, one after another, so that the caller can do other things in between.
+/// Makes the frames of a checkpoint's runs one by one, so that the caller can do other work in between.
 pub(super) struct Frames<'a> {
     writing: &'a Writing<'a>,
     places: Places<'a>,

@@ -3,9 +3,9 @@
 use crate::format::{Action, FormatError, Key, Mutation, Reply, Transaction, TransactionKind};
 use crate::tables::Tables;
 
-/// Transactions of an append, at most.
+/// The most transactions of an append.
 const TRANSACTIONS_MAX: usize = 4096;
-/// An append, at most. *Units*: bytes.
+/// The longest append. *Units*: bytes.
 const APPEND_BYTES_MAX: usize = 4 << 20;
 /// The part of an append before its transactions. *Units*: bytes.
 const APPEND_HEADER_BYTES: usize = 128;
@@ -13,9 +13,9 @@ const APPEND_HEADER_BYTES: usize = 128;
 const TRANSACTION_HEADER_BYTES: usize = 40;
 /// The part of a mutation before its key. *Units*: bytes.
 const MUTATION_HEADER_BYTES: usize = 8;
-/// A transaction of mutations alone is kept below this. *Units*: bytes.
+/// A transaction without a reply is kept shorter than this. *Units*: bytes.
 const SPLIT_BYTES_MAX: usize = 512 << 10;
-/// And below this many mutations.
+/// And has fewer mutations than this.
 const SPLIT_MUTATIONS_MAX: usize = 8192;
 
 /// Applies a transaction as replay does: its mutations in order, then its reply if it is a session's. A manifest
@@ -56,7 +56,7 @@ fn transaction_bytes(transaction: &Transaction) -> usize {
     TRANSACTION_HEADER_BYTES + transaction.reply.len().next_multiple_of(8) + mutations
 }
 
-/// The length of an append of these. *Units*: bytes.
+/// The length of an append with these transactions. *Units*: bytes.
 pub(super) fn append_bytes(transactions: &[Transaction]) -> usize {
     APPEND_HEADER_BYTES + transactions.iter().map(transaction_bytes).sum::<usize>()
 }

@@ -15,7 +15,7 @@ pub(super) struct Change<'a> {
 
 pub(super) type Result<T> = std::result::Result<T, Failure>;
 
-/// Something stored contradicts itself.
+/// Stored records contradict each other.
 pub(super) fn damaged(what: impl std::fmt::Display) -> Failure {
     Failure { code: Code::Damaged, errno: libc::EIO, words: what.to_string() }
 }

@@ -1,4 +1,4 @@
-//! Operations on attributes and on where data is.
+//! Operations on attributes and on the map of a file.
 //!
 //! Owns: extents of files, and the checks of a commit. Promises: extents of files never overlap; a commit shows only
 //! blocks that were granted to its session.
@@ -146,7 +146,7 @@ impl Parts<'_> {
         self.map(change, file.inode, found, extent)
     }
 
-    /// Blocks that are mapped where they are, and were unwritten, have data from now on.
+    /// Blocks that were mapped as unwritten have data from now on.
     fn clear_unwritten(
         &mut self,
         change: &mut Change<'_>,
@@ -190,7 +190,7 @@ impl Parts<'_> {
         Ok(())
     }
 
-    /// Takes blocks of a file out of its map; they drain.
+    /// Removes blocks of a file from its map; they drain.
     fn unmap(
         &mut self,
         change: &mut Change<'_>,

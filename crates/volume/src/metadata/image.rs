@@ -1,7 +1,7 @@
 //! The state of a volume's server.
 //!
-//! Owns: tables, free space, sessions, open files. Promises: an operation is done once; what it frees is used again only
-//! when no session's cached map has it.
+//! Owns: tables, free space, sessions, open files. Promises: an operation is done once; blocks that it frees are used
+//! again only when no session's cached map has them.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -35,7 +35,7 @@ pub struct Stamp {
     pub sequence: u64,
 }
 
-/// What a question was answered with.
+/// The answer to a question.
 #[derive(Debug)]
 pub struct Asked {
     /// For the session.
@@ -69,7 +69,7 @@ pub struct Image {
 }
 
 impl Image {
-    /// The state that the tables say, for the leader of `epoch`.
+    /// The state that the tables define, for the leader of `epoch`.
     pub fn load(tables: Tables, label: &Label, epoch: u64) -> Result<Image> {
         let volume = tables.get(&Key::Volume).ok_or_else(|| damaged("there is no record of the volume"))?;
         let volume = VolumeRecord::decode(volume).map_err(damaged)?;
@@ -176,8 +176,8 @@ impl Image {
         self.numbers.get(&session).copied().unwrap_or(0) + 1
     }
 
-    /// Does the next operation of a session. A refusal is stored, too: the number is used; but not where nothing is to be
-    /// stored, as the session is over, or has too many replies that it did not acknowledge.
+    /// Does the next operation of a session. A refusal is stored like any answer, and uses the number; unless the
+    /// session is over, or has too many replies that it did not acknowledge: then nothing is stored.
     pub fn operate(
         &mut self,
         stamp: Stamp,
@@ -241,7 +241,7 @@ impl Image {
         Ok((number, server(mutations)))
     }
 
-    /// A session is there again.
+    /// A session is connected again.
     pub fn resume(&self, session: u64, incarnation: [u8; 16]) -> Result<()> {
         match self.session(session)?.incarnation == incarnation {
             true => Ok(()),
@@ -251,15 +251,15 @@ impl Image {
         }
     }
 
-    /// Whether a session goes on.
+    /// Checks that a session has not ended.
     ///
     /// *Errors*: `Ended`.
     pub fn is_active(&self, session: u64) -> Result<()> {
         self.session(session).map(drop)
     }
 
-    /// Ends a session for others: nothing of it counts any more. As its host may still write to the space it was
-    /// granted, that stays aside until [`end_session`](Self::end_session).
+    /// Ends a session because others wait for it: its operations do not count any more. Its host may still write to the
+    /// space that it was granted, so that is not used until [`end_session`](Self::end_session).
     pub fn evict_session(&mut self, session: u64, now_ns: u64) -> Result<Transaction> {
         let mut record = self.session(session)?;
         (record.state, record.ended_ns, record.reason) = (SessionState::Ended, now_ns, REASON_CONFLICT);
@@ -273,7 +273,7 @@ impl Image {
         Ok(server(mutations))
     }
 
-    /// Ends a session of which no write comes any more: what it held is free.
+    /// Ends a session that cannot write any more: its space is free.
     pub fn end_session(&mut self, session: u64) -> Result<Transaction> {
         if self.tables.get(&Key::Session(session)).is_none() {
             let words = format!("there is no session {session}");
@@ -318,7 +318,7 @@ impl Image {
             }
         }
         let sessions = self.sessions();
-        // A session that has ended shows nothing any more.
+        // A session that has ended cannot make data visible any more.
         let active = sessions.iter().filter(|(_, session)| session.state == SessionState::Active);
         let drained = active.map(|(number, _)| self.drained.get(number).copied().unwrap_or(0)).min();
         let drained = drained.unwrap_or(u64::MAX);
@@ -345,7 +345,7 @@ impl Image {
         self.answer(stamp, session, question)
     }
 
-    /// What an answer says of an inode.
+    /// The attributes of an inode, for an answer.
     pub(super) fn attributes(&self, file: FileId) -> Result<Attributes> {
         inode(&self.tables, file).map(|inode| Attributes { number: file.inode, inode })
     }
@@ -372,12 +372,12 @@ fn too_large() -> Failure {
     Failure { code: Code::Limit, errno: libc::EFBIG, words }
 }
 
-/// What an operation changes beside the tables.
+/// What an operation changes in addition to the tables.
 pub(super) struct Parts<'a> {
     pub volume: &'a mut VolumeRecord,
     pub free: &'a mut Free,
     pub opened: &'a HashMap<u64, BTreeSet<u64>>,
-    /// Sessions may have more open than is known.
+    /// Sessions may have more inodes open than is known.
     pub is_grace: bool,
     pub hash_key: &'a [u8; 16],
     pub dying: Vec<u64>,

@@ -1,8 +1,8 @@
 //! The server's state: what operations and questions do to the records of a volume.
 //!
-//! Owns: the tables as of the last operation, free space, open files. Promises: an operation changes everything it
-//! should, or nothing; each gives one transaction with its mutations and its reply. Nothing here does I/O or looks at a
-//! clock. Leaves to others: storing the transactions, and holding answers back until they are stored.
+//! Owns: the tables after the last operation, free space, open files. Promises: an operation is done completely or not
+//! at all; each results in one transaction with its mutations and its reply. Nothing here does I/O or reads a clock.
+//! Leaves to others: storing the transactions, and holding answers back until they are stored.
 //!
 //! | file | what is in it |
 //! |---|---|

@@ -1,6 +1,7 @@
 //! Operations on names: create, link, unlink, rename.
 //!
-//! Owns: directories. Promises: the cookie of a name never changes while it is there; a directory is never below itself.
+//! Owns: directories. Promises: the cookie of a name never changes while the name exists; a directory is never below
+//! itself.
 
 use std::hash::Hasher;
 
@@ -14,7 +15,7 @@ use crate::tables::Tables;
 const HASH_BITS: u32 = 48;
 const SERIAL_BITS: u32 = 15;
 const LINKS_MAX: u32 = 65_000;
-/// Directories above one, at most: beyond it they are a circle.
+/// The deepest directory: a longer way up must be a circle.
 const DEPTH_MAX: u32 = 1 << 20;
 const NO_REPLACE: u32 = 1;
 const EXCHANGE: u32 = 2;

@@ -1,8 +1,8 @@
 //! Which files sessions have open, and inodes without a name.
 //!
-//! Owns: who has what open, which is in memory only. Promises: an inode without a name is freed only when no session has
-//! it open. After a restart that is known once every session from before has said what it has open, or has ended; until
-//! then nothing that may be open is freed. There is no timer: a mount that is away for long finds its files.
+//! Owns: which session has which inode open; this is in memory only. Promises: an inode without a name is freed only
+//! when no session has it open. After a restart, nothing is freed that may be open, until every earlier session has
+//! said what it has open, or has ended. There is no time limit: a mount that was away for long still finds its files.
 
 use super::change::Result;
 use super::image::Image;
@@ -54,7 +54,8 @@ impl Image {
         Ok(())
     }
 
-    /// Frees orphans that nobody has open, in the background; while sessions are awaited only those that nobody can have.
+    /// Frees orphans that no session has open, in the background. While earlier sessions are still awaited, frees only
+    /// those that none of them can have open.
     pub(super) fn collect_orphans(&mut self) {
         let is_known = self.awaited.is_empty();
         let found = self.tables.table(Table::Orphans).iter().filter_map(|(key, value)| {
@@ -66,7 +67,8 @@ impl Image {
         self.dying.extend(found);
     }
 
-    /// The answer of an operation that was done before; what it opened is open again, as that was in memory only.
+    /// The stored answer of an operation. If the operation opened an inode, it is marked as open again, because that
+    /// was in memory only.
     pub fn repeat(
         &mut self,
         session: u64,

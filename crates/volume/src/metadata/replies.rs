@@ -1,4 +1,4 @@
-//! Replies that are kept, so that each operation is done once.
+//! Stored replies, so that each operation is done once.
 //!
 //! Owns: how many there are. Promises: a session has at most [`REPLIES_MAX`] replies that it did not acknowledge, counted
 //! from the last restart.
@@ -71,7 +71,7 @@ impl Image {
         Ok(transactions)
     }
 
-    /// Replies up to this number may go.
+    /// Replies up to this number may be deleted.
     pub fn acknowledge(&mut self, session: u64, number: u64, drained: u64) {
         if self.session(session).is_ok() {
             let number = number.min(self.next_number(session) - 1);

@@ -1,8 +1,8 @@
 //! Metadata segments, and the epochs that they belong to.
 //!
-//! Owns: taking segments, setting them aside for the next epochs, and what becomes of those that nothing needs. Promises:
-//! a segment of an epoch whose host is not confirmed gone is never used again: it is quarantined until a later start
-//! knows that the host is gone. A paused leader that wakes up writes only where nobody reads.
+//! Owns: taking segments, setting them aside for the next epochs, and freeing or quarantining those that are not
+//! needed. Promises: a segment of an epoch is not used again until its host is confirmed gone: it is quarantined until
+//! a later start knows this. So a paused leader that wakes up writes only where nobody reads.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ use super::records::{keys_of, server, spaces};
 use crate::format::{EpochRecord, EpochState, ExtentState, Key, Space, Table, Transaction};
 use crate::protocol::{Code, Failure};
 
-/// The epoch that `format` makes. Nobody leads it, and `format` has ended: its label is written last.
+/// The epoch that `format` makes. It has no leader. The label is written last, so `format` has ended.
 const FORMATTED: u64 = 1;
 /// Epochs for which a segment is set aside.
 const SET_ASIDE: u64 = 16;
@@ -96,7 +96,8 @@ impl Image {
         missing.map(|epoch| self.take_segment(epoch).map(|(_, transaction)| transaction)).collect()
     }
 
-    /// A metadata segment is not needed any more: it is free if no write to it can come, else it is quarantined.
+    /// A metadata segment is not needed any more: it is freed if no late write to it is possible, otherwise
+    /// quarantined.
     pub fn retire_segment(&mut self, block: u64) -> Result<Transaction> {
         let (size, current) = (self.segment_blocks, self.epoch);
         let ((), mutations) = self.attempt(|change, parts| {

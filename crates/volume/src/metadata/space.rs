@@ -1,6 +1,6 @@
 //! Used and free blocks of the disk.
 //!
-//! Owns: the table *space*, and in memory free extents, which are what is in no record of it, and which extents drain.
+//! Owns: the table *space*; in memory, the free extents (blocks without a record in *space*), and which extents drain.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -20,7 +20,7 @@ pub(super) struct Free {
     /// By size, then first block.
     sizes: BTreeSet<(u64, u64)>,
     blocks: u64,
-    /// What extents were, since the last change was kept: first block and size.
+    /// The former state of extents that changed since the last change was kept: first block and size.
     before: Vec<(u64, Option<u64>)>,
 }
 
@@ -50,7 +50,7 @@ impl Free {
         self.blocks
     }
 
-    /// What was changed stays.
+    /// Keeps the changes.
     pub fn keep(&mut self) {
         self.before.clear();
     }
@@ -62,7 +62,7 @@ impl Free {
         }
     }
 
-    /// Says how long the extent at a block is; what it was.
+    /// Sets the length of the extent at a block; returns the former length.
     fn replace(&mut self, start: u64, count: Option<u64>) -> Option<u64> {
         let old = match count {
             Some(count) => self.extents.insert(start, count),
@@ -173,7 +173,7 @@ impl Draining {
         }
     }
 
-    /// Up to so many that appends up to this one freed.
+    /// Up to so many extents that appends up to this one freed.
     pub fn ready(&self, append: u64, count: usize) -> Vec<u64> {
         self.by_append.range(..=(append, u64::MAX)).take(count).map(|(_, start)| *start).collect()
     }
@@ -199,7 +199,7 @@ impl Change<'_> {
         self.put(&Key::Space(start), space.encode());
     }
 
-    /// Says what a free range is from now on.
+    /// Gives a free range a state.
     pub fn use_space(&mut self, start: u64, blocks: u64, state: ExtentState, owner: u64, since: u64) -> Result<()> {
         let (mut first, mut count) = (start, blocks);
         let is_like = |space: &Space| {
@@ -222,7 +222,7 @@ impl Change<'_> {
         Ok(())
     }
 
-    /// Takes a range out of *space*; all of it must be of this state and owner. Whether it was.
+    /// Removes a range from *space*, if all of it has this state and owner; returns whether it had.
     pub fn unuse_space(&mut self, start: u64, blocks: u64, state: ExtentState, owner: u64) -> Result<bool> {
         let end = start.saturating_add(blocks);
         let mut at_block = start;

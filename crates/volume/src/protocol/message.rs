@@ -58,7 +58,7 @@ pub struct Locked {
     pub owner: u64,
     /// The process, for `F_GETLK`.
     pub process: u32,
-    /// It is an `flock`, which does not meet the others.
+    /// It is an `flock`, which does not conflict with `fcntl` locks.
     pub is_flock: bool,
     /// It excludes others.
     pub is_exclusive: bool,
@@ -85,7 +85,7 @@ pub struct Hello {
     pub kind: u8,
     /// A hash of the machine's identity.
     pub machine: u64,
-    /// A hash of the identity of its start.
+    /// A hash of the machine's boot identifier.
     pub boot: u64,
 }
 
@@ -103,7 +103,7 @@ pub enum Message {
         /// The server's clock. *Units*: nanoseconds since 1970.
         server_ns: u64,
     },
-    /// The lease is to go on.
+    /// A request to renew the lease.
     Renew {
         /// Whose.
         session: u64,
@@ -114,7 +114,7 @@ pub enum Message {
         /// No cached map has extents that appends up to this one freed.
         drained: u64,
     },
-    /// It does, counted from when the renewal was sent.
+    /// The lease is renewed, counted from when the renewal was sent.
     Renewed {
         /// As it was in the renewal.
         sent_ns: u64,
@@ -122,7 +122,7 @@ pub enum Message {
         lease_ms: u32,
         /// The server's clock. *Units*: nanoseconds since 1970.
         server_ns: u64,
-        /// What appends up to this one freed is known: a client that asks for its maps after this has none of it.
+        /// A client that asks for maps after this message gets no block that appends up to this one freed.
         sequence: u64,
     },
     /// Tokens that are held still, after a server was replaced.
@@ -162,7 +162,7 @@ pub enum Message {
         /// What.
         question: Question,
     },
-    /// What comes of an operation, a question, or a goodbye.
+    /// The result of an operation, a question, or a goodbye.
     Answer(Answer),
     /// It was refused.
     Failure(Failure),
@@ -182,14 +182,14 @@ pub enum Message {
         /// It is not recalled before.
         minimum_ms: u32,
     },
-    /// Somebody else needs it.
+    /// Another session needs the token.
     Recall {
         /// Which, and which grant.
         held: Held,
         /// 1 a conflict, 2 what was written is to be committed and the token kept, 3 space is short.
         why: u8,
     },
-    /// It is given back, or lowered to the level in `held`; 0 is nothing.
+    /// A token is given back, or lowered to the level in `held`; 0 is nothing.
     Return {
         /// Which, and which grant.
         held: Held,

@@ -1,4 +1,4 @@
-//! What a session asks and that changes nothing that is stored, except grants.
+//! Questions of a session: they change nothing that is stored, except grants.
 
 use super::FileId;
 

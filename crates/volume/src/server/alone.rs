@@ -1,8 +1,8 @@
 //! Whether this is the only server of its number on this host.
 //!
-//! Owns: the lock that says so, on the lease sectors of that number, of the disk's own descriptor. Promises: no process
-//! of this host that had it writes any more once it is taken, whatever namespaces that process was in. Leaves to others:
-//! servers on other hosts, which the lease sectors keep apart.
+//! Owns: the lock that says so, on the lease sectors of that number, of the disk's own descriptor. Promises: once it is
+//! taken, no process of this host that held it before writes any more, whatever its namespaces. Leaves to others:
+//! servers on other hosts (the lease sectors).
 
 use nectary_block::{Error, SharedDevice};
 

@@ -1,7 +1,8 @@
 //! One connection: greeting, requests, answers.
 //!
-//! Owns: what a connection may send, and how much. Promises: at most [`CALLS_MAX`] requests of a connection are in work
-//! at a time; a malformed message ends the connection and changes nothing. Leaves to others: the requests (`owner`).
+//! Owns: what a connection may send, and how much. Promises: at most [`CALLS_MAX`] requests of a connection are in
+//! progress at a time; a malformed message ends the connection and changes nothing. Leaves to others: the requests
+//! (`owner`).
 //!
 //! *Circle*: a connection sends requests to the owner, which answers by the reply of this file.
 
@@ -35,7 +36,7 @@ pub(super) struct Shared {
     pub epoch: u64,
     /// Session leases of clients.
     pub lease_ms: u32,
-    /// What a client repeats when no map of it has what was freed before.
+    /// The number that a client repeats when none of its maps has blocks that were freed before.
     pub drained_to: AtomicU64,
     /// Sessions whose renewals are not answered: others wait for them too long.
     pub barred: Mutex<BTreeSet<u64>>,
@@ -57,7 +58,7 @@ pub(super) struct Context {
 
 pub(super) type Frames = mpsc::UnboundedSender<Vec<u8>>;
 
-/// The way of an answer to its client. Dropped without one, as by a server that ends, it leaves the client to ask the
+/// Returns an answer to the client. If it is dropped without an answer, because the server ends, the client asks the
 /// next server.
 pub(super) struct Reply {
     frames: Frames,
@@ -82,7 +83,7 @@ impl Reply {
         self.request
     }
 
-    /// Answers with what is no answer of an operation or a question.
+    /// Answers with a message other than the answer to an operation or a question.
     pub fn say(self, message: &Message) {
         // The connection may have ended.
         let _ = self.frames.send(message.encode(self.request, self.epoch));
@@ -115,7 +116,7 @@ pub(super) async fn serve(context: &Context, stream: Stream, peer: &str) {
             result = talk => result,
             () = &mut writing => return Ok(()),
         };
-        // What was said last, such as a refusal, still goes out.
+        // The last message, such as a refusal, is still sent.
         drop(frames);
         let _ = timeout(net::HELLO_TIME_MAX, writing).await;
         result
@@ -247,7 +248,8 @@ async fn control(
             }
             Message::Renew { session: named, sent_ns, acknowledged, drained } if named == session => {
                 let sequence = shared.drained_to.load(Ordering::Acquire);
-                // Before the owner hears of it: what counts as answered is what may be answered.
+                // This comes before the owner hears of the renewal, so that only renewals that may be answered count as
+                // answered.
                 let is_answered = !shared.barred().contains(&session);
                 let request = Request::Acknowledge { session, acknowledged, drained, is_answered };
                 let _ = context.requests.send(request).await;

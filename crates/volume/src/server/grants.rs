@@ -1,8 +1,9 @@
 //! The owner's tokens: requests and questions that wait, the ways to clients, and sessions that others wait for too
 //! long.
 //!
-//! Owns: what the arbiter's tickets stand for. Promises: a session is ended for another one only after it renewed its
-//! lease last so long ago that its client answers nothing any more. Leaves to others: the rules (`tokens`).
+//! Owns: what the arbiter's tickets stand for. Promises: a session is ended because others wait for it only after its
+//! last answered renewal is so old that its client does not answer programs any more. Leaves to others: the rules
+//! (`tokens`).
 //!
 //! *Circle*: as `owner`, whose requests have the replies of `connection`.
 
@@ -18,7 +19,7 @@ pub(super) struct Looking {
     pub session: u64,
     pub question: Question,
     pub reply: Reply,
-    /// It waits for the sessions of before a restart, and looks for writers after that.
+    /// It waits for earlier sessions after a restart; then it looks for writers.
     pub is_graced: bool,
 }
 
@@ -37,7 +38,7 @@ pub(super) struct Grants {
 }
 
 impl Grants {
-    /// Those of a new server: the sessions of before say what they hold.
+    /// The tokens of a new server: earlier sessions say what they hold.
     pub fn new(epoch: u64, sessions: impl IntoIterator<Item = u64>) -> Grants {
         Grants {
             arbiter: Arbiter::new(epoch, sessions),
@@ -75,7 +76,7 @@ impl Grants {
         self.arbiter.counts()
     }
 
-    /// Whether a session of before a restart has not said yet what it holds.
+    /// Whether an earlier session has not yet said, after a restart, what it holds.
     pub fn is_expected(&self, session: u64) -> bool {
         self.arbiter.is_expected(session)
     }
@@ -92,7 +93,7 @@ impl Grants {
         self.arbiter.returned(self.now(), session, held);
     }
 
-    /// A session of before says what it holds. Returns one that is to be ended for it.
+    /// An earlier session says what it holds. Returns a session that must be ended because of it.
     pub fn reclaim(&mut self, session: u64, held: &[Held], is_last: bool) -> Option<u64> {
         self.arbiter.reclaim(self.now(), session, held, is_last)
     }
@@ -147,16 +148,16 @@ impl Grants {
         ready
     }
 
-    /// Says something to a session. Where it has no connection, it hears of it when it has one.
+    /// Sends a message to a session. Without a connection it gets the message when it has one.
     pub fn tell(&self, session: u64, message: &Message) {
         if let Some(frames) = self.controls.get(&session) {
             let _ = frames.send(message.encode(0, self.epoch));
         }
     }
 
-    /// What becomes of sessions that others wait for too long, or that were barred for that. After `lease` without an
-    /// answered renewal a client answers nothing.
-    /// `lockers` hold locks that others want; `is_early`: requests for locks wait for the sessions of before a restart.
+    /// Decides about sessions that others wait for too long, or that were barred for that. After `lease` without an
+    /// answered renewal a client does not answer programs. `lockers` hold locks that others want; `is_early`: requests
+    /// for locks wait for the sessions of before a restart.
     pub fn late(
         &mut self,
         (lockers, is_early): (&[u64], bool),
@@ -164,14 +165,14 @@ impl Grants {
         lease: Duration,
     ) -> Vec<(u64, Late)> {
         let (now, mut awaited) = (self.now(), self.arbiter.awaited(is_early));
-        // A lock may be held for as long as its owner likes: 0 is not slow.
+        // A lock may be held for any time, so waiting for it (0) does not make its session slow.
         lockers.iter().for_each(|session| _ = awaited.entry(*session).or_insert(0));
         let milliseconds = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         let sessions: BTreeSet<u64> = awaited.keys().chain(self.barred.keys()).copied().collect();
         let mut late = Vec::new();
         for session in sessions {
             let barred_for = self.barred.get(&session).map(|since| milliseconds(since.elapsed()));
-            // Who waits for a session of before a restart waits since then: that alone is not slow.
+            // Waits for an earlier session count from the restart; that alone does not make it slow.
             let waited = awaited.get(&session).map(|since| if *since == 0 { 0 } else { now.saturating_sub(*since) });
             let Some(verdict) = verdict(barred_for, silence(session), waited, milliseconds(lease)) else { continue };
             match verdict {

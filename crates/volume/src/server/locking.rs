@@ -1,7 +1,7 @@
 //! The owner's file locks: requests that wait, and those that came too early after a restart.
 //!
-//! Owns: what the tickets of `tokens::Locks` stand for. Promises: after a restart no lock is granted before every session
-//! of before has said which locks it has, or has ended; those of these sessions that do not wait say it.
+//! Owns: what the tickets of `tokens::Locks` stand for. Promises: after a restart no lock is granted until every
+//! earlier session has said which locks it has, or has ended; these sessions say so by requests that do not wait.
 //!
 //! *Circle*: as `owner`, whose requests have the replies of `connection`.
 
@@ -11,15 +11,15 @@ use super::connection::Reply;
 use crate::protocol::{Answer, Code, Failure, Locked, Message};
 use crate::tokens::{Locks, Outcome};
 
-/// What a session wants of a lock.
+/// What a session requests.
 pub(super) enum Wish {
-    /// It, and to wait for it or not.
+    /// The lock, waiting for it or not.
     Lock(Locked, bool),
     /// To give it up.
     Unlock(Locked),
-    /// To know what is in the way.
+    /// To know which lock conflicts.
     Test(Locked),
-    /// That a request of it does not wait any more.
+    /// To stop a request that waits.
     Cancel(u64),
 }
 
@@ -34,7 +34,7 @@ pub(super) struct Locking {
     locks: Locks,
     next_ticket: u64,
     waiting: HashMap<u64, Waiting>,
-    /// Wishes that came before every session had said what it has.
+    /// Requests that came before every earlier session had said what it has.
     early: Vec<(u64, Wish, Reply)>,
 }
 
@@ -43,8 +43,8 @@ fn refusal(code: Code, errno: i32, words: &str) -> Failure {
 }
 
 impl Locking {
-    /// A session wants something. `is_grace`: some session of before a restart has not said what it has; `is_expected`:
-    /// this one has not.
+    /// A session requests something. `is_grace`: after a restart, some earlier session has not said what it has;
+    /// `is_expected`: this one has not.
     pub fn wish(&mut self, session: u64, wish: Wish, reply: Reply, is_grace: bool, is_expected: bool) {
         let waits_for_others = match &wish {
             Wish::Lock(_, waits) => !is_expected || *waits,
@@ -69,7 +69,7 @@ impl Locking {
         }
     }
 
-    /// Every session of before a restart has said what it has.
+    /// After a restart, every earlier session has said what it has.
     pub fn end_grace(&mut self) {
         for (session, wish, reply) in std::mem::take(&mut self.early) {
             self.wish(session, wish, reply, false, false);
@@ -89,7 +89,7 @@ impl Locking {
         self.locks.awaited()
     }
 
-    /// Wishes wait for the sessions of before a restart.
+    /// Whether requests wait for earlier sessions after a restart.
     pub fn is_early(&self) -> bool {
         !self.early.is_empty()
     }

@@ -1,8 +1,8 @@
 //! The metadata server of a volume.
 //!
-//! Owns: leadership, sockets, sessions and their leases. Promises: one server at a time, whatever else runs; what is
-//! answered is durable; a server that lost its disk or its lease ends and answers nothing. Leaves to others: what
-//! operations do (`metadata`), how they are stored (`journal`).
+//! Owns: leadership, sockets, sessions and their leases. Promises: one server at a time, whatever else runs; answers
+//! are sent only when they are durable; a server that lost its disk or its lease ends without further answers. Leaves
+//! to others: what operations do (`metadata`), how they are stored (`journal`).
 //!
 //! | file | what is in it |
 //! |---|---|
@@ -43,7 +43,7 @@ pub struct ServerOptions {
     pub number: u32,
     /// The name of this host, for messages.
     pub host: String,
-    /// No earlier process of this server on this host is left: [`alone`] said so.
+    /// Whether no earlier process of this server is left on this host; [`alone`] tells.
     pub previous_gone: bool,
 }
 
@@ -90,7 +90,7 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// What the server has, as of a moment ago.
+    /// A recent state of the server.
     pub fn overview(&self) -> Overview {
         self.seen.borrow().clone()
     }
@@ -110,8 +110,8 @@ fn gone() -> Failure {
 }
 
 impl Server {
-    /// Becomes the server of the volume on `device`, and listens. It takes as long as the lease of a server that ended
-    /// without a word.
+    /// Becomes the server of the volume on `device`, and listens. If the previous server ended without resigning, this
+    /// waits for its lease.
     ///
     /// *Errors*: another server leads; the disk; an address that cannot be listened on.
     pub async fn start(device: SharedDevice, options: ServerOptions) -> Result<Server, ServerError> {
@@ -153,12 +153,12 @@ impl Server {
         self.handle.clone()
     }
 
-    /// Waits until it ends by itself, and says why.
+    /// Waits until the server ends by itself, and returns the reason.
     pub async fn ended(&self) -> String {
         let mut ended = self.ended.clone();
         match ended.wait_for(Option::is_some).await {
             Ok(reason) => reason.clone().unwrap_or_default(),
-            // The owner has ended, as it was told.
+            // The owner has ended on request.
             Err(_) => std::future::pending().await,
         }
     }

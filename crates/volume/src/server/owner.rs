@@ -1,11 +1,11 @@
-//! The owner of a volume's metadata: one task that does everything to the image and the journal, in order.
+//! The owner of a volume's metadata: one task that does all work on the image and the journal, in order.
 //!
 //! Owns: the image, the log, and answers that wait until what they show is durable. Promises:
-//! 1. Operations are applied in the order of their arrival; an append is in flight at most once at a time, and takes
-//!    with it whatever was applied while the one before was written.
-//! 2. No answer leaves before everything that was applied before it is durable, whether it changed something or only
-//!    looked: nobody sees what a crash could undo.
-//! 3. An operation is done once: one that is done already is answered with the stored reply.
+//! 1. Operations are applied in the order of their arrival. At most one append is in flight; the next one contains
+//!    everything that was applied meanwhile.
+//! 2. No answer is sent before everything that was applied before it is durable, even if it only reads. So no client
+//!    sees a state that a crash could undo.
+//! 3. An operation is done once: a repeated one is answered with the stored reply.
 //! 4. After an append failed, nothing is answered any more, and the server ends.
 //!
 //! *Circle*: requests have the replies of `connection`.
@@ -37,13 +37,13 @@ use crate::tokens::{Late, Silence};
 pub(super) const REQUESTS_MAX: usize = 4096;
 /// Transactions of an append.
 const BATCH_MAX: usize = 1024;
-/// Appends that the one in flight and the next one may be split into.
+/// The most appends that the one in flight and the next one may be split into.
 const APPENDS_MAX: u64 = 64;
 /// The lease of a session. *Units*: milliseconds.
 const SESSION_LEASE_MS: u32 = 5000;
-/// After so long without a renewal a session is silent.
+/// A session is silent after so long without a renewal.
 const SILENCE: Duration = Duration::from_secs(10);
-/// Clocks of clients may be so much slower, in a lease.
+/// How much a client's clock may be slow during a lease.
 const DRIFT: Duration = Duration::from_secs(1);
 /// How often the owner looks for background work.
 const TICK: Duration = Duration::from_millis(100);
@@ -88,7 +88,7 @@ enum Held {
 
 impl Held {
     fn release(self) {
-        // Who asked may have gone.
+        // The client may be gone.
         match self {
             Held::Call(reply, answer) => reply.send(answer),
             Held::Number(reply, answer) => drop(reply.send(answer)),
@@ -165,7 +165,7 @@ pub(super) struct Owner {
 }
 
 impl Owner {
-    /// Becomes leader, and reads everything.
+    /// Becomes leader, and reads all metadata.
     pub async fn start(device: SharedDevice, options: &ServerOptions) -> Result<(Owner, Arc<Shared>), ServerError> {
         let incarnation = random_id()?;
         let start = StartOptions {
@@ -275,7 +275,7 @@ impl Owner {
             self.act();
             self.begin_append()?;
         }
-        // What was applied is stored; who did not hear of it asks the next server.
+        // Everything applied is stored; clients without an answer ask the next server.
         while self.in_flight.is_some() || !self.next.is_empty() {
             self.begin_append()?;
             let (log, result) = appended(&mut self.in_flight).await;
@@ -289,7 +289,8 @@ impl Owner {
 
     fn stamp(&self) -> Stamp {
         // The append in flight and the next one may be split. An idle server tells sessions that they have drained
-        // everything up to `APPENDS_MAX` behind its last append, so what is freed from now on is later than that.
+        // everything up to `APPENDS_MAX` behind its last append, so blocks that are freed from now on must get a later
+        // number.
         let sequence = self.sequence + APPENDS_MAX + 1;
         Stamp { now_ns: i64::try_from(wall_ns()).unwrap_or(i64::MAX), sequence }
     }
@@ -319,7 +320,7 @@ impl Owner {
             Request::Return { session, held } => self.grants.returned(session, held),
             Request::Controlled { session, frames } => match self.image.is_active(session) {
                 Ok(()) => self.grants.controlled(session, frames),
-                // It was ended since the greeting: nothing else would tell its client.
+                // The session was ended after the greeting; nothing else would tell its client.
                 Err(failure) => drop(frames.send(Message::Failure(failure).encode(0, self.shared.epoch))),
             },
             Request::Begin { session, reply } => {
@@ -346,7 +347,8 @@ impl Owner {
                     self.answered.insert(session, Instant::now());
                 }
                 self.image.acknowledge(session, acknowledged, drained);
-                // At once: while requests come, ticks wait. An error comes again at the tick, and ends the server.
+                // This is done at once, because ticks are delayed while requests arrive. An error occurs again at the
+                // next tick and ends the server.
                 if let Ok(transactions) = self.image.forget() {
                     self.next.extend(transactions);
                 }
@@ -383,7 +385,7 @@ impl Owner {
         }
     }
 
-    /// Does what the rules of tokens say.
+    /// Executes the actions of the arbiter.
     fn act(&mut self) {
         for looking in self.grants.act() {
             self.ask(looking);
@@ -393,7 +395,7 @@ impl Owner {
         }
     }
 
-    /// Ends sessions that others wait for, and whose clients answer nothing any more.
+    /// Ends sessions that others wait for, and whose clients do not answer programs any more.
     fn end_late_sessions(&mut self) {
         let (renewals, answered, started) = (&self.renewals, &self.answered, self.started);
         let since = |times: &HashMap<u64, Instant>, session| {
@@ -414,7 +416,7 @@ impl Owner {
         }
     }
 
-    /// Ends a session for others. What it may still write to stays aside until it is released.
+    /// Ends a session because others wait for it. Blocks that it may still write to are not used until it is released.
     fn evict(&mut self, session: u64, why: &str) {
         let host = self.image.sessions().into_iter().find(|(number, _)| *number == session);
         let host = host.map_or_else(String::new, |(_, session)| session.host);
@@ -426,7 +428,7 @@ impl Owner {
         }
         nectary_host::log::write(Level::Warning, "volume", format_args!("{words}"));
         self.grants.tell(session, &Message::Evicted { session, words });
-        // For good: its client must not take its lease for renewed.
+        // The session stays barred, so that its client cannot renew its lease.
         self.shared.barred().insert(session);
         self.forget(session);
     }
@@ -468,7 +470,7 @@ impl Owner {
     fn begin_append(&mut self) -> Result<(), ServerError> {
         let Some(mut log) = self.log.take() else { return Ok(()) };
         if log.wants_segment() && self.next_segments.is_empty() {
-            // Without room the journal goes on in what it has, and stops where that ends.
+            // Without room the journal continues in its present segments, and stops at their end.
             if let Ok((block, transaction)) = self.image.take_segment(log.epoch()) {
                 self.next.push(transaction);
                 self.next_segments.push(block);

@@ -2,9 +2,9 @@
 //!
 //! Owns: who holds what, who waits, which recalls have no answer. Promises:
 //! 1. A level is granted only when nobody holds one that conflicts.
-//! 2. Waiters of a token are served in the order of their requests; readers that stand together, together.
+//! 2. Waiters of a token are served in the order of their requests; neighbouring readers are granted together.
 //! 3. A grant is recalled for a conflict no sooner than [`MINIMUM_MS`] after it was given.
-//! 4. After a restart nothing is granted before every session of before has said what it holds, or has ended.
+//! 4. After a restart nothing is granted until every earlier session has said what it holds, or has ended.
 //! 5. A question about a file that another session may have written to is answered after a commit that was requested
 //!    after the question came.
 //!
@@ -15,14 +15,14 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use super::{Why, conflict, level};
 use crate::protocol::{FileId, Held, Token, What};
 
-/// A grant is not recalled sooner. *Units*: milliseconds.
+/// The shortest time between a grant and its recall. *Units*: milliseconds.
 pub const MINIMUM_MS: u64 = 10;
-/// Numbers of grants that an epoch has: more than it can use.
+/// How many grant numbers an epoch has: more than it can use.
 const GRANTS_OF_EPOCH: u64 = 1 << 40;
-/// Waiters of a token.
+/// The most waiters of a token.
 const WAITERS_MAX: usize = 4096;
 
-/// What is to be done. Requests and questions are named by the tickets that they came with.
+/// What the caller must do. Requests and questions are identified by their tickets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
     /// A request is granted.
@@ -34,7 +34,7 @@ pub enum Action {
         /// What.
         held: Held,
     },
-    /// A request is refused: too many wait, or it does not want to.
+    /// A request is refused: too many wait, or the request does not want to wait.
     Refuse {
         /// The request.
         ticket: u64,
@@ -61,7 +61,7 @@ struct Grant {
     level: u8,
     sequence: u64,
     granted_ms: u64,
-    /// The level that it was told to go down to, and when.
+    /// The level that it was told to lower to, and when.
     recalled: Option<(u8, u64)>,
 }
 
@@ -87,7 +87,7 @@ struct Object {
     grants: BTreeMap<u64, Grant>,
     waiters: VecDeque<Waiter>,
     round: Option<Round>,
-    /// Questions that came after the round's commit was requested: they need another one.
+    /// Questions that came after the present commit was requested: they need another commit.
     later: Vec<u64>,
 }
 
@@ -96,8 +96,8 @@ impl Object {
         self.grants.is_empty() && self.waiters.is_empty() && self.round.is_none() && self.later.is_empty()
     }
 
-    /// A session's grant has another number: the commit that was requested under the one before may not be said of this
-    /// one.
+    /// A session's grant has a new number: a commit that was requested under the old number is not an answer for the
+    /// new one.
     fn renumbered(&mut self, session: u64, token: Token, sequence: u64) -> Option<Action> {
         let round = self.round.as_mut().filter(|round| round.session == session)?;
         round.sequence = sequence;
@@ -116,11 +116,11 @@ impl Object {
 /// All tokens of a volume.
 #[derive(Debug, Default)]
 pub struct Arbiter {
-    /// In order, so that the same calls have the same actions.
+    /// Ordered, so that the same calls lead to the same actions.
     objects: BTreeMap<Token, Object>,
     /// The last grant's number.
     sequence: u64,
-    /// Sessions of before a restart that have not said what they hold.
+    /// Earlier sessions that, after a restart, have not yet said what they hold.
     expected: BTreeSet<u64>,
     /// Questions that wait until they have.
     graced: Vec<u64>,
@@ -136,14 +136,14 @@ fn data(file: FileId) -> Token {
 }
 
 impl Arbiter {
-    /// No tokens; the sessions of before a restart are expected to say what they hold. Numbers of grants are above
-    /// those of every lower epoch.
+    /// No tokens; earlier sessions are expected to say what they hold. Grant numbers are above those of every earlier
+    /// epoch.
     pub fn new(epoch: u64, expected: impl IntoIterator<Item = u64>) -> Arbiter {
         let sequence = epoch.saturating_mul(GRANTS_OF_EPOCH);
         Arbiter { sequence, expected: expected.into_iter().collect(), ..Arbiter::default() }
     }
 
-    /// What is to be done since the last call.
+    /// The actions since the last call.
     pub fn take_actions(&mut self) -> Vec<Action> {
         std::mem::take(&mut self.actions)
     }
@@ -169,8 +169,8 @@ impl Arbiter {
         if let Some(grant) = object.grants.get_mut(&session)
             && grant.level >= level
         {
-            // The grant was lost with its connection, or its return is on its way. It waits for nobody: who is in its way
-            // waits for it. If it is recalled, that is about this number; else an older return must not count.
+            // The grant was lost with its connection, or its return is on its way. The request need not wait: sessions
+            // in conflict wait for it. The new number makes recalls refer to this grant, and older returns not count.
             let is_renumbered = grant.recalled.is_none();
             if is_renumbered {
                 self.sequence += 1;
@@ -183,7 +183,7 @@ impl Arbiter {
             self.actions.push(Action::Grant { session, ticket, held });
             return self.settle(token, now);
         }
-        // A request that comes again after a lost connection has the place of the first one.
+        // A request that is repeated after a lost connection keeps its place.
         if let Some(known) = object.waiters.iter_mut().find(|waiter| waiter.session == session) {
             (known.ticket, known.level) = (ticket, known.level.max(level));
         } else if object.waiters.len() >= WAITERS_MAX {
@@ -220,7 +220,7 @@ impl Arbiter {
         let round = object.round.take_if(|round| round.session == session && round.sequence == held.sequence);
         let mut ready = round.map(|round| round.questions).unwrap_or_default();
         if is_lower {
-            // Nothing can have been written since the commit, so nobody needs another one.
+            // Nothing can have been written since the commit, so no other commit is needed.
             ready.append(&mut object.later);
         }
         ready.into_iter().for_each(|question| self.one_less(question));
@@ -251,7 +251,7 @@ impl Arbiter {
         waits == 0
     }
 
-    /// A session is over: what it held is nobody's.
+    /// A session is over: its tokens are free.
     pub fn forget(&mut self, now: u64, session: u64) {
         let tokens: Vec<Token> = self.objects.keys().copied().collect();
         for token in tokens {
@@ -273,8 +273,8 @@ impl Arbiter {
         self.expect_no_more(now, session);
     }
 
-    /// A session of before a restart says what it holds. Returns a session that claims what conflicts: a bug, or a host
-    /// that was restored from a snapshot.
+    /// After a restart, an earlier session says what it holds. Returns a session with a conflicting claim: a bug, or a
+    /// host that was restored from a snapshot.
     pub fn reclaim(&mut self, now: u64, session: u64, held: &[Held], is_last: bool) -> Option<u64> {
         if !self.expected.contains(&session) {
             return None;
@@ -295,7 +295,7 @@ impl Arbiter {
         None
     }
 
-    /// A session has a connection again: recalls that it may not have heard are said again.
+    /// A session is connected again: recalls that it may have missed are repeated.
     pub fn repeat(&mut self, session: u64) {
         for (token, object) in &self.objects {
             let held = |level, sequence| Held { token: *token, level, sequence };
@@ -312,12 +312,13 @@ impl Arbiter {
         }
     }
 
-    /// Whether a session of before a restart has not said yet what it holds.
+    /// Whether an earlier session has not yet said, after a restart, what it holds.
     pub fn is_expected(&self, session: u64) -> bool {
         self.expected.contains(&session)
     }
 
-    /// Sessions that others wait for, and since when. `is_early`: something else waits for those of before a restart.
+    /// Sessions that others wait for, and since when. `is_early`: something else waits for earlier sessions after a
+    /// restart.
     pub fn awaited(&self, is_early: bool) -> BTreeMap<u64, u64> {
         let mut awaited: BTreeMap<u64, u64> = BTreeMap::new();
         let mut add = |session: u64, since: u64| {

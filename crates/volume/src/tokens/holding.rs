@@ -1,24 +1,24 @@
 //! A client's side of one token.
 //!
 //! Owns: the level that is held, the request for more, what is being given back, and what the kernel may have in its
-//! page cache meanwhile. Promises: nothing is admitted that the level does not allow; while a level is given back, only
-//! the kernel's own reads and writes of pages are admitted, and pages that were read then are invalidated before it is
-//! gone; a recall that comes before its grant waits for it.
+//! page cache meanwhile. Promises: only what the level allows is admitted. While a level is being given back, only the
+//! kernel's own reads and writes of pages are admitted, and pages that were read meanwhile are invalidated before the
+//! level is gone. A recall that arrives before its grant waits for the grant.
 //!
-//! The kernel locks a page while it reads it, and an invalidation waits for that lock. So a read that the invalidation
-//! in progress may wait for is served under the level that is being given back; one that it does not touch waits for
-//! the next grant. Each pass invalidates only what was read during the one before, so that there is an end.
+//! The kernel locks a page while it reads it, and an invalidation waits for that lock. So a read of pages that the
+//! present invalidation may wait for is served under the old level; a read of other pages waits for the next grant.
+//! Each pass invalidates only what was read during the previous pass, so the passes end.
 
 use std::ops::Range;
 
 use super::{Why, level};
 
-/// What came of a recall.
+/// The outcome of a recall.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Heard {
     /// It is to be done now.
     Begin,
-    /// It waits for its grant, which is on its way; [`Holding::granted`] gives it back.
+    /// The grant has not arrived yet; [`Holding::granted`] returns the recall.
     Later,
     /// It is answered at once: this level is held under that grant.
     Answer(u8),
@@ -26,10 +26,10 @@ pub enum Heard {
     Ignore,
 }
 
-/// A recall: the number of the grant, the level that is wanted of it, and why.
+/// A recall: the number of the grant, the level to lower to, and why.
 pub type Recalled = (u64, u8, Why);
 
-/// What the kernel's pages have to do with a level that is given back.
+/// The kernel's pages while a level is being given back.
 #[derive(Debug, Default)]
 struct Giving {
     /// What is being invalidated now.
@@ -49,7 +49,7 @@ pub struct Holding {
     giving: Option<Giving>,
     /// The kernel may have pages of the file.
     has_pages: bool,
-    /// Its reads and writes of pages that are in work.
+    /// Its reads and writes of pages in progress.
     page_calls: usize,
     /// Handles that programs may map for writing.
     writers: usize,
@@ -66,7 +66,7 @@ impl Holding {
         self.sequence
     }
 
-    /// Nothing is held, on its way, or being given back.
+    /// Whether nothing is held, requested, or being given back.
     pub fn is_idle(&self) -> bool {
         self.level == level::NONE && self.acquiring.is_none() && self.giving.is_none()
     }
@@ -121,7 +121,7 @@ impl Holding {
         if sequence < self.sequence {
             return Heard::Ignore;
         }
-        // That grant was lost with its connection, or nobody waits for it any more: what is held is held under it.
+        // That grant was lost with its connection, or its waiter is gone. What is held now counts under its number.
         self.sequence = sequence;
         let is_done = match why {
             Why::Conflict => self.level <= wanted,
@@ -130,8 +130,8 @@ impl Holding {
         if is_done { Heard::Answer(self.level) } else { Heard::Begin }
     }
 
-    /// The level that a read of pages needs: where a program may have the file mapped for writing, stores into what is
-    /// read are not seen.
+    /// The level that a read of pages needs. If a program may have the file mapped for writing, this is `WRITE`,
+    /// because its stores into these pages are not reported.
     pub fn page_level(&self) -> u8 {
         if self.writers > 0 { level::WRITE } else { level::READ }
     }
@@ -148,10 +148,11 @@ impl Holding {
         self.writers = self.writers.saturating_sub(1);
     }
 
-    /// The kernel reads pages, in bytes of the file: whether it may. Then [`page_call_ended`](Self::page_call_ended)
-    /// follows.
+    /// Whether the kernel may read these pages (in bytes of the file). If so,
+    /// [`page_call_ended`](Self::page_call_ended) must follow.
     pub fn begin_page_read(&mut self, range: Range<u64>) -> bool {
-        // What is being given back may be of a lower level, if a writer came meanwhile: the page goes with the others.
+        // If a writer came meanwhile, the old level may be too low for this page; but the page is invalidated with the
+        // others.
         let needed = if self.giving.is_some() { level::READ } else { self.page_level() };
         if self.level < needed {
             return false;
@@ -167,7 +168,7 @@ impl Holding {
         true
     }
 
-    /// The kernel writes pages back: whether it may.
+    /// Whether the kernel may write pages back.
     pub fn begin_page_write(&mut self) -> bool {
         let is_admitted = self.level == level::WRITE;
         if is_admitted {
@@ -177,17 +178,17 @@ impl Holding {
         is_admitted
     }
 
-    /// A read or write of pages is done.
+    /// A read or write of pages has ended.
     pub fn page_call_ended(&mut self) {
         self.page_calls -= 1;
     }
 
-    /// Reads and writes of pages are in work.
+    /// Whether reads or writes of pages are in progress.
     pub fn is_paging(&self) -> bool {
         self.page_calls > 0
     }
 
-    /// Programs are admitted no more. Returns what the kernel is to invalidate first.
+    /// Stops admitting programs. Returns what the kernel must invalidate first.
     pub fn begin_giving(&mut self) -> Vec<Range<u64>> {
         let everything = vec![Range { start: 0, end: u64::MAX }];
         let pass = if self.has_pages { everything } else { Vec::new() };
@@ -195,21 +196,21 @@ impl Holding {
         pass
     }
 
-    /// The kernel has invalidated what it was told; what it reads from now on waits.
+    /// The kernel has finished the invalidation; its further reads wait.
     pub fn end_pass(&mut self) {
         if let Some(giving) = &mut self.giving {
             giving.pass.clear();
         }
     }
 
-    /// What the kernel is to invalidate next, after no page is being read. Nothing: the level can go.
+    /// What the kernel must invalidate next; called when no page is being read. `None`: the level can be given back.
     pub fn next_pass(&mut self) -> Vec<Range<u64>> {
         let Some(giving) = &mut self.giving else { return Vec::new() };
         giving.pass = std::mem::take(&mut giving.again);
         giving.pass.clone()
     }
 
-    /// The level is lowered; this is to be told to the server.
+    /// Lowers the level; returns what the server must be told.
     pub fn given(&mut self, level: u8) {
         self.level = self.level.min(level);
         self.giving = None;

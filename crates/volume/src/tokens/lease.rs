@@ -1,16 +1,17 @@
 //! Leases: until when a client may do what, and when a server ends a session for others.
 //!
-//! Owns: the parts of a lease, and the order bar, wait, end. Times are of one clock each: the client counts from when
-//! it sent the renewal, the server from when it had it, so the client's lease ends first, whatever was delayed. Clocks
-//! may differ in speed by the drift, which the server adds.
+//! Owns: the parts of a lease, and the order in which a session is barred, waited for and ended. Each side uses only
+//! its own clock: the client counts from when it sent the renewal, the server from when it received it. So the client's
+//! lease ends first, whatever was delayed. Clocks may differ in speed by the drift, which the server adds.
 
 /// The part of a lease in which I/O may begin.
 pub const IO_OF_LEASE: (u64, u64) = (6, 10);
 /// The part in which caches answer.
 pub const CACHE_OF_LEASE: (u64, u64) = (8, 10);
-/// A client that does not give back in this time is not let renew its lease. *Units*: milliseconds.
+/// A client that does not give back within this time cannot renew its lease. *Units*: milliseconds.
 pub const GIVE_BACK_MAX_MS: u64 = 30_000;
-/// A renewal that was answered when its session was barred is at the owner by then. *Units*: milliseconds.
+/// After this time the owner has heard of every renewal that was answered before its session was barred. *Units*:
+/// milliseconds.
 const BARRED_MIN_MS: u64 = 50;
 
 /// A client's lease, in any unit of time.
@@ -21,7 +22,7 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// A renewal that was sent then was answered.
+    /// A renewal that was sent at this time was answered.
     pub fn renewed(&mut self, sent: u64, length: u64) {
         if self.length == 0 || sent >= self.sent {
             *self = Lease { sent, length };
@@ -51,9 +52,9 @@ impl Lease {
 /// What becomes of a session that others wait for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Late {
-    /// Its renewals are answered no more.
+    /// Its renewals are not answered from now on.
     Bar,
-    /// They are again.
+    /// Its renewals are answered again.
     Unbar,
     /// It is over.
     End,
@@ -64,7 +65,7 @@ pub enum Late {
 pub struct Silence {
     /// The last one.
     pub heard_ms: u64,
-    /// The last one that was answered: after the lease and the drift its client answers nothing any more.
+    /// The last one that was answered: a lease and the drift later, its client does not answer programs any more.
     pub answered_ms: u64,
 }
 

@@ -1,21 +1,21 @@
 //! File locks of all hosts: `flock` and `fcntl`.
 //!
-//! Owns: who holds which range, and who waits. Promises: two owners never hold ranges that overlap and conflict; who
-//! waits is woken by an unlock in the order of the requests; a wait that could never end is refused. The two kinds do
-//! not meet. An owner is a number within a session.
+//! Owns: who holds which range, and who waits. Promises: two owners never hold ranges that overlap and conflict; an
+//! unlock wakes waiters in the order of their requests; a wait that could never end is refused. `flock` and `fcntl`
+//! locks do not conflict with each other. An owner is a number within a session.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use crate::protocol::{FileId, Locked};
 
-/// Ranges that are held of a file.
+/// The most ranges that are held of a file.
 const HELD_MAX: usize = 65_536;
-/// Requests that wait for a file.
+/// The most requests that wait for a file.
 const WAITERS_MAX: usize = 4096;
-/// Owners that are looked at in search of a wait that never ends.
+/// The most owners that the search for a deadlock visits.
 const SEARCH_MAX: usize = 4096;
 
-/// What came of a request.
+/// The outcome of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     /// It is held.
@@ -40,7 +40,7 @@ impl Ranges {
         self.0.iter().find(|(of, held)| conflict((*of, held), (session, lock)))
     }
 
-    /// An owner holds a range: what it held of it before is replaced.
+    /// Gives a range to an owner: its earlier locks in the range are replaced.
     pub fn set(&mut self, session: u64, lock: Locked) {
         self.clear(session, &lock);
         let mut lock = lock;
@@ -120,7 +120,7 @@ struct Locking {
 #[derive(Debug, Default)]
 pub struct Locks {
     files: HashMap<FileId, Locking>,
-    /// Sessions whose locks were in the way of requests that did not wait.
+    /// Sessions whose locks conflicted with requests that did not wait.
     met: BTreeMap<u64, ()>,
 }
 
@@ -226,7 +226,7 @@ impl Locks {
         granted
     }
 
-    /// Whether who holds what is in the way waits, over others, for the one who would wait now.
+    /// Whether a holder of a conflicting lock waits, directly or through others, for the owner that wants to wait now.
     fn waits_for_itself(&self, session: u64, lock: &Locked) -> bool {
         let holders = |session: u64, lock: &Locked| -> Vec<(u64, u64)> {
             let held = self.files.get(&lock.file).map(|file| file.held.0.as_slice()).unwrap_or_default();
@@ -266,7 +266,7 @@ mod tests {
     fn ranges_conflict_between_owners_and_sessions_and_are_split_and_joined_within_one() {
         let mut locks = Locks::default();
         assert_eq!(locks.lock(1, 1, lock(5, 0..=99, true), false), Outcome::Granted);
-        // The same owner number of another session is another owner.
+        // The same number in another session is another owner.
         assert_eq!(locks.lock(2, 2, lock(5, 99..=100, false), false), Outcome::Refused);
         assert_eq!(locks.awaited(), [1]);
         assert_eq!(locks.test(2, &lock(5, 50..=50, false)), Some(lock(5, 0..=99, true)));
@@ -277,7 +277,7 @@ mod tests {
         assert!(locks.unlock(2, &lock(5, 0..=99, false)).is_empty());
         assert_eq!(locks.lock(1, 6, lock(5, 40..=59, true), false), Outcome::Granted);
         assert_eq!(locks.counts(), (1, 0));
-        // `flock` does not meet the others.
+        // `flock` locks do not conflict with the others.
         let flock = Locked { is_flock: true, ..lock(9, 0..=u64::MAX, true) };
         assert_eq!(locks.lock(3, 7, flock, false), Outcome::Granted);
     }

@@ -1,7 +1,7 @@
 //! Tokens: who may cache a file's data, and who may change it; and file locks.
 //!
-//! Owns: both sides as plain state machines, without clocks, sockets or tasks. Promises: never do two sessions hold
-//! levels that conflict; messages that cross, come twice or are lost with a connection do no harm; who waits is served
+//! Owns: both sides as plain state machines, without clocks, sockets or tasks. Promises: two sessions never hold
+//! conflicting levels; messages that cross, arrive twice or are lost with a connection do no harm; waiters are served
 //! in order. Leaves to others: what is done before a token is given back (`client`), how messages travel.
 //!
 //! | file | what is in it |
@@ -27,18 +27,18 @@ pub use locks::{Locks, Outcome, Ranges};
 pub mod level {
     /// Nothing.
     pub const NONE: u8 = 0;
-    /// What is committed may be read, and what was read kept.
+    /// Committed data may be read and cached.
     pub const READ: u8 = 1;
-    /// It may be changed, and committed later.
+    /// Data may be changed, and committed later.
     pub const WRITE: u8 = 3;
 }
 
 /// Why a token is recalled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Why {
-    /// Somebody else needs a level that conflicts.
+    /// Another session needs a conflicting level.
     Conflict = 1,
-    /// Somebody looks at the file: what was written is committed, the level stays.
+    /// Another session looks at the file: what was written must be committed, the level stays.
     Commit = 2,
 }
 

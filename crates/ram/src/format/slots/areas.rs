@@ -1,4 +1,4 @@
-//! Where things lie in the memory of a donor.
+//! The areas of a donor's memory.
 //!
 //! Owns: the arithmetic of the page's areas. Promises: no two of them share a byte.
 

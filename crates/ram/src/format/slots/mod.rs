@@ -1,8 +1,8 @@
 //! The bytes of a device that logs parity: `docs/formats/ram-slots.md`.
 //!
-//! Owns: slots with their headers, summaries of groups, trims, the shape of the device, and where each lies on a donor.
-//! Promises: no bytes make a decoder panic; what is decoded is within the limits here. Leaves to others: what follows
-//! from it (`log`).
+//! Owns: slots with their headers, summaries of groups, trims, the shape of the device, and the place of each on a
+//! donor. Promises: no bytes make a decoder panic; what is decoded is within the limits here. Leaves to others: what
+//! follows from it (`log`).
 
 mod areas;
 mod shape;
@@ -25,7 +25,7 @@ use super::FormatError;
 /// Members of a group, at most: a device has at most 16 donors.
 pub const GROUP_MEMBERS_MAX: u8 = 15;
 
-/// By this, slots, summaries and trims name their device.
+/// The value by which slots, summaries and trims name their device.
 pub fn device_checksum(device: &[u8; 16]) -> u64 {
     xxh3_64(device)
 }

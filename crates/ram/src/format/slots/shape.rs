@@ -1,4 +1,4 @@
-//! The shape of a device that logs parity: what every client of it has to know in the same way.
+//! The shape of a device that logs parity: the settings that all its clients must share.
 //!
 //! Owns: its fields, limits and bytes.
 

@@ -1,7 +1,7 @@
 //! A slot: a block's data behind a header that says what they are.
 //!
-//! Owns: its fields and bytes, and the XOR of slots. Promises: a header that is decoded was written as it is; data that
-//! fit its checksum are those that were written with it.
+//! Owns: its fields and bytes, and the XOR of slots. Promises: a decoded header has its checksum right; so have its
+//! data, if they are accepted.
 
 use xxhash_rust::xxh3::xxh3_64;
 

@@ -47,7 +47,8 @@ pub struct Summary {
     pub group: u32,
     /// Of the parity's bytes.
     pub parity_checksum: u64,
-    /// Its members by number. `None`: what the slot has counts for nobody, or is not covered by an open group's parity.
+    /// Its members by number. `None`: the slot's contents are not needed, or an open group's parity does not cover
+    /// them.
     pub members: Vec<Option<Named>>,
 }
 

@@ -1,7 +1,7 @@
 //! What must agree: names with inodes, inodes with extents, extents with *space*, records with their owners.
 //!
-//! Owns: reading everything from all sides. Promises: it changes nothing; bytes that make no sense are problems, not
-//! panics; every kind of damage that `tests` plants is named.
+//! Owns: reading everything, and comparing it from all sides. Promises: it changes nothing; bytes that make no sense
+//! are problems, not panics; every kind of damage that `tests` plants is named.
 //!
 //! | file | what is in it |
 //! |---|---|
@@ -18,7 +18,7 @@ mod tests;
 use crate::format::Label;
 use crate::tables::Tables;
 
-/// Problems that are put into words; a damaged volume may have any number.
+/// The most problems that are described; a damaged volume may have any number.
 const PROBLEMS_MAX: usize = 10_000;
 
 /// What was found.

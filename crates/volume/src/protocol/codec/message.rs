@@ -96,8 +96,8 @@ impl Message {
         }
     }
 
-    /// The whole message. `request` is chosen by who asks; an answer repeats it. `epoch` is the server's. What is longer
-    /// than a message may be becomes a refusal that says so.
+    /// The whole message. The sender of a request chooses `request`, and the answer repeats it. `epoch` is the
+    /// server's. An answer that is too long is replaced by a refusal that says so.
     pub fn encode(&self, request: u64, epoch: u64) -> Vec<u8> {
         let mut writer = Writer::default();
         self.write(&mut writer);
@@ -242,7 +242,7 @@ impl Message {
         if !(least..=most).contains(&VERSION) {
             return Err(reader.error(Problem::Version(least)));
         }
-        // Features that the other side knows: none that there are change what version 1 says.
+        // Features that the other side knows: no feature changes the messages of version 1 yet.
         reader.skip(8)?;
         let (role, kind) = (reader.u8()?, reader.u8()?);
         reader.within("role", role.into(), 1, 2)?;

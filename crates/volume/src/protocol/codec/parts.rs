@@ -1,4 +1,4 @@
-//! What several bodies have: identities, names, extents, attributes.
+//! Parts that several bodies have: identities, names, extents, attributes.
 
 use crate::format::cursor::{Reader, Writer};
 use crate::format::{FormatError, Inode, Problem};
@@ -54,7 +54,7 @@ pub(super) fn read_list<P: Part>(
 ) -> Result<Vec<P>, FormatError> {
     let count = u64::from(reader.u32()?);
     let count = reader.within(field, count, 0, max)?;
-    // Grows with what is there, not with what is said.
+    // The list grows with the bytes that are present, not with the stated count.
     let mut list = Vec::new();
     for _ in 0..count {
         list.push(P::read(reader)?);
