@@ -19,9 +19,8 @@ fn start() -> Mutex<Sender<Work>> {
     std::thread::spawn(move || {
         // SAFETY: plain system calls; from the first one on the descriptors are those of this thread alone, and it owns
         // none of them.
-        let is_alone = unsafe {
-            libc::unshare(libc::CLONE_FILES) == 0 && libc::close_range(FIRST_DESCRIPTOR, u32::MAX, 0) == 0
-        };
+        let is_alone =
+            unsafe { libc::unshare(libc::CLONE_FILES) == 0 && libc::close_range(FIRST_DESCRIPTOR, u32::MAX, 0) == 0 };
         assert!(is_alone, "descriptors of its own: {}", std::io::Error::last_os_error());
         works.into_iter().for_each(|work| work());
     });

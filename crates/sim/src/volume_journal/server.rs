@@ -39,7 +39,13 @@ pub fn start_options(server: u32, incarnation: u64) -> StartOptions {
     let mut bytes = [0; 16];
     bytes[..8].copy_from_slice(&incarnation.to_le_bytes());
     bytes[8] = 1;
-    StartOptions { server, host: format!("host{server}"), incarnation: bytes, ..StartOptions::default() }
+    StartOptions {
+        server,
+        host: format!("host{server}"),
+        incarnation: bytes,
+        fixed_ns: Some(1),
+        ..StartOptions::default()
+    }
 }
 
 /// The first records: the segments that are reserved for the journal.

@@ -41,6 +41,9 @@ pub struct StartOptions {
     pub previous_gone: bool,
     /// The time that goes into the head of the epoch. *Units*: seconds since 1970.
     pub created_s: u64,
+    /// The time that goes into appends, instead of the clock's, so that a run with the same seed writes the same bytes.
+    /// *Units*: nanoseconds since 1970.
+    pub fixed_ns: Option<u64>,
 }
 
 /// What is in a sector.

@@ -44,6 +44,8 @@ pub struct Log {
     /// Blocks of the journal since the manifest.
     pub(super) journal_blocks: u64,
     pub(super) failed: Option<String>,
+    /// The time of appends, if it is not the clock's.
+    fixed_ns: Option<u64>,
     notes: Vec<String>,
 }
 
@@ -84,6 +86,7 @@ impl Log {
             pointers: 0,
             journal_blocks: found.journal_blocks,
             failed: None,
+            fixed_ns: options.fixed_ns,
             notes,
         };
         log.renew().await?;
@@ -194,7 +197,8 @@ impl Log {
         if groups.is_empty() {
             return Ok(ManifestPlace { sequence: self.cursor.sequence - 1, ..ManifestPlace::default() });
         }
-        let plan = self.cursor.plan(&self.label, groups, &self.spare, self.manifest, now_ns())?;
+        let plan =
+            self.cursor.plan(&self.label, groups, &self.spare, self.manifest, self.fixed_ns.unwrap_or_else(now_ns))?;
         let place = plan.last;
         self.enter();
         let stored = self.write(plan).await;

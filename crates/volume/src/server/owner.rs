@@ -175,6 +175,7 @@ impl Owner {
             confirmed_gone: Vec::new(),
             previous_gone: options.previous_gone,
             created_s: wall_ns() / 1_000_000_000,
+            fixed_ns: None,
         };
         let (mut log, tables) = Log::start(device, start).await?;
         for note in log.notes() {
