@@ -176,7 +176,7 @@ pub enum Command {
   nectary status --json | jq '.[].status.state'
   nectary status || echo 'somebody should look'", after_help = exit::HELP)]
     Status(StatusArguments),
-    /// Show what the caches and proxies of this machine do, each second
+    /// Show what the caches, proxies and volumes of this machine do, each second
     #[command(help_template = TEMPLATE, before_help = "Examples:
   nectary top
   nectary top /mnt/sources --every 5

@@ -67,7 +67,7 @@ pub struct CacheAdviseArguments {
 /// `top`.
 #[derive(Debug, Args)]
 pub struct TopArguments {
-    /// The directory, block device, SPEC or URL of one cache [default: all caches and proxies]
+    /// The directory, block device, SPEC or URL of one cache [default: all caches, proxies and volumes]
     #[arg(value_name = "NAME")]
     pub name: Option<PathBuf>,
     /// Show it once, with the numbers since the start

@@ -15,6 +15,11 @@ use crate::device::{engine, registry};
 use crate::exit::{FAILED, Failure, NOT_FOUND, USAGE};
 use crate::runtime;
 
+/// The name of a server's component in its status.
+pub const SERVER: &str = "volume server";
+/// The name of a mount's component in its status.
+pub const MOUNT: &str = "volume mount";
+
 /// Runs the command.
 pub fn run(command: &VolumeCommand) -> Result<u8, Failure> {
     match command {

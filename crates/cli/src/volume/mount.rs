@@ -20,8 +20,6 @@ use crate::exit::{Failure, GOOD, NOT_FOUND};
 use crate::mounts::{Requests, UMOUNT_PATIENCE, VOLUMES, ask_to_unmount, finish, in_background};
 use crate::runtime;
 
-/// The component's name in a status.
-const COMPONENT: &str = "volume mount";
 /// How long each part may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -97,7 +95,7 @@ fn start_control(volume: &Arc<Volume>, server: String) -> Result<(ControlServer,
 fn status(volume: &Volume, server: &str) -> Status {
     let figures = volume.figures();
     let session = figures.session;
-    let mut status = Status::healthy(COMPONENT, &volume.directory().display().to_string());
+    let mut status = Status::healthy(super::MOUNT, &volume.directory().display().to_string());
     if let Some(reason) = &session.ended {
         let what = format!("session {} has ended: {reason}", session.session);
         status = status.with_problem(State::Broken, what, "close what uses it, unmount it and mount it again");
@@ -131,7 +129,7 @@ pub fn umount(arguments: &VolumeUmountArguments) -> Result<u8, Failure> {
     // A dead mount cannot be resolved, so its path is used as given.
     let wanted = directory.canonicalize().unwrap_or_else(|_| PathBuf::from(directory));
     let is_meant = |part: &Part| {
-        part.status.as_ref().is_ok_and(|status| status.component == COMPONENT && Path::new(&status.name) == wanted)
+        part.status.as_ref().is_ok_and(|status| status.component == super::MOUNT && Path::new(&status.name) == wanted)
     };
     let Some(part) = parts(&RuntimeDirectory::open()?, PATIENCE)?.into_iter().find(is_meant) else {
         if is_volume(directory) {

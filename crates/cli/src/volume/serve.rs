@@ -22,8 +22,6 @@ use crate::arguments::{VolumeReleaseArguments, VolumeServeArguments};
 use crate::exit::{BUSY, FAILED, Failure, GOOD, NOT_FOUND, USAGE};
 use crate::output;
 
-/// The component's name in a status.
-const COMPONENT: &str = "volume server";
 /// How long each part may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -120,7 +118,7 @@ fn start_control(server: &Handle, name: String, identity: String) -> Result<Cont
 
 /// The status of a server, as `nectary status` shows it.
 fn status(name: &str, identity: &str, overview: &Overview) -> Status {
-    let mut status = Status::healthy(COMPONENT, name);
+    let mut status = Status::healthy(super::SERVER, name);
     let sessions: Vec<Value> = overview
         .sessions
         .iter()
@@ -143,6 +141,9 @@ fn status(name: &str, identity: &str, overview: &Overview) -> Status {
         "free_bytes": overview.free * super::BLOCK,
         "size_bytes": overview.blocks * super::BLOCK,
         "sessions": sessions,
+        "sessions_expected": overview.expected,
+        "tokens": { "held": overview.tokens.0, "waiting": overview.tokens.1 },
+        "locks": { "held": overview.locks.0, "waiting": overview.locks.1 },
     }))
 }
 
@@ -165,7 +166,7 @@ pub fn release(arguments: &VolumeReleaseArguments) -> Result<u8, Failure> {
     })?;
     let is_meant = |part: &Part| {
         part.status.as_ref().is_ok_and(|status| {
-            status.component == COMPONENT && status.detail["volume"].as_str() == Some(identity.as_str())
+            status.component == super::SERVER && status.detail["volume"].as_str() == Some(identity.as_str())
         })
     };
     let Some(part) = parts(&RuntimeDirectory::open()?, PATIENCE)?.into_iter().find(is_meant) else {

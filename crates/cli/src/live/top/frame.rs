@@ -1,12 +1,13 @@
 //! The frames of `nectary top`: lines of limited width.
 //!
-//! Owns: the lines. Each cache has four lines and a table of its streams; a proxy has one line. Without an earlier
-//! sample, numbers are totals since the start.
+//! Owns: the lines. Each cache has four lines and a table of its streams; a proxy has one line. Leaves to others: the
+//! lines of volumes (`volumes`). Without an earlier sample, numbers are totals since the start.
 
 use serde_json::Value;
 
+use super::volumes;
+use super::words::{number, percent, rate, short, size, word};
 use super::{Change, Sample};
-use crate::live::printable;
 
 /// The number of columns from which there is room for reasons.
 const COLUMNS_WIDE: usize = 110;
@@ -25,7 +26,11 @@ pub fn lines(now: &Sample, before: Option<&Sample>, columns: usize, streams_max:
     let parts = |count: usize, word: &str| if count == 1 { format!("1 {word}") } else { format!("{count} {word}s") };
     let (caches, proxies) = (parts(now.caches.len(), "cache"), now.proxies.len());
     let proxies = if proxies == 1 { "1 proxy".to_owned() } else { format!("{proxies} proxies") };
-    lines.push(format!("nectary top: {caches}, {proxies}"));
+    let volumes = match now.volumes.len() + now.volume_mounts.len() {
+        0 => String::new(),
+        count => format!(", {}", parts(count, "volume")),
+    };
+    lines.push(format!("nectary top: {caches}, {proxies}{volumes}"));
     for cache in &now.caches {
         lines.push(String::new());
         lines.extend(head(cache, change.as_ref()));
@@ -34,6 +39,11 @@ pub fn lines(now: &Sample, before: Option<&Sample>, columns: usize, streams_max:
     if !now.proxies.is_empty() {
         lines.push(String::new());
         lines.extend(now.proxies.iter().map(|proxy| of_proxy(proxy, change.as_ref())));
+    }
+    if !volumes.is_empty() {
+        lines.push(String::new());
+        lines.extend(now.volumes.iter().flat_map(|server| volumes::of_server(server, change.as_ref())));
+        lines.extend(now.volume_mounts.iter().map(|mount| volumes::of_mount(mount, change.as_ref())));
     }
     lines.into_iter().map(|line| cut(&line, columns)).collect()
 }
@@ -54,45 +64,6 @@ fn end(name: &str, columns: usize) -> String {
         return format!("{name:<columns$}");
     }
     format!("…{}", name.chars().skip(count - columns + 1).collect::<String>())
-}
-
-fn number(value: &Value) -> u64 {
-    value.as_u64().unwrap_or(0)
-}
-
-fn word(value: &Value) -> String {
-    printable(value.as_str().unwrap_or_default())
-}
-
-/// A number in at most five columns.
-fn short(count: u64) -> String {
-    let units = [(1_000_000_000_000, "T"), (1_000_000_000, "G"), (1_000_000, "M"), (1_000, "k")];
-    let unit = units.into_iter().find(|(one, _)| count >= *one && count >= 10_000);
-    match unit {
-        None => count.to_string(),
-        Some((one, unit)) if count / one >= 100 => format!("{}{unit}", count / one),
-        Some((one, unit)) => format!("{:.1}{unit}", (count * 10 / one) as f64 / 10.0),
-    }
-}
-
-/// Bytes in at most six columns.
-fn size(bytes: u64) -> String {
-    let units = [(1_u64 << 40, "T"), (1 << 30, "G"), (1 << 20, "M"), (1 << 10, "K")];
-    let unit = units.into_iter().find(|(one, _)| bytes >= *one);
-    match unit {
-        None => bytes.to_string(),
-        Some((one, unit)) if bytes / one >= 100 || bytes.is_multiple_of(one) => format!("{}{unit}", bytes / one),
-        Some((one, unit)) => format!("{:.1}{unit}", (bytes as f64 * 10.0 / one as f64).floor() / 10.0),
-    }
-}
-
-fn percent(part: u64, all: u64) -> String {
-    if all == 0 { "-".to_owned() } else { format!("{:.1}", 100.0 * part as f64 / all as f64) }
-}
-
-/// The growth of a number per second.
-fn rate(grown: Option<u64>, change: Option<&Change<'_>>) -> Option<u64> {
-    Some((grown? as f64 / change?.seconds).round() as u64)
 }
 
 /// The properties and totals of a cache.
@@ -283,16 +254,5 @@ mod tests {
                 assert_eq!(text.contains("the newest leave (mru)"), columns > 140, "{columns}\n{text}");
             }
         }
-    }
-
-    #[test]
-    fn numbers_are_short_at_any_size() {
-        for (count, text) in [(0, "0"), (9999, "9999"), (10_000, "10.0k"), (999_999, "999k"), (u64::MAX, "18446744T")] {
-            assert_eq!(short(count), text);
-        }
-        for (bytes, text) in [(0, "0"), (1023, "1023"), (8192, "8K"), (1536, "1.5K"), (1_048_575, "1023K")] {
-            assert_eq!(size(bytes), text);
-        }
-        assert_eq!((percent(1, 0), percent(1, 3)), ("-".to_owned(), "33.3".to_owned()));
     }
 }

@@ -1,10 +1,12 @@
-//! `nectary top`: the activity of the caches and proxies of this machine, each second.
+//! `nectary top`: the activity of the caches, proxies and volumes of this machine, each second.
 //!
 //! Owns: the requests to them, the difference between two answers, and the loop. Leaves to others: the frames
 //! (`frame`), the text for Prometheus (`prometheus`). A part that has ended is omitted from the next frame.
 
 mod frame;
 mod prometheus;
+mod volumes;
+mod words;
 
 use std::collections::HashMap;
 use std::io::IsTerminal;
@@ -17,7 +19,7 @@ use serde_json::{Value, json};
 use super::{PATIENCE, Running, Target};
 use crate::arguments::TopArguments;
 use crate::exit::{Failure, GOOD, NOT_FOUND};
-use crate::output;
+use crate::{output, volume};
 
 /// Terminal sequences: cursor to the corner, clear to the end of the line, clear below.
 const HOME: &str = "\x1b[H";
@@ -28,6 +30,12 @@ const COLUMNS_DEFAULT: usize = 80;
 /// The number of streams shown per cache if the output is not a terminal.
 const STREAMS_DEFAULT: usize = 10;
 
+/// What is shown of a volume's server, of its status.
+const SERVER_DETAILS: &[&str] =
+    &["operations", "questions", "appends", "checkpoints", "inodes", "free_bytes", "size_bytes", "tokens", "locks"];
+/// What is shown of a volume's mount.
+const MOUNT_DETAILS: &[&str] = &["session", "operations", "questions", "waiting", "reconnections", "open_files"];
+
 /// The answers at one time.
 pub struct Sample {
     at: Instant,
@@ -35,6 +43,10 @@ pub struct Sample {
     pub caches: Vec<Value>,
     /// Name, requests, hits, misses and bytes sent of each proxy.
     pub proxies: Vec<Value>,
+    /// Servers of volumes: name, state, and the details of their status.
+    pub volumes: Vec<Value>,
+    /// Mounts of volumes, likewise.
+    pub volume_mounts: Vec<Value>,
 }
 
 /// Shows frames until a signal arrives, or one frame.
@@ -42,10 +54,14 @@ pub fn run(arguments: &TopArguments) -> Result<u8, Failure> {
     let streams = arguments.streams.map_or(STREAMS_DEFAULT, usize::from);
     if arguments.json || arguments.prometheus {
         let sample = sample(arguments, streams)?;
-        let (caches, proxies) = (&sample.caches, &sample.proxies);
         match arguments.json {
-            true => output::json(&json!({ "caches": caches, "proxies": proxies }))?,
-            false => output::text(&prometheus::text(caches, proxies))?,
+            true => output::json(&json!({
+                "caches": sample.caches,
+                "proxies": sample.proxies,
+                "volumes": sample.volumes,
+                "volume_mounts": sample.volume_mounts,
+            }))?,
+            false => output::text(&prometheus::text(&sample))?,
         }
         return Ok(code(&sample));
     }
@@ -75,7 +91,8 @@ pub fn run(arguments: &TopArguments) -> Result<u8, Failure> {
 
 /// The exit code: "not found" if there is nothing to show.
 fn code(sample: &Sample) -> u8 {
-    if sample.caches.is_empty() && sample.proxies.is_empty() { NOT_FOUND } else { GOOD }
+    let parts = [&sample.caches, &sample.proxies, &sample.volumes, &sample.volume_mounts];
+    if parts.iter().all(|parts| parts.is_empty()) { NOT_FOUND } else { GOOD }
 }
 
 fn sample(arguments: &TopArguments, streams: usize) -> Result<Sample, Failure> {
@@ -89,25 +106,55 @@ fn sample(arguments: &TopArguments, streams: usize) -> Result<Sample, Failure> {
         let Ok(answer) = running.ask_for("top", json!({ "streams": streams }), PATIENCE) else { continue };
         caches.extend(answer["caches"].as_array().cloned().unwrap_or_default());
     }
-    let proxies = if arguments.name.is_none() { proxies()? } else { Vec::new() };
-    Ok(Sample { at: Instant::now(), caches, proxies })
+    let (proxies, volumes, volume_mounts) = Default::default();
+    let mut sample = Sample { at: Instant::now(), caches, proxies, volumes, volume_mounts };
+    if arguments.name.is_none() {
+        add_others(&mut sample)?;
+    }
+    Ok(sample)
 }
 
-fn proxies() -> Result<Vec<Value>, Failure> {
-    let parts = parts(&RuntimeDirectory::open()?, PATIENCE)?.into_iter();
-    let proxies = parts.filter_map(|part| {
-        let status = part.status.ok().filter(|status| status.component == "proxy")?;
-        let requests = &status.detail["requests"];
-        Some(json!({
-            "name": status.name,
-            "state": status.state.as_str(),
-            "requests": requests["requests"],
-            "hits": requests["hits"],
-            "misses": requests["misses"],
-            "body_bytes_sent": requests["body_bytes_sent"],
-        }))
-    });
-    Ok(proxies.collect())
+/// Adds what is not a cache, by its status.
+fn add_others(sample: &mut Sample) -> Result<(), Failure> {
+    for part in parts(&RuntimeDirectory::open()?, PATIENCE)? {
+        let Ok(status) = part.status else { continue };
+        let mut shown = json!({ "name": status.name, "state": status.state.as_str() });
+        let wanted: &[&str] = match status.component.as_str() {
+            "proxy" => {
+                let requests = &status.detail["requests"];
+                for name in ["requests", "hits", "misses", "body_bytes_sent"] {
+                    shown[name] = requests[name].clone();
+                }
+                sample.proxies.push(shown);
+                continue;
+            }
+            volume::SERVER => SERVER_DETAILS,
+            volume::MOUNT => MOUNT_DETAILS,
+            _ => continue,
+        };
+        for name in wanted {
+            shown[*name] = status.detail[*name].clone();
+        }
+        if status.component == volume::MOUNT {
+            sample.volume_mounts.push(shown);
+            continue;
+        }
+        shown["sessions"] = sessions(&status.detail);
+        sample.volumes.push(shown);
+    }
+    Ok(())
+}
+
+/// How many sessions of a volume are in which state.
+fn sessions(detail: &Value) -> Value {
+    let all: &[Value] = detail["sessions"].as_array().map_or(&[], Vec::as_slice);
+    let count = |state: &str| all.iter().filter(|session| session["state"] == state).count();
+    json!({
+        "active": count("active"),
+        "suspended": count("suspended"),
+        "ended": count("ended"),
+        "expected": detail["sessions_expected"],
+    })
 }
 
 /// What changed between two samples.
@@ -119,7 +166,7 @@ pub struct Change<'a> {
 impl<'a> Change<'a> {
     fn new(before: Option<&'a Sample>, now: &Sample) -> Option<Change<'a>> {
         let sample = before?;
-        let all = sample.caches.iter().chain(&sample.proxies);
+        let all = sample.caches.iter().chain(&sample.proxies).chain(&sample.volumes).chain(&sample.volume_mounts);
         let before = all.filter_map(|part| Some((part["name"].as_str()?, part))).collect();
         Some(Change { seconds: (now.at - sample.at).as_secs_f64().max(0.001), before })
     }

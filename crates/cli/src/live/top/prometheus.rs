@@ -6,6 +6,8 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
+use super::Sample;
+
 /// Metric, kind, help, and the name of the figure.
 const CACHE: &[(&str, &str, &str, &str)] = &[
     ("hits_total", "counter", "References that were in memory.", "hits"),
@@ -50,8 +52,44 @@ const PROXY: &[(&str, &str, &str, &str)] = &[
     ("body_bytes_sent_total", "counter", "Bytes of bodies sent to clients.", "body_bytes_sent"),
 ];
 
+const SERVER: &[(&str, &str, &str, &str)] = &[
+    ("operations_total", "counter", "Operations of clients.", "operations"),
+    ("questions_total", "counter", "Questions of clients.", "questions"),
+    ("commits_total", "counter", "Appends of the journal, each of one or many operations.", "appends"),
+    ("checkpoints_total", "counter", "Checkpoints.", "checkpoints"),
+    ("inodes", "gauge", "Inodes in use.", "inodes"),
+    ("free_bytes", "gauge", "Free space.", "free_bytes"),
+    ("size_bytes", "gauge", "The size of the volume.", "size_bytes"),
+];
+
+const SESSIONS: &[(&str, &str, &str, &str)] = &[
+    ("sessions_active", "gauge", "Sessions of hosts that are there.", "active"),
+    ("sessions_suspended", "gauge", "Sessions without a lease.", "suspended"),
+    ("sessions_ended", "gauge", "Sessions that ended with space in quarantine.", "ended"),
+    ("sessions_expected", "gauge", "Sessions that are not heard of since the start.", "expected"),
+];
+
+const TOKENS: &[(&str, &str, &str, &str)] = &[
+    ("tokens_held", "gauge", "Tokens that hosts hold.", "held"),
+    ("tokens_waiting", "gauge", "Calls that wait for a token.", "waiting"),
+];
+
+const LOCKS: &[(&str, &str, &str, &str)] = &[
+    ("locks_held", "gauge", "File locks that programs hold.", "held"),
+    ("locks_waiting", "gauge", "Requests that wait for a file lock.", "waiting"),
+];
+
+const MOUNT: &[(&str, &str, &str, &str)] = &[
+    ("operations_total", "counter", "Operations sent to the server.", "operations"),
+    ("questions_total", "counter", "Questions sent to the server.", "questions"),
+    ("waiting", "gauge", "Calls that wait for the server.", "waiting"),
+    ("reconnections_total", "counter", "Connections after the first.", "reconnections"),
+    ("open_files", "gauge", "Files that programs have open.", "open_files"),
+];
+
 /// All metrics.
-pub fn text(caches: &[Value], proxies: &[Value]) -> String {
+pub fn text(sample: &Sample) -> String {
+    let (caches, proxies) = (&sample.caches, &sample.proxies);
     let mut text = String::new();
     let labels = |cache: &Value| {
         let names = [("cache", "name"), ("kind", "kind"), ("policy", "policy"), ("mode", "mode")];
@@ -76,6 +114,18 @@ pub fn text(caches: &[Value], proxies: &[Value]) -> String {
     });
     family(&mut text, "nectary_proxy", PROXY, || {
         proxies.iter().map(|proxy| (proxy, vec![("proxy", plain(&proxy["name"]))]))
+    });
+    for (metrics, part) in
+        [(SERVER, None), (SESSIONS, Some("sessions")), (TOKENS, Some("tokens")), (LOCKS, Some("locks"))]
+    {
+        family(&mut text, "nectary_volume", metrics, || {
+            let values = move |server| part.map_or(server, |part| &server[part]);
+            let named = |server: &Value| vec![("volume", plain(&server["name"]))];
+            sample.volumes.iter().map(move |server| (values(server), named(server)))
+        });
+    }
+    family(&mut text, "nectary_volume_mount", MOUNT, || {
+        sample.volume_mounts.iter().map(|mount| (mount, vec![("directory", plain(&mount["name"]))]))
     });
     text
 }
@@ -135,7 +185,14 @@ mod tests {
         let stream = json!({ "stream": 7, "process": 1, "command": every, "path": every, "hits": 3, "misses": 4 });
         let cache = json!({ "name": every, "policy": "lru", "figures": { "hits": 12, "dirty_age_ms": 0 },
             "window": { "misses": 5 }, "streams": [stream] });
-        let text = text(&[cache], &[json!({ "name": ":80", "requests": 9 })]);
+        let server = json!({ "name": every, "operations": 8, "tokens": { "held": 6 }, "sessions": { "active": 2 } });
+        let text = text(&Sample {
+            at: std::time::Instant::now(),
+            caches: vec![cache],
+            proxies: vec![json!({ "name": ":80", "requests": 9 })],
+            volumes: vec![server],
+            volume_mounts: vec![json!({ "name": every, "open_files": 5 })],
+        });
         for line in text.lines().filter(|line| !line.starts_with("# ")) {
             let (labels, value) = line.rsplit_once("} ").expect("labels and a value");
             assert!(labels.starts_with("nectary_") && value.parse::<u64>().is_ok(), "{line}");
@@ -143,6 +200,11 @@ mod tests {
         }
         assert!(text.contains("nectary_proxy_requests_total{proxy=\":80\"} 9\n"), "{text}");
         assert!(text.contains("# TYPE nectary_cache_hits_total counter\n"), "{text}");
+        for metric in
+            ["volume_operations_total", "volume_tokens_held", "volume_sessions_active", "volume_mount_open_files"]
+        {
+            assert!(text.contains(&format!("# TYPE nectary_{metric} ")), "{metric}\n{text}");
+        }
         assert_eq!(escaped("a\"b\\c\nd"), "a\\\"b\\\\c\\nd");
     }
 }

@@ -1,0 +1,64 @@
+//! The lines of shared volumes in `nectary top`: three of each server, one of each mount.
+
+use serde_json::Value;
+
+use super::Change;
+use super::words::{number, rate, short, size, word};
+
+/// A count, and how much it grows in a second.
+fn counted(part: &Value, name: &str, change: Option<&Change<'_>>) -> String {
+    let grown = change.and_then(|change| change.grown(part, |part| part[name].as_u64()));
+    let now = rate(grown, change).map(|a_second| format!(", now {}/s", short(a_second))).unwrap_or_default();
+    format!("{}{now}", short(number(&part[name])))
+}
+
+/// A server: its sessions, what it does, and who holds and waits for what.
+pub fn of_server(server: &Value, change: Option<&Change<'_>>) -> Vec<String> {
+    let counted = |name| counted(server, name, change);
+    let sessions = &server["sessions"];
+    let (active, quarantined) = (number(&sessions["active"]), number(&sessions["ended"]));
+    let mut head = format!("volume {}  {}, {active} sessions", word(&server["name"]), word(&server["state"]));
+    for (name, text) in [("suspended", "suspended"), ("expected", "not heard of since the start")] {
+        if number(&sessions[name]) > 0 {
+            head += &format!(", {} {text}", number(&sessions[name]));
+        }
+    }
+    if quarantined > 0 {
+        head += &format!(", {quarantined} ended with space in quarantine");
+    }
+    let held = |name: &str| {
+        let (held, waiting) = (number(&server[name]["held"]), number(&server[name]["waiting"]));
+        format!("{} held, {} wait", short(held), short(waiting))
+    };
+    vec![
+        head,
+        format!(
+            "  does    {} operations; {} questions; {} commits",
+            counted("operations"),
+            counted("questions"),
+            counted("appends")
+        ),
+        format!(
+            "  tokens  {}; locks {}; {} of {} free",
+            held("tokens"),
+            held("locks"),
+            size(number(&server["free_bytes"])),
+            size(number(&server["size_bytes"]))
+        ),
+    ]
+}
+
+/// A mount.
+pub fn of_mount(mount: &Value, change: Option<&Change<'_>>) -> String {
+    let counted = |name| counted(mount, name, change);
+    format!(
+        "mount {}  {}, session {}, {} open; {} operations; {} questions; {} wait",
+        word(&mount["name"]),
+        word(&mount["state"]),
+        number(&mount["session"]),
+        short(number(&mount["open_files"])),
+        counted("operations"),
+        counted("questions"),
+        short(number(&mount["waiting"]))
+    )
+}
