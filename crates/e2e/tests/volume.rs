@@ -271,13 +271,13 @@ fn locks_hold_across_mounts_restarts_of_the_server_and_the_loss_of_a_mount() {
     let (here, there) = (open(&first), open(&second));
     here.lock().expect("it is locked");
     assert!(there.try_lock().is_err());
-    // A wait ends when the lock is given up, or by a signal.
+    // A wait ends when the lock is given up, or by a signal; not SIGINT, which the children of a script may ignore.
     let mut waiting = Command::new("flock").arg(second.join("f")).arg("true").spawn().expect("flock is there");
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| open(&second).lock().expect("it is locked in the end"));
         let interrupted = Instant::now();
         // SAFETY: the child is not waited for yet.
-        unsafe { libc::kill(waiting.id() as i32, libc::SIGINT) };
+        unsafe { libc::kill(waiting.id() as i32, libc::SIGTERM) };
         assert!(!waiting.wait().expect("it ends").success() && interrupted.elapsed() < LIMIT);
         assert!(!waiter.is_finished());
         here.unlock().expect("it is unlocked");

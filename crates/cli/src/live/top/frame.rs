@@ -231,7 +231,13 @@ mod tests {
 
     fn sample(at: Instant, hits: u64) -> Sample {
         let proxy = json!({ "name": ":80", "state": "healthy", "requests": hits, "hits": 3, "misses": 1 });
-        Sample { at, caches: vec![cache(hits)], proxies: vec![proxy] }
+        let server = json!({
+            "name": "builds", "state": "healthy", "operations": hits, "questions": 2, "appends": 1, "free_bytes": 1 << 20,
+            "size_bytes": 1 << 30, "sessions": { "active": 2, "ended": 1 }, "tokens": { "held": 12, "waiting": 1 },
+        });
+        let mount = json!({ "name": "/mnt/b", "state": "healthy", "session": 7, "operations": hits, "open_files": 3 });
+        let (volumes, volume_mounts) = (vec![server], vec![mount]);
+        Sample { at, caches: vec![cache(hits)], proxies: vec![proxy], volumes, volume_mounts }
     }
 
     #[test]
@@ -251,6 +257,9 @@ mod tests {
                 }
                 assert_eq!(text.contains("100.0 % of 100/s"), before.is_some(), "{columns}\n{text}");
                 assert_eq!(text.contains("now 100/s, hits 75.0 %"), before.is_some(), "{columns}\n{text}");
+                assert_eq!(text.contains("operations, now 100/s; "), before.is_some(), "{columns}\n{text}");
+                assert!(text.contains("tokens  12 held, 1 wait") && text.contains("1 ended with"), "{columns}\n{text}");
+                assert!(text.contains("session 7, 3 open; "), "{columns}\n{text}");
                 assert_eq!(text.contains("the newest leave (mru)"), columns > 140, "{columns}\n{text}");
             }
         }

@@ -119,9 +119,10 @@ pub fn text(sample: &Sample) -> String {
         [(SERVER, None), (SESSIONS, Some("sessions")), (TOKENS, Some("tokens")), (LOCKS, Some("locks"))]
     {
         family(&mut text, "nectary_volume", metrics, || {
-            let values = move |server| part.map_or(server, |part| &server[part]);
-            let named = |server: &Value| vec![("volume", plain(&server["name"]))];
-            sample.volumes.iter().map(move |server| (values(server), named(server)))
+            sample.volumes.iter().map(move |server| {
+                let values: &Value = part.map_or(server, |part| &server[part]);
+                (values, vec![("volume", plain(&server["name"]))])
+            })
         });
     }
     family(&mut text, "nectary_volume_mount", MOUNT, || {

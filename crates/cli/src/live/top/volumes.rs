@@ -5,16 +5,16 @@ use serde_json::Value;
 use super::Change;
 use super::words::{number, rate, short, size, word};
 
-/// A count, and how much it grows in a second.
-fn counted(part: &Value, name: &str, change: Option<&Change<'_>>) -> String {
+/// A count with its name, and how much it grows in a second.
+fn counted(part: &Value, (name, shown): (&str, &str), change: Option<&Change<'_>>) -> String {
     let grown = change.and_then(|change| change.grown(part, |part| part[name].as_u64()));
     let now = rate(grown, change).map(|a_second| format!(", now {}/s", short(a_second))).unwrap_or_default();
-    format!("{}{now}", short(number(&part[name])))
+    format!("{} {shown}{now}", short(number(&part[name])))
 }
 
 /// A server: its sessions, what it does, and who holds and waits for what.
 pub fn of_server(server: &Value, change: Option<&Change<'_>>) -> Vec<String> {
-    let counted = |name| counted(server, name, change);
+    let counted = |names| counted(server, names, change);
     let sessions = &server["sessions"];
     let (active, quarantined) = (number(&sessions["active"]), number(&sessions["ended"]));
     let mut head = format!("volume {}  {}, {active} sessions", word(&server["name"]), word(&server["state"]));
@@ -33,10 +33,10 @@ pub fn of_server(server: &Value, change: Option<&Change<'_>>) -> Vec<String> {
     vec![
         head,
         format!(
-            "  does    {} operations; {} questions; {} commits",
-            counted("operations"),
-            counted("questions"),
-            counted("appends")
+            "  does    {}; {}; {}",
+            counted(("operations", "operations")),
+            counted(("questions", "questions")),
+            counted(("appends", "commits"))
         ),
         format!(
             "  tokens  {}; locks {}; {} of {} free",
@@ -50,15 +50,15 @@ pub fn of_server(server: &Value, change: Option<&Change<'_>>) -> Vec<String> {
 
 /// A mount.
 pub fn of_mount(mount: &Value, change: Option<&Change<'_>>) -> String {
-    let counted = |name| counted(mount, name, change);
+    let counted = |names| counted(mount, names, change);
     format!(
-        "mount {}  {}, session {}, {} open; {} operations; {} questions; {} wait",
+        "mount {}  {}, session {}, {} open; {}; {}; {} wait",
         word(&mount["name"]),
         word(&mount["state"]),
         number(&mount["session"]),
         short(number(&mount["open_files"])),
-        counted("operations"),
-        counted("questions"),
+        counted(("operations", "operations")),
+        counted(("questions", "questions")),
         short(number(&mount["waiting"]))
     )
 }
