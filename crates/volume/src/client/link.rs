@@ -90,6 +90,7 @@ async fn greet(inner: &Inner, role: u8) -> Result<(Stream, Welcomed), Result<Fai
         kind: options.kind,
         machine: hash_of("/etc/machine-id"),
         boot: hash_of("/proc/sys/kernel/random/boot_id"),
+        connection: inner.next_connection(),
     });
     let talk = async {
         net::write_frames(&mut stream, &hello.encode(0, 0)).await?;

@@ -159,6 +159,8 @@ pub(super) struct Inner {
     /// The lease ends then, counted in the same way.
     lease_until_ns: AtomicU64,
     renewed: Notify,
+    /// Connections so far.
+    connections: AtomicU64,
     pub events: mpsc::UnboundedSender<Event>,
     pub ended: watch::Sender<bool>,
 }
@@ -191,6 +193,7 @@ impl Session {
             io_until_ns: AtomicU64::new(0),
             lease_until_ns: AtomicU64::new(0),
             renewed: Notify::new(),
+            connections: AtomicU64::new(0),
             events,
             ended: watch::Sender::new(false),
         });
@@ -460,6 +463,11 @@ impl Inner {
 
     fn why_ended(&self) -> Error {
         ended(&self.state())
+    }
+
+    /// The number of the next connection.
+    pub fn next_connection(&self) -> u64 {
+        self.connections.fetch_add(1, Ordering::AcqRel) + 1
     }
 
     /// The connection is there, and the server said who it is.

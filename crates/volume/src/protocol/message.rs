@@ -87,6 +87,8 @@ pub struct Hello {
     pub machine: u64,
     /// A hash of the identity of its start.
     pub boot: u64,
+    /// Counts the connections of this incarnation: one replaces those of its role with lower numbers.
+    pub connection: u64,
 }
 
 /// A message.

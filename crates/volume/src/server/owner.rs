@@ -22,9 +22,10 @@ use nectary_host::log::Level;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
-use super::connection::{Frames, Reply, Shared};
+use super::connection::{Frames, ROLE_BULK, ROLE_CONTROL, Reply, Shared};
 use super::grants::{Grants, Looking, files_of, is_look};
 use super::locking::{Locking, Wish};
+use super::newest::Newest;
 use super::{ServerError, ServerOptions};
 use crate::client::random_id;
 use crate::format::{Session, SessionState, Table, Transaction};
@@ -55,9 +56,9 @@ pub(super) enum Request {
     /// A question of a session.
     Ask { session: u64, question: Question, reply: Reply },
     /// A session begins: its number.
-    Begin { session: Session, reply: Number },
-    /// A session is there again.
-    Resume { session: u64, incarnation: [u8; 16], reply: Number },
+    Begin { session: Session, connection: u64, reply: Number },
+    /// A session is there again: with a connection of this role and number.
+    Resume { session: u64, incarnation: [u8; 16], link: (u8, u64), reply: Number },
     /// A session says which tokens it held before the server started; with the last part it has opened everything
     /// that it had open.
     Reclaim { session: u64, held: Vec<Granted>, is_last: bool, reply: Reply },
@@ -69,12 +70,27 @@ pub(super) enum Request {
     Wish { session: u64, wish: Wish, reply: Reply },
     /// A session gave a token back, or committed.
     Return { session: u64, held: Granted },
-    /// A session has a control connection.
-    Controlled { session: u64, frames: Frames },
+    /// A session has a control connection, of this number.
+    Controlled { session: u64, connection: u64, frames: Frames },
     /// A session ended by itself: everything is returned.
     Goodbye { session: u64, reply: Reply },
     /// An operator says that a session's host writes nothing any more.
     Release { session: u64, reply: Number },
+}
+
+impl Request {
+    /// Whose call this is, and the number of the connection that it came on.
+    fn caller(&self) -> Option<(u64, u64)> {
+        match self {
+            Request::Operate { session, reply, .. }
+            | Request::Ask { session, reply, .. }
+            | Request::Reclaim { session, reply, .. }
+            | Request::Acquire { session, reply, .. }
+            | Request::Wish { session, reply, .. }
+            | Request::Goodbye { session, reply } => Some((*session, reply.connection())),
+            _ => None,
+        }
+    }
 }
 
 /// An answer with a number.
@@ -159,6 +175,7 @@ pub(super) struct Owner {
     answered: HashMap<u64, Instant>,
     grants: Grants,
     locking: Locking,
+    newest: Newest,
     started: Instant,
     shared: Arc<Shared>,
     overview: Overview,
@@ -209,6 +226,7 @@ impl Owner {
             answered: HashMap::new(),
             grants,
             locking: Locking::default(),
+            newest: Newest::default(),
             started: Instant::now(),
             shared: shared.clone(),
             overview,
@@ -295,6 +313,12 @@ impl Owner {
     }
 
     fn apply(&mut self, request: Request) {
+        // What a lost connection still brings was sent again on the one that replaced it.
+        if let Some((session, connection)) = request.caller()
+            && !self.newest.is_newest(session, ROLE_BULK, connection)
+        {
+            return;
+        }
         match request {
             Request::Operate { session, number, operation, reply } => {
                 let answer = self.operate(session, number, &operation);
@@ -317,20 +341,28 @@ impl Owner {
                 Err(failure) => reply.send(Err(failure)),
             },
             Request::Return { session, held } => self.grants.returned(session, held),
-            Request::Controlled { session, frames } => match self.image.is_active(session) {
+            Request::Controlled { session, connection, frames } => match self.image.is_active(session) {
+                // A later one was greeted meanwhile: recalls go there.
+                Ok(()) if !self.newest.is_newest(session, ROLE_CONTROL, connection) => {}
                 Ok(()) => self.grants.controlled(session, frames),
                 // It was ended since the greeting: nothing else would tell its client.
                 Err(failure) => drop(frames.send(Message::Failure(failure).encode(0, self.shared.epoch))),
             },
-            Request::Begin { session, reply } => {
+            Request::Begin { session, connection, reply } => {
                 let begun = self.image.begin_session(&session).map(|(number, transaction)| {
                     self.next.push(transaction);
+                    self.newest.greet(number, ROLE_BULK, connection);
                     number
                 });
                 self.hold(Held::Number(reply, begun));
             }
-            Request::Resume { session, incarnation, reply } => {
-                let resumed = self.image.resume(session, incarnation).map(|()| session);
+            Request::Resume { session, incarnation, link: (role, connection), reply } => {
+                let resumed = self.image.resume(session, incarnation).and_then(|()| {
+                    match self.newest.greet(session, role, connection) {
+                        true => Ok(session),
+                        false => Err(replaced(session)),
+                    }
+                });
                 self.hold(Held::Number(reply, resumed));
             }
             Request::Reclaim { session, held, is_last, reply } => {
@@ -434,6 +466,7 @@ impl Owner {
     fn forget(&mut self, session: u64) {
         self.renewals.remove(&session);
         self.answered.remove(&session);
+        self.newest.forget(session);
         self.grants.forget(session);
         self.locking.forget(session);
     }
@@ -551,6 +584,11 @@ impl Owner {
 fn active(session: u64) -> Failure {
     let words = format!("session {session} renews its lease, or did so a moment ago: it is in use");
     Failure { code: Code::Conflict, errno: libc::EBUSY, words }
+}
+
+fn replaced(session: u64) -> Failure {
+    let words = format!("session {session} has a later connection than this one");
+    Failure { code: Code::Conflict, errno: libc::EAGAIN, words }
 }
 
 /// Waits until a time; for ever if there is none.

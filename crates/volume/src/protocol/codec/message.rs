@@ -121,9 +121,9 @@ impl Message {
 
     fn write(&self, writer: &mut Writer) {
         match self {
-            Message::Hello(Hello { role, volume, host, session, incarnation, kind, machine, boot }) => {
+            Message::Hello(Hello { role, volume, host, session, incarnation, kind, machine, boot, connection }) => {
                 writer.u16(VERSION).u16(VERSION).u64(0).u8(*role).u8(*kind).put(volume).put(incarnation);
-                writer.u64(*session).u64(*machine).u64(*boot);
+                writer.u64(*session).u64(*machine).u64(*boot).u64(*connection);
                 write_bytes(writer, cut(host, HOST_BYTES_MAX));
             }
             Message::Welcome { session, lease_ms, server_ns } => {
@@ -248,8 +248,8 @@ impl Message {
         reader.within("role", role.into(), 1, 2)?;
         reader.within("kind", kind.into(), 1, 2)?;
         let (volume, incarnation) = (reader.array()?, reader.array()?);
-        let (session, machine, boot) = (reader.u64()?, reader.u64()?, reader.u64()?);
+        let (session, machine, boot, connection) = (reader.u64()?, reader.u64()?, reader.u64()?, reader.u64()?);
         let host = read_text(reader, "host", HOST_BYTES_MAX as u64)?;
-        Ok(Message::Hello(Hello { role, volume, host, session, incarnation, kind, machine, boot }))
+        Ok(Message::Hello(Hello { role, volume, host, session, incarnation, kind, machine, boot, connection }))
     }
 }

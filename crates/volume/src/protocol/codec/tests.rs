@@ -109,6 +109,7 @@ fn messages() -> Vec<Message> {
             kind: 1,
             machine: 3,
             boot: 4,
+            connection: 6,
         }),
         Message::Welcome { session: 5, lease_ms: 10_000, server_ns: 1 },
         Message::Renew { session: 5, sent_ns: 6, acknowledged: 7, drained: 8 },
