@@ -298,6 +298,18 @@ impl Client {
         }
     }
 
+    /// The session is over: nothing is held, and when this returns the kernel has no page that was read under it. What the
+    /// kernel still writes back is refused.
+    pub async fn drop_pages(&self) {
+        for file in self.files() {
+            let had_pages = file.hold.state().lose();
+            file.hold.changed.notify_waiters();
+            if had_pages {
+                let _ = self.shared.holds.kernel.invalidate(file.id.inode, 0..u64::MAX).await;
+            }
+        }
+    }
+
     fn files(&self) -> Vec<Arc<File>> {
         lock(&self.shared.files).values().cloned().collect()
     }

@@ -95,6 +95,9 @@ impl OpenFile {
     ///
     /// *Errors*: also those of earlier commits in the background, once.
     pub async fn sync(&self) -> Result<(), Error> {
+        if self.is_over() {
+            return Err(self.client.why_over());
+        }
         self.client.sync(&self.file).await
     }
 
@@ -128,8 +131,22 @@ impl OpenFile {
         self.client.copy((&self.file, offset), (&to.file, to_offset), length).await
     }
 
+    /// Whether it is writable.
+    pub fn is_writable(&self) -> bool {
+        self.is_writable
+    }
+
+    /// Whether the session that it was opened in has ended: every call fails.
+    pub fn is_over(&self) -> bool {
+        self.client.is_over()
+    }
+
     /// Closes the handle. What was written stays, and is committed within a second.
     pub async fn close(&self) {
+        if self.is_over() {
+            self.file.remove_user();
+            return;
+        }
         if self.is_writable {
             self.file.hold.state().remove_writer();
         }

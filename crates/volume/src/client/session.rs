@@ -243,7 +243,10 @@ impl Session {
         let inner = &self.inner;
         match inner.elapsed_ns() < inner.lease_until_ns.load(Ordering::Acquire) {
             true => Ok(()),
-            false => Err(Error::Ended { reason: "this host paused for longer than its lease during I/O".to_owned() }),
+            false => {
+                let reason = "this host paused for longer than its lease during I/O".to_owned();
+                Err(Error::Ended { reason, may_be_done: true })
+            }
         }
     }
 
@@ -341,6 +344,24 @@ impl Session {
         }
     }
 
+    /// Why calls fail once the session has ended.
+    pub fn why_ended(&self) -> Error {
+        self.inner.why_ended()
+    }
+
+    /// Waits until the session has ended; says why.
+    pub async fn ended(&self) -> String {
+        let mut ended = self.inner.ended.subscribe();
+        // It cannot go before this does.
+        let _ = ended.wait_for(|ended| *ended).await;
+        self.inner.state().figures.ended.clone().unwrap_or_default()
+    }
+
+    /// Ends the connections without a word.
+    pub fn abort(&self) {
+        self.tasks.lock().unwrap_or_else(PoisonError::into_inner).drain(..).for_each(|task| task.abort());
+    }
+
     /// Why calls fail, if the session has ended.
     pub fn failure(&self) -> Option<Error> {
         let state = self.inner.state();
@@ -382,7 +403,7 @@ impl Session {
         make: impl FnOnce(&mut State) -> (Message, Option<u64>),
     ) -> Result<(u64, oneshot::Receiver<Result<Said, Failure>>), Error> {
         let turn = self.inner.turns[share as usize].clone().acquire_owned().await;
-        let turn = turn.map_err(|_| self.inner.why_ended())?;
+        let turn = turn.map_err(|_| not_done(&self.inner.state()))?;
         let (reply, answer) = oneshot::channel();
         loop {
             let renewed = self.inner.renewed.notified();
@@ -391,7 +412,7 @@ impl Session {
             {
                 let mut state = self.inner.state();
                 if state.figures.ended.is_some() {
-                    return Err(ended(&state));
+                    return Err(not_done(&state));
                 }
                 if !matches!(share, Share::Operations) || state.has_room() {
                     let (message, number) = make(&mut state);
@@ -436,7 +457,7 @@ impl Session {
             }),
         };
         self.inner.end("unmounted");
-        self.tasks.lock().unwrap_or_else(PoisonError::into_inner).drain(..).for_each(|task| task.abort());
+        self.abort();
         result
     }
 }
@@ -452,8 +473,17 @@ fn answered(said: Said) -> Result<Answer, Error> {
     }
 }
 
+fn reason(state: &State) -> String {
+    state.figures.ended.clone().unwrap_or_else(|| "it is over".to_owned())
+}
+
 fn ended(state: &State) -> Error {
-    Error::Ended { reason: state.figures.ended.clone().unwrap_or_else(|| "it is over".to_owned()) }
+    Error::Ended { reason: reason(state), may_be_done: true }
+}
+
+/// The error of a call that the server has not had.
+fn not_done(state: &State) -> Error {
+    Error::Ended { reason: reason(state), may_be_done: false }
 }
 
 impl Inner {
@@ -518,8 +548,14 @@ impl Inner {
         if let Err(failure) = &answer
             && failure.code == Code::Ended
         {
+            let refused = state.waiting.remove(&request);
             drop(state);
-            return self.end(&failure.words);
+            self.end(&failure.words);
+            // This one was not done; what becomes of the others is not known.
+            if let Some(refused) = refused {
+                let _ = refused.reply.send(answer);
+            }
+            return;
         }
         let Some(waiting) = state.waiting.remove(&request) else { return };
         match waiting.number {
