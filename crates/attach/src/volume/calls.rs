@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use nectary_fuse::protocol::valid;
 use nectary_fuse::{Copy, Data, Entry, Errno, Listing, Lock, Read, SetAttributes, StatFs, Write};
-use nectary_volume::client::{At, Contents, Error, FileLock, New};
+use nectary_volume::client::{At, Contents, Error, FileLock, New, Opening};
 use nectary_volume::protocol::{Attributes, Changes, TimeChange};
 
 use super::serve::{VolumeFileSystem, errno};
@@ -108,7 +108,7 @@ pub async fn read_link(this: This, node: u64) -> Result<Vec<u8>> {
     }
     // A long target is in an extent.
     let target = ask!(this, client, async {
-        let file = client.open(found.id(), false).await?;
+        let file = client.open(found.id(), Opening::Read).await?;
         let target = file.read(0, found.inode.size as usize).await;
         file.close().await;
         target
@@ -145,8 +145,13 @@ pub async fn link(this: This, node: u64, parent: u64, name: Vec<u8>) -> Result<E
 
 pub async fn open(this: This, node: u64, flags: i32) -> Result<u64> {
     let id = this.nodes.id(node)?;
-    let is_writable = flags & libc::O_ACCMODE != libc::O_RDONLY;
-    let file = ask!(this, client, client.open(id, is_writable || this.has_old_writer(node)))?;
+    let opening = match flags & libc::O_ACCMODE {
+        libc::O_RDONLY if this.has_old_writer(node) => Opening::Both,
+        libc::O_RDONLY => Opening::Read,
+        libc::O_WRONLY => Opening::Write,
+        _ => Opening::Both,
+    };
+    let file = ask!(this, client, client.open(id, opening))?;
     Ok(this.add(file))
 }
 
@@ -160,7 +165,7 @@ pub async fn create(this: This, parent: u64, name: Vec<u8>, new: New, flags: i32
             if found.inode.mode & libc::S_IFMT != libc::S_IFREG {
                 return Err(Errno::new(libc::ESTALE));
             }
-            let file = ask!(this, client, client.open(found.id(), true))?;
+            let file = ask!(this, client, client.open(found.id(), Opening::Both))?;
             (found, file)
         }
         made => made?,

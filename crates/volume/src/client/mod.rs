@@ -45,7 +45,7 @@ pub use link::random_id;
 pub use link::{Address, ClientOptions};
 pub use locks::FileLock;
 pub use names::New;
-pub use open::OpenFile;
+pub use open::{OpenFile, Opening};
 pub use session::SessionFigures;
 
 use crate::protocol::{Answer, Code, FileId, Granted, Operation, Question};

@@ -20,7 +20,9 @@ use tokio::task::JoinHandle;
 
 use super::error::Error;
 use super::link::{self, ClientOptions};
-use crate::protocol::{Answer, Code, Failure, Held, Locked, Message, Operation, Question, Token};
+use crate::protocol::{
+    Answer, Attributes, Code, Failure, FileId, Held, Locked, Message, Operation, Question, Shape, Token,
+};
 use crate::tokens::Why;
 
 /// Calls without an answer, at most, in all below the protocol's bound for a connection. Each kind has its share, as
@@ -55,11 +57,18 @@ pub(crate) enum Event {
     Recalled(Held, Why),
 }
 
+/// A token that was granted, and what its file is.
+#[derive(Debug)]
+pub(super) struct Grant {
+    pub held: Held,
+    pub shape: Option<Shape>,
+}
+
 /// What a call is answered with.
 #[derive(Debug)]
 pub(super) enum Said {
     Answer(Answer),
-    Granted(Held),
+    Granted(Grant),
     Found(Option<Locked>),
 }
 
@@ -252,13 +261,29 @@ impl Session {
 
     /// Does an operation: it is durable when this returns.
     pub async fn operate(&self, operation: Operation) -> Result<Answer, Error> {
+        answered(self.operation(operation).await?)
+    }
+
+    async fn operation(&self, operation: Operation) -> Result<Said, Error> {
         let said = self.call(Share::Operations, |state| {
             let number = state.next_number;
             state.next_number += 1;
             state.open_numbers.insert(number);
             (Message::Operation { session: state.session, number, operation }, Some(number))
         });
-        answered(said.await?)
+        said.await
+    }
+
+    /// Makes a file that is open at once: its attributes, and its token if it came with it.
+    pub async fn create_open(&self, operation: Operation) -> Result<(Attributes, Option<Grant>), Error> {
+        opened(self.operation(operation).await?)
+    }
+
+    /// Opens a file: its attributes, and its token where nobody is in the way of this level.
+    pub async fn open(&self, file: FileId, level: u8) -> Result<(Attributes, Option<Grant>), Error> {
+        let question = Question::Open { file, level };
+        let make = |state: &mut State| (Message::Question { session: state.session, question }, None);
+        opened(self.call(Share::Questions, make).await?)
     }
 
     /// Asks what the server answers by itself.
@@ -277,9 +302,9 @@ impl Session {
     }
 
     /// Waits for a token.
-    pub async fn acquire(&self, token: Token, level: u8) -> Result<Held, Error> {
+    pub async fn acquire(&self, token: Token, level: u8) -> Result<Grant, Error> {
         match self.call(Share::Tokens, |_| (Message::Acquire { token, level, waits: true }, None)).await? {
-            Said::Granted(held) => Ok(held),
+            Said::Granted(grant) => Ok(grant),
             _ => Err(Error::posix(libc::EIO)),
         }
     }
@@ -469,6 +494,16 @@ fn is_try_lock(message: &Message) -> bool {
 fn answered(said: Said) -> Result<Answer, Error> {
     match said {
         Said::Answer(answer) => Ok(answer),
+        _ => Err(Error::posix(libc::EIO)),
+    }
+}
+
+fn opened(said: Said) -> Result<(Attributes, Option<Grant>), Error> {
+    match said {
+        Said::Answer(Answer::Attributes(attributes)) => Ok((attributes, None)),
+        Said::Granted(Grant { held, shape: Some(shape) }) => {
+            Ok((shape.attributes.clone(), Some(Grant { held, shape: Some(shape) })))
+        }
         _ => Err(Error::posix(libc::EIO)),
     }
 }

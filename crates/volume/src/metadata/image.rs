@@ -210,10 +210,6 @@ impl Image {
     }
 
     fn change(&mut self, stamp: Stamp, session: u64, operation: &Operation) -> Result<(Answer, Vec<Mutation>)> {
-        if let Operation::Close { file } = operation {
-            self.close(session, file.inode);
-            return Ok((Answer::Done, Vec::new()));
-        }
         let ((answer, opened), mutations) = self.attempt(|change, parts| {
             let answer = parts.operate(change, stamp, session, operation)?;
             let opened = match (operation, &answer) {

@@ -31,8 +31,8 @@ use crate::client::random_id;
 use crate::format::{Session, SessionState, Table, Transaction};
 use crate::journal::{self, Log, StartOptions};
 use crate::metadata::{Image, Stamp};
-use crate::protocol::{Answer, Code, Failure, Held as Granted, Message, Operation, Question, Token};
-use crate::tokens::{Late, Silence};
+use crate::protocol::{Answer, Code, Failure, Held as Granted, Message, Operation, Question, Token, What};
+use crate::tokens::{Late, Silence, level};
 
 /// Requests that wait for the owner.
 pub(super) const REQUESTS_MAX: usize = 4096;
@@ -99,6 +99,7 @@ pub(super) type Number = oneshot::Sender<Result<u64, Failure>>;
 /// An answer that waits until it may be given.
 enum Held {
     Call(Reply, Result<Answer, Failure>),
+    Grant(Reply, Box<Message>),
     Number(Number, Result<u64, Failure>),
 }
 
@@ -107,6 +108,7 @@ impl Held {
         // Who asked may have gone.
         match self {
             Held::Call(reply, answer) => reply.send(answer),
+            Held::Grant(reply, message) => reply.say(&message),
             Held::Number(reply, answer) => drop(reply.send(answer)),
         }
     }
@@ -321,9 +323,14 @@ impl Owner {
         }
         match request {
             Request::Operate { session, number, operation, reply } => {
+                let is_new = number == self.image.next_number(session);
                 let answer = self.operate(session, number, &operation);
                 self.overview.operations += 1;
-                self.hold(Held::Call(reply, answer));
+                let level = match operation {
+                    Operation::Create { open: true, .. } if is_new => level::WRITE,
+                    _ => level::NONE,
+                };
+                self.answer(session, reply, answer, level);
             }
             Request::Ask { session, question, reply } => {
                 self.overview.questions += 1;
@@ -410,14 +417,38 @@ impl Owner {
             self.next.extend(asked.transaction);
             asked.answer
         });
-        if let Some(Looking { reply, .. }) = looking {
-            self.hold(Held::Call(reply, answer));
+        if let Some(Looking { session, question, reply, .. }) = looking {
+            let level = if let Question::Open { level, .. } = question { level } else { level::NONE };
+            self.answer(session, reply, answer, level);
         }
+    }
+
+    /// Answers with attributes, or with this level of the file's token where nobody is in its way.
+    fn answer(&mut self, session: u64, reply: Reply, answer: Result<Answer, Failure>, level: u8) {
+        if level != level::NONE
+            && let Ok(Answer::Attributes(attributes)) = &answer
+            && attributes.inode.mode & libc::S_IFMT == libc::S_IFREG
+            && let token = (Token { object: attributes.id(), what: What::Data })
+            && let Some(held) = self.grants.offer(session, token, level)
+        {
+            return self.grant(reply, held);
+        }
+        self.hold(Held::Call(reply, answer));
+    }
+
+    /// Says that a token is granted, with what the file is now: nobody changes that before it is returned.
+    fn grant(&mut self, reply: Reply, held: Granted) {
+        let (minimum_ms, shape) = (crate::tokens::MINIMUM_MS as u32, self.image.shape(held.token.object));
+        self.hold(Held::Grant(reply, Box::new(Message::Grant { held, minimum_ms, shape })));
     }
 
     /// Does what the rules of tokens say.
     fn act(&mut self) {
-        for looking in self.grants.act() {
+        let acted = self.grants.act();
+        for (reply, held) in acted.granted {
+            self.grant(reply, held);
+        }
+        for looking in acted.ready {
             self.ask(looking);
         }
         if self.locking.is_early() && self.grants.counts().2 == 0 {

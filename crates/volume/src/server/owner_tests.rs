@@ -208,7 +208,7 @@ async fn a_connection_that_is_heard_of_late_does_not_replace_a_later_one() {
     settle(&mut owner).await;
     let (old, mut from_old) = mpsc::unbounded_channel();
     let (new, mut from_new) = mpsc::unbounded_channel();
-    let token = Token { object: ROOT, what: crate::protocol::What::Data };
+    let token = Token { object: ROOT, what: What::Data };
     for (role, connection) in [(ROLE_BULK, 1), (ROLE_CONTROL, 2), (ROLE_CONTROL, 3), (ROLE_BULK, 4)] {
         assert_eq!(resume(&mut owner, sessions[0], 1, (role, connection)), Ok(sessions[0]));
     }
@@ -217,10 +217,11 @@ async fn a_connection_that_is_heard_of_late_does_not_replace_a_later_one() {
     // The later control connection is there, then what the earlier one said arrives.
     owner.apply(Request::Controlled { session: sessions[0], connection: 3, frames: new.clone() });
     owner.apply(Request::Controlled { session: sessions[0], connection: 2, frames: old.clone() });
-    let wanted = (token, crate::tokens::level::WRITE, true);
+    let wanted = (token, level::WRITE, true);
     let reply = Reply::for_test(&new, 4);
     owner.apply(Request::Acquire { session: sessions[0], wanted, reply });
     owner.act();
+    settle(&mut owner).await;
     assert!(matches!(messages(&mut from_new)[..], [Message::Grant { .. }]));
     tokio::time::sleep(Duration::from_millis(2 * crate::tokens::MINIMUM_MS)).await;
     owner.apply(Request::Acquire { session: sessions[1], wanted, reply: Reply::for_test(&old, 5) });
