@@ -312,8 +312,8 @@ impl Run {
             (15, Some(file), _) => {
                 let is_open = self.model.nodes[&file].is_open;
                 match is_open {
-                    true => drop(self.operate(&Operation::Close { file: Run::id(file) }).expect("it closes")),
-                    false => drop(self.ask(&Question::Open { file: Run::id(file) }).expect("it opens")),
+                    true => drop(self.ask(&Question::Close { file: Run::id(file) }).expect("it closes")),
+                    false => drop(self.ask(&Question::Open { file: Run::id(file), level: 0 }).expect("it opens")),
                 }
                 self.model.node(file).is_open = !is_open;
                 if is_open && self.model.nodes[&file].links == 0 {
@@ -468,7 +468,7 @@ impl Run {
             apply(&mut self.replica, transaction).expect("it is applied");
         });
         for file in open {
-            self.ask(&Question::Open { file: Run::id(file) }).expect("it is there");
+            self.ask(&Question::Open { file: Run::id(file), level: 0 }).expect("it is there");
         }
         self.image.reclaimed(self.session).expect("it is in use");
         self.settle();

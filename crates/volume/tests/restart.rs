@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nectary_block::{Buffer, FileDevice, OpenOptions, SharedDevice};
-use nectary_volume::client::{Address, At, Client, ClientOptions, Kernel, New};
+use nectary_volume::client::{Address, At, Client, ClientOptions, Kernel, New, Opening};
 use nectary_volume::format::{Identity, Table};
 use nectary_volume::journal::{FormatOptions, format, read};
 use nectary_volume::metadata::{check, first};
@@ -112,17 +112,18 @@ async fn a_file_without_a_name_stays_as_long_as_a_session_has_it_open_across_res
     let (made, here) = first.create_open(ROOT, b"file", file()).await.expect("it is made");
     here.write(At::Offset(0), vec![Buffer::copy_of(&[5; 10_000])]).await.expect("it is written");
     here.sync().await.expect("it is synced");
-    let there = second.open(made.id(), true).await.expect("it opens");
+    let there = second.open(made.id(), Opening::Both).await.expect("it opens");
     let late = second.create(ROOT, b"late", file()).await.expect("it is made");
-    let late = first.open(late.id(), true).await.expect("it opens");
+    let late = first.open(late.id(), Opening::Both).await.expect("it opens");
     second.unlink(ROOT, b"file", false).await.expect("it loses its name");
     server.stop().await.expect("it stops");
     // The first client is away: it cannot say what it has open.
     let server = volume.serve(&[1]).await;
     second.unlink(ROOT, b"late", false).await.expect("it loses its name");
     there.close().await;
-    let operations = |overview: &Overview| overview.operations >= 2;
-    until(&server, "the file is closed", operations).await;
+    // The unlink; that the second client has the file open, and then has not.
+    let is_closed = |overview: &Overview| overview.operations >= 1 && overview.questions >= 2;
+    until(&server, "the file is closed", is_closed).await;
     assert_eq!(server.handle().overview().inodes, 3, "root, and two files without a name");
     server.stop().await.expect("it stops");
     // It comes back, and has its files.

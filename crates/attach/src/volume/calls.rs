@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use nectary_fuse::protocol::valid;
 use nectary_fuse::{Copy, Data, Entry, Errno, Listing, Lock, Read, SetAttributes, StatFs, Write};
-use nectary_volume::client::{At, Contents, Error, FileLock, New};
+use nectary_volume::client::{At, Contents, Error, FileLock, New, Opening};
 use nectary_volume::protocol::{Attributes, Changes, TimeChange};
 
 use super::serve::{VolumeFileSystem, errno};
@@ -32,18 +32,46 @@ fn refused(error: Error) -> Errno {
     errno(&error)
 }
 
+/// Does what changes nothing in a session that lives: again in the next one, if it ended meanwhile.
+macro_rules! ask {
+    ($this:ident, $client:ident, $call:expr) => {
+        loop {
+            let $client = $this.sessions.living().await.map_err(refused)?;
+            match $call.await {
+                Err(error) if error.is_end() => {}
+                result => break result.map_err(refused),
+            }
+        }
+    };
+}
+
+/// Does what changes something: in the next session only if it was not done.
+macro_rules! operate {
+    ($this:ident, $client:ident, $call:expr) => {
+        loop {
+            let $client = $this.sessions.living().await.map_err(refused)?;
+            match $call.await {
+                Err(error) if error.is_end_before() => {}
+                result => break result.map_err(refused),
+            }
+        }
+    };
+}
+
 fn check_name(name: &[u8]) -> Result<()> {
     if name.len() > NAME_BYTES_MAX { Err(Errno::new(libc::ENAMETOOLONG)) } else { Ok(()) }
 }
 
 pub async fn look_up(this: This, parent: u64, name: Vec<u8>) -> Result<Entry> {
     check_name(&name)?;
-    let found = this.client.look_up(this.nodes.id(parent)?, &name).await.map_err(refused)?;
+    let directory = this.nodes.id(parent)?;
+    let found = ask!(this, client, client.look_up(directory, &name))?;
     Ok(this.nodes.entry(&found))
 }
 
 pub async fn stat(this: This, node: u64) -> Result<Attributes> {
-    this.client.attributes(this.nodes.id(node)?).await.map_err(refused)
+    let id = this.nodes.id(node)?;
+    ask!(this, client, client.attributes(id))
 }
 
 pub async fn set(this: This, node: u64, change: SetAttributes) -> Result<Attributes> {
@@ -61,7 +89,13 @@ pub async fn set(this: This, node: u64, change: SetAttributes) -> Result<Attribu
         accessed: time(valid::ACCESSED, valid::ACCESSED_NOW, change.accessed),
         modified: time(valid::MODIFIED, valid::MODIFIED_NOW, change.modified),
     };
-    this.client.set_attributes(this.nodes.id(node)?, changes).await.map_err(refused)
+    let id = this.nodes.id(node)?;
+    if let Some(handle) = change.handle.filter(|_| changes.size.is_some())
+        && this.file(handle)?.is_over()
+    {
+        return Err(Errno::new(libc::EIO));
+    }
+    operate!(this, client, client.set_attributes(id, changes))
 }
 
 pub async fn read_link(this: This, node: u64) -> Result<Vec<u8>> {
@@ -73,56 +107,68 @@ pub async fn read_link(this: This, node: u64) -> Result<Vec<u8>> {
         return Ok(found.inode.inline);
     }
     // A long target is in an extent.
-    let file = this.client.open(found.id(), false).await.map_err(refused)?;
-    let target = file.read(0, found.inode.size as usize).await.map_err(refused);
-    file.close().await;
+    let target = ask!(this, client, async {
+        let file = client.open(found.id(), Opening::Read).await?;
+        let target = file.read(0, found.inode.size as usize).await;
+        file.close().await;
+        target
+    });
     Ok(target?.to_vec())
 }
 
 pub async fn make(this: This, parent: u64, name: Vec<u8>, new: New) -> Result<Entry> {
     check_name(&name)?;
-    let made = this.client.create(this.nodes.id(parent)?, &name, new).await.map_err(refused)?;
+    let directory = this.nodes.id(parent)?;
+    let made = operate!(this, client, client.create(directory, &name, new.clone()))?;
     Ok(this.nodes.entry(&made))
 }
 
 pub async fn unlink(this: This, parent: u64, name: Vec<u8>, is_directory: bool) -> Result<()> {
     check_name(&name)?;
-    this.client.unlink(this.nodes.id(parent)?, &name, is_directory).await.map(drop).map_err(refused)
+    let directory = this.nodes.id(parent)?;
+    operate!(this, client, client.unlink(directory, &name, is_directory)).map(drop)
 }
 
 pub async fn rename(this: This, from: (u64, Vec<u8>), to: (u64, Vec<u8>), flags: u32) -> Result<()> {
     check_name(&from.1)?;
     check_name(&to.1)?;
     let (directory, new_directory) = (this.nodes.id(from.0)?, this.nodes.id(to.0)?);
-    this.client.rename((directory, &from.1), (new_directory, &to.1), flags).await.map_err(refused)
+    operate!(this, client, client.rename((directory, &from.1), (new_directory, &to.1), flags))
 }
 
 pub async fn link(this: This, node: u64, parent: u64, name: Vec<u8>) -> Result<Entry> {
     check_name(&name)?;
-    let linked = this.client.link(this.nodes.id(node)?, this.nodes.id(parent)?, &name).await.map_err(refused)?;
+    let (file, directory) = (this.nodes.id(node)?, this.nodes.id(parent)?);
+    let linked = operate!(this, client, client.link(file, directory, &name))?;
     Ok(this.nodes.entry(&linked))
 }
 
 pub async fn open(this: This, node: u64, flags: i32) -> Result<u64> {
-    let is_writable = flags & libc::O_ACCMODE != libc::O_RDONLY;
-    let file = this.client.open(this.nodes.id(node)?, is_writable).await.map_err(refused)?;
+    let id = this.nodes.id(node)?;
+    let opening = match flags & libc::O_ACCMODE {
+        libc::O_RDONLY if this.has_old_writer(node) => Opening::Both,
+        libc::O_RDONLY => Opening::Read,
+        libc::O_WRONLY => Opening::Write,
+        _ => Opening::Both,
+    };
+    let file = ask!(this, client, client.open(id, opening))?;
     Ok(this.add(file))
 }
 
 pub async fn create(this: This, parent: u64, name: Vec<u8>, new: New, flags: i32) -> Result<(Entry, u64)> {
     check_name(&name)?;
     let directory = this.nodes.id(parent)?;
-    let (made, file) = match this.client.create_open(directory, &name, new).await {
+    let (made, file) = match operate!(this, client, client.create_open(directory, &name, new.clone())) {
         // Another host made it after the kernel had looked.
-        Err(error) if error.errno() == libc::EEXIST && flags & libc::O_EXCL == 0 => {
-            let found = this.client.look_up(directory, &name).await.map_err(refused)?;
+        Err(error) if error.number() == libc::EEXIST && flags & libc::O_EXCL == 0 => {
+            let found = ask!(this, client, client.look_up(directory, &name))?;
             if found.inode.mode & libc::S_IFMT != libc::S_IFREG {
                 return Err(Errno::new(libc::ESTALE));
             }
-            let file = this.client.open(found.id(), true).await.map_err(refused)?;
+            let file = ask!(this, client, client.open(found.id(), Opening::Both))?;
             (found, file)
         }
-        made => made.map_err(refused)?,
+        made => made?,
     };
     Ok((this.nodes.entry(&made), this.add(file)))
 }
@@ -138,11 +184,11 @@ pub async fn read(this: This, read: Read) -> Result<Contents> {
     .map_err(refused)
 }
 
-pub async fn write(this: This, write: Write, mut data: Data) -> Result<u32> {
-    let file = this.file(write.handle)?;
+pub async fn write(this: This, node: u64, write: Write, mut data: Data) -> Result<u32> {
     let written = if write.from_page_cache {
-        file.write_pages(write.offset, data.take()).await
+        this.file_of_pages(node, write.handle)?.write_pages(write.offset, data.take()).await
     } else {
+        let file = this.file(write.handle)?;
         // The kernel computes where an append goes from the size that it has cached.
         let at = if write.flags & libc::O_APPEND != 0 { At::End } else { At::Offset(write.offset) };
         file.write(at, data.take()).await
@@ -153,7 +199,7 @@ pub async fn write(this: This, write: Write, mut data: Data) -> Result<u32> {
 }
 
 pub async fn sizes(this: This) -> Result<StatFs> {
-    let found = this.client.statistics().await.map_err(refused)?;
+    let found = ask!(this, client, client.statistics())?;
     Ok(StatFs {
         blocks: found.blocks,
         free: found.free,
@@ -176,28 +222,31 @@ pub async fn set_xattr(
 ) -> Result<()> {
     check_name(&name)?;
     let id = this.nodes.id(node)?;
-    this.client.set_xattr(id, &name, &value, flags).await.map_err(refused)?;
+    operate!(this, client, client.set_xattr(id, &name, &value, flags))?;
     if kill_group_id {
         let mode = stat(this.clone(), node).await?.inode.mode;
         if mode & SET_GROUP_ID != 0 {
             let changes = Changes { mode: Some(mode & 0o7777 & !SET_GROUP_ID), ..Changes::default() };
-            this.client.set_attributes(id, changes).await.map_err(refused)?;
+            operate!(this, client, client.set_attributes(id, changes))?;
         }
     }
     Ok(())
 }
 
 pub async fn xattr(this: This, node: u64, name: Vec<u8>) -> Result<Vec<u8>> {
-    this.client.xattr(this.nodes.id(node)?, &name).await.map_err(refused)
+    let id = this.nodes.id(node)?;
+    ask!(this, client, client.xattr(id, &name))
 }
 
 pub async fn xattrs(this: This, node: u64) -> Result<Vec<u8>> {
-    let names = this.client.xattrs(this.nodes.id(node)?).await.map_err(refused)?;
+    let id = this.nodes.id(node)?;
+    let names = ask!(this, client, client.xattrs(id))?;
     Ok(names.into_iter().flat_map(|name| name.into_iter().chain([0])).collect())
 }
 
 pub async fn remove_xattr(this: This, node: u64, name: Vec<u8>) -> Result<()> {
-    this.client.remove_xattr(this.nodes.id(node)?, &name).await.map_err(refused)
+    let id = this.nodes.id(node)?;
+    operate!(this, client, client.remove_xattr(id, &name))
 }
 
 pub async fn list(this: This, node: u64, offset: u64, size: u32, plus: bool) -> Result<Listing> {
@@ -213,7 +262,7 @@ pub async fn list(this: This, node: u64, offset: u64, size: u32, plus: bool) -> 
     }
     let cookie = offset.saturating_sub(NAMES_START);
     let entries = (size / if plus { ENTRY_BYTES.1 } else { ENTRY_BYTES.0 }).clamp(1, ENTRIES_MAX);
-    let (names, _) = this.client.list(directory, cookie, entries).await.map_err(refused)?;
+    let (names, _) = ask!(this, client, client.list(directory, cookie, entries))?;
     for listed in names {
         let inode = &listed.attributes;
         let entry = if plus { this.nodes.entry(inode) } else { Entry::default() };

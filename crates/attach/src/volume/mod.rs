@@ -7,6 +7,7 @@
 //! | file | what is in it |
 //! |---|---|
 //! | `serve`, `calls` | what each request means |
+//! | `sessions` | the session, and the one that follows when it was ended |
 //! | `nodes` | the nodes that the kernel knows |
 //! | `pages` | the kernel's cached pages of files that other hosts change |
 
@@ -14,6 +15,7 @@ mod calls;
 mod nodes;
 mod pages;
 mod serve;
+mod sessions;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,13 +23,14 @@ use std::thread::JoinHandle;
 
 use nectary_block::SharedDevice;
 use nectary_fuse::{Channel, Connection, Crew, Limits, Mount, MountOptions, Notifier};
-use nectary_volume::client::{Client, ClientOptions, Kernel, SessionFigures};
+use nectary_volume::client::{ClientOptions, Kernel, SessionFigures};
 use nectary_volume::protocol::FileId;
 use tokio::sync::{oneshot, watch};
 
 use crate::error::Error;
 use pages::Pages;
 use serve::{Served, VolumeFileSystem};
+use sessions::Sessions;
 
 /// The file system type in lists of mounts, after `fuse.`.
 const SUBTYPE: &str = "nectary-volume";
@@ -68,10 +71,12 @@ pub struct VolumeFigures {
     pub handles: usize,
     /// The session.
     pub session: SessionFigures,
+    /// Sessions before it that were ended for other hosts.
+    pub sessions_ended: u64,
 }
 
 /// What the session's thread hands out.
-type Begun = (tokio::runtime::Handle, Client, FileId);
+type Begun = (tokio::runtime::Handle, Arc<Sessions>, FileId);
 
 impl Volume {
     /// Begins a session and mounts the volume.
@@ -94,11 +99,11 @@ impl Volume {
             .name("nectary-volume".to_owned())
             .spawn(move || serve_session(device, client, kernel, &begun, stopped))
             .map_err(|error| Error::os("starting a thread", error))?;
-        let (runtime, client, root) = match is_begun.recv() {
+        let (runtime, sessions, root) = match is_begun.recv() {
             Ok(begun) => begun?,
             Err(_) => return Err(Error::os("starting a session", std::io::ErrorKind::Other.into())),
         };
-        let file_system = Arc::new(VolumeFileSystem::new(client, root, runtime));
+        let file_system = Arc::new(VolumeFileSystem::new(sessions, root, runtime));
         let mount_options = MountOptions {
             source: source.clone(),
             subtype: SUBTYPE.to_owned(),
@@ -141,7 +146,8 @@ impl Volume {
         VolumeFigures {
             nodes: self.file_system.nodes.count(),
             handles: self.file_system.handles(),
-            session: self.file_system.client.figures(),
+            session: self.file_system.sessions.last().figures(),
+            sessions_ended: self.file_system.sessions.ended(),
         }
     }
 
@@ -193,9 +199,9 @@ fn serve_session(
     };
     runtime.block_on(async {
         let began = async {
-            let client = Client::connect(device, options, kernel).await?;
-            let root = client.attributes(FileId { inode: nodes::ROOT, generation: 0 }).await?.id();
-            Ok((tokio::runtime::Handle::current(), client, root))
+            let sessions = Sessions::begin(device, options, kernel).await?;
+            let root = sessions.last().attributes(FileId { inode: nodes::ROOT, generation: 0 }).await?.id();
+            Ok((tokio::runtime::Handle::current(), sessions, root))
         };
         let _ = begun.send(began.await.map_err(Error::Volume));
         // This fails if the mount could not be made.

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nectary_fuse::protocol::{decode_device, open_flags};
 use nectary_fuse::{Call, Errno, FileSystem, Reply, Request, Wishes, features};
-use nectary_volume::client::{Client, New, OpenFile};
+use nectary_volume::client::{Error, New, OpenFile};
 use nectary_volume::protocol::FileId;
 use tokio::runtime::Handle as Runtime;
 use tokio::sync::Notify;
@@ -19,13 +19,14 @@ use tokio::task::JoinSet;
 
 use super::calls;
 use super::nodes::{Nodes, VALID, attributes};
+use super::sessions::Sessions;
 
 /// The longest target of a symbolic link. *Units*: bytes.
 const TARGET_BYTES_MAX: usize = 4095;
 
 /// A mounted volume.
 pub struct VolumeFileSystem {
-    pub(super) client: Client,
+    pub(super) sessions: Arc<Sessions>,
     pub(super) nodes: Nodes,
     files: Mutex<HashMap<u64, Arc<OpenFile>>>,
     next: AtomicU64,
@@ -35,15 +36,15 @@ pub struct VolumeFileSystem {
     tasks: Mutex<JoinSet<()>>,
 }
 
-pub(super) fn errno(error: &nectary_volume::client::Error) -> Errno {
+pub(super) fn errno(error: &Error) -> Errno {
     Errno::new(error.errno())
 }
 
 impl VolumeFileSystem {
-    /// Shows the volume of a session; requests are served in `runtime`.
-    pub fn new(client: Client, root: FileId, runtime: Runtime) -> VolumeFileSystem {
+    /// Shows a volume; requests are served in `runtime`.
+    pub fn new(sessions: Arc<Sessions>, root: FileId, runtime: Runtime) -> VolumeFileSystem {
         VolumeFileSystem {
-            client,
+            sessions,
             nodes: Nodes::new(root),
             files: Mutex::default(),
             next: AtomicU64::new(1),
@@ -65,6 +66,22 @@ impl VolumeFileSystem {
     /// An open file.
     pub(super) fn file(&self, handle: u64) -> Result<Arc<OpenFile>, Errno> {
         self.files().get(&handle).cloned().ok_or(Errno::new(libc::EBADF))
+    }
+
+    /// An open file for pages that the kernel writes back: it may name any handle of the inode, also one of a session that
+    /// has ended.
+    pub(super) fn file_of_pages(&self, node: u64, handle: u64) -> Result<Arc<OpenFile>, Errno> {
+        let file = self.file(handle)?;
+        if !file.is_over() {
+            return Ok(file);
+        }
+        let living = self.files().values().find(|file| file.id().inode == node && !file.is_over()).cloned();
+        Ok(living.unwrap_or(file))
+    }
+
+    /// Whether a program may still have pages of a file mapped for writing by a handle of a session that has ended.
+    pub(super) fn has_old_writer(&self, node: u64) -> bool {
+        self.files().values().any(|file| file.id().inode == node && file.is_writable() && file.is_over())
     }
 
     /// A new handle.
@@ -92,14 +109,22 @@ impl VolumeFileSystem {
     }
 
     /// Waits for all requests, and ends the session.
-    pub async fn finish(&self) -> Result<(), nectary_volume::client::Error> {
+    ///
+    /// *Errors*: what could not be committed, or the server could not be told. What a session lost that was ended for
+    /// others was reported before.
+    pub async fn finish(&self) -> Result<(), Error> {
+        self.sessions.close();
         let mut tasks = std::mem::take(&mut *self.tasks.lock().unwrap_or_else(PoisonError::into_inner));
         while tasks.join_next().await.is_some() {}
         let files: Vec<_> = self.files().drain().collect();
         for (_, file) in files {
             file.close().await;
         }
-        self.client.close().await
+        let last = self.sessions.last();
+        if last.is_over() {
+            return Ok(());
+        }
+        last.close().await
     }
 }
 
@@ -228,7 +253,11 @@ impl FileSystem for Served {
             }
             Call::Write(write) => {
                 let Some(data) = data else { return reply.errno(libc::EINVAL) };
-                self.run(reply, move |this| calls::write(this, write, data), |reply, _, count| reply.written(count));
+                self.run(
+                    reply,
+                    move |this| calls::write(this, node, write, data),
+                    |reply, _, count| reply.written(count),
+                );
             }
             Call::StatFs => self.run(reply, calls::sizes, |reply, _, sizes| reply.statfs(&sizes)),
             Call::Release { handle, owner, unlock, .. } => {

@@ -98,7 +98,7 @@ fn status(volume: &Volume, server: &str) -> Status {
     let mut status = Status::healthy(super::MOUNT, &volume.directory().display().to_string());
     if let Some(reason) = &session.ended {
         let what = format!("session {} has ended: {reason}", session.session);
-        status = status.with_problem(State::Broken, what, "close what uses it, unmount it and mount it again");
+        status = status.with_problem(State::Degraded, what, "a new session begins by itself once the server answers");
     } else if let Some(trouble) = &session.trouble {
         let what = format!("no connection to {server}: {trouble}");
         status = status.with_problem(State::Degraded, what, "start the server; what waits goes on by itself then");
@@ -112,6 +112,7 @@ fn status(volume: &Volume, server: &str) -> Status {
         "questions": session.questions,
         "waiting": session.waiting,
         "reconnections": session.reconnections,
+        "sessions_ended": figures.sessions_ended,
         "nodes": figures.nodes,
         "open_files": figures.handles,
     }))

@@ -112,6 +112,13 @@ impl Volume {
         let _ = Command::new("umount").args(["-q", "-l"]).arg(self.scratch.join(&format!("m{index}"))).status();
     }
 
+    /// Sends a signal to a mount's process.
+    pub fn signal_mount(&mut self, index: usize, signal: i32) {
+        if let Some(process) = &mut self.mounts[index] {
+            process.signal(signal);
+        }
+    }
+
     /// Unmounts; an error if it or the mount's process fails.
     pub fn unmount(&mut self, index: usize) -> Result<()> {
         let shown = self.scratch.join(&format!("m{index}")).display().to_string();

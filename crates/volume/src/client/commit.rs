@@ -145,7 +145,7 @@ impl Client {
         }
         if std::mem::take(&mut *at_server) {
             // An error means that the session has ended, and with it this opening.
-            let _ = self.operate(Operation::Close { file: file.id }).await;
+            let _ = self.ask(Question::Close { file: file.id }).await;
         }
         drop(at_server);
         self.give_up(file).await;

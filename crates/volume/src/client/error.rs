@@ -26,6 +26,8 @@ pub enum Error {
     Ended {
         /// Who ended it, and why.
         reason: String,
+        /// The server may have had the call, and done it.
+        may_be_done: bool,
     },
 }
 
@@ -38,6 +40,20 @@ impl Error {
     /// Whether the server wants an operation in parts.
     pub(crate) fn is_too_large(&self) -> bool {
         matches!(self, Error::Refused(failure) if failure.code == Code::Limit && failure.errno == libc::EFBIG)
+    }
+
+    /// Whether the session had ended.
+    pub fn is_end(&self) -> bool {
+        match self {
+            Error::Ended { .. } => true,
+            Error::Refused(failure) => failure.code == Code::Ended,
+            _ => false,
+        }
+    }
+
+    /// Whether the session had ended before the call was done: another session may do it.
+    pub fn is_end_before(&self) -> bool {
+        self.is_end() && !matches!(self, Error::Ended { may_be_done: true, .. })
     }
 
     /// The number for the caller of a system call.

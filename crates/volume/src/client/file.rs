@@ -12,7 +12,7 @@ use tokio::sync::{Notify, RwLock};
 
 use super::extents::{Extents, Piece, Place};
 use crate::format::{BLOCK_BYTES, Inode};
-use crate::protocol::{Attributes, FileId, Mapped};
+use crate::protocol::{Attributes, FileId, Mapped, Shape};
 use crate::tokens::{Holding, Ranges};
 
 /// The unit of the disk. *Units*: bytes.
@@ -160,6 +160,14 @@ impl Content {
         self.is_known = true;
         self.size = inode.size;
         self.inode = inode;
+    }
+
+    /// Takes what came with the token, if nothing is known yet.
+    pub fn learn_shape(&mut self, shape: Shape) {
+        if !self.is_known {
+            self.learn(shape.attributes.inode);
+            self.learn_map(0..shape.answered_to, &shape.extents);
+        }
     }
 
     /// Forgets what the server said, before another host may change it. Everything must be committed.

@@ -8,8 +8,9 @@
 //! A map under a token has no block that another host freed, because a host that frees blocks holds the token alone. So
 //! once an append of the server is known here, no map has blocks that it freed, and the next renewal says so.
 
+use std::collections::HashMap;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
@@ -17,9 +18,9 @@ use tokio::task::JoinSet;
 
 use super::error::Error;
 use super::file::File;
-use super::session::Event;
+use super::session::{Event, Grant};
 use super::{Client, lock};
-use crate::protocol::{FileId, Held, Locked, Message, Question, Token, What};
+use crate::protocol::{Attributes, FileId, Held, Locked, Message, Operation, Question, Token, What};
 use crate::tokens::{Heard, Holding, Recalled, Why, level};
 
 /// The pause after a refused request for a token.
@@ -38,11 +39,20 @@ pub trait Kernel: Send + Sync + 'static {
 /// What the session needs for tokens.
 pub(super) struct Holds {
     kernel: Arc<dyn Kernel>,
+    creating: Mutex<Creating>,
+}
+
+/// Files that are being made, whose tokens come with the answers.
+#[derive(Default)]
+struct Creating {
+    calls: usize,
+    /// Grants that were returned before they came, as the file was not known here yet.
+    returned: HashMap<FileId, u64>,
 }
 
 impl Holds {
     pub fn new(kernel: Arc<dyn Kernel>) -> Holds {
-        Holds { kernel }
+        Holds { kernel, creating: Mutex::default() }
     }
 }
 
@@ -140,23 +150,39 @@ impl Client {
             if granted.is_err() {
                 tokio::time::sleep(REFUSED_PAUSE).await;
             }
-            let early = {
-                let mut state = file.hold.state();
-                match granted {
-                    Ok(held) => state.granted(held.level, held.sequence),
-                    Err(_) => state.failed(),
-                }
-            };
-            file.hold.changed.notify_waiters();
-            for recalled in early {
-                if let Heard::Begin = client.hear(&file, recalled) {
-                    client.give_back(&file, recalled).await;
-                }
-            }
+            client.end_request(&file, granted.ok()).await;
             if !file.is_used() {
                 client.settle(&file).await;
             }
         });
+    }
+
+    /// A request for a token was answered.
+    pub(super) async fn end_request(&self, file: &Arc<File>, granted: Option<Grant>) {
+        let early = {
+            // Nobody waits here: a server that is started meanwhile is to hear of the token. Without the lock, the shape is
+            // requested when it is needed.
+            let content = file.content.try_write().ok();
+            let mut state = file.hold.state();
+            match granted {
+                Some(Grant { held, shape }) => {
+                    let early = state.granted(held.level, held.sequence);
+                    let is_held = state.level() != level::NONE && state.sequence() == held.sequence;
+                    if let (Some(mut content), Some(shape), true) = (content, shape, is_held) {
+                        content.learn_shape(shape);
+                    }
+                    early
+                }
+                None => state.failed(),
+            }
+        };
+        file.hold.changed.notify_waiters();
+        for recalled in early {
+            if let Heard::Begin = self.hear(file, recalled) {
+                let (client, file) = (self.clone(), file.clone());
+                tokio::spawn(async move { client.give_back(&file, recalled).await });
+            }
+        }
     }
 
     /// A recall came: what is to be done.
@@ -268,6 +294,42 @@ impl Client {
         }
     }
 
+    /// The file that a recall is about. `None`: nothing of it is held, also not by a grant that comes later with the
+    /// answer of a [`Create`](crate::protocol::Operation::Create).
+    fn recalled_file(&self, held: &Held) -> Option<Arc<File>> {
+        let mut creating = lock(&self.shared.holds.creating);
+        let file = self.file(held.token.object).filter(|_| held.token.what == What::Data);
+        if file.is_none() && creating.calls > 0 {
+            creating.returned.insert(held.token.object, held.sequence);
+        }
+        file
+    }
+
+    /// Makes a file with `operation`, which has it open at once; with its token, if that came with it.
+    pub(super) async fn create_held(&self, operation: Operation) -> Result<(Attributes, Arc<File>), Error> {
+        lock(&self.shared.holds.creating).calls += 1;
+        let made = self.shared.session.create_open(operation).await;
+        let (made, granted) = {
+            let mut creating = lock(&self.shared.holds.creating);
+            let made = made.map(|(attributes, granted)| {
+                let file = self.use_file(attributes.id(), true);
+                let returned = creating.returned.remove(&attributes.id());
+                let granted = granted.filter(|grant| returned.is_none_or(|returned| returned < grant.held.sequence));
+                ((attributes, file), granted)
+            });
+            creating.calls -= 1;
+            if creating.calls == 0 {
+                creating.returned.clear();
+            }
+            let (made, granted) = made?;
+            (made, granted)
+        };
+        if granted.is_some() {
+            self.end_request(&made.1, granted).await;
+        }
+        Ok(made)
+    }
+
     /// Serves what the session reports.
     pub(super) async fn serve_events(&self, mut events: mpsc::UnboundedReceiver<Event>) {
         let mut recalls = JoinSet::new();
@@ -277,7 +339,7 @@ impl Client {
                 Event::Recalled(held, why) => {
                     while recalls.try_join_next().is_some() {}
                     let recalled = (held.sequence, held.level, why);
-                    let Some(file) = self.file(held.token.object).filter(|_| held.token.what == What::Data) else {
+                    let Some(file) = self.recalled_file(&held) else {
                         self.say_returned(held.token.object, level::NONE, held.sequence, false);
                         continue;
                     };
@@ -291,11 +353,23 @@ impl Client {
                     for file in self.files() {
                         if *file.at_server.lock().await {
                             // An error means that it is gone; so every call on it will say.
-                            let _ = self.ask(Question::Open { file: file.id }).await;
+                            let _ = self.ask(Question::Open { file: file.id, level: level::NONE }).await;
                         }
                     }
                     self.reclaim(epoch).await;
                 }
+            }
+        }
+    }
+
+    /// The session is over: nothing is held, and when this returns the kernel has no page that was read under it. What the
+    /// kernel still writes back is refused.
+    pub async fn drop_pages(&self) {
+        for file in self.files() {
+            let had_pages = file.hold.state().lose();
+            file.hold.changed.notify_waiters();
+            if had_pages {
+                let _ = self.shared.holds.kernel.invalidate(file.id.inode, 0..u64::MAX).await;
             }
         }
     }

@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
 use super::error::Error;
-use super::session::{Event, Inner, Said};
+use super::session::{Event, Grant, Inner, Said};
 use crate::format::Identity;
 pub use crate::net::Address;
 use crate::net::{self, Stream};
@@ -90,6 +90,7 @@ async fn greet(inner: &Inner, role: u8) -> Result<(Stream, Welcomed), Result<Fai
         kind: options.kind,
         machine: hash_of("/etc/machine-id"),
         boot: hash_of("/proc/sys/kernel/random/boot_id"),
+        connection: inner.next_connection(),
     });
     let talk = async {
         net::write_frames(&mut stream, &hello.encode(0, 0)).await?;
@@ -163,7 +164,9 @@ async fn read_answers(inner: &Inner, reader: &mut ReadHalf<Stream>) -> String {
         match read_message(reader).await {
             Ok(Some((header, Message::Answer(answer)))) => inner.answered(header.request, Ok(Said::Answer(answer))),
             Ok(Some((header, Message::LockFound { lock }))) => inner.answered(header.request, Ok(Said::Found(lock))),
-            Ok(Some((header, Message::Grant { held, .. }))) => inner.answered(header.request, Ok(Said::Granted(held))),
+            Ok(Some((header, Message::Grant { held, shape, .. }))) => {
+                inner.answered(header.request, Ok(Said::Granted(Grant { held, shape })));
+            }
             Ok(Some((_, Message::Failure(failure))))
                 if matches!(failure.code, Code::OldEpoch | Code::NotLeader | Code::Grace) =>
             {

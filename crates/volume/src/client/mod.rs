@@ -46,7 +46,7 @@ pub use link::random_id;
 pub use link::{Address, ClientOptions};
 pub use locks::FileLock;
 pub use names::New;
-pub use open::OpenFile;
+pub use open::{OpenFile, Opening};
 pub use session::SessionFigures;
 
 use crate::protocol::{Answer, Code, FileId, Granted, Operation, Question};
@@ -144,7 +144,7 @@ impl Client {
             let extents = part.iter().map(|granted| (granted.block, granted.blocks)).collect();
             result = result.and(self.operate(Operation::ReturnSpace { extents }).await.map(drop));
         }
-        self.stop();
+        lock(&self.shared.tasks).drain(..).for_each(|task| task.abort());
         let ended = self.shared.session.end().await;
         result.and(ended)
     }
@@ -152,6 +152,27 @@ impl Client {
     /// Stops without telling the server, as after a crash.
     pub fn stop(&self) {
         lock(&self.shared.tasks).drain(..).for_each(|task| task.abort());
+        self.shared.session.abort();
+    }
+
+    /// Whether the session has ended.
+    pub fn is_over(&self) -> bool {
+        self.shared.session.failure().is_some()
+    }
+
+    /// Why calls fail once the session has ended.
+    pub fn why_over(&self) -> Error {
+        self.shared.session.why_ended()
+    }
+
+    /// Waits until the session has ended; says why, with its host if the server said so.
+    pub async fn over(&self) -> String {
+        self.shared.session.ended().await
+    }
+
+    /// How many files have something that is not committed.
+    pub fn uncommitted(&self) -> usize {
+        lock(&self.shared.files).values().filter(|file| file.shown().is_dirty).count()
     }
 
     fn device(&self) -> &SharedDevice {

@@ -25,6 +25,15 @@ pub struct New {
     pub target: Vec<u8>,
 }
 
+impl New {
+    /// The operation that makes it.
+    pub(super) fn operation(self, directory: FileId, name: &[u8], open: bool) -> Operation {
+        let New { mode, umask, owner, group, device, target } = self;
+        let name = name.to_vec();
+        Operation::Create { directory, name, mode, owner, group, umask, device, target, open, inode: 0 }
+    }
+}
+
 fn attributes(answer: Answer) -> Result<Attributes, Error> {
     match answer {
         Answer::Attributes(attributes) => Ok(attributes),
@@ -53,21 +62,7 @@ impl Client {
 
     /// Makes something with a name.
     pub async fn create(&self, directory: FileId, name: &[u8], new: New) -> Result<Attributes, Error> {
-        self.create_as(directory, name, new, false).await
-    }
-
-    pub(super) async fn create_as(
-        &self,
-        directory: FileId,
-        name: &[u8],
-        new: New,
-        open: bool,
-    ) -> Result<Attributes, Error> {
-        let New { mode, umask, owner, group, device, target } = new;
-        let name = name.to_vec();
-        let operation =
-            Operation::Create { directory, name, mode, owner, group, umask, device, target, open, inode: 0 };
-        attributes(self.operate(operation).await?)
+        attributes(self.operate(new.operation(directory, name, false)).await?)
     }
 
     /// Adds a name.

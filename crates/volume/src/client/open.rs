@@ -15,7 +15,8 @@ use super::error::Error;
 use super::file::File;
 use super::hold::Access;
 use super::names::New;
-use crate::protocol::{Answer, Attributes, FileId, Question};
+use crate::protocol::{Attributes, FileId};
+use crate::tokens::level;
 
 /// A handle on a file.
 pub struct OpenFile {
@@ -24,17 +25,39 @@ pub struct OpenFile {
     is_writable: bool,
 }
 
+/// What a handle is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Opening {
+    /// To read.
+    Read,
+    /// To write.
+    Write,
+    /// To read and to write; a program may map it and write to the map.
+    Both,
+}
+
 impl Client {
-    /// Opens a file. With `is_writable` a program may map it and write to the map.
-    pub async fn open(&self, id: FileId, is_writable: bool) -> Result<OpenFile, Error> {
+    /// Opens a file.
+    pub async fn open(&self, id: FileId, opening: Opening) -> Result<OpenFile, Error> {
         let file = self.use_file(id, false);
+        let is_writable = opening != Opening::Read;
         let open = OpenFile { client: self.clone(), file, is_writable };
         let mut at_server = open.file.at_server.lock().await;
         if !*at_server {
-            match self.ask(Question::Open { file: id }).await {
-                Ok(Answer::Attributes(_)) => *at_server = true,
-                Ok(_) => return self.not_open(&open, Error::posix(libc::EIO)),
-                Err(error) => return self.not_open(&open, error),
+            let wanted = if opening == Opening::Write { level::WRITE } else { level::READ };
+            // Then a recall that comes before the grant waits for it.
+            let is_wanted = open.file.hold.state().wants(wanted);
+            let opened = self.shared.session.open(id, if is_wanted { wanted } else { level::NONE }).await;
+            let (granted, failed) = match opened {
+                Ok((_, granted)) => (granted, None),
+                Err(error) => (None, Some(error)),
+            };
+            if is_wanted {
+                self.end_request(&open.file, granted).await;
+            }
+            match failed {
+                None => *at_server = true,
+                Some(error) => return self.not_open(&open, error),
             }
         }
         drop(at_server);
@@ -53,8 +76,7 @@ impl Client {
 
     /// Makes a file and opens it.
     pub async fn create_open(&self, directory: FileId, name: &[u8], new: New) -> Result<(Attributes, OpenFile), Error> {
-        let attributes = self.create_as(directory, name, new, true).await?;
-        let file = self.use_file(attributes.id(), true);
+        let (attributes, file) = self.create_held(new.operation(directory, name, true)).await?;
         self.add_writer(&file).await;
         Ok((attributes, OpenFile { client: self.clone(), file, is_writable: true }))
     }
@@ -96,6 +118,9 @@ impl OpenFile {
     ///
     /// *Errors*: also those of earlier commits in the background, once.
     pub async fn sync(&self) -> Result<(), Error> {
+        if self.is_over() {
+            return Err(self.client.why_over());
+        }
         self.client.sync(&self.file).await
     }
 
@@ -129,8 +154,22 @@ impl OpenFile {
         self.client.copy((&self.file, offset), (&to.file, to_offset), length).await
     }
 
+    /// Whether it is writable.
+    pub fn is_writable(&self) -> bool {
+        self.is_writable
+    }
+
+    /// Whether the session that it was opened in has ended: every call fails.
+    pub fn is_over(&self) -> bool {
+        self.client.is_over()
+    }
+
     /// Closes the handle. What was written stays, and is committed within a second.
     pub async fn close(&self) {
+        if self.is_over() {
+            self.file.remove_user();
+            return;
+        }
         if self.is_writable {
             self.file.hold.state().remove_writer();
         }

@@ -20,7 +20,9 @@ use tokio::task::JoinHandle;
 
 use super::error::Error;
 use super::link::{self, ClientOptions};
-use crate::protocol::{Answer, Code, Failure, Held, Locked, Message, Operation, Question, Token};
+use crate::protocol::{
+    Answer, Attributes, Code, Failure, FileId, Held, Locked, Message, Operation, Question, Shape, Token,
+};
 use crate::tokens::Why;
 
 /// The most calls without an answer; the sum is below the protocol's bound for a connection. Each kind has its share,
@@ -56,11 +58,18 @@ pub(crate) enum Event {
     Recalled(Held, Why),
 }
 
+/// A token that was granted, and what its file is.
+#[derive(Debug)]
+pub(super) struct Grant {
+    pub held: Held,
+    pub shape: Option<Shape>,
+}
+
 /// The answer to a call.
 #[derive(Debug)]
 pub(super) enum Said {
     Answer(Answer),
-    Granted(Held),
+    Granted(Grant),
     Found(Option<Locked>),
 }
 
@@ -160,6 +169,8 @@ pub(super) struct Inner {
     /// The lease ends then, counted in the same way.
     lease_until_ns: AtomicU64,
     renewed: Notify,
+    /// Connections so far.
+    connections: AtomicU64,
     pub events: mpsc::UnboundedSender<Event>,
     pub ended: watch::Sender<bool>,
 }
@@ -192,6 +203,7 @@ impl Session {
             io_until_ns: AtomicU64::new(0),
             lease_until_ns: AtomicU64::new(0),
             renewed: Notify::new(),
+            connections: AtomicU64::new(0),
             events,
             ended: watch::Sender::new(false),
         });
@@ -242,19 +254,38 @@ impl Session {
         let inner = &self.inner;
         match inner.elapsed_ns() < inner.lease_until_ns.load(Ordering::Acquire) {
             true => Ok(()),
-            false => Err(Error::Ended { reason: "this host paused for longer than its lease during I/O".to_owned() }),
+            false => {
+                let reason = "this host paused for longer than its lease during I/O".to_owned();
+                Err(Error::Ended { reason, may_be_done: true })
+            }
         }
     }
 
     /// Does an operation: it is durable when this returns.
     pub async fn operate(&self, operation: Operation) -> Result<Answer, Error> {
+        answered(self.operation(operation).await?)
+    }
+
+    async fn operation(&self, operation: Operation) -> Result<Said, Error> {
         let said = self.call(Share::Operations, |state| {
             let number = state.next_number;
             state.next_number += 1;
             state.open_numbers.insert(number);
             (Message::Operation { session: state.session, number, operation }, Some(number))
         });
-        answered(said.await?)
+        said.await
+    }
+
+    /// Makes a file that is open at once: its attributes, and its token if it came with it.
+    pub async fn create_open(&self, operation: Operation) -> Result<(Attributes, Option<Grant>), Error> {
+        opened(self.operation(operation).await?)
+    }
+
+    /// Opens a file: its attributes, and its token where nobody is in the way of this level.
+    pub async fn open(&self, file: FileId, level: u8) -> Result<(Attributes, Option<Grant>), Error> {
+        let question = Question::Open { file, level };
+        let make = |state: &mut State| (Message::Question { session: state.session, question }, None);
+        opened(self.call(Share::Questions, make).await?)
     }
 
     /// Asks a question that the server answers without other hosts.
@@ -273,9 +304,9 @@ impl Session {
     }
 
     /// Waits for a token.
-    pub async fn acquire(&self, token: Token, level: u8) -> Result<Held, Error> {
+    pub async fn acquire(&self, token: Token, level: u8) -> Result<Grant, Error> {
         match self.call(Share::Tokens, |_| (Message::Acquire { token, level, waits: true }, None)).await? {
-            Said::Granted(held) => Ok(held),
+            Said::Granted(grant) => Ok(grant),
             _ => Err(Error::posix(libc::EIO)),
         }
     }
@@ -340,6 +371,24 @@ impl Session {
         }
     }
 
+    /// Why calls fail once the session has ended.
+    pub fn why_ended(&self) -> Error {
+        self.inner.why_ended()
+    }
+
+    /// Waits until the session has ended; says why.
+    pub async fn ended(&self) -> String {
+        let mut ended = self.inner.ended.subscribe();
+        // It cannot go before this does.
+        let _ = ended.wait_for(|ended| *ended).await;
+        self.inner.state().figures.ended.clone().unwrap_or_default()
+    }
+
+    /// Ends the connections without a word.
+    pub fn abort(&self) {
+        self.tasks.lock().unwrap_or_else(PoisonError::into_inner).drain(..).for_each(|task| task.abort());
+    }
+
     /// Why calls fail, if the session has ended.
     pub fn failure(&self) -> Option<Error> {
         let state = self.inner.state();
@@ -381,7 +430,7 @@ impl Session {
         make: impl FnOnce(&mut State) -> (Message, Option<u64>),
     ) -> Result<(u64, oneshot::Receiver<Result<Said, Failure>>), Error> {
         let turn = self.inner.turns[share as usize].clone().acquire_owned().await;
-        let turn = turn.map_err(|_| self.inner.why_ended())?;
+        let turn = turn.map_err(|_| not_done(&self.inner.state()))?;
         let (reply, answer) = oneshot::channel();
         loop {
             let renewed = self.inner.renewed.notified();
@@ -390,7 +439,7 @@ impl Session {
             {
                 let mut state = self.inner.state();
                 if state.figures.ended.is_some() {
-                    return Err(ended(&state));
+                    return Err(not_done(&state));
                 }
                 if !matches!(share, Share::Operations) || state.has_room() {
                     let (message, number) = make(&mut state);
@@ -435,7 +484,7 @@ impl Session {
             }),
         };
         self.inner.end("unmounted");
-        self.tasks.lock().unwrap_or_else(PoisonError::into_inner).drain(..).for_each(|task| task.abort());
+        self.abort();
         result
     }
 }
@@ -451,8 +500,27 @@ fn answered(said: Said) -> Result<Answer, Error> {
     }
 }
 
+fn opened(said: Said) -> Result<(Attributes, Option<Grant>), Error> {
+    match said {
+        Said::Answer(Answer::Attributes(attributes)) => Ok((attributes, None)),
+        Said::Granted(Grant { held, shape: Some(shape) }) => {
+            Ok((shape.attributes.clone(), Some(Grant { held, shape: Some(shape) })))
+        }
+        _ => Err(Error::posix(libc::EIO)),
+    }
+}
+
+fn reason(state: &State) -> String {
+    state.figures.ended.clone().unwrap_or_else(|| "it is over".to_owned())
+}
+
 fn ended(state: &State) -> Error {
-    Error::Ended { reason: state.figures.ended.clone().unwrap_or_else(|| "it is over".to_owned()) }
+    Error::Ended { reason: reason(state), may_be_done: true }
+}
+
+/// The error of a call that the server has not had.
+fn not_done(state: &State) -> Error {
+    Error::Ended { reason: reason(state), may_be_done: false }
 }
 
 impl Inner {
@@ -462,6 +530,11 @@ impl Inner {
 
     fn why_ended(&self) -> Error {
         ended(&self.state())
+    }
+
+    /// The number of the next connection.
+    pub fn next_connection(&self) -> u64 {
+        self.connections.fetch_add(1, Ordering::AcqRel) + 1
     }
 
     /// The connection is made, and the server has introduced itself.
@@ -512,8 +585,14 @@ impl Inner {
         if let Err(failure) = &answer
             && failure.code == Code::Ended
         {
+            let refused = state.waiting.remove(&request);
             drop(state);
-            return self.end(&failure.words);
+            self.end(&failure.words);
+            // This one was not done; what becomes of the others is not known.
+            if let Some(refused) = refused {
+                let _ = refused.reply.send(answer);
+            }
+            return;
         }
         let Some(waiting) = state.waiting.remove(&request) else { return };
         match waiting.number {

@@ -1,14 +1,14 @@
 //! Questions: what changes nothing, and grants of space.
 
-use std::ops::Bound;
+use std::ops::{Bound, Range};
 
 use super::change::{Result, damaged};
 use super::files::decode_xattr;
 use super::image::{Asked, Image, Stamp};
 use super::names::{find, is_directory};
 use super::records::{inode, keys_of, posix, server};
-use crate::format::{Extent, ExtentState, Key, Name, Table};
-use crate::protocol::{Answer, Code, Failure, FileId, Listed, Mapped, Question, Statistics};
+use crate::format::{BLOCK_BYTES, Extent, ExtentState, Key, Name, Table};
+use crate::protocol::{Answer, Code, Failure, FileId, Listed, Mapped, Question, Shape, Statistics};
 
 /// Names of an answer.
 const ENTRIES_MAX: u32 = 1024;
@@ -18,6 +18,8 @@ const LISTING_BYTES_MAX: usize = 512 << 10;
 const XATTR_LIST_BYTES_MAX: usize = 64 << 10;
 /// Extents of an answer.
 const EXTENTS_MAX: usize = 4096;
+/// Those that come with a token.
+const SHAPE_EXTENTS_MAX: usize = 64;
 /// What one question may get of free space, and at most. *Units*: parts, blocks.
 const SPACE_PART: u64 = 16;
 const SPACE_BLOCKS_MAX: u64 = 1 << 18;
@@ -30,7 +32,10 @@ impl Image {
             Question::Lookup { directory, name } => self.look_up(*directory, name)?,
             Question::GetAttributes { file } => Answer::Attributes(self.attributes(*file)?),
             Question::ReadDirectory { directory, cookie, entries } => self.list(*directory, *cookie, *entries)?,
-            Question::ReadMap { file, start, end } => self.map_of(*file, *start, *end)?,
+            Question::ReadMap { file, start, end } => {
+                let (extents, answered_to) = self.map_of(*file, *start..*end, EXTENTS_MAX)?;
+                Answer::Map { extents, answered_to }
+            }
             Question::ReadXattr { file, name } => {
                 inode(&self.tables, *file)?;
                 let value = self.tables.get(&Key::Xattr(file.inode, name.clone())).ok_or(posix(libc::ENODATA))?;
@@ -59,10 +64,14 @@ impl Image {
                 let inodes = self.tables.table(Table::Inodes).len() as u64;
                 Answer::Statistics(Statistics { blocks, free, inodes })
             }
-            Question::Open { file } => {
+            Question::Open { file, .. } => {
                 let attributes = self.attributes(*file)?;
                 self.open(session, file.inode);
                 Answer::Attributes(attributes)
+            }
+            Question::Close { file } => {
+                self.close(session, file.inode);
+                Answer::Done
             }
             Question::Space { blocks } => return self.grant(stamp, session, *blocks),
         };
@@ -104,8 +113,21 @@ impl Image {
         Ok(Answer::Listing { names, is_end })
     }
 
-    fn map_of(&self, file: FileId, start: u64, end: u64) -> Result<Answer> {
+    /// What a file is, for who gets its data token. `None`: it is no regular file, or not there any more.
+    pub fn shape(&self, file: FileId) -> Option<Shape> {
+        let attributes = self.attributes(file).ok()?;
+        let blocks = attributes.inode.size.div_ceil(BLOCK_BYTES as u64);
+        if attributes.inode.mode & libc::S_IFMT != libc::S_IFREG {
+            return None;
+        }
+        let (extents, answered_to) = self.map_of(file, 0..blocks, SHAPE_EXTENTS_MAX).ok()?;
+        Some(Shape { attributes, extents, answered_to })
+    }
+
+    /// Where a range of a file is, and up to where that is all.
+    fn map_of(&self, file: FileId, range: Range<u64>, most: usize) -> Result<(Vec<Mapped>, u64)> {
         inode(&self.tables, file)?;
+        let Range { start, end } = range;
         let number = file.inode;
         let table = self.tables.table(Table::Extents);
         let before =
@@ -120,7 +142,7 @@ impl Image {
             if of != number || file_block >= end {
                 break;
             }
-            if extents.len() >= EXTENTS_MAX {
+            if extents.len() >= most {
                 answered_to = file_block;
                 break;
             }
@@ -129,7 +151,7 @@ impl Image {
                 extents.push(Mapped { file_block, blocks, block, is_unwritten });
             }
         }
-        Ok(Answer::Map { extents, answered_to })
+        Ok((extents, answered_to))
     }
 
     fn grant(&mut self, stamp: Stamp, session: u64, blocks: u64) -> Result<Asked> {

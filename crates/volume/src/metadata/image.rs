@@ -122,14 +122,17 @@ impl Image {
     }
 
     pub(super) fn session(&self, session: u64) -> Result<Session> {
-        let ended = || Failure {
-            code: Code::Ended,
-            errno: libc::EIO,
-            words: format!("session {session} is over: it was ended or released"),
-        };
-        let found = self.tables.get(&Key::Session(session)).ok_or_else(ended)?;
+        let ended = |words| Failure { code: Code::Ended, errno: libc::EIO, words };
+        let found = self.tables.get(&Key::Session(session));
+        let found = found.ok_or_else(|| ended(format!("session {session} is over: it was ended or released")))?;
         let found = Session::decode(found).map_err(damaged)?;
-        if found.state == SessionState::Active { Ok(found) } else { Err(ended()) }
+        if found.state == SessionState::Active {
+            return Ok(found);
+        }
+        let host = &found.host;
+        Err(ended(format!(
+            "session {session} of host {host} was ended: others needed what it held, and its lease was over"
+        )))
     }
 
     /// Runs a change, or undoes it.
@@ -207,10 +210,6 @@ impl Image {
     }
 
     fn change(&mut self, stamp: Stamp, session: u64, operation: &Operation) -> Result<(Answer, Vec<Mutation>)> {
-        if let Operation::Close { file } = operation {
-            self.close(session, file.inode);
-            return Ok((Answer::Done, Vec::new()));
-        }
         let ((answer, opened), mutations) = self.attempt(|change, parts| {
             let answer = parts.operate(change, stamp, session, operation)?;
             let opened = match (operation, &answer) {

@@ -20,6 +20,17 @@ impl Attributes {
     }
 }
 
+/// What a file is: its attributes, and where its data is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Shape {
+    /// Its attributes.
+    pub attributes: Attributes,
+    /// Its first extents, as in [`Answer::Map`].
+    pub extents: Vec<Mapped>,
+    /// What is before it is in `extents` or a hole. *Units*: blocks of the file.
+    pub answered_to: u64,
+}
+
 /// A name in a listing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listed {

@@ -1,6 +1,6 @@
 //! Everything that travels between a mount and the server.
 
-use super::{Answer, Failure, FileId, Operation, Question};
+use super::{Answer, Failure, FileId, Operation, Question, Shape};
 
 /// What a token protects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -87,6 +87,8 @@ pub struct Hello {
     pub machine: u64,
     /// A hash of the machine's boot identifier.
     pub boot: u64,
+    /// Counts the connections of this incarnation: one replaces those of its role with lower numbers.
+    pub connection: u64,
 }
 
 /// A message.
@@ -175,12 +177,14 @@ pub enum Message {
         /// The request waits until it can be granted.
         waits: bool,
     },
-    /// A token is granted; it answers an `Acquire`, or raises what is held.
+    /// A token is granted; it answers an `Acquire`, an `Open`, or a `Create` that opens.
     Grant {
         /// The token.
         held: Held,
         /// It is not recalled before.
         minimum_ms: u32,
+        /// What the file is, as of the grant: of a data token.
+        shape: Option<Shape>,
     },
     /// Another session needs the token.
     Recall {

@@ -18,7 +18,7 @@ mod message;
 mod operation;
 mod question;
 
-pub use answer::{Answer, Attributes, Code, Failure, Granted, Listed, Statistics};
+pub use answer::{Answer, Attributes, Code, Failure, Granted, Listed, Shape, Statistics};
 pub use codec::{BODY_BYTES_MAX, HEADER_BYTES, Header};
 pub use message::{Held, Hello, Locked, Message, Token, What};
 pub use operation::{Changes, FileId, Mapped, Operation, TimeChange};

@@ -165,11 +165,6 @@ pub enum Operation {
         /// The flags of `fallocate`: keep the size, punch a hole, zero a range; others are EOPNOTSUPP.
         mode: u32,
     },
-    /// The last handle of the session is closed: [`Answer::Done`](super::Answer::Done).
-    Close {
-        /// Of what.
-        file: FileId,
-    },
     /// Gives granted space back: [`Answer::Done`](super::Answer::Done). All I/O to it has ended.
     ReturnSpace {
         /// First block and blocks.

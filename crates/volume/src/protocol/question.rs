@@ -49,8 +49,16 @@ pub enum Question {
     },
     /// [`Answer::Statistics`](super::Answer::Statistics).
     Statistics,
-    /// The session has it open from now on: [`Answer::Attributes`](super::Answer::Attributes).
+    /// The session has it open from now on: [`Answer::Attributes`](super::Answer::Attributes), or a
+    /// [`Message::Grant`](super::Message::Grant) of the level where nobody is in its way.
     Open {
+        /// What.
+        file: FileId,
+        /// Of its data token; 0: none.
+        level: u8,
+    },
+    /// The session has it open no more: [`Answer::Done`](super::Answer::Done). Nothing of this is stored.
+    Close {
         /// What.
         file: FileId,
     },

@@ -27,8 +27,8 @@ use crate::wire::{read_message, write_all};
 pub(super) const CONNECTIONS_MAX: usize = 2048;
 /// Requests of a connection without an answer, as the protocol says.
 const CALLS_MAX: usize = 256;
-const ROLE_CONTROL: u8 = 1;
-const ROLE_BULK: u8 = 2;
+pub(super) const ROLE_CONTROL: u8 = 1;
+pub(super) const ROLE_BULK: u8 = 2;
 
 /// What all connections share.
 pub(super) struct Shared {
@@ -64,11 +64,19 @@ pub(super) struct Reply {
     frames: Frames,
     request: u64,
     epoch: u64,
+    connection: u64,
     /// Counts the request until it is answered.
     _turn: OwnedSemaphorePermit,
 }
 
 impl Reply {
+    /// The way of an answer on a connection of this number, for a test.
+    #[cfg(test)]
+    pub fn for_test(frames: &Frames, connection: u64) -> Reply {
+        let turn = Arc::new(Semaphore::new(1)).try_acquire_owned().expect("it is free");
+        Reply { frames: frames.clone(), request: 1, epoch: 1, connection, _turn: turn }
+    }
+
     /// Answers.
     pub fn send(self, answer: Result<Answer, Failure>) {
         let message = match answer {
@@ -81,6 +89,11 @@ impl Reply {
     /// The number of the request.
     pub fn request(&self) -> u64 {
         self.request
+    }
+
+    /// The number of the connection that the request came on.
+    pub fn connection(&self) -> u64 {
+        self.connection
     }
 
     /// Answers with a message other than the answer to an operation or a question.
@@ -105,8 +118,8 @@ pub(super) async fn serve(context: &Context, stream: Stream, peer: &str) {
             let greeted = timeout(net::HELLO_TIME_MAX, greet(context, &mut reader, &frames)).await;
             let greeted = greeted.map_err(|_| std::io::Error::other("no greeting within 10 s"))??;
             match greeted {
-                Some((session, ROLE_CONTROL)) => control(context, session, &mut reader, &frames).await,
-                Some((session, _)) => bulk(context, session, &mut reader, &frames).await,
+                Some(greeted) if greeted.role == ROLE_CONTROL => control(context, greeted, &mut reader, &frames).await,
+                Some(greeted) => bulk(context, greeted, &mut reader, &frames).await,
                 None => Ok(()),
             }
         };
@@ -127,12 +140,17 @@ pub(super) async fn serve(context: &Context, stream: Stream, peer: &str) {
     }
 }
 
+/// Whose connection it is.
+#[derive(Clone, Copy)]
+struct Greeted {
+    session: u64,
+    role: u8,
+    /// Its number.
+    connection: u64,
+}
+
 /// The first message. `None`: the client was refused.
-async fn greet(
-    context: &Context,
-    reader: &mut ReadHalf<Stream>,
-    frames: &Frames,
-) -> std::io::Result<Option<(u64, u8)>> {
+async fn greet(context: &Context, reader: &mut ReadHalf<Stream>, frames: &Frames) -> std::io::Result<Option<Greeted>> {
     let Some((header, message)) = read_message(reader).await? else { return Ok(None) };
     let shared = &context.shared;
     let answer = match message {
@@ -140,7 +158,7 @@ async fn greet(
         _ => Err(refusal(Code::Malformed, "the first message must be Hello")),
     };
     let (message, greeted) = match answer {
-        Ok((session, role)) => (welcome(shared, session), Some((session, role))),
+        Ok(greeted) => (welcome(shared, greeted.session), Some(greeted)),
         Err(failure) => (Message::Failure(failure), None),
     };
     let _ = frames.send(message.encode(header.request, shared.epoch));
@@ -148,7 +166,7 @@ async fn greet(
 }
 
 /// Begins a session, or finds the one that is there again.
-async fn begin(context: &Context, hello: Hello) -> Result<(u64, u8), Failure> {
+async fn begin(context: &Context, hello: Hello) -> Result<Greeted, Failure> {
     if hello.volume != context.shared.label.volume.0 {
         return Err(refusal(Code::WrongVolume, "this server serves another volume than the one on the disk there"));
     }
@@ -157,7 +175,8 @@ async fn begin(context: &Context, hello: Hello) -> Result<(u64, u8), Failure> {
     }
     let (reply, answer) = oneshot::channel();
     let request = if hello.session != 0 {
-        Request::Resume { session: hello.session, incarnation: hello.incarnation, reply }
+        let (incarnation, link) = (hello.incarnation, (hello.role, hello.connection));
+        Request::Resume { session: hello.session, incarnation, link, reply }
     } else if hello.role == ROLE_CONTROL {
         return Err(refusal(Code::OutOfOrder, "a session begins with its bulk connection"));
     } else {
@@ -175,10 +194,10 @@ async fn begin(context: &Context, hello: Hello) -> Result<(u64, u8), Failure> {
             reason: 0,
             host: hello.host,
         };
-        Request::Begin { session, reply }
+        Request::Begin { session, connection: hello.connection, reply }
     };
     let session = ask(context, request, answer).await?;
-    Ok((session, hello.role))
+    Ok(Greeted { session, role: hello.role, connection: hello.connection })
 }
 
 /// Hands a request to the owner, and waits for its answer.
@@ -197,13 +216,19 @@ fn welcome(shared: &Shared, session: u64) -> Message {
 }
 
 /// Serves operations and questions.
-async fn bulk(context: &Context, session: u64, reader: &mut ReadHalf<Stream>, frames: &Frames) -> std::io::Result<()> {
+async fn bulk(
+    context: &Context,
+    greeted: Greeted,
+    reader: &mut ReadHalf<Stream>,
+    frames: &Frames,
+) -> std::io::Result<()> {
+    let (session, epoch, connection) = (greeted.session, context.shared.epoch, greeted.connection);
     let turns = Arc::new(Semaphore::new(CALLS_MAX));
     while let Some((header, message)) = read_message(reader).await? {
         let Ok(turn) = turns.clone().try_acquire_owned() else {
             return Err(std::io::Error::other(format!("more than {CALLS_MAX} requests without an answer")));
         };
-        let reply = Reply { frames: frames.clone(), request: header.request, epoch: context.shared.epoch, _turn: turn };
+        let reply = Reply { frames: frames.clone(), request: header.request, epoch, connection, _turn: turn };
         let request = match message {
             Message::Operation { session: named, number, operation } if named == session => {
                 Request::Operate { session, number, operation, reply }
@@ -235,12 +260,12 @@ async fn bulk(context: &Context, session: u64, reader: &mut ReadHalf<Stream>, fr
 /// Serves renewals, and what is said of tokens.
 async fn control(
     context: &Context,
-    session: u64,
+    greeted: Greeted,
     reader: &mut ReadHalf<Stream>,
     frames: &Frames,
 ) -> std::io::Result<()> {
-    let shared = &context.shared;
-    let _ = context.requests.send(Request::Controlled { session, frames: frames.clone() }).await;
+    let (shared, session, connection) = (&context.shared, greeted.session, greeted.connection);
+    let _ = context.requests.send(Request::Controlled { session, connection, frames: frames.clone() }).await;
     while let Some((header, message)) = read_message(reader).await? {
         match message {
             Message::Return { held, .. } => {

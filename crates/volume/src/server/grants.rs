@@ -23,6 +23,15 @@ pub(super) struct Looking {
     pub is_graced: bool,
 }
 
+/// What can be answered.
+#[derive(Default)]
+pub(super) struct Acted {
+    /// Questions, when they have been asked again.
+    pub ready: Vec<Looking>,
+    /// Requests for tokens.
+    pub granted: Vec<(Reply, Held)>,
+}
+
 /// Tokens, and what waits for them.
 pub(super) struct Grants {
     arbiter: Arbiter,
@@ -88,6 +97,11 @@ impl Grants {
         self.arbiter.acquire(self.now(), session, token, level, ticket, waits);
     }
 
+    /// Grants a token at once, where nobody is in the way.
+    pub fn offer(&mut self, session: u64, token: Token, level: u8) -> Option<Held> {
+        self.arbiter.offer(self.now(), session, token, level)
+    }
+
     /// A session gave back, or committed.
     pub fn returned(&mut self, session: u64, held: Held) {
         self.arbiter.returned(self.now(), session, held);
@@ -123,15 +137,13 @@ impl Grants {
         None
     }
 
-    /// Tells clients what the rules say, and returns questions that can be answered.
-    pub fn act(&mut self) -> Vec<Looking> {
-        let mut ready = Vec::new();
+    /// Tells clients what the rules say, and returns what can be answered.
+    pub fn act(&mut self) -> Acted {
+        let mut acted = Acted::default();
         for action in self.arbiter.take_actions() {
             match action {
                 Action::Grant { ticket, held, .. } => {
-                    if let Some(reply) = self.acquiring.remove(&ticket) {
-                        reply.say(&Message::Grant { held, minimum_ms: crate::tokens::MINIMUM_MS as u32 });
-                    }
+                    acted.granted.extend(self.acquiring.remove(&ticket).map(|reply| (reply, held)));
                 }
                 Action::Refuse { ticket } => {
                     if let Some(reply) = self.acquiring.remove(&ticket) {
@@ -142,10 +154,10 @@ impl Grants {
                 Action::Recall { session, held, why } => {
                     self.tell(session, &Message::Recall { held, why: why as u8 });
                 }
-                Action::Ready { ticket } => ready.extend(self.looking.remove(&ticket)),
+                Action::Ready { ticket } => acted.ready.extend(self.looking.remove(&ticket)),
             }
         }
-        ready
+        acted
     }
 
     /// Sends a message to a session. Without a connection it gets the message when it has one.

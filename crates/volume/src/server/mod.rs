@@ -10,12 +10,14 @@
 //! | `owner` | the task that does operations and answers when they are durable |
 //! | `grants` | tokens: requests that wait, sessions that others wait for too long |
 //! | `locking` | file locks: requests that wait |
+//! | `newest` | which connection of a session counts |
 //! | `connection` | one connection: greeting, requests, answers |
 
 mod alone;
 mod connection;
 mod grants;
 mod locking;
+mod newest;
 mod owner;
 
 use std::sync::Arc;

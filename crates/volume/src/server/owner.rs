@@ -22,16 +22,17 @@ use nectary_host::log::Level;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
-use super::connection::{Frames, Reply, Shared};
+use super::connection::{Frames, ROLE_BULK, ROLE_CONTROL, Reply, Shared};
 use super::grants::{Grants, Looking, files_of, is_look};
 use super::locking::{Locking, Wish};
+use super::newest::Newest;
 use super::{ServerError, ServerOptions};
 use crate::client::random_id;
 use crate::format::{Session, SessionState, Table, Transaction};
 use crate::journal::{self, Log, StartOptions};
 use crate::metadata::{Image, Stamp};
-use crate::protocol::{Answer, Code, Failure, Held as Granted, Message, Operation, Question, Token};
-use crate::tokens::{Late, Silence};
+use crate::protocol::{Answer, Code, Failure, Held as Granted, Message, Operation, Question, Token, What};
+use crate::tokens::{Late, Silence, level};
 
 /// Requests that wait for the owner.
 pub(super) const REQUESTS_MAX: usize = 4096;
@@ -55,9 +56,9 @@ pub(super) enum Request {
     /// A question of a session.
     Ask { session: u64, question: Question, reply: Reply },
     /// A session begins: its number.
-    Begin { session: Session, reply: Number },
-    /// A session is there again.
-    Resume { session: u64, incarnation: [u8; 16], reply: Number },
+    Begin { session: Session, connection: u64, reply: Number },
+    /// A session is there again: with a connection of this role and number.
+    Resume { session: u64, incarnation: [u8; 16], link: (u8, u64), reply: Number },
     /// A session says which tokens it held before the server started; with the last part it has opened everything
     /// that it had open.
     Reclaim { session: u64, held: Vec<Granted>, is_last: bool, reply: Reply },
@@ -69,12 +70,27 @@ pub(super) enum Request {
     Wish { session: u64, wish: Wish, reply: Reply },
     /// A session gave a token back, or committed.
     Return { session: u64, held: Granted },
-    /// A session has a control connection.
-    Controlled { session: u64, frames: Frames },
+    /// A session has a control connection, of this number.
+    Controlled { session: u64, connection: u64, frames: Frames },
     /// A session ended by itself: everything is returned.
     Goodbye { session: u64, reply: Reply },
     /// An operator says that a session's host writes nothing any more.
     Release { session: u64, reply: Number },
+}
+
+impl Request {
+    /// Whose call this is, and the number of the connection that it came on.
+    fn caller(&self) -> Option<(u64, u64)> {
+        match self {
+            Request::Operate { session, reply, .. }
+            | Request::Ask { session, reply, .. }
+            | Request::Reclaim { session, reply, .. }
+            | Request::Acquire { session, reply, .. }
+            | Request::Wish { session, reply, .. }
+            | Request::Goodbye { session, reply } => Some((*session, reply.connection())),
+            _ => None,
+        }
+    }
 }
 
 /// An answer with a number.
@@ -83,6 +99,7 @@ pub(super) type Number = oneshot::Sender<Result<u64, Failure>>;
 /// An answer that waits until it may be given.
 enum Held {
     Call(Reply, Result<Answer, Failure>),
+    Grant(Reply, Box<Message>),
     Number(Number, Result<u64, Failure>),
 }
 
@@ -91,6 +108,7 @@ impl Held {
         // The client may be gone.
         match self {
             Held::Call(reply, answer) => reply.send(answer),
+            Held::Grant(reply, message) => reply.say(&message),
             Held::Number(reply, answer) => drop(reply.send(answer)),
         }
     }
@@ -159,6 +177,7 @@ pub(super) struct Owner {
     answered: HashMap<u64, Instant>,
     grants: Grants,
     locking: Locking,
+    newest: Newest,
     started: Instant,
     shared: Arc<Shared>,
     overview: Overview,
@@ -210,6 +229,7 @@ impl Owner {
             answered: HashMap::new(),
             grants,
             locking: Locking::default(),
+            newest: Newest::default(),
             started: Instant::now(),
             shared: shared.clone(),
             overview,
@@ -297,11 +317,22 @@ impl Owner {
     }
 
     fn apply(&mut self, request: Request) {
+        // What a lost connection still brings was sent again on the one that replaced it.
+        if let Some((session, connection)) = request.caller()
+            && !self.newest.is_newest(session, ROLE_BULK, connection)
+        {
+            return;
+        }
         match request {
             Request::Operate { session, number, operation, reply } => {
+                let is_new = number == self.image.next_number(session);
                 let answer = self.operate(session, number, &operation);
                 self.overview.operations += 1;
-                self.hold(Held::Call(reply, answer));
+                let level = match operation {
+                    Operation::Create { open: true, .. } if is_new => level::WRITE,
+                    _ => level::NONE,
+                };
+                self.answer(session, reply, answer, level);
             }
             Request::Ask { session, question, reply } => {
                 self.overview.questions += 1;
@@ -319,20 +350,28 @@ impl Owner {
                 Err(failure) => reply.send(Err(failure)),
             },
             Request::Return { session, held } => self.grants.returned(session, held),
-            Request::Controlled { session, frames } => match self.image.is_active(session) {
+            Request::Controlled { session, connection, frames } => match self.image.is_active(session) {
+                // A later one was greeted meanwhile: recalls go there.
+                Ok(()) if !self.newest.is_newest(session, ROLE_CONTROL, connection) => {}
                 Ok(()) => self.grants.controlled(session, frames),
                 // The session was ended after the greeting; nothing else would tell its client.
                 Err(failure) => drop(frames.send(Message::Failure(failure).encode(0, self.shared.epoch))),
             },
-            Request::Begin { session, reply } => {
+            Request::Begin { session, connection, reply } => {
                 let begun = self.image.begin_session(&session).map(|(number, transaction)| {
                     self.next.push(transaction);
+                    self.newest.greet(number, ROLE_BULK, connection);
                     number
                 });
                 self.hold(Held::Number(reply, begun));
             }
-            Request::Resume { session, incarnation, reply } => {
-                let resumed = self.image.resume(session, incarnation).map(|()| session);
+            Request::Resume { session, incarnation, link: (role, connection), reply } => {
+                let resumed = self.image.resume(session, incarnation).and_then(|()| {
+                    match self.newest.greet(session, role, connection) {
+                        true => Ok(session),
+                        false => Err(replaced(session)),
+                    }
+                });
                 self.hold(Held::Number(reply, resumed));
             }
             Request::Reclaim { session, held, is_last, reply } => {
@@ -381,14 +420,38 @@ impl Owner {
             self.next.extend(asked.transaction);
             asked.answer
         });
-        if let Some(Looking { reply, .. }) = looking {
-            self.hold(Held::Call(reply, answer));
+        if let Some(Looking { session, question, reply, .. }) = looking {
+            let level = if let Question::Open { level, .. } = question { level } else { level::NONE };
+            self.answer(session, reply, answer, level);
         }
+    }
+
+    /// Answers with attributes, or with this level of the file's token where nobody is in its way.
+    fn answer(&mut self, session: u64, reply: Reply, answer: Result<Answer, Failure>, level: u8) {
+        if level != level::NONE
+            && let Ok(Answer::Attributes(attributes)) = &answer
+            && attributes.inode.mode & libc::S_IFMT == libc::S_IFREG
+            && let token = (Token { object: attributes.id(), what: What::Data })
+            && let Some(held) = self.grants.offer(session, token, level)
+        {
+            return self.grant(reply, held);
+        }
+        self.hold(Held::Call(reply, answer));
+    }
+
+    /// Says that a token is granted, with what the file is now: nobody changes that before it is returned.
+    fn grant(&mut self, reply: Reply, held: Granted) {
+        let (minimum_ms, shape) = (crate::tokens::MINIMUM_MS as u32, self.image.shape(held.token.object));
+        self.hold(Held::Grant(reply, Box::new(Message::Grant { held, minimum_ms, shape })));
     }
 
     /// Executes the actions of the arbiter.
     fn act(&mut self) {
-        for looking in self.grants.act() {
+        let acted = self.grants.act();
+        for (reply, held) in acted.granted {
+            self.grant(reply, held);
+        }
+        for looking in acted.ready {
             self.ask(looking);
         }
         if self.locking.is_early() && self.grants.counts().2 == 0 {
@@ -437,6 +500,7 @@ impl Owner {
     fn forget(&mut self, session: u64) {
         self.renewals.remove(&session);
         self.answered.remove(&session);
+        self.newest.forget(session);
         self.grants.forget(session);
         self.locking.forget(session);
     }
@@ -554,6 +618,11 @@ impl Owner {
 fn active(session: u64) -> Failure {
     let words = format!("session {session} renews its lease, or did so a moment ago: it is in use");
     Failure { code: Code::Conflict, errno: libc::EBUSY, words }
+}
+
+fn replaced(session: u64) -> Failure {
+    let words = format!("session {session} has a later connection than this one");
+    Failure { code: Code::Conflict, errno: libc::EAGAIN, words }
 }
 
 /// Waits until a time; for ever if there is none.

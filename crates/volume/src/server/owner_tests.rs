@@ -1,11 +1,11 @@
-//! When freed blocks and segments may be used again.
+//! When freed blocks and segments may be used again, and which connection of a session counts.
 
 use nectary_block::{FileDevice, OpenOptions};
 
 use super::*;
 use crate::format::{EpochRecord, EpochState, ExtentState, Identity, Key, SessionState, Space, Table};
 use crate::metadata::first;
-use crate::protocol::{FileId, Mapped};
+use crate::protocol::{FileId, Locked, Mapped};
 
 const ROOT: FileId = FileId { inode: 1, generation: 1 };
 const DISK_BYTES: u64 = 512 << 20;
@@ -184,4 +184,54 @@ async fn segments_of_a_leader_that_may_wake_up_are_quarantined_until_it_is_known
     assert_eq!((space_at(&third, segment), epoch(&third, epoch_of_first)), (None, None));
     assert_eq!(epoch(&third, epoch_of_first + 1).map(|(state, _)| state), Some(EpochState::Sealed));
     assert_eq!(crate::metadata::check(third.image.tables(), &third.shared.label), Vec::<String>::new());
+}
+
+fn resume(owner: &mut Owner, session: u64, incarnation: u8, link: (u8, u64)) -> Result<u64, Failure> {
+    let (reply, mut answer) = oneshot::channel();
+    owner.apply(Request::Resume { session, incarnation: [incarnation; 16], link, reply });
+    owner.next_held.drain(..).for_each(Held::release);
+    answer.try_recv().expect("it is answered")
+}
+
+fn messages(received: &mut mpsc::UnboundedReceiver<Vec<u8>>) -> Vec<Message> {
+    let mut all = Vec::new();
+    while let Ok(bytes) = received.try_recv() {
+        all.push(Message::decode(&bytes).expect("it decodes").1);
+    }
+    all
+}
+
+#[tokio::test]
+async fn a_connection_that_is_heard_of_late_does_not_replace_a_later_one() {
+    let (mut owner, _) = owner().await;
+    let sessions = [begin(&mut owner, 1), begin(&mut owner, 2)];
+    settle(&mut owner).await;
+    let (old, mut from_old) = mpsc::unbounded_channel();
+    let (new, mut from_new) = mpsc::unbounded_channel();
+    let token = Token { object: ROOT, what: What::Data };
+    for (role, connection) in [(ROLE_BULK, 1), (ROLE_CONTROL, 2), (ROLE_CONTROL, 3), (ROLE_BULK, 4)] {
+        assert_eq!(resume(&mut owner, sessions[0], 1, (role, connection)), Ok(sessions[0]));
+    }
+    let late = resume(&mut owner, sessions[0], 1, (ROLE_CONTROL, 2));
+    assert_eq!(late.map_err(|failure| failure.code), Err(Code::Conflict), "it was greeted before");
+    // The later control connection is there, then what the earlier one said arrives.
+    owner.apply(Request::Controlled { session: sessions[0], connection: 3, frames: new.clone() });
+    owner.apply(Request::Controlled { session: sessions[0], connection: 2, frames: old.clone() });
+    let wanted = (token, level::WRITE, true);
+    let reply = Reply::for_test(&new, 4);
+    owner.apply(Request::Acquire { session: sessions[0], wanted, reply });
+    owner.act();
+    settle(&mut owner).await;
+    assert!(matches!(messages(&mut from_new)[..], [Message::Grant { .. }]));
+    tokio::time::sleep(Duration::from_millis(2 * crate::tokens::MINIMUM_MS)).await;
+    owner.apply(Request::Acquire { session: sessions[1], wanted, reply: Reply::for_test(&old, 5) });
+    owner.act();
+    assert!(matches!(messages(&mut from_new)[..], [Message::Recall { .. }]));
+    assert!(messages(&mut from_old).is_empty(), "the recall went to a connection that nobody reads");
+    // A lock that was requested on the earlier bulk connection, and given up since.
+    let lock =
+        Locked { file: ROOT, owner: 1, process: 1, is_flock: true, is_exclusive: true, start: 0, last: u64::MAX };
+    let wish = Wish::Lock(lock, false);
+    owner.apply(Request::Wish { session: sessions[0], wish, reply: Reply::for_test(&old, 1) });
+    assert_eq!(owner.locking.counts(), (0, 0));
 }

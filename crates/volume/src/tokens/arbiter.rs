@@ -203,6 +203,23 @@ impl Arbiter {
         }
     }
 
+    /// Grants a token that nobody is in the way of, and nobody waits for, at once. `None`: it takes a request.
+    pub fn offer(&mut self, now: u64, session: u64, token: Token, level: u8) -> Option<Held> {
+        let object = self.objects.get(&token);
+        let is_free = object.is_none_or(|object| {
+            let conflicts = |(of, grant): (&u64, &Grant)| *of == session || conflict(grant.level, level);
+            object.waiters.is_empty() && !object.grants.iter().any(conflicts)
+        });
+        if !is_free || level == level::NONE || !self.expected.is_empty() {
+            return None;
+        }
+        self.sequence += 1;
+        let sequence = self.sequence;
+        let grant = Grant { level, sequence, granted_ms: now, recalled: None };
+        self.objects.entry(token).or_default().grants.insert(session, grant);
+        Some(Held { token, level, sequence })
+    }
+
     /// A session gave a token back, lowered it, or committed under it.
     pub fn returned(&mut self, now: u64, session: u64, held: Held) {
         let Some(object) = self.objects.get_mut(&held.token) else { return };

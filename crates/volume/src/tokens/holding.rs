@@ -210,6 +210,12 @@ impl Holding {
         giving.pass.clone()
     }
 
+    /// The session is over, and with it every level. Returns whether the kernel may have pages.
+    pub fn lose(&mut self) -> bool {
+        (self.level, self.giving) = (level::NONE, None);
+        std::mem::take(&mut self.has_pages)
+    }
+
     /// Lowers the level; returns what the server must be told.
     pub fn given(&mut self, level: u8) {
         self.level = self.level.min(level);

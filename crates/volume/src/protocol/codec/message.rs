@@ -2,17 +2,17 @@
 
 use super::answer::WORDS_BYTES_MAX;
 use super::frame::{BODY_BYTES_MAX, Header};
-use super::parts::{Part, read_bool, read_list, read_text, write_bytes, write_list};
+use super::parts::{Part, read_bool, read_extents, read_level, read_list, read_text, write_bytes, write_list};
 use crate::format::cursor::{Reader, Writer};
 use crate::format::{FormatError, Problem, VERSION};
-use crate::protocol::{Answer, Code, Failure, FileId, Held, Hello, Locked, Message, Operation, Question, Token, What};
+use crate::protocol::{
+    Answer, Attributes, Code, Failure, FileId, Held, Hello, Locked, Message, Operation, Question, Shape, Token, What,
+};
 
 /// A host's name, at most. *Units*: bytes.
 const HOST_BYTES_MAX: usize = 253;
 /// Tokens of a `Reclaim`, at most.
 const HELD_MAX: u64 = 4096;
-/// The highest level of a token.
-const LEVEL_MAX: u64 = 3;
 const FAILURE: u16 = 143;
 
 impl Part for Token {
@@ -28,12 +28,6 @@ impl Part for Token {
     }
 }
 
-fn read_level(reader: &mut Reader<'_>) -> Result<u8, FormatError> {
-    let level = reader.u8()?;
-    reader.within("level", level.into(), 0, LEVEL_MAX)?;
-    Ok(level)
-}
-
 impl Part for Held {
     fn write(&self, writer: &mut Writer) {
         self.token.write(writer);
@@ -42,6 +36,19 @@ impl Part for Held {
 
     fn read(reader: &mut Reader<'_>) -> Result<Held, FormatError> {
         Ok(Held { token: Token::read(reader)?, level: read_level(reader)?, sequence: reader.u64()? })
+    }
+}
+
+impl Part for Shape {
+    fn write(&self, writer: &mut Writer) {
+        self.attributes.write(writer);
+        writer.u64(self.answered_to);
+        write_list(writer, &self.extents);
+    }
+
+    fn read(reader: &mut Reader<'_>) -> Result<Shape, FormatError> {
+        let (attributes, answered_to) = (Attributes::read(reader)?, reader.u64()?);
+        Ok(Shape { attributes, answered_to, extents: read_extents(reader)? })
     }
 }
 
@@ -121,9 +128,9 @@ impl Message {
 
     fn write(&self, writer: &mut Writer) {
         match self {
-            Message::Hello(Hello { role, volume, host, session, incarnation, kind, machine, boot }) => {
+            Message::Hello(Hello { role, volume, host, session, incarnation, kind, machine, boot, connection }) => {
                 writer.u16(VERSION).u16(VERSION).u64(0).u8(*role).u8(*kind).put(volume).put(incarnation);
-                writer.u64(*session).u64(*machine).u64(*boot);
+                writer.u64(*session).u64(*machine).u64(*boot).u64(*connection);
                 write_bytes(writer, cut(host, HOST_BYTES_MAX));
             }
             Message::Welcome { session, lease_ms, server_ns } => {
@@ -158,9 +165,10 @@ impl Message {
                 token.write(writer);
                 writer.u8(*level).u8(u8::from(*waits));
             }
-            Message::Grant { held, minimum_ms } => {
+            Message::Grant { held, minimum_ms, shape } => {
                 held.write(writer);
                 writer.u32(*minimum_ms);
+                write_list(writer, shape.as_slice());
             }
             Message::Recall { held, why } => {
                 held.write(writer);
@@ -220,7 +228,10 @@ impl Message {
                 let (token, level) = (Token::read(reader)?, read_level(reader)?);
                 Message::Acquire { token, level, waits: read_bool(reader, "waits")? }
             }
-            97 => Message::Grant { held: Held::read(reader)?, minimum_ms: reader.u32()? },
+            97 => {
+                let (held, minimum_ms) = (Held::read(reader)?, reader.u32()?);
+                Message::Grant { held, minimum_ms, shape: read_list(reader, "shapes", 1)?.pop() }
+            }
             98 => {
                 let (held, why) = (Held::read(reader)?, reader.u8()?);
                 reader.within("why", why.into(), 1, 3)?;
@@ -248,8 +259,8 @@ impl Message {
         reader.within("role", role.into(), 1, 2)?;
         reader.within("kind", kind.into(), 1, 2)?;
         let (volume, incarnation) = (reader.array()?, reader.array()?);
-        let (session, machine, boot) = (reader.u64()?, reader.u64()?, reader.u64()?);
+        let (session, machine, boot, connection) = (reader.u64()?, reader.u64()?, reader.u64()?, reader.u64()?);
         let host = read_text(reader, "host", HOST_BYTES_MAX as u64)?;
-        Ok(Message::Hello(Hello { role, volume, host, session, incarnation, kind, machine, boot }))
+        Ok(Message::Hello(Hello { role, volume, host, session, incarnation, kind, machine, boot, connection }))
     }
 }

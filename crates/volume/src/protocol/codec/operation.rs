@@ -68,7 +68,6 @@ impl Operation {
             Operation::Commit { .. } => 39,
             Operation::Truncate { .. } => 40,
             Operation::Allocate { .. } => 41,
-            Operation::Close { .. } => 43,
             Operation::ReturnSpace { .. } => 44,
         }
     }
@@ -125,7 +124,6 @@ impl Operation {
                 file.write(writer);
                 writer.u64(*start).u64(*end).u32(*mode);
             }
-            Operation::Close { file } => file.write(writer),
             Operation::ReturnSpace { extents } => {
                 let extents: Vec<Granted> =
                     extents.iter().map(|(block, blocks)| Granted { block: *block, blocks: *blocks }).collect();
@@ -177,7 +175,6 @@ impl Operation {
                 let (file, start, end) = (FileId::read(reader)?, reader.u64()?, reader.u64()?);
                 Operation::Allocate { file, start, end, mode: reader.u32()? }
             }
-            43 => Operation::Close { file: FileId::read(reader)? },
             44 => {
                 let extents = read_space(reader)?;
                 Operation::ReturnSpace { extents: extents.iter().map(|part| (part.block, part.blocks)).collect() }

@@ -10,6 +10,8 @@ pub(super) trait Part: Sized {
     fn read(reader: &mut Reader<'_>) -> Result<Self, FormatError>;
 }
 
+/// The highest level of a token.
+const LEVEL_MAX: u64 = 3;
 /// Extents of a message, at most.
 const EXTENTS_MAX: u64 = 4096;
 
@@ -38,6 +40,13 @@ pub(super) fn read_bool(reader: &mut Reader<'_>, field: &'static str) -> Result<
         1 => Ok(true),
         other => Err(reader.unknown(field, other.into())),
     }
+}
+
+/// A level of a token.
+pub(super) fn read_level(reader: &mut Reader<'_>) -> Result<u8, FormatError> {
+    let level = reader.u8()?;
+    reader.within("level", level.into(), 0, LEVEL_MAX)?;
+    Ok(level)
 }
 
 /// Parts with their count before them (4 bytes).

@@ -1,6 +1,6 @@
 //! Bodies of questions.
 
-use super::parts::{Part, read_bytes, write_bytes};
+use super::parts::{Part, read_bytes, read_level, write_bytes};
 use crate::format::cursor::{Reader, Writer};
 use crate::format::{FormatError, NAME_BYTES_MAX};
 use crate::protocol::{FileId, Question};
@@ -21,6 +21,7 @@ impl Question {
             Question::Statistics => 70,
             Question::Open { .. } => 71,
             Question::Space { .. } => 72,
+            Question::Close { .. } => 75,
         }
     }
 
@@ -30,7 +31,7 @@ impl Question {
                 file.write(writer);
                 write_bytes(writer, name);
             }
-            Question::GetAttributes { file } | Question::ListXattrs { file } | Question::Open { file } => {
+            Question::GetAttributes { file } | Question::ListXattrs { file } | Question::Close { file } => {
                 file.write(writer);
             }
             Question::ReadDirectory { directory, cookie, entries } => {
@@ -42,6 +43,10 @@ impl Question {
                 writer.u64(*start).u64(*end);
             }
             Question::Statistics => {}
+            Question::Open { file, level } => {
+                file.write(writer);
+                writer.u8(*level);
+            }
             Question::Space { blocks } => _ = writer.u64(*blocks),
         }
     }
@@ -61,8 +66,9 @@ impl Question {
             68 => Question::ReadXattr { file: FileId::read(reader)?, name: name(reader)? },
             69 => Question::ListXattrs { file: FileId::read(reader)? },
             70 => Question::Statistics,
-            71 => Question::Open { file: FileId::read(reader)? },
+            71 => Question::Open { file: FileId::read(reader)?, level: read_level(reader)? },
             72 => Question::Space { blocks: reader.u64()? },
+            75 => Question::Close { file: FileId::read(reader)? },
             other => return Err(reader.unknown("kind", other.into())),
         })
     }

@@ -4,7 +4,7 @@ use super::{BODY_BYTES_MAX, HEADER_BYTES, Header};
 use crate::format::Inode;
 use crate::protocol::{
     Answer, Attributes, Changes, Code, Failure, FileId, Granted, Held, Hello, Listed, Locked, Mapped, Message,
-    Operation, Question, Statistics, TimeChange, Token, What,
+    Operation, Question, Shape, Statistics, TimeChange, Token, What,
 };
 
 const FILE: FileId = FileId { inode: 17, generation: 3 };
@@ -60,7 +60,6 @@ fn operations() -> Vec<Operation> {
         },
         Operation::Truncate { file: FILE, size: 5 },
         Operation::Allocate { file: FILE, start: 4096, end: 8192, mode: 3 },
-        Operation::Close { file: FILE },
         Operation::ReturnSpace { extents: vec![(5000, 2), (6000, 1)] },
     ]
 }
@@ -74,7 +73,8 @@ fn questions() -> Vec<Question> {
         Question::ReadXattr { file: FILE, name: b"user.a".to_vec() },
         Question::ListXattrs { file: FILE },
         Question::Statistics,
-        Question::Open { file: FILE },
+        Question::Open { file: FILE, level: 3 },
+        Question::Close { file: FILE },
         Question::Space { blocks: 1024 },
     ]
 }
@@ -99,6 +99,8 @@ fn messages() -> Vec<Message> {
     let held = Held { token, level: 3, sequence: 77 };
     let lock =
         Locked { file: FILE, owner: 5, process: 99, is_flock: false, is_exclusive: true, start: 0, last: u64::MAX };
+    let mapped = Mapped { file_block: 3, blocks: 2, block: 4000, is_unwritten: true };
+    let shape = Shape { attributes: attributes(), answered_to: 99, extents: vec![mapped; 64] };
     let mut all = vec![
         Message::Hello(Hello {
             role: 1,
@@ -109,6 +111,7 @@ fn messages() -> Vec<Message> {
             kind: 1,
             machine: 3,
             boot: 4,
+            connection: 6,
         }),
         Message::Welcome { session: 5, lease_ms: 10_000, server_ns: 1 },
         Message::Renew { session: 5, sent_ns: 6, acknowledged: 7, drained: 8 },
@@ -118,7 +121,8 @@ fn messages() -> Vec<Message> {
         Message::Evicted { session: 5, words: "its lease ended".to_owned() },
         Message::Failure(Failure { code: Code::Posix, errno: 2, words: "no such name".to_owned() }),
         Message::Acquire { token, level: 1, waits: true },
-        Message::Grant { held, minimum_ms: 10 },
+        Message::Grant { held, minimum_ms: 10, shape: None },
+        Message::Grant { held, minimum_ms: 10, shape: Some(shape) },
         Message::Recall { held, why: 2 },
         Message::Return { held, is_lost: true },
         Message::Lock { lock, waits: true },

@@ -1,0 +1,123 @@
+//! The session of a mount, and the one that follows when it was ended for other hosts.
+//!
+//! Owns: which session calls go to. Promises: after a session ended, handles that were opened in it answer EIO, the kernel
+//! keeps no page that was read in it, and calls about names and attributes wait for the next session and go there. A mount
+//! that ends begins no further one. Leaves to others: what a session does (`nectary-volume`).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use nectary_block::SharedDevice;
+use nectary_host::log::{Level, Throttle, write as log};
+use nectary_volume::client::{Client, ClientOptions, Error, Kernel};
+use tokio::sync::watch;
+use tokio::time::sleep;
+
+/// The first pause between attempts to begin a session.
+const RETRY_MIN: Duration = Duration::from_millis(100);
+/// The longest one.
+const RETRY_MAX: Duration = Duration::from_secs(2);
+
+/// The sessions of a mount, one after the other.
+pub struct Sessions {
+    device: SharedDevice,
+    options: ClientOptions,
+    kernel: Arc<dyn Kernel>,
+    current: watch::Sender<Client>,
+    is_closing: watch::Sender<bool>,
+    ended: AtomicU64,
+}
+
+impl Sessions {
+    /// Begins the first one.
+    ///
+    /// *Errors*: as [`Client::connect`].
+    pub async fn begin(
+        device: SharedDevice,
+        options: ClientOptions,
+        kernel: Arc<dyn Kernel>,
+    ) -> Result<Arc<Sessions>, Error> {
+        let client = Client::connect(device.clone(), options.clone(), kernel.clone()).await?;
+        let sessions = Arc::new(Sessions {
+            device,
+            options,
+            kernel,
+            current: watch::Sender::new(client),
+            is_closing: watch::Sender::new(false),
+            ended: AtomicU64::new(0),
+        });
+        let keeper = sessions.clone();
+        tokio::spawn(async move { keeper.keep().await });
+        Ok(sessions)
+    }
+
+    /// The last session, which may have ended.
+    pub fn last(&self) -> Client {
+        self.current.borrow().clone()
+    }
+
+    /// How many sessions were ended for others.
+    pub fn ended(&self) -> u64 {
+        self.ended.load(Ordering::Acquire)
+    }
+
+    /// A session that has not ended, as far as it is known.
+    ///
+    /// *Errors*: the mount ends.
+    pub async fn living(&self) -> Result<Client, Error> {
+        let (mut current, mut is_closing) = (self.current.subscribe(), self.is_closing.subscribe());
+        tokio::select! {
+            biased;
+            living = current.wait_for(|client| !client.is_over()) => match living {
+                Ok(client) => Ok(client.clone()),
+                Err(_) => Err(self.last().why_over()),
+            },
+            _ = is_closing.wait_for(|is_closing| *is_closing) => Err(self.last().why_over()),
+        }
+    }
+
+    /// The mount ends: no further session begins, and nobody waits for one.
+    pub fn close(&self) {
+        self.is_closing.send_replace(true);
+    }
+
+    /// Begins a session each time that the one before was ended.
+    async fn keep(&self) {
+        let mut is_closing = self.is_closing.subscribe();
+        tokio::select! {
+            _ = is_closing.wait_for(|is_closing| *is_closing) => {}
+            () = async {
+                loop {
+                    let client = self.last();
+                    let reason = client.over().await;
+                    self.ended.fetch_add(1, Ordering::AcqRel);
+                    self.follow(&client, &reason).await;
+                }
+            } => {}
+        }
+    }
+
+    async fn follow(&self, before: &Client, reason: &str) {
+        let lost = before.uncommitted();
+        let data = if lost > 0 { format!(", and what was written to {lost} files is lost") } else { String::new() };
+        log(Level::Warning, "volume", format_args!("{reason}; files that are open answer EIO{data}"));
+        before.stop();
+        before.drop_pages().await;
+        let mut pause = RETRY_MIN;
+        let next = loop {
+            match Client::connect(self.device.clone(), self.options.clone(), self.kernel.clone()).await {
+                Ok(client) => break client,
+                Err(error) => {
+                    static FAILED: Throttle = Throttle::every(Duration::from_secs(10));
+                    FAILED.write(Level::Warning, "volume", format_args!("no new session yet: {error}"));
+                }
+            }
+            sleep(pause).await;
+            pause = (pause * 2).min(RETRY_MAX);
+        };
+        let session = next.figures().session;
+        log(Level::Note, "volume", format_args!("session {session} begins: what is opened from now on works"));
+        self.current.send_replace(next);
+    }
+}

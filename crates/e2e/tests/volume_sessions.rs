@@ -1,0 +1,70 @@
+//! What a mount does after its session was ended for another host.
+
+use nectary_e2e::live::missing;
+use nectary_e2e::report::not_run;
+use nectary_e2e::volume::{LIMIT, Volume};
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::time::Instant;
+
+fn open(path: &Path) -> File {
+    File::options().read(true).write(true).create(true).truncate(false).open(path).expect("it opens")
+}
+
+fn is_input_output<T: std::fmt::Debug>(result: io::Result<T>) -> bool {
+    matches!(result, Err(error) if error.raw_os_error() == Some(libc::EIO))
+}
+
+#[test]
+fn a_mount_whose_session_was_ended_for_another_one_goes_on_with_a_new_session() {
+    if let Some(reason) = missing(false) {
+        return not_run(format!("volume: {reason}"));
+    }
+    let mut volume = Volume::new("512M").unwrap_or_else(|error| panic!("{error:#}"));
+    let (first, second) = (volume.mount().expect("it mounts"), volume.mount().expect("it mounts"));
+    let (written, locked, clean) = (open(&first.join("f")), open(&first.join("locked")), open(&first.join("clean")));
+    written.write_all_at(b"synced", 0).and_then(|()| written.sync_all()).expect("it is synced");
+    locked.lock().expect("it is locked");
+    clean.write_all_at(b"clean", 0).and_then(|()| clean.sync_all()).expect("it is synced");
+    written.write_all_at(b"lost", 100).expect("it is written");
+    volume.signal_mount(0, libc::SIGSTOP);
+    // These wait until the first mount's lease is over.
+    let there = open(&second.join("f"));
+    there.write_all_at(b"of the other host", 0).expect("it is written");
+    let other = open(&second.join("locked"));
+    other.lock().expect("it is locked");
+    volume.signal_mount(0, libc::SIGCONT);
+    // By name at once, though the mount may not have heard of its end: the call waits for the new session.
+    assert_eq!(fs::read(first.join("f")).expect("it is read"), b"of the other host");
+    fs::create_dir(first.join("made")).expect("it is made");
+    assert!(second.join("made").is_dir());
+    // What was open is not: not the data, nor the lock.
+    assert!(is_input_output(written.sync_all()), "what was written is lost");
+    assert!(is_input_output(written.write_all_at(b"late", 0)));
+    assert!(is_input_output(written.set_len(0)));
+    assert!(is_input_output(written.read_at(&mut [0; 4], 0)));
+    assert!(is_input_output(clean.read_at(&mut [0; 4], 0)));
+    assert!(is_input_output(locked.unlock()));
+    let again = open(&first.join("locked"));
+    assert!(again.try_lock().is_err(), "the other one has it");
+    other.unlock().expect("it is unlocked");
+    again.lock().expect("it is locked");
+    assert_eq!(fs::read(second.join("f")).expect("it is read"), b"of the other host");
+    let here = open(&first.join("f"));
+    here.write_all_at(b"after it", 0).and_then(|()| here.sync_all()).expect("it is synced");
+    assert_eq!(fs::read(second.join("f")).expect("it is read")[..8], *b"after it");
+    let log = volume.log("m0");
+    let line = log.lines().find(|line| line.contains("is ended") || line.contains("was ended"));
+    let host = fs::read_to_string("/proc/sys/kernel/hostname").expect("it has a name");
+    let line = line.unwrap_or_else(|| panic!("no word of it: {log}"));
+    assert!(line.contains(&format!("of host {}", host.trim())) && line.contains("lease"), "{line}");
+    assert!(log.contains("what was written to 1 files is lost"), "{log}");
+    // Open files of the session that ended are no hindrance.
+    let began = Instant::now();
+    drop((written, locked, clean, again, here, there, other));
+    let check = volume.finish().unwrap_or_else(|error| panic!("{error:#}"));
+    assert!(began.elapsed() < LIMIT);
+    assert_eq!(check["problems"].as_array().map(Vec::len), Some(0), "{check}");
+}
