@@ -3,6 +3,11 @@
 //! Owns: the processes, their scratch folder with a runtime directory, and their removal: nothing remains when it is
 //! dropped. Knows only the command line, not the implementation.
 
+pub mod exercise;
+pub mod posix;
+pub mod programs;
+pub mod trees;
+
 use crate::guard::{self, Process, describe};
 use crate::nectary::binary;
 use crate::scratch::Scratch;

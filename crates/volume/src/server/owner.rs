@@ -15,12 +15,12 @@ use std::collections::HashMap;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering as AtomicOrdering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use nectary_block::SharedDevice;
 use nectary_host::log::Level;
 use tokio::sync::{mpsc, oneshot, watch};
-use tokio::time::{Interval, MissedTickBehavior, interval};
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval};
 
 use super::connection::{Frames, Reply, Shared};
 use super::grants::{Grants, Looking, files_of, is_look};
@@ -30,6 +30,7 @@ use crate::client::random_id;
 use crate::format::{Session, SessionState, Table, Transaction};
 use crate::journal::{self, Log, StartOptions};
 use crate::metadata::{Image, Stamp};
+use crate::planted::{Bug, planted};
 use crate::protocol::{Answer, Code, Failure, Held as Granted, Message, Operation, Question, Token};
 use crate::tokens::{Late, Silence};
 
@@ -299,6 +300,9 @@ impl Owner {
             Request::Operate { session, number, operation, reply } => {
                 let answer = self.operate(session, number, &operation);
                 self.overview.operations += 1;
+                if planted(Bug::AnsweredEarly) {
+                    return reply.send(answer);
+                }
                 self.hold(Held::Call(reply, answer));
             }
             Request::Ask { session, question, reply } => {
@@ -379,6 +383,9 @@ impl Owner {
             asked.answer
         });
         if let Some(Looking { reply, .. }) = looking {
+            if planted(Bug::ShownEarly) {
+                return reply.send(answer);
+            }
             self.hold(Held::Call(reply, answer));
         }
     }
@@ -556,7 +563,7 @@ fn active(session: u64) -> Failure {
 /// Waits until a time; for ever if there is none.
 async fn until(at: Option<Instant>) {
     match at {
-        Some(at) => tokio::time::sleep_until(at.into()).await,
+        Some(at) => tokio::time::sleep_until(at).await,
         None => std::future::pending().await,
     }
 }
