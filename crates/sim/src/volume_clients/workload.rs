@@ -119,7 +119,8 @@ async fn lives(
             let gone = working.remove(number);
             gone.program.abort();
             gone.host.cut();
-            (number, gone.host, unsure(board, gone.host.session, losses))
+            let pending = unsure(board, gone.host.session, losses);
+            (number, gone.host, pending)
         });
         if kind != 1 {
             world.lose_server().await;

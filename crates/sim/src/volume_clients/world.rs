@@ -22,8 +22,8 @@ use crate::disk::{Disk, DiskOptions};
 use crate::late::{Delays, Late, Owned, UnderWay};
 use crate::switch::{Off, Switch};
 
-/// The size of the smallest volume. *Units*: bytes.
-pub const VOLUME_BYTES: usize = 256 << 20;
+/// The size of the volume: the smallest one would be full of what lost sessions had in hand. *Units*: bytes.
+pub const VOLUME_BYTES: usize = 384 << 20;
 /// Where the disk has other bytes before it is formatted: what nobody wrote since must not be shown.
 const STALE: [std::ops::Range<usize>; 2] = [1 << 20..24 << 20, 120 << 20..176 << 20];
 /// One of them.
