@@ -12,11 +12,14 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <sys/time.h>
 #include <sys/types.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
+static dev_t first_device, second_device;
+static dev_t device_of(const char *path);
 static const char *from, *to;
 static size_t length;
 static volatile uint64_t *counts;
@@ -34,6 +37,8 @@ __attribute__((constructor)) static void begin(void) {
     void *mapped = mmap(0, 16, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     if (file < 0 || mapped == MAP_FAILED) { fprintf(stderr, "alternate: no counters\n"); _exit(99); }
     counts = mapped;
+    first_device = device_of(from);
+    second_device = device_of(to);
 }
 
 /* Whether a byte can be read: tests pass addresses of nothing, too. */
@@ -71,6 +76,20 @@ static int flips(int concerned) {
     static type (*real)(__VA_ARGS__); \
     if (!real) real = (type (*)(__VA_ARGS__))dlsym(RTLD_NEXT, #name)
 
+/* Both mounts show the same files: what is said of one on the other mount gets the device number of the first. */
+static dev_t device_of(const char *path) {
+    struct stat found;
+    int (*really_stat)(const char *, struct stat *) = dlsym(RTLD_NEXT, "stat");
+    return really_stat && really_stat(path, &found) == 0 ? found.st_dev : 0;
+}
+#define SAME(buffer) ({ if ((buffer)->st_dev == second_device) (buffer)->st_dev = first_device; })
+#define S1(name, T) \
+    int name(const char *path, T *a) { REAL(int, name, const char *, T *); int flip = flips(matches(path)); int result = real(SENT(path, flip), a); if (result == 0) SAME(a); return result; }
+#define S3(name, T) \
+    int name(int at, const char *path, T *a, int b) { REAL(int, name, int, const char *, T *, int); int flip = flips(matches(path)); int result = real(at, SENT(path, flip), a, b); if (result == 0) SAME(a); return result; }
+#define SF(name, T) \
+    int name(int file, T *a) { REAL(int, name, int, T *); int result = real(file, a); if (result == 0) SAME(a); return result; }
+
 /* Calls with one path, in the first or second place, and with two. */
 #define P0(type, name) \
     type name(const char *path) { REAL(type, name, const char *); int flip = flips(matches(path)); return real(SENT(path, flip)); }
@@ -93,15 +112,26 @@ P1(int, mkdir, mode_t) P0(int, rmdir) P0(int, unlink) P1(int, chmod, mode_t) P1(
 P2(int, chown, uid_t, gid_t) P2(int, lchown, uid_t, gid_t) P1(int, truncate, off_t) P1(int, truncate64, off64_t)
 P1(int, mkfifo, mode_t) P2(int, mknod, mode_t, dev_t) P1(int, access, int) P2(ssize_t, readlink, char *, size_t)
 P1(long, pathconf, int) P0(void *, opendir) P1(int, creat, mode_t) P1(int, creat64, mode_t)
-P1(int, stat, struct stat *) P1(int, lstat, struct stat *) P1(int, stat64, struct stat64 *) P1(int, lstat64, struct stat64 *)
+S1(stat, struct stat) S1(lstat, struct stat) S1(stat64, struct stat64) S1(lstat64, struct stat64)
+S3(fstatat, struct stat) S3(fstatat64, struct stat64) SF(fstat, struct stat) SF(fstat64, struct stat64)
 P1(int, utimes, const struct timeval *) P1(int, lutimes, const struct timeval *)
 P4(int, setxattr, const char *, const void *, size_t, int) P4(int, lsetxattr, const char *, const void *, size_t, int)
 V1(int, __xstat, int, struct stat *) V1(int, __lxstat, int, struct stat *)
 V1(int, __xstat64, int, struct stat64 *) V1(int, __lxstat64, int, struct stat64 *)
 D1(int, mkdirat, mode_t) D1(int, unlinkat, int) D1(int, mkfifoat, mode_t) D2(int, mknodat, mode_t, dev_t)
 D2(int, fchmodat, mode_t, int) D3(int, fchownat, uid_t, gid_t, int) D2(int, faccessat, int, int)
-D2(ssize_t, readlinkat, char *, size_t) D2(int, fstatat, struct stat *, int) D2(int, fstatat64, struct stat64 *, int)
-D2(int, utimensat, const struct timespec *, int) D3(int, statx, int, unsigned, struct statx *)
+D2(ssize_t, readlinkat, char *, size_t)
+D2(int, utimensat, const struct timespec *, int) 
+int statx(int at, const char *path, int flags, unsigned mask, struct statx *a) {
+    REAL(int, statx, int, const char *, int, unsigned, struct statx *);
+    int flip = flips(matches(path));
+    int result = real(at, SENT(path, flip), flags, mask, a);
+    if (result == 0 && makedev(a->stx_dev_major, a->stx_dev_minor) == second_device) {
+        a->stx_dev_major = major(first_device);
+        a->stx_dev_minor = minor(first_device);
+    }
+    return result;
+}
 
 #define OPEN(name) \
     int name(const char *path, int flags, ...) { \
