@@ -154,6 +154,27 @@ const CAMPAIGNS: &[Campaign] = &[
         extents: &[("{runs}", "100000", "2000")],
     },
     Campaign {
+        name: "volume-crash-states",
+        program: Program::Binary("volume-crash-states"),
+        arguments: &["--seed", "{seed}", "--runs", "{runs}", "--least", "{distinct}"],
+        environment: &[],
+        extents: &[("{runs}", "200", "10"), ("{distinct}", "8000", "400")],
+    },
+    Campaign {
+        name: "volume-programs",
+        program: Program::Binary("volume-programs"),
+        arguments: &["--rounds", "{rounds}", "--seed", "{seed}"],
+        environment: &[],
+        extents: &[("{rounds}", "50", "3")],
+    },
+    Campaign {
+        name: "volume-tree",
+        program: Program::Binary("volume-tree"),
+        arguments: &["--operations", "{operations}", "--calls", "{calls}", "--seed", "{seed}"],
+        environment: &[],
+        extents: &[("{operations}", "20000", "2000"), ("{calls}", "20000", "3000")],
+    },
+    Campaign {
         name: "store-spans",
         program: Program::Binary("store-spans"),
         arguments: &["--seed", "{seed}"],

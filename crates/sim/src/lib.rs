@@ -18,4 +18,5 @@ pub mod random;
 pub mod store;
 pub mod switch;
 pub mod volume;
+pub mod volume_clients;
 pub mod volume_journal;

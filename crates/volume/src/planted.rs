@@ -11,4 +11,10 @@ nectary_block::planted_bugs! {
     PointerSkipped = 4 => "segment used again while it is needed",
     /// A leader goes on although another one has a higher ballot.
     BallotIgnored = 5 => "higher ballot ignored",
+    /// A client commits what it wrote before the disk has flushed it.
+    CommitBeforeFlush = 6 => "commit before the data is flushed",
+    /// A server answers an operation before it is durable.
+    AnsweredEarly = 7 => "operation answered before it is durable",
+    /// A server shows what another session did before it is durable.
+    ShownEarly = 8 => "shown to another session before it is durable",
 }

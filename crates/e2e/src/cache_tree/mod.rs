@@ -18,7 +18,7 @@ use anyhow::{Context, Result, ensure};
 use crate::live::Live;
 
 pub use exerciser::exercise;
-pub use posix::{Comparison, compare};
+pub use posix::{Comparison, Tests, compare};
 pub use programs::run_programs;
 
 /// The memory of the cache: less than the programs write, so that blocks are evicted.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
@@ -49,18 +49,13 @@ pub struct Comparison {
 
 /// Runs the suite outside of the mount and in it. `None` if the tool is missing.
 pub fn compare(live: &Live) -> Result<Option<Comparison>> {
-    let Some(tool) = tool(TOOL) else {
-        not_run(format!("{TOOL} is not installed: run `ci/setup soak`"));
-        return Ok(None);
-    };
-    let settings = live.scratch.join("posix.toml");
-    fs::write(&settings, SETTINGS)?;
+    let Some(tests) = Tests::in_folder(live.scratch.path())? else { return Ok(None) };
     // A directory on the source's file system but outside of the source, so that nothing in it is cached.
     let beside = live.scratch.join("beside");
     fs::create_dir_all(&beside)?;
     fs::set_permissions(&beside, std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
-    let expected = outcomes(&tool, &settings, &beside)?;
-    let found = outcomes(&tool, &settings, &live.scratch.join("shown"))?;
+    let expected = tests.outcomes(&beside, &[])?;
+    let found = tests.outcomes(&live.scratch.join("shown"), &[])?;
     let mut comparison = Comparison::default();
     for (name, ended) in &expected {
         let on_mount = found.get(name).map_or("not run", String::as_str);
@@ -77,22 +72,42 @@ pub fn compare(live: &Live) -> Result<Option<Comparison>> {
     Ok(Some(comparison))
 }
 
-/// The result of each test: `ok`, `FAILED`, `skipped`.
-fn outcomes(tool: &Path, settings: &Path, folder: &Path) -> Result<BTreeMap<String, String>> {
-    let mut command = Command::new(tool);
-    command.arg("-c").arg(settings).arg("-p").arg(folder).env("NO_COLOR", "1").stdin(Stdio::null());
-    // The exit code is 1 if any test failed; the comparison uses the individual results.
-    let output = command.output().with_context(|| format!("cannot start {command:?}"))?;
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let mut found = BTreeMap::new();
-    for line in text.lines().filter(|line| !line.starts_with(char::is_whitespace)) {
-        let mut words = line.split_whitespace();
-        if let (Some(name), Some(ended @ ("ok" | "FAILED" | "skipped")), None) =
-            (words.next(), words.next(), words.next())
-        {
-            found.insert(name.to_owned(), ended.to_owned());
-        }
+/// The suite with its settings.
+pub struct Tests {
+    tool: PathBuf,
+    settings: PathBuf,
+}
+
+impl Tests {
+    /// Writes the settings to a folder. `None` if the tool is missing.
+    pub fn in_folder(folder: &Path) -> Result<Option<Tests>> {
+        let Some(tool) = tool(TOOL) else {
+            not_run(format!("{TOOL} is not installed: run `ci/setup soak`"));
+            return Ok(None);
+        };
+        let settings = folder.join("posix.toml");
+        fs::write(&settings, SETTINGS)?;
+        Ok(Some(Tests { tool, settings }))
     }
-    ensure!(!found.is_empty(), "{command:?} ran no test: {text}\n{}", String::from_utf8_lossy(&output.stderr));
-    Ok(found)
+
+    /// Runs all tests in a folder. The result of each: `ok`, `FAILED`, `skipped`.
+    pub fn outcomes(&self, folder: &Path, environment: &[(&str, &Path)]) -> Result<BTreeMap<String, String>> {
+        let mut command = Command::new(&self.tool);
+        command.arg("-c").arg(&self.settings).arg("-p").arg(folder).env("NO_COLOR", "1").stdin(Stdio::null());
+        command.envs(environment.iter().copied());
+        // The exit code is 1 if any test failed; the comparison uses the individual results.
+        let output = command.output().with_context(|| format!("cannot start {command:?}"))?;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let mut found = BTreeMap::new();
+        for line in text.lines().filter(|line| !line.starts_with(char::is_whitespace)) {
+            let mut words = line.split_whitespace();
+            if let (Some(name), Some(ended @ ("ok" | "FAILED" | "skipped")), None) =
+                (words.next(), words.next(), words.next())
+            {
+                found.insert(name.to_owned(), ended.to_owned());
+            }
+        }
+        ensure!(!found.is_empty(), "{command:?} ran no test: {text}\n{}", String::from_utf8_lossy(&output.stderr));
+        Ok(found)
+    }
 }

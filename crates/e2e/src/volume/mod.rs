@@ -4,6 +4,10 @@
 //! dropped. Knows only the command line, not the implementation.
 
 mod apart;
+pub mod exercise;
+pub mod posix;
+pub mod programs;
+pub mod trees;
 
 use crate::guard::{Process, describe};
 use crate::nectary::binary;

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 
 use nectary_sim::arguments::Arguments;
 use nectary_sim::planted::{self, Case};
-use nectary_sim::volume_journal::run::{Amount, Report, replay_planted, run, run_planted};
+use nectary_sim::volume_journal::run::{Amount, BUGS, Report, replay_planted, run, run_planted};
 use nectary_volume::planted::Bug;
 
 const PROGRAM: &str = "volume-journal";
@@ -18,7 +18,7 @@ const ARGUMENTS: [&str; 9] = ["seed", "runs", "states", "contentions", "planted"
 const PLANTED_RUNS_MAX: u64 = 200;
 
 fn named(name: &str) -> Bug {
-    *Bug::EVERY.iter().find(|bug| bug.name() == name).expect("names are those of the bugs")
+    *BUGS.iter().find(|bug| bug.name() == name).expect("names are those of the bugs")
 }
 
 fn main() -> ExitCode {
@@ -26,7 +26,7 @@ fn main() -> ExitCode {
         Ok(arguments) => arguments,
         Err(code) => return code,
     };
-    let names: Vec<&str> = Bug::EVERY.iter().map(|bug| bug.name()).collect();
+    let names: Vec<&str> = BUGS.iter().map(|bug| bug.name()).collect();
     let replay = |name: &str, case: Case| replay_planted(named(name), case);
     if let Some((name, case)) = Case::of(&arguments, &names) {
         let is_caught = planted::print_replay(name, case, replay(name, case).as_ref());

@@ -17,6 +17,10 @@ const STATES_PER_EPOCH: usize = 4;
 /// How many violations are described in words.
 const VIOLATIONS_MAX: usize = 10;
 
+/// The bugs of a journal.
+pub const BUGS: [Bug; 5] =
+    [Bug::AcknowledgedBeforeFlush, Bug::ManifestBeforeRuns, Bug::SealIgnored, Bug::PointerSkipped, Bug::BallotIgnored];
+
 /// The number of runs.
 #[derive(Debug, Clone, Copy)]
 pub struct Amount {

@@ -8,7 +8,9 @@
 //! *Circle*: as `owner`, whose requests have the replies of `connection`.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use super::connection::{Frames, Reply};
 use crate::protocol::{Answer, Code, Failure, FileId, Held, Message, Question, Token};

@@ -1,0 +1,93 @@
+//! A database, git and a compiler on two mounts of a volume whose server is killed: `volume-programs --rounds 50
+//! --seed 7`.
+//!
+//! Exit code 0 only if everything that was stored or seen on another mount was there in each round, the volume's check
+//! found nothing, enough servers were killed under each program, and each check failed where something was taken away.
+
+use std::process::ExitCode;
+
+use anyhow::{Result, ensure};
+use clap::Parser;
+use nectary_e2e::live::missing;
+use nectary_e2e::report::{not_run, seed_or_new};
+use nectary_e2e::rng::Rng;
+use nectary_e2e::volume::Volume;
+use nectary_e2e::volume::programs::{Done, Kind, round};
+
+/// Runs programs on two mounts of a volume whose server is killed.
+#[derive(Parser)]
+struct Arguments {
+    /// Rounds; each has one program
+    #[arg(long, default_value_t = 50)]
+    rounds: u64,
+    /// The seed; a new one is drawn and printed by default
+    #[arg(long)]
+    seed: Option<u64>,
+}
+
+/// Rounds on one volume.
+const ROUNDS_MAX: u64 = 9;
+
+fn main() -> Result<ExitCode> {
+    let arguments = Arguments::parse();
+    if let Some(reason) = missing(false) {
+        not_run(format!("volume-programs: {reason}"));
+        return Ok(ExitCode::FAILURE);
+    }
+    let seed = seed_or_new(arguments.seed);
+    let mut problems = 0;
+    println!("volume-programs: seed {seed}, {} rounds", arguments.rounds);
+    for kind in Kind::EVERY {
+        match series(seed, &[(kind, seed)], true, &mut [Done::default(); 3]) {
+            Ok(()) => {
+                problems += 1;
+                println!("PROBLEM: planted: {kind:?}: what was taken away was not missed");
+            }
+            Err(error) => {
+                let text = format!("{error:#}");
+                println!("planted: {kind:?}: missed: {}", text.lines().next().unwrap_or_default());
+            }
+        }
+    }
+    let mut total = [Done::default(); 3];
+    let all: Vec<(Kind, u64)> = (0..arguments.rounds)
+        .map(|round| (Kind::EVERY[round as usize % 3], Rng::new(seed + round).below(1_000_000_000)))
+        .collect();
+    for part in all.chunks(ROUNDS_MAX as usize) {
+        if let Err(error) = series(seed, part, false, &mut total) {
+            problems += 1;
+            println!("PROBLEM: {error:#}");
+        }
+    }
+    for (kind, done) in Kind::EVERY.iter().zip(&total) {
+        println!(
+            "  {kind:?}: {} servers killed while it ran, {} things stored, {} looks of the other mount",
+            done.kills, done.stored, done.looks
+        );
+        // At least one a round of each kind.
+        if done.kills < arguments.rounds / 3 || done.stored == 0 {
+            problems += 1;
+            println!("PROBLEM: {kind:?}: too little happened");
+        }
+    }
+    println!("volume-programs: {} rounds, {problems} problems", arguments.rounds);
+    Ok(ExitCode::from(u8::from(problems > 0)))
+}
+
+/// Rounds on one volume, and its check.
+fn series(seed: u64, rounds: &[(Kind, u64)], planted: bool, total: &mut [Done; 3]) -> Result<()> {
+    let mut volume = Volume::new("2G")?;
+    let mounts = [volume.mount()?, volume.mount()?];
+    for (kind, round_seed) in rounds {
+        let done = round(&mut volume, [&mounts[0], &mounts[1]], *kind, *round_seed, planted)
+            .map_err(|error| error.context(format!("seed {seed}, {kind:?} with seed {round_seed}")))?;
+        let sum = &mut total[Kind::EVERY.iter().position(|is| is == kind).unwrap_or(0)];
+        sum.kills += done.kills;
+        sum.stored += done.stored;
+        sum.looks += done.looks;
+        println!("  {kind:?}: {done:?}");
+    }
+    let check = volume.finish()?;
+    ensure!(check["problems"].as_array().map(Vec::len) == Some(0), "the volume's check: {check}");
+    Ok(())
+}

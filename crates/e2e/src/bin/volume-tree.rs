@@ -1,0 +1,132 @@
+//! File-system exercisers over two mounts of a volume: `volume-tree --operations 20000 --calls 20000 --seed 7`.
+//!
+//! fsx on one mount with the other as its verifier; pjdfstest against this machine's file system, on one mount and with
+//! calls that go to both in turn; random calls against this machine's file system. Exit code 0 only if everything ran
+//! and passed, and each check failed where a fault was planted.
+
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, ensure};
+use clap::Parser;
+use nectary_e2e::live::missing;
+use nectary_e2e::report::{not_run, seed_or_new};
+use nectary_e2e::volume::exercise::exercise;
+use nectary_e2e::volume::posix::{self, kind_of};
+use nectary_e2e::volume::{Volume, trees};
+use std::path::PathBuf;
+
+/// Runs exercisers over two mounts of a volume.
+#[derive(Parser)]
+struct Arguments {
+    /// Operations of fsx
+    #[arg(long, default_value_t = 20_000)]
+    operations: u64,
+    /// Random calls
+    #[arg(long, default_value_t = 20_000)]
+    calls: u64,
+    /// The seed of fsx and of the calls; a new one is drawn and printed by default
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Only one of fsx, posix, trees
+    #[arg(long)]
+    only: Option<String>,
+}
+
+/// Looks of the other mount while fsx runs, at least.
+const LOOKS_MIN: u64 = 5;
+
+fn main() -> Result<ExitCode> {
+    let arguments = Arguments::parse();
+    if let Some(reason) = missing(false) {
+        not_run(format!("volume-tree: {reason}"));
+        return Ok(ExitCode::FAILURE);
+    }
+    let seed = seed_or_new(arguments.seed);
+    println!("volume-tree: seed {seed}");
+    let mut problems = 0;
+    let parts: [(&str, &dyn Fn(&mut Volume, [PathBuf; 2]) -> Result<()>); 3] = [
+        ("fsx", &|volume, mounts| exercised(volume, mounts, arguments.operations, seed)),
+        ("trees", &|volume, mounts| drawn(volume, mounts, arguments.calls, seed)),
+        ("posix", &tested),
+    ];
+    for (name, part) in parts {
+        if arguments.only.as_ref().is_some_and(|only| only != name) {
+            continue;
+        }
+        if let Err(error) = on_volume(part) {
+            problems += 1;
+            println!("PROBLEM: {name}: {error:#}");
+        }
+    }
+    println!("volume-tree: {problems} problems");
+    Ok(ExitCode::from(u8::from(problems > 0)))
+}
+
+/// Runs a part on a new volume with two mounts, and checks the volume.
+fn on_volume(part: &dyn Fn(&mut Volume, [PathBuf; 2]) -> Result<()>) -> Result<()> {
+    let mut volume = Volume::new("2G")?;
+    let mounts = [volume.mount()?, volume.mount()?];
+    part(&mut volume, mounts)?;
+    let check = volume.finish()?;
+    ensure!(check["problems"].as_array().map(Vec::len) == Some(0), "the volume's check: {check}");
+    Ok(())
+}
+
+fn exercised(volume: &mut Volume, mounts: [PathBuf; 2], operations: u64, seed: u64) -> Result<()> {
+    let both = [&*mounts[0], &*mounts[1]];
+    let planted = exercise(volume, both, operations, seed, true);
+    let Err(error) = planted else { anyhow::bail!("planted: bytes of another mount were not noticed: {planted:?}") };
+    println!("  planted: fsx noticed bytes of the other mount: {}", first_line(&format!("{error:#}")));
+    let looks = exercise(volume, both, operations, seed, false)?.context("fsx did not run")?;
+    println!("  fsx: {operations} operations on one mount, the other had the same bytes {looks} times");
+    ensure!(looks >= LOOKS_MIN, "{looks} looks of the other mount");
+    Ok(())
+}
+
+fn drawn(volume: &mut Volume, mounts: [PathBuf; 2], calls: u64, seed: u64) -> Result<()> {
+    let both = [&*mounts[0], &*mounts[1]];
+    let beside = volume.scratch.path();
+    let planted = trees::compare(both, beside, calls, seed, true);
+    let Err(error) = planted else { anyhow::bail!("planted: a changed byte was not noticed") };
+    println!("  planted: a changed byte was noticed: {}", first_line(&format!("{error:#}")));
+    let done = trees::compare(both, beside, calls, seed + 1, false)?;
+    println!(
+        "  trees: {} calls on two mounts in turn and on {}, {} failed with the same errno; {} comparisons of trees with \
+         {} entries in all; succeeded: {:?}",
+        done.calls,
+        kind_of(beside)?,
+        done.failed,
+        done.compared,
+        done.entries,
+        done.succeeded
+    );
+    Ok(())
+}
+
+fn tested(volume: &mut Volume, mounts: [PathBuf; 2]) -> Result<()> {
+    let kind = kind_of(volume.scratch.path())?;
+    let both = posix::compare(volume, [&*mounts[0], &*mounts[1]])?.context("pjdfstest did not run")?;
+    let mut wrong = 0;
+    for (name, compared) in ["on one mount", "on two mounts in turn"].into_iter().zip(&both) {
+        println!(
+            "  pjdfstest {name}: {} tests passed as on {kind}, {} were skipped or failed on both, {} differ",
+            compared.passed,
+            compared.alike,
+            compared.differing.len()
+        );
+        if let Some((calls, other)) = compared.calls {
+            println!("    {calls} calls with a path, {other} of them sent to the second mount");
+            ensure!(other * 3 > calls && other > 1000, "calls did not alternate");
+        }
+        for (line, reason) in &compared.differing {
+            println!("    {line} ({})", reason.unwrap_or("UNEXPLAINED"));
+            wrong += usize::from(reason.is_none());
+        }
+    }
+    ensure!(wrong == 0, "{wrong} differences without a reason");
+    Ok(())
+}
+
+fn first_line(text: &str) -> &str {
+    text.lines().next().unwrap_or_default()
+}

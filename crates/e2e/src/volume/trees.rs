@@ -1,0 +1,395 @@
+//! Random calls on a volume, in turn on two mounts, and on a directory of this machine's file system: the same results.
+//!
+//! Owns: the calls, each made on both sides, and the comparison: the errno, what is returned, and afterwards the whole
+//! tree with modes, owners, links, sizes, set times, extended attributes and bytes. Promises: nothing is open on the
+//! volume while a process is started. Leaves to others: files that are open without a name, and the loss of servers.
+
+use std::collections::BTreeMap;
+use std::ffi::{CStr, CString};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::rng::Rng;
+
+/// Names of a directory.
+const NAMES: [&str; 5] = ["a", "b", "c", "d", "long-name-0123456789-0123456789-0123456789-0123456789"];
+/// The deepest name.
+const DEPTH: u64 = 4;
+/// The largest file. *Units*: bytes.
+const SIZE_MAX: u64 = 200_000;
+/// The longest write. *Units*: bytes.
+const WRITE_MAX: u64 = 30_000;
+/// Files that are open on both sides.
+const OPEN_MAX: usize = 6;
+/// After so many calls the trees are compared.
+const COMPARE_EVERY: u64 = 500;
+
+/// What was done.
+#[derive(Debug, Clone, Default)]
+pub struct Done {
+    /// Calls.
+    pub calls: u64,
+    /// Those that failed, with the same errno on both sides.
+    pub failed: u64,
+    /// By call, how many succeeded.
+    pub succeeded: BTreeMap<&'static str, u64>,
+    /// Comparisons of the whole tree.
+    pub compared: u64,
+    /// Entries that were compared.
+    pub entries: u64,
+}
+
+/// What a call gives: what it returns in words, or an errno.
+type Given = std::result::Result<String, i32>;
+
+/// A call.
+#[derive(Debug, Clone)]
+enum Call {
+    Mkdir(u32),
+    Rmdir,
+    /// Flags and mode; the file stays open.
+    Open(i32, u32),
+    Mknod(u32),
+    Unlink,
+    Rename(u32),
+    Link,
+    Symlink,
+    Readlink,
+    Chmod(u32),
+    Chown(u32, u32),
+    Truncate(i64),
+    Utimens(i64, i64),
+    Stat,
+    List,
+    SetXattr(Vec<u8>, i32),
+    GetXattr,
+    RemoveXattr,
+    ReadWhole,
+    Write(usize, u64, Vec<u8>),
+    Read(usize, u64, usize),
+    Cut(usize, i64),
+    Allocate(usize, i32, i64, i64),
+    Sync(usize),
+    StatOpen(usize),
+    Close(usize),
+}
+
+impl Call {
+    fn name(&self) -> &'static str {
+        match self {
+            Call::Mkdir(_) => "mkdir",
+            Call::Rmdir => "rmdir",
+            Call::Open(..) => "open",
+            Call::Mknod(_) => "mknod",
+            Call::Unlink => "unlink",
+            Call::Rename(_) => "rename",
+            Call::Link => "link",
+            Call::Symlink => "symlink",
+            Call::Readlink => "readlink",
+            Call::Chmod(_) => "chmod",
+            Call::Chown(..) => "chown",
+            Call::Truncate(_) => "truncate",
+            Call::Utimens(..) => "utimensat",
+            Call::Stat => "lstat",
+            Call::List => "readdir",
+            Call::SetXattr(..) => "setxattr",
+            Call::GetXattr => "getxattr",
+            Call::RemoveXattr => "removexattr",
+            Call::ReadWhole => "read of all",
+            Call::Write(..) => "pwrite",
+            Call::Read(..) => "pread",
+            Call::Cut(..) => "ftruncate",
+            Call::Allocate(..) => "fallocate",
+            Call::Sync(_) => "fsync",
+            Call::StatOpen(_) => "fstat",
+            Call::Close(_) => "close",
+        }
+    }
+}
+
+/// A side: a root, and what is open there.
+struct Side {
+    open: Vec<File>,
+}
+
+const XATTR: &CStr = c"user.attribute";
+
+fn c_path(path: &Path) -> io::Result<CString> {
+    Ok(CString::new(path.as_os_str().as_bytes())?)
+}
+
+fn status(result: i32) -> io::Result<String> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(String::new()) }
+}
+
+/// What is the same on every file system.
+fn shown(path: &CStr) -> io::Result<libc::stat> {
+    // SAFETY: zeroes are a valid buffer for the answer.
+    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: the path and the buffer live across the call.
+    status(unsafe { libc::lstat(path.as_ptr(), &mut stat) })?;
+    Ok(stat)
+}
+
+fn words(stat: &libc::stat) -> String {
+    let is_directory = stat.st_mode & libc::S_IFMT == libc::S_IFDIR;
+    let size = if is_directory { 0 } else { stat.st_size };
+    format!("mode {:o}, {} links, {}:{}, {size} bytes", stat.st_mode, stat.st_nlink, stat.st_uid, stat.st_gid)
+}
+
+impl Side {
+    fn call(&mut self, call: &Call, path: &Path, second: &Path) -> io::Result<String> {
+        let (name, other) = (c_path(path)?, c_path(second)?);
+        let (name, other) = (name.as_ptr(), other.as_ptr());
+        // SAFETY, of all calls below: names and buffers live across the call, and lengths are those of the buffers.
+        match call {
+            Call::Mkdir(mode) => status(unsafe { libc::mkdir(name, *mode) }),
+            Call::Rmdir => status(unsafe { libc::rmdir(name) }),
+            Call::Open(flags, mode) => {
+                // SAFETY: as above; the new descriptor is owned by the file alone.
+                let descriptor = unsafe { libc::open(name, *flags | libc::O_CLOEXEC, *mode) };
+                status(descriptor)?;
+                self.open.push(unsafe { File::from_raw_fd(descriptor) });
+                Ok(String::new())
+            }
+            Call::Mknod(mode) => status(unsafe { libc::mknod(name, *mode, 0) }),
+            Call::Unlink => status(unsafe { libc::unlink(name) }),
+            Call::Rename(flags) => {
+                status(unsafe { libc::renameat2(libc::AT_FDCWD, name, libc::AT_FDCWD, other, *flags) })
+            }
+            Call::Link => status(unsafe { libc::link(name, other) }),
+            // The target is the same on both sides.
+            Call::Symlink => status(unsafe { libc::symlink(c"../a/b".as_ptr(), name) }),
+            Call::Readlink => Ok(std::fs::read_link(path)?.display().to_string()),
+            Call::Chmod(mode) => status(unsafe { libc::chmod(name, *mode) }),
+            Call::Chown(user, group) => status(unsafe { libc::lchown(name, *user, *group) }),
+            Call::Truncate(size) => status(unsafe { libc::truncate(name, *size) }),
+            Call::Utimens(accessed, modified) => {
+                let time = |ns: i64| libc::timespec { tv_sec: ns / 1_000_000_000, tv_nsec: ns % 1_000_000_000 };
+                let times = [time(*accessed), time(*modified)];
+                status(unsafe { libc::utimensat(libc::AT_FDCWD, name, times.as_ptr(), libc::AT_SYMLINK_NOFOLLOW) })?;
+                let stat = shown(&c_path(path)?)?;
+                Ok(format!("{} {}", stat.st_mtime, stat.st_mtime_nsec))
+            }
+            Call::Stat => Ok(words(&shown(&c_path(path)?)?)),
+            Call::List => {
+                let mut names = std::fs::read_dir(path)?
+                    .map(|entry| entry.map(|entry| entry.file_name().to_string_lossy().into_owned()))
+                    .collect::<io::Result<Vec<String>>>()?;
+                names.sort();
+                Ok(names.join(" "))
+            }
+            Call::SetXattr(value, flags) => {
+                status(unsafe { libc::lsetxattr(name, XATTR.as_ptr(), value.as_ptr().cast(), value.len(), *flags) })
+            }
+            Call::GetXattr => {
+                let mut value = vec![0_u8; 4096];
+                let length = unsafe { libc::lgetxattr(name, XATTR.as_ptr(), value.as_mut_ptr().cast(), value.len()) };
+                status(length as i32)?;
+                Ok(format!("{:?}", &value[..length as usize]))
+            }
+            Call::RemoveXattr => status(unsafe { libc::lremovexattr(name, XATTR.as_ptr()) }),
+            Call::ReadWhole => {
+                // SAFETY: as above. A pipe is not waited for.
+                let descriptor = unsafe { libc::open(name, libc::O_RDONLY | libc::O_NONBLOCK | libc::O_CLOEXEC) };
+                status(descriptor)?;
+                let mut file = unsafe { File::from_raw_fd(descriptor) };
+                let mut bytes = Vec::new();
+                if file.metadata()?.is_file() {
+                    io::Read::read_to_end(&mut file, &mut bytes)?;
+                }
+                Ok(format!("{} bytes, {:x}", bytes.len(), xxhash_rust::xxh3::xxh3_64(&bytes)))
+            }
+            Call::Write(file, offset, bytes) => Ok(self.open[*file].write_at(bytes, *offset)?.to_string()),
+            Call::Read(file, offset, length) => {
+                let mut bytes = vec![0; *length];
+                let count = self.open[*file].read_at(&mut bytes, *offset)?;
+                Ok(format!("{count} bytes, {:x}", xxhash_rust::xxh3::xxh3_64(&bytes[..count])))
+            }
+            Call::Cut(file, size) => status(unsafe { libc::ftruncate(self.open[*file].as_raw_fd(), *size) }),
+            Call::Allocate(file, mode, offset, length) => {
+                status(unsafe { libc::fallocate(self.open[*file].as_raw_fd(), *mode, *offset, *length) })
+            }
+            Call::Sync(file) => self.open[*file].sync_all().map(|()| String::new()),
+            Call::StatOpen(file) => {
+                let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+                status(unsafe { libc::fstat(self.open[*file].as_raw_fd(), &mut stat) })?;
+                Ok(words(&stat))
+            }
+            Call::Close(file) => {
+                drop(self.open.remove(*file));
+                Ok(String::new())
+            }
+        }
+    }
+}
+
+/// A path below the roots, and a call with it.
+struct Drawn {
+    call: Call,
+    path: PathBuf,
+    second: PathBuf,
+}
+
+fn path(rng: &mut Rng) -> PathBuf {
+    (0..=rng.below(DEPTH)).map(|_| NAMES[rng.index(NAMES.len())]).collect()
+}
+
+fn mode(rng: &mut Rng) -> u32 {
+    [0o600, 0o644, 0o755, 0o700, 0o2755, 0o1777, 0o4711, 0o000][rng.index(8)]
+}
+
+fn draw(rng: &mut Rng, open: usize) -> Drawn {
+    let (first, second) = (path(rng), path(rng));
+    let owner = |rng: &mut Rng| [0, 1, 1000, u32::MAX][rng.index(4)];
+    let kind = if open > 0 { rng.below(150) } else { rng.below(100) };
+    let call = match kind {
+        0..=12 => Call::Mkdir(mode(rng)),
+        13..=15 => Call::Rmdir,
+        16..=32 if open < OPEN_MAX => {
+            let access = [libc::O_RDWR, libc::O_RDWR, libc::O_RDONLY, libc::O_WRONLY][rng.index(4)];
+            let more = [libc::O_CREAT, libc::O_CREAT, libc::O_CREAT | libc::O_EXCL, libc::O_TRUNC, libc::O_APPEND, 0];
+            let more = more[rng.index(6)] | if rng.chance(0.05) { libc::O_DIRECTORY } else { 0 };
+            Call::Open(access | more | libc::O_NONBLOCK, mode(rng))
+        }
+        33 => Call::Mknod([libc::S_IFIFO, libc::S_IFSOCK, libc::S_IFREG][rng.index(3)] | 0o644),
+        34..=39 => Call::Unlink,
+        40..=51 => Call::Rename([0, 0, 0, libc::RENAME_NOREPLACE, libc::RENAME_EXCHANGE][rng.index(5)]),
+        52..=56 => Call::Link,
+        57..=59 => Call::Symlink,
+        60..=62 => Call::Readlink,
+        63..=66 => Call::Chmod(mode(rng)),
+        67..=69 => Call::Chown(owner(rng), owner(rng)),
+        70..=74 => Call::Truncate(rng.below(SIZE_MAX) as i64 - 10),
+        75..=77 => Call::Utimens(rng.below(1 << 60) as i64, rng.below(1 << 60) as i64),
+        78..=83 => Call::Stat,
+        84..=87 => Call::List,
+        88..=90 => {
+            let value = vec![rng.below(256) as u8; rng.index(300)];
+            Call::SetXattr(value, [0, 0, libc::XATTR_CREATE, libc::XATTR_REPLACE][rng.index(4)])
+        }
+        91..=92 => Call::GetXattr,
+        93 => Call::RemoveXattr,
+        94..=115 if kind < 100 => Call::ReadWhole,
+        100..=119 => {
+            let bytes = vec![1 + rng.below(255) as u8; rng.below(WRITE_MAX) as usize];
+            Call::Write(rng.index(open), rng.below(SIZE_MAX), bytes)
+        }
+        120..=130 => Call::Read(rng.index(open), rng.below(SIZE_MAX), rng.below(WRITE_MAX) as usize),
+        131..=135 => Call::Cut(rng.index(open), rng.below(SIZE_MAX) as i64),
+        136..=140 => {
+            let (punch, keep, zero) =
+                (libc::FALLOC_FL_PUNCH_HOLE, libc::FALLOC_FL_KEEP_SIZE, libc::FALLOC_FL_ZERO_RANGE);
+            let mode = [0, keep, punch | keep, zero, zero | keep][rng.index(5)];
+            Call::Allocate(rng.index(open), mode, rng.below(SIZE_MAX) as i64, rng.below(WRITE_MAX) as i64)
+        }
+        141..=142 => Call::Sync(rng.index(open)),
+        143..=145 => Call::StatOpen(rng.index(open)),
+        146..=149 => Call::Close(rng.index(open)),
+        _ => Call::Stat,
+    };
+    Drawn { call, path: first, second }
+}
+
+/// Makes `calls` random calls on a folder of the mounts, in turn, and on a folder beside the volume. With `planted`, the
+/// later writes to the mounts have another first byte, which must be noticed.
+pub fn compare(mounts: [&Path; 2], beside: &Path, calls: u64, seed: u64, planted: bool) -> Result<Done> {
+    let name = format!("trees-{seed}");
+    for root in [mounts[0], beside] {
+        std::fs::create_dir(root.join(&name)).with_context(|| format!("{}", root.display()))?;
+    }
+    let roots = mounts.map(|mount| mount.join(&name));
+    let model = beside.join(&name);
+    let mut sides = [Side { open: Vec::new() }, Side { open: Vec::new() }];
+    let (mut rng, mut done) = (Rng::new(seed), Done::default());
+    for number in 0..calls {
+        let Drawn { call, path, second } = draw(&mut rng, sides[0].open.len());
+        let root = &roots[rng.index(2)];
+        let mut made = call.clone();
+        if let (true, Call::Write(_, _, bytes)) = (planted && number > calls / 3, &mut made)
+            && bytes.len() > 1
+        {
+            bytes[0] ^= 1;
+        }
+        let given = |side: &mut Side, root: &Path, call: &Call| -> Given {
+            let given = side.call(call, &root.join(&path), &root.join(&second));
+            given.map_err(|error| error.raw_os_error().unwrap_or(-1))
+        };
+        let found = given(&mut sides[0], root, &made);
+        let expected = given(&mut sides[1], &model, &call);
+        done.calls += 1;
+        match (&found, &expected) {
+            _ if found != expected => bail!(
+                "seed {seed}, call {number}: {call:?} of {} and {}: {} on the volume, {} beside it",
+                path.display(),
+                second.display(),
+                said(&found),
+                said(&expected)
+            ),
+            (Ok(_), _) => *done.succeeded.entry(call.name()).or_default() += 1,
+            (Err(_), _) => done.failed += 1,
+        }
+        if (number + 1).is_multiple_of(COMPARE_EVERY) || number + 1 == calls {
+            for root in &roots {
+                let (found, expected) = (tree(root)?, tree(&model)?);
+                done.compared += 1;
+                done.entries += expected.len() as u64;
+                for (path, entry) in &expected {
+                    let other = found.get(path).map(String::as_str);
+                    let shown = path.display();
+                    ensure!(
+                        other == Some(entry),
+                        "seed {seed}, after call {number}: {shown}: {other:?} on the volume, {entry} beside it"
+                    );
+                }
+                ensure!(found.len() == expected.len(), "seed {seed}, after call {number}: {found:?}, {expected:?}");
+            }
+        }
+    }
+    drop(sides);
+    std::fs::remove_dir_all(&roots[1])?;
+    std::fs::remove_dir_all(&model)?;
+    ensure!(!roots[0].exists(), "{} is not removed", roots[0].display());
+    Ok(done)
+}
+
+fn said(given: &Given) -> String {
+    match given {
+        Ok(words) => format!("done {words}"),
+        Err(errno) => io::Error::from_raw_os_error(*errno).to_string(),
+    }
+}
+
+/// Everything below a root, each entry in words.
+fn tree(root: &Path) -> Result<BTreeMap<PathBuf, String>> {
+    let mut found = BTreeMap::new();
+    let mut folders = vec![root.to_owned()];
+    let mut side = Side { open: Vec::new() };
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder)? {
+            let path = entry?.path();
+            let stat = shown(&c_path(&path)?)?;
+            let mut entry = words(&stat);
+            let kind = stat.st_mode & libc::S_IFMT;
+            let more = match kind {
+                libc::S_IFREG => side.call(&Call::ReadWhole, &path, &path)?,
+                libc::S_IFLNK => side.call(&Call::Readlink, &path, &path)?,
+                _ => String::new(),
+            };
+            let attribute = side.call(&Call::GetXattr, &path, &path);
+            let attribute = attribute.map_err(|error| error.raw_os_error());
+            entry += &format!(", {more}, {attribute:?}");
+            if kind == libc::S_IFDIR {
+                folders.push(path.clone());
+            }
+            found.insert(path.strip_prefix(root)?.to_owned(), entry);
+        }
+    }
+    Ok(found)
+}

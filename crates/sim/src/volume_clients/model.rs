@@ -1,0 +1,356 @@
+//! What the programs of a workload did and saw, event by event.
+//!
+//! Owns: for each file all states that it had, and for each directory, too; which of them are promised. Promises: the
+//! events up to a mark of the recording give the promises at that mark. Calls that change the same file, or the same
+//! directory, come one after another, so that states are a list; those that look may come at any time.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use nectary_block::Recorder;
+use nectary_volume::protocol::FileId;
+
+/// The unit in which a file is on the disk. *Units*: bytes.
+const BLOCK: usize = 4096;
+/// Directories of a volume.
+pub const DIRECTORIES: usize = 3;
+
+/// What happened.
+#[derive(Debug, Clone)]
+pub enum Event {
+    /// The volume is formatted.
+    Formatted,
+    /// A directory is there.
+    Directory(FileId),
+    /// All directories are there.
+    Ready,
+    /// A call that changes names begins.
+    NamesBegun { session: u64, call: u64, changes: Vec<Change>, makes: Option<usize> },
+    /// It returned.
+    NamesEnded { call: u64 },
+    /// What a file is known as.
+    Made { file: usize, id: FileId },
+    /// Somebody saw what a call does that has not returned.
+    NamesSeen { call: u64 },
+    /// The session of a call is gone; somebody saw whether the call was done.
+    NamesDecided { call: u64, is_done: bool },
+    /// A call that changes a file begins, which then has these bytes.
+    FileBegun { session: u64, file: usize, bytes: Arc<Vec<u8>>, has_steps: bool, keeps_size: bool },
+    /// It returned.
+    FileEnded { file: usize },
+    /// Everything up to a state is durable: it was synced, or another session saw it.
+    FileDurable { file: usize, state: usize },
+    /// What a lost session had not committed is gone.
+    FileCut { file: usize, state: usize },
+}
+
+/// A name of a directory that names something else, or nothing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Change {
+    /// The directory.
+    pub directory: usize,
+    /// The name.
+    pub name: u64,
+    /// The file.
+    pub file: Option<usize>,
+}
+
+/// A state of a file.
+#[derive(Debug, Clone)]
+pub struct State {
+    /// Its bytes.
+    pub bytes: Arc<Vec<u8>>,
+    /// Which session made it.
+    pub session: u64,
+    /// The call that made it has steps: after a crash it may be done in part.
+    pub has_steps: bool,
+    /// The size that the call made is durable when it returns.
+    pub keeps_size: bool,
+}
+
+/// Why a file may have its bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Explained {
+    /// It has a state that may be there.
+    State(usize),
+    /// Its blocks have states that may be there, as a call with steps was lost.
+    Mixed,
+}
+
+/// A file.
+#[derive(Debug, Clone)]
+pub struct File {
+    /// How the volume names it, once that is known.
+    pub id: Option<FileId>,
+    /// All states, the oldest one first.
+    pub states: Vec<State>,
+    /// The last state that was reached by a call that returned.
+    pub ended: usize,
+    /// All states up to this one are durable.
+    pub durable: usize,
+    /// How often states were lost with their session.
+    pub cuts: u64,
+}
+
+impl File {
+    /// The newest state.
+    pub fn newest(&self) -> usize {
+        self.states.len() - 1
+    }
+
+    /// The first of the states from `from` on that has these bytes.
+    pub fn find(&self, from: usize, bytes: &[u8]) -> Option<usize> {
+        (from..self.states.len()).find(|state| *self.states[*state].bytes == bytes)
+    }
+
+    /// The newest state up to `state` that a session cannot know by itself.
+    pub fn made_by_others(&self, state: usize, session: u64) -> Option<usize> {
+        (1..=state).rev().find(|state| self.states[*state].session != session)
+    }
+
+    /// Whether these bytes may be there after everything, or everybody who changed the file, was lost.
+    pub fn explain(&self, bytes: &[u8]) -> Result<Explained, String> {
+        if let Some(state) = self.find(self.oldest_size(), bytes) {
+            return Ok(Explained::State(state));
+        }
+        let window = &self.states[self.durable..];
+        if !window[1..].iter().any(|state| state.has_steps) {
+            return Err(match self.find(0, bytes) {
+                Some(state) => format!("it has state {state}, and {} was promised", self.durable),
+                None => self.difference(bytes),
+            });
+        }
+        let from = self.oldest_size();
+        if !self.states[from..].iter().any(|state| state.bytes.len() == bytes.len()) {
+            return Err(format!("no state has its {} bytes; {}", bytes.len(), self.difference(bytes)));
+        }
+        for (block, found) in bytes.chunks(BLOCK).enumerate() {
+            let has = |state: &State| {
+                let part = state.bytes.get(block * BLOCK..).unwrap_or_default();
+                found.iter().enumerate().all(|(at, byte)| part.get(at).copied().unwrap_or(0) == *byte)
+            };
+            if !window.iter().any(has) {
+                return Err(format!("no state has what is in its block {block}; {}", self.difference(bytes)));
+            }
+        }
+        Ok(Explained::Mixed)
+    }
+
+    fn difference(&self, bytes: &[u8]) -> String {
+        let promised = &self.states[self.durable].bytes;
+        let longest = promised.len().max(bytes.len());
+        let at = (0..longest).find(|at| promised.get(*at) != bytes.get(*at)).unwrap_or(longest);
+        format!(
+            "none of the states {} to {} is there: {} bytes instead of the {} of the first, which differ from byte {at} \
+             on, where {:?} is instead of {:?}",
+            self.durable,
+            self.newest(),
+            bytes.len(),
+            promised.len(),
+            bytes.get(at),
+            promised.get(at)
+        )
+    }
+
+    /// The oldest state whose size may be there after a crash.
+    pub fn oldest_size(&self) -> usize {
+        let kept = (self.durable..=self.ended).rev().find(|state| self.states[*state].keeps_size);
+        kept.unwrap_or(self.durable)
+    }
+}
+
+/// Names, and the files that they name.
+pub type Names = BTreeMap<u64, usize>;
+
+/// A directory.
+#[derive(Debug, Clone, Default)]
+pub struct Directory {
+    /// How the volume names it.
+    pub id: FileId,
+    /// The states that it had, the oldest one first.
+    pub states: Vec<Names>,
+    /// The last state that was reached by a call that returned.
+    pub ended: usize,
+    /// How often a call was found not to be done.
+    pub cuts: u64,
+}
+
+impl Directory {
+    /// The state after all calls that returned.
+    pub fn names(&self) -> &Names {
+        &self.states[self.ended]
+    }
+}
+
+/// A call that changes names and has not returned.
+#[derive(Debug, Clone)]
+pub struct Pending {
+    /// Its number.
+    pub call: u64,
+    /// Whose it is.
+    pub session: u64,
+    /// What it does.
+    pub changes: Vec<Change>,
+    /// Somebody saw what it does.
+    pub is_seen: bool,
+}
+
+impl Pending {
+    /// Its directories.
+    pub fn directories(&self) -> Vec<usize> {
+        let mut found: Vec<usize> = self.changes.iter().map(|change| change.directory).collect();
+        found.sort_unstable();
+        found.dedup();
+        found
+    }
+
+    /// What one of its directories has once it is done.
+    pub fn done(&self, directory: usize, names: &Names) -> Names {
+        let mut names = names.clone();
+        for change in self.changes.iter().filter(|change| change.directory == directory) {
+            match change.file {
+                Some(file) => drop(names.insert(change.name, file)),
+                None => drop(names.remove(&change.name)),
+            }
+        }
+        names
+    }
+}
+
+/// Everything.
+#[derive(Debug, Clone, Default)]
+pub struct Model {
+    /// Whether the volume is formatted.
+    pub is_formatted: bool,
+    /// Whether all directories are there.
+    pub is_ready: bool,
+    /// The files.
+    pub files: Vec<File>,
+    /// The directories.
+    pub directories: Vec<Directory>,
+    /// Calls that have not returned.
+    pub pending: Vec<Pending>,
+}
+
+impl Model {
+    /// After these events.
+    pub fn after(events: &[Event]) -> Model {
+        let mut model = Model::default();
+        events.iter().for_each(|event| model.apply(event));
+        model
+    }
+
+    fn end(&mut self, call: u64, is_done: bool) {
+        let Some(at) = self.pending.iter().position(|pending| pending.call == call) else { return };
+        for number in self.pending.remove(at).directories() {
+            let directory = &mut self.directories[number];
+            if is_done {
+                directory.ended = directory.states.len() - 1;
+            } else {
+                directory.states.pop();
+                directory.cuts += 1;
+            }
+        }
+    }
+
+    fn apply(&mut self, event: &Event) {
+        match event {
+            Event::Formatted => self.is_formatted = true,
+            Event::Directory(id) => {
+                let states = vec![Names::new()];
+                self.directories.push(Directory { id: *id, states, ..Directory::default() });
+            }
+            Event::Ready => self.is_ready = true,
+            Event::NamesBegun { session, call, changes, makes } => {
+                let pending = Pending { call: *call, session: *session, changes: changes.clone(), is_seen: false };
+                for number in pending.directories() {
+                    let done = pending.done(number, self.directories[number].names());
+                    self.directories[number].states.push(done);
+                }
+                self.pending.push(pending);
+                if let Some(file) = makes {
+                    debug_assert_eq!(*file, self.files.len());
+                    let bytes = Arc::default();
+                    let first = State { bytes, session: *session, has_steps: false, keeps_size: true };
+                    self.files.push(File { id: None, states: vec![first], ended: 0, durable: 0, cuts: 0 });
+                }
+            }
+            Event::NamesEnded { call } => self.end(*call, true),
+            Event::Made { file, id } => self.files[*file].id = Some(*id),
+            Event::NamesSeen { call } => {
+                for pending in self.pending.iter_mut().filter(|pending| pending.call == *call) {
+                    pending.is_seen = true;
+                }
+            }
+            Event::NamesDecided { call, is_done } => self.end(*call, *is_done),
+            Event::FileBegun { session, file, bytes, has_steps, keeps_size } => {
+                let (has_steps, keeps_size) = (*has_steps, *keeps_size);
+                let state = State { bytes: bytes.clone(), session: *session, has_steps, keeps_size };
+                self.files[*file].states.push(state);
+            }
+            Event::FileEnded { file } => self.files[*file].ended = self.files[*file].newest(),
+            Event::FileDurable { file, state } => {
+                let file = &mut self.files[*file];
+                file.durable = file.durable.max(*state);
+            }
+            Event::FileCut { file, state } => {
+                let file = &mut self.files[*file];
+                file.states.truncate(state + 1);
+                (file.ended, file.durable) = (*state, *state);
+                file.cuts += 1;
+            }
+        }
+    }
+
+    /// How many names a file has, or may have.
+    pub fn links(&self, file: usize) -> usize {
+        let newest = self.directories.iter().filter_map(|directory| directory.states.last());
+        newest.map(|names| names.values().filter(|named| **named == file).count()).sum()
+    }
+
+    /// Files that have a name.
+    pub fn named(&self) -> Vec<usize> {
+        let all = self.directories.iter().flat_map(|directory| directory.names().values().copied());
+        let mut found: Vec<usize> = all.collect();
+        found.sort_unstable();
+        found.dedup();
+        found
+    }
+}
+
+/// The events so far, as marks of a recording.
+pub struct Story {
+    recorder: Recorder,
+    /// All of them.
+    pub events: Vec<Event>,
+    /// What they come to.
+    pub model: Model,
+    /// The first wrong answer of a client.
+    pub broken: Option<String>,
+    next_call: u64,
+}
+
+impl Story {
+    /// Nothing happened yet.
+    pub fn new(recorder: Recorder) -> Story {
+        Story { recorder, events: Vec::new(), model: Model::default(), broken: None, next_call: 1 }
+    }
+
+    /// Something happened.
+    pub fn note(&mut self, event: Event) {
+        self.model.apply(&event);
+        self.events.push(event);
+        self.recorder.mark(self.events.len() as u64);
+    }
+
+    /// A number for a call.
+    pub fn call(&mut self) -> u64 {
+        self.next_call += 1;
+        self.next_call
+    }
+
+    /// A client answered what no promise allows.
+    pub fn is_wrong(&mut self, what: String) {
+        self.broken.get_or_insert(what);
+    }
+}

@@ -1,0 +1,169 @@
+//! Many workloads with their crash states; also with one bug planted.
+
+use std::collections::HashSet;
+
+use nectary_volume::planted::{Bug, plant};
+
+use super::check::{Seen, check};
+use super::workload::{self, Losses, Workload};
+use super::world::{in_virtual_time, stale};
+use crate::crash::{CrashOptions, CrashState, CrashStates};
+
+/// The bugs that are planted.
+pub const BUGS: [Bug; 3] = [Bug::CommitBeforeFlush, Bug::AnsweredEarly, Bug::ShownEarly];
+
+/// The largest number of crash states of one epoch of a recording and kind of crash.
+const STATES_PER_EPOCH: usize = 4;
+/// How many violations are described in words.
+const VIOLATIONS_MAX: usize = 10;
+
+/// The number of runs.
+#[derive(Debug, Clone, Copy)]
+pub struct Amount {
+    /// The seed of the first run; the following ones have the next seeds.
+    pub seed: u64,
+    /// How many workloads.
+    pub runs: u64,
+    /// The largest number of crash states of each workload.
+    pub states_per_run: u64,
+}
+
+/// The results.
+#[derive(Debug, Clone, Default)]
+pub struct Report {
+    /// Workloads done.
+    pub workloads: u64,
+    /// What their programs did and saw.
+    pub events: u64,
+    /// What was lost while they ran.
+    pub losses: Losses,
+    /// Crash states checked.
+    pub states: u64,
+    /// Distinct images among them.
+    pub distinct: u64,
+    /// States of a complete volume.
+    pub ready: u64,
+    /// States after which the volume was used.
+    pub used: u64,
+    /// Names that were found.
+    pub names: u64,
+    /// Files that were compared.
+    pub files: u64,
+    /// Those with more than was promised.
+    pub newer: u64,
+    /// Those whose blocks have several states.
+    pub mixed: u64,
+    /// Calls that had not returned and were done.
+    pub done: u64,
+    /// Those that were not.
+    pub undone: u64,
+    /// The number of violations.
+    pub violation_count: u64,
+    /// The first of them in words.
+    pub violations: Vec<String>,
+}
+
+impl Report {
+    fn violation(&mut self, text: String) {
+        self.violation_count += 1;
+        if self.violations.len() < VIOLATIONS_MAX {
+            self.violations.push(text);
+        }
+    }
+
+    fn count(&mut self, seen: Seen) {
+        self.ready += u64::from(seen.is_ready);
+        self.used += u64::from(seen.is_used);
+        self.names += seen.names;
+        self.files += seen.files;
+        self.newer += seen.newer;
+        self.mixed += seen.mixed;
+        self.done += seen.done;
+        self.undone += seen.undone;
+    }
+
+    /// Whether every event that should be tested has happened.
+    pub fn has_all(&self) -> bool {
+        let Losses { hosts, servers, both, calls, files } = self.losses;
+        let counts = [self.ready, self.used, self.newer, self.mixed, self.done, self.undone];
+        [hosts, servers, both, calls, files].iter().chain(&counts).all(|count| *count > 0)
+    }
+
+    fn add(&mut self, workload: &Workload) {
+        let Losses { hosts, servers, both, calls, files } = workload.losses;
+        self.workloads += 1;
+        self.events += workload.events.len() as u64;
+        self.losses.hosts += hosts;
+        self.losses.servers += servers;
+        self.losses.both += both;
+        self.losses.calls += calls;
+        self.losses.files += files;
+    }
+}
+
+/// Runs workloads; `progress` gets the results after each.
+pub fn run(amount: Amount, mut progress: impl FnMut(&Report)) -> Report {
+    let (mut report, mut seen) = (Report::default(), HashSet::new());
+    for seed in amount.seed..amount.seed + amount.runs {
+        one(seed, amount.states_per_run, true, &mut seen, &mut report);
+        progress(&report);
+    }
+    report
+}
+
+fn one(seed: u64, states_per_run: u64, has_losses: bool, seen: &mut HashSet<u64>, report: &mut Report) {
+    let workload = in_virtual_time(workload::run(seed, has_losses));
+    report.add(&workload);
+    if let Some(broken) = &workload.broken {
+        report.violation(format!("workload {seed}: {broken}"));
+    }
+    let states = states(&workload);
+    for number in sample(states.len(), states_per_run) {
+        let state = &states[number];
+        report.states += 1;
+        report.distinct += u64::from(seen.insert(state.hash));
+        match in_virtual_time(check(&workload, state)) {
+            Ok(found) => report.count(found),
+            Err(broken) => {
+                report.violation(format!("workload {seed}, state {number}: {broken}; {}", state.description));
+            }
+        }
+    }
+}
+
+/// How a planted bug was caught.
+#[derive(Debug, Clone)]
+pub struct Found {
+    /// The seed.
+    pub seed: u64,
+    /// How many violations its run had.
+    pub violations: u64,
+    /// The first in words.
+    pub first: String,
+}
+
+/// Runs one seed with one bug planted, without losses before the crash.
+pub fn replay_planted(bug: Bug, seed: u64, states_per_run: u64) -> Option<Found> {
+    let mut report = Report::default();
+    plant(Some(bug));
+    one(seed, states_per_run, false, &mut HashSet::new(), &mut report);
+    plant(None);
+    let first = report.violations.into_iter().next()?;
+    Some(Found { seed, violations: report.violation_count, first })
+}
+
+/// Runs seeds with one bug planted until one of them catches it.
+pub fn run_planted(bug: Bug, amount: Amount) -> Option<Found> {
+    (amount.seed..amount.seed + amount.runs).find_map(|seed| replay_planted(bug, seed, amount.states_per_run))
+}
+
+fn states(workload: &Workload) -> Vec<CrashState> {
+    let options = CrashOptions { max_per_epoch: STATES_PER_EPOCH, seed: workload.seed, ..CrashOptions::default() };
+    CrashStates::new(stale().to_vec(), &workload.recording, options).collect()
+}
+
+/// At most `most` numbers below `count`, evenly spread.
+fn sample(count: usize, most: u64) -> impl Iterator<Item = usize> {
+    let most = count.min(most as usize);
+    (0..most).map(move |number| number * count / most.max(1))
+}

@@ -1,0 +1,254 @@
+//! A seeded workload: programs on two or three hosts, while hosts and servers are lost and come back.
+//!
+//! Owns: the losses, and what is found out after one: what a lost session had begun is done or not, and what it had not
+//! committed is gone. Promises: every wrong answer of a client that is not lost is reported.
+
+use std::time::Duration;
+
+use nectary_block::Recording;
+use nectary_volume::client::{Client, New};
+use nectary_volume::journal::format;
+use nectary_volume::metadata::first;
+use nectary_volume::protocol::FileId;
+use tokio::task::JoinHandle;
+
+use super::model::{Change, DIRECTORIES, Event, Explained, Pending, Story};
+use super::program::{Board, Program, Shared, is_listing, list, lock, name, read_whole};
+use super::world::{Host, World, format_options};
+use crate::random::Random;
+
+/// No workload takes longer.
+const LIMIT: Duration = Duration::from_secs(600);
+/// Everything that a lost host had sent has arrived after so long.
+const ARRIVED: Duration = Duration::from_millis(50);
+/// The longest time between two losses. *Units*: milliseconds.
+const BETWEEN_MS_MAX: u64 = 900;
+/// The root of a volume.
+pub const ROOT: FileId = FileId { inode: 1, generation: 1 };
+
+/// A recorded workload.
+pub struct Workload {
+    /// The seed.
+    pub seed: u64,
+    /// The writes.
+    pub recording: Recording,
+    /// What happened: as many events as there are marks before a moment.
+    pub events: Vec<Event>,
+    /// The first wrong answer.
+    pub broken: Option<String>,
+    /// What was lost meanwhile.
+    pub losses: Losses,
+}
+
+/// What was lost while a workload ran.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Losses {
+    /// Hosts alone.
+    pub hosts: u64,
+    /// Servers alone.
+    pub servers: u64,
+    /// A host and the server at once.
+    pub both: u64,
+    /// Calls of lost hosts that changed names and had not returned.
+    pub calls: u64,
+    /// Files of which a lost host had not committed everything, or had not heard so.
+    pub files: u64,
+}
+
+/// A host at work.
+struct Working {
+    host: Host,
+    program: JoinHandle<()>,
+}
+
+/// Runs a workload. Without losses a seed repeats it in all but rare cases.
+pub async fn run(seed: u64, has_losses: bool) -> Workload {
+    let (mut losses, mut random) = (Losses::default(), Random::new(seed));
+    let world = match World::new(seed) {
+        Ok(world) => world,
+        Err(error) => {
+            let broken = Some(format!("no folder: {error}"));
+            return Workload { seed, recording: Recording::default(), events: Vec::new(), broken, losses };
+        }
+    };
+    let board = Board::new(Story::new(world.recorder.clone()));
+    let done = tokio::time::timeout(LIMIT, lives(&world, &board, &mut random, has_losses, &mut losses)).await;
+    let done = done.unwrap_or_else(|_| Err(format!("it does not end within {LIMIT:?}")));
+    let recording = world.recorder.take();
+    let story = &mut lock(&board).story;
+    if let Err(what) = done {
+        story.is_wrong(what);
+    }
+    Workload { seed, recording, events: std::mem::take(&mut story.events), broken: story.broken.take(), losses }
+}
+
+async fn lives(
+    world: &World,
+    board: &Shared,
+    random: &mut Random,
+    has_losses: bool,
+    losses: &mut Losses,
+) -> Result<(), String> {
+    let made = format(&world.device(), &format_options(), |layout| first(layout, 1)).await;
+    made.map_err(|error| format!("format: {error}"))?;
+    lock(board).story.note(Event::Formatted);
+    world.serve().await.map_err(|error| format!("the first server: {error}"))?;
+    let count = 2 + random.below(2) as usize;
+    let mut hosts = Vec::new();
+    for number in 0..count {
+        hosts.push(world.host(number).await?);
+    }
+    for directory in 0..DIRECTORIES {
+        let made = New { mode: libc::S_IFDIR | 0o755, ..New::default() };
+        let made = hosts[0].client.create(ROOT, &name(directory as u64), made).await;
+        let made = made.map_err(|error| format!("mkdir: {error}"))?;
+        lock(board).story.note(Event::Directory(made.id()));
+    }
+    lock(board).story.note(Event::Ready);
+    let calls = 15 + random.below(25);
+    let start = |host: Host, random: &mut Random| {
+        let program = Program::new(board.clone(), host.client.clone(), host.session, random.bits());
+        Working { host, program: tokio::spawn(program.run(calls)) }
+    };
+    let mut working: Vec<Working> = hosts.into_iter().map(|host| start(host, random)).collect();
+    for _ in 0..if has_losses { 1 + random.below(3) } else { 0 } {
+        tokio::time::sleep(Duration::from_millis(random.below(BETWEEN_MS_MAX))).await;
+        let kind = random.below(3);
+        let lost = (kind != 0).then(|| random.below(count as u64) as usize);
+        let gone = lost.map(|number| {
+            let gone = working.remove(number);
+            gone.program.abort();
+            gone.host.cut();
+            let pending = unsure(board, gone.host.session, losses);
+            (number, gone.host, pending)
+        });
+        if kind != 1 {
+            world.lose_server().await;
+            tokio::time::sleep(Duration::from_millis(random.below(300))).await;
+        }
+        if let Some((_, host, _)) = &gone {
+            host.settle(world.seed()).await;
+        }
+        if kind != 1 {
+            world.serve().await.map_err(|error| format!("a server after a loss: {error}"))?;
+        }
+        match kind {
+            0 => losses.servers += 1,
+            1 => losses.hosts += 1,
+            _ => losses.both += 1,
+        }
+        if let Some((number, host, pending)) = gone {
+            drop(host);
+            tokio::time::sleep(ARRIVED).await;
+            let client = working[0].host.client.clone();
+            let session = working[0].host.session;
+            decide(board, &client, pending).await?;
+            find_out(board, &client, session).await?;
+            let host = world.host(number).await?;
+            working.insert(number, start(host, random));
+        }
+    }
+    for worker in &mut working {
+        let _ = (&mut worker.program).await;
+    }
+    if random.chance(50) {
+        for worker in &working {
+            let ended = worker.host.client.close().await;
+            ended.map_err(|error| format!("the end of a session: {error}"))?;
+        }
+        world.stop_server().await.map_err(|error| format!("the end of the server: {error}"))?;
+    }
+    Ok(())
+}
+
+/// Notes what a lost session may have changed; returns its calls that change names.
+fn unsure(board: &Shared, session: u64, losses: &mut Losses) -> Vec<Pending> {
+    let mut board = lock(board);
+    let model = &board.story.model;
+    let calls: Vec<Pending> = model.pending.iter().filter(|pending| pending.session == session).cloned().collect();
+    let directories: Vec<usize> = calls.iter().flat_map(Pending::directories).collect();
+    let is_unsure = |file: &&usize| {
+        let known = &model.files[**file];
+        known.states[known.durable + 1..].iter().any(|state| state.session == session)
+    };
+    let all: Vec<usize> = (0..model.files.len()).collect();
+    let files: Vec<usize> = all.iter().filter(is_unsure).copied().collect();
+    losses.calls += calls.len() as u64;
+    losses.files += files.len() as u64;
+    board.unsure_directories.extend(directories);
+    board.unsure_files.extend(files);
+    calls
+}
+
+/// Looks whether calls of a lost session were done.
+async fn decide(board: &Shared, client: &Client, calls: Vec<Pending>) -> Result<(), String> {
+    for pending in calls {
+        let mut done = Vec::new();
+        for number in pending.directories() {
+            let id = lock(board).story.model.directories[number].id;
+            let listing = list(client, id).await?;
+            let mut board = lock(board);
+            let model = &board.story.model;
+            let directory = &model.directories[number];
+            let ids = |file: usize| model.files[file].id;
+            let is_done = directory.states.last().is_some_and(|state| is_listing(state, ids, &listing));
+            if !is_done && (pending.is_seen || !is_listing(directory.names(), ids, &listing)) {
+                return Err(format!("directory {number} after a loss: {listing:?}, of {:?}", directory.states));
+            }
+            done.push(is_done);
+            let makes = pending
+                .changes
+                .iter()
+                .find(|change| is_done && change.file.is_some_and(|file| model.files[file].id.is_none()));
+            if let Some(Change { name, file: Some(file), .. }) = makes.cloned()
+                && let Some(id) = listing.get(&name)
+            {
+                board.story.note(Event::Made { file, id: *id });
+            }
+        }
+        let is_done = done.iter().all(|is_done| *is_done);
+        if !is_done && done.contains(&true) {
+            return Err(format!("{pending:?} is done in one of its directories"));
+        }
+        lock(board).story.note(Event::NamesDecided { call: pending.call, is_done });
+    }
+    lock(board).unsure_directories.clear();
+    Ok(())
+}
+
+/// Looks what is left of the files that a lost session changed.
+async fn find_out(board: &Shared, client: &Client, session: u64) -> Result<(), String> {
+    let files = lock(board).unsure_files.clone();
+    for file in files {
+        let id = {
+            let board = lock(board);
+            let model = &board.story.model;
+            model.files[file].id.filter(|_| model.links(file) > 0)
+        };
+        // Without a name it is not looked at any more.
+        let Some(id) = id else { continue };
+        let open = match client.open(id, false).await {
+            Ok(open) => open,
+            Err(_) if lock(board).story.model.links(file) == 0 => continue,
+            Err(error) => return Err(format!("open of file {file} after a loss: {error}")),
+        };
+        let bytes = read_whole(&open).await.map_err(|error| format!("file {file} after a loss: {error}"))?;
+        open.close().await;
+        let mut board = lock(board);
+        let known = &board.story.model.files[file];
+        let explained = known.explain(&bytes).map_err(|what| format!("file {file} after a loss: {what}"))?;
+        match explained {
+            Explained::State(state) => board.story.note(Event::FileCut { file, state }),
+            Explained::Mixed => {
+                let state = known.durable;
+                board.story.note(Event::FileCut { file, state });
+                let bytes = std::sync::Arc::new(bytes);
+                board.story.note(Event::FileBegun { session, file, bytes, has_steps: false, keeps_size: false });
+                board.story.note(Event::FileEnded { file });
+                board.story.note(Event::FileDurable { file, state: state + 1 });
+            }
+        }
+        board.unsure_files.remove(&file);
+    }
+    Ok(())
+}

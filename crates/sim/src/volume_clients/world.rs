@@ -1,0 +1,282 @@
+//! The disk of a workload, the processes that use it, and their connections.
+//!
+//! Owns: for each process a way to the disk that ends with it: of its operations in flight some happen and some do not.
+//! A connection goes over a relay that ends with its host. Promises: what a lost process begins never reaches the disk
+//! later. Leaves to others: when something is lost.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use nectary_block::{Recorder, SharedDevice, Snapshot};
+use nectary_volume::client::{Address, Client, ClientOptions, Error, Kernel};
+use nectary_volume::format::Identity;
+use nectary_volume::journal::FormatOptions;
+use nectary_volume::server::{Server, ServerError, ServerOptions};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::oneshot;
+use tokio::task::{JoinHandle, JoinSet};
+
+use crate::disk::{Disk, DiskOptions};
+use crate::late::{Delays, Late, Owned, UnderWay};
+use crate::switch::{Off, Switch};
+
+/// The size of the volume: the smallest one would be full of what lost sessions had in hand. *Units*: bytes.
+pub const VOLUME_BYTES: usize = 384 << 20;
+/// Where the disk has other bytes before it is formatted: what nobody wrote since must not be shown.
+const STALE: [std::ops::Range<usize>; 2] = [1 << 20..24 << 20, 120 << 20..176 << 20];
+/// One of them.
+const STALE_BYTE: u8 = 0xEE;
+/// A server that was lost is found to be gone after so long.
+const PAUSE: Duration = Duration::from_millis(20);
+
+const VOLUME: Identity = Identity([9; 16]);
+
+/// What is on the disk before it is formatted.
+pub fn stale() -> &'static [u8] {
+    static BYTES: OnceLock<Vec<u8>> = OnceLock::new();
+    BYTES.get_or_init(|| {
+        let mut bytes = vec![0; VOLUME_BYTES];
+        STALE.into_iter().for_each(|range| bytes[range].fill(STALE_BYTE));
+        bytes
+    })
+}
+
+/// How the volume is made.
+pub fn format_options() -> FormatOptions {
+    FormatOptions {
+        name: "simulated".to_owned(),
+        segment_blocks: 2048,
+        lease_ms: 1000,
+        drift_per_mille: 10,
+        force: true,
+        volume: VOLUME,
+        hash_key: [6; 16],
+        created_s: 1,
+    }
+}
+
+/// Runs work in virtual time, with connections of this machine.
+pub fn in_virtual_time<F: Future>(future: F) -> F::Output {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
+    runtime.expect("a runtime can be made").block_on(future)
+}
+
+/// A kernel that caches nothing.
+struct NoKernel;
+
+impl Kernel for NoKernel {
+    fn invalidate(&self, _: u64, _: std::ops::Range<u64>) -> oneshot::Receiver<()> {
+        oneshot::channel().1
+    }
+}
+
+/// A process's way to the disk.
+struct Way {
+    device: SharedDevice,
+    off: Off,
+    under_way: UnderWay,
+}
+
+impl Way {
+    /// The process ends now; waits until nothing of it is under way.
+    async fn end(&self, seed: u64) {
+        self.off.set(true);
+        self.under_way.settle(Some(seed)).await;
+    }
+}
+
+/// A folder for sockets, removed when it is dropped.
+pub struct Folder(PathBuf);
+
+impl Folder {
+    /// Makes one.
+    ///
+    /// *Errors*: those of the system.
+    pub fn new() -> std::io::Result<Folder> {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("nectary-crash-{}-{number}", std::process::id()));
+        std::fs::create_dir_all(&path)?;
+        Ok(Folder(path))
+    }
+
+    fn socket(&self) -> PathBuf {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        self.0.join(format!("{}.sock", NEXT.fetch_add(1, Ordering::Relaxed)))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Starts a server on a device; returns where it listens.
+///
+/// *Errors*: why it does not start.
+pub async fn serve(folder: &Folder, device: SharedDevice) -> Result<(Server, PathBuf), ServerError> {
+    let socket = folder.socket();
+    let options = ServerOptions {
+        listen: vec![Address::Unix(socket.clone())],
+        tls: None,
+        number: 0,
+        host: "server".to_owned(),
+        previous_gone: true,
+    };
+    Ok((Server::start(device, options).await?, socket))
+}
+
+/// Begins a session.
+///
+/// *Errors*: why there is none.
+pub async fn connect(device: SharedDevice, socket: &Path, host: String) -> Result<Client, Error> {
+    let server = Address::Unix(socket.to_owned());
+    let options = ClientOptions { server, tls: None, volume: VOLUME, host, kind: 2 };
+    Client::connect(device, options, Arc::new(NoKernel)).await
+}
+
+/// A host with a session.
+pub struct Host {
+    /// The session.
+    pub client: Client,
+    /// Its number.
+    pub session: u64,
+    way: Way,
+    relay: JoinHandle<()>,
+}
+
+impl Host {
+    /// Cuts the host off at once. What it does from now on reaches nobody.
+    pub fn cut(&self) {
+        self.way.off.set(true);
+        self.relay.abort();
+        self.client.stop();
+    }
+
+    /// Waits until nothing of a host that was cut off is under way.
+    pub async fn settle(&self, seed: u64) {
+        self.way.end(seed).await;
+    }
+}
+
+/// The disk and the server.
+pub struct World {
+    /// For marks.
+    pub recorder: Recorder,
+    folder: Folder,
+    disk: SharedDevice,
+    seeds: AtomicU64,
+    server: Mutex<Option<(Server, Way)>>,
+    /// Where the server listens now.
+    at: Arc<Mutex<PathBuf>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl World {
+    /// A disk that was used for something else.
+    ///
+    /// *Errors*: those of the system.
+    pub fn new(seed: u64) -> std::io::Result<World> {
+        static SNAPSHOT: OnceLock<Snapshot> = OnceLock::new();
+        let snapshot = SNAPSHOT.get_or_init(|| Snapshot::from_image(stale()));
+        let options = DiskOptions { seed, late_percent: 0, ..DiskOptions::default() };
+        Ok(World {
+            recorder: Recorder::new(),
+            folder: Folder::new()?,
+            disk: Disk::from_snapshot(snapshot, options),
+            seeds: AtomicU64::new(seed << 16),
+            server: Mutex::new(None),
+            at: Arc::default(),
+        })
+    }
+
+    /// A number of its own for each thing that needs one.
+    pub fn seed(&self) -> u64 {
+        self.seeds.fetch_add(1, Ordering::Relaxed)
+    }
+
+    fn way(&self) -> Way {
+        let (under_way, off) = (UnderWay::default(), Off::default());
+        let late = Late::by(self.disk.clone(), Delays::short(self.seed()), &under_way);
+        let recorded = self.recorder.wrap(Arc::new(late));
+        let owned = Arc::new(Owned::new(recorded, &under_way));
+        Way { device: Arc::new(Switch::new(owned, &off)), off, under_way }
+    }
+
+    /// A device for a process that is never lost.
+    pub fn device(&self) -> SharedDevice {
+        self.way().device
+    }
+
+    /// Starts a server.
+    ///
+    /// *Errors*: why it does not start.
+    pub async fn serve(&self) -> Result<(), ServerError> {
+        let way = self.way();
+        let (server, socket) = serve(&self.folder, way.device.clone()).await?;
+        *lock(&self.at) = socket;
+        *lock(&self.server) = Some((server, way));
+        Ok(())
+    }
+
+    /// The server is lost.
+    pub async fn lose_server(&self) {
+        let lost = lock(&self.server).take();
+        if let Some((server, way)) = lost {
+            way.off.set(true);
+            drop(server);
+            way.end(self.seed()).await;
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+
+    /// The server ends in order.
+    ///
+    /// *Errors*: what it could not store.
+    pub async fn stop_server(&self) -> Result<(), ServerError> {
+        let server = lock(&self.server).take();
+        match server {
+            Some((server, _)) => server.stop().await,
+            None => Ok(()),
+        }
+    }
+
+    /// A host comes.
+    ///
+    /// *Errors*: why it has no session.
+    pub async fn host(&self, number: usize) -> Result<Host, String> {
+        let (way, socket) = (self.way(), self.folder.socket());
+        let listener = UnixListener::bind(&socket).map_err(|error| error.to_string())?;
+        let relay = tokio::spawn(relay(listener, self.at.clone()));
+        let client = connect(way.device.clone(), &socket, format!("host{number}")).await;
+        let client = client.map_err(|error| format!("host {number}: {error}"))?;
+        let session = client.figures().session;
+        Ok(Host { client, session, way, relay })
+    }
+}
+
+/// Passes what comes to wherever the server listens, until it is dropped.
+async fn relay(listener: UnixListener, at: Arc<Mutex<PathBuf>>) {
+    let mut passing = JoinSet::new();
+    loop {
+        tokio::select! {
+            biased;
+            Some(_) = passing.join_next() => {}
+            accepted = listener.accept() => {
+                let Ok((mut near, _)) = accepted else { return };
+                let path = lock(&at).clone();
+                passing.spawn(async move {
+                    if let Ok(mut far) = UnixStream::connect(path).await {
+                        let _ = tokio::io::copy_bidirectional(&mut near, &mut far).await;
+                    }
+                });
+            }
+        }
+    }
+}
