@@ -270,6 +270,9 @@ async fn control(
             Message::Return { held, .. } => {
                 let _ = context.requests.send(Request::Return { session, held }).await;
             }
+            Message::Pushed { number } => {
+                let _ = context.requests.send(Request::Pushed { session, number }).await;
+            }
             Message::Renew { session: named, sent_ns, acknowledged, drained } if named == session => {
                 let sequence = shared.drained_to.load(Ordering::Acquire);
                 // Before the owner hears of it: what counts as answered is what may be answered.
