@@ -105,6 +105,21 @@ impl Channel {
         }
     }
 
+    /// Writes a notification whose last `bytes` bytes cannot be read: the kernel answers EFAULT when it comes to them.
+    pub(crate) fn write_nowhere(&self, code: i32, part: &[u8], bytes: u32) -> io::Result<()> {
+        let length = size_of::<OutHeader>() + part.len() + bytes as usize;
+        let length = u32::try_from(length).map_err(|_| io::ErrorKind::InvalidInput)?;
+        let header = OutHeader { length, error: code, unique: 0 };
+        let piece = |bytes: &[u8]| libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+        let nowhere = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: bytes as usize };
+        let parts = [piece(header.as_bytes()), piece(part), nowhere];
+        // SAFETY: the kernel only reads, and what it cannot read is an error.
+        match unsafe { libc::writev(self.file.as_raw_fd(), parts.as_ptr(), parts.len() as i32) } {
+            -1 => Err(io::Error::last_os_error()),
+            _ => Ok(()),
+        }
+    }
+
     /// Writes a header and its parts in one call.
     pub(crate) fn write(&self, unique: u64, error: i32, parts: &[IoSlice<'_>]) -> io::Result<()> {
         let bytes: usize = parts.iter().map(|part| part.len()).sum();

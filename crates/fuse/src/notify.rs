@@ -8,7 +8,7 @@ use std::io::{self, IoSlice};
 use zerocopy::IntoBytes;
 
 use crate::channel::Channel;
-use crate::protocol::answers::{DeleteOut, InvalidateEntryOut, InvalidateNodeOut};
+use crate::protocol::answers::{DeleteOut, InvalidateEntryOut, InvalidateNodeOut, StoreOut};
 use crate::protocol::notice;
 
 /// The flag of an entry that expires.
@@ -40,6 +40,19 @@ impl Notifier {
     pub fn invalidate_node(&self, node: u64, offset: i64, length: i64) -> io::Result<()> {
         let out = InvalidateNodeOut { node, offset, length };
         self.tell(notice::INVALIDATE_NODE, &[IoSlice::new(out.as_bytes())])
+    }
+
+    /// A file has grown: if the kernel knows an earlier end, `size` is its end from now on. It may wait for the page that
+    /// has the last byte, while that is read.
+    pub fn grow_node(&self, node: u64, size: u64) -> io::Result<()> {
+        // There is no message for this. The one that stores bytes in the page cache moves the end before it copies them. Its
+        // byte is nowhere, so that nothing is copied: the page may have been read since, and be right.
+        let Some(offset) = size.checked_sub(1) else { return Ok(()) };
+        let out = StoreOut { node, offset, bytes: 1, padding: 0 };
+        match self.channel.write_nowhere(notice::STORE, out.as_bytes(), 1) {
+            Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::EFAULT)) => Ok(()),
+            result => result,
+        }
     }
 
     /// A name in a directory is outdated. With `expires` the kernel only looks it up again, and keeps mounts on it.

@@ -313,7 +313,10 @@ impl Run {
                 let is_open = self.model.nodes[&file].is_open;
                 match is_open {
                     true => drop(self.ask(&Question::Close { file: Run::id(file) }).expect("it closes")),
-                    false => drop(self.ask(&Question::Open { file: Run::id(file), level: 0 }).expect("it opens")),
+                    false => drop(
+                        self.ask(&Question::Open { file: Run::id(file), level: 0, is_direct: false })
+                            .expect("it opens"),
+                    ),
                 }
                 self.model.node(file).is_open = !is_open;
                 if is_open && self.model.nodes[&file].links == 0 {
@@ -468,7 +471,7 @@ impl Run {
             apply(&mut self.replica, transaction).expect("it is applied");
         });
         for file in open {
-            self.ask(&Question::Open { file: Run::id(file), level: 0 }).expect("it is there");
+            self.ask(&Question::Open { file: Run::id(file), level: 0, is_direct: false }).expect("it is there");
         }
         self.image.reclaimed(self.session).expect("it is in use");
         self.settle();

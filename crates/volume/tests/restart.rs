@@ -25,6 +25,10 @@ impl Kernel for NoKernel {
     fn invalidate(&self, _: u64, _: std::ops::Range<u64>) -> oneshot::Receiver<()> {
         oneshot::channel().1
     }
+
+    fn grow(&self, _: u64, _: u64) -> oneshot::Receiver<()> {
+        oneshot::channel().1
+    }
 }
 
 /// A volume in a directory of its own, with one socket for each client.
@@ -112,9 +116,9 @@ async fn a_file_without_a_name_stays_as_long_as_a_session_has_it_open_across_res
     let (made, here) = first.create_open(ROOT, b"file", file()).await.expect("it is made");
     here.write(At::Offset(0), vec![Buffer::copy_of(&[5; 10_000])]).await.expect("it is written");
     here.sync().await.expect("it is synced");
-    let there = second.open(made.id(), Opening::Both).await.expect("it opens");
+    let there = second.open(made.id(), Opening::Both, false).await.expect("it opens");
     let late = second.create(ROOT, b"late", file()).await.expect("it is made");
-    let late = first.open(late.id(), Opening::Both).await.expect("it opens");
+    let late = first.open(late.id(), Opening::Both, false).await.expect("it opens");
     second.unlink(ROOT, b"file", false).await.expect("it loses its name");
     server.stop().await.expect("it stops");
     // The first client is away: it cannot say what it has open.

@@ -108,7 +108,7 @@ pub async fn read_link(this: This, node: u64) -> Result<Vec<u8>> {
     }
     // A long target is in an extent.
     let target = ask!(this, client, async {
-        let file = client.open(found.id(), Opening::Read).await?;
+        let file = client.open(found.id(), Opening::Read, false).await?;
         let target = file.read(0, found.inode.size as usize).await;
         file.close().await;
         target
@@ -151,13 +151,15 @@ pub async fn open(this: This, node: u64, flags: i32) -> Result<u64> {
         libc::O_WRONLY => Opening::Write,
         _ => Opening::Both,
     };
-    let file = ask!(this, client, client.open(id, opening))?;
+    let is_direct = flags & libc::O_DIRECT != 0;
+    let file = ask!(this, client, client.open(id, opening, is_direct))?;
     Ok(this.add(file))
 }
 
 pub async fn create(this: This, parent: u64, name: Vec<u8>, new: New, flags: i32) -> Result<(Entry, u64)> {
     check_name(&name)?;
     let directory = this.nodes.id(parent)?;
+    let is_direct = flags & libc::O_DIRECT != 0;
     let (made, file) = match operate!(this, client, client.create_open(directory, &name, new.clone())) {
         // Another host made it after the kernel had looked.
         Err(error) if error.number() == libc::EEXIST && flags & libc::O_EXCL == 0 => {
@@ -165,11 +167,16 @@ pub async fn create(this: This, parent: u64, name: Vec<u8>, new: New, flags: i32
             if found.inode.mode & libc::S_IFMT != libc::S_IFREG {
                 return Err(Errno::new(libc::ESTALE));
             }
-            let file = ask!(this, client, client.open(found.id(), Opening::Both))?;
+            let file = ask!(this, client, client.open(found.id(), Opening::Both, is_direct))?;
             (found, file)
         }
         made => made?,
     };
+    if is_direct {
+        // As a second handle: the answer above did not say how it is read.
+        let direct = ask!(this, client, client.open(made.id(), Opening::Both, true))?;
+        direct.close().await;
+    }
     Ok((this.nodes.entry(&made), this.add(file)))
 }
 
@@ -191,7 +198,13 @@ pub async fn write(this: This, node: u64, write: Write, mut data: Data) -> Resul
         let file = this.file(write.handle)?;
         // The kernel computes where an append goes from the size that it has cached.
         let at = if write.flags & libc::O_APPEND != 0 { At::End } else { At::Offset(write.offset) };
-        file.write(at, data.take()).await
+        let written = file.write(at, data.take()).await;
+        if let Ok((offset, _)) = &written
+            && *offset != write.offset
+        {
+            file.note_end(offset + u64::from(write.size)).await;
+        }
+        written
     };
     let (_, buffers) = written.map_err(refused)?;
     data.put(buffers);

@@ -59,7 +59,7 @@ pub struct Volume {
 struct Threads {
     crew: Option<JoinHandle<std::io::Result<()>>>,
     session: Option<JoinHandle<Result<(), Error>>>,
-    pages: Option<(Arc<Pages>, JoinHandle<()>)>,
+    pages: Option<(Arc<Pages>, [JoinHandle<()>; 2])>,
 }
 
 /// What a mounted volume does.
@@ -88,8 +88,9 @@ impl Volume {
             let source = std::io::Error::from_raw_os_error(libc::ENOTDIR);
             return Err(Error::Os { what: options.directory.display().to_string(), source });
         }
-        let notifier = Notifier::new(channel.again().map_err(|error| Error::os("opening /dev/fuse", error))?);
-        let (pages, page_thread) = Pages::start(notifier).map_err(|error| Error::os("starting a thread", error))?;
+        let notifier = || channel.again().map(Notifier::new).map_err(|error| Error::os("opening /dev/fuse", error));
+        let (pages, page_threads) =
+            Pages::start(notifier()?, notifier()?).map_err(|error| Error::os("starting a thread", error))?;
         let (begun, is_begun) = std::sync::mpsc::channel::<Result<Begun, Error>>();
         let (stop, stopped) = oneshot::channel::<Arc<VolumeFileSystem>>();
         let source = options.device.spec();
@@ -127,7 +128,7 @@ impl Volume {
             served
         });
         let crew = crew.map_err(|error| Error::os("starting a thread", error))?;
-        let threads = Threads { crew: Some(crew), session: Some(session), pages: Some((pages, page_thread)) };
+        let threads = Threads { crew: Some(crew), session: Some(session), pages: Some((pages, page_threads)) };
         Ok(Volume { directory: options.directory, source, file_system, ended, threads: Mutex::new(threads) })
     }
 
@@ -173,9 +174,9 @@ impl Volume {
         let session = threads
             .session
             .map(|thread| thread.join().unwrap_or_else(|_| Err(Error::os("ending the session", panicked()))));
-        if let Some((pages, thread)) = threads.pages {
+        if let Some((pages, threads)) = threads.pages {
             pages.stop();
-            let _ = thread.join();
+            threads.into_iter().for_each(|thread| drop(thread.join()));
         }
         served.transpose().map_err(|error| Error::os("reading from /dev/fuse", error))?;
         session.transpose().map(drop)

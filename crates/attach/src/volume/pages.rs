@@ -1,7 +1,8 @@
-//! The kernel's cached pages of files that other hosts change: those that programs have mapped.
+//! What the kernel has cached of files that other hosts change: pages that programs have mapped, and ends of files.
 //!
-//! Owns: the thread that tells the kernel. The kernel may first write pages back, which is a request to this process, so
-//! nothing that serves requests waits here.
+//! Owns: the threads that tell the kernel. The kernel may first write pages back, which is a request to this process, or
+//! wait for a page that it reads, so nothing that serves requests waits here. Ends have a thread of their own: a page that
+//! one waits for may be read only after another page was invalidated.
 
 use std::ops::Range;
 use std::sync::mpsc::{Sender, channel};
@@ -13,46 +14,77 @@ use nectary_host::log::{Level, Throttle};
 use nectary_volume::client::Kernel;
 use tokio::sync::oneshot;
 
-/// The way to the thread.
+/// The way to the threads.
 pub struct Pages {
-    requests: Mutex<Option<Sender<Asked>>>,
+    ranges: Requests<Range<u64>>,
+    ends: Requests<u64>,
 }
 
-/// An inode, a range of bytes, and who waits until it is done.
-type Asked = (u64, Range<u64>, oneshot::Sender<()>);
+/// An inode, what it is about, and who waits until it is done.
+type Asked<T> = (u64, T, oneshot::Sender<()>);
 
-impl Pages {
-    /// Starts the thread; it ends after [`stop`](Self::stop).
-    pub fn start(notifier: Notifier) -> std::io::Result<(Arc<Pages>, JoinHandle<()>)> {
-        let (requests, asked) = channel::<Asked>();
-        let thread = std::thread::Builder::new().name("nectary-pages".to_owned()).spawn(move || {
-            while let Ok((inode, range, done)) = asked.recv() {
-                // To the end is 0 here.
-                let length = if range.end > i64::MAX as u64 { 0 } else { range.end - range.start };
-                if let Err(error) = notifier.invalidate_node(inode, range.start as i64, length as i64) {
+/// The way to one of them.
+struct Requests<T>(Mutex<Option<Sender<Asked<T>>>>);
+
+impl<T: Send + 'static> Requests<T> {
+    /// Starts a thread that does `work` for each request.
+    fn start(
+        name: &str,
+        mut work: impl FnMut(u64, T) -> std::io::Result<()> + Send + 'static,
+    ) -> std::io::Result<(Requests<T>, JoinHandle<()>)> {
+        let (requests, asked) = channel::<Asked<T>>();
+        let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
+            while let Ok((inode, what, done)) = asked.recv() {
+                if let Err(error) = work(inode, what) {
                     static FAILED: Throttle = Throttle::every(std::time::Duration::from_secs(60));
-                    let message = format_args!("the kernel keeps old pages of inode {inode}: {error}");
+                    let message = format_args!("the kernel keeps what is old of inode {inode}: {error}");
                     FAILED.write(Level::Warning, "volume", message);
                 }
                 let _ = done.send(());
             }
         })?;
-        Ok((Arc::new(Pages { requests: Mutex::new(Some(requests)) }), thread))
+        Ok((Requests(Mutex::new(Some(requests))), thread))
     }
 
-    /// Lets the thread end.
+    fn ask(&self, inode: u64, what: T) -> oneshot::Receiver<()> {
+        let (done, is_done) = oneshot::channel();
+        if let Some(requests) = &*self.0.lock().unwrap_or_else(PoisonError::into_inner) {
+            // If the thread has ended, so has the mount.
+            let _ = requests.send((inode, what, done));
+        }
+        is_done
+    }
+
+    fn stop(&self) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+    }
+}
+
+impl Pages {
+    /// Starts the threads; they end after [`stop`](Self::stop).
+    pub fn start(for_pages: Notifier, for_ends: Notifier) -> std::io::Result<(Arc<Pages>, [JoinHandle<()>; 2])> {
+        let (ranges, first) = Requests::start("nectary-pages", move |inode, range: Range<u64>| {
+            // To the end is 0 here.
+            let length = if range.end > i64::MAX as u64 { 0 } else { range.end - range.start };
+            for_pages.invalidate_node(inode, range.start as i64, length as i64)
+        })?;
+        let (ends, second) = Requests::start("nectary-ends", move |inode, size| for_ends.grow_node(inode, size))?;
+        Ok((Arc::new(Pages { ranges, ends }), [first, second]))
+    }
+
+    /// Lets the threads end.
     pub fn stop(&self) {
-        self.requests.lock().unwrap_or_else(PoisonError::into_inner).take();
+        self.ranges.stop();
+        self.ends.stop();
     }
 }
 
 impl Kernel for Pages {
     fn invalidate(&self, inode: u64, range: Range<u64>) -> oneshot::Receiver<()> {
-        let (done, is_done) = oneshot::channel();
-        if let Some(requests) = &*self.requests.lock().unwrap_or_else(PoisonError::into_inner) {
-            // If the thread has ended, so has the mount.
-            let _ = requests.send((inode, range, done));
-        }
-        is_done
+        self.ranges.ask(inode, range)
+    }
+
+    fn grow(&self, inode: u64, size: u64) -> oneshot::Receiver<()> {
+        self.ends.ask(inode, size)
     }
 }

@@ -51,6 +51,7 @@ layouts! {
     EntryHead { node: u64, next_offset: u64, name_bytes: u32, kind: u32 }
     InvalidateNodeOut { node: u64, offset: i64, length: i64 }
     InvalidateEntryOut { parent: u64, name_bytes: u32, flags: u32 }
+    StoreOut { node: u64, offset: u64, bytes: u32, padding: u32 }
     DeleteOut { parent: u64, child: u64, name_bytes: u32, padding: u32 }
 }
 
@@ -64,5 +65,6 @@ mod tests {
         assert_eq!((size_of::<AttributesOut>(), size_of::<EntryOut>(), size_of::<StatFsOut>()), (104, 128, 80));
         assert_eq!((size_of::<StatXLayout>(), size_of::<StatXOut>(), size_of::<EntryHead>()), (256, 288, 24));
         assert_eq!((size_of::<LockOut>(), size_of::<DeleteOut>(), size_of::<InvalidateNodeOut>()), (24, 24, 24));
+        assert_eq!(size_of::<StoreOut>(), 24);
     }
 }

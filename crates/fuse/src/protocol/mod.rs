@@ -175,6 +175,7 @@ pub mod valid {
 pub(crate) mod notice {
     pub const INVALIDATE_NODE: i32 = 2;
     pub const INVALIDATE_ENTRY: i32 = 3;
+    pub const STORE: i32 = 4;
     pub const DELETE: i32 = 6;
     pub const NEXT_EPOCH: i32 = 8;
 }

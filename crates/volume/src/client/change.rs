@@ -35,6 +35,7 @@ impl Client {
         if size > content.size && self.clear_tail(file, &mut content).await? {
             self.commit_locked(file, &mut content).await?;
         }
+        let has_grown = size > content.size;
         let attributes = self.cut(file, content.size, size).await?;
         let end = size.div_ceil(BLOCK);
         self.drop_fresh(&mut content, end).await;
@@ -43,7 +44,8 @@ impl Client {
         content.size = content.inode.size;
         content.modified_ns = None;
         file.show(&content);
-        Ok(())
+        drop(content);
+        if has_grown { self.push_end(file, size).await } else { Ok(()) }
     }
 
     /// Truncates or extends at the server; a file with very many extents is truncated in parts, from its end.
@@ -95,7 +97,8 @@ impl Client {
             content.size = content.inode.size;
         }
         file.show(&content);
-        Ok(())
+        drop(content);
+        if grows { self.push_end(file, end).await } else { Ok(()) }
     }
 
     /// Writes zeroes to the parts of a range that are not whole blocks, up to the end of the file.

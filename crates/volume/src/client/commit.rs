@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use nectary_block::Context;
 
@@ -152,6 +153,7 @@ impl Client {
             return;
         }
         if std::mem::take(&mut *at_server) {
+            file.is_direct.store(false, Ordering::Release);
             // An error means that the session has ended, and with it this opening.
             let _ = self.ask(Question::Close { file: file.id }).await;
         }

@@ -147,6 +147,7 @@ impl Client {
             return Ok((offset, data));
         }
         let result = self.write_locked(file, &mut content, offset..end, data).await;
+        let has_grown = end > content.size;
         if result.is_ok() {
             content.size = content.size.max(end);
             content.modified_ns = Some(self.now_ns());
@@ -159,6 +160,9 @@ impl Client {
         }
         drop(content);
         self.mark_dirty(file.id);
+        if result.is_ok() && has_grown {
+            self.push_end(file, end).await?;
+        }
         result.map(|buffers| (offset, buffers))
     }
 

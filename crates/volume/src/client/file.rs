@@ -5,7 +5,7 @@
 //! (`data`), commits (`commit`).
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{Notify, RwLock};
@@ -30,6 +30,10 @@ pub(crate) struct File {
     users: AtomicU64,
     /// Whether the server knows that the session has it open. Held while it is told.
     pub at_server: tokio::sync::Mutex<bool>,
+    /// Whether the server knows that a program reads it with `O_DIRECT`.
+    pub is_direct: AtomicBool,
+    /// Whether other hosts do so: new ends are pushed to them.
+    pub is_watched: AtomicBool,
     /// The token of its data.
     pub hold: Hold,
     /// Locks that programs of this host hold.
@@ -96,6 +100,8 @@ impl File {
             shown: Mutex::default(),
             users: AtomicU64::new(0),
             at_server: tokio::sync::Mutex::new(is_open),
+            is_direct: AtomicBool::new(false),
+            is_watched: AtomicBool::new(false),
             hold: Hold::default(),
             locks: Mutex::default(),
         }

@@ -10,6 +10,7 @@
 
 use std::collections::HashMap;
 use std::ops::Range;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -23,6 +24,8 @@ use super::{Client, lock};
 use crate::protocol::{Attributes, FileId, Held, Locked, Message, Operation, Question, Token, What};
 use crate::tokens::{Heard, Holding, Recalled, Why, level};
 
+/// A kernel that does not take a new end in this time is not waited for.
+const GROW_TIME_MAX: Duration = Duration::from_secs(2);
 /// The pause after a refused request for a token.
 const REFUSED_PAUSE: Duration = Duration::from_millis(100);
 /// Tokens of one message after a restart of the server.
@@ -34,6 +37,10 @@ pub trait Kernel: Send + Sync + 'static {
     /// that the kernel may write pages back, and wait for pages that it is reading. So nothing that serves these reads
     /// and writes may wait for the receiver.
     fn invalidate(&self, inode: u64, range: Range<u64>) -> oneshot::Receiver<()>;
+
+    /// Tells the kernel that a file has at least this size; the receiver hears when it knows. It may wait for a page that
+    /// the kernel reads.
+    fn grow(&self, inode: u64, size: u64) -> oneshot::Receiver<()>;
 }
 
 /// What the session needs for tokens.
@@ -165,7 +172,8 @@ impl Client {
             let content = file.content.try_write().ok();
             let mut state = file.hold.state();
             match granted {
-                Some(Grant { held, shape }) => {
+                Some(Grant { held, is_watched, shape }) => {
+                    file.is_watched.store(is_watched, Ordering::Release);
                     let early = state.granted(held.level, held.sequence);
                     let is_held = state.level() != level::NONE && state.sequence() == held.sequence;
                     if let (Some(mut content), Some(shape), true) = (content, shape, is_held) {
@@ -348,12 +356,21 @@ impl Client {
                         recalls.spawn(async move { client.give_back(&file, recalled).await });
                     }
                 }
+                Event::Push(file, size, number) => {
+                    let client = self.clone();
+                    tokio::spawn(async move {
+                        client.show_end(file.inode, size).await;
+                        client.shared.session.say(&Message::Pushed { number });
+                    });
+                }
                 Event::Restarted => {
                     let epoch = self.shared.session.epoch();
                     for file in self.files() {
                         if *file.at_server.lock().await {
                             // An error means that it is gone; so every call on it will say.
-                            let _ = self.ask(Question::Open { file: file.id, level: level::NONE }).await;
+                            let is_direct = file.is_direct.load(Ordering::Acquire);
+                            let open = Question::Open { file: file.id, level: level::NONE, is_direct };
+                            let _ = self.ask(open).await;
                         }
                     }
                     self.reclaim(epoch).await;
@@ -372,6 +389,20 @@ impl Client {
                 let _ = self.shared.holds.kernel.invalidate(file.id.inode, 0..u64::MAX).await;
             }
         }
+    }
+
+    /// Tells this host's kernel where a file ends. A page that is being read for long does not hold others up.
+    pub(super) async fn show_end(&self, inode: u64, size: u64) {
+        let _ = tokio::time::timeout(GROW_TIME_MAX, self.shared.holds.kernel.grow(inode, size)).await;
+    }
+
+    /// A call moved the end of a file: it returns when the kernels of other hosts that read the file directly know. To be
+    /// called without locks, as these kernels may wait for the token first.
+    pub(super) async fn push_end(&self, file: &File, end: u64) -> Result<(), Error> {
+        if file.is_watched.load(Ordering::Acquire) {
+            self.look(Question::Push { file: file.id, size: end }).await?;
+        }
+        Ok(())
     }
 
     fn files(&self) -> Vec<Arc<File>> {

@@ -164,8 +164,8 @@ async fn read_answers(inner: &Inner, reader: &mut ReadHalf<Stream>) -> String {
         match read_message(reader).await {
             Ok(Some((header, Message::Answer(answer)))) => inner.answered(header.request, Ok(Said::Answer(answer))),
             Ok(Some((header, Message::LockFound { lock }))) => inner.answered(header.request, Ok(Said::Found(lock))),
-            Ok(Some((header, Message::Grant { held, shape, .. }))) => {
-                inner.answered(header.request, Ok(Said::Granted(Grant { held, shape })));
+            Ok(Some((header, Message::Grant { held, is_watched, shape, .. }))) => {
+                inner.answered(header.request, Ok(Said::Granted(Grant { held, is_watched, shape })));
             }
             Ok(Some((_, Message::Failure(failure))))
                 if matches!(failure.code, Code::OldEpoch | Code::NotLeader | Code::Grace) =>
@@ -256,6 +256,9 @@ async fn hear(inner: &Inner, reader: &mut ReadHalf<Stream>) {
             Ok(Some((_, Message::Recall { held, why }))) => {
                 let why = if why == Why::Commit as u8 { Why::Commit } else { Why::Conflict };
                 let _ = inner.events.send(Event::Recalled(held, why));
+            }
+            Ok(Some((_, Message::Push { file, size, number }))) => {
+                let _ = inner.events.send(Event::Push(file, size, number));
             }
             Ok(Some((_, Message::Evicted { words, .. }))) => return inner.end(&words),
             Ok(Some((_, Message::Failure(failure)))) if failure.code == Code::Ended => {

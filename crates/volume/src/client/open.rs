@@ -5,6 +5,7 @@
 //! committed.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use nectary_block::Buffer;
 
@@ -38,16 +39,20 @@ pub enum Opening {
 
 impl Client {
     /// Opens a file.
-    pub async fn open(&self, id: FileId, opening: Opening) -> Result<OpenFile, Error> {
+    ///
+    /// With `is_direct` a program reads it with `O_DIRECT`: the kernel is told of each new end.
+    pub async fn open(&self, id: FileId, opening: Opening, is_direct: bool) -> Result<OpenFile, Error> {
         let file = self.use_file(id, false);
         let is_writable = opening != Opening::Read;
         let open = OpenFile { client: self.clone(), file, is_writable };
         let mut at_server = open.file.at_server.lock().await;
-        if !*at_server {
+        let is_new = is_direct && !open.file.is_direct.load(Ordering::Acquire);
+        if !*at_server || is_new {
             let wanted = if opening == Opening::Write { level::WRITE } else { level::READ };
             // Then a recall that comes before the grant waits for it.
             let is_wanted = open.file.hold.state().wants(wanted);
-            let opened = self.shared.session.open(id, if is_wanted { wanted } else { level::NONE }).await;
+            let level = if is_wanted { wanted } else { level::NONE };
+            let opened = self.shared.session.open(id, level, is_direct).await;
             let (granted, failed) = match opened {
                 Ok((_, granted)) => (granted, None),
                 Err(error) => (None, Some(error)),
@@ -56,13 +61,21 @@ impl Client {
                 self.end_request(&open.file, granted).await;
             }
             match failed {
-                None => *at_server = true,
+                None => {
+                    *at_server = true;
+                    open.file.is_direct.fetch_or(is_direct, Ordering::AcqRel);
+                }
                 Some(error) => return self.not_open(&open, error),
             }
         }
         drop(at_server);
         if is_writable {
             self.add_writer(&open.file).await;
+        }
+        if is_direct {
+            // Who writes to it now gives its token back first, and gets the next one as one whose ends are pushed.
+            let size = self.readable(&open.file, Access::READ).await?.size;
+            self.show_end(id.inode, size).await;
         }
         Ok(open)
     }
@@ -162,6 +175,13 @@ impl OpenFile {
     /// Whether the session that it was opened in has ended: every call fails.
     pub fn is_over(&self) -> bool {
         self.client.is_over()
+    }
+
+    /// A program of this host wrote up to `end`, elsewhere than its kernel thinks.
+    pub async fn note_end(&self, end: u64) {
+        if self.file.is_direct.load(Ordering::Acquire) {
+            self.client.show_end(self.file.id.inode, end).await;
+        }
     }
 
     /// Closes the handle. What was written stays, and is committed within a second.

@@ -56,12 +56,16 @@ pub(crate) enum Event {
     Restarted,
     /// The server wants a token back, or a commit.
     Recalled(Held, Why),
+    /// The kernel is to know that a file has at least this size; the answer names the number.
+    Push(FileId, u64, u64),
 }
 
 /// A token that was granted, and what its file is.
 #[derive(Debug)]
 pub(super) struct Grant {
     pub held: Held,
+    /// New ends are pushed to other hosts.
+    pub is_watched: bool,
     pub shape: Option<Shape>,
 }
 
@@ -282,8 +286,8 @@ impl Session {
     }
 
     /// Opens a file: its attributes, and its token where nobody is in the way of this level.
-    pub async fn open(&self, file: FileId, level: u8) -> Result<(Attributes, Option<Grant>), Error> {
-        let question = Question::Open { file, level };
+    pub async fn open(&self, file: FileId, level: u8, is_direct: bool) -> Result<(Attributes, Option<Grant>), Error> {
+        let question = Question::Open { file, level, is_direct };
         let make = |state: &mut State| (Message::Question { session: state.session, question }, None);
         opened(self.call(Share::Questions, make).await?)
     }
@@ -503,8 +507,8 @@ fn answered(said: Said) -> Result<Answer, Error> {
 fn opened(said: Said) -> Result<(Attributes, Option<Grant>), Error> {
     match said {
         Said::Answer(Answer::Attributes(attributes)) => Ok((attributes, None)),
-        Said::Granted(Grant { held, shape: Some(shape) }) => {
-            Ok((shape.attributes.clone(), Some(Grant { held, shape: Some(shape) })))
+        Said::Granted(Grant { held, is_watched, shape: Some(shape) }) => {
+            Ok((shape.attributes.clone(), Some(Grant { held, is_watched, shape: Some(shape) })))
         }
         _ => Err(Error::posix(libc::EIO)),
     }

@@ -73,6 +73,8 @@ impl Image {
                 self.close(session, file.inode);
                 Answer::Done
             }
+            // The owner does it.
+            Question::Push { .. } => return Err(posix(libc::EINVAL)),
             Question::Space { blocks } => return self.grant(stamp, session, *blocks),
         };
         Ok(Asked { answer, transaction: None })

@@ -183,6 +183,8 @@ pub enum Message {
         held: Held,
         /// It is not recalled before.
         minimum_ms: u32,
+        /// Other hosts read the file with `O_DIRECT`: a new end is pushed to them.
+        is_watched: bool,
         /// What the file is, as of the grant: of a data token.
         shape: Option<Shape>,
     },
@@ -199,6 +201,20 @@ pub enum Message {
         held: Held,
         /// Data could not be written.
         is_lost: bool,
+    },
+    /// The kernel is to know that a file has at least this size.
+    Push {
+        /// Which.
+        file: FileId,
+        /// *Units*: bytes.
+        size: u64,
+        /// The answer names it.
+        number: u64,
+    },
+    /// It does.
+    Pushed {
+        /// Of the push.
+        number: u64,
     },
     /// A lock is wanted.
     Lock {

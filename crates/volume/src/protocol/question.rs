@@ -56,6 +56,16 @@ pub enum Question {
         file: FileId,
         /// Of its data token; 0: none.
         level: u8,
+        /// A program reads it with `O_DIRECT`: its kernel is told of a new end before who wrote there goes on.
+        is_direct: bool,
+    },
+    /// Tells the kernels of other hosts that read a file with `O_DIRECT` that it has at least this size:
+    /// [`Answer::Done`](super::Answer::Done) when they know.
+    Push {
+        /// What.
+        file: FileId,
+        /// *Units*: bytes.
+        size: u64,
     },
     /// The session has it open no more: [`Answer::Done`](super::Answer::Done). Nothing of this is stored.
     Close {

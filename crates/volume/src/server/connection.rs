@@ -271,6 +271,9 @@ async fn control(
             Message::Return { held, .. } => {
                 let _ = context.requests.send(Request::Return { session, held }).await;
             }
+            Message::Pushed { number } => {
+                let _ = context.requests.send(Request::Pushed { session, number }).await;
+            }
             Message::Renew { session: named, sent_ns, acknowledged, drained } if named == session => {
                 let sequence = shared.drained_to.load(Ordering::Acquire);
                 // This comes before the owner hears of the renewal, so that only renewals that may be answered count as

@@ -31,7 +31,7 @@ pub(super) struct Acted {
     /// Questions, when they have been asked again.
     pub ready: Vec<Looking>,
     /// Requests for tokens.
-    pub granted: Vec<(Reply, Held)>,
+    pub granted: Vec<(u64, Reply, Held)>,
 }
 
 /// Tokens, and what waits for them.
@@ -144,8 +144,8 @@ impl Grants {
         let mut acted = Acted::default();
         for action in self.arbiter.take_actions() {
             match action {
-                Action::Grant { ticket, held, .. } => {
-                    acted.granted.extend(self.acquiring.remove(&ticket).map(|reply| (reply, held)));
+                Action::Grant { session, ticket, held } => {
+                    acted.granted.extend(self.acquiring.remove(&ticket).map(|reply| (session, reply, held)));
                 }
                 Action::Refuse { ticket } => {
                     if let Some(reply) = self.acquiring.remove(&ticket) {

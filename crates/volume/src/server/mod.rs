@@ -10,6 +10,7 @@
 //! | `owner` | the task that does operations and answers when they are durable |
 //! | `grants` | tokens: requests that wait, sessions that others wait for too long |
 //! | `locking` | file locks: requests that wait |
+//! | `pushes` | ends of files that kernels of other hosts are told |
 //! | `newest` | which connection of a session counts |
 //! | `connection` | one connection: greeting, requests, answers |
 
@@ -19,6 +20,7 @@ mod grants;
 mod locking;
 mod newest;
 mod owner;
+mod pushes;
 
 use std::sync::Arc;
 

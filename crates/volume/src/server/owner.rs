@@ -26,13 +26,14 @@ use super::connection::{Frames, ROLE_BULK, ROLE_CONTROL, Reply, Shared};
 use super::grants::{Grants, Looking, files_of, is_look};
 use super::locking::{Locking, Wish};
 use super::newest::Newest;
+use super::pushes::Pushes;
 use super::{ServerError, ServerOptions};
 use crate::client::random_id;
 use crate::format::{Session, SessionState, Table, Transaction};
 use crate::journal::{self, Log, StartOptions};
 use crate::metadata::{Image, Stamp};
 use crate::planted::{Bug, planted};
-use crate::protocol::{Answer, Code, Failure, Held as Granted, Message, Operation, Question, Token, What};
+use crate::protocol::{Answer, Code, Failure, FileId, Held as Granted, Message, Operation, Question, Token, What};
 use crate::tokens::{Late, Silence, level};
 
 /// Requests that wait for the owner.
@@ -71,6 +72,8 @@ pub(super) enum Request {
     Wish { session: u64, wish: Wish, reply: Reply },
     /// A session gave a token back, or committed.
     Return { session: u64, held: Granted },
+    /// A session's kernel knows an end that it was told.
+    Pushed { session: u64, number: u64 },
     /// A session has a control connection, of this number.
     Controlled { session: u64, connection: u64, frames: Frames },
     /// A session ended by itself: everything is returned.
@@ -179,6 +182,7 @@ pub(super) struct Owner {
     grants: Grants,
     locking: Locking,
     newest: Newest,
+    pushes: Pushes,
     started: Instant,
     shared: Arc<Shared>,
     overview: Overview,
@@ -231,6 +235,7 @@ impl Owner {
             grants,
             locking: Locking::default(),
             newest: Newest::default(),
+            pushes: Pushes::default(),
             started: Instant::now(),
             shared: shared.clone(),
             overview,
@@ -340,6 +345,9 @@ impl Owner {
             }
             Request::Ask { session, question, reply } => {
                 self.overview.questions += 1;
+                if let Question::Push { file, size } = question {
+                    return self.push(session, (file, size), reply);
+                }
                 self.ask(Looking { session, question, reply, is_graced: true });
             }
             Request::Acquire { session, wanted, reply } => match self.image.is_active(session) {
@@ -354,10 +362,14 @@ impl Owner {
                 Err(failure) => reply.send(Err(failure)),
             },
             Request::Return { session, held } => self.grants.returned(session, held),
+            Request::Pushed { session, number } => self.pushes.pushed(session, number),
             Request::Controlled { session, connection, frames } => match self.image.is_active(session) {
                 // A later one was greeted meanwhile: recalls go there.
                 Ok(()) if !self.newest.is_newest(session, ROLE_CONTROL, connection) => {}
-                Ok(()) => self.grants.controlled(session, frames),
+                Ok(()) => {
+                    self.grants.controlled(session, frames);
+                    self.pushes.repeat(session).iter().for_each(|message| self.grants.tell(session, message));
+                }
                 // The session was ended after the greeting; nothing else would tell its client.
                 Err(failure) => drop(frames.send(Message::Failure(failure).encode(0, self.shared.epoch))),
             },
@@ -428,6 +440,13 @@ impl Owner {
             if planted(Bug::ShownEarly) {
                 return reply.send(answer);
             }
+            match question {
+                Question::Open { file, is_direct: true, .. } if answer.is_ok() => {
+                    self.pushes.watch(session, file.inode)
+                }
+                Question::Close { file } if answer.is_ok() => self.pushes.unwatch(session, file.inode),
+                _ => {}
+            }
             let level = if let Question::Open { level, .. } = question { level } else { level::NONE };
             self.answer(session, reply, answer, level);
         }
@@ -441,28 +460,44 @@ impl Owner {
             && let token = (Token { object: attributes.id(), what: What::Data })
             && let Some(held) = self.grants.offer(session, token, level)
         {
-            return self.grant(reply, held);
+            return self.grant(session, reply, held);
         }
         self.hold(Held::Call(reply, answer));
     }
 
+    /// Tells the kernels of other hosts where a file ends.
+    fn push(&mut self, session: u64, end: (FileId, u64), reply: Reply) {
+        match self.image.is_active(session) {
+            Ok(()) => {
+                let told = self.pushes.push(session, end, reply, self.grants.counts().2 > 0);
+                told.iter().for_each(|(watcher, message)| self.grants.tell(*watcher, message));
+            }
+            Err(failure) => reply.send(Err(failure)),
+        }
+    }
+
     /// Says that a token is granted, with what the file is now: nobody changes that before it is returned.
-    fn grant(&mut self, reply: Reply, held: Granted) {
+    fn grant(&mut self, session: u64, reply: Reply, held: Granted) {
         let (minimum_ms, shape) = (crate::tokens::MINIMUM_MS as u32, self.image.shape(held.token.object));
-        self.hold(Held::Grant(reply, Box::new(Message::Grant { held, minimum_ms, shape })));
+        let is_watched = self.pushes.is_watched(held.token.object.inode, session);
+        self.hold(Held::Grant(reply, Box::new(Message::Grant { held, minimum_ms, is_watched, shape })));
     }
 
     /// Executes the actions of the arbiter.
     fn act(&mut self) {
         let acted = self.grants.act();
-        for (reply, held) in acted.granted {
-            self.grant(reply, held);
+        for (session, reply, held) in acted.granted {
+            self.grant(session, reply, held);
         }
         for looking in acted.ready {
             self.ask(looking);
         }
         if self.locking.is_early() && self.grants.counts().2 == 0 {
             self.locking.end_grace();
+        }
+        if self.grants.counts().2 == 0 {
+            let told = self.pushes.end_grace();
+            told.iter().for_each(|(watcher, message)| self.grants.tell(*watcher, message));
         }
     }
 
@@ -475,7 +510,8 @@ impl Owner {
         };
         let silence = |session| Silence { heard_ms: since(renewals, session), answered_ms: since(answered, session) };
         let lease = Duration::from_millis(SESSION_LEASE_MS.into()) + DRIFT;
-        let lockers = self.locking.awaited();
+        let mut lockers = self.locking.awaited();
+        lockers.extend(self.pushes.awaited());
         for (session, late) in self.grants.late((&lockers, self.locking.is_early()), silence, lease) {
             match late {
                 Late::Bar => drop(self.shared.barred().insert(session)),
@@ -508,6 +544,7 @@ impl Owner {
         self.renewals.remove(&session);
         self.answered.remove(&session);
         self.newest.forget(session);
+        self.pushes.forget(session);
         self.grants.forget(session);
         self.locking.forget(session);
     }

@@ -5,7 +5,7 @@ use nectary_block::{FileDevice, OpenOptions};
 use super::*;
 use crate::format::{EpochRecord, EpochState, ExtentState, Identity, Key, SessionState, Space, Table};
 use crate::metadata::first;
-use crate::protocol::{FileId, Locked, Mapped};
+use crate::protocol::{Locked, Mapped};
 
 const ROOT: FileId = FileId { inode: 1, generation: 1 };
 const DISK_BYTES: u64 = 512 << 20;

@@ -40,7 +40,7 @@ impl Volume {
         operate(image, session, &commit(file.id(), 0, block + 24, 2)).unwrap();
         let (name, value) = (b"user.x".to_vec(), b"value".to_vec());
         operate(image, session, &Operation::SetXattr { file: file.id(), name, value, flags: 0 }).unwrap();
-        image.ask(stamp(), session, &Question::Open { file: orphan.id(), level: 0 }).unwrap();
+        image.ask(stamp(), session, &Question::Open { file: orphan.id(), level: 0, is_direct: false }).unwrap();
         let unlink = Operation::Unlink { directory: ROOT, name: b"o".to_vec(), is_directory: false, expected: 0 };
         operate(image, session, &unlink).unwrap();
         Volume {

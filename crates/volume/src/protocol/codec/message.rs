@@ -93,6 +93,8 @@ impl Message {
             Message::Grant { .. } => 97,
             Message::Recall { .. } => 98,
             Message::Return { .. } => 99,
+            Message::Pushed { .. } => 100,
+            Message::Push { .. } => 101,
             Message::Lock { .. } => 102,
             Message::Unlock { .. } => 103,
             Message::CancelLock { .. } => 104,
@@ -165,9 +167,9 @@ impl Message {
                 token.write(writer);
                 writer.u8(*level).u8(u8::from(*waits));
             }
-            Message::Grant { held, minimum_ms, shape } => {
+            Message::Grant { held, minimum_ms, is_watched, shape } => {
                 held.write(writer);
-                writer.u32(*minimum_ms);
+                writer.u32(*minimum_ms).u8(u8::from(*is_watched));
                 write_list(writer, shape.as_slice());
             }
             Message::Recall { held, why } => {
@@ -184,6 +186,11 @@ impl Message {
             }
             Message::Unlock { lock } | Message::TestLock { lock } => lock.write(writer),
             Message::CancelLock { request } => _ = writer.u64(*request),
+            Message::Pushed { number } => _ = writer.u64(*number),
+            Message::Push { file, size, number } => {
+                file.write(writer);
+                writer.u64(*size).u64(*number);
+            }
             Message::LockFound { lock } => write_list(writer, lock.as_slice()),
         }
     }
@@ -230,7 +237,8 @@ impl Message {
             }
             97 => {
                 let (held, minimum_ms) = (Held::read(reader)?, reader.u32()?);
-                Message::Grant { held, minimum_ms, shape: read_list(reader, "shapes", 1)?.pop() }
+                let is_watched = read_bool(reader, "is_watched")?;
+                Message::Grant { held, minimum_ms, is_watched, shape: read_list(reader, "shapes", 1)?.pop() }
             }
             98 => {
                 let (held, why) = (Held::read(reader)?, reader.u8()?);
@@ -238,6 +246,8 @@ impl Message {
                 Message::Recall { held, why }
             }
             99 => Message::Return { held: Held::read(reader)?, is_lost: read_bool(reader, "is_lost")? },
+            100 => Message::Pushed { number: reader.u64()? },
+            101 => Message::Push { file: FileId::read(reader)?, size: reader.u64()?, number: reader.u64()? },
             102 => Message::Lock { lock: Locked::read(reader)?, waits: read_bool(reader, "waits")? },
             103 => Message::Unlock { lock: Locked::read(reader)? },
             104 => Message::CancelLock { request: reader.u64()? },

@@ -1,6 +1,6 @@
 //! Bodies of questions.
 
-use super::parts::{Part, read_bytes, read_level, write_bytes};
+use super::parts::{Part, read_bool, read_bytes, read_level, write_bytes};
 use crate::format::cursor::{Reader, Writer};
 use crate::format::{FormatError, NAME_BYTES_MAX};
 use crate::protocol::{FileId, Question};
@@ -22,6 +22,7 @@ impl Question {
             Question::Open { .. } => 71,
             Question::Space { .. } => 72,
             Question::Close { .. } => 75,
+            Question::Push { .. } => 76,
         }
     }
 
@@ -43,9 +44,13 @@ impl Question {
                 writer.u64(*start).u64(*end);
             }
             Question::Statistics => {}
-            Question::Open { file, level } => {
+            Question::Open { file, level, is_direct } => {
                 file.write(writer);
-                writer.u8(*level);
+                writer.u8(*level).u8(u8::from(*is_direct));
+            }
+            Question::Push { file, size } => {
+                file.write(writer);
+                writer.u64(*size);
             }
             Question::Space { blocks } => _ = writer.u64(*blocks),
         }
@@ -66,9 +71,13 @@ impl Question {
             68 => Question::ReadXattr { file: FileId::read(reader)?, name: name(reader)? },
             69 => Question::ListXattrs { file: FileId::read(reader)? },
             70 => Question::Statistics,
-            71 => Question::Open { file: FileId::read(reader)?, level: read_level(reader)? },
+            71 => {
+                let (file, level) = (FileId::read(reader)?, read_level(reader)?);
+                Question::Open { file, level, is_direct: read_bool(reader, "is_direct")? }
+            }
             72 => Question::Space { blocks: reader.u64()? },
             75 => Question::Close { file: FileId::read(reader)? },
+            76 => Question::Push { file: FileId::read(reader)?, size: reader.u64()? },
             other => return Err(reader.unknown("kind", other.into())),
         })
     }
