@@ -6,6 +6,7 @@
 //!
 //! | room | what is in it |
 //! |---|---|
+//! | `check` | whether what the donors have of a device is right, without a client |
 //! | `donor` | memory as exports: who may use how much of it, and for how long it stays |
 //! | `device` | the device `ram(…)`: labels, which block is on which donor, sessions with donors |
 //! | `format` | the bytes that donors keep |
@@ -16,6 +17,7 @@
 //! | `simulate` | counts the transfers of a placement under workloads |
 #![forbid(unsafe_code)]
 
+pub mod check;
 pub mod device;
 pub mod donor;
 pub mod format;

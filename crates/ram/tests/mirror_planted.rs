@@ -22,7 +22,7 @@ async fn session(donor: &Serving, client: u64) -> NbdDevice {
     };
     let page = info(&url(PAGE_NAME), &ConnectOptions::default()).await.unwrap().description.unwrap();
     let incarnation = Page::parse(&page).unwrap().incarnation;
-    let session = Session { incarnation, client, epoch: 1, has_metadata: true };
+    let session = Session { incarnation, client, epoch: 1, has_metadata: true, only_reads: false };
     let name = ExportName { id: "disk".to_owned(), size_bytes: None, session: Some(session) };
     let mut options = ConnectOptions::default();
     options.is_single_session = true;

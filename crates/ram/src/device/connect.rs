@@ -91,7 +91,7 @@ impl Target {
 
     fn url(&self, epoch: u64, size_bytes: Option<u64>) -> Url {
         let Some(incarnation) = self.incarnation else { return self.address.url.clone() };
-        let session = Some(Session { incarnation, client: self.client, epoch, has_metadata: false });
+        let session = Some(Session { incarnation, client: self.client, epoch, has_metadata: false, only_reads: false });
         let name = ExportName { id: self.id.clone(), size_bytes, session };
         self.address.export(&name.to_string())
     }

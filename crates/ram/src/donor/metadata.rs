@@ -14,7 +14,7 @@ use nectary_block::{
 
 use super::Lives;
 use super::device::TenantDevice;
-use super::tenant::Life;
+use super::tenant::{Gate, Life};
 use crate::format::{Stamp, Swap, WINDOW_BYTES, WindowState};
 use crate::live::planted::{Bug, planted};
 
@@ -45,10 +45,7 @@ impl MetadataDevice {
     fn state(&self) -> WindowState {
         let gate = self.blocks.tenant.gate();
         let is_owner = gate.holder == self.blocks.holder;
-        let is_alive = gate.owner.upgrade().is_some_and(|owner| !owner.ended.is_requested());
-        // A session that has detached only still has to close its connection.
-        let is_owned = !is_owner && is_alive && Stamp::of(&gate.record).client != 0;
-        WindowState { is_owner, is_owned, record: gate.record.clone() }
+        WindowState { is_owner, is_owned: !is_owner && has_owner(&gate), record: gate.record.clone() }
     }
 
     fn swap(&self, bytes: &[u8]) -> Result<(), (ErrorKind, String)> {
@@ -69,6 +66,13 @@ impl MetadataDevice {
         }
         Ok(())
     }
+}
+
+/// Whether a client has the device, and its connection is alive. One that has detached only has its connection left to
+/// close.
+pub(super) fn has_owner(gate: &Gate) -> bool {
+    let is_alive = gate.owner.upgrade().is_some_and(|owner| !owner.ended.is_requested());
+    is_alive && Stamp::of(&gate.record).client != 0
 }
 
 /// The bytes of all buffers; most requests have one.

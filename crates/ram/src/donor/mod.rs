@@ -16,10 +16,12 @@
 //! | `tenant` | the memory of one device, and who may use it |
 //! | `device` | one session's view of it |
 //! | `metadata` | the same with the window to the metadata of a device with redundancy |
+//! | `inspection` | the view of a session that only reads one of these |
 //! | `error` | why a donor does not start |
 
 mod device;
 mod error;
+mod inspection;
 mod metadata;
 pub mod name;
 pub mod page;
@@ -40,6 +42,7 @@ use nectary_nbd::{Export, ExportSource, Missing};
 use serde::Serialize;
 
 use self::device::TenantDevice;
+use self::inspection::Inspection;
 use self::metadata::MetadataDevice;
 use self::name::{ExportName, PAGE_NAME};
 use self::page::{LABELS_BYTES_MAX, Page, check_label};
@@ -276,6 +279,9 @@ impl ExportSource for Inner {
         let nobody = Holder { client: 0, epoch: 0 };
         let holder = session.map_or(nobody, |session| Holder { client: session.client, epoch: session.epoch });
         let has_metadata = session.is_some_and(|session| session.has_metadata);
+        if session.is_some_and(|session| session.only_reads) {
+            return state.inspection(&id);
+        }
         if !state.devices.contains_key(&id) {
             let Some(size_bytes) = size_bytes else {
                 return Err(Missing::Unknown(format!("this donor holds no device \"{id}\"")));
@@ -314,6 +320,16 @@ impl State {
             entry.sessions.retain(|(_, export)| export.strong_count() > 0);
             !entry.sessions.is_empty() || !entry.tenant.is_empty()
         });
+    }
+
+    /// The export of a session that only reads a device with redundancy: it counts as no client.
+    fn inspection(&self, id: &str) -> Result<Arc<Export>, Missing> {
+        let entry = self.devices.get(id).filter(|entry| entry.tenant.has_metadata());
+        let Some(Entry { tenant, .. }) = entry else {
+            return Err(Missing::Unknown(format!("this donor holds no device \"{id}\" with redundancy")));
+        };
+        let device = Inspection { tenant: tenant.clone() };
+        export(id, &format!("device {id} in memory, to be read alone"), Arc::new(device), true)
     }
 }
 

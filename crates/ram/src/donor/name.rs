@@ -1,4 +1,5 @@
-//! Names of exports on a donor: `ID`, `ID/SIZE`, and either with `@INCARNATION.CLIENT.EPOCH`, and with `.metadata`.
+//! Names of exports on a donor: `ID`, `ID/SIZE`, and either with `@INCARNATION.CLIENT.EPOCH`, with `.metadata` or
+//! `.metadata.read` behind it.
 //!
 //! `ID` is a device that is there; `ID/SIZE` makes it if it is not. After the `@` is the session of a `ram(…)` device:
 //! a name with an earlier incarnation of the donor finds nothing, and once a later epoch is used, late requests of
@@ -25,6 +26,8 @@ pub struct Session {
     pub epoch: u64,
     /// Whether the device has a metadata area, which says who owns it: a mirrored one.
     pub has_metadata: bool,
+    /// Whether it only reads: it may read at any time, also beside the owner, and never becomes the owner.
+    pub only_reads: bool,
 }
 
 /// The name of an export in its parts.
@@ -82,11 +85,17 @@ impl Session {
             Some("metadata") => true,
             Some(_) => return None,
         };
+        let only_reads = match parts.next() {
+            None => false,
+            Some("read") => true,
+            Some(_) => return None,
+        };
         let session = Session {
             incarnation: u128::from_str_radix(incarnation, 16).ok()?,
             client: u64::from_str_radix(client, 16).ok()?,
             epoch: u64::from_str_radix(epoch, 16).ok()?,
             has_metadata,
+            only_reads,
         };
         (parts.next().is_none() && session.client != 0 && session.epoch != 0).then_some(session)
     }
@@ -99,9 +108,10 @@ impl fmt::Display for ExportName {
             write!(f, "/{}", exact_size(bytes))?;
         }
         match self.session {
-            Some(Session { incarnation, client, epoch, has_metadata }) => {
+            Some(Session { incarnation, client, epoch, has_metadata, only_reads }) => {
                 let metadata = if has_metadata { ".metadata" } else { "" };
-                write!(f, "@{incarnation:032x}.{client:x}.{epoch:x}{metadata}")
+                let read = if only_reads { ".read" } else { "" };
+                write!(f, "@{incarnation:032x}.{client:x}.{epoch:x}{metadata}{read}")
             }
             None => Ok(()),
         }
@@ -114,7 +124,9 @@ mod tests {
 
     #[test]
     fn names_read_back_as_they_were_written() {
-        let session = |has_metadata| Some(Session { incarnation: u128::MAX - 5, client: 7, epoch: 1, has_metadata });
+        let session = |has_metadata| {
+            Some(Session { incarnation: u128::MAX - 5, client: 7, epoch: 1, has_metadata, only_reads: has_metadata })
+        };
         for (id, size_bytes, session) in [
             ("a", None, None),
             ("build-1.x_Y", Some(8 << 30), None),
@@ -145,6 +157,8 @@ mod tests {
             "a@1.1.0",
             "a@1.1.1.1",
             "a@1.1.1.metadata.1",
+            "a@1.1.1.read",
+            "a@1.1.1.metadata.read.1",
         ] {
             assert!(ExportName::parse(name).is_err(), "{name}");
         }

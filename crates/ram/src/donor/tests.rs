@@ -16,7 +16,8 @@ fn donor(slabs: u64, quota: Option<u64>) -> Donor {
 }
 
 fn session(donor: &Donor, size: &str, client: u64, epoch: u64) -> String {
-    let session = Session { incarnation: donor.inner.incarnation, client, epoch, has_metadata: false };
+    let session =
+        Session { incarnation: donor.inner.incarnation, client, epoch, has_metadata: false, only_reads: false };
     let name = ExportName::parse(&format!("disk{size}")).unwrap();
     ExportName { session: Some(session), ..name }.to_string()
 }
@@ -90,7 +91,13 @@ async fn one_client_has_a_device_and_its_later_sessions_shut_out_earlier_ones() 
 fn sessions_of_an_earlier_life_and_new_ones_of_a_leaving_donor_are_refused() {
     let donor = donor(2, None);
     let source = donor.source();
-    let old = Session { incarnation: donor.inner.incarnation ^ 1, client: 1, epoch: 1, has_metadata: false };
+    let old = Session {
+        incarnation: donor.inner.incarnation ^ 1,
+        client: 1,
+        epoch: 1,
+        has_metadata: false,
+        only_reads: false,
+    };
     let name = ExportName { id: "disk".to_owned(), size_bytes: Some(1 << 20), session: Some(old) };
     assert!(why(source.find(&name.to_string())).contains("started again"));
     let kept = source.find("kept/1M").unwrap();

@@ -37,7 +37,7 @@ const RECOVERY_BYTES_PER_SECOND: u64 = 16 << 20;
 /// Bytes of one read or write of a machine that logs parity: it handles each block.
 const LOG_REQUEST_BYTES_MAX: u64 = 1 << 20;
 /// How long a donor may still see the connection of a client that has just ended.
-const FAREWELL: Duration = Duration::from_millis(500);
+pub(crate) const FAREWELL: Duration = Duration::from_millis(500);
 
 /// A device in the memory of donors that survives the loss of one.
 pub struct RedundantDevice {
@@ -57,7 +57,7 @@ struct Inner {
 }
 
 /// A client's number.
-pub(super) fn draw_client(options: &RamOptions) -> Result<u64, Error> {
+pub(crate) fn draw_client(options: &RamOptions) -> Result<u64, Error> {
     let bytes = random().map_err(|source| Error::from_os(&source, &options.spec(), Operation::Open))?;
     Ok(u64::from_le_bytes(bytes).max(1))
 }

@@ -15,14 +15,14 @@
 //! | `report` | what it says of itself |
 //! | `device` | the device |
 
-mod client;
-mod device;
+pub(crate) mod client;
+pub(crate) mod device;
 mod make;
 mod owner;
 pub mod planted;
 mod report;
-mod session;
-mod survey;
+pub(crate) mod session;
+pub(crate) mod survey;
 
 pub use device::RedundantDevice;
 pub use make::{create, delete};

@@ -36,6 +36,8 @@ pub struct Target {
     /// The device.
     pub id: String,
     pub client: u64,
+    /// Whether its sessions only read, and never become the owner.
+    pub only_reads: bool,
 }
 
 /// A connection.
@@ -99,7 +101,8 @@ impl Target {
     }
 
     fn url(&self, page: &Page, epoch: u64, size_bytes: Option<u64>) -> Url {
-        let session = Session { incarnation: page.incarnation, client: self.client, epoch, has_metadata: true };
+        let (client, only_reads) = (self.client, self.only_reads);
+        let session = Session { incarnation: page.incarnation, client, epoch, has_metadata: true, only_reads };
         let name = ExportName { id: self.id.clone(), size_bytes, session: Some(session) };
         let url = self.address.export(&name.to_string());
         // One connection, so that the session's requests stay in order.

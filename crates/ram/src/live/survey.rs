@@ -46,8 +46,17 @@ pub fn error(options: &RamOptions, kind: ErrorKind, detail: String) -> Error {
 
 /// Looks at every donor.
 pub async fn look(options: &RamOptions, client: u64) -> Vec<Seen> {
+    look_as(options, client, false).await
+}
+
+/// The same by sessions that only read, which the donors give at any time.
+pub async fn look_only(options: &RamOptions, client: u64) -> Vec<Seen> {
+    look_as(options, client, true).await
+}
+
+async fn look_as(options: &RamOptions, client: u64, only_reads: bool) -> Vec<Seen> {
     let one = |address: crate::device::address::Address| async move {
-        let target = Target { address, id: options.id.clone(), client };
+        let target = Target { address, id: options.id.clone(), client, only_reads };
         let state = async {
             let reached = target.connect(EPOCHS, None).await?;
             match begin(&reached.device, DonorRequest::ReadMetadata).await {
@@ -185,15 +194,7 @@ pub fn place(options: &RamOptions, seen: &[Seen]) -> Result<Placed, Error> {
     }
     let mut others = (0..all).filter(|place| !places.contains(&Some(*place))).collect::<Vec<_>>().into_iter();
     let places: Vec<usize> = places.iter().map(|place| place.or_else(|| others.next()).unwrap_or_default()).collect();
-    let found = |place: &usize| match &seen[*place].state {
-        Ok(There { record: Some(record), reached, .. }) => {
-            Found::Record { record, incarnation: incarnation(&reached.page) }
-        }
-        Ok(_) | Err(Away::Absent(_)) => Found::Empty,
-        Err(_) => Found::Missing,
-    };
-    let found: Vec<Found<'_>> = places.iter().map(found).collect();
-    match merge(&found, options.trust_remaining) {
+    match merge(&found(seen, &places), options.trust_remaining) {
         Ok(_) => Ok(Placed { geometry, places }),
         Err(refusal) => {
             let names: Vec<&str> = places.iter().map(|place| seen[*place].name()).collect();
@@ -201,6 +202,18 @@ pub fn place(options: &RamOptions, seen: &[Seen]) -> Result<Placed, Error> {
             fail(kind, [problems, vec![detail]].concat().join("; "))
         }
     }
+}
+
+/// What was found, by position.
+pub fn found<'a>(seen: &'a [Seen], places: &[usize]) -> Vec<Found<'a>> {
+    let found = |place: &usize| match &seen[*place].state {
+        Ok(There { record: Some(record), reached, .. }) => {
+            Found::Record { record, incarnation: incarnation(&reached.page) }
+        }
+        Ok(_) | Err(Away::Absent(_)) => Found::Empty,
+        Err(_) => Found::Missing,
+    };
+    places.iter().map(found).collect()
 }
 
 /// Why a device is not attached, with the names of its donors by position.
@@ -238,6 +251,7 @@ pub fn describe(refusal: &Refusal, names: &[&str]) -> (ErrorKind, String) {
             (ErrorKind::Invalid, detail)
         }
         Refusal::AttachedElsewhere { client } => (ErrorKind::Busy, owned(*client)),
+        Refusal::Slow { .. } => (ErrorKind::TimedOut, refusal.to_string()),
         Refusal::Contended => (ErrorKind::Busy, refusal.to_string()),
         Refusal::Geometry(_) | Refusal::Incomplete => (ErrorKind::Invalid, refusal.to_string()),
         Refusal::Unreachable | Refusal::Empty => (ErrorKind::Absent, refusal.to_string()),

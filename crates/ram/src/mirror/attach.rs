@@ -242,13 +242,21 @@ impl Machine {
             }
             return;
         }
-        // Too few donors are still connected to begin: the next attempt looks at them again.
-        if self.is_out_of_patience() {
-            let is_there = |donor: &Donor| self.links[*donor].state == LinkState::Claimed;
-            let (there, missing): (Vec<Donor>, Vec<Donor>) = (0..self.links.len()).partition(is_there);
-            let needed = self.links.len() - self.ring.losses_max();
-            self.refuse(Refusal::TooFew { needed, found: there.len(), missing });
+        // What attaching waits for by itself, such as another client's lease, takes nothing from the patience.
+        if self.is_out_of_patience() && self.now_us >= self.phase_until_us + self.patience_us() {
+            self.refuse_unsettled();
         }
+    }
+
+    /// The donors that were there do not store what they have to: the next attempt sees what has become of them.
+    fn refuse_unsettled(&mut self) {
+        let is_there = |donor: &Donor| self.links[*donor].state == LinkState::Claimed;
+        let (there, missing): (Vec<Donor>, Vec<Donor>) = (0..self.links.len()).partition(is_there);
+        let needed = self.links.len() - self.ring.losses_max();
+        self.refuse(match there.len() >= needed {
+            true => Refusal::Slow { patience_us: self.patience_us() },
+            false => Refusal::TooFew { needed, found: there.len(), missing },
+        });
     }
 
     fn end_resync(&mut self) {
@@ -256,10 +264,7 @@ impl Machine {
             self.phase = Phase::Open;
             self.act(Action::Attached);
         } else if self.is_out_of_patience() && self.now_us >= self.phase_until_us + self.patience_us() {
-            let needed = self.links.len() - self.ring.losses_max();
-            let is_there = |donor: &Donor| self.links[*donor].state == LinkState::Claimed;
-            let (there, missing): (Vec<Donor>, Vec<Donor>) = (0..self.links.len()).partition(is_there);
-            self.refuse(Refusal::TooFew { needed, found: there.len(), missing });
+            self.refuse_unsettled();
         }
     }
 

@@ -80,6 +80,16 @@ pub enum Refusal {
         /// Which.
         donor: usize,
     },
+    /// Enough donors are there, and they did not store in time that this client has the device.
+    #[error(
+        "enough donors are there, but they have not stored within {} ms (`patience=`) that this client has the device: \
+         attach it again, with a larger patience",
+        patience_us / 1000
+    )]
+    Slow {
+        /// The patience. *Units*: microseconds.
+        patience_us: u64,
+    },
     /// The device is attached elsewhere.
     #[error("the device is attached by client {client:#018x}: detach it there, or take it over")]
     AttachedElsewhere {

@@ -169,3 +169,53 @@ fn donors_with_one_label_may_not_hold_the_same_blocks() {
     three.labels = ["x", "y", "x"].map(str::to_owned).to_vec();
     assert!(matches!(Machine::new(three, 0), Err(Refusal::SameLabel { first: 2, second: 0, .. })));
 }
+
+/// Lets time pass until the machine says something; `answers` says which requests get an answer.
+fn wait(donors: &mut Donors, machine: &mut Machine, answers: impl Fn(&DonorRequest) -> bool) -> Option<Action> {
+    for now_us in (0..30_000_000).step_by(50_000) {
+        machine.step(now_us, Event::Time);
+        loop {
+            let actions: Vec<Action> = machine.actions().collect();
+            if actions.is_empty() {
+                break;
+            }
+            for action in actions {
+                match action {
+                    Action::Send { donor, request, body } if answers(&body) => {
+                        let reply = donors.answer(donor, body);
+                        machine.step(now_us, Event::Replied { donor, request, reply });
+                    }
+                    Action::Send { .. } => {}
+                    said => return Some(said),
+                }
+            }
+        }
+    }
+    None
+}
+
+#[test]
+fn little_patience_attaches_without_a_donor_and_a_slow_one_is_called_slow() {
+    let mut donors = Donors::new();
+    attached(&mut donors, configuration());
+    let alone = || {
+        let mut alone = configuration();
+        alone.intent = Intent::Attach { take_over: false, trust_remaining: true };
+        (alone.client, alone.times.patience_us) = (78, 500_000);
+        let mut machine = Machine::new(alone, 0).unwrap();
+        machine.step(0, Event::Connected { donor: 0, incarnation: 50 });
+        machine
+    };
+    // What attaching waits for takes eight seconds.
+    assert_eq!(wait(&mut donors, &mut alone(), |_| true), Some(Action::Attached));
+    let mut donors = Donors::new();
+    attached(&mut donors, configuration());
+    let stores_once = std::cell::Cell::new(0);
+    let answers = |body: &DonorRequest| match body {
+        DonorRequest::SwapMetadata { .. } => stores_once.replace(stores_once.get() + 1) == 0,
+        _ => true,
+    };
+    let said = wait(&mut donors, &mut alone(), answers);
+    assert_eq!(said, Some(Action::Refused(Refusal::Slow { patience_us: 500_000 })));
+    assert!(Refusal::Slow { patience_us: 500_000 }.to_string().contains("500 ms (`patience=`)"));
+}

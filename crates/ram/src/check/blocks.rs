@@ -1,0 +1,99 @@
+//! Which copy of each block counts, and whether it can be read.
+//!
+//! Owns: the newest copy of each block, and what is wrong with copies. Promises: the rule is that of the format's page:
+//! the highest sequence above the block's trim.
+
+use std::collections::BTreeMap;
+
+use super::report::{Checked, Problem, What};
+
+/// A copy of a block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct Copy {
+    pub sequence: u64,
+    pub row: u32,
+    pub member: u8,
+}
+
+/// What is wrong with a copy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Flaw {
+    /// Its donor is missing; the others give it back.
+    Reconstructed,
+    /// Its slot is damaged; the others give it back.
+    Repairable,
+    /// Its slot is damaged in a group without a stored parity of all: what is read there is another copy, or an error.
+    Doubtful,
+    /// Nothing gives it back.
+    Lost,
+    /// No stored parity covers it.
+    Uncovered,
+}
+
+/// The blocks of a device.
+pub struct Blocks {
+    best: Vec<Copy>,
+    flaws: BTreeMap<(u32, u8), (Flaw, usize)>,
+}
+
+impl Blocks {
+    pub fn new(blocks: u32) -> Blocks {
+        Blocks { best: vec![Copy::default(); blocks as usize], flaws: BTreeMap::new() }
+    }
+
+    /// Takes in a copy.
+    pub fn consider(&mut self, checked: &mut Checked, block: u32, copy: Copy) {
+        let Some(best) = self.best.get_mut(block as usize) else { return };
+        if best.sequence == copy.sequence && *best != copy && copy.sequence > 0 {
+            let text = format!("block {block} is in groups {} and {} with one number", best.row, copy.row);
+            let problem = Problem::of(What::SameNumber, text);
+            checked.problem(Problem { group: Some(copy.row), block: Some(u64::from(block)), ..problem });
+        }
+        *best = copy.max(*best);
+    }
+
+    /// Something is wrong with what a slot holds; `donor` has it.
+    pub fn flaw(&mut self, row: u32, member: u8, donor: usize, flaw: Flaw) {
+        self.flaws.insert((row, member), (flaw, donor));
+    }
+
+    /// Judges every block; `trims` are the numbers of their trims.
+    pub fn conclude(self, checked: &mut Checked, trims: &[u64]) {
+        for (block, best) in self.best.iter().enumerate() {
+            if best.sequence <= trims.get(block).copied().unwrap_or(0) {
+                continue;
+            }
+            checked.counts.mapped_blocks += 1;
+            let Some((flaw, donor)) = self.flaws.get(&(best.row, best.member)).copied() else { continue };
+            let place = checked.place(donor);
+            let name = checked.donors.get(donor).map_or("?", |donor| donor.name.as_str()).to_owned();
+            let group = best.row;
+            let (what, text) = match flaw {
+                Flaw::Reconstructed => {
+                    checked.counts.reconstructed_blocks += 1;
+                    continue;
+                }
+                Flaw::Uncovered => {
+                    checked.counts.uncovered_blocks += 1;
+                    if !checked.is_detached {
+                        continue;
+                    }
+                    (What::NotCovered, format!("block {block}: no stored parity covers it, in open group {group}"))
+                }
+                Flaw::Repairable => {
+                    (What::SlotDamaged, format!("block {block}: damaged on {name}; the rest of group {group} has it"))
+                }
+                Flaw::Doubtful => {
+                    checked.counts.doubtful_blocks += 1;
+                    (What::BlockDoubtful, format!("block {block}: damaged on {name}, in open group {group}"))
+                }
+                Flaw::Lost => {
+                    checked.counts.lost_blocks += 1;
+                    (What::BlockLost, format!("block {block}: lost with what {name} has, or had, of group {group}"))
+                }
+            };
+            let problem = Problem::of(what, text);
+            checked.problem(Problem { donor: place, group: Some(group), block: Some(block as u64), ..problem });
+        }
+    }
+}

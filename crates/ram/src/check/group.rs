@@ -1,0 +1,182 @@
+//! What is right in one group of logged parity, as a function of its bytes.
+//!
+//! Owns: the invariants of `log` for one group: a sealed one has a parity that is the XOR of its slots, and each named
+//! slot is as its summary says; of an open one, each slot is whole, and a spare that fits covers it.
+
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::blocks::{Blocks, Copy, Flaw};
+use super::report::{Checked, Problem, What};
+use crate::format::slots::{Areas, Named, SLOT_HEADER_BYTES, Shape, Slot, Summary, xor};
+
+/// What the judgement of every group needs.
+pub struct Judge {
+    pub shape: Shape,
+    pub areas: Areas,
+    /// The checksum of the device's identity.
+    pub device: u64,
+    /// No slot has a later one.
+    pub generation: u64,
+}
+
+/// A group: its slot on each donor, by position, where the donor is there.
+pub struct Row<'a> {
+    pub number: u32,
+    pub slots: Vec<Option<&'a [u8]>>,
+}
+
+/// What a slot is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Is {
+    /// Its donor is missing.
+    Missing,
+    /// It was never written, or its header was taken away.
+    Blank,
+    /// It is whole.
+    Whole(Slot),
+    /// Its header is right, its data are not.
+    Torn(Slot),
+    /// It is none of this place.
+    Strange,
+}
+
+/// What a summary says of a whole slot.
+fn named(image: &[u8]) -> Option<Named> {
+    let (slot, _) = Slot::decode_whole(image).ok()?;
+    Some(Named { block: slot.block, sequence: slot.sequence, checksum: Slot::checksum_of(image) })
+}
+
+impl Judge {
+    fn look(&self, row: &Row<'_>, member: u8) -> Is {
+        let Some(image) = row.slots[self.areas.member_donor(row.number, member)] else { return Is::Missing };
+        if image.iter().take(SLOT_HEADER_BYTES).all(|byte| *byte == 0) {
+            return Is::Blank;
+        }
+        let is_ours = |slot: &Slot| {
+            slot.device == self.device
+                && slot.generation <= self.generation
+                && slot.sequence >> 40 <= self.generation
+                && (slot.group, slot.member) == (row.number, member)
+                && slot.block < self.shape.blocks
+        };
+        match (Slot::decode(image).ok().filter(is_ours), named(image)) {
+            (Some(slot), Some(_)) => Is::Whole(slot),
+            (Some(slot), None) => Is::Torn(slot),
+            (None, _) => Is::Strange,
+        }
+    }
+
+    /// The XOR of some slots of a group; `None` if one is not there.
+    fn sum<'a>(&self, parts: impl Iterator<Item = Option<&'a [u8]>>) -> Option<Vec<u8>> {
+        let mut sum = vec![0; self.areas.slot_bytes as usize];
+        for part in parts {
+            xor(&mut sum, part?);
+        }
+        Some(sum)
+    }
+
+    /// A sealed group.
+    pub fn sealed(&self, checked: &mut Checked, blocks: &mut Blocks, row: &Row<'_>, summary: &Summary) {
+        checked.counts.sealed_groups += 1;
+        let number = row.number;
+        let parity_donor = self.areas.parity_donor(number);
+        let parity = row.slots[parity_donor];
+        let is_parity_right = parity.is_some_and(|parity| xxh3_64(parity) == summary.parity_checksum);
+        let all = self.sum(row.slots.iter().copied());
+        let is_sum_right = all.as_ref().is_some_and(|sum| sum.iter().all(|byte| *byte == 0));
+        checked.counts.compared_groups += u64::from(all.is_some());
+        let mut is_explained = false;
+        for (member, wanted) in (0..self.shape.members).zip(&summary.members) {
+            let Some(wanted) = wanted else { continue };
+            let donor = self.areas.member_donor(number, member);
+            blocks.consider(checked, wanted.block, Copy { sequence: wanted.sequence, row: number, member });
+            let image = row.slots[donor];
+            if image.and_then(named) == Some(*wanted) && !matches!(self.look(row, member), Is::Strange) {
+                continue;
+            }
+            is_explained = true;
+            let others = row.slots.iter().enumerate().filter(|(other, _)| *other != donor).map(|(_, slot)| *slot);
+            let given = self.sum(others).filter(|given| is_parity_right && named(given) == Some(*wanted));
+            let is_missing = image.is_none();
+            checked.counts.damaged_slots += u64::from(!is_missing);
+            let flaw = match (given.is_some(), is_missing) {
+                (true, true) => Flaw::Reconstructed,
+                (true, false) => Flaw::Repairable,
+                (false, _) => Flaw::Lost,
+            };
+            blocks.flaw(number, member, donor, flaw);
+            if !is_missing {
+                let text = format!("group {number}: the slot of member {member} is not as its summary says");
+                let problem = Problem::of(What::SlotDamaged, text);
+                checked.problem(Problem { donor: checked.place(donor), group: Some(number), ..problem });
+            }
+        }
+        if parity.is_some() && !is_parity_right || all.is_some() && !is_sum_right && !is_explained {
+            checked.counts.damaged_slots += u64::from(!is_parity_right);
+            let text = match is_parity_right {
+                true => format!("group {number}: its parity is not the XOR of its slots"),
+                false => format!("group {number}: its parity is not as its summary says"),
+            };
+            let problem = Problem::of(What::WrongParity, text);
+            checked.problem(Problem { donor: checked.place(parity_donor), group: Some(number), ..problem });
+        }
+    }
+
+    /// A group without a summary; `spares` are the parities that name it.
+    pub fn open(&self, checked: &mut Checked, blocks: &mut Blocks, row: &Row<'_>, spares: &[(Summary, Vec<u8>)]) {
+        let number = row.number;
+        let looks: Vec<Is> = (0..self.shape.members).map(|member| self.look(row, member)).collect();
+        // A parity of an earlier life of the group names slots that are not there any more.
+        let fits = |(summary, _): &&(Summary, Vec<u8>)| {
+            summary.members.iter().zip(&looks).all(|(wanted, is)| match (wanted, is) {
+                (Some(wanted), Is::Whole(slot) | Is::Torn(slot)) => {
+                    (wanted.block, wanted.sequence) == (slot.block, slot.sequence)
+                }
+                (Some(_), Is::Blank) => false,
+                (Some(_), Is::Missing | Is::Strange) | (None, _) => true,
+            })
+        };
+        let spare = spares.iter().filter(fits).max_by_key(|(summary, _)| {
+            let newest = summary.members.iter().flatten().map(|named| named.sequence).max();
+            (summary.members.iter().flatten().count(), newest)
+        });
+        checked.counts.open_groups += u64::from(looks.iter().any(|is| matches!(is, Is::Whole(_) | Is::Torn(_))));
+        for (member, is) in (0..self.shape.members).zip(&looks) {
+            let donor = self.areas.member_donor(number, member);
+            let wanted = spare.and_then(|(summary, _)| summary.members[usize::from(member)]);
+            let given = || {
+                let (summary, parity) = spare?;
+                let mut image = parity.clone();
+                for (other, named) in (0..self.shape.members).zip(&summary.members) {
+                    if named.is_some() && other != member {
+                        xor(&mut image, row.slots[self.areas.member_donor(number, other)]?);
+                    }
+                }
+                (named(&image) == wanted).then_some(())
+            };
+            let mut consider = |block, sequence, flaw: Option<Flaw>| {
+                blocks.consider(checked, block, Copy { sequence, row: number, member });
+                if let Some(flaw) = flaw {
+                    blocks.flaw(number, member, donor, flaw);
+                }
+            };
+            match (is, wanted) {
+                (Is::Whole(slot), Some(_)) if given().is_some() => consider(slot.block, slot.sequence, None),
+                (Is::Whole(slot), _) => consider(slot.block, slot.sequence, Some(Flaw::Uncovered)),
+                (Is::Torn(slot), _) => consider(slot.block, slot.sequence, Some(Flaw::Doubtful)),
+                (Is::Strange, Some(wanted)) => consider(wanted.block, wanted.sequence, Some(Flaw::Doubtful)),
+                (Is::Missing, Some(wanted)) => {
+                    let flaw = if given().is_some() { Flaw::Reconstructed } else { Flaw::Lost };
+                    consider(wanted.block, wanted.sequence, Some(flaw));
+                }
+                (Is::Missing | Is::Blank | Is::Strange, _) => {}
+            }
+            if matches!(is, Is::Torn(_) | Is::Strange) {
+                checked.counts.damaged_slots += 1;
+                let text = format!("open group {number}: the slot of member {member} is damaged");
+                let problem = Problem::of(What::SlotDamaged, text);
+                checked.problem(Problem { donor: checked.place(donor), group: Some(number), ..problem });
+            }
+        }
+    }
+}

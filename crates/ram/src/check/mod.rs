@@ -1,0 +1,159 @@
+//! Whether what the donors have of a device with redundancy is right: `nectary ram check`.
+//!
+//! Owns: one look at all that donors have, by sessions that only read, and what is wrong with it. Promises: nothing is
+//! stored, and no client is kept out. A device that a client has is refused, as its donors agree only between its
+//! steps; one that a client attaches meanwhile is refused at the end. Leaves to others: words and exit codes (the
+//! command).
+//!
+//! | file | what is in it |
+//! |---|---|
+//! | `report` | what was found |
+//! | `copies` | a mirror: both copies of every stripe are equal |
+//! | `slots` | logged parity: reading all slots of all groups |
+//! | `group` | logged parity: what is right in one group |
+//! | `blocks` | logged parity: which copy of each block counts, and whether it can be read |
+//!
+//! *Cost*: everything that the donors hold for the device is read once; with logged parity, 16 bytes of memory for each
+//! block, and what the donors have before their slots.
+
+mod blocks;
+mod copies;
+mod group;
+mod report;
+mod slots;
+
+use std::sync::Arc;
+
+use nectary_block::{Error, ErrorKind};
+use nectary_nbd::NbdDevice;
+
+use crate::device::{RamOptions, Redundancy};
+use crate::format::{MemberState, Record, Stamp};
+use crate::live::client::machine;
+use crate::live::device::{FAREWELL, draw_client};
+use crate::live::session::{Ended, begin};
+use crate::live::survey::{self, Placed, Seen, There, describe, error, found, look_only, owned, place};
+use crate::mirror::{Donor, DonorRequest, Intent, Reply, Times, merge};
+
+pub use report::{Checked, CheckedDonor, Counts, Health, PROBLEMS_MAX, Problem, What};
+
+/// Bytes of one read from a donor.
+const READ_BYTES: u64 = 1 << 20;
+
+/// Where progress is told: bytes that were read, and all that are.
+pub type Progress<'a> = &'a mut (dyn FnMut(u64, u64) + Send);
+
+/// What is read from: by position, the donors whose data count.
+struct Donors {
+    devices: Vec<Option<Arc<NbdDevice>>>,
+}
+
+impl Donors {
+    fn is_there(&self, donor: Donor) -> bool {
+        self.devices[donor].is_some()
+    }
+
+    /// Reads from a donor; `None` if its data do not count. *Errors*: the donor's, in words.
+    async fn read(&self, donor: Donor, offset: u64, bytes: u64) -> Result<Option<bytes::Bytes>, String> {
+        let Some(device) = &self.devices[donor] else { return Ok(None) };
+        match begin(device, DonorRequest::Read { offset, bytes }).await {
+            Ended::Answered(Reply::Data(data)) if data.len() as u64 == bytes => Ok(Some(data)),
+            Ended::Answered(_) => Err(format!("donor {} does not give what it has", donor + 1)),
+            Ended::Lost(reason) => Err(reason),
+        }
+    }
+}
+
+/// Checks a device that no client has.
+///
+/// *Errors*: a device without redundancy; one that a client has, or attaches meanwhile ([`ErrorKind::Busy`]); too few
+/// donors, all of them named; one that goes away during the check.
+pub async fn check(options: &RamOptions, progress: Progress<'_>) -> Result<Checked, Error> {
+    if options.redundancy == Redundancy::None {
+        let detail = "it has no redundancy: there is nothing to compare its blocks with".to_owned();
+        return Err(error(options, ErrorKind::Unsupported, detail));
+    }
+    // One of two donors that is alone is looked at as it is.
+    let options = &RamOptions { trust_remaining: true, ..options.clone() };
+    let client = draw_client(options)?;
+    let mut seen = look_only(options, client).await;
+    if survey::owner(&seen).is_some() {
+        drop(seen);
+        tokio::time::sleep(FAREWELL).await;
+        seen = look_only(options, client).await;
+    }
+    let busy = |other: u64| error(options, ErrorKind::Busy, format!("a check needs it alone: {}", owned(other)));
+    if let Some(other) = survey::owner(&seen) {
+        return Err(busy(other));
+    }
+    let Placed { geometry, places } = place(options, &seen)?;
+    let names: Vec<&str> = places.iter().map(|place| seen[*place].name()).collect();
+    let refuse = |refusal| {
+        let (kind, detail) = describe(&refusal, &names);
+        error(options, kind, detail)
+    };
+    let merged = merge(&found(&seen, &places), true).map_err(refuse)?;
+    // A machine that is never run says whether shape and labels are possible.
+    let labels: Vec<String> = places.iter().map(|place| seen[*place].label()).collect();
+    let intent = Intent::Attach { take_over: false, trust_remaining: true };
+    let mut checked = Checked::new(options, &geometry);
+    if let Err(refusal) = machine(geometry, labels, client, intent, Times::default()) {
+        let (_, detail) = describe(&refusal, &names);
+        checked.problem(Problem::of(What::Shape, detail));
+    }
+    checked.view = merged.view.number();
+    let records: Vec<Option<&Record>> = places.iter().map(|place| record(&seen[*place])).collect();
+    let trusted = |donor: Donor| if merged.trusted[donor] { records[donor] } else { None };
+    checked.is_detached = (0..places.len()).filter_map(trusted).all(|record| record.stamp.client == 0);
+    for (donor, place) in places.iter().enumerate() {
+        let state = merged.view.members[donor].state;
+        let why = match (merged.trusted[donor], &seen[*place].state) {
+            (true, _) => None,
+            (false, Err(away)) => Some(away.reason()),
+            (false, Ok(There { record: None, .. })) => Some("it has nothing of the device, or damaged records".into()),
+            (false, Ok(_)) if state == MemberState::Left => Some("it was left, and not filled since".to_owned()),
+            (false, Ok(_)) if state == MemberState::Rebuilding => Some("it was not filled completely".to_owned()),
+            (false, Ok(_)) => Some("its memory is another one than the others know".to_owned()),
+        };
+        if let Some(why) = &why {
+            checked.problem(Problem { donor: Some(*place), ..Problem::of(What::DonorMissing, why.clone()) });
+        }
+        let generation = records[donor].map(|record| record.stamp.generation);
+        checked.donors.push(CheckedDonor { name: names[donor].to_owned(), place: *place, generation, why });
+    }
+    let device = |donor: Donor| {
+        let there = seen[places[donor]].state.as_ref().ok().filter(|_| merged.trusted[donor])?;
+        Some(there.reached.device.clone())
+    };
+    let donors = Donors { devices: (0..places.len()).map(device).collect() };
+    let generation = records.iter().flatten().map(|record| record.stamp.generation).max().unwrap_or(0);
+    let failed = |reason: String| error(options, ErrorKind::Io, reason);
+    match geometry.is_log() {
+        true => slots::check(&mut checked, &geometry, generation, &donors, progress).await.map_err(failed)?,
+        false => {
+            let of_donor = |donor: Donor| trusted(donor).map(|record| &record.dirty);
+            let dirty: Vec<_> = (0..places.len()).map(of_donor).collect();
+            copies::check(&mut checked, &geometry, &dirty, &donors, progress).await.map_err(failed)?;
+        }
+    }
+    // What was read while a client changed it says nothing.
+    for donor in &seen {
+        let Ok(There { reached, area, .. }) = &donor.state else { continue };
+        let name = donor.name();
+        match begin(&reached.device, DonorRequest::ReadMetadata).await {
+            Ended::Answered(Reply::Metadata { is_owned: true, area: now }) => return Err(busy(Stamp::of(&now).client)),
+            Ended::Answered(Reply::Metadata { area: now, .. }) if Stamp::of(&now) == Stamp::of(area) => {}
+            Ended::Answered(_) => {
+                let detail = format!("{name}: a client has used the device meanwhile: check it again");
+                return Err(error(options, ErrorKind::Busy, detail));
+            }
+            Ended::Lost(reason) => return Err(failed(format!("{name}: {reason}"))),
+        }
+    }
+    checked.finish();
+    Ok(checked)
+}
+
+fn record(seen: &Seen) -> Option<&Record> {
+    seen.state.as_ref().ok()?.record.as_ref()
+}
