@@ -62,7 +62,7 @@ impl Content {
 pub struct Object {
     pub token: Token,
     pub hold: RefCell<Holding>,
-    /// Somebody gives back, or commits for others.
+    /// Whether a task is giving the token back, or committing because other hosts wait.
     giving: Cell<bool>,
     pub content: RefCell<Content>,
     readers: Cell<u32>,
