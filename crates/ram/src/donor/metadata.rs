@@ -46,7 +46,8 @@ impl MetadataDevice {
         let gate = self.blocks.tenant.gate();
         let is_owner = gate.holder == self.blocks.holder;
         let is_alive = gate.owner.upgrade().is_some_and(|owner| !owner.ended.is_requested());
-        // A session that has detached only still has to close its connection.
+        // An owner that has detached clears the client in the record, and closes its connection a little later. The
+        // donor is free in the meantime.
         let is_owned = !is_owner && is_alive && Stamp::of(&gate.record).client != 0;
         WindowState { is_owner, is_owned, record: gate.record.clone() }
     }
