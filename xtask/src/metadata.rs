@@ -95,9 +95,11 @@ impl Workspace {
 /// The cargo that runs this program, or the one on the path.
 pub fn cargo() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    // The cargo that started this program has set these variables for this program.
-    for variable in ["CARGO_PKG_NAME", "CARGO_MANIFEST_DIR", "CARGO_MANIFEST_PATH"] {
-        command.env_remove(variable);
+    // The cargo that started this program has set these variables for this program. With them some build scripts would
+    // run again, and everything above them would be built again, after a build from a shell and before the next one.
+    let is_of_program = |name: &str| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_");
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(is_of_program)) {
+        command.env_remove(name);
     }
     command
 }

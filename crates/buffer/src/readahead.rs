@@ -46,7 +46,7 @@ impl State {
         has..until
     }
 
-    /// Takes a place for a block that will be read ahead; `None` if too many blocks wait.
+    /// Reserves a place for a block that will be read ahead, and returns its number; `None` if too many blocks wait.
     pub fn ahead_place(&mut self) -> Option<u64> {
         let most = self.budget.ahead_max;
         while self.ahead.waiting >= most {
@@ -79,7 +79,7 @@ impl State {
         }
     }
 
-    /// Records which block took a place.
+    /// Records that the place `number`, from `ahead_place`, is used for the block `id`.
     pub fn ahead_taken(&mut self, number: u64, id: u64) {
         self.ahead.order.push_back((number, id));
         let most = 4 * self.budget.ahead_max as usize + 1024;

@@ -36,7 +36,7 @@ impl Shared {
     fn zeroed(&self, state: &mut State, span: &Span, id: u64, operation: Operation, is_good: bool) {
         let Some(entry) = state.entries.get(&id) else { return };
         if entry.frame().is_none() {
-            // Its read comes after this operation.
+            // The block is not read yet; its read takes place after this operation.
             return;
         }
         if !is_good || operation == Operation::Discard {

@@ -105,7 +105,7 @@ pub trait Policy: Send {
         self.name()
     }
 
-    /// The last change of the policy that it follows, once; for listeners that show it.
+    /// For a policy that follows others: the last change of its leader, if it was not returned before.
     fn take_change(&mut self) -> Option<LeaderChange> {
         None
     }

@@ -208,8 +208,8 @@ impl Attached<'_> {
         Ok((status.success(), text))
     }
 
-    /// Detaches it, with what cannot be written back, and waits for the end of its process, however that ends; returns
-    /// its messages.
+    /// Detaches the device, even if its data cannot be written back, and waits until its process ends in any way.
+    /// Returns the messages of that process.
     pub fn detach(mut self) -> Result<String> {
         let (status, text) = nectary::run(&["detach", &self.device, "--force"], self.scratch.path())?;
         self.process.wait(STEP_MAX).context("the attaching process does not end")?;

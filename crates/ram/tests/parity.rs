@@ -83,6 +83,13 @@ async fn what_was_flushed_is_there_for_the_next_client_also_without_a_donor() {
         expected[200 * 4096..201 * 4096].fill(0);
         expected[202 * 4096..203 * 4096].fill(0);
         assert!(found[..] == expected[..], "{policy}");
+        // The report is renewed every 50 ms.
+        for _ in 0..100 {
+            if number(&device, "reconstructed_reads") > 0 {
+                break;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        }
         assert!(number(&device, "reconstructed_reads") > 0);
         fill(&device, 2).await;
         holds(&device, 2).await;

@@ -1,5 +1,5 @@
-//! A sample of shared volumes under faults; `volume-simulation` runs more. And the checker of histories beside a second
-//! one, which tries every order.
+//! A sample of shared volumes under faults; `volume-simulation` runs more. The checker of histories is also compared
+//! with a second checker, which tries every order.
 
 use nectary_sim::random::Random;
 use nectary_sim::volume::{Act, Bug, Entry, NEVER, Verdict, explain, replay_planted, run_many, run_planted};

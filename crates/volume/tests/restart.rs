@@ -31,7 +31,7 @@ impl Kernel for NoKernel {
     }
 }
 
-/// A volume in a directory of its own, with one socket for each client.
+/// A volume in a separate directory, with one socket for each client.
 struct Volume {
     directory: PathBuf,
     device: SharedDevice,

@@ -183,7 +183,7 @@ pub async fn create(this: This, parent: u64, name: Vec<u8>, new: New, flags: i32
 pub async fn read(this: This, read: Read) -> Result<Contents> {
     let file = this.file(read.handle)?;
     let (offset, length) = (read.offset, read.size as usize);
-    // The kernel names the owner of the locks where a program reads, and not where it fills its page cache.
+    // The kernel names an owner of locks if a program reads directly, and none if the kernel fills its page cache.
     match read.owner {
         Some(_) => file.read(offset, length).await,
         None => file.read_pages(offset, length).await,

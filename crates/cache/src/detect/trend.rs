@@ -78,7 +78,8 @@ fn sums(samples: &[u64], ends: &[usize], scratch: &mut [u64]) -> [u64; SUBLISTS_
         last = last.max(bucket);
     }
     let mut sums = Sums { ends, sublist: 0, room: ends[0], whole: 0, sums: [0; SUBLISTS_MAX] };
-    // A bucket of several values in which a cut falls has to be gathered first.
+    // If a sublist ends within a bucket, and the values in that bucket can differ, they must be sorted. These buckets
+    // are noted here, and their samples are gathered below.
     let mut cut = [(0, 0); SUBLISTS_MAX];
     let mut cut_count = 0;
     for (bucket, word) in buckets[..=last].iter_mut().enumerate() {

@@ -75,7 +75,7 @@ async fn alone(device: &SharedDevice, arguments: &VolumeServeArguments) -> Resul
             BUSY,
             format!("{}: a server with number {number} serves this volume on this host already", arguments.disk),
             "`nectary status` shows it, unless it is in a container: stop it first, or mount from it; a stand-by needs \
-             a `--number` of its own",
+             another `--number`",
         ),
         _ => error.into(),
     })

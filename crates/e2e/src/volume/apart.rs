@@ -1,7 +1,7 @@
-//! A thread with descriptors of its own, to start processes from.
+//! A thread with a separate table of descriptors, to start processes from.
 //!
 //! A process that is started inherits the descriptors of the thread that starts it, and closes them when its program
-//! begins. For a file on a FUSE mount that is a flush, which waits for whoever serves the mount. A test that starts the
+//! begins. For a file on a FUSE mount that is a flush, which waits for the mount's process. A test that starts the
 //! server of its volume while it has written to a file of a mount would wait for ever; this thread has no such file.
 
 use std::sync::mpsc::{Sender, channel};
@@ -21,7 +21,7 @@ fn start() -> Mutex<Sender<Work>> {
         // none of them.
         let is_alone =
             unsafe { libc::unshare(libc::CLONE_FILES) == 0 && libc::close_range(FIRST_DESCRIPTOR, u32::MAX, 0) == 0 };
-        assert!(is_alone, "descriptors of its own: {}", std::io::Error::last_os_error());
+        assert!(is_alone, "a separate table of descriptors: {}", std::io::Error::last_os_error());
         works.into_iter().for_each(|work| work());
     });
     Mutex::new(sender)
@@ -32,5 +32,5 @@ pub fn apart<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T 
     let (done, result) = channel();
     let work: Work = Box::new(move || drop(done.send(work())));
     let sender = WORK.get_or_init(start).lock().unwrap_or_else(PoisonError::into_inner).clone();
-    sender.send(work).ok().and_then(|()| result.recv().ok()).expect("the thread with descriptors of its own has ended")
+    sender.send(work).ok().and_then(|()| result.recv().ok()).expect("the thread with the separate table has ended")
 }

@@ -37,7 +37,7 @@ use nectary_block::{Arguments, Error, Operation, Registry, SharedDevice};
 
 use crate::url::Url;
 
-/// Adds the SPECs of exports to a registry: a URL is a SPEC.
+/// Registers the schemes of NBD URLs, so that such a URL can be used as a SPEC.
 pub fn register(registry: &mut Registry) {
     for scheme in ["nbd", "nbds", "nbd+unix", "nbds+unix"] {
         registry.register(scheme, move |arguments| open(scheme, arguments));

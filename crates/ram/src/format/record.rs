@@ -234,7 +234,7 @@ impl Record {
 
     /// The record at the front of a metadata area.
     ///
-    /// *Errors*: what is wrong with the first field that is. *Cost*: one pass; memory in proportion to the record.
+    /// *Errors*: the first invalid field, and why. *Cost*: one pass; memory in proportion to the record.
     pub fn decode(area: &[u8]) -> Result<Record, FormatError> {
         let mut fields = Fields::new(area);
         if fields.take(MAGIC.len())? != MAGIC {

@@ -110,8 +110,8 @@ impl RedundantDevice {
     /// Attaches a device that was made before. Its connections live in the tokio runtime that calls this.
     ///
     /// *Errors*: donors that do not answer, are empty, or belong to another device, all of them named; a client with
-    /// the device. *Cost*: with every donor there, a few exchanges with each, and with logged parity a read of all that
-    /// is before the slots; with one missing, up to ten seconds more.
+    /// the device. *Cost*: if every donor is present, a few exchanges with each; with logged parity also a read of the
+    /// areas before the slots. If a donor is missing, up to ten seconds more.
     pub async fn open(options: RamOptions) -> Result<RedundantDevice, Error> {
         let client = draw_client(&options)?;
         let mut seen = look(&options, client).await;

@@ -35,9 +35,9 @@ pub(super) struct Spare {
 pub(super) struct Group {
     pub row: u32,
     pub members: Vec<Member>,
-    /// Whether the former life is over, and its summary is being erased.
+    /// Whether the row's previous life is over, and its summary is being erased.
     pub is_opening: bool,
-    /// Whether slots may be written, because the former life's summary is erased.
+    /// Whether slots may be written: the summary of the row's previous life is erased.
     pub is_open: bool,
     pub spare: Option<Spare>,
 }

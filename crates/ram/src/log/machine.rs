@@ -105,7 +105,7 @@ pub struct Machine {
     pub(super) stores: Stores,
     /// The life that used each spare last.
     pub(super) spare_users: BTreeMap<u64, u64>,
-    /// Freed groups that wait for the steps before.
+    /// Freed groups, each with a step: the group may be used again when all earlier steps are done.
     pub(super) freed: VecDeque<(u64, u32)>,
     /// Groups that may be used again.
     pub(super) free_rows: BTreeSet<u32>,
@@ -401,7 +401,7 @@ impl Machine {
                 self.session.step(self.now_us, Event::Detach);
                 has_moved = true;
             }
-            // What was sent, or told to the base, is among its actions.
+            // The base turns what the parts above sent through it, or told it, into actions.
             if !has_moved {
                 self.session.step(self.now_us, Event::Time);
                 let rest: Vec<Action> = self.session.actions().collect();

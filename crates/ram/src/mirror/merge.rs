@@ -38,7 +38,7 @@ pub struct Merged {
     pub may_be_read_elsewhere: bool,
 }
 
-/// Concludes from what was found, by position.
+/// Concludes from the records that were found: `found[i]` is what donor `i` has.
 ///
 /// *Errors*: [`Refusal::Empty`], [`Refusal::Incomplete`], [`Refusal::TooFew`], [`Refusal::CannotSettle`].
 pub fn merge(found: &[Found<'_>], trust_remaining: bool) -> Result<Merged, Refusal> {

@@ -118,7 +118,7 @@ impl CrashState {
     }
 }
 
-/// An epoch: the points at which a crash belongs to it.
+/// An epoch of the recording: a crash at one of these points happens in it.
 #[derive(Debug, Clone, Copy)]
 struct Epoch {
     first_point: usize,

@@ -163,7 +163,7 @@ impl Values {
         versions.any(|version| Some(version.number) == number)
     }
 
-    /// The possible numbers of a block, in words.
+    /// Text for an error: the versions that a block may have, by number.
     pub fn expected(&self, block: u32) -> String {
         words(&self.blocks[block as usize])
     }

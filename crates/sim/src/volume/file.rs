@@ -62,7 +62,7 @@ impl Content {
 pub struct Object {
     pub token: Token,
     pub hold: RefCell<Holding>,
-    /// Somebody gives back, or commits for others.
+    /// Whether a task is giving the token back, or committing because other hosts wait.
     giving: Cell<bool>,
     pub content: RefCell<Content>,
     readers: Cell<u32>,
@@ -122,11 +122,11 @@ pub enum Kind {
     Read,
     /// The contents, alone.
     Write,
-    /// Giving back.
+    /// A task gives the token back, or commits because other hosts wait.
     Giving,
-    /// Mapped by a program.
+    /// A program maps the file. Several may.
     Mapped,
-    /// Written to without a map.
+    /// A program writes to the file while no program maps it.
     Unmapped,
 }
 

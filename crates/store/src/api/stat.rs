@@ -74,7 +74,7 @@ pub struct Stat {
     /// Purges that wait for this now.
     #[serde(default)]
     pub purges_waiting: u64,
-    /// The memory of the names by which a purge decides whether it needs a record.
+    /// Memory of the filters that tell which keys the store may hold; the purge of any other key needs no record.
     #[serde(default)]
     pub names_bytes: u64,
     /// Whether all names are known; until all are known, each purge gets a record.

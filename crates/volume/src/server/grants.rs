@@ -21,7 +21,8 @@ pub(super) struct Looking {
     pub session: u64,
     pub question: Question,
     pub reply: Reply,
-    /// It waits for earlier sessions after a restart; then it looks for writers.
+    /// Whether it must look for writers before it is answered: true at first, and also later if it waited while
+    /// sessions from before a restart had not yet said what they hold.
     pub is_graced: bool,
 }
 

@@ -14,7 +14,7 @@ async fn owner() -> (Owner, Arc<Shared>) {
     lead(&volume("owner").await, 0, false).await
 }
 
-/// Leads a volume as a server of this number, on a host of its own.
+/// Leads a volume as a server of this number, on a separate host.
 async fn lead(device: &SharedDevice, number: u32, previous_gone: bool) -> (Owner, Arc<Shared>) {
     let options = ServerOptions { listen: Vec::new(), tls: None, number, host: format!("h{number}"), previous_gone };
     Owner::start(device.clone(), &options).await.expect("it starts")

@@ -159,7 +159,8 @@ mod tests {
 
     #[test]
     fn a_lead_by_chance_is_no_lead() {
-        // Both times 40 misses ahead; once the two differed at 40 accesses, once at 5000.
+        // The second policy is 40 misses ahead of the leader both times. If the two differ at 40 accesses, this is no
+        // chance; if they differ at 5000, it may be.
         let leader_after = |vain: u32| {
             let mut panel = panel(10);
             (0..vain).for_each(|_| panel.count(0b0001));

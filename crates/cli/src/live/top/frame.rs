@@ -26,10 +26,12 @@ pub fn lines(now: &Sample, before: Option<&Sample>, columns: usize, streams_max:
     let parts = |count: usize, word: &str| if count == 1 { format!("1 {word}") } else { format!("{count} {word}s") };
     let (caches, proxies) = (parts(now.caches.len(), "cache"), now.proxies.len());
     let proxies = if proxies == 1 { "1 proxy".to_owned() } else { format!("{proxies} proxies") };
-    let volumes = match now.volumes.len() + now.volume_mounts.len() {
-        0 => String::new(),
-        count => format!(", {}", parts(count, "volume")),
-    };
+    let counts = [(now.volumes.len(), "volume server"), (now.volume_mounts.len(), "volume mount")];
+    let volumes: String = counts
+        .into_iter()
+        .filter(|(count, _)| *count > 0)
+        .map(|(count, word)| format!(", {}", parts(count, word)))
+        .collect();
     lines.push(format!("nectary top: {caches}, {proxies}{volumes}"));
     for cache in &now.caches {
         lines.push(String::new());

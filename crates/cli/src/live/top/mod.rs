@@ -30,6 +30,8 @@ const COLUMNS_DEFAULT: usize = 80;
 /// The number of streams shown per cache if the output is not a terminal.
 const STREAMS_DEFAULT: usize = 10;
 
+/// What is shown of a proxy's requests.
+const PROXY_DETAILS: &[&str] = &["requests", "hits", "misses", "body_bytes_sent"];
 /// What is shown of a volume's server, of its status.
 const SERVER_DETAILS: &[&str] =
     &["operations", "questions", "appends", "checkpoints", "inodes", "free_bytes", "size_bytes", "tokens", "locks"];
@@ -106,8 +108,8 @@ fn sample(arguments: &TopArguments, streams: usize) -> Result<Sample, Failure> {
         let Ok(answer) = running.ask_for("top", json!({ "streams": streams }), PATIENCE) else { continue };
         caches.extend(answer["caches"].as_array().cloned().unwrap_or_default());
     }
-    let (proxies, volumes, volume_mounts) = Default::default();
-    let mut sample = Sample { at: Instant::now(), caches, proxies, volumes, volume_mounts };
+    let at = Instant::now();
+    let mut sample = Sample { at, caches, proxies: Vec::new(), volumes: Vec::new(), volume_mounts: Vec::new() };
     if arguments.name.is_none() {
         add_others(&mut sample)?;
     }
@@ -118,29 +120,21 @@ fn sample(arguments: &TopArguments, streams: usize) -> Result<Sample, Failure> {
 fn add_others(sample: &mut Sample) -> Result<(), Failure> {
     for part in parts(&RuntimeDirectory::open()?, PATIENCE)? {
         let Ok(status) = part.status else { continue };
-        let mut shown = json!({ "name": status.name, "state": status.state.as_str() });
-        let wanted: &[&str] = match status.component.as_str() {
-            "proxy" => {
-                let requests = &status.detail["requests"];
-                for name in ["requests", "hits", "misses", "body_bytes_sent"] {
-                    shown[name] = requests[name].clone();
-                }
-                sample.proxies.push(shown);
-                continue;
-            }
-            volume::SERVER => SERVER_DETAILS,
-            volume::MOUNT => MOUNT_DETAILS,
+        let detail = &status.detail;
+        let (list, from, names) = match status.component.as_str() {
+            "proxy" => (&mut sample.proxies, &detail["requests"], PROXY_DETAILS),
+            volume::SERVER => (&mut sample.volumes, detail, SERVER_DETAILS),
+            volume::MOUNT => (&mut sample.volume_mounts, detail, MOUNT_DETAILS),
             _ => continue,
         };
-        for name in wanted {
-            shown[*name] = status.detail[*name].clone();
+        let mut shown = json!({ "name": status.name, "state": status.state.as_str() });
+        for name in names {
+            shown[*name] = from[*name].clone();
         }
-        if status.component == volume::MOUNT {
-            sample.volume_mounts.push(shown);
-            continue;
+        if status.component == volume::SERVER {
+            shown["sessions"] = sessions(detail);
         }
-        shown["sessions"] = sessions(&status.detail);
-        sample.volumes.push(shown);
+        list.push(shown);
     }
     Ok(())
 }

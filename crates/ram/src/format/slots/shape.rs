@@ -96,7 +96,7 @@ impl Shape {
 
     /// The shape at the front of `bytes`.
     ///
-    /// *Errors*: what is wrong with the first field that is.
+    /// *Errors*: the first invalid field, and why.
     pub fn decode(bytes: &[u8]) -> Result<Shape, FormatError> {
         let mut fields = Fields::new(bytes);
         if fields.take(MAGIC.len())? != MAGIC {

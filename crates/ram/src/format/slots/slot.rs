@@ -54,7 +54,7 @@ impl Slot {
 
     /// The header at the front of `bytes`; data behind it are not looked at.
     ///
-    /// *Errors*: what is wrong with the first field that is.
+    /// *Errors*: the first invalid field, and why.
     pub fn decode(bytes: &[u8]) -> Result<Slot, FormatError> {
         let mut fields = Fields::new(bytes);
         let header = fields.take(SLOT_HEADER_BYTES)?;
@@ -96,9 +96,9 @@ impl Slot {
         })
     }
 
-    /// Header and data of a whole slot, if the data are those of the header.
+    /// Header and data of a whole slot.
     ///
-    /// *Errors*: as those of [`decode`](Slot::decode), and other data.
+    /// *Errors*: as those of [`decode`](Slot::decode), and data that do not match the checksum in the header.
     pub fn decode_whole(bytes: &[u8]) -> Result<(Slot, &[u8]), FormatError> {
         let slot = Slot::decode(bytes)?;
         let data = &bytes[SLOT_HEADER_BYTES..];

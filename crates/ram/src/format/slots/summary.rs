@@ -82,7 +82,7 @@ impl Summary {
 
     /// The summary at the front of `bytes`.
     ///
-    /// *Errors*: what is wrong with the first field that is.
+    /// *Errors*: the first invalid field, and why.
     pub fn decode(bytes: &[u8]) -> Result<Summary, FormatError> {
         let mut fields = Fields::new(bytes);
         if fields.take(MAGIC.len())? != MAGIC {

@@ -1,4 +1,4 @@
-//! The paper's scheme against its table.
+//! The misses of `dear`, compared with those in the table of its paper.
 //!
 //! Owns: the table. Leaves to others: the traces.
 
@@ -20,7 +20,7 @@ const DEAR: [(&str, u64, u64); 6] = [
 ];
 const DEAR_BELOW_LRU_PERCENT: f64 = 27.0;
 
-/// The rows of the paper's scheme.
+/// Runs `dear` and LRU for each row of the table; returns a line for each in which `dear` falls short.
 pub fn dear(singles: &BTreeMap<String, Workload>, options: &Options) -> Result<Vec<String>, nectary_trace::Error> {
     if known("dear").is_err() {
         return Ok(vec!["dear: there is no such policy".to_owned()]);
