@@ -2,6 +2,7 @@
 //!
 //! Leaves to others: the commands, one file each in `ram/`.
 
+pub mod check;
 pub mod create;
 pub mod donate;
 pub mod mirror;
@@ -17,6 +18,7 @@ pub fn run(command: &RamCommand) -> Result<u8, Failure> {
         RamCommand::Donate(arguments) => runtime()?.block_on(donate::run(arguments)),
         RamCommand::Create(arguments) => runtime()?.block_on(create::create(arguments)),
         RamCommand::Delete(arguments) => runtime()?.block_on(create::delete(arguments)),
+        RamCommand::Check(arguments) => runtime()?.block_on(check::run(arguments)),
         RamCommand::Simulate(arguments) => simulate::run(arguments),
     }
 }

@@ -141,6 +141,41 @@ impl Rig {
         }
     }
 
+    /// Flips a byte wherever a donor's process has `pattern` in its memory; returns how often that was.
+    pub fn flip(&self, number: usize, pattern: &[u8]) -> Result<usize> {
+        let pid = self.donors[number].as_ref().context("it does not run")?.process.id();
+        let maps = fs::read_to_string(format!("/proc/{pid}/maps"))?;
+        let memory = File::options().read(true).write(true).open(format!("/proc/{pid}/mem"))?;
+        let mut flipped = 0;
+        for line in maps.lines().filter(|line| line.contains(" rw")) {
+            let range = line.split(' ').next().and_then(|range| range.split_once('-'));
+            let Some((from, to)) = range else { continue };
+            let (from, to) = (u64::from_str_radix(from, 16)?, u64::from_str_radix(to, 16)?);
+            let mut bytes = vec![0; usize::try_from(to - from)?];
+            if memory.read_exact_at(&mut bytes, from).is_err() {
+                continue;
+            }
+            let mut at = 0;
+            // A pattern with a rare first byte is found by that.
+            while let Some(found) = bytes[at..].iter().position(|byte| *byte == pattern[0]) {
+                at += found;
+                if bytes[at..].starts_with(pattern) {
+                    memory.write_all_at(&[bytes[at + 9] ^ 1], from + at as u64 + 9)?;
+                    flipped += 1;
+                }
+                at += 1;
+            }
+        }
+        Ok(flipped)
+    }
+
+    /// Runs `ram check`; returns its exit code and what it says in JSON.
+    pub fn check_donors(&self) -> Result<(Option<i32>, Value)> {
+        let (status, text) =
+            crate::nbd::try_run(self.scratch.path(), "nectary", &["ram", "check", "--json", &self.spec()])?;
+        Ok((status.code(), serde_json::from_str(&text).unwrap_or(Value::String(text))))
+    }
+
     /// Does something to a donor.
     pub fn break_donor(&mut self, number: usize, fault: Fault) -> Result<()> {
         let donor = self.donors[number].as_mut().context("it does not run")?;
