@@ -227,6 +227,26 @@ impl Rig {
         }
     }
 
+    /// Puts another donor in the place of one, and ends the former one, which holds nothing then.
+    pub fn replace(&mut self, disk: &Attached<'_>, number: usize) -> Result<()> {
+        let namespace = Namespace::new(&self.scratch)?;
+        self.starts += 1;
+        let name = format!("donor-{number}-{}", self.starts);
+        let options = ["--memory", &self.memory, "--on-demand"];
+        let donor = Donor::start(&self.donors_scratch, &name, Some(&namespace), &options)?;
+        let (old, new) = (self.addresses[number].clone(), donor.address.clone());
+        run(&self.scratch, "nectary", &["ram", "replace", &disk.device, &old, &new])?;
+        self.addresses[number] = new;
+        let former = self.donors[number].replace(donor);
+        let left = std::mem::replace(&mut self.namespaces[number], namespace);
+        let mut former = former.context("it does not run")?.process;
+        former.signal(libc::SIGTERM);
+        ensure!(former.wait(STEP_MAX)?.success(), "the former donor: {}", former.log_tail());
+        ensure!(former.log_text().contains("holds nothing, and ends"), "the former donor: {}", former.log_tail());
+        drop(left);
+        Ok(())
+    }
+
     /// Breaks and mends one donor while the load runs, until the device is whole again.
     pub fn fault_under(&mut self, load: &Load, number: usize, fault: Fault) -> Result<()> {
         let all = self.donors.len() as u64;
