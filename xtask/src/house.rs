@@ -16,12 +16,12 @@ const DEPTH_MAX: usize = 8;
 /// The problems, one line each.
 pub fn problems(root: &Path) -> Vec<String> {
     let mut problems = Vec::new();
-    let mut functions = BTreeSet::new();
+    let mut tests = BTreeSet::new();
     for path in files(root, SOURCES, "rs") {
         match fs::read_to_string(&path) {
             Ok(text) => {
                 source(&shown(root, &path), &text, &mut problems);
-                functions.extend(text.split("fn ").skip(1).map(|rest| word(rest).to_owned()));
+                tests.extend(tests_in(&text).map(str::to_owned));
             }
             Err(error) => problems.push(format!("{}: {error}", shown(root, &path))),
         }
@@ -33,7 +33,7 @@ pub fn problems(root: &Path) -> Vec<String> {
             Ok(text) => {
                 links(root, &path, &text, &mut problems);
                 if path.ends_with("docs/semantics.md") {
-                    promises(&text, &functions, &mut problems);
+                    promises(&text, &tests, &mut problems);
                 }
             }
             Err(error) => problems.push(format!("{}: {error}", shown(root, &path))),
@@ -69,13 +69,23 @@ fn links(root: &Path, path: &Path, text: &str, problems: &mut Vec<String>) {
     }
 }
 
-/// Checks that every name in backquotes in the last column of a table is a function in the sources, such as a test.
-fn promises(text: &str, functions: &BTreeSet<String>, problems: &mut Vec<String>) {
+/// The names of the functions in a source file that have an attribute `#[test]`, `#[tokio::test]` or the like.
+fn tests_in(text: &str) -> impl Iterator<Item = &str> {
+    let mut is_test = false;
+    text.lines().map(str::trim_start).filter_map(move |line| {
+        is_test |= line.starts_with("#[") && (line.contains("test]") || line.contains("test("));
+        let name = line.split_once("fn ").filter(|_| !line.starts_with("//"))?.1;
+        std::mem::take(&mut is_test).then(|| word(name))
+    })
+}
+
+/// Checks that every name in backquotes in the last column of a table is a test in the sources.
+fn promises(text: &str, tests: &BTreeSet<String>, problems: &mut Vec<String>) {
     for row in text.lines().filter(|line| line.starts_with('|')) {
         let last = row.trim_end().trim_end_matches('|').rsplit('|').next().unwrap_or_default();
         for name in last.split('`').skip(1).step_by(2) {
             let function = name.rsplit("::").next().unwrap_or_default();
-            if !functions.contains(function) {
+            if !tests.contains(function) {
                 problems.push(format!("docs/semantics.md: there is no test {name}"));
             }
         }
@@ -120,14 +130,17 @@ mod tests {
         source("a.rs", "//! Owns a.\nfn a() {}\n", &mut problems);
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
         links(root, &root.join("x.md"), "[a](src/main.rs) [b](https://x.y/) [c](src/main.rs#top)", &mut problems);
-        let functions = BTreeSet::from(["a_test".to_owned()]);
-        promises("| promise | test |\n|---|---|\n| it `does` | `crate::a_test` |\n", &functions, &mut problems);
+        let code = "#[test]\n#[ignore]\nfn a_test() {}\nfn helper() {}\n#[tokio::test(start_paused = true)]\n// Why.\n\
+                    async fn in_tokio() {}\n";
+        let tests = BTreeSet::from_iter(tests_in(code).map(str::to_owned));
+        assert_eq!(tests, BTreeSet::from(["a_test", "in_tokio"].map(str::to_owned)));
+        promises("| promise | test |\n|---|---|\n| it `does` | `crate::a_test` |\n", &tests, &mut problems);
         assert_eq!(problems, Vec::<String>::new());
 
         source("b.rs", "fn a() {}\n", &mut problems);
         source("c.rs", concat!("//! C.\nfn a() { todo", "!() }\n"), &mut problems);
         links(root, &root.join("x.md"), "[a](src/nothing.rs)", &mut problems);
-        promises("| it does | `no_such_test` |\n", &functions, &mut problems);
-        assert_eq!(problems.len(), 4, "{problems:?}");
+        promises("| it does | `no_such_test`, `helper` |\n", &tests, &mut problems);
+        assert_eq!(problems.len(), 5, "{problems:?}");
     }
 }

@@ -25,8 +25,9 @@ pub struct Guardian {
 }
 
 impl Guardian {
-    /// Starts `command`, which has to call [`serve`].
+    /// Starts `command`, which has to call [`serve`]. When this returns, the guardian has its own session.
     pub fn start(mut command: Command) -> Result<Guardian, Error> {
+        sys::leave_terminal(&mut command);
         let child = command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn();
         let mut child = child.map_err(|error| Error::failed("starting the guardian", error))?;
         // Tells the guardian the process number of the run.
@@ -63,7 +64,6 @@ impl Guardian {
 
 /// The main function of the guardian's process: reads the list of resources until the run ends, then removes them.
 pub fn serve(input: impl BufRead) {
-    sys::leave_terminal();
     let mut run = 0;
     let mut paths = Vec::new();
     for line in input.lines().map_while(Result::ok) {
@@ -109,6 +109,16 @@ fn remove(path: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_guardian_has_its_own_session_as_soon_as_it_is_started() {
+        let guardian = Guardian::start(Command::new("cat")).unwrap();
+        let number = guardian.child.id();
+        let text = fs::read_to_string(format!("/proc/{number}/stat")).unwrap();
+        let session = text.rsplit_once(") ").and_then(|rest| rest.1.split(' ').nth(3)).unwrap();
+        assert_eq!(session, number.to_string());
+        guardian.finish();
+    }
 
     #[test]
     fn what_was_named_is_removed_when_the_pipe_ends() {

@@ -7,7 +7,9 @@ use std::ffi::{CString, OsStr};
 use std::fs::File;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use crate::Error;
@@ -174,10 +176,16 @@ fn signal(child: u32, number: libc::c_int) -> Result<(), Error> {
     checked(unsafe { libc::kill(child as libc::pid_t, number) }, format!("signal {number} to process {child}"))
 }
 
-/// Makes this process the leader of a new session, so that no signal of a terminal reaches it.
-pub(crate) fn leave_terminal() {
-    // SAFETY: the call takes nothing; it fails only if this process already leads a process group.
-    unsafe { libc::setsid() };
+/// Makes the process that a command starts the leader of a new session, before it runs the program: no signal of a
+/// terminal reaches the process.
+pub(crate) fn leave_terminal(command: &mut Command) {
+    // SAFETY: between fork and exec the closure makes one system call, which takes nothing, and allocates nothing.
+    unsafe {
+        command.pre_exec(|| match libc::setsid() {
+            -1 => Err(std::io::Error::last_os_error()),
+            _ => Ok(()),
+        });
+    }
 }
 
 /// Returns freed memory of this process to the kernel: a contender that reused it would not be charged for it.

@@ -98,7 +98,7 @@ impl BufferCache {
             return Err(Error::new(ErrorKind::Full, &source.name(), Operation::Open, detail));
         };
         state.file_next = (number + 1) % files_max;
-        state.files.insert(number, File { source, failed: None });
+        state.files.insert(number, File { source, failed: None, pinning: Arc::default() });
         Ok(FileId(number))
     }
 

@@ -130,6 +130,8 @@ pub(crate) struct File {
     pub source: Arc<dyn Source>,
     /// The error of a failed write-back that no flush has reported yet.
     pub failed: Option<Error>,
+    /// The turn of calls that pin blocks of the file.
+    pub pinning: Arc<tokio::sync::Mutex<()>>,
 }
 
 /// All state under the mutex.

@@ -3,8 +3,9 @@
 
 use std::sync::Arc;
 
-use nectary_block::{Buffer, Context, ErrorKind, MemoryDevice, Stream, WriteFlags};
-use nectary_buffer::{BufferCache, Caches, DeviceSource, FileId, Mode, Options, PIN_PERCENT_MAX};
+use nectary_block::{Buffer, Context, Error, ErrorKind, IoFuture, MemoryDevice, Operation, Stream, WriteFlags};
+use nectary_buffer::{BufferCache, Caches, DeviceSource, FileId, Mode, Options, PIN_PERCENT_MAX, Source};
+use tokio::sync::Semaphore;
 
 const BLOCK: u64 = 8192;
 
@@ -83,6 +84,84 @@ async fn pins_beyond_their_share_are_refused_with_what_to_do_and_change_nothing(
     cache.remove(file).await.unwrap();
     assert_eq!(cache.stats().pinned_bytes, 0, "a file that is gone pins nothing");
     assert!(cache.unpin(file, 0, 1).is_err() && cache.holding(file, 0, 1, 1).is_err());
+}
+
+/// A source whose reads beyond the first 5 blocks wait for a permit, and fail.
+struct Failing {
+    inner: DeviceSource,
+    begun: Arc<Semaphore>,
+    gate: Arc<Semaphore>,
+}
+
+impl Source for Failing {
+    fn name(&self) -> String {
+        self.inner.name()
+    }
+
+    fn size_bytes(&self) -> u64 {
+        self.inner.size_bytes()
+    }
+
+    fn read_at(&self, offset: u64, buffers: Vec<Buffer>, context: Context) -> IoFuture<Vec<Buffer>> {
+        if offset < 5 * BLOCK {
+            return self.inner.read_at(offset, buffers, context);
+        }
+        let (begun, gate, name) = (self.begun.clone(), self.gate.clone(), self.name());
+        Box::pin(async move {
+            begun.add_permits(1);
+            let _permit = gate.acquire().await;
+            Err(Error::new(ErrorKind::Io, &name, Operation::Read, "this part cannot be read"))
+        })
+    }
+
+    fn write_at(
+        &self,
+        offset: u64,
+        buffers: Vec<Buffer>,
+        flags: WriteFlags,
+        context: Context,
+    ) -> IoFuture<Vec<Buffer>> {
+        self.inner.write_at(offset, buffers, flags, context)
+    }
+
+    fn flush(&self, context: Context) -> IoFuture<()> {
+        self.inner.flush(context)
+    }
+
+    fn discard(&self, offset: u64, length: u64, context: Context) -> IoFuture<()> {
+        self.inner.discard(offset, length, context)
+    }
+
+    fn write_zeroes(&self, offset: u64, length: u64, context: Context) -> IoFuture<()> {
+        self.inner.write_zeroes(offset, length, context)
+    }
+}
+
+#[tokio::test]
+async fn a_pin_that_fails_takes_nothing_from_one_that_succeeds_at_the_same_time() {
+    let options = Options { memory_bytes: 8 << 20, readahead_bytes: 0, ..Options::default() };
+    let cache = BufferCache::new(options).unwrap();
+    let (begun, gate) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
+    let inner = DeviceSource::new(Arc::new(MemoryDevice::new(64 << 20)));
+    let file = cache.add(Arc::new(Failing { inner, begun: begun.clone(), gate: gate.clone() })).unwrap();
+    read(&cache, file, 0..5).await;
+    let long = tokio::spawn({
+        let cache = cache.clone();
+        async move { cache.pin(file, 0, 10 * BLOCK).await }
+    });
+    begun.acquire().await.unwrap().forget();
+    let short = tokio::spawn({
+        let cache = cache.clone();
+        async move { cache.pin(file, 0, 5 * BLOCK).await }
+    });
+    // The test has one thread, so the second pin goes as far as it can before this returns.
+    tokio::task::yield_now().await;
+    gate.add_permits(100);
+    assert_eq!(long.await.unwrap().unwrap_err().kind, ErrorKind::Io);
+    assert_eq!(short.await.unwrap().unwrap(), 5 * BLOCK);
+    assert_eq!(cache.stats().pinned_bytes, 5 * BLOCK);
+    let holding = cache.holding(file, 0, 5 * BLOCK, 10).unwrap();
+    assert_eq!((holding.cached_bytes, holding.pinned_bytes), (5 * BLOCK, 5 * BLOCK));
 }
 
 #[tokio::test]

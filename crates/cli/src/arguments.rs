@@ -397,8 +397,8 @@ pub struct ProxyArguments {
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(..=i64::from(REINSERT_PERCENT_MAX)),
         default_value_t = OpenOptions::default().reinsert_percent)]
     pub reinsert: u32,
-    /// How much may be rewritten from memory, in percent of the bytes stored: to place an object beside its page, or to
-    /// keep it
+    /// How much may be rewritten from memory, in percent of the bytes admitted to the disk: to place an object beside
+    /// its page, or to keep it
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(..=i64::from(REWRITE_PERCENT_MAX)),
         default_value_t = OpenOptions::default().rewrite_percent)]
     pub rewrite: u32,

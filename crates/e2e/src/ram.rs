@@ -12,12 +12,30 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::guard::{self, Process};
+use crate::attach::{FileSystem, missing};
+use crate::guard::{self, Process, find_program};
 use crate::nectary::{self, binary};
+use crate::report::not_run;
 use crate::scratch::Scratch;
 
 /// How long any one step may take.
 pub const STEP_MAX: Duration = Duration::from_secs(60);
+
+/// Whether this machine cannot run a test with a file system on donors in network namespaces; prints the reason.
+pub fn cannot(test: &str) -> bool {
+    let mut reason = missing(FileSystem::Ext4);
+    if find_program("ip").is_none() {
+        reason = Some("there is no ip".to_owned());
+    }
+    if reason.is_none() {
+        let tried = Scratch::new("ram-namespaces").and_then(|scratch| Namespace::new(&scratch).map(drop));
+        reason = tried.err().map(|error| format!("no network namespaces: {error:#}"));
+    }
+    if let Some(reason) = &reason {
+        not_run(format!("{test}: {reason}"));
+    }
+    reason.is_some()
+}
 
 /// A network namespace with one link to the namespace of this process.
 #[derive(Debug)]

@@ -4,33 +4,14 @@
 use std::fs::File;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 
-use nectary_e2e::attach::{FileSystem, missing};
-use nectary_e2e::guard::find_program;
+use nectary_e2e::attach::FileSystem;
 use nectary_e2e::mirror::{Fault, Rig};
-use nectary_e2e::ram::{Attached, Namespace};
-use nectary_e2e::report::not_run;
-use nectary_e2e::scratch::Scratch;
+use nectary_e2e::ram::{Attached, cannot};
 use serde_json::Value;
 
 /// The offset of the pattern on the device. *Units*: bytes.
 const PATTERN_AT: u64 = 5 << 20;
 const BLOCK: usize = 4096;
-
-/// Whether this machine cannot run the test; prints the reason.
-fn cannot(test: &str) -> bool {
-    let mut reason = missing(FileSystem::Ext4);
-    if find_program("ip").is_none() {
-        reason = Some("there is no ip".to_owned());
-    }
-    if reason.is_none() {
-        let tried = Scratch::new("ram-namespaces").and_then(|scratch| Namespace::new(&scratch).map(drop));
-        reason = tried.err().map(|error| format!("no network namespaces: {error:#}"));
-    }
-    if let Some(reason) = &reason {
-        not_run(format!("{test}: {reason}"));
-    }
-    reason.is_some()
-}
 
 /// The pattern to find in the memory of donors. It is computed, so that no program contains it.
 fn pattern() -> Vec<u8> {

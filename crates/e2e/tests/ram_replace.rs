@@ -1,29 +1,8 @@
 //! A donor is replaced under a file system whose every byte is checked.
 
-use nectary_e2e::attach::{FileSystem, missing};
-use nectary_e2e::guard::find_program;
+use nectary_e2e::attach::FileSystem;
 use nectary_e2e::mirror::{Fault, Files, Load, Rig};
-use nectary_e2e::ram::{Attached, Namespace};
-use nectary_e2e::report::not_run;
-use nectary_e2e::scratch::Scratch;
-
-/// Whether this machine cannot run the test; prints the reason.
-fn cannot(test: &str) -> bool {
-    let mut reason = missing(FileSystem::Ext4);
-    for program in ["ip", "fio"] {
-        if find_program(program).is_none() {
-            reason = Some(format!("there is no {program}"));
-        }
-    }
-    if reason.is_none() {
-        let tried = Scratch::new("ram-namespaces").and_then(|scratch| Namespace::new(&scratch).map(drop));
-        reason = tried.err().map(|error| format!("no network namespaces: {error:#}"));
-    }
-    if let Some(reason) = &reason {
-        not_run(format!("{test}: {reason}"));
-    }
-    reason.is_some()
-}
+use nectary_e2e::ram::{Attached, cannot};
 
 fn replaced(redundancy: &str, donors: u32) {
     let mut rig = Rig::new(&format!("ram-replace-{redundancy}"), FileSystem::Ext4, redundancy, donors).unwrap();

@@ -19,7 +19,7 @@ use crate::{Error, ErrorKind, sys};
 
 /// How long the process may take to unmount and end.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// The largest number of references in a record.
+/// The largest number of references in a record. An execution with more of them fails.
 const REFERENCES_MAX: usize = 1 << 26;
 /// The range in which the memory for a number of blocks is searched. *Units*: bytes.
 const MEMORY_BYTES: (u64, u64) = (1 << 20, 1 << 34);
@@ -64,7 +64,7 @@ pub struct Figures {
     pub system_s: f64,
 }
 
-/// The answer of the process.
+/// The answer of the process. After the end of the input it answers only if something failed.
 #[derive(Debug, Serialize, Deserialize)]
 enum Answer {
     Figures(Figures),
@@ -109,7 +109,7 @@ pub fn serve(input: impl BufRead, mut output: impl Write) -> Result<(), Error> {
         let text = serde_json::to_string(answer).map_err(|error| Error::failed("an answer", error))?;
         writeln!(output, "{text}").and_then(|()| output.flush()).map_err(pipe)
     };
-    let (tree, references) = match shown {
+    let (tree, record) = match shown {
         Ok(shown) => shown,
         Err(error) => return tell(&Answer::Failed(error.message)),
     };
@@ -124,11 +124,34 @@ pub fn serve(input: impl BufRead, mut output: impl Write) -> Result<(), Error> {
     }
     tree.finish()?;
     let Some(path) = &setup.record else { return Ok(()) };
-    let references = std::mem::take(&mut *references.lock().unwrap_or_else(PoisonError::into_inner));
-    replay::write(path, &references)
+    let record = std::mem::take(&mut *record.lock().unwrap_or_else(PoisonError::into_inner));
+    match record.left_out {
+        0 => replay::write(path, &record.references),
+        left_out => tell(&Answer::Failed(format!(
+            "the program made {left_out} references more than the {} that a record can hold",
+            record.references.len()
+        ))),
+    }
 }
 
-type Recorded = Arc<Mutex<Vec<Reference>>>;
+/// The references of an execution.
+#[derive(Default)]
+struct Record {
+    references: Vec<Reference>,
+    /// The number of references for which there was no room.
+    left_out: u64,
+}
+
+impl Record {
+    fn add(&mut self, reference: Reference, references_max: usize) {
+        match self.references.len() < references_max {
+            true => self.references.push(reference),
+            false => self.left_out += 1,
+        }
+    }
+}
+
+type Recorded = Arc<Mutex<Record>>;
 
 fn show(setup: &Setup) -> Result<(Tree, Recorded), Error> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -145,17 +168,16 @@ fn show(setup: &Setup) -> Result<(Tree, Recorded), Error> {
         is_exclusive: false,
     })?;
     tree.set_streams_by_session(setup.by_session);
-    let references = Recorded::default();
+    let record = Recorded::default();
     if setup.record.is_some() {
-        let to = references.clone();
+        let to = record.clone();
         tree.record(Some(Box::new(move |reference| {
             let mut to = to.lock().unwrap_or_else(PoisonError::into_inner);
-            if to.len() < REFERENCES_MAX {
-                to.push(Reference { id: reference.id, stream: reference.stream.0, is_write: reference.is_write });
-            }
+            let (id, stream) = (reference.id, reference.stream.0);
+            to.add(Reference { id, stream, is_write: reference.is_write }, REFERENCES_MAX);
         })));
     }
-    Ok((tree, references))
+    Ok((tree, record))
 }
 
 fn figures(tree: &Tree) -> Figures {
@@ -216,11 +238,21 @@ impl Client {
         }
     }
 
-    /// Makes the process unmount, and waits for its end.
+    /// Makes the process unmount and write the record, and waits for its end.
+    ///
+    /// *Errors*: [`ErrorKind::Failed`] if it could not, or if there were more references than a record can hold.
     pub fn finish(mut self) -> Result<(), Error> {
         drop(self.input.take());
         let ended = sys::wait_for(self.child.id(), PATIENCE)?;
         self.is_reaped = ended.is_some();
+        let mut answer = String::new();
+        if self.is_reaped {
+            let read = self.output.read_line(&mut answer);
+            read.map_err(|error| Error::failed("the cache's process", error))?;
+        }
+        if let Ok(Answer::Failed(message)) = serde_json::from_str(&answer) {
+            return Err(Error::failed("the cache's process", message));
+        }
         match ended {
             Some((0, _)) => Ok(()),
             Some((code, _)) => Err(Error::failed("the cache's process", format!("exit code {code}"))),
@@ -242,6 +274,13 @@ impl Drop for Client {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn references_beyond_the_bound_of_a_record_are_counted() {
+        let mut record = Record::default();
+        (0..5).for_each(|id| record.add(Reference { id, stream: 0, is_write: false }, 3));
+        assert_eq!((record.references.len(), record.left_out), (3, 2));
+    }
 
     #[tokio::test]
     async fn every_policy_gets_the_same_number_of_blocks() {

@@ -9,7 +9,8 @@
 use std::fs::File;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Barrier, OnceLock};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{Scope, ScopedJoinHandle};
 use std::time::Instant;
 
 use nectary_block::{Buffer, Context, Engine as BlockEngine, FileDevice, OpenOptions, SharedDevice, WriteFlags};
@@ -92,32 +93,86 @@ impl Stream {
     }
 }
 
-/// Lets all workers begin at the same time.
+/// Lets all workers begin at the same time. A worker that ends earlier, for example because it panics, does not keep
+/// the others waiting.
 struct Start {
-    ready: Barrier,
-    began: OnceLock<Instant>,
-    go: Barrier,
+    state: Mutex<StartState>,
+    /// Wakes the thread that waits for the workers.
+    arrived: Condvar,
+    /// Wakes the workers.
+    begun: Condvar,
+}
+
+struct StartState {
+    /// The number of workers that are not ready yet.
+    missing: usize,
+    began: Option<Instant>,
+    is_given_up: bool,
 }
 
 impl Start {
     fn new(workers: usize) -> Start {
-        Start { ready: Barrier::new(workers + 1), began: OnceLock::new(), go: Barrier::new(workers + 1) }
+        let state = StartState { missing: workers, began: None, is_given_up: false };
+        Start { state: Mutex::new(state), arrived: Condvar::new(), begun: Condvar::new() }
     }
 
-    /// Waits until all workers are ready, and lets them begin; returns the time of the begin.
+    /// The part of one worker.
+    fn part(&self) -> Part<'_> {
+        Part(self)
+    }
+
+    /// Waits until all workers are ready or have ended, and lets them begin; returns the time of the begin.
     fn go(&self) -> Instant {
-        self.ready.wait();
-        let began = *self.began.get_or_init(Instant::now);
-        self.go.wait();
+        let waited = self.arrived.wait_while(self.lock(), |state| state.missing > 0);
+        let mut state = waited.unwrap_or_else(PoisonError::into_inner);
+        let began = *state.began.get_or_insert_with(Instant::now);
+        drop(state);
+        self.begun.notify_all();
         began
     }
 
-    /// Waits until all workers may begin; returns the time of the begin.
-    fn wait(&self) -> Instant {
-        self.ready.wait();
-        self.go.wait();
-        self.began.get().copied().unwrap_or_else(Instant::now)
+    /// Makes the workers end before they begin.
+    fn give_up(&self) {
+        self.lock().is_given_up = true;
+        self.begun.notify_all();
     }
+
+    fn lock(&self) -> MutexGuard<'_, StartState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A worker's part in the start. Dropping it means that the worker is ready, or has ended.
+struct Part<'a>(&'a Start);
+
+impl Part<'_> {
+    /// Waits until all workers may begin; returns the time of the begin.
+    fn wait(self) -> Result<Instant, Error> {
+        let start = self.0;
+        drop(self);
+        let waited = start.begun.wait_while(start.lock(), |state| state.began.is_none() && !state.is_given_up);
+        let began = waited.unwrap_or_else(PoisonError::into_inner).began;
+        began.ok_or_else(|| Error::failed("the pass", "it did not begin"))
+    }
+}
+
+impl Drop for Part<'_> {
+    fn drop(&mut self) {
+        self.0.lock().missing -= 1;
+        self.0.arrived.notify_all();
+    }
+}
+
+/// Starts a worker. If the system refuses to, the workers that were started end.
+fn spawn<'scope, T: Send + 'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    start: &Start,
+    work: impl FnOnce() -> T + Send + 'scope,
+) -> Result<ScopedJoinHandle<'scope, T>, Error> {
+    std::thread::Builder::new().spawn_scoped(scope, work).map_err(|error| {
+        start.give_up();
+        Error::failed("starting a thread of the pass", format!("{error}; use fewer streams, or a smaller depth"))
+    })
 }
 
 fn last_end(requests: &[Request]) -> f64 {
@@ -162,9 +217,12 @@ fn threads(job: &Job, streams: &[Arc<Stream>]) -> Result<(Vec<Done>, f64), Error
     std::thread::scope(|scope| {
         let mut workers = Vec::new();
         for (stream, file) in streams.iter().zip(&files) {
-            let start = &start;
-            let of_stream = (0..job.depth).map(|_| scope.spawn(move || worker(stream, file, start)));
-            workers.push(of_stream.collect::<Vec<_>>());
+            let mut of_stream = Vec::new();
+            for _ in 0..job.depth {
+                let part = start.part();
+                of_stream.push(spawn(scope, &start, move || worker(stream, file, part))?);
+            }
+            workers.push(of_stream);
         }
         let before = sys::processor_time();
         let began = start.go();
@@ -186,11 +244,11 @@ fn threads(job: &Job, streams: &[Arc<Stream>]) -> Result<(Vec<Done>, f64), Error
 }
 
 /// The loop of one thread, which has one request in flight.
-fn worker(stream: &Stream, file: &File, start: &Start) -> Result<Vec<Request>, Error> {
+fn worker(stream: &Stream, file: &File, part: Part<'_>) -> Result<Vec<Request>, Error> {
     let (job, place) = (&stream.job, stream.place());
     let mut buffer = stream.pattern.buffer(job.request_bytes);
     let mut requests = Vec::with_capacity((job.requests() as usize).div_ceil(job.depth));
-    let began = start.wait();
+    let began = part.wait()?;
     while let Some((number, offset, is_write)) = stream.claim(began) {
         if is_write {
             stream.prepare(&mut buffer, offset);
@@ -223,14 +281,11 @@ fn uring(job: &Job, streams: &[Arc<Stream>]) -> Result<(Vec<Done>, f64), Error> 
     let devices = runtime()?.block_on(open_devices(job))?;
     let start = Start::new(streams.len());
     std::thread::scope(|scope| {
-        let workers: Vec<_> = streams
-            .iter()
-            .zip(&devices)
-            .map(|(stream, device)| {
-                let (stream, device, start) = (Arc::clone(stream), device.clone(), &start);
-                scope.spawn(move || ring(&stream, &device, start))
-            })
-            .collect();
+        let mut workers = Vec::new();
+        for (stream, device) in streams.iter().zip(&devices) {
+            let (stream, device, part) = (Arc::clone(stream), device.clone(), start.part());
+            workers.push(spawn(scope, &start, move || ring(&stream, &device, part))?);
+        }
         let before = sys::processor_time();
         start.go();
         let done = workers.into_iter().map(|worker| worker.join().unwrap_or_else(|panic| Err(lost(panic)))).collect();
@@ -266,17 +321,14 @@ async fn open_devices(job: &Job) -> Result<Vec<SharedDevice>, Error> {
 }
 
 /// Makes all requests of a stream on one ring.
-fn ring(stream: &Arc<Stream>, device: &SharedDevice, start: &Start) -> Done {
-    // Even after a failure this thread must join the barrier, because the others wait there for it.
-    let made = runtime().and_then(|runtime| {
-        // The first operation makes the ring.
-        runtime.block_on(async { device.flush(Context::default()).await })?;
-        Ok(runtime)
-    });
+fn ring(stream: &Arc<Stream>, device: &SharedDevice, part: Part<'_>) -> Done {
+    let runtime = runtime()?;
+    // The first operation makes the ring.
+    runtime.block_on(async { device.flush(Context::default()).await })?;
     let job = &stream.job;
     let buffers: Vec<Buffer> = (0..job.depth).map(|_| stream.pattern.buffer(job.request_bytes)).collect();
-    let began = start.wait();
-    made?.block_on(async {
+    let began = part.wait()?;
+    runtime.block_on(async {
         let mut tasks = tokio::task::JoinSet::new();
         for buffer in buffers {
             tasks.spawn(slot(Arc::clone(stream), device.clone(), buffer, began));

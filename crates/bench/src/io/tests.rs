@@ -142,3 +142,36 @@ fn a_file_that_is_too_short_or_absent_is_an_error_that_names_it() {
     let absent = Job { places: vec![Place { path: folder.0.join("no"), start: 0 }], ..read };
     assert_eq!(run(&absent, false).unwrap_err().kind, ErrorKind::Failed);
 }
+
+#[test]
+fn a_worker_that_ends_before_the_start_keeps_nobody_waiting() {
+    let start = Start::new(3);
+    let parts = [start.part(), start.part(), start.part()];
+    let results = std::thread::scope(|scope| {
+        let workers: Vec<_> = parts
+            .into_iter()
+            .enumerate()
+            .map(|(number, part)| {
+                scope.spawn(move || {
+                    assert!(number != 1, "a planted panic");
+                    part.wait().is_ok()
+                })
+            })
+            .collect();
+        start.go();
+        workers.into_iter().map(|worker| worker.join().ok()).collect::<Vec<_>>()
+    });
+    assert_eq!(results, [Some(true), None, Some(true)]);
+}
+
+#[test]
+fn workers_end_without_a_start_if_another_one_cannot_be_started() {
+    let start = Start::new(2);
+    let part = start.part();
+    let result = std::thread::scope(|scope| {
+        let worker = scope.spawn(move || part.wait().is_ok());
+        start.give_up();
+        worker.join().unwrap()
+    });
+    assert!(!result);
+}

@@ -116,13 +116,17 @@ impl State {
 
 impl BufferCache {
     /// Pins a range of a file in memory until it is unpinned, and reads the missing blocks. *Returns* the number of
-    /// bytes that were not pinned before, in whole blocks. If the file grows later, the new part is not pinned.
+    /// bytes that were not pinned before, in whole blocks. If the file grows later, the new part is not pinned. Pins of
+    /// the same file take turns.
     ///
     /// *Errors*: [`ErrorKind::Full`] if more than [`PIN_PERCENT_MAX`] of the capacity would be pinned;
     /// [`ErrorKind::Invalid`] for a range outside the file; those of reading the range. After an error no more is
     /// pinned than before.
     pub async fn pin(&self, file: FileId, offset: u64, length: u64) -> Result<u64, Error> {
         let shared = self.shared.clone();
+        // A pin that fails unpins the blocks that it has pinned. No other pin may count these blocks as pinned before.
+        let pinning = shared.lock().files.get(&file.0).map(|known| known.pinning.clone()).unwrap_or_default();
+        let turn = pinning.lock_owned().await;
         let (span, fresh) = {
             let mut state = shared.lock();
             let span = shared.span(&state, file, Operation::Read, offset, length, Context::default())?;
@@ -147,6 +151,7 @@ impl BufferCache {
                     state.unpin(id..id + 1);
                 }
             }
+            drop(turn);
             loaded.map(|()| fresh.len() as u64 * block)
         });
         ended(task).await

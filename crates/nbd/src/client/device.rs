@@ -127,7 +127,7 @@ fn geometry(url: &Url, agreed: &Agreed, unit_bytes: Option<u32>) -> Result<(Geom
     let geometry = Geometry {
         size_bytes,
         block_bytes: block,
-        atomic_bytes: BLOCK_BYTES_MIN,
+        atomic_bytes: block.min(BLOCK_BYTES_MIN),
         read_bytes_preferred: payload.min(PREFERRED_BYTES),
         write_bytes_preferred: payload.min(PREFERRED_BYTES),
         write_survives: Survives::Process,
@@ -316,5 +316,20 @@ impl NbdDevice {
             }
         };
         within(&self.inner, request, work)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_more_is_atomic_than_a_block() {
+        let url = Url::parse("nbd://localhost/x").unwrap();
+        let agreed = Agreed { size_bytes: 1 << 20, ..Agreed::default() };
+        for (unit_bytes, block, atomic) in [(None, 4096, 512), (Some(512), 512, 512), (Some(64), 64, 64)] {
+            let found = geometry(&url, &agreed, unit_bytes).unwrap().0;
+            assert_eq!((found.block_bytes, found.atomic_bytes), (block, atomic));
+        }
     }
 }

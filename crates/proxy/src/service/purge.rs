@@ -8,7 +8,7 @@ use futures_util::future::join_all;
 use http::header::{ACCEPT, HOST};
 use http::uri::{Authority, Scheme};
 use http::{Response, StatusCode, Uri};
-use nectary_store::{TAG_BYTES_MAX, TAGS_MAX};
+use nectary_store::{Error, ErrorKind, TAG_BYTES_MAX, TAGS_MAX};
 
 use super::reply::{own, own_with};
 use super::request::ClientRequest;
@@ -38,8 +38,8 @@ pub(super) async fn purge(mut request: ClientRequest, has_key: bool) -> Response
     match request.worker.store.purge_key(&request.key).await {
         Ok(()) => purged(&request, serde_json::json!({ "purged": url }), &format!("purged {url}")),
         Err(error) => {
-            let text = format!("{url} is out of this process, but the purge is not on the device: {error}");
-            own(&request, StatusCode::INTERNAL_SERVER_ERROR, "purge-not-durable", &text, false)
+            let (status, detail, text) = failure(&url, &error);
+            own(&request, status, detail, &text, false)
         }
     }
 }
@@ -52,13 +52,32 @@ async fn purge_tags(request: &ClientRequest, tags: &[Vec<u8>]) -> Response<Reply
     }
     // The purges run concurrently, so that they share a block of the purge log and a flush.
     let purges = join_all(tags.iter().map(|tag| request.worker.store.purge_tag(tag))).await;
-    if let Some(error) = purges.into_iter().find_map(Result::err) {
-        let text = format!("What has the tags is out of this process, but the purge is not on the device: {error}");
-        return own(request, StatusCode::INTERNAL_SERVER_ERROR, "purge-not-durable", &text, false);
+    let mut errors: Vec<_> = purges.into_iter().filter_map(Result::err).collect();
+    errors.sort_by_key(|error| error.kind != ErrorKind::Busy);
+    if let Some(error) = errors.first() {
+        let (status, detail, text) = failure("what has the tags", error);
+        return own(request, status, detail, &text, false);
     }
     let names: Vec<_> = tags.iter().map(|tag| String::from_utf8_lossy(name(tag)).into_owned()).collect();
     let text = format!("purged what has a tag of: {}", names.join(", "));
     purged(request, serde_json::json!({ "purged_tags": names }), &text)
+}
+
+/// The status, the detail and the text of the response if the purge of `what` failed.
+fn failure(what: &str, error: &Error) -> (StatusCode, &'static str, String) {
+    match error.kind {
+        // The store did not begin the purge. Of several tags, others may be purged.
+        ErrorKind::Busy => (
+            StatusCode::SERVICE_UNAVAILABLE,
+            "purge-busy",
+            format!("{what} is still served, at least in part: {error}"),
+        ),
+        _ => (
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "purge-not-durable",
+            format!("{what} is out of this process, but the purge is not on the device: {error}"),
+        ),
+    }
 }
 
 /// The name of a tag, as the request gave it. For the tag of a cache group, it is the group's name.
@@ -84,4 +103,20 @@ fn key_of_host(request: &ClientRequest) -> Option<Vec<u8>> {
     let uri = Uri::builder().scheme(Scheme::HTTP).authority(host).path_and_query(path).build().ok()?;
     let mut key = Vec::new();
     push_key(&mut key, &uri).then_some(key)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_purge_that_the_store_refused_is_not_said_to_have_purged_anything() {
+        let of = |kind| failure("http://a/b", &Error::new(kind, "a reason"));
+        let (status, detail, text) = of(ErrorKind::Busy);
+        assert_eq!((status.as_u16(), detail), (503, "purge-busy"));
+        assert_eq!(text, "http://a/b is still served, at least in part: a reason");
+        let (status, detail, text) = of(ErrorKind::Io);
+        assert_eq!((status.as_u16(), detail), (500, "purge-not-durable"));
+        assert_eq!(text, "http://a/b is out of this process, but the purge is not on the device: a reason");
+    }
 }

@@ -69,7 +69,7 @@ impl BlockDevice for TenantDevice {
         Geometry {
             size_bytes: self.tenant.size_bytes(),
             block_bytes: self.unit_bytes,
-            atomic_bytes: 512,
+            atomic_bytes: self.unit_bytes.min(512),
             read_bytes_preferred: PREFERRED_BYTES,
             write_bytes_preferred: PREFERRED_BYTES,
             write_survives: Survives::Nothing,

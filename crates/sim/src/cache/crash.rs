@@ -6,13 +6,13 @@
 use std::collections::HashSet;
 
 use futures_util::future::join_all;
-use nectary_block::{Event, Recorder, Recording};
+use nectary_block::{Recorder, Recording};
 
 use super::history::History;
 use super::world::{CELL_BYTES, CELLS, World, lost};
 use super::{CLIENTS, OPERATIONS};
 use crate::campaign::Account;
-use crate::crash::{CrashOptions, CrashStates};
+use crate::crash::{CrashOptions, CrashStates, overlapping};
 use crate::late::in_virtual_time;
 
 /// The largest number of violations that are described.
@@ -95,20 +95,4 @@ fn record(seed: u64) -> (History, Recording) {
         world
     });
     (world.history.take(), recorder.take())
-}
-
-/// Counts the operations that began while another one was in flight.
-fn overlapping(recording: &Recording) -> u64 {
-    let (mut under_way, mut overlapping) = (0_u64, 0);
-    for event in &recording.events {
-        match event {
-            Event::Mark(_) => {}
-            Event::Completed { .. } => under_way = under_way.saturating_sub(1),
-            _ => {
-                overlapping += u64::from(under_way > 0);
-                under_way += 1;
-            }
-        }
-    }
-    overlapping
 }

@@ -28,7 +28,7 @@ use std::collections::HashSet;
 use std::fmt::Write;
 use std::sync::Arc;
 
-use nectary_block::{MemoryDevice, Recording, Snapshot};
+use nectary_block::{Event, MemoryDevice, Recording, Snapshot};
 
 use self::history::{History, Operation};
 use self::image::{Image, Part};
@@ -336,4 +336,26 @@ fn describe(model: CrashModel, point: usize, events: usize, doubt: usize, kept: 
         let _ = write!(text, ": {}{}", names.join(" "), if kept.len() > NAMES_MAX { " …" } else { "" });
     }
     text
+}
+
+/// Returns at most `most` numbers below `count`, evenly spread: the states that a run checks.
+pub(crate) fn sample(count: usize, most: u64) -> impl Iterator<Item = usize> {
+    let most = count.min(most as usize);
+    (0..most).map(move |number| number * count / most)
+}
+
+/// Counts the operations of a recording that began while another one was in flight.
+pub(crate) fn overlapping(recording: &Recording) -> u64 {
+    let (mut under_way, mut overlapping) = (0_u64, 0);
+    for event in &recording.events {
+        match event {
+            Event::Mark(_) => {}
+            Event::Completed { .. } => under_way = under_way.saturating_sub(1),
+            _ => {
+                overlapping += u64::from(under_way > 0);
+                under_way += 1;
+            }
+        }
+    }
+    overlapping
 }

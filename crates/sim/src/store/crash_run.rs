@@ -11,7 +11,7 @@ use std::collections::HashSet;
 use nectary_store::Background;
 use nectary_store::planted::{Bug, plant};
 
-use crate::crash::{CrashOptions, CrashState, CrashStates};
+use crate::crash::{CrashOptions, CrashState, CrashStates, sample};
 use crate::late::in_virtual_time;
 use crate::planted::{Case, Caught};
 use crate::store::crash_check::check;
@@ -137,12 +137,6 @@ fn crash_states(workload: &Workload) -> Vec<CrashState> {
     // States of one epoch are similar: take some of each epoch, spread over the whole recording.
     let options = CrashOptions { max_per_epoch: 8, seed: workload.seed, ..CrashOptions::default() };
     CrashStates::new(workload.base.clone(), &workload.recording, options).collect()
-}
-
-/// Returns at most `most` numbers below `count`, evenly spread.
-fn sample(count: usize, most: u64) -> impl Iterator<Item = usize> {
-    let most = count.min(most as usize);
-    (0..most).map(move |number| number * count / most)
 }
 
 /// Returns the number of a workload's events that had happened in a state.

@@ -7,7 +7,7 @@ use nectary_volume::planted::{Bug, plant};
 use super::check::{Seen, check};
 use super::workload::{self, Losses, Workload};
 use super::world::{in_virtual_time, stale};
-use crate::crash::{CrashOptions, CrashState, CrashStates};
+use crate::crash::{CrashOptions, CrashState, CrashStates, sample};
 
 /// The bugs that are planted.
 pub const BUGS: [Bug; 3] = [Bug::CommitBeforeFlush, Bug::AnsweredEarly, Bug::ShownEarly];
@@ -160,10 +160,4 @@ pub fn run_planted(bug: Bug, amount: Amount) -> Option<Found> {
 fn states(workload: &Workload) -> Vec<CrashState> {
     let options = CrashOptions { max_per_epoch: STATES_PER_EPOCH, seed: workload.seed, ..CrashOptions::default() };
     CrashStates::new(stale().to_vec(), &workload.recording, options).collect()
-}
-
-/// At most `most` numbers below `count`, evenly spread.
-fn sample(count: usize, most: u64) -> impl Iterator<Item = usize> {
-    let most = count.min(most as usize);
-    (0..most).map(move |number| number * count / most.max(1))
 }

@@ -8,7 +8,7 @@ use super::check::{Seen, check};
 use super::contend::{self, Contention};
 use super::server::VOLUME_BYTES;
 use super::workload::{self, Workload};
-use crate::crash::{CrashOptions, CrashState, CrashStates};
+use crate::crash::{CrashOptions, CrashState, CrashStates, sample};
 use crate::late::in_virtual_time;
 use crate::planted::{Case, Caught};
 
@@ -191,10 +191,4 @@ fn with_planted<T>(bug: Bug, run: impl Future<Output = T>) -> T {
 fn states(workload: &Workload) -> Vec<CrashState> {
     let options = CrashOptions { max_per_epoch: STATES_PER_EPOCH, seed: workload.seed, ..CrashOptions::default() };
     CrashStates::new(vec![0; VOLUME_BYTES as usize], &workload.recording, options).collect()
-}
-
-/// Returns at most `most` numbers below `count`, evenly spread.
-fn sample(count: usize, most: u64) -> impl Iterator<Item = usize> {
-    let most = count.min(most as usize);
-    (0..most).map(move |number| number * count / most.max(1))
 }

@@ -117,7 +117,7 @@ impl OpenOptions {
         }
         if self.rewrite_percent > REWRITE_PERCENT_MAX {
             return Err(Error::invalid(format!(
-                "at most {REWRITE_PERCENT_MAX} percent of what is put can be rewritten, {} were given",
+                "at most {REWRITE_PERCENT_MAX} percent of the bytes admitted to the disk can be rewritten, {} were given",
                 self.rewrite_percent
             )));
         }

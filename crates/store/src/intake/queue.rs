@@ -61,11 +61,11 @@ impl Drop for Reserved {
 
 #[derive(Default)]
 struct Waiting {
-    items: VecDeque<Unwritten>,
+    /// The entries, and when each was queued.
+    items: VecDeque<(Unwritten, Instant)>,
     bytes: u64,
     /// The room reserved for entries that will be pushed, in bytes.
     reserved_bytes: u64,
-    oldest: Option<Instant>,
     closed: bool,
 }
 
@@ -205,7 +205,7 @@ impl Queue {
     pub fn begin_era(&self, epoch: u64) {
         let waiting = self.lock();
         self.names.begin_era(epoch);
-        waiting.items.iter().for_each(|item| self.names.note(item.entry.primary_hash));
+        waiting.items.iter().for_each(|(item, _)| self.names.note(item.entry.primary_hash));
     }
 
     /// Adds an entry that need not be written: only if less than half of the queue is used.
@@ -227,8 +227,7 @@ impl Queue {
         let was_empty = waiting.items.is_empty();
         let was_due = waiting.bytes >= self.wake_bytes;
         waiting.bytes += entry.weight();
-        waiting.items.push_back(item);
-        waiting.oldest.get_or_insert_with(Instant::now);
+        waiting.items.push_back((item, Instant::now()));
         let is_due = waiting.bytes >= self.wake_bytes;
         drop(waiting);
         // The writer is woken only once: a writer that does not react is waiting for an append in flight, and checks
@@ -243,12 +242,11 @@ impl Queue {
     pub fn take(&self, mut fits: impl FnMut(&Entry) -> bool) -> Vec<Unwritten> {
         let mut waiting = self.lock();
         let mut taken = Vec::new();
-        while waiting.items.front().is_some_and(|item| fits(&item.entry)) {
-            let Some(item) = waiting.items.pop_front() else { break };
+        while waiting.items.front().is_some_and(|(item, _)| fits(&item.entry)) {
+            let Some((item, _)) = waiting.items.pop_front() else { break };
             waiting.bytes -= item.entry.weight();
             taken.push(item);
         }
-        waiting.oldest = if waiting.items.is_empty() { None } else { Some(Instant::now()) };
         drop(waiting);
         self.room.notify_waiters();
         taken
@@ -256,7 +254,7 @@ impl Queue {
 
     /// Whether the item with this sequence still waits.
     pub fn waits(&self, sequence: u64) -> bool {
-        self.lock().items.front().is_some_and(|item| item.sequence <= sequence)
+        self.lock().items.front().is_some_and(|(item, _)| item.sequence <= sequence)
     }
 
     /// Refuses further entries; waiting entries stay queued.
@@ -287,11 +285,10 @@ impl Queue {
         }
     }
 
-    /// The number of waiting bytes, and since when the oldest entry has waited, counted from the last
-    /// [`take`](Self::take) if that was later.
+    /// The number of waiting bytes, and since when the oldest entry has waited.
     pub fn backlog(&self) -> (u64, Option<Instant>) {
         let waiting = self.lock();
-        (waiting.bytes, waiting.oldest)
+        (waiting.bytes, waiting.items.front().map(|(_, since)| *since))
     }
 
     /// The sequence of the latest entry.
@@ -306,5 +303,48 @@ impl Queue {
 
     fn lock(&self) -> MutexGuard<'_, Waiting> {
         self.waiting.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::layout::Layout;
+    use crate::memory::entry::{EntryKind, EntryParts};
+    use crate::names::key::{KeyRef, hash_key};
+    use crate::names::tag::Tags;
+
+    fn push(queue: &Queue, sequence: u64) {
+        let key = KeyRef::new(b"name", b"");
+        let (primary_hash, hash) = hash_key(7, key);
+        let parts = EntryParts {
+            key: key.to_owned(),
+            primary_hash,
+            hash,
+            kind: EntryKind::Whole,
+            metadata: bytes::Bytes::new(),
+            body: bytes::Bytes::from(vec![0; 100]),
+            object_bytes: 100,
+            generation: sequence,
+            tags: Tags::default(),
+        };
+        let item = Unwritten::of(Arc::new(Entry::new(parts, sequence)), None);
+        queue.push::<Refused>(200, || Ok(item)).unwrap();
+    }
+
+    #[test]
+    fn an_entry_that_does_not_fit_in_an_append_has_waited_since_it_was_queued() {
+        let layout = Layout::plan(64 << 20, None, 1, 2, 3).unwrap();
+        let queue = Queue::new(1 << 20, 1 << 20, 0, Arc::new(Names::new(&layout, 1, 32 << 20)));
+        push(&queue, 1);
+        let between = Instant::now();
+        push(&queue, 2);
+        let after = Instant::now();
+        assert!(queue.backlog().1.is_some_and(|oldest| oldest <= between));
+        let mut is_first = true;
+        assert_eq!(queue.take(|_| std::mem::take(&mut is_first)).len(), 1);
+        assert!(queue.backlog().1.is_some_and(|oldest| between <= oldest && oldest <= after));
+        assert_eq!(queue.take(|_| true).len(), 1);
+        assert_eq!(queue.backlog(), (0, None));
     }
 }

@@ -81,6 +81,8 @@ struct Rules {
     prefixes: BTreeMap<u16, HashMap<u128, Rule>>,
     tags: HashMap<u64, Rule>,
     all: Option<Rule>,
+    /// Whether a floor may be above 0.
+    has_floors: bool,
 }
 
 impl Rules {
@@ -226,9 +228,10 @@ impl PurgeTable {
             *known = rule;
         }
         self.floors[slot(primary)].fetch_max(rule.generation, Ordering::AcqRel);
+        rules.has_floors = true;
     }
 
-    /// Drops the rules that cannot match any object any more. Returns the number of dropped rules by key.
+    /// Drops the rules that cannot match any object any more. Returns their number.
     ///
     /// `tail` is the oldest epoch that is not overwritten; `fill_generation_min` is the generation of the oldest
     /// running fill. The margin of two epochs covers an append packed before a purge and written after it, and one
@@ -236,9 +239,8 @@ impl PurgeTable {
     pub fn retire(&self, tail: u64, fill_generation_min: u64) -> usize {
         let needed = |rule: &Rule| rule.position + 2 >= tail || rule.generation >= fill_generation_min;
         let mut rules = self.write();
-        let before = rules.keys.len();
+        let before = rules.len();
         rules.keys.retain(|_, rule| needed(rule));
-        let retired = before - rules.keys.len();
         if rules.keys.capacity() / 4 > rules.keys.len() {
             rules.keys.shrink_to_fit();
         }
@@ -250,12 +252,13 @@ impl PurgeTable {
         let highest = rules.tags.values().map(|rule| rule.generation).max();
         self.tags_below.store(highest.unwrap_or(0), Ordering::Release);
         rules.all = rules.all.filter(needed);
-        if retired > 0 && rules.keys.is_empty() {
+        if rules.has_floors && rules.keys.is_empty() {
+            rules.has_floors = false;
             // Floors may be too high for a moment, which costs a lookup in the table. They are never too low, because
             // rules are added under the same lock.
             self.floors.iter().for_each(|floor| floor.store(0, Ordering::Release));
         }
-        retired
+        before - rules.len()
     }
 
     /// The number of rules that running fills need because they began before the purge. These rules are needed even
@@ -376,7 +379,7 @@ mod tests {
             copy.is_purged_by_key(PrimaryHash(1), 20, b"http://a/bc")
                 && !copy.is_purged_by_key(PrimaryHash(1), 20, b"http://a/c")
         );
-        assert_eq!(table.retire(8, 15), 0);
+        assert_eq!(table.retire(8, 15), 1);
         assert!(!purged("http://a/x", 9) && purged("http://a/bc", 20));
         table.retire(8, 21);
         assert!(!purged("http://a/bc", 20) && table.len() == 0);
@@ -432,6 +435,22 @@ mod tests {
         assert_eq!(table.retire(8, 11), 1);
         assert!(!table.is_purged_by_key(PrimaryHash(1), 3, b""));
         assert_eq!(table.len(), 0);
+    }
+
+    #[test]
+    fn no_floor_stays_after_the_rules_by_key_are_gone_however_they_went() {
+        let table = PurgeTable::new(7);
+        let floor = || table.floors.iter().map(|floor| floor.load(Ordering::Acquire)).max();
+        table.add(&key_record(PrimaryHash(1), 10, 5));
+        assert_eq!(floor(), Some(10));
+        table.add(&all_record(20, 5));
+        assert_eq!(table.retire(7, 30), 0);
+        assert_eq!(floor(), Some(0));
+        table.add(&tag_record(TagHash(1), 21, 5));
+        table.add(&prefix_record(PrimaryHash(1), 9, 22, 5));
+        table.add(&key_record(PrimaryHash(1), 23, 5));
+        assert_eq!((table.retire(8, 23), table.len(), floor()), (3, 1, Some(23)), "rules of all kinds are counted");
+        assert_eq!((table.retire(8, 30), table.len(), floor()), (1, 0, Some(0)));
     }
 
     #[test]

@@ -31,8 +31,9 @@ pub(super) struct Session<W: Write> {
     options: Options,
     processes: Processes,
     files: Files,
-    /// The number of the stream of each process and file.
-    streams: HashMap<(u32, u32), Option<u32>>,
+    /// The number of the stream of each process and file. Pairs beyond the bound on streams are not remembered, so that
+    /// the table is bounded too.
+    streams: HashMap<(u32, u32), u32>,
     /// The last reference of each stream: the block, and whether it was a write.
     last: Vec<Option<(u64, bool)>>,
     distinct: Distinct,
@@ -293,10 +294,10 @@ impl<W: Write> Session<W> {
         let (mut first, mut count) = files::blocks(offset, bytes, self.options.block_bytes);
         let stream = match file {
             Some(file) => match self.streams.get(&(process, file)) {
-                Some(&known) => known,
+                Some(&known) => Some(known),
                 None => {
                     let stream = self.writer.stream(process, file)?;
-                    if stream.is_some() {
+                    if let Some(stream) = stream {
                         self.last.push(None);
                         self.streams.insert((process, file), stream);
                     }

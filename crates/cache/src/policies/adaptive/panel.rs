@@ -75,7 +75,7 @@ impl Panel {
                 self.gone.push((bit, victim));
                 true
             });
-            missed |= u8::from(access != Access::Hit) << bit;
+            missed |= u16::from(access != Access::Hit) << bit;
         }
         let is_miss = missed >> self.leader & 1 == 1;
         self.count(missed);
@@ -84,7 +84,7 @@ impl Panel {
     }
 
     /// Counts an access; `missed` has a bit for each cache that missed.
-    fn count(&mut self, missed: u8) {
+    fn count(&mut self, missed: u16) {
         if missed != 0 && missed != (1 << self.only.len()) - 1 {
             for (_, row) in self.only.iter_mut().enumerate().filter(|(one, _)| missed >> one & 1 == 1) {
                 row.iter_mut().enumerate().for_each(|(other, only)| *only += f64::from(!missed >> other & 1));
@@ -155,6 +155,17 @@ mod tests {
         (0..100).for_each(|_| panel.count(0b0001));
         (0..7).for_each(|_| panel.count(0b0010));
         assert_eq!((panel.choose(), panel.leader().name()), (Some((0, 100, 0)), "s3fifo"));
+    }
+
+    #[test]
+    fn seven_candidates_and_a_partition_have_a_bit_each() {
+        let candidates = &["lirs", "lru", "s3fifo", "wtinylfu", "lru", "lru", "lru"];
+        let mut panel = Panel::new("", 10, [0.0, 0.0], Tuning { candidates, ..Tuning::default() });
+        panel.add(candidate("lru", 10));
+        (0..100).for_each(|id| _ = panel.access(id, 1, Stream(0)));
+        assert!(panel.only.iter().flatten().all(|only| *only == 0.0), "all missed all");
+        (0..100).for_each(|_| panel.count(0b1000_0000));
+        assert_eq!((panel.only[7][0], panel.only[0][7]), (100.0, 0.0));
     }
 
     #[test]

@@ -16,7 +16,7 @@ use super::history::{End, Scope, Time, name_of};
 use super::world::{KEYS, World};
 use super::{CLIENTS, client};
 use crate::campaign::Account;
-use crate::crash::{CrashModel, CrashOptions, CrashState, CrashStates};
+use crate::crash::{CrashModel, CrashOptions, CrashState, CrashStates, overlapping};
 use crate::late::in_virtual_time;
 use crate::random::Random;
 
@@ -151,21 +151,4 @@ async fn look(recorded: &World, state: &CrashState, began: Time, seed: u64, repo
     report.hits += checked.hits;
     report.demanded += checked.demanded;
     checked.broken
-}
-
-/// Counts the writes and flushes that began while another one was in flight.
-fn overlapping(recording: &Recording) -> u64 {
-    use nectary_block::Event;
-    let (mut under_way, mut overlapping) = (0_u64, 0);
-    for event in &recording.events {
-        match event {
-            Event::Mark(_) => {}
-            Event::Completed { .. } => under_way = under_way.saturating_sub(1),
-            _ => {
-                overlapping += u64::from(under_way > 0);
-                under_way += 1;
-            }
-        }
-    }
-    overlapping
 }
