@@ -36,6 +36,7 @@ pub use error::Error;
 pub use lease::StartOptions;
 pub use log::Log;
 pub use make::{FormatOptions, Layout, SetAside, format};
+pub use run::segments_at_most;
 pub use transactions::apply;
 
 use nectary_block::SharedDevice;

@@ -6,11 +6,10 @@
 
 use super::disk::Disk;
 use super::error::Error;
-use super::transactions::mutation_bytes;
 use crate::format::{
     Action, BLOCK_BYTES, Chunk, ChunkPlace, Index, Label, Mutation, RunRecord, SegmentHeader, SegmentUse, Table,
 };
-use crate::tables::Tables;
+use crate::tables::{Tables, record_bytes};
 
 /// A chunk, at most. *Units*: bytes.
 const CHUNK_BYTES_MAX: usize = 128 << 10;
@@ -24,6 +23,8 @@ const RUN_CHUNKS_MAX: usize = 7000;
 const INDEX_HEADER_BYTES: usize = 88;
 /// The part of a chunk's entry before its key. *Units*: bytes.
 const INDEX_ENTRY_BYTES: usize = 16;
+/// The longest key. *Units*: bytes.
+const KEY_BYTES_MAX: usize = 512;
 
 /// Chunks of one run: how many records and blocks each has.
 struct Shape {
@@ -43,7 +44,7 @@ fn shapes(tables: &Tables) -> Vec<Shape> {
     let (mut count, mut bytes) = (0, CHUNK_HEADER_BYTES);
     let blocks = |bytes: usize| bytes.div_ceil(BLOCK_BYTES) as u64;
     for (_, key, value) in records(tables) {
-        let length = mutation_bytes(key.len(), value.len());
+        let length = record_bytes(key.len(), value.len());
         if count == CHUNK_RECORDS_MAX || bytes + length > CHUNK_BYTES_MAX {
             chunks.push((count, blocks(bytes)));
             (count, bytes) = (0, CHUNK_HEADER_BYTES);
@@ -98,6 +99,22 @@ pub(super) fn segments_needed(tables: &Tables, segment_blocks: u64) -> usize {
         }
     }
     segments
+}
+
+/// The most segments that a checkpoint of tables with so many bytes can need, without looking at their records.
+///
+/// Two chunks that follow each other have more than [`CHUNK_BYTES_MAX`] together, or they would be one. A chunk is
+/// rounded up to whole blocks. At the end of a segment less than one chunk stays empty; an index may leave as much as its
+/// own length.
+pub fn segments_at_most(bytes: u64, segment_blocks: u64) -> u64 {
+    let block = BLOCK_BYTES as u64;
+    let chunks = 2 * bytes / (CHUNK_BYTES_MAX - CHUNK_HEADER_BYTES) as u64 + 1;
+    let runs = chunks / RUN_CHUNKS_MAX as u64 + 1;
+    let chunk_blocks = (bytes + chunks * CHUNK_HEADER_BYTES as u64) / block + chunks;
+    let entries = chunks * (INDEX_ENTRY_BYTES + KEY_BYTES_MAX) as u64;
+    let index_blocks = (entries + runs * INDEX_HEADER_BYTES as u64) / block + runs;
+    let room = segment_blocks.saturating_sub((CHUNK_BYTES_MAX / BLOCK_BYTES) as u64).max(1);
+    (chunk_blocks + 2 * index_blocks).div_ceil(room)
 }
 
 /// Who writes runs: the leader of an epoch.

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::change::{Change, Result, damaged};
 use super::records::{inode, keys_of, server, spaces};
+use super::reserve::Reserve;
 use super::space::{Draining, Free};
 use crate::format::{
     Action, ExtentState, Key, Label, Mutation, Reply, SPACE_START, Session, SessionState, Space, Table, Transaction,
@@ -74,12 +75,12 @@ impl Image {
         let volume = tables.get(&Key::Volume).ok_or_else(|| damaged("there is no record of the volume"))?;
         let volume = VolumeRecord::decode(volume).map_err(damaged)?;
         let mut image = Image {
-            free: Free::load(&tables, volume.blocks)?,
+            free: Free::load(&tables, volume.blocks, label.segment_blocks.max(1))?,
             draining: Draining::load(&tables)?,
             tables,
             hash_key: label.hash_key,
             volume,
-            segment_blocks: label.segment_blocks,
+            segment_blocks: label.segment_blocks.max(1),
             epoch,
             opened: HashMap::new(),
             awaited: BTreeSet::new(),
@@ -140,11 +141,12 @@ impl Image {
         &mut self,
         work: impl FnOnce(&mut Change<'_>, &mut Parts<'_>) -> Result<T>,
     ) -> Result<(T, Vec<Mutation>)> {
-        let mut volume = self.volume;
+        let (mut volume, reserve) = (self.volume, self.reserve());
         let mut change = Change::new(&mut self.tables);
         let mut parts = Parts {
             volume: &mut volume,
             free: &mut self.free,
+            reserve,
             opened: &self.opened,
             is_grace: !self.awaited.is_empty(),
             hash_key: &self.hash_key,
@@ -375,6 +377,7 @@ fn too_large() -> Failure {
 pub(super) struct Parts<'a> {
     pub volume: &'a mut VolumeRecord,
     pub free: &'a mut Free,
+    pub reserve: Reserve,
     pub opened: &'a HashMap<u64, BTreeSet<u64>>,
     /// Sessions may have more inodes open than is known.
     pub is_grace: bool,
