@@ -54,6 +54,8 @@ pub struct Image {
     draining: Draining,
     pub(super) segment_blocks: u64,
     pub(super) epoch: u64,
+    /// For how many of the next epochs a segment is set aside, if that is known.
+    pub(super) starts: Option<u64>,
     /// Which sessions have an inode open.
     pub(super) opened: HashMap<u64, BTreeSet<u64>>,
     /// Sessions from before a restart that did not say yet what they have open.
@@ -82,6 +84,7 @@ impl Image {
             volume,
             segment_blocks: label.segment_blocks.max(1),
             epoch,
+            starts: None,
             opened: HashMap::new(),
             awaited: BTreeSet::new(),
             dying: BTreeSet::new(),

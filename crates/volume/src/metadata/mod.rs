@@ -36,3 +36,4 @@ mod tests;
 pub use check::check;
 pub use image::{Asked, Image, Stamp};
 pub use records::first;
+pub use segments::SET_ASIDE;

@@ -1,9 +1,12 @@
 //! When freed blocks and segments may be used again, and which connection of a session counts.
 
+use std::time::Duration;
+
 use nectary_block::{FileDevice, OpenOptions};
+use tokio::sync::oneshot;
 
 use super::*;
-use crate::format::{EpochRecord, EpochState, ExtentState, Identity, Key, SessionState, Space, Table};
+use crate::format::{EpochRecord, EpochState, ExtentState, Identity, Key, Session, SessionState, Space, Table};
 use crate::metadata::first;
 use crate::protocol::{Locked, Mapped};
 
@@ -16,7 +19,14 @@ async fn owner() -> (Owner, Arc<Shared>) {
 
 /// Leads a volume as a server of this number, on a separate host.
 async fn lead(device: &SharedDevice, number: u32, previous_gone: bool) -> (Owner, Arc<Shared>) {
-    let options = ServerOptions { listen: Vec::new(), tls: None, number, host: format!("h{number}"), previous_gone };
+    let options = ServerOptions {
+        listen: Vec::new(),
+        tls: None,
+        number,
+        host: format!("h{number}"),
+        previous_gone,
+        said_gone: Vec::new(),
+    };
     Owner::start(device.clone(), &options).await.expect("it starts")
 }
 
