@@ -10,7 +10,7 @@ use crate::format::{EpochRecord, EpochState, ExtentState, Identity, Key, Session
 use crate::metadata::first;
 use crate::protocol::{Locked, Mapped};
 
-const ROOT: FileId = FileId { inode: 1, generation: 1 };
+pub(super) const ROOT: FileId = FileId { inode: 1, generation: 1 };
 const DISK_BYTES: u64 = 512 << 20;
 
 async fn owner() -> (Owner, Arc<Shared>) {
@@ -31,8 +31,13 @@ async fn lead(device: &SharedDevice, number: u32, previous_gone: bool) -> (Owner
 }
 
 async fn volume(name: &str) -> SharedDevice {
+    volume_of(name, DISK_BYTES).await
+}
+
+/// A new volume on a file without a name.
+pub(super) async fn volume_of(name: &str, bytes: u64) -> SharedDevice {
     let path = std::env::temp_dir().join(format!("nectary-volume-{name}-{}", std::process::id()));
-    std::fs::File::create(&path).and_then(|file| file.set_len(DISK_BYTES)).expect("it is made");
+    std::fs::File::create(&path).and_then(|file| file.set_len(bytes)).expect("it is made");
     let device = FileDevice::open_file(&path, &OpenOptions::default()).await.expect("it opens");
     let device: SharedDevice = Arc::new(device);
     std::fs::remove_file(&path).expect("it is removed");
@@ -50,7 +55,7 @@ async fn volume(name: &str) -> SharedDevice {
     device
 }
 
-fn begin(owner: &mut Owner, incarnation: u8) -> u64 {
+pub(super) fn begin(owner: &mut Owner, incarnation: u8) -> u64 {
     let session = Session {
         incarnation: [incarnation; 16],
         state: SessionState::Active,
@@ -70,12 +75,12 @@ fn begin(owner: &mut Owner, incarnation: u8) -> u64 {
     number
 }
 
-fn operate(owner: &mut Owner, session: u64, operation: Operation) -> Answer {
+pub(super) fn operate(owner: &mut Owner, session: u64, operation: Operation) -> Answer {
     let number = owner.image.next_number(session);
     owner.operate(session, number, &operation).expect("it is done")
 }
 
-fn ask(owner: &mut Owner, session: u64, question: &Question) -> Answer {
+pub(super) fn ask(owner: &mut Owner, session: u64, question: &Question) -> Answer {
     let stamp = owner.stamp();
     let asked = owner.image.ask(stamp, session, question).expect("it is answered");
     owner.next.extend(asked.transaction);
@@ -83,7 +88,7 @@ fn ask(owner: &mut Owner, session: u64, question: &Question) -> Answer {
 }
 
 /// Stores everything.
-async fn settle(owner: &mut Owner) {
+pub(super) async fn settle(owner: &mut Owner) {
     loop {
         owner.begin_append().expect("it is stored");
         if owner.in_flight.is_none() {
