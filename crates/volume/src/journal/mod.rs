@@ -37,7 +37,7 @@ pub use lease::StartOptions;
 pub use log::Log;
 pub use make::{FormatOptions, Layout, SetAside, format};
 pub use run::segments_at_most;
-pub use transactions::apply;
+pub use transactions::{apply, transaction_bytes};
 
 use nectary_block::SharedDevice;
 

@@ -44,7 +44,8 @@ fn bytes_of(mutation: &Mutation) -> usize {
     record_bytes(mutation.key.len(), value)
 }
 
-fn transaction_bytes(transaction: &Transaction) -> usize {
+/// The length of a transaction in an append. *Units*: bytes.
+pub fn transaction_bytes(transaction: &Transaction) -> usize {
     let mutations: usize = transaction.mutations.iter().map(bytes_of).sum();
     TRANSACTION_HEADER_BYTES + transaction.reply.len().next_multiple_of(8) + mutations
 }

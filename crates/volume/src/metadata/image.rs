@@ -21,6 +21,8 @@ const SESSIONS_MAX: usize = 1024;
 /// Mutations of one operation, and their bytes: below the bounds of a transaction, so that what is applied can be stored.
 const MUTATIONS_MAX: usize = 12_000;
 const MUTATION_BYTES_MAX: usize = 900 << 10;
+/// The mutations of freed inodes in one round of work in the background. *Units*: bytes.
+const BACKGROUND_BYTES_MAX: usize = 1 << 20;
 /// Extents that are freed in one transaction.
 pub(super) const FREED_MAX: usize = 1024;
 
@@ -310,14 +312,15 @@ impl Image {
 
     /// Work in the background: replies to forget, inodes to free, drained extents.
     pub fn background(&mut self, stamp: Stamp) -> Result<Vec<Transaction>> {
-        let mut transactions = self.forget()?;
+        let (mut transactions, mut bytes) = (self.forget()?, 0);
         while let Some(inode) = self.dying.first().copied() {
             let (is_gone, mutations) = self.attempt(|change, parts| parts.free_inode(change, inode, stamp))?;
             if is_gone {
                 self.dying.remove(&inode);
             }
+            bytes += bytes_of(&mutations);
             transactions.push(server(mutations));
-            if transactions.len() >= 64 {
+            if bytes >= BACKGROUND_BYTES_MAX || transactions.len() >= 64 {
                 break;
             }
         }
@@ -360,7 +363,7 @@ impl Image {
     }
 }
 
-fn is_bounded(mutations: &[Mutation]) -> bool {
+fn bytes_of(mutations: &[Mutation]) -> usize {
     let bytes = |mutation: &Mutation| {
         let value = match &mutation.action {
             Action::Put(value) => value.len(),
@@ -368,7 +371,11 @@ fn is_bounded(mutations: &[Mutation]) -> bool {
         };
         16 + mutation.key.len() + value
     };
-    mutations.len() <= MUTATIONS_MAX && mutations.iter().map(bytes).sum::<usize>() <= MUTATION_BYTES_MAX
+    mutations.iter().map(bytes).sum()
+}
+
+fn is_bounded(mutations: &[Mutation]) -> bool {
+    mutations.len() <= MUTATIONS_MAX && bytes_of(mutations) <= MUTATION_BYTES_MAX
 }
 
 fn too_large() -> Failure {

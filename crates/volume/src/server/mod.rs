@@ -14,10 +14,11 @@
 //! | `locking` | file locks: requests that wait |
 //! | `pushes` | ends of files that kernels of other hosts are told |
 //! | `presence`, `newest` | when a session was heard of; which connection of it counts |
-//! | `waits` | what the owner waits for |
+//! | `batch`, `waits` | what is not stored yet; what the owner waits for |
 //! | `connection` | one connection: greeting, requests, answers |
 
 mod alone;
+mod batch;
 mod connection;
 mod grants;
 mod leading;

@@ -19,6 +19,7 @@ use nectary_block::SharedDevice;
 use nectary_host::log::Level;
 use tokio::sync::{mpsc, watch};
 
+use super::batch::Batch;
 use super::connection::{ROLE_BULK, ROLE_CONTROL, Reply, Shared};
 use super::grants::{Grants, Looking, files_of, is_look};
 use super::leading::{Led, lead};
@@ -30,15 +31,13 @@ use super::request::{Held, Overview, Request, active, replaced, wall_ns};
 use super::room::{Room, why};
 use super::waits::{InFlight, appended, ticking, until};
 use super::{ServerError, ServerOptions};
-use crate::format::{SessionState, Table, Transaction};
+use crate::format::{SessionState, Table};
 use crate::journal::{self, Log};
 use crate::metadata::{Image, Stamp};
 use crate::planted::{Bug, planted};
 use crate::protocol::{Answer, Code, Failure, FileId, Held as Granted, Message, Operation, Question, Token, What};
 use crate::tokens::{Late, level};
 
-/// Transactions of an append.
-const BATCH_MAX: usize = 1024;
 /// The most appends that the one in flight and the next one may be split into.
 const APPENDS_MAX: u64 = 64;
 /// The lease of a session. *Units*: milliseconds.
@@ -55,7 +54,7 @@ pub(super) struct Owner {
     /// Answers that wait for the append in flight.
     held: Vec<Held>,
     /// What was applied since it began, and the answers that wait for that.
-    next: Vec<Transaction>,
+    next: Batch,
     next_held: Vec<Held>,
     room: Room,
     /// The last append that is durable.
@@ -89,7 +88,7 @@ impl Owner {
             log: Some(log),
             in_flight: None,
             held: Vec::new(),
-            next: Vec::new(),
+            next: Batch::default(),
             next_held: Vec::new(),
             room: Room::default(),
             sequence,
@@ -143,9 +142,9 @@ impl Owner {
             tokio::select! {
                 biased;
                 (log, result) = appended(&mut self.in_flight) => self.settle(log, result)?,
-                Some(request) = requests.recv(), if self.next.len() < BATCH_MAX => {
+                Some(request) = requests.recv(), if !self.next.is_full() => {
                     self.apply(request);
-                    while self.next.len() < BATCH_MAX && let Ok(request) = requests.try_recv() {
+                    while !self.next.is_full() && let Ok(request) = requests.try_recv() {
                         self.apply(request);
                     }
                 }
@@ -437,7 +436,7 @@ impl Owner {
             self.log = Some(log);
             return Ok(());
         }
-        let transactions = std::mem::take(&mut self.next);
+        let transactions = self.next.take();
         self.held = std::mem::take(&mut self.next_held);
         self.in_flight = Some(Box::pin(async move {
             let result = log.append(transactions).await;
@@ -480,7 +479,7 @@ impl Owner {
         self.next.extend(self.image.set_aside()?);
         let Some(segments) = self.room.for_checkpoint(&mut self.image, log, &mut self.next)? else { return Ok(()) };
         // The tables are those of the appends so far.
-        let stored = log.append(std::mem::take(&mut self.next)).await;
+        let stored = log.append(self.next.take()).await;
         self.sequence = stored.map_err(|error| why(error, &self.image))?;
         self.next_held.drain(..).for_each(Held::release);
         self.room.stored(log);

@@ -10,6 +10,7 @@ use nectary_host::log::{Level, write as log_line};
 use tokio::time::Instant;
 
 use super::ServerError;
+use super::batch::Batch;
 use crate::format::{BLOCK_BYTES, Transaction};
 use crate::journal::{Error, Log};
 use crate::metadata::Image;
@@ -71,7 +72,7 @@ impl Room {
         &mut self,
         image: &mut Image,
         log: &Log,
-        next: &mut Vec<Transaction>,
+        next: &mut Batch,
     ) -> Result<Option<Vec<u64>>, Failure> {
         // A checkpoint frees the journal's segments before the newest one.
         let is_tight = image.free_segments() <= image.checkpoint_segments() + 1 && log.segments() > 1;
