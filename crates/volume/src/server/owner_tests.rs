@@ -9,6 +9,7 @@ use super::*;
 use crate::format::{EpochRecord, EpochState, ExtentState, Identity, Key, Session, SessionState, Space, Table};
 use crate::metadata::first;
 use crate::protocol::{Locked, Mapped};
+use crate::server::locking::Wish;
 
 pub(super) const ROOT: FileId = FileId { inode: 1, generation: 1 };
 const DISK_BYTES: u64 = 512 << 20;
