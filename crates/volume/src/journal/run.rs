@@ -297,3 +297,41 @@ pub(super) async fn load(
 pub(super) fn segment_of(label: &Label, block: u64) -> u64 {
     block - block % label.segment_blocks
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_most_segments_of_a_checkpoint_are_known_without_looking_at_records() {
+        let mut state = 0x5851_f42d_4c95_7f2d_u64;
+        let mut random = |below: u64| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) % below
+        };
+        for round in 0..60 {
+            let mut tables = Tables::default();
+            // Also records of which only one fits a chunk, and keys that make the index long.
+            let (records, key_bytes, value_bytes) = match round % 3 {
+                0 => (random(60_000), 16, 1 + random(200)),
+                1 => (random(600), 16, 60_000 + random(5000)),
+                _ => (random(2000), 264, 1 + random(40_000)),
+            };
+            for number in 0..records {
+                let mut key = number.to_be_bytes().to_vec();
+                key.resize(key_bytes, 1);
+                let value = vec![0; (1 + random(value_bytes)) as usize];
+                let table = if number % 2 == 0 { Table::Xattrs } else { Table::Entries };
+                tables.apply(&Mutation { table, key: key.clone(), action: Action::Put(value) });
+                if random(8) == 0 {
+                    tables.apply(&Mutation { table, key, action: Action::Delete });
+                }
+            }
+            let counted: usize =
+                super::records(&tables).map(|(_, key, value)| record_bytes(key.len(), value.len())).sum();
+            assert_eq!(tables.bytes(), counted as u64, "round {round}");
+            let (needed, most) = (segments_needed(&tables, 2048) as u64, segments_at_most(tables.bytes(), 2048));
+            assert!(needed <= most && most <= needed + needed / 4 + 1, "round {round}: {needed}, at most {most}");
+        }
+    }
+}

@@ -131,7 +131,7 @@ pub(super) fn why(error: Error, image: &Image) -> ServerError {
 }
 
 fn remedy(image: &Image) -> String {
-    match image.quarantined() * BLOCK_BYTES as u64 >> 20 {
+    match (image.quarantined() * BLOCK_BYTES as u64) >> 20 {
         0 => "remove files".to_owned(),
         mib => format!(
             "remove files; and {mib} MiB are kept because nobody said that the hosts of earlier servers are gone: \

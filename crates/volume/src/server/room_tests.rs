@@ -154,8 +154,7 @@ async fn a_full_disk_refuses_what_grows_and_its_server_goes_on_and_starts_again(
     life.fill("data").await;
     // Metadata grow until that is refused, and not before.
     let mut made = 0;
-    loop {
-        let Ok(Answer::Attributes(file)) = life.create(&format!("n{made}")) else { break };
+    while let Ok(Answer::Attributes(file)) = life.create(&format!("n{made}")) {
         made += 1;
         if life.xattr(file.id(), made as u8).is_err() {
             break;
@@ -184,7 +183,7 @@ async fn a_full_disk_refuses_what_grows_and_its_server_goes_on_and_starts_again(
     life.tick().await.expect("it goes on");
     life.create("new").expect("there is room again");
     let session = life.session;
-    assert!(free(&mut life.owner, session) > DISK_BYTES / 4096 / 4);
+    assert!(free(&mut life.owner, session) > 10_000, "what the files had is free");
 }
 
 #[tokio::test]
