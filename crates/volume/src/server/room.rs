@@ -76,7 +76,11 @@ impl Room {
     ) -> Result<Option<Vec<u64>>, Failure> {
         // A checkpoint frees the journal's segments before the newest one.
         let is_tight = image.free_segments() <= image.checkpoint_segments() + 1 && log.segments() > 1;
-        if !(log.checkpoint_due() || is_tight) || self.again_at.is_some_and(|at| Instant::now() < at) {
+        if !log.checkpoint_due() && !is_tight {
+            self.again_at = None;
+            return Ok(None);
+        }
+        if self.again_at.is_some_and(|at| Instant::now() < at) {
             return Ok(None);
         }
         let mut segments = Vec::new();
@@ -85,6 +89,11 @@ impl Room {
             let needed = log.segments_for_checkpoint(image.tables());
             if segments.len() >= needed {
                 break;
+            }
+            // Nothing is taken, and stored, for an attempt that cannot succeed.
+            if segments.is_empty() && image.free_segments() < needed as u64 {
+                self.postpone(image);
+                return Ok(None);
             }
             for _ in segments.len()..needed {
                 match image.take_segment(log.epoch()) {
