@@ -1,8 +1,8 @@
 //! File-system exercisers over two mounts of a volume: `volume-tree --operations 20000 --calls 20000 --seed 7`.
 //!
-//! fsx on one mount with the other as its verifier; pjdfstest against this machine's file system, on one mount and with
-//! calls that go to both in turn; random calls against this machine's file system. Exit code 0 only if everything ran
-//! and passed, and each check failed where a fault was planted.
+//! Runs fsx on one mount and compares its file on the other; runs pjdfstest on one mount, and with calls that go to
+//! both mounts in turn, and compares it with this machine's file system; compares random calls with this machine's file
+//! system. Exit code 0 only if everything ran and passed, and each check failed when a fault was planted.
 
 use std::process::ExitCode;
 
@@ -32,8 +32,11 @@ struct Arguments {
     only: Option<String>,
 }
 
-/// Looks of the other mount while fsx runs, at least.
+/// The minimum number of comparisons with the other mount while fsx runs.
 const LOOKS_MIN: u64 = 5;
+
+/// A part of the check, on a volume with two mounts.
+type Part<'a> = dyn Fn(&mut Volume, [PathBuf; 2]) -> Result<()> + 'a;
 
 fn main() -> Result<ExitCode> {
     let arguments = Arguments::parse();
@@ -44,7 +47,7 @@ fn main() -> Result<ExitCode> {
     let seed = seed_or_new(arguments.seed);
     println!("volume-tree: seed {seed}");
     let mut problems = 0;
-    let parts: [(&str, &dyn Fn(&mut Volume, [PathBuf; 2]) -> Result<()>); 3] = [
+    let parts: [(&str, &Part<'_>); 3] = [
         ("fsx", &|volume, mounts| exercised(volume, mounts, arguments.operations, seed)),
         ("trees", &|volume, mounts| drawn(volume, mounts, arguments.calls, seed)),
         ("posix", &tested),
@@ -63,7 +66,7 @@ fn main() -> Result<ExitCode> {
 }
 
 /// Runs a part on a new volume with two mounts, and checks the volume.
-fn on_volume(part: &dyn Fn(&mut Volume, [PathBuf; 2]) -> Result<()>) -> Result<()> {
+fn on_volume(part: &Part<'_>) -> Result<()> {
     let mut volume = Volume::new("2G")?;
     let mounts = [volume.mount()?, volume.mount()?];
     part(&mut volume, mounts)?;
