@@ -129,6 +129,42 @@ fn a_killed_mount_leaves_what_it_synced() {
     assert_eq!(check["problems"].as_array().map(Vec::len), Some(0), "{check}");
 }
 
+#[test]
+fn a_full_disk_refuses_writes_while_its_server_starts_again_and_files_are_removed() {
+    let Some(mut volume) = volume("256M") else { return };
+    let mounted = volume.mount().expect("it mounts");
+    let path = mounted.join("large");
+    let (mut file, piece) = (File::create(&path).expect("it is made"), pattern(1, 1 << 20));
+    let mut pieces = 0;
+    let refused = loop {
+        match file.write_all(&piece).and_then(|()| file.sync_data()) {
+            Ok(()) => pieces += 1,
+            Err(error) => break error,
+        }
+        assert!(pieces < 256, "the disk has 256 MiB");
+    };
+    assert_eq!(refused.raw_os_error(), Some(libc::ENOSPC), "{refused}");
+    assert!(pieces > 40, "{pieces}");
+    for _ in 0..2 {
+        volume.kill_server();
+        volume.serve().unwrap_or_else(|error| panic!("{error:#}"));
+    }
+    let mut found = vec![0; piece.len()];
+    let last = (pieces - 1) << 20;
+    File::open(&path).and_then(|file| file.read_exact_at(&mut found, last)).expect("it is read");
+    assert!(found == piece, "the last piece that was synced");
+    drop(file);
+    fs::remove_file(&path).expect("it is removed");
+    // Blocks are free when no host has them in a cached map.
+    let began = Instant::now();
+    while let Err(error) = fs::write(mounted.join("new"), &piece) {
+        assert!(error.raw_os_error() == Some(libc::ENOSPC) && began.elapsed() < LIMIT, "{error}");
+        std::thread::yield_now();
+    }
+    let check = volume.finish().unwrap_or_else(|error| panic!("{error:#}"));
+    assert_eq!(check["problems"].as_array().map(Vec::len), Some(0), "{check}");
+}
+
 /// A page of a file that is mapped for reading and writing.
 struct Mapped(*mut u8);
 

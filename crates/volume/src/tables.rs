@@ -5,10 +5,19 @@ use std::ops::Bound;
 
 use crate::format::{Action, Key, Mutation, Table};
 
+/// The part of a record before its key. *Units*: bytes.
+const RECORD_HEADER_BYTES: usize = 8;
+
 /// All tables. Keys and values are in the form of the disk.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Tables {
     records: [BTreeMap<Vec<u8>, Vec<u8>>; Table::ALL.len()],
+    bytes: u64,
+}
+
+/// The length of a record in a transaction or run. *Units*: bytes.
+pub(crate) fn record_bytes(key: usize, value: usize) -> usize {
+    (RECORD_HEADER_BYTES + key + value).next_multiple_of(8)
 }
 
 impl Tables {
@@ -20,10 +29,20 @@ impl Tables {
     /// Applies a change; applying it twice changes nothing.
     pub fn apply(&mut self, mutation: &Mutation) {
         let table = &mut self.records[usize::from(mutation.table.number()) - 1];
-        match &mutation.action {
-            Action::Put(value) => table.insert(mutation.key.clone(), value.clone()),
+        let length = |value: &Vec<u8>| record_bytes(mutation.key.len(), value.len()) as u64;
+        let before = match &mutation.action {
+            Action::Put(value) => {
+                self.bytes += length(value);
+                table.insert(mutation.key.clone(), value.clone())
+            }
             Action::Delete => table.remove(&mutation.key),
         };
+        self.bytes -= before.as_ref().map_or(0, length);
+    }
+
+    /// The length of all records in runs. *Units*: bytes.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
     }
 
     /// The records of a table, in order.

@@ -24,7 +24,9 @@ pub enum VolumeCommand {
   On a network that is trusted:
     nectary volume serve disk:/dev/sdb --listen 10.0.0.1:7200 --insecure
   With certificates on both sides:
-    nectary volume serve disk:/dev/sdb --listen :7200 --tls-cert server.pem --tls-key server.key --tls-client-ca ca.pem",
+    nectary volume serve disk:/dev/sdb --listen :7200 --tls-cert server.pem --tls-key server.key --tls-client-ca ca.pem
+  After host h1, which served it before, was switched off:
+    nectary volume serve disk:/dev/sdb --listen :7200 --insecure --number 1 --confirm-gone h1",
         after_help = exit::HELP)]
     Serve(VolumeServeArguments),
     /// Mount a volume at a directory
@@ -91,6 +93,11 @@ pub struct VolumeServeArguments {
     /// The number of this server among those that may serve the volume, each another one
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..32))]
     pub number: u32,
+    /// Say that a host on which the volume was served before writes nothing any more, because it was switched off:
+    /// what its servers have held back is free. Its name or the incarnation, as `nectary volume info` shows them; may be
+    /// given again
+    #[arg(long, value_name = "HOST")]
+    pub confirm_gone: Vec<String>,
     /// Serve addresses beyond this machine without certificates of clients: everybody who reaches them can read and
     /// change everything
     #[arg(long)]

@@ -6,7 +6,9 @@
 use std::fmt::Write as _;
 
 use nectary_block::format_size;
-use nectary_volume::format::{ExtentState, Key, Session, Space, Table, VolumeRecord};
+use nectary_volume::format::{
+    EpochRecord, EpochState, ExtentState, Key, LeaseState, Session, Space, Table, VolumeRecord,
+};
 use nectary_volume::journal::{self, Volume};
 use nectary_volume::metadata;
 use serde_json::{Value, json};
@@ -75,6 +77,43 @@ pub async fn check(arguments: &VolumeReadArguments) -> Result<u8, Failure> {
     Ok(code)
 }
 
+/// An epoch of a volume, and its server.
+struct Served {
+    epoch: u64,
+    state: &'static str,
+    /// Not known if a later server has used its lease sector.
+    host: Option<String>,
+    incarnation: String,
+    /// What is held back because the host may still write there.
+    quarantined_bytes: u64,
+}
+
+/// The servers that a volume remembers, the oldest first.
+fn servers(volume: &Volume) -> Vec<Served> {
+    let records = volume.tables.table(Table::Epochs).iter();
+    let epochs = records.filter_map(|(key, value)| match Key::decode(Table::Epochs, key) {
+        Ok(Key::Epoch(epoch)) => Some((epoch, EpochRecord::decode(value).ok()?)),
+        _ => None,
+    });
+    let served = epochs.map(|(epoch, record)| {
+        let sector = volume.servers.iter().find(|sector| sector.incarnation == record.incarnation);
+        let state = match (record.state, sector.map(|sector| sector.state)) {
+            (EpochState::ConfirmedGone, _) => "gone",
+            (_, Some(LeaseState::Resigned)) => "ended",
+            (EpochState::Leads, _) => "leads",
+            (EpochState::Sealed, _) => "replaced",
+        };
+        Served {
+            epoch,
+            state,
+            host: sector.map(|sector| sector.host.clone()),
+            incarnation: record.incarnation.iter().map(|byte| format!("{byte:02x}")).collect(),
+            quarantined_bytes: record.segments.saturating_mul(volume.label.segment_blocks) * super::BLOCK,
+        }
+    });
+    served.collect()
+}
+
 /// Shows what a volume is.
 pub async fn info(arguments: &VolumeReadArguments) -> Result<u8, Failure> {
     let volume = read(arguments).await?;
@@ -98,6 +137,7 @@ pub async fn info(arguments: &VolumeReadArguments) -> Result<u8, Failure> {
             _ => None,
         })
         .collect();
+    let servers = servers(&volume);
     let inodes = volume.tables.table(Table::Inodes).len();
     let (size_bytes, data_bytes) = (blocks * super::BLOCK, data * super::BLOCK);
     if arguments.json {
@@ -105,6 +145,18 @@ pub async fn info(arguments: &VolumeReadArguments) -> Result<u8, Failure> {
             .iter()
             .map(|(number, session)| {
                 json!({ "session": number, "host": session.host, "state": state_name(session.state) })
+            })
+            .collect();
+        let servers: Vec<Value> = servers
+            .iter()
+            .map(|server| {
+                json!({
+                    "epoch": server.epoch,
+                    "host": server.host,
+                    "incarnation": server.incarnation,
+                    "state": server.state,
+                    "quarantined_bytes": server.quarantined_bytes,
+                })
             })
             .collect();
         output::json(&json!({
@@ -118,6 +170,7 @@ pub async fn info(arguments: &VolumeReadArguments) -> Result<u8, Failure> {
             "epoch": volume.head.epoch,
             "append": volume.last_sequence,
             "lease_ms": volume.label.lease_ms,
+            "servers": servers,
             "sessions": sessions,
         }))?;
         return Ok(GOOD);
@@ -129,6 +182,15 @@ pub async fn info(arguments: &VolumeReadArguments) -> Result<u8, Failure> {
     let _ = writeln!(text, "free      {}", format_size(free_bytes));
     let _ = writeln!(text, "data      {} in {inodes} inodes", format_size(data_bytes));
     let _ = writeln!(text, "epoch     {}, append {}", volume.head.epoch, volume.last_sequence);
+    for server in &servers {
+        let host = server.host.as_deref().unwrap_or("a host that is not known any more");
+        let _ = write!(text, "server    epoch {} on {host}, {}", server.epoch, server.state);
+        if server.quarantined_bytes > 0 {
+            let (held, incarnation) = (format_size(server.quarantined_bytes), &server.incarnation);
+            let _ = write!(text, ", {held} are held back until it is confirmed gone (incarnation {incarnation})");
+        }
+        let _ = writeln!(text);
+    }
     for (number, session) in &sessions {
         let _ = writeln!(text, "session   {number} of {}, {}", session.host, state_name(session.state));
     }

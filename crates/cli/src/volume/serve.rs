@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use anyhow::Context;
-use nectary_block::SharedDevice;
+use nectary_block::{SharedDevice, format_size};
 use nectary_host::control::{Part, parts, request};
 use nectary_host::log::{self, Level};
 use nectary_host::tls::ServerTls;
@@ -24,6 +24,9 @@ use crate::output;
 
 /// How long each part may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// More than this part of a disk, held back for earlier servers, is a problem.
+const QUARANTINED_PART: u64 = 16;
 
 /// Serves a volume until a signal comes.
 pub async fn run(arguments: &VolumeServeArguments) -> Result<u8, Failure> {
@@ -44,6 +47,7 @@ pub async fn run(arguments: &VolumeServeArguments) -> Result<u8, Failure> {
         number: arguments.number,
         host: host_name(),
         previous_gone,
+        said_gone: arguments.confirm_gone.clone(),
     };
     let starting = Server::start(device, options);
     let server = tokio::select! {
@@ -130,6 +134,17 @@ fn status(name: &str, identity: &str, overview: &Overview) -> Status {
         let remedy = "once its mount is gone for sure: `nectary volume release DISK SESSION`";
         status = status.with_problem(State::Degraded, what, remedy);
     }
+    if overview.is_short {
+        let what = "there is no room for a checkpoint: the server ends when its journal is full";
+        status = status.with_problem(State::Degraded, what.to_owned(), "remove files");
+    }
+    // A few segments of each server that moved are no problem.
+    if overview.quarantined > overview.blocks / QUARANTINED_PART {
+        let held = format_size(overview.quarantined * super::BLOCK);
+        let what = format!("{held} are held back for hosts of earlier servers, which may still write there");
+        let remedy = "`nectary volume info DISK` names them; start with `--confirm-gone HOST` once one is switched off";
+        status = status.with_problem(State::Degraded, what, remedy);
+    }
     status.with_detail(json!({
         "volume": identity,
         "epoch": overview.epoch,
@@ -139,6 +154,8 @@ fn status(name: &str, identity: &str, overview: &Overview) -> Status {
         "checkpoints": overview.checkpoints,
         "inodes": overview.inodes,
         "free_bytes": overview.free * super::BLOCK,
+        "reserved_bytes": overview.reserved * super::BLOCK,
+        "quarantined_bytes": overview.quarantined * super::BLOCK,
         "size_bytes": overview.blocks * super::BLOCK,
         "sessions": sessions,
         "sessions_expected": overview.expected,

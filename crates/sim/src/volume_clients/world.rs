@@ -129,6 +129,7 @@ pub async fn serve(folder: &Folder, device: SharedDevice) -> Result<(Server, Pat
         number: 0,
         host: "server".to_owned(),
         previous_gone: true,
+        said_gone: Vec::new(),
     };
     Ok((Server::start(device, options).await?, socket))
 }

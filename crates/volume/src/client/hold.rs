@@ -17,9 +17,9 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 
+use super::calls::{Event, Grant};
 use super::error::Error;
 use super::file::File;
-use super::session::{Event, Grant};
 use super::{Client, lock};
 use crate::protocol::{Attributes, FileId, Held, Locked, Message, Operation, Question, Token, What};
 use crate::tokens::{Heard, Holding, Recalled, Why, level};

@@ -2,21 +2,18 @@
 //!
 //! Owns: connecting, the greeting, reading answers, renewing the lease, and connecting again. Promises: a renewal never
 //! waits behind a call; attempts to connect are spread out between [`RETRY_MIN`] and [`RETRY_MAX`].
-//!
-//! *Circle*: a session starts the loops of this file, and they report to the session.
+//! Leaves to others: calls without an answer (`calls`).
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use nectary_host::log::{Level, write as log};
-use nectary_host::tls::ClientTls;
 use tokio::io::{ReadHalf, split};
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
+use super::calls::{Event, Grant, Inner, Said, Welcomed};
 use super::error::Error;
-use super::session::{Event, Grant, Inner, Said};
-use crate::format::Identity;
 pub use crate::net::Address;
 use crate::net::{self, Stream};
 use crate::protocol::{Code, Failure, Message};
@@ -29,30 +26,6 @@ const RETRY_MIN: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(2);
 /// A lease is renewed so many times in its length.
 const RENEWALS_OF_LEASE: u32 = 5;
-
-/// The server of a session, and the identity of this client.
-#[derive(Clone)]
-pub struct ClientOptions {
-    /// Where the server is.
-    pub server: Address,
-    /// TLS, if the server wants it.
-    pub tls: Option<ClientTls>,
-    /// The volume that is on the disk here.
-    pub volume: Identity,
-    /// The name of this host, for messages.
-    pub host: String,
-    /// 1 a FUSE mount, 2 a library.
-    pub kind: u8,
-}
-
-/// What a server said when it was greeted.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Welcomed {
-    pub session: u64,
-    pub epoch: u64,
-    pub lease: Duration,
-    pub server_ns: i64,
-}
 
 /// 16 random bytes.
 pub fn random_id() -> Result<[u8; 16], Error> {

@@ -7,7 +7,8 @@
 //!
 //! | file | what is in it |
 //! |---|---|
-//! | `session`, `link` | operations with numbers, sent again after a reconnection; connections |
+//! | `session`, `calls` | operations with numbers; those without an answer, which are sent again |
+//! | `link` | connections |
 //! | `names` | everything about names and attributes |
 //! | `open` | files that are open |
 //! | `file`, `extents`, `space` | the state of a file, where its blocks are, free blocks in hand |
@@ -16,6 +17,7 @@
 //! | `hold` | what may be cached, and what is given back when another host needs it |
 
 mod bytes;
+mod calls;
 mod change;
 mod commit;
 mod data;
@@ -39,15 +41,14 @@ use nectary_host::log::{Level as LogLevel, Throttle};
 use tokio::task::JoinHandle;
 
 pub use bytes::Contents;
+pub use calls::{ClientOptions, SessionFigures};
 pub use data::At;
 pub use error::Error;
 pub use hold::Kernel;
-pub use link::random_id;
-pub use link::{Address, ClientOptions};
+pub use link::{Address, random_id};
 pub use locks::FileLock;
 pub use names::New;
 pub use open::{OpenFile, Opening};
-pub use session::SessionFigures;
 
 use crate::protocol::{Answer, Code, FileId, Granted, Operation, Question};
 use file::File;

@@ -37,6 +37,9 @@ pub struct StartOptions {
     pub incarnation: [u8; 16],
     /// Incarnations that cannot write any more.
     pub confirmed_gone: Vec<[u8; 16]>,
+    /// Names of hosts, or incarnations in hexadecimal, of which an operator says the same. The leader is still watched
+    /// for its lease, so that a mistake about it is noticed.
+    pub said_gone: Vec<String>,
     /// Whether no earlier process of this server is left on this host, because this one holds its lock.
     pub previous_gone: bool,
     /// The time that goes into the head of the epoch. *Units*: seconds since 1970.
@@ -66,8 +69,9 @@ pub(super) struct Lease {
     mine: LeaseSector,
     /// When the last successful renewal was begun.
     since: Instant,
-    /// Incarnations that are known to be gone.
+    /// Incarnations that are known to be gone, and those of them of which only an operator says so.
     gone: Vec<[u8; 16]>,
+    said: Vec<[u8; 16]>,
 }
 
 impl Lease {
@@ -79,7 +83,11 @@ impl Lease {
             return Err(Error::Refused(format!("server {}: the numbers are 0 to {}", options.server, SERVERS - 1)));
         }
         let sectors = read_all(disk, label).await?;
-        let sector = own_sector(&sectors, options)?;
+        let known = gone(&sectors, options);
+        let mut said = said_gone(&sectors, options)?;
+        said.retain(|incarnation| !known.contains(incarnation));
+        let gone = [known, said.clone()].concat();
+        let sector = own_sector(&sectors, options, &gone)?;
         let mine = LeaseSector {
             incarnation: options.incarnation,
             server: options.server,
@@ -93,10 +101,9 @@ impl Lease {
             host: padded(&options.host).to_owned(),
         };
         let label = label.clone();
-        let gone = gone(&sectors, options);
         // The heads are read after the sectors, so the head of a leader that is gone by then is seen.
         let newest = heads::current(&heads::read(disk, &label).await?)?.epoch;
-        let mut lease = Lease { disk: disk.clone(), label, sector, mine, since: Instant::now(), gone };
+        let mut lease = Lease { disk: disk.clone(), label, sector, mine, since: Instant::now(), gone, said };
         let mut watched = sectors.clone();
         lease.watch(&mut watched, newest).await?;
         for attempt in 1..=TRIES_MAX {
@@ -240,7 +247,7 @@ impl Lease {
         Ok(())
     }
 
-    /// Sectors whose writers may lead now and are not known to be gone.
+    /// Sectors whose writers may lead now and are not known to be gone, except from an operator.
     fn rivals<'a>(&'a self, sectors: &'a Sectors, newest: u64) -> impl Iterator<Item = usize> + 'a {
         let own = place(self.mine.server, self.sector);
         sectors
@@ -254,7 +261,7 @@ impl Lease {
                     sector.accepted > 0
                         && matches!(sector.state, LeaseState::Contends | LeaseState::Leads)
                         && sector.value_epoch >= newest
-                        && !self.gone.contains(&sector.incarnation)
+                        && (!self.gone.contains(&sector.incarnation) || self.said.contains(&sector.incarnation))
                 }
             })
             .map(|(at, _)| at)
@@ -330,6 +337,12 @@ async fn read_all(disk: &Disk, label: &Label) -> Result<Sectors, Error> {
     Ok((0..).zip(bytes.chunks_exact(BLOCK_BYTES)).map(decode).collect())
 }
 
+/// The sectors that a server has used.
+pub(super) async fn used(disk: &Disk, label: &Label) -> Result<Vec<LeaseSector>, Error> {
+    let seen = read_all(disk, label).await?.into_iter();
+    Ok(seen.filter_map(|seen| if let Seen::Used(sector) = seen { Some(sector) } else { None }).collect())
+}
+
 /// Incarnations that cannot write any more.
 fn gone(sectors: &Sectors, options: &StartOptions) -> Vec<[u8; 16]> {
     let is_gone = |sector: &LeaseSector| {
@@ -343,6 +356,28 @@ fn gone(sectors: &Sectors, options: &StartOptions) -> Vec<[u8; 16]> {
     options.confirmed_gone.iter().copied().chain(seen).collect()
 }
 
+/// Incarnations that cannot write any more, as an operator says.
+fn said_gone(sectors: &Sectors, options: &StartOptions) -> Result<Vec<[u8; 16]>, Error> {
+    let mut said = Vec::new();
+    for name in &options.said_gone {
+        let is_meant = |sector: &LeaseSector| sector.host == padded(name) || hex(&sector.incarnation) == *name;
+        let found = sectors.iter().filter_map(|seen| match seen {
+            Seen::Used(sector) if is_meant(sector) => Some(sector.incarnation),
+            _ => None,
+        });
+        let before = said.len();
+        said.extend(found.filter(|incarnation| *incarnation != options.incarnation));
+        // Its sector may have been used again.
+        said.extend(unhex(name).filter(|_| said.len() == before));
+        if said.len() == before {
+            return Err(Error::Refused(format!(
+                "no earlier server ran on \"{name}\": `nectary volume info DISK` names hosts and incarnations"
+            )));
+        }
+    }
+    Ok(said)
+}
+
 /// A host's name as a sector keeps it.
 fn padded(host: &str) -> &str {
     let mut length = host.len().min(64);
@@ -353,8 +388,7 @@ fn padded(host: &str) -> &str {
 }
 
 /// A sector of this server that no other incarnation writes any more.
-fn own_sector(sectors: &Sectors, options: &StartOptions) -> Result<u32, Error> {
-    let gone = gone(sectors, options);
+fn own_sector(sectors: &Sectors, options: &StartOptions, gone: &[[u8; 16]]) -> Result<u32, Error> {
     let is_usable = |sector: &u32| match &sectors[place(options.server, *sector)] {
         Seen::Free => true,
         Seen::Torn(_) => false,
@@ -362,17 +396,25 @@ fn own_sector(sectors: &Sectors, options: &StartOptions) -> Result<u32, Error> {
     };
     (0..SECTORS_OF_SERVER).find(is_usable).ok_or_else(|| {
         let used = (0..SECTORS_OF_SERVER).filter_map(|sector| match &sectors[place(options.server, sector)] {
-            Seen::Used(used) => Some(hex(&used.incarnation)),
+            Seen::Used(used) => Some(format!("{} of {}", hex(&used.incarnation), used.host)),
             _ => None,
         });
         let used: Vec<String> = used.collect();
         Error::Refused(format!(
-            "all sectors of server {} are used by incarnations that nobody confirmed to be gone: {}; confirm it with \
-             `nectary volume release`",
+            "all sectors of server {} are used by incarnations that nobody confirmed to be gone: {}; once that is sure, \
+             say so with `nectary volume serve --confirm-gone HOST`",
             options.server,
             used.join(", ")
         ))
     })
+}
+
+/// An incarnation in hexadecimal.
+fn unhex(text: &str) -> Option<[u8; 16]> {
+    match text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        true => u128::from_str_radix(text, 16).ok().map(u128::to_be_bytes),
+        false => None,
+    }
 }
 
 fn hex(bytes: &[u8]) -> String {

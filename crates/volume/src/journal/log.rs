@@ -10,12 +10,12 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use nectary_block::SharedDevice;
 
-use super::cursor::{Cursor, ManifestPlace, Plan, first_block};
+use super::cursor::{Cursor, ManifestPlace, Plan, end_of, first_block};
 use super::disk::Disk;
 use super::error::Error;
 use super::lease::{Lease, StartOptions};
 use super::replay::{Found, replay};
-use super::segments::metadata;
+use super::segments::{has_room, metadata};
 use super::transactions::groups;
 use crate::format::{EpochHead, Label, RunRecord, Transaction, epoch_block};
 use crate::planted::{Bug, planted};
@@ -137,6 +137,22 @@ impl Log {
         self.spare.len() < SPARE_SEGMENTS
     }
 
+    /// Whether it has a segment to go on in when the present one is full.
+    pub fn has_segment(&self) -> bool {
+        !self.spare.is_empty()
+    }
+
+    /// Whether less than half of the present segment is left.
+    pub fn is_pressed(&self) -> bool {
+        let end = end_of(&self.label, self.cursor.segment, self.cursor.number);
+        2 * end.saturating_sub(self.cursor.block) < self.label.segment_blocks
+    }
+
+    /// The segments that it has had since the newest checkpoint.
+    pub fn segments(&self) -> usize {
+        self.journal.len()
+    }
+
     /// Gives a segment, by its first block. It must be *metadata* of this epoch in the table *space*, and that must have
     /// been appended before.
     pub fn give_segment(&mut self, block: u64) {
@@ -250,7 +266,8 @@ async fn begin(
     }
     // Everything that was read is made durable before a head says that it counts.
     disk.flush().await?;
-    let segment = set_aside(&found.tables, label, disk.blocks(), epoch)?;
+    let segment = set_aside(found, label, disk.blocks(), epoch)?;
+    is_last_start(found, label, disk.blocks(), lease, options)?;
     let sealed_sequence = found.next_sequence - 1;
     let sequence = found.next_sequence;
     let cursor = Cursor {
@@ -282,13 +299,31 @@ async fn begin(
 }
 
 /// The segment that was set aside for an epoch.
-fn set_aside(tables: &Tables, label: &Label, blocks: u64, epoch: u64) -> Result<u64, Error> {
-    metadata(tables, label, blocks)?.into_iter().find(|(_, owner)| *owner == epoch).map(|(block, _)| block).ok_or_else(|| {
-        Error::Refused(format!(
-            "no segment is set aside for epoch {epoch}: too many starts in a row failed; confirm with `nectary volume \
-             release` that the servers before are gone"
-        ))
+fn set_aside(found: &Found, label: &Label, blocks: u64, epoch: u64) -> Result<u64, Error> {
+    let all = metadata(&found.tables, label, blocks)?;
+    all.into_iter().find(|(_, owner)| *owner == epoch).map(|(block, _)| block).ok_or_else(|| {
+        Error::Refused(format!("no segment is set aside for epoch {epoch}: the disk was full during too many starts"))
     })
+}
+
+/// Refuses the last start that has a segment, if it could set none aside for the next one, until an operator says which
+/// hosts are gone.
+fn is_last_start(
+    found: &Found,
+    label: &Label,
+    blocks: u64,
+    lease: &Lease,
+    options: &StartOptions,
+) -> Result<(), Error> {
+    let has_more = metadata(&found.tables, label, blocks)?.iter().any(|(_, owner)| *owner > lease.epoch());
+    if has_more || !options.said_gone.is_empty() || has_room(&found.tables, label, blocks, lease.gone())? {
+        return Ok(());
+    }
+    Err(Error::Refused(
+        "the disk is full, and this would be the last start of a server: `nectary volume info DISK` names earlier \
+         servers whose hosts may be gone; say so with `--confirm-gone HOST`, then remove files"
+            .to_owned(),
+    ))
 }
 
 fn now_ns() -> u64 {

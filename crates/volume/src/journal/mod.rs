@@ -36,11 +36,12 @@ pub use error::Error;
 pub use lease::StartOptions;
 pub use log::Log;
 pub use make::{FormatOptions, Layout, SetAside, format};
-pub use transactions::apply;
+pub use run::segments_at_most;
+pub use transactions::{apply, transaction_bytes};
 
 use nectary_block::SharedDevice;
 
-use crate::format::{EpochHead, Label};
+use crate::format::{EpochHead, Label, LeaseSector};
 use crate::tables::Tables;
 
 /// What is on a volume, read without a lease: for `check` and `info`.
@@ -52,6 +53,8 @@ pub struct Volume {
     pub tables: Tables,
     /// The head of the current epoch.
     pub head: EpochHead,
+    /// The lease sectors that a server has used, by server and sector.
+    pub servers: Vec<LeaseSector>,
     /// The number of the last append that counts.
     pub last_sequence: u64,
     /// What was noticed: torn appends, a bad copy of the label.
@@ -65,5 +68,6 @@ pub async fn read(device: &SharedDevice) -> Result<Volume, Error> {
     let found = replay::replay(&disk, &label).await?;
     notes.extend(found.notes);
     let last_sequence = found.next_sequence.saturating_sub(1);
-    Ok(Volume { label, tables: found.tables, head: found.head, last_sequence, notes })
+    let servers = lease::used(&disk, &label).await?;
+    Ok(Volume { label, tables: found.tables, head: found.head, servers, last_sequence, notes })
 }

@@ -6,11 +6,10 @@
 
 use super::disk::Disk;
 use super::error::Error;
-use super::transactions::mutation_bytes;
 use crate::format::{
     Action, BLOCK_BYTES, Chunk, ChunkPlace, Index, Label, Mutation, RunRecord, SegmentHeader, SegmentUse, Table,
 };
-use crate::tables::Tables;
+use crate::tables::{Tables, record_bytes};
 
 /// A chunk, at most. *Units*: bytes.
 const CHUNK_BYTES_MAX: usize = 128 << 10;
@@ -24,6 +23,8 @@ const RUN_CHUNKS_MAX: usize = 7000;
 const INDEX_HEADER_BYTES: usize = 88;
 /// The part of a chunk's entry before its key. *Units*: bytes.
 const INDEX_ENTRY_BYTES: usize = 16;
+/// The longest key. *Units*: bytes.
+const KEY_BYTES_MAX: usize = 512;
 
 /// Chunks of one run: how many records and blocks each has.
 struct Shape {
@@ -43,7 +44,7 @@ fn shapes(tables: &Tables) -> Vec<Shape> {
     let (mut count, mut bytes) = (0, CHUNK_HEADER_BYTES);
     let blocks = |bytes: usize| bytes.div_ceil(BLOCK_BYTES) as u64;
     for (_, key, value) in records(tables) {
-        let length = mutation_bytes(key.len(), value.len());
+        let length = record_bytes(key.len(), value.len());
         if count == CHUNK_RECORDS_MAX || bytes + length > CHUNK_BYTES_MAX {
             chunks.push((count, blocks(bytes)));
             (count, bytes) = (0, CHUNK_HEADER_BYTES);
@@ -98,6 +99,22 @@ pub(super) fn segments_needed(tables: &Tables, segment_blocks: u64) -> usize {
         }
     }
     segments
+}
+
+/// The most segments that a checkpoint of tables with so many bytes can need, without looking at their records.
+///
+/// Two chunks that follow each other have more than [`CHUNK_BYTES_MAX`] together, or they would be one. A chunk is
+/// rounded up to whole blocks. At the end of a segment less than one chunk stays empty; an index may leave as much as its
+/// own length.
+pub fn segments_at_most(bytes: u64, segment_blocks: u64) -> u64 {
+    let block = BLOCK_BYTES as u64;
+    let chunks = 2 * bytes / (CHUNK_BYTES_MAX - CHUNK_HEADER_BYTES) as u64 + 1;
+    let runs = chunks / RUN_CHUNKS_MAX as u64 + 1;
+    let chunk_blocks = (bytes + chunks * CHUNK_HEADER_BYTES as u64) / block + chunks;
+    let entries = chunks * (INDEX_ENTRY_BYTES + KEY_BYTES_MAX) as u64;
+    let index_blocks = (entries + runs * INDEX_HEADER_BYTES as u64) / block + runs;
+    let room = segment_blocks.saturating_sub((CHUNK_BYTES_MAX / BLOCK_BYTES) as u64).max(1);
+    (chunk_blocks + 2 * index_blocks).div_ceil(room)
 }
 
 /// Who writes runs: the leader of an epoch.
@@ -279,4 +296,42 @@ pub(super) async fn load(
 /// The segment of a block.
 pub(super) fn segment_of(label: &Label, block: u64) -> u64 {
     block - block % label.segment_blocks
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_most_segments_of_a_checkpoint_are_known_without_looking_at_records() {
+        let mut state = 0x5851_f42d_4c95_7f2d_u64;
+        let mut random = |below: u64| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) % below
+        };
+        for round in 0..18 {
+            let mut tables = Tables::default();
+            // Also records of which only one fits a chunk, and keys that make the index long.
+            let (records, key_bytes, value_bytes) = match round % 3 {
+                0 => (random(60_000), 16, 1 + random(200)),
+                1 => (random(600), 16, 60_000 + random(5000)),
+                _ => (random(2000), 264, 1 + random(40_000)),
+            };
+            for number in 0..records {
+                let mut key = number.to_be_bytes().to_vec();
+                key.resize(key_bytes, 1);
+                let value = vec![0; (1 + random(value_bytes)) as usize];
+                let table = if number % 2 == 0 { Table::Xattrs } else { Table::Entries };
+                tables.apply(&Mutation { table, key: key.clone(), action: Action::Put(value) });
+                if random(8) == 0 {
+                    tables.apply(&Mutation { table, key, action: Action::Delete });
+                }
+            }
+            let counted: usize =
+                super::records(&tables).map(|(_, key, value)| record_bytes(key.len(), value.len())).sum();
+            assert_eq!(tables.bytes(), counted as u64, "round {round}");
+            let (needed, most) = (segments_needed(&tables, 2048) as u64, segments_at_most(tables.bytes(), 2048));
+            assert!(needed <= most && most <= needed + needed / 4 + 1, "round {round}: {needed}, at most {most}");
+        }
+    }
 }

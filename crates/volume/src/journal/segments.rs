@@ -1,7 +1,7 @@
-//! Metadata segments, as *space* names them.
+//! Metadata segments and free ones, as *space* names them.
 
 use super::error::Error;
-use crate::format::{ExtentState, Key, Label, Space, Table};
+use crate::format::{EpochRecord, ExtentState, Key, Label, SPACE_START, Space, Table};
 use crate::tables::Tables;
 
 /// All metadata segments that *space* has on a disk of so many blocks, and their epochs.
@@ -21,4 +21,24 @@ pub(super) fn metadata(tables: &Tables, label: &Label, blocks: u64) -> Result<Ve
         segments.extend((0..count).map(|index| (block + index * label.segment_blocks, space.owner)));
     }
     Ok(segments)
+}
+
+/// Whether a segment is free, or will be when it is known that these incarnations are gone.
+pub(super) fn has_room(tables: &Tables, label: &Label, blocks: u64, gone: &[[u8; 16]]) -> Result<bool, Error> {
+    let damaged = |error: crate::format::FormatError| Error::damaged(0, format!("space: {error}"));
+    let is_gone = |epoch: u64| {
+        let record = tables.get(&Key::Epoch(epoch)).and_then(|value| EpochRecord::decode(value).ok());
+        record.is_some_and(|record| gone.contains(&record.incarnation))
+    };
+    let is_whole = |start: u64, end: u64| start.next_multiple_of(label.segment_blocks) + label.segment_blocks <= end;
+    let mut at = SPACE_START;
+    for (key, value) in tables.table(Table::Space) {
+        let Key::Space(start) = Key::decode(Table::Space, key).map_err(damaged)? else { continue };
+        let space = Space::decode(value).map_err(damaged)?;
+        if is_whole(at, start) || (space.state == ExtentState::QuarantinedMetadata && is_gone(space.owner)) {
+            return Ok(true);
+        }
+        at = start.saturating_add(space.blocks);
+    }
+    Ok(is_whole(at, blocks))
 }

@@ -191,3 +191,30 @@ async fn a_device_whose_writes_survive_nothing_is_refused() {
     let error = format(&device, &options(), first).await.expect_err("it is refused");
     assert!(matches!(error, Error::Refused(_)) && error.to_string().contains("give the disk itself"), "{error}");
 }
+
+#[tokio::test]
+async fn the_last_start_on_a_full_disk_waits_for_an_operators_word() {
+    let file = Scratch::new("last");
+    let device = file.open().await;
+    let label = format(&device, &options(), first).await.unwrap();
+    let mut one = Server::start(device.clone(), server(1), 0).await;
+    // Files have everything behind the 16 segments that are set aside.
+    let start = 17 * SEGMENT_BLOCKS;
+    let data = Space { blocks: label.blocks - start, state: ExtentState::Data, owner: 9, since: 1 };
+    let key = Key::Space(start);
+    let mutation = Mutation { table: key.table(), key: key.encode(), action: Action::Put(data.encode()) };
+    let (kind, mutations) = (TransactionKind::Server, vec![mutation]);
+    one.append(vec![Transaction { kind, session: 0, number: 0, reply: Vec::new(), mutations }]).await;
+    drop(one);
+    let again = |incarnation| StartOptions { previous_gone: true, ..server(incarnation) };
+    for incarnation in 2..=14 {
+        let epoch = Server::start(device.clone(), again(incarnation), 0).await.log.epoch();
+        assert_eq!(epoch, u64::from(incarnation) + 1);
+    }
+    for incarnation in [15, 16] {
+        let refused = Log::start(device.clone(), again(incarnation)).await.err().map(|error| error.to_string());
+        assert!(refused.as_ref().is_some_and(|words| words.contains("--confirm-gone HOST")), "{refused:?}");
+    }
+    let said = StartOptions { said_gone: vec!["a".to_owned()], ..again(17) };
+    assert_eq!(Server::start(device.clone(), said, 0).await.log.epoch(), 16);
+}

@@ -1,7 +1,7 @@
 //! Transactions: what they do to tables, how long they are, and how they are grouped into appends.
 
 use crate::format::{Action, FormatError, Key, Mutation, Reply, Transaction, TransactionKind};
-use crate::tables::Tables;
+use crate::tables::{Tables, record_bytes};
 
 /// The most transactions of an append.
 const TRANSACTIONS_MAX: usize = 4096;
@@ -11,8 +11,6 @@ const APPEND_BYTES_MAX: usize = 4 << 20;
 const APPEND_HEADER_BYTES: usize = 128;
 /// The part of a transaction before its reply. *Units*: bytes.
 const TRANSACTION_HEADER_BYTES: usize = 40;
-/// The part of a mutation before its key. *Units*: bytes.
-const MUTATION_HEADER_BYTES: usize = 8;
 /// A transaction without a reply is kept shorter than this. *Units*: bytes.
 const SPLIT_BYTES_MAX: usize = 512 << 10;
 /// And has fewer mutations than this.
@@ -38,20 +36,16 @@ pub fn apply(tables: &mut Tables, transaction: &Transaction) -> Result<(), Forma
     Ok(())
 }
 
-/// The length of a mutation on disk. *Units*: bytes.
-pub(super) fn mutation_bytes(key: usize, value: usize) -> usize {
-    (MUTATION_HEADER_BYTES + key + value).next_multiple_of(8)
-}
-
 fn bytes_of(mutation: &Mutation) -> usize {
     let value = match &mutation.action {
         Action::Put(value) => value.len(),
         Action::Delete => 0,
     };
-    mutation_bytes(mutation.key.len(), value)
+    record_bytes(mutation.key.len(), value)
 }
 
-fn transaction_bytes(transaction: &Transaction) -> usize {
+/// The length of a transaction in an append. *Units*: bytes.
+pub fn transaction_bytes(transaction: &Transaction) -> usize {
     let mutations: usize = transaction.mutations.iter().map(bytes_of).sum();
     TRANSACTION_HEADER_BYTES + transaction.reply.len().next_multiple_of(8) + mutations
 }

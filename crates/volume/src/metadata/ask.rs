@@ -7,8 +7,9 @@ use super::files::decode_xattr;
 use super::image::{Asked, Image, Stamp};
 use super::names::{find, is_directory};
 use super::records::{inode, keys_of, posix, server};
+use super::reserve::full;
 use crate::format::{BLOCK_BYTES, Extent, ExtentState, Key, Name, Table};
-use crate::protocol::{Answer, Code, Failure, FileId, Listed, Mapped, Question, Shape, Statistics};
+use crate::protocol::{Answer, FileId, Listed, Mapped, Question, Shape, Statistics};
 
 /// Names of an answer.
 const ENTRIES_MAX: u32 = 1024;
@@ -61,6 +62,7 @@ impl Image {
             }
             Question::Statistics => {
                 let (free, blocks) = self.room();
+                let free = free - self.reserved();
                 let inodes = self.tables.table(Table::Inodes).len() as u64;
                 Answer::Statistics(Statistics { blocks, free, inodes })
             }
@@ -157,15 +159,16 @@ impl Image {
     }
 
     fn grant(&mut self, stamp: Stamp, session: u64, blocks: u64) -> Result<Asked> {
-        let free = self.free.blocks();
+        let kept = self.reserve().data;
+        let free = self.free.blocks_beside(kept);
         let wanted = blocks.min(SPACE_BLOCKS_MAX).min((free / SPACE_PART).max(64)).min(free);
         if wanted == 0 {
-            return Err(Failure { code: Code::Full, errno: libc::ENOSPC, words: String::new() });
+            return Err(full());
         }
         let (granted, mutations) = self.attempt(|change, parts| {
             let (mut granted, mut left) = (Vec::new(), wanted);
             while left > 0 && granted.len() < PIECES_MAX {
-                let Some(piece) = parts.free.take(left) else { break };
+                let Some(piece) = parts.free.take(left, kept) else { break };
                 change.use_space(piece.block, piece.blocks, ExtentState::Granted, session, stamp.sequence)?;
                 left -= piece.blocks;
                 granted.push(piece);

@@ -9,6 +9,7 @@ use super::change::{Change, Result, damaged};
 use super::image::{FREED_MAX, Parts, Stamp};
 use super::names::store_inode;
 use super::records::{inode, keys_of, posix};
+use super::reserve::full;
 use crate::format::{BLOCK_BYTES, Extent, ExtentState, Inode, Key, Table};
 use crate::protocol::{Answer, Attributes, Changes, Code, Failure, FileId, Mapped, Operation, TimeChange};
 
@@ -20,10 +21,6 @@ const ZERO_RANGE: u32 = libc::FALLOC_FL_ZERO_RANGE as u32;
 const XATTR_CREATE: u32 = 1;
 const XATTR_REPLACE: u32 = 2;
 const XATTR_BYTES_MAX: usize = 65528;
-
-fn full() -> Failure {
-    Failure { code: Code::Full, errno: libc::ENOSPC, words: String::new() }
-}
 
 /// The value of an extended attribute.
 pub(super) fn decode_xattr(bytes: &[u8]) -> Vec<u8> {
@@ -57,7 +54,9 @@ impl Parts<'_> {
         match operation {
             Operation::SetAttributes { changes, .. } => self.set(change, stamp, file, &mut found, changes)?,
             Operation::SetXattr { name, value, flags, .. } => {
-                set_xattr(change, file, name, value, *flags)?;
+                if set_xattr(change, file, name, value, *flags)? {
+                    self.may_grow()?;
+                }
                 found.times_ns[2] = stamp.now_ns;
             }
             Operation::RemoveXattr { name, .. } => {
@@ -313,7 +312,8 @@ impl Parts<'_> {
     ) -> Result<()> {
         let mut at = start;
         while at < end {
-            let granted = self.free.take((end - at).min(EXTENT_BLOCKS_MAX.into())).ok_or_else(full)?;
+            let granted =
+                self.free.take((end - at).min(EXTENT_BLOCKS_MAX.into()), self.reserve.data).ok_or_else(full)?;
             change.use_space(granted.block, granted.blocks, ExtentState::Data, number, 0)?;
             let blocks = granted.blocks as u32;
             self.map(
@@ -368,7 +368,8 @@ impl Parts<'_> {
     }
 }
 
-fn set_xattr(change: &mut Change<'_>, file: FileId, name: &[u8], value: &[u8], flags: u32) -> Result<()> {
+/// Sets an extended attribute; returns whether it is longer than before.
+fn set_xattr(change: &mut Change<'_>, file: FileId, name: &[u8], value: &[u8], flags: u32) -> Result<bool> {
     if is_access_list(name) {
         // Their effect on modes and on new files is not implemented yet.
         return Err(posix(libc::EOPNOTSUPP));
@@ -380,14 +381,17 @@ fn set_xattr(change: &mut Change<'_>, file: FileId, name: &[u8], value: &[u8], f
         return Err(posix(libc::E2BIG));
     }
     let key = Key::Xattr(file.inode, name.to_vec());
-    match (flags, change.tables.get(&key).is_some()) {
-        (XATTR_CREATE, true) => return Err(posix(libc::EEXIST)),
-        (XATTR_REPLACE, false) => return Err(posix(libc::ENODATA)),
+    let before = change.tables.get(&key).map(<[u8]>::len);
+    match (flags, before) {
+        (XATTR_CREATE, Some(_)) => return Err(posix(libc::EEXIST)),
+        (XATTR_REPLACE, None) => return Err(posix(libc::ENODATA)),
         _ => {}
     }
     let head = [&(value.len() as u32).to_le_bytes()[..], &[0; 4]].concat();
-    change.put(&key, [&head[..], value].concat());
-    Ok(())
+    let stored = [&head[..], value].concat();
+    let is_longer = before.is_none_or(|before| stored.len() > before);
+    change.put(&key, stored);
+    Ok(is_longer)
 }
 
 fn extent_before(change: &Change<'_>, number: u64, block: u64) -> Result<Option<(u64, Extent)>> {

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::change::{Change, Result, damaged};
 use super::records::{inode, keys_of, server, spaces};
+use super::reserve::Reserve;
 use super::space::{Draining, Free};
 use crate::format::{
     Action, ExtentState, Key, Label, Mutation, Reply, SPACE_START, Session, SessionState, Space, Table, Transaction,
@@ -20,6 +21,8 @@ const SESSIONS_MAX: usize = 1024;
 /// Mutations of one operation, and their bytes: below the bounds of a transaction, so that what is applied can be stored.
 const MUTATIONS_MAX: usize = 12_000;
 const MUTATION_BYTES_MAX: usize = 900 << 10;
+/// The mutations of freed inodes in one round of work in the background. *Units*: bytes.
+const BACKGROUND_BYTES_MAX: usize = 1 << 20;
 /// Extents that are freed in one transaction.
 pub(super) const FREED_MAX: usize = 1024;
 
@@ -53,6 +56,8 @@ pub struct Image {
     draining: Draining,
     pub(super) segment_blocks: u64,
     pub(super) epoch: u64,
+    /// For how many of the next epochs a segment is set aside, if that is known.
+    pub(super) starts: Option<u64>,
     /// Which sessions have an inode open.
     pub(super) opened: HashMap<u64, BTreeSet<u64>>,
     /// Sessions from before a restart that did not say yet what they have open.
@@ -74,13 +79,14 @@ impl Image {
         let volume = tables.get(&Key::Volume).ok_or_else(|| damaged("there is no record of the volume"))?;
         let volume = VolumeRecord::decode(volume).map_err(damaged)?;
         let mut image = Image {
-            free: Free::load(&tables, volume.blocks)?,
+            free: Free::load(&tables, volume.blocks, label.segment_blocks.max(1))?,
             draining: Draining::load(&tables)?,
             tables,
             hash_key: label.hash_key,
             volume,
-            segment_blocks: label.segment_blocks,
+            segment_blocks: label.segment_blocks.max(1),
             epoch,
+            starts: None,
             opened: HashMap::new(),
             awaited: BTreeSet::new(),
             dying: BTreeSet::new(),
@@ -140,11 +146,12 @@ impl Image {
         &mut self,
         work: impl FnOnce(&mut Change<'_>, &mut Parts<'_>) -> Result<T>,
     ) -> Result<(T, Vec<Mutation>)> {
-        let mut volume = self.volume;
+        let (mut volume, reserve) = (self.volume, self.reserve());
         let mut change = Change::new(&mut self.tables);
         let mut parts = Parts {
             volume: &mut volume,
             free: &mut self.free,
+            reserve,
             opened: &self.opened,
             is_grace: !self.awaited.is_empty(),
             hash_key: &self.hash_key,
@@ -305,14 +312,15 @@ impl Image {
 
     /// Work in the background: replies to forget, inodes to free, drained extents.
     pub fn background(&mut self, stamp: Stamp) -> Result<Vec<Transaction>> {
-        let mut transactions = self.forget()?;
+        let (mut transactions, mut bytes) = (self.forget()?, 0);
         while let Some(inode) = self.dying.first().copied() {
             let (is_gone, mutations) = self.attempt(|change, parts| parts.free_inode(change, inode, stamp))?;
             if is_gone {
                 self.dying.remove(&inode);
             }
+            bytes += bytes_of(&mutations);
             transactions.push(server(mutations));
-            if transactions.len() >= 64 {
+            if bytes >= BACKGROUND_BYTES_MAX || transactions.len() >= 64 {
                 break;
             }
         }
@@ -355,7 +363,7 @@ impl Image {
     }
 }
 
-fn is_bounded(mutations: &[Mutation]) -> bool {
+fn bytes_of(mutations: &[Mutation]) -> usize {
     let bytes = |mutation: &Mutation| {
         let value = match &mutation.action {
             Action::Put(value) => value.len(),
@@ -363,7 +371,11 @@ fn is_bounded(mutations: &[Mutation]) -> bool {
         };
         16 + mutation.key.len() + value
     };
-    mutations.len() <= MUTATIONS_MAX && mutations.iter().map(bytes).sum::<usize>() <= MUTATION_BYTES_MAX
+    mutations.iter().map(bytes).sum()
+}
+
+fn is_bounded(mutations: &[Mutation]) -> bool {
+    mutations.len() <= MUTATIONS_MAX && bytes_of(mutations) <= MUTATION_BYTES_MAX
 }
 
 fn too_large() -> Failure {
@@ -375,6 +387,7 @@ fn too_large() -> Failure {
 pub(super) struct Parts<'a> {
     pub volume: &'a mut VolumeRecord,
     pub free: &'a mut Free,
+    pub reserve: Reserve,
     pub opened: &'a HashMap<u64, BTreeSet<u64>>,
     /// Sessions may have more inodes open than is known.
     pub is_grace: bool,

@@ -14,6 +14,7 @@
 //! | `replies` | stored answers, and how many |
 //! | `open` | which files are open, and inodes without a name |
 //! | `space` | used and free blocks |
+//! | `reserve` | what stays free for metadata |
 //! | `ask` | questions |
 //! | `check` | what must agree |
 
@@ -26,6 +27,7 @@ mod names;
 mod open;
 mod records;
 mod replies;
+mod reserve;
 mod segments;
 mod space;
 #[cfg(test)]
@@ -34,3 +36,4 @@ mod tests;
 pub use check::check;
 pub use image::{Asked, Image, Stamp};
 pub use records::first;
+pub use segments::SET_ASIDE;

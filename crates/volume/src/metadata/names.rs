@@ -180,6 +180,7 @@ impl Parts<'_> {
         if kind == libc::S_IFDIR && parent.links >= LINKS_MAX {
             return Err(posix(libc::EMLINK));
         }
+        self.may_grow()?;
         let number = self.volume.next_inode;
         self.volume.next_inode += 1;
         let mut made = Inode {
@@ -222,6 +223,7 @@ impl Parts<'_> {
         if find(change.tables, self.hash_key, directory.inode, name)?.is_some() {
             return Err(posix(libc::EEXIST));
         }
+        self.may_grow()?;
         found.links += 1;
         found.parent = directory.inode;
         found.times_ns[2] = stamp.now_ns;
@@ -317,6 +319,9 @@ impl Parts<'_> {
         let Some(new) = new else {
             if flags & EXCHANGE != 0 {
                 return Err(posix(libc::ENOENT));
+            }
+            if new_name.len() > name.len() {
+                self.may_grow()?;
             }
             self.remove_name(change, stamp, directory.inode, &old)?;
             return self.arrive(change, stamp, new_directory.inode, new_name, old.1.inode);

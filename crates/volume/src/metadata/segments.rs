@@ -15,7 +15,9 @@ use crate::protocol::{Code, Failure};
 /// The epoch that `format` makes. It has no leader. The label is written last, so `format` has ended.
 const FORMATTED: u64 = 1;
 /// Epochs for which a segment is set aside.
-const SET_ASIDE: u64 = 16;
+pub const SET_ASIDE: u64 = 16;
+/// Free segments that setting aside leaves, in addition to those of a checkpoint.
+const BESIDE: u64 = 2;
 
 fn epoch(change: &Change<'_>, epoch: u64) -> Result<Option<EpochRecord>> {
     change.tables.get(&Key::Epoch(epoch)).map(|value| EpochRecord::decode(value).map_err(damaged)).transpose()
@@ -85,15 +87,47 @@ impl Image {
         Ok((block, server(mutations)))
     }
 
-    /// Takes segments for the next epochs that have none.
+    /// Takes segments for the next epochs that have none, as far as there is room beside a checkpoint and the journal.
+    /// If no epoch has one, the last free segment is taken: without it the next start would be refused.
     pub fn set_aside(&mut self) -> Result<Vec<Transaction>> {
-        let owners: BTreeSet<u64> = spaces(&self.tables)?
-            .into_iter()
-            .filter(|(_, space)| space.state == ExtentState::Metadata)
-            .map(|(_, space)| space.owner)
-            .collect();
-        let missing = (self.epoch + 1..=self.epoch + SET_ASIDE).filter(|epoch| !owners.contains(epoch));
-        missing.map(|epoch| self.take_segment(epoch).map(|(_, transaction)| transaction)).collect()
+        let has_room = |image: &Image, count| match count {
+            0 => image.free_segments() > 0,
+            SET_ASIDE.. => false,
+            _ => image.free_segments() > image.checkpoint_segments() + BESIDE,
+        };
+        let mut transactions = Vec::new();
+        if self.starts.is_some_and(|count| !has_room(self, count)) {
+            return Ok(transactions);
+        }
+        let spaces = spaces(&self.tables)?.into_iter();
+        let owned = spaces.filter(|(_, space)| space.state == ExtentState::Metadata).map(|(_, space)| space.owner);
+        let next = self.epoch + 1..=self.epoch + SET_ASIDE;
+        let owners: BTreeSet<u64> = owned.filter(|owner| next.contains(owner)).collect();
+        let mut count = owners.len() as u64;
+        for epoch in next.filter(|epoch| !owners.contains(epoch)) {
+            if !has_room(self, count) {
+                break;
+            }
+            match self.take_segment(epoch) {
+                Ok((_, transaction)) => transactions.push(transaction),
+                Err(failure) if failure.code == Code::Full => break,
+                Err(failure) => return Err(failure),
+            }
+            count += 1;
+        }
+        self.starts = Some(count);
+        Ok(transactions)
+    }
+
+    /// For how many of the next 16 epochs there is a segment. `None`: [`set_aside`](Self::set_aside) has not looked.
+    pub fn starts(&self) -> Option<u64> {
+        self.starts
+    }
+
+    /// What is quarantined because nobody said that the hosts of earlier servers are gone. *Units*: blocks.
+    pub fn quarantined(&self) -> u64 {
+        let records = self.tables.table(Table::Epochs).values().filter_map(|value| EpochRecord::decode(value).ok());
+        records.map(|record| record.segments.saturating_mul(self.segment_blocks)).fold(0, u64::saturating_add)
     }
 
     /// A metadata segment is not needed any more: it is freed if no late write to it is possible, otherwise

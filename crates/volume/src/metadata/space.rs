@@ -13,21 +13,52 @@ use crate::tables::Tables;
 
 /// Free extents. Each call costs steps for the extents that it changes, and the logarithm of their number; so does undoing
 /// it.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub(super) struct Free {
+    segment_blocks: u64,
     /// By first block.
     extents: BTreeMap<u64, u64>,
     /// By size, then first block.
     sizes: BTreeSet<(u64, u64)>,
+    /// By the largest piece that can be taken without breaking a whole segment, then first block.
+    loose: BTreeSet<(u64, u64)>,
     blocks: u64,
+    /// Whole aligned segments in free extents.
+    segments: u64,
     /// The former state of extents that changed since the last change was kept: first block and size.
     before: Vec<(u64, Option<u64>)>,
 }
 
+/// What a free extent consists of: loose blocks, whole segments, loose blocks.
+struct Parted {
+    head: u64,
+    segments: u64,
+    tail: u64,
+}
+
+impl Parted {
+    fn largest_loose(&self) -> u64 {
+        self.head.max(self.tail)
+    }
+}
+
 impl Free {
+    /// Nothing is free yet.
+    pub fn new(segment_blocks: u64) -> Free {
+        Free {
+            segment_blocks,
+            extents: BTreeMap::new(),
+            sizes: BTreeSet::new(),
+            loose: BTreeSet::new(),
+            blocks: 0,
+            segments: 0,
+            before: Vec::new(),
+        }
+    }
+
     /// What no record of *space* has.
-    pub fn load(tables: &Tables, blocks: u64) -> Result<Free> {
-        let mut free = Free::default();
+    pub fn load(tables: &Tables, blocks: u64, segment_blocks: u64) -> Result<Free> {
+        let mut free = Free::new(segment_blocks);
         let mut at = SPACE_START;
         for (key, value) in tables.table(Table::Space) {
             let Key::Space(start) = Key::decode(Table::Space, key).map_err(damaged)? else { continue };
@@ -50,6 +81,25 @@ impl Free {
         self.blocks
     }
 
+    /// Whole aligned segments that are free.
+    pub fn segments(&self) -> u64 {
+        self.segments
+    }
+
+    /// Blocks that may be taken while so many whole segments are kept.
+    pub fn blocks_beside(&self, kept: u64) -> u64 {
+        self.blocks - kept.min(self.segments) * self.segment_blocks
+    }
+
+    fn part(&self, start: u64, count: u64) -> Parted {
+        let size = self.segment_blocks;
+        let (first, end) = (start.next_multiple_of(size), (start + count) / size * size);
+        match first < end {
+            true => Parted { head: first - start, segments: (end - first) / size, tail: start + count - end },
+            false => Parted { head: count, segments: 0, tail: 0 },
+        }
+    }
+
     /// Keeps the changes.
     pub fn keep(&mut self) {
         self.before.clear();
@@ -69,10 +119,16 @@ impl Free {
             None => self.extents.remove(&start),
         };
         if let Some(old) = old {
+            let parted = self.part(start, old);
             self.sizes.remove(&(old, start));
+            self.loose.remove(&(parted.largest_loose(), start));
+            self.segments -= parted.segments;
         }
         if let Some(count) = count {
+            let parted = self.part(start, count);
             self.sizes.insert((count, start));
+            self.loose.insert((parted.largest_loose(), start));
+            self.segments += parted.segments;
         }
         self.blocks = self.blocks - old.unwrap_or(0) + count.unwrap_or(0);
         old
@@ -113,12 +169,25 @@ impl Free {
         }
     }
 
-    /// Takes up to so many blocks: of the smallest extent that has them all, else of the largest.
-    pub fn take(&mut self, blocks: u64) -> Option<Granted> {
+    /// Takes up to so many blocks: of the smallest extent that has them all, else of the largest. `kept` whole segments
+    /// stay free, if there are as many now; all others may be used up before less than was requested is taken.
+    pub fn take(&mut self, blocks: u64, kept: u64) -> Option<Granted> {
+        let spare = self.segments.saturating_sub(kept);
         let fits = self.sizes.range((blocks, 0)..).next();
         let &(count, start) = fits.or_else(|| self.sizes.last())?;
-        let blocks = blocks.min(count);
-        self.cut(start, start, blocks);
+        let parted = self.part(start, count);
+        let most = if parted.segments <= spare { count } else { parted.head + spare * self.segment_blocks };
+        if most >= blocks.min(count) || spare > 0 {
+            let blocks = blocks.min(most);
+            self.cut(start, start, blocks);
+            return Some(Granted { block: start, blocks });
+        }
+        let fits = self.loose.range((blocks, 0)..).next();
+        let &(piece, extent) = fits.or_else(|| self.loose.last()).filter(|(piece, _)| *piece > 0)?;
+        let count = self.extents.get(&extent).copied().unwrap_or(0);
+        let start = if self.part(extent, count).head == piece { extent } else { extent + count - piece };
+        let blocks = blocks.min(piece);
+        self.cut(extent, start, blocks);
         Some(Granted { block: start, blocks })
     }
 
@@ -261,15 +330,22 @@ mod tests {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             (state >> 33) % below
         };
-        let mut free = Free::default();
+        let mut free = Free::new(256);
         free.add(1000, 100_000);
         let mut taken: Vec<Granted> = Vec::new();
         for round in 0..2000 {
             free.keep();
-            let (before, held) = ((free.extents.clone(), free.sizes.clone(), free.blocks), taken.clone());
+            let state = |free: &Free| (free.extents.clone(), free.sizes.clone(), free.blocks, free.segments);
+            let (before, held) = (state(&free), taken.clone());
             for _ in 0..random(6) {
                 match random(3) {
-                    0 => taken.extend(free.take(1 + random(300))),
+                    0 => {
+                        let (kept, segments) = (random(500), free.segments);
+                        let granted = free.take(1 + random(300), kept);
+                        assert!(free.segments >= kept.min(segments), "round {round}");
+                        assert!(granted.is_some() || free.blocks_beside(kept) == 0, "round {round}");
+                        taken.extend(granted);
+                    }
                     1 => taken.extend(free.take_aligned(256).map(|block| Granted { block, blocks: 256 })),
                     _ if taken.is_empty() => {}
                     _ => {
@@ -282,11 +358,31 @@ mod tests {
             assert_eq!(free.blocks + sum, 100_000, "round {round}");
             let by_size: BTreeSet<(u64, u64)> = free.extents.iter().map(|(start, count)| (*count, *start)).collect();
             assert_eq!(by_size, free.sizes, "round {round}");
+            let is_whole = |at: &u64| {
+                free.extents.range(..=at).next_back().is_some_and(|(start, count)| start + count >= at + 256)
+            };
+            assert_eq!((0..500).map(|at| at * 256).filter(is_whole).count() as u64, free.segments, "round {round}");
             if random(2) == 0 {
                 free.undo();
                 taken = held;
-                assert_eq!((free.extents.clone(), free.sizes.clone(), free.blocks), before, "round {round}");
+                assert_eq!(state(&free), before, "round {round}");
             }
         }
+    }
+
+    #[test]
+    fn whole_segments_are_kept_and_every_block_beside_them_is_found() {
+        let mut free = Free::new(256);
+        // Loose blocks before and behind whole segments, and an extent without a whole one.
+        free.add(200, 56 + 3 * 256 + 7);
+        free.add(3000, 300);
+        free.add(5 * 1024, 256);
+        assert_eq!((free.segments(), free.blocks_beside(9)), (4, 56 + 7 + 300));
+        let taken: Vec<Granted> = std::iter::from_fn(|| free.take(1000, 4)).collect();
+        let place = |granted: &Granted| (granted.block, granted.blocks);
+        assert_eq!(taken.iter().map(place).collect::<Vec<_>>(), [(3000, 300), (200, 56), (1024, 7)]);
+        assert_eq!((free.segments(), free.blocks_beside(4), free.blocks_beside(3)), (4, 0, 256));
+        let piece = free.take(1000, 3).map(|granted| granted.blocks);
+        assert_eq!((piece, free.take(1, 3), free.segments()), (Some(256), None, 3));
     }
 }

@@ -4,7 +4,7 @@
 //! progress at a time; a malformed message ends the connection and changes nothing. Leaves to others: the requests
 //! (`owner`).
 //!
-//! *Circle*: a connection sends requests to the owner, which answers by the reply of this file.
+//! *Circle*: a connection sends requests, which have the replies of this file.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,7 +17,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::time::timeout;
 
 use super::locking::Wish;
-use super::owner::Request;
+use super::request::{Request, wall_ns};
 use crate::format::{Label, Session, SessionState};
 use crate::net::{self, Stream};
 use crate::protocol::{Answer, Code, Failure, Hello, Message, What};
@@ -189,7 +189,7 @@ async fn begin(context: &Context, hello: Hello) -> Result<Greeted, Failure> {
             acknowledged: 0,
             machine: hello.machine,
             boot: hello.boot,
-            created_ns: super::owner::wall_ns(),
+            created_ns: wall_ns(),
             ended_ns: 0,
             reason: 0,
             host: hello.host,
@@ -212,7 +212,7 @@ async fn ask<T>(
 }
 
 fn welcome(shared: &Shared, session: u64) -> Message {
-    Message::Welcome { session, lease_ms: shared.lease_ms, server_ns: super::owner::wall_ns() }
+    Message::Welcome { session, lease_ms: shared.lease_ms, server_ns: wall_ns() }
 }
 
 /// Serves operations and questions.
@@ -284,12 +284,7 @@ async fn control(
                 if !is_answered {
                     continue;
                 }
-                let renewed = Message::Renewed {
-                    sent_ns,
-                    lease_ms: shared.lease_ms,
-                    server_ns: super::owner::wall_ns(),
-                    sequence,
-                };
+                let renewed = Message::Renewed { sent_ns, lease_ms: shared.lease_ms, server_ns: wall_ns(), sequence };
                 let _ = frames.send(renewed.encode(header.request, shared.epoch));
             }
             _ => return Err(std::io::Error::other("a message that does not belong here")),

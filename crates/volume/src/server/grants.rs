@@ -5,7 +5,7 @@
 //! last answered renewal is so old that its client does not answer programs any more. Leaves to others: the rules
 //! (`tokens`).
 //!
-//! *Circle*: as `owner`, whose requests have the replies of `connection`.
+//! *Circle*: as `request`: requests have the replies of `connection`.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;

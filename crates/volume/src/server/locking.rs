@@ -3,7 +3,7 @@
 //! Owns: what the tickets of `tokens::Locks` stand for. Promises: after a restart no lock is granted until every
 //! earlier session has said which locks it has, or has ended; these sessions say so by requests that do not wait.
 //!
-//! *Circle*: as `owner`, whose requests have the replies of `connection`.
+//! *Circle*: as `request`: requests have the replies of `connection`.
 
 use std::collections::HashMap;
 

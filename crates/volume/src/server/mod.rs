@@ -7,20 +7,29 @@
 //! | file | what is in it |
 //! |---|---|
 //! | `alone` | the lock that keeps a second server off this host |
-//! | `owner` | the task that does operations and answers when they are durable |
+//! | `leading` | the start: leadership, and the first append |
+//! | `request`, `owner` | what is asked of the metadata; the task that does it, and answers when it is durable |
+//! | `room` | segments of the journal, and checkpoints |
 //! | `grants` | tokens: requests that wait, sessions that others wait for too long |
 //! | `locking` | file locks: requests that wait |
 //! | `pushes` | ends of files that kernels of other hosts are told |
-//! | `newest` | which connection of a session counts |
+//! | `presence`, `newest` | when a session was heard of; which connection of it counts |
+//! | `batch`, `waits` | what is not stored yet; what the owner waits for |
 //! | `connection` | one connection: greeting, requests, answers |
 
 mod alone;
+mod batch;
 mod connection;
 mod grants;
+mod leading;
 mod locking;
 mod newest;
 mod owner;
+mod presence;
 mod pushes;
+mod request;
+mod room;
+mod waits;
 
 use std::sync::Arc;
 
@@ -33,8 +42,8 @@ use tokio::task::{JoinHandle, JoinSet};
 use crate::net::{Address, Listener};
 use crate::protocol::Failure;
 pub use alone::alone;
-pub use owner::Overview;
-use owner::Request;
+pub use request::Overview;
+use request::Request;
 
 /// How a volume is served.
 #[derive(Clone)]
@@ -49,6 +58,9 @@ pub struct ServerOptions {
     pub host: String,
     /// Whether no earlier process of this server is left on this host; [`alone`] tells.
     pub previous_gone: bool,
+    /// Hosts of earlier servers that write nothing any more, as an operator says: by their names, or by incarnations in
+    /// hexadecimal.
+    pub said_gone: Vec<String>,
 }
 
 /// Why a server does not start, or ended.
@@ -71,6 +83,12 @@ pub enum ServerError {
         /// Why not.
         source: std::io::Error,
     },
+    /// The journal is full, and there is no free segment.
+    #[error("there is no room for the journal: start the server again, then {0}")]
+    NoRoom(
+        /// What to do.
+        String,
+    ),
     /// It ended by itself.
     #[error("the server ended: {0}")]
     Ended(String),
@@ -127,7 +145,7 @@ impl Server {
         }
         let addresses = listeners.iter().map(|listener| listener.address().clone()).collect();
         let (owner, shared) = owner::Owner::start(device, &options).await?;
-        let (requests, received) = mpsc::channel(owner::REQUESTS_MAX);
+        let (requests, received) = mpsc::channel(request::REQUESTS_MAX);
         let (seen_by, seen) = watch::channel(owner.overview());
         let (stop, stopped) = watch::channel(false);
         let (ended_by, ended) = watch::channel(None);

@@ -8,157 +8,42 @@
 //! 3. An operation is done once: a repeated one is answered with the stored reply.
 //! 4. After an append failed, nothing is answered any more, and the server ends.
 //!
-//! *Circle*: requests have the replies of `connection`.
+//! Leaves to others: what operations do (`metadata`), and room for the journal (`room`).
 
 use std::cmp::Ordering;
-use std::collections::HashMap;
-use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering as AtomicOrdering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use nectary_block::SharedDevice;
 use nectary_host::log::Level;
-use tokio::sync::{mpsc, oneshot, watch};
-use tokio::time::{Instant, Interval, MissedTickBehavior, interval};
+use tokio::sync::{mpsc, watch};
 
-use super::connection::{Frames, ROLE_BULK, ROLE_CONTROL, Reply, Shared};
+use super::batch::Batch;
+use super::connection::{ROLE_BULK, ROLE_CONTROL, Reply, Shared};
 use super::grants::{Grants, Looking, files_of, is_look};
-use super::locking::{Locking, Wish};
+use super::leading::{Led, lead};
+use super::locking::Locking;
 use super::newest::Newest;
+use super::presence::Presence;
 use super::pushes::Pushes;
+use super::request::{Held, Overview, Request, active, replaced, wall_ns};
+use super::room::{Room, why};
+use super::waits::{InFlight, appended, ticking, until};
 use super::{ServerError, ServerOptions};
-use crate::client::random_id;
-use crate::format::{Session, SessionState, Table, Transaction};
-use crate::journal::{self, Log, StartOptions};
+use crate::format::{SessionState, Table};
+use crate::journal::{self, Log};
 use crate::metadata::{Image, Stamp};
 use crate::planted::{Bug, planted};
 use crate::protocol::{Answer, Code, Failure, FileId, Held as Granted, Message, Operation, Question, Token, What};
-use crate::tokens::{Late, Silence, level};
+use crate::tokens::{Late, level};
 
-/// Requests that wait for the owner.
-pub(super) const REQUESTS_MAX: usize = 4096;
-/// Transactions of an append.
-const BATCH_MAX: usize = 1024;
 /// The most appends that the one in flight and the next one may be split into.
 const APPENDS_MAX: u64 = 64;
 /// The lease of a session. *Units*: milliseconds.
 const SESSION_LEASE_MS: u32 = 5000;
-/// A session is silent after so long without a renewal.
-const SILENCE: Duration = Duration::from_secs(10);
 /// How much a client's clock may be slow during a lease.
 const DRIFT: Duration = Duration::from_secs(1);
-/// How often the owner looks for background work.
-const TICK: Duration = Duration::from_millis(100);
-
-/// What the owner is asked to do.
-pub(super) enum Request {
-    /// An operation of a session.
-    Operate { session: u64, number: u64, operation: Operation, reply: Reply },
-    /// A question of a session.
-    Ask { session: u64, question: Question, reply: Reply },
-    /// A session begins: its number.
-    Begin { session: Session, connection: u64, reply: Number },
-    /// A session is there again: with a connection of this role and number.
-    Resume { session: u64, incarnation: [u8; 16], link: (u8, u64), reply: Number },
-    /// A session says which tokens it held before the server started; with the last part it has opened everything
-    /// that it had open.
-    Reclaim { session: u64, held: Vec<Granted>, is_last: bool, reply: Reply },
-    /// Replies up to this number are not needed, and freed extents of appends up to this one are in no cached map.
-    Acknowledge { session: u64, acknowledged: u64, drained: u64, is_answered: bool },
-    /// A session wants a token.
-    Acquire { session: u64, wanted: (Token, u8, bool), reply: Reply },
-    /// A session wants something of a file lock.
-    Wish { session: u64, wish: Wish, reply: Reply },
-    /// A session gave a token back, or committed.
-    Return { session: u64, held: Granted },
-    /// A session's kernel knows an end that it was told.
-    Pushed { session: u64, number: u64 },
-    /// A session has a control connection, of this number.
-    Controlled { session: u64, connection: u64, frames: Frames },
-    /// A session ended by itself: everything is returned.
-    Goodbye { session: u64, reply: Reply },
-    /// An operator says that a session's host writes nothing any more.
-    Release { session: u64, reply: Number },
-}
-
-impl Request {
-    /// Whose call this is, and the number of the connection that it came on.
-    fn caller(&self) -> Option<(u64, u64)> {
-        match self {
-            Request::Operate { session, reply, .. }
-            | Request::Ask { session, reply, .. }
-            | Request::Reclaim { session, reply, .. }
-            | Request::Acquire { session, reply, .. }
-            | Request::Wish { session, reply, .. }
-            | Request::Goodbye { session, reply } => Some((*session, reply.connection())),
-            _ => None,
-        }
-    }
-}
-
-/// An answer with a number.
-pub(super) type Number = oneshot::Sender<Result<u64, Failure>>;
-
-/// An answer that waits until it may be given.
-enum Held {
-    Call(Reply, Result<Answer, Failure>),
-    Grant(Reply, Box<Message>),
-    Number(Number, Result<u64, Failure>),
-}
-
-impl Held {
-    fn release(self) {
-        // The client may be gone.
-        match self {
-            Held::Call(reply, answer) => reply.send(answer),
-            Held::Grant(reply, message) => reply.say(&message),
-            Held::Number(reply, answer) => drop(reply.send(answer)),
-        }
-    }
-}
-
-/// What a server has, for its status.
-#[derive(Debug, Clone, Default)]
-pub struct Overview {
-    /// The epoch of this leadership.
-    pub epoch: u64,
-    /// Sessions, with what is stored of them.
-    pub sessions: Vec<(u64, Session)>,
-    /// Operations that were done.
-    pub operations: u64,
-    /// Questions that were answered.
-    pub questions: u64,
-    /// Appends of the journal.
-    pub appends: u64,
-    /// Checkpoints.
-    pub checkpoints: u64,
-    /// *Units*: blocks.
-    pub blocks: u64,
-    /// *Units*: blocks.
-    pub free: u64,
-    /// In use.
-    pub inodes: u64,
-    /// Sessions that do not renew their leases, and their hosts.
-    pub silent: Vec<(u64, String)>,
-    /// Tokens that are held, and calls that wait for one.
-    pub tokens: (usize, usize),
-    /// File locks that are held, and requests that wait for one.
-    pub locks: (usize, usize),
-    /// Sessions that have not said yet, after a restart, what they hold.
-    pub expected: usize,
-    /// When the server's own lease was last renewed.
-    renewed: Option<Instant>,
-}
-
-/// The server's clock. *Units*: nanoseconds since 1970.
-pub(super) fn wall_ns() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
-}
-
-/// An append in flight; it gives the log back.
-type InFlight = Pin<Box<dyn Future<Output = (Log, Result<u64, journal::Error>)> + Send>>;
 
 /// The owner.
 pub(super) struct Owner {
@@ -169,21 +54,16 @@ pub(super) struct Owner {
     /// Answers that wait for the append in flight.
     held: Vec<Held>,
     /// What was applied since it began, and the answers that wait for that.
-    next: Vec<Transaction>,
+    next: Batch,
     next_held: Vec<Held>,
-    /// Segments for the log: of the append in flight, and of the next one.
-    segments: Vec<u64>,
-    next_segments: Vec<u64>,
+    room: Room,
     /// The last append that is durable.
     sequence: u64,
-    /// When each session last renewed its lease, and when it last did so and was answered.
-    renewals: HashMap<u64, Instant>,
-    answered: HashMap<u64, Instant>,
+    presence: Presence,
     grants: Grants,
     locking: Locking,
     newest: Newest,
     pushes: Pushes,
-    started: Instant,
     shared: Arc<Shared>,
     overview: Overview,
 }
@@ -191,24 +71,7 @@ pub(super) struct Owner {
 impl Owner {
     /// Becomes leader, and reads all metadata.
     pub async fn start(device: SharedDevice, options: &ServerOptions) -> Result<(Owner, Arc<Shared>), ServerError> {
-        let incarnation = random_id()?;
-        let start = StartOptions {
-            server: options.number,
-            host: options.host.clone(),
-            incarnation,
-            confirmed_gone: Vec::new(),
-            previous_gone: options.previous_gone,
-            created_s: wall_ns() / 1_000_000_000,
-            fixed_ns: None,
-        };
-        let (mut log, tables) = Log::start(device, start).await?;
-        for note in log.notes() {
-            nectary_host::log::write(Level::Note, "volume", format_args!("{note}"));
-        }
-        let mut image = Image::load(tables, log.label(), log.epoch())?;
-        let mut first = image.begin_epoch(incarnation, log.gone())?;
-        first.extend(image.set_aside()?);
-        let sequence = log.append(first).await?;
+        let Led { log, image, sequence } = lead(device, options).await?;
         let shared = Arc::new(Shared {
             label: log.label().clone(),
             epoch: log.epoch(),
@@ -225,18 +88,15 @@ impl Owner {
             log: Some(log),
             in_flight: None,
             held: Vec::new(),
-            next: Vec::new(),
+            next: Batch::default(),
             next_held: Vec::new(),
-            segments: Vec::new(),
-            next_segments: Vec::new(),
+            room: Room::default(),
             sequence,
-            renewals: HashMap::new(),
-            answered: HashMap::new(),
+            presence: Presence::default(),
             grants,
             locking: Locking::default(),
             newest: Newest::default(),
             pushes: Pushes::default(),
-            started: Instant::now(),
             shared: shared.clone(),
             overview,
         };
@@ -248,7 +108,7 @@ impl Owner {
         let (free, blocks) = self.image.room();
         let inodes = self.image.tables().table(Table::Inodes).len() as u64;
         let sessions = self.image.sessions();
-        let silent = sessions.iter().filter(|(number, _)| self.is_silent(*number));
+        let silent = sessions.iter().filter(|(number, _)| self.presence.is_silent(*number));
         let silent = silent.map(|(number, session)| (*number, session.host.clone())).collect();
         let (held, waiting, expected) = self.grants.counts();
         let tokens = (held, waiting);
@@ -257,17 +117,15 @@ impl Owner {
             silent,
             free,
             blocks,
+            reserved: self.image.reserved(),
+            quarantined: self.image.quarantined(),
+            is_short: self.room.is_short(),
             inodes,
             tokens,
             expected,
             locks: self.locking.counts(),
             ..self.overview.clone()
         }
-    }
-
-    /// Whether a session has not renewed its lease for longer than that lasts.
-    fn is_silent(&self, session: u64) -> bool {
-        self.renewals.get(&session).unwrap_or(&self.started).elapsed() > SILENCE
     }
 
     /// Serves requests until it is told to stop.
@@ -284,9 +142,9 @@ impl Owner {
             tokio::select! {
                 biased;
                 (log, result) = appended(&mut self.in_flight) => self.settle(log, result)?,
-                Some(request) = requests.recv(), if self.next.len() < BATCH_MAX => {
+                Some(request) = requests.recv(), if !self.next.is_full() => {
                     self.apply(request);
-                    while self.next.len() < BATCH_MAX && let Ok(request) = requests.try_recv() {
+                    while !self.next.is_full() && let Ok(request) = requests.try_recv() {
                         self.apply(request);
                     }
                 }
@@ -398,10 +256,7 @@ impl Owner {
                 self.hold(Held::Call(reply, said.map(|()| Answer::Done)));
             }
             Request::Acknowledge { session, acknowledged, drained, is_answered } => {
-                self.renewals.insert(session, Instant::now());
-                if is_answered {
-                    self.answered.insert(session, Instant::now());
-                }
+                self.presence.renewed(session, is_answered);
                 self.image.acknowledge(session, acknowledged, drained);
                 // This is done at once, because ticks are delayed while requests arrive. An error occurs again at the
                 // next tick and ends the server.
@@ -414,7 +269,7 @@ impl Owner {
                 self.hold(Held::Call(reply, ended));
             }
             Request::Release { session, reply } => {
-                let ended = match self.is_silent(session) {
+                let ended = match self.presence.is_silent(session) {
                     true => self.end(session),
                     false => Err(active(session)),
                 };
@@ -503,12 +358,8 @@ impl Owner {
 
     /// Ends sessions that others wait for, and whose clients do not answer programs any more.
     fn end_late_sessions(&mut self) {
-        let (renewals, answered, started) = (&self.renewals, &self.answered, self.started);
-        let since = |times: &HashMap<u64, Instant>, session| {
-            let elapsed = times.get(&session).unwrap_or(&started).elapsed();
-            u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX)
-        };
-        let silence = |session| Silence { heard_ms: since(renewals, session), answered_ms: since(answered, session) };
+        let presence = &self.presence;
+        let silence = |session| presence.silence(session);
         let lease = Duration::from_millis(SESSION_LEASE_MS.into()) + DRIFT;
         let mut lockers = self.locking.awaited();
         lockers.extend(self.pushes.awaited());
@@ -541,8 +392,7 @@ impl Owner {
     }
 
     fn forget(&mut self, session: u64) {
-        self.renewals.remove(&session);
-        self.answered.remove(&session);
+        self.presence.forget(session);
         self.newest.forget(session);
         self.pushes.forget(session);
         self.grants.forget(session);
@@ -578,13 +428,7 @@ impl Owner {
     /// Begins an append if none is in flight and there is something to store or to answer.
     fn begin_append(&mut self) -> Result<(), ServerError> {
         let Some(mut log) = self.log.take() else { return Ok(()) };
-        if log.wants_segment() && self.next_segments.is_empty() {
-            // Without room the journal continues in its present segments, and stops at their end.
-            if let Ok((block, transaction)) = self.image.take_segment(log.epoch()) {
-                self.next.push(transaction);
-                self.next_segments.push(block);
-            }
-        }
+        self.next.extend(self.room.feed(&mut self.image, &log));
         if self.next.is_empty() {
             // Everything that was applied is durable.
             self.next_held.drain(..).for_each(Held::release);
@@ -592,9 +436,8 @@ impl Owner {
             self.log = Some(log);
             return Ok(());
         }
-        let transactions = std::mem::take(&mut self.next);
+        let transactions = self.next.take();
         self.held = std::mem::take(&mut self.next_held);
-        self.segments = std::mem::take(&mut self.next_segments);
         self.in_flight = Some(Box::pin(async move {
             let result = log.append(transactions).await;
             (log, result)
@@ -604,8 +447,8 @@ impl Owner {
 
     fn settle(&mut self, mut log: Log, result: Result<u64, journal::Error>) -> Result<(), ServerError> {
         self.in_flight = None;
-        self.sequence = result?;
-        self.segments.drain(..).for_each(|block| log.give_segment(block));
+        self.sequence = result.map_err(|error| why(error, &self.image))?;
+        self.room.stored(&mut log);
         self.log = Some(log);
         self.overview.appends += 1;
         self.shared.drained_to.store(self.sequence, AtomicOrdering::Release);
@@ -632,26 +475,25 @@ impl Owner {
     }
 
     async fn with_log(&mut self, log: &mut Log) -> Result<(), ServerError> {
-        let lease_ms = u64::from(self.shared.label.lease_ms);
-        if self.overview.renewed.is_none_or(|renewed| renewed.elapsed() >= Duration::from_millis(lease_ms / 4)) {
-            log.renew().await?;
-            self.overview.renewed = Some(Instant::now());
-        }
-        if !log.checkpoint_due() {
-            return Ok(());
-        }
-        let mut segments = Vec::new();
-        while segments.len() < log.segments_for_checkpoint(self.image.tables()) {
-            let (block, transaction) = self.image.take_segment(log.epoch())?;
-            segments.push(block);
-            self.next.push(transaction);
-        }
+        self.room.renew(log).await?;
+        self.next.extend(self.image.set_aside()?);
+        let Some(segments) = self.room.for_checkpoint(&mut self.image, log, &mut self.next)? else { return Ok(()) };
         // The tables are those of the appends so far.
-        self.sequence = log.append(std::mem::take(&mut self.next)).await?;
+        let stored = log.append(self.next.take()).await;
+        self.sequence = stored.map_err(|error| why(error, &self.image))?;
         self.next_held.drain(..).for_each(Held::release);
-        self.next_segments.drain(..).for_each(|block| log.give_segment(block));
-        let left = log.checkpoint(self.image.tables(), segments).await?;
-        self.overview.checkpoints += 1;
+        self.room.stored(log);
+        let left = match log.checkpoint(self.image.tables(), segments.clone()).await {
+            Ok(left) => {
+                self.overview.checkpoints += 1;
+                left
+            }
+            Err(journal::Error::NoSegment) => {
+                self.room.postpone(&self.image);
+                segments
+            }
+            Err(error) => return Err(error.into()),
+        };
         for block in left {
             self.next.push(self.image.retire_segment(block)?);
         }
@@ -659,38 +501,10 @@ impl Owner {
     }
 }
 
-fn active(session: u64) -> Failure {
-    let words = format!("session {session} renews its lease, or did so a moment ago: it is in use");
-    Failure { code: Code::Conflict, errno: libc::EBUSY, words }
-}
-
-fn replaced(session: u64) -> Failure {
-    let words = format!("session {session} has a later connection than this one");
-    Failure { code: Code::Conflict, errno: libc::EAGAIN, words }
-}
-
-/// Waits until a time; for ever if there is none.
-async fn until(at: Option<Instant>) {
-    match at {
-        Some(at) => tokio::time::sleep_until(at).await,
-        None => std::future::pending().await,
-    }
-}
-
-fn ticking() -> Interval {
-    let mut ticks = interval(TICK);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    ticks
-}
-
-/// Waits for the append in flight; for ever if there is none.
-async fn appended(in_flight: &mut Option<InFlight>) -> (Log, Result<u64, journal::Error>) {
-    match in_flight {
-        Some(future) => future.await,
-        None => std::future::pending().await,
-    }
-}
-
 #[cfg(test)]
 #[path = "owner_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "room_tests.rs"]
+mod room_tests;

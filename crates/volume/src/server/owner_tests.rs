@@ -1,13 +1,17 @@
 //! When freed blocks and segments may be used again, and which connection of a session counts.
 
+use std::time::Duration;
+
 use nectary_block::{FileDevice, OpenOptions};
+use tokio::sync::oneshot;
 
 use super::*;
-use crate::format::{EpochRecord, EpochState, ExtentState, Identity, Key, SessionState, Space, Table};
+use crate::format::{EpochRecord, EpochState, ExtentState, Identity, Key, Session, SessionState, Space, Table};
 use crate::metadata::first;
 use crate::protocol::{Locked, Mapped};
+use crate::server::locking::Wish;
 
-const ROOT: FileId = FileId { inode: 1, generation: 1 };
+pub(super) const ROOT: FileId = FileId { inode: 1, generation: 1 };
 const DISK_BYTES: u64 = 512 << 20;
 
 async fn owner() -> (Owner, Arc<Shared>) {
@@ -16,13 +20,25 @@ async fn owner() -> (Owner, Arc<Shared>) {
 
 /// Leads a volume as a server of this number, on a separate host.
 async fn lead(device: &SharedDevice, number: u32, previous_gone: bool) -> (Owner, Arc<Shared>) {
-    let options = ServerOptions { listen: Vec::new(), tls: None, number, host: format!("h{number}"), previous_gone };
+    let options = ServerOptions {
+        listen: Vec::new(),
+        tls: None,
+        number,
+        host: format!("h{number}"),
+        previous_gone,
+        said_gone: Vec::new(),
+    };
     Owner::start(device.clone(), &options).await.expect("it starts")
 }
 
 async fn volume(name: &str) -> SharedDevice {
+    volume_of(name, DISK_BYTES).await
+}
+
+/// A new volume on a file without a name.
+pub(super) async fn volume_of(name: &str, bytes: u64) -> SharedDevice {
     let path = std::env::temp_dir().join(format!("nectary-volume-{name}-{}", std::process::id()));
-    std::fs::File::create(&path).and_then(|file| file.set_len(DISK_BYTES)).expect("it is made");
+    std::fs::File::create(&path).and_then(|file| file.set_len(bytes)).expect("it is made");
     let device = FileDevice::open_file(&path, &OpenOptions::default()).await.expect("it opens");
     let device: SharedDevice = Arc::new(device);
     std::fs::remove_file(&path).expect("it is removed");
@@ -40,7 +56,7 @@ async fn volume(name: &str) -> SharedDevice {
     device
 }
 
-fn begin(owner: &mut Owner, incarnation: u8) -> u64 {
+pub(super) fn begin(owner: &mut Owner, incarnation: u8) -> u64 {
     let session = Session {
         incarnation: [incarnation; 16],
         state: SessionState::Active,
@@ -60,12 +76,12 @@ fn begin(owner: &mut Owner, incarnation: u8) -> u64 {
     number
 }
 
-fn operate(owner: &mut Owner, session: u64, operation: Operation) -> Answer {
+pub(super) fn operate(owner: &mut Owner, session: u64, operation: Operation) -> Answer {
     let number = owner.image.next_number(session);
     owner.operate(session, number, &operation).expect("it is done")
 }
 
-fn ask(owner: &mut Owner, session: u64, question: &Question) -> Answer {
+pub(super) fn ask(owner: &mut Owner, session: u64, question: &Question) -> Answer {
     let stamp = owner.stamp();
     let asked = owner.image.ask(stamp, session, question).expect("it is answered");
     owner.next.extend(asked.transaction);
@@ -73,7 +89,7 @@ fn ask(owner: &mut Owner, session: u64, question: &Question) -> Answer {
 }
 
 /// Stores everything.
-async fn settle(owner: &mut Owner) {
+pub(super) async fn settle(owner: &mut Owner) {
     loop {
         owner.begin_append().expect("it is stored");
         if owner.in_flight.is_none() {

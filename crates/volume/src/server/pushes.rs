@@ -4,7 +4,7 @@
 //! direct reads behind the end that it knows by itself, with nothing. Promises: who wrote behind the end hears that all
 //! these kernels know the new one, or that their sessions are over. Leaves to others: when a session is over (`grants`).
 //!
-//! *Circle*: as `owner`, whose requests have the replies of `connection`.
+//! *Circle*: as `request`: requests have the replies of `connection`.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 

@@ -1,0 +1,254 @@
+//! The reserve: free segments that stay for metadata when files fill the disk.
+//!
+//! Owns: how many there are. Promises: data leave them alone, and what lets metadata grow leaves about half of them.
+//! Removing and cutting files, ending sessions and work in the background need none of them. So a full disk has room for
+//! its journal, for a checkpoint and for the next start, unless segments of lost servers fill it.
+//!
+//! A checkpoint frees the segments of the one before only when it is complete, and until then the journal grows. For
+//! tables that fill `n` segments this is the reserve:
+//!
+//! | segments | for |
+//! |---|---|
+//! | n | the next checkpoint |
+//! | n | growth of the tables until then |
+//! | n, at least 2 | the journal until then |
+//! | 2 | segments that the journal has ready |
+//! | 2 | what a start sets aside |
+//!
+//! A small disk keeps an eighth of its segments, but never fewer than one checkpoint and three.
+
+use super::change::Result;
+use super::image::{Image, Parts};
+use crate::format::SPACE_START;
+use crate::journal::segments_at_most;
+use crate::protocol::{Code, Failure};
+
+/// The least that the journal needs between two checkpoints, that it has ready, and that a start sets aside. *Units*:
+/// segments.
+const JOURNAL: u64 = 2;
+const READY: u64 = 2;
+const STARTS: u64 = 2;
+/// The part of a small disk that is kept.
+const DISK_PART: u64 = 8;
+/// What is kept in any case, in addition to a checkpoint: below `AT_LEAST`, data are refused, below `TO_GROW`, metadata
+/// may not grow. *Units*: segments.
+const AT_LEAST: u64 = 3;
+const TO_GROW: u64 = 2;
+
+/// Free segments that stay for metadata.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Reserve {
+    /// Data leave so many.
+    pub data: u64,
+    /// With fewer, nothing is done that lets metadata grow.
+    pub growth: u64,
+}
+
+impl Reserve {
+    /// The reserve of a disk of so many segments, with tables of which a checkpoint needs `checkpoint`.
+    pub fn new(segments: u64, checkpoint: u64) -> Reserve {
+        let wanted = 2 * checkpoint + checkpoint.max(JOURNAL) + READY + STARTS;
+        let data = wanted.min(segments.div_ceil(DISK_PART).max(checkpoint + AT_LEAST));
+        Reserve { data, growth: (data / 2).max(checkpoint + TO_GROW) }
+    }
+}
+
+pub(super) fn full() -> Failure {
+    Failure { code: Code::Full, errno: libc::ENOSPC, words: String::new() }
+}
+
+impl Image {
+    /// The most segments that a checkpoint of the present tables can need.
+    pub fn checkpoint_segments(&self) -> u64 {
+        segments_at_most(self.tables.bytes(), self.segment_blocks)
+    }
+
+    /// Whole segments that are free.
+    pub fn free_segments(&self) -> u64 {
+        self.free.segments()
+    }
+
+    pub(super) fn reserve(&self) -> Reserve {
+        let segments = self.volume.blocks.saturating_sub(SPACE_START) / self.segment_blocks;
+        Reserve::new(segments, self.checkpoint_segments())
+    }
+
+    /// Free blocks that are kept for metadata: data do not get them.
+    pub fn reserved(&self) -> u64 {
+        self.free.blocks() - self.free.blocks_beside(self.reserve().data)
+    }
+}
+
+impl Parts<'_> {
+    /// Checks that metadata may grow.
+    ///
+    /// *Errors*: ENOSPC.
+    pub fn may_grow(&self) -> Result<()> {
+        match self.free.segments() < self.reserve.growth {
+            true => Err(full()),
+            false => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{commit, create_in, image, operate, stamp};
+    use super::*;
+    use crate::format::{ExtentState, Space};
+    use crate::protocol::{Answer, FileId, Operation, Question};
+
+    const ROOT: FileId = FileId { inode: 1, generation: 1 };
+
+    /// What is granted, as first block and length; `None`: ENOSPC.
+    fn space(image: &mut Image, session: u64) -> Option<Vec<(u64, u64)>> {
+        match image.ask(stamp(), session, &Question::Space { blocks: 1 << 18 }) {
+            Ok(asked) => match asked.answer {
+                Answer::Space(granted) => Some(granted.iter().map(|granted| (granted.block, granted.blocks)).collect()),
+                other => panic!("{other:?}"),
+            },
+            Err(failure) => {
+                assert_eq!((failure.code, failure.errno), (Code::Full, libc::ENOSPC));
+                None
+            }
+        }
+    }
+
+    fn free_of_statfs(image: &mut Image, session: u64) -> u64 {
+        match image.ask(stamp(), session, &Question::Statistics).unwrap().answer {
+            Answer::Statistics(statistics) => statistics.free,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Fills a file with all blocks that are granted; returns how many.
+    fn fill(image: &mut Image, session: u64, file: FileId) -> u64 {
+        let mut at = 0;
+        while let Some(granted) = space(image, session) {
+            for (block, blocks) in granted {
+                operate(image, session, &commit(file, at, block, blocks as u32)).unwrap();
+                at += blocks;
+            }
+        }
+        at
+    }
+
+    #[test]
+    fn data_leave_the_reserve_and_every_other_block_is_granted() {
+        let (mut image, session) = image();
+        let file = create_in(&mut image, session, ROOT, "file", libc::S_IFREG | 0o644).unwrap().id();
+        let (free, kept) = (image.room().0, image.reserve().data);
+        assert_eq!((kept, free_of_statfs(&mut image, session)), (4, free - 4 * 2048));
+        assert_eq!(fill(&mut image, session, file), free - 4 * 2048);
+        assert_eq!((image.free_segments(), free_of_statfs(&mut image, session), image.reserved()), (4, 0, 4 * 2048));
+        let allocate = Operation::Allocate { file, start: 1 << 40, end: (1 << 40) + 4096, mode: 0 };
+        assert_eq!(operate(&mut image, session, &allocate), Err(libc::ENOSPC));
+        // Holes in the middle are granted, also where segments around them are kept.
+        operate(&mut image, session, &Operation::Truncate { file, size: 5000 * 4096 }).unwrap();
+        image.acknowledge(session, 0, u64::MAX);
+        image.background(stamp()).unwrap();
+        let left = free_of_statfs(&mut image, session);
+        assert!(left > 10_000, "{left}");
+        let other = create_in(&mut image, session, ROOT, "other", libc::S_IFREG | 0o644).unwrap().id();
+        assert_eq!(fill(&mut image, session, other), left);
+    }
+
+    #[test]
+    fn metadata_grow_only_above_half_of_the_reserve_and_files_are_always_removed() {
+        let (mut image, session) = image();
+        let mode = libc::S_IFREG | 0o644;
+        let file = create_in(&mut image, session, ROOT, "file", mode).unwrap().id();
+        for name in ["removed", "long name", "x"] {
+            create_in(&mut image, session, ROOT, name, mode).unwrap();
+        }
+        let xattr = |name: &str, bytes| {
+            let (name, value) = (name.as_bytes().to_vec(), vec![1; bytes]);
+            Operation::SetXattr { file, name, value, flags: 0 }
+        };
+        operate(&mut image, session, &xattr("user.a", 100)).unwrap();
+        fill(&mut image, session, file);
+        let growth = image.reserve().growth;
+        let mut taken = Vec::new();
+        while image.free_segments() >= growth {
+            create_in(&mut image, session, ROOT, &format!("n{}", taken.len()), mode).unwrap();
+            taken.push(image.take_segment(1).unwrap().0);
+        }
+        let rename = |name: &str, new_name: &str| Operation::Rename {
+            directory: ROOT,
+            name: name.as_bytes().to_vec(),
+            new_directory: ROOT,
+            new_name: new_name.as_bytes().to_vec(),
+            flags: 0,
+        };
+        let refused = [
+            Operation::Link { file, directory: ROOT, name: b"link".to_vec() },
+            xattr("user.b", 1),
+            xattr("user.a", 101),
+            rename("x", "longer"),
+        ];
+        for operation in refused {
+            assert_eq!(operate(&mut image, session, &operation), Err(libc::ENOSPC), "{operation:?}");
+        }
+        for kind in [libc::S_IFREG, libc::S_IFDIR, libc::S_IFLNK, libc::S_IFIFO] {
+            assert_eq!(create_in(&mut image, session, ROOT, "new", kind | 0o644).err(), Some(libc::ENOSPC), "{kind:o}");
+        }
+        // A name that is there is refused for that reason.
+        assert_eq!(create_in(&mut image, session, ROOT, "file", mode).err(), Some(libc::EEXIST));
+        let unlink = Operation::Unlink { directory: ROOT, name: b"removed".to_vec(), is_directory: false, expected: 0 };
+        let done = [
+            unlink,
+            rename("long name", "short"),
+            rename("short", "x"),
+            xattr("user.a", 100),
+            Operation::RemoveXattr { file, name: b"user.a".to_vec() },
+            Operation::Truncate { file, size: 4096 },
+        ];
+        for operation in done {
+            operate(&mut image, session, &operation).unwrap_or_else(|errno| panic!("{operation:?}: {errno}"));
+        }
+        // With all free segments gone, too.
+        while let Ok((block, _)) = image.take_segment(1) {
+            taken.push(block);
+        }
+        let unlink = Operation::Unlink { directory: ROOT, name: b"x".to_vec(), is_directory: false, expected: 0 };
+        operate(&mut image, session, &unlink).unwrap();
+        image.acknowledge(session, 0, u64::MAX);
+        image.background(stamp()).unwrap();
+        assert!(image.free_segments() >= growth, "what was cut is free");
+        create_in(&mut image, session, ROOT, "new", mode).unwrap();
+        image.end_session(session).unwrap();
+    }
+
+    #[test]
+    fn segments_are_set_aside_as_far_as_there_is_room() {
+        let (mut image, session) = image();
+        let file = create_in(&mut image, session, ROOT, "file", libc::S_IFREG | 0o644).unwrap().id();
+        fill(&mut image, session, file);
+        let owners = |image: &Image| {
+            let values = image.tables().table(crate::format::Table::Space).values();
+            let spaces = values.filter_map(|value| Space::decode(value).ok());
+            let spaces = spaces.filter(|space| space.state == ExtentState::Metadata && space.owner > 1);
+            spaces.map(|space| space.owner).collect::<Vec<_>>()
+        };
+        // A checkpoint and two more stay: four are free.
+        assert_eq!((image.set_aside().unwrap().len(), image.starts()), (1, Some(1)));
+        assert_eq!((owners(&image), image.free_segments()), (vec![2], 3));
+        assert_eq!(image.set_aside().unwrap().len(), 0);
+        operate(&mut image, session, &Operation::Truncate { file, size: 0 }).unwrap();
+        image.acknowledge(session, 0, u64::MAX);
+        image.background(stamp()).unwrap();
+        image.set_aside().unwrap();
+        let mut all = owners(&image);
+        all.sort_unstable();
+        assert_eq!((all, image.starts()), ((2..=17).collect(), Some(16)));
+    }
+
+    #[test]
+    fn a_small_disk_keeps_an_eighth_and_what_a_checkpoint_needs() {
+        for (segments, checkpoint, data, growth) in
+            [(31, 1, 4, 3), (127, 1, 8, 4), (31, 10, 13, 12), (1 << 20, 40, 124, 62), (400, 40, 50, 42)]
+        {
+            assert_eq!(Reserve::new(segments, checkpoint), Reserve { data, growth }, "{segments} {checkpoint}");
+        }
+    }
+}

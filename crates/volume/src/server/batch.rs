@@ -1,0 +1,47 @@
+//! What was applied and is not stored yet: the next append.
+//!
+//! Owns: how much that may be. A journal that is short of segments has room for a full batch in half a segment.
+
+use crate::format::Transaction;
+use crate::journal::transaction_bytes;
+
+/// Transactions of an append.
+const TRANSACTIONS_MAX: usize = 1024;
+/// Their length after which no more requests are taken. *Units*: bytes.
+const BYTES_MAX: usize = 3 << 20;
+
+/// Transactions, in order.
+#[derive(Default)]
+pub(super) struct Batch {
+    transactions: Vec<Transaction>,
+    bytes: usize,
+}
+
+impl Batch {
+    /// Adds a transaction.
+    pub fn push(&mut self, transaction: Transaction) {
+        self.bytes += transaction_bytes(&transaction);
+        self.transactions.push(transaction);
+    }
+
+    /// Whether more requests wait until these are stored.
+    pub fn is_full(&self) -> bool {
+        self.transactions.len() >= TRANSACTIONS_MAX || self.bytes >= BYTES_MAX
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.transactions.is_empty()
+    }
+
+    /// Takes all, to store them.
+    pub fn take(&mut self) -> Vec<Transaction> {
+        self.bytes = 0;
+        std::mem::take(&mut self.transactions)
+    }
+}
+
+impl Extend<Transaction> for Batch {
+    fn extend<T: IntoIterator<Item = Transaction>>(&mut self, transactions: T) {
+        transactions.into_iter().for_each(|transaction| self.push(transaction));
+    }
+}

@@ -1,0 +1,249 @@
+//! A full disk: what is refused, that the server goes on and starts again, and servers that are lost one after another.
+
+use nectary_block::SharedDevice;
+
+use super::tests::{ROOT, ask, begin, operate, settle, volume_of};
+use super::*;
+use crate::metadata::check;
+use crate::protocol::Mapped;
+
+/// The smallest volume. *Units*: bytes.
+const DISK_BYTES: u64 = 256 << 20;
+/// The value of an extended attribute, by which metadata grow fast. *Units*: bytes.
+const VALUE_BYTES: usize = 60_000;
+
+/// A server and a session of it.
+struct Life {
+    owner: Owner,
+    session: u64,
+}
+
+type Done = Result<Answer, Failure>;
+
+impl Life {
+    async fn start(device: &SharedDevice, options: &ServerOptions) -> Result<Life, ServerError> {
+        let (mut owner, _) = Owner::start(device.clone(), options).await?;
+        // Sessions of earlier lives are over: they would hold up what is freed.
+        let earlier: Vec<u64> = owner.image.sessions().iter().map(|(session, _)| *session).collect();
+        for session in earlier {
+            owner.end(session).expect("it ends");
+        }
+        let session = begin(&mut owner, options.number as u8 + 1);
+        let mut life = Life { owner, session };
+        life.tick().await?;
+        Ok(life)
+    }
+
+    /// Stores everything, and does what the server does by itself.
+    async fn tick(&mut self) -> Result<(), ServerError> {
+        settle_all(&mut self.owner).await?;
+        let (session, number) = (self.session, self.owner.image.next_number(self.session) - 1);
+        self.owner.image.acknowledge(session, number, u64::MAX);
+        self.owner.background().await?;
+        settle_all(&mut self.owner).await?;
+        let problems = check(self.owner.image.tables(), &self.owner.shared.label);
+        assert_eq!(problems, Vec::<String>::new());
+        Ok(())
+    }
+
+    fn try_operate(&mut self, operation: &Operation) -> Done {
+        let number = self.owner.image.next_number(self.session);
+        self.owner.operate(self.session, number, operation)
+    }
+
+    fn create(&mut self, name: &str) -> Done {
+        self.try_operate(&Operation::Create {
+            directory: ROOT,
+            name: name.as_bytes().to_vec(),
+            mode: libc::S_IFREG | 0o644,
+            owner: 0,
+            group: 0,
+            umask: 0,
+            device: 0,
+            target: Vec::new(),
+            open: false,
+            inode: 0,
+        })
+    }
+
+    fn unlink(&mut self, name: &str) -> Done {
+        let name = name.as_bytes().to_vec();
+        self.try_operate(&Operation::Unlink { directory: ROOT, name, is_directory: false, expected: 0 })
+    }
+
+    fn xattr(&mut self, file: FileId, fill: u8) -> Done {
+        let (name, value) = (b"user.large".to_vec(), vec![fill; VALUE_BYTES]);
+        self.try_operate(&Operation::SetXattr { file, name, value, flags: 0 })
+    }
+
+    /// Fills a new file with all blocks that are granted.
+    async fn fill(&mut self, name: &str) -> FileId {
+        let Ok(Answer::Attributes(made)) = self.create(name) else { panic!("{name} is not made") };
+        let (file, mut at, session) = (made.id(), 0, self.session);
+        let stamp = self.owner.stamp();
+        while let Ok(asked) = self.owner.image.ask(stamp, session, &Question::Space { blocks: 1 << 18 }) {
+            self.owner.next.extend(asked.transaction);
+            let Answer::Space(granted) = asked.answer else { panic!("no space") };
+            let mut extents = Vec::new();
+            for granted in granted {
+                let (block, blocks) = (granted.block, granted.blocks as u32);
+                extents.push(Mapped { file_block: at, blocks, block, is_unwritten: false });
+                at += granted.blocks;
+            }
+            let (size, truncate_generation) = (at * 4096, 0);
+            let commit = Operation::Commit { file, truncate_generation, size, modified_ns: 1, changed_ns: 1, extents };
+            self.try_operate(&commit).expect("it is committed");
+        }
+        self.tick().await.expect("it goes on");
+        assert_eq!(free(&mut self.owner, session), 0);
+        file
+    }
+
+    /// Sets a large attribute again and again, so that the journal grows and the tables do not, until there were so
+    /// many more checkpoints.
+    async fn churn(&mut self, file: FileId, checkpoints: u64) -> Result<(), ServerError> {
+        let wanted = self.owner.overview.checkpoints + checkpoints;
+        for step in 0..3000 {
+            if self.owner.overview.checkpoints >= wanted {
+                return Ok(());
+            }
+            self.xattr(file, step as u8).expect("it is not longer than before");
+            if step % 16 == 15 {
+                self.tick().await?;
+            }
+        }
+        panic!("no checkpoint is made: {:?}", self.owner.overview());
+    }
+}
+
+/// Stores everything, or says why not.
+async fn settle_all(owner: &mut Owner) -> Result<(), ServerError> {
+    loop {
+        owner.begin_append()?;
+        if owner.in_flight.is_none() {
+            return Ok(());
+        }
+        let (log, result) = appended(&mut owner.in_flight).await;
+        owner.settle(log, result)?;
+    }
+}
+
+fn free(owner: &mut Owner, session: u64) -> u64 {
+    match ask(owner, session, &Question::Statistics) {
+        Answer::Statistics(statistics) => statistics.free,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn on(number: u32, previous_gone: bool, said_gone: &[&str]) -> ServerOptions {
+    let said_gone = said_gone.iter().map(|name| (*name).to_owned()).collect();
+    ServerOptions { listen: Vec::new(), tls: None, number, host: format!("h{number}"), previous_gone, said_gone }
+}
+
+fn is_full(done: &Done) -> bool {
+    done.as_ref().is_err_and(|failure| (failure.code, failure.errno) == (Code::Full, libc::ENOSPC))
+}
+
+#[tokio::test]
+async fn a_full_disk_refuses_what_grows_and_its_server_goes_on_and_starts_again() {
+    let device = volume_of("full", DISK_BYTES).await;
+    let mut life = Life::start(&device, &on(0, false, &[])).await.expect("it starts");
+    let Ok(Answer::Attributes(kept)) = life.create("kept") else { panic!("it is not made") };
+    let kept = kept.id();
+    life.xattr(kept, 1).expect("there is room");
+    life.fill("data").await;
+    // Metadata grow until that is refused, and not before.
+    let mut made = 0;
+    while let Ok(Answer::Attributes(file)) = life.create(&format!("n{made}")) {
+        made += 1;
+        if life.xattr(file.id(), made as u8).is_err() {
+            break;
+        }
+        if made % 16 == 0 {
+            life.tick().await.expect("it goes on");
+        }
+        assert!(made < 3000, "nothing is refused");
+    }
+    assert!(is_full(&life.create("new")));
+    // The journal goes on, with checkpoints.
+    life.churn(kept, 2).await.expect("it goes on");
+    // So do more starts than segments were set aside for: the processes before are gone.
+    for start in 0..=crate::metadata::SET_ASIDE as u8 {
+        drop(life);
+        life = Life::start(&device, &on(0, true, &[])).await.unwrap_or_else(|error| panic!("start {start}: {error}"));
+        life.xattr(kept, start).expect("it is not longer than before");
+        life.tick().await.expect("it goes on");
+    }
+    life.churn(kept, 1).await.expect("it goes on");
+    for name in 0..made {
+        life.unlink(&format!("n{name}")).expect("it is removed");
+    }
+    life.unlink("data").expect("it is removed");
+    life.tick().await.expect("it goes on");
+    life.tick().await.expect("it goes on");
+    life.create("new").expect("there is room again");
+    let session = life.session;
+    assert!(free(&mut life.owner, session) > 10_000, "what the files had is free");
+}
+
+#[tokio::test]
+async fn servers_that_are_lost_one_after_another_hold_back_segments_until_their_hosts_are_confirmed_gone() {
+    let device = volume_of("lost", DISK_BYTES).await;
+    let mut life = Life::start(&device, &on(0, false, &[])).await.expect("it starts");
+    let Ok(Answer::Attributes(kept)) = life.create("kept") else { panic!("it is not made") };
+    let kept = kept.id();
+    life.xattr(kept, 1).expect("there is room");
+    life.fill("data").await;
+    // Each host is lost with what its server had, until the journal of one has no place.
+    let mut number = 0;
+    let ended = loop {
+        if let Err(error) = life.churn(kept, 2).await {
+            break error;
+        }
+        drop(life);
+        number += 1;
+        life = Life::start(&device, &on(number, false, &[])).await.expect("it starts");
+        assert!(number < 10, "nothing is held back");
+    };
+    let words = ended.to_string();
+    assert!(matches!(ended, ServerError::NoRoom(_)) && words.contains("--confirm-gone"), "{words}");
+    drop(life);
+    // Without an operator's word the next server has only its first segment: enough to remove files.
+    let mut life = Life::start(&device, &on(0, true, &[])).await.expect("it starts");
+    assert!(life.owner.overview().quarantined > 0);
+    life.unlink("data").expect("it is removed");
+    life.tick().await.expect("it goes on");
+    let lost: Vec<String> = (1..=number).map(|number| format!("h{number}")).collect();
+    let lost: Vec<&str> = lost.iter().map(String::as_str).collect();
+    drop(life);
+    let unknown = Life::start(&device, &on(0, true, &["nobody"])).await.err().map(|error| error.to_string());
+    assert!(unknown.as_ref().is_some_and(|words| words.contains("no earlier server ran on \"nobody\"")), "{unknown:?}");
+    let mut life = Life::start(&device, &on(0, true, &lost)).await.expect("it starts");
+    life.churn(kept, 1).await.expect("it goes on");
+    assert_eq!(life.owner.overview().quarantined, 0);
+    life.create("new").expect("there is room again");
+}
+
+#[tokio::test]
+async fn a_host_that_an_operator_says_is_gone_is_noticed_while_its_server_leads() {
+    let device = volume_of("alive", DISK_BYTES).await;
+    let mut first = Life::start(&device, &on(0, false, &[])).await.expect("it starts");
+    let second = on(1, false, &["h0"]);
+    let second = Owner::start(device, &second);
+    tokio::pin!(second);
+    let mut ticks = tokio::time::interval(Duration::from_millis(100));
+    let started = loop {
+        tokio::select! {
+            started = &mut second => break started.map(drop),
+            _ = ticks.tick() => first.tick().await.expect("it leads"),
+        }
+    };
+    let error = started.expect_err("the first one is alive").to_string();
+    assert_eq!(error, "server 0 on h0 serves the volume; stop it first");
+    settle(&mut first.owner).await;
+    operate(
+        &mut first.owner,
+        first.session,
+        Operation::SetAttributes { file: ROOT, changes: crate::protocol::Changes::default() },
+    );
+}

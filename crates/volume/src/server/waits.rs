@@ -1,0 +1,37 @@
+//! What the owner waits for: appends, times, ticks.
+
+use std::pin::Pin;
+use std::time::Duration;
+
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval};
+
+use crate::journal::{Error, Log};
+
+/// How often the owner looks for background work.
+const TICK: Duration = Duration::from_millis(100);
+
+/// An append in flight; it gives the log back.
+pub(super) type InFlight = Pin<Box<dyn Future<Output = (Log, Result<u64, Error>)> + Send>>;
+
+/// Waits until a time; for ever if there is none.
+pub(super) async fn until(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Ticks; after a delay they are not made up for.
+pub(super) fn ticking() -> Interval {
+    let mut ticks = interval(TICK);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ticks
+}
+
+/// Waits for the append in flight; for ever if there is none.
+pub(super) async fn appended(in_flight: &mut Option<InFlight>) -> (Log, Result<u64, Error>) {
+    match in_flight {
+        Some(future) => future.await,
+        None => std::future::pending().await,
+    }
+}
