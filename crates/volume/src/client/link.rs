@@ -19,7 +19,7 @@ use super::session::{Event, Grant, Inner, Said};
 use crate::format::Identity;
 pub use crate::net::Address;
 use crate::net::{self, Stream};
-use crate::protocol::{Code, Failure, Message};
+use crate::protocol::{Code, Failure, Message, VERSIONS, versions_differ};
 use crate::tokens::Why;
 use crate::wire::{read_message, write_all};
 
@@ -104,12 +104,25 @@ async fn greet(inner: &Inner, role: u8) -> Result<(Stream, Welcomed), Result<Fai
             let server_ns = i64::try_from(server_ns).unwrap_or(i64::MAX);
             Ok((stream, Welcomed { session, epoch: header.epoch, lease, server_ns }))
         }
+        Some((_, Message::Failure(failure))) if failure.code == Code::Version => {
+            Err(Err(no_server(inner, failure.words)))
+        }
+        Some((_, Message::OtherVersion { least, most })) => {
+            Err(Err(no_server(inner, versions_differ(&(least..=most), &VERSIONS))))
+        }
         Some((_, Message::Failure(failure))) => Err(Ok(failure)),
         Some(_) => Err(Err(no_server(inner, "its answer to the greeting is none"))),
-        None => {
-            Err(Err(no_server(inner, "it closed the connection: is it the server of a volume, and does it want TLS?")))
-        }
+        None => Err(Err(no_server(inner, closed_problem()))),
     }
+}
+
+/// Servers of version 1 close the connection when they are greeted with another one.
+fn closed_problem() -> String {
+    format!(
+        "it closed the connection: it wants TLS (--tls-ca), or it is no server of a volume, or one of an older nectary \
+         than this one, which speaks version {} of the protocol: use the same release of nectary on both hosts",
+        VERSIONS.end()
+    )
 }
 
 fn connect_problem(error: &std::io::Error) -> String {

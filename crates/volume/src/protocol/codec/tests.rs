@@ -114,6 +114,7 @@ fn messages() -> Vec<Message> {
             boot: 4,
             connection: 6,
         }),
+        Message::OtherVersion { least: 1, most: 1 },
         Message::Welcome { session: 5, lease_ms: 10_000, server_ns: 1 },
         Message::Renew { session: 5, sent_ns: 6, acknowledged: 7, drained: 8 },
         Message::Renewed { sent_ns: 6, lease_ms: 10_000, server_ns: 1, sequence: 8 },
