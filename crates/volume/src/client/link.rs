@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nectary_host::log::{Level, write as log};
-use nectary_host::tls::ClientTls;
+use nectary_host::tls::{ClientTls, explain};
 use tokio::io::{ReadHalf, split};
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
@@ -80,7 +80,7 @@ fn no_server(inner: &Inner, problem: impl ToString) -> Error {
 async fn greet(inner: &Inner, role: u8) -> Result<(Stream, Welcomed), Result<Failure, Error>> {
     let options = &inner.options;
     let stream = net::connect(&options.server, options.tls.as_ref()).await;
-    let mut stream = stream.map_err(|error| Err(no_server(inner, connect_problem(&error))))?;
+    let mut stream = stream.map_err(|error| Err(no_server(inner, connect_problem(options, &error))))?;
     let hello = Message::Hello(crate::protocol::Hello {
         role,
         volume: options.volume.0,
@@ -98,7 +98,7 @@ async fn greet(inner: &Inner, role: u8) -> Result<(Stream, Welcomed), Result<Fai
     };
     let answer = timeout(net::HELLO_TIME_MAX, talk).await;
     let answer = answer.map_err(|_| Err(no_server(inner, "it did not answer within 10 s")))?;
-    match answer.map_err(|error| Err(no_server(inner, error)))? {
+    match answer.map_err(|error| Err(no_server(inner, greeting_problem(&error))))? {
         Some((header, Message::Welcome { session, lease_ms, server_ns, .. })) => {
             let lease = Duration::from_millis(lease_ms.into());
             let server_ns = i64::try_from(server_ns).unwrap_or(i64::MAX);
@@ -125,12 +125,23 @@ fn closed_problem() -> String {
     )
 }
 
-fn connect_problem(error: &std::io::Error) -> String {
+fn greeting_problem(error: &std::io::Error) -> String {
+    match error.kind() {
+        // What a server that wants TLS says to one without is shorter than any message.
+        std::io::ErrorKind::UnexpectedEof => closed_problem(),
+        _ => explain(error).unwrap_or_else(|| error.to_string()),
+    }
+}
+
+fn connect_problem(options: &ClientOptions, error: &std::io::Error) -> String {
     match error.kind() {
         std::io::ErrorKind::ConnectionRefused | std::io::ErrorKind::NotFound => {
             format!("{error}: no server listens there; start it with `nectary volume serve DISK --listen ADDR`")
         }
-        _ => error.to_string(),
+        std::io::ErrorKind::UnexpectedEof | std::io::ErrorKind::ConnectionReset if options.tls.is_some() => {
+            format!("it ended the TLS handshake ({error}): see whether it serves with --tls-cert")
+        }
+        _ => explain(error).unwrap_or_else(|| error.to_string()),
     }
 }
 
