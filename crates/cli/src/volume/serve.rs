@@ -89,7 +89,8 @@ fn check_public(arguments: &VolumeServeArguments, tls: Option<&ServerTls>) -> Re
         Some(address) => Err(Failure::new(
             USAGE,
             format!("{address}: everybody who reaches this address could read and change everything"),
-            "give --tls-cert, --tls-key and --tls-client-ca, or --insecure on a network that is trusted",
+            "give --tls-cert, --tls-key and --tls-client-ca (`nectary volume cert` makes them), or --insecure on a network \
+             that is trusted",
         )),
     }
 }
