@@ -150,7 +150,8 @@ impl Client {
         }
     }
 
-    /// Sets an extended attribute; the flags are those of `setxattr`.
+    /// Sets an extended attribute; the flags are those of `setxattr`, and 4: a caller that gives a list may not keep the
+    /// set-group-ID bit.
     pub async fn set_xattr(&self, file: FileId, name: &[u8], value: &[u8], flags: u32) -> Result<(), Error> {
         let operation = Operation::SetXattr { file, name: name.to_vec(), value: value.to_vec(), flags };
         self.operate(operation).await.map(drop)

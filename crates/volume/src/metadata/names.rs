@@ -5,6 +5,7 @@
 
 use std::hash::Hasher;
 
+use super::access;
 use super::change::{Change, Result, damaged};
 use super::image::{Parts, Stamp};
 use super::records::{ROOT, inode, posix};
@@ -165,10 +166,10 @@ impl Parts<'_> {
         }
         let kind = mode & libc::S_IFMT;
         let is_link = kind == libc::S_IFLNK;
+        let number = self.volume.next_inode;
+        self.volume.next_inode += 1;
+        let mode = access::inherit(change, directory.inode, number, *mode, *umask);
         let mut permissions = mode & 0o7777;
-        if !is_link {
-            permissions &= !(umask & 0o777);
-        }
         let mut group = *group;
         if parent.mode & libc::S_ISGID != 0 {
             group = parent.group;
@@ -180,8 +181,6 @@ impl Parts<'_> {
         if kind == libc::S_IFDIR && parent.links >= LINKS_MAX {
             return Err(posix(libc::EMLINK));
         }
-        let number = self.volume.next_inode;
-        self.volume.next_inode += 1;
         let mut made = Inode {
             mode: kind | permissions,
             links,

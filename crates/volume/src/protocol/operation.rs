@@ -122,7 +122,7 @@ pub enum Operation {
         name: Vec<u8>,
         /// The value.
         value: Vec<u8>,
-        /// 1 it must not be there, 2 it must be there.
+        /// 1 it must not be there, 2 it must be there, 4 the set-group-ID bit goes if it is an access control list.
         flags: u32,
     },
     /// Takes an extended attribute away: [`Answer::Attributes`](super::Answer::Attributes).
