@@ -179,6 +179,7 @@ impl Run {
             umask,
             device: 0,
             target: if is_link { b"where".to_vec() } else { Vec::new() },
+            target_block: None,
             open: false,
             inode: 0,
         };

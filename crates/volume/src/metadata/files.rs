@@ -115,8 +115,8 @@ impl Parts<'_> {
         Ok(())
     }
 
-    /// Maps one extent of a commit.
-    fn show(
+    /// Maps one extent of a commit, or of a new symbolic link.
+    pub(super) fn show(
         &mut self,
         change: &mut Change<'_>,
         stamp: Stamp,

@@ -69,6 +69,8 @@ pub enum Operation {
         device: u64,
         /// Where a symbolic link leads.
         target: Vec<u8>,
+        /// The target once more, in one granted block, written and flushed: if it is longer than an inode holds.
+        target_block: Option<Mapped>,
         /// The session has it open at once.
         open: bool,
         /// From a grant of numbers; 0: the server chooses.

@@ -215,6 +215,11 @@ const NAMES: &[(&str, Plant, &str)] = &[
     ("a damaged inode", |v| v.put(&Key::Inode(v.file), vec![0; 128]), "inodes: "),
     ("a directory with a size", |v| v.inode(v.directory, |inode| inode.size = 5), "its size is 5 bytes"),
     ("a link of another length", |v| v.inode(v.link, |inode| inode.size = 3), "a symbolic link of 3 bytes"),
+    (
+        "a short link in a block",
+        |v| v.inode(v.link, |inode| (inode.blocks, inode.inline) = (1, Vec::new())),
+        "has 0 in it, and 1 blocks",
+    ),
     ("a pipe with a size", |v| v.inode(v.pipe, |inode| inode.size = 4096), "its size is 4096 bytes"),
 ];
 
