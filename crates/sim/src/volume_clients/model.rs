@@ -35,7 +35,7 @@ pub enum Event {
     /// The session of a call is gone; somebody saw whether the call was done.
     NamesDecided { call: u64, is_done: bool },
     /// A call that changes a file begins, which then has these bytes.
-    FileBegun { session: u64, file: usize, bytes: Arc<Vec<u8>>, has_steps: bool, keeps_size: bool },
+    FileBegun { session: u64, file: usize, bytes: Arc<Vec<u8>>, has_steps: bool, is_durable: bool },
     /// It returned.
     FileEnded { file: usize },
     /// Everything up to a state is durable: it was synced, or another session saw it.
@@ -64,8 +64,8 @@ pub struct State {
     pub session: u64,
     /// The call that made it has steps: after a crash it may be done in part.
     pub has_steps: bool,
-    /// The size that the call made is durable when it returns.
-    pub keeps_size: bool,
+    /// The call is durable when it returns.
+    pub is_durable: bool,
 }
 
 /// Why a file may have its bytes.
@@ -110,7 +110,7 @@ impl File {
 
     /// Whether these bytes may be there after everything, or everybody who changed the file, was lost.
     pub fn explain(&self, bytes: &[u8]) -> Result<Explained, String> {
-        if let Some(state) = self.find(self.oldest_size(), bytes) {
+        if let Some(state) = self.find(self.durable, bytes) {
             return Ok(Explained::State(state));
         }
         let window = &self.states[self.durable..];
@@ -120,8 +120,7 @@ impl File {
                 None => self.difference(bytes),
             });
         }
-        let from = self.oldest_size();
-        if !self.states[from..].iter().any(|state| state.bytes.len() == bytes.len()) {
+        if !window.iter().any(|state| state.bytes.len() == bytes.len()) {
             return Err(format!("no state has its {} bytes; {}", bytes.len(), self.difference(bytes)));
         }
         for (block, found) in bytes.chunks(BLOCK).enumerate() {
@@ -150,12 +149,6 @@ impl File {
             bytes.get(at),
             promised.get(at)
         )
-    }
-
-    /// The oldest state whose size may be there after a crash.
-    pub fn oldest_size(&self) -> usize {
-        let kept = (self.durable..=self.ended).rev().find(|state| self.states[*state].keeps_size);
-        kept.unwrap_or(self.durable)
     }
 }
 
@@ -271,7 +264,7 @@ impl Model {
                 if let Some(file) = makes {
                     debug_assert_eq!(*file, self.files.len());
                     let bytes = Arc::default();
-                    let first = State { bytes, session: *session, has_steps: false, keeps_size: true };
+                    let first = State { bytes, session: *session, has_steps: false, is_durable: true };
                     self.files.push(File { id: None, states: vec![first], ended: 0, durable: 0, cuts: 0 });
                 }
             }
@@ -283,12 +276,18 @@ impl Model {
                 }
             }
             Event::NamesDecided { call, is_done } => self.end(*call, *is_done),
-            Event::FileBegun { session, file, bytes, has_steps, keeps_size } => {
-                let (has_steps, keeps_size) = (*has_steps, *keeps_size);
-                let state = State { bytes: bytes.clone(), session: *session, has_steps, keeps_size };
+            Event::FileBegun { session, file, bytes, has_steps, is_durable } => {
+                let (has_steps, is_durable) = (*has_steps, *is_durable);
+                let state = State { bytes: bytes.clone(), session: *session, has_steps, is_durable };
                 self.files[*file].states.push(state);
             }
-            Event::FileEnded { file } => self.files[*file].ended = self.files[*file].newest(),
+            Event::FileEnded { file } => {
+                let file = &mut self.files[*file];
+                file.ended = file.newest();
+                if file.states[file.ended].is_durable {
+                    file.durable = file.ended;
+                }
+            }
             Event::FileDurable { file, state } => {
                 let file = &mut self.files[*file];
                 file.durable = file.durable.max(*state);

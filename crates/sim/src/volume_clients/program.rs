@@ -307,13 +307,11 @@ impl Program {
                 Shape::Allocate(offset, length, mode)
             }
         };
-        let (has_steps, keeps_size) = match shape {
-            Shape::Write(..) => (false, false),
-            Shape::Truncate(_) => (true, true),
-            Shape::Allocate(..) => (true, false),
-        };
+        // The server makes a file's shape durable, and with it everything that was written before.
+        let changes_shape = !matches!(shape, Shape::Write(..));
+        let (has_steps, is_durable) = (changes_shape, changes_shape);
         let (session, bytes) = (self.session, Arc::new(bytes));
-        board.story.note(Event::FileBegun { session, file, bytes, has_steps, keeps_size });
+        board.story.note(Event::FileBegun { session, file, bytes, has_steps, is_durable });
         Some(shape)
     }
 

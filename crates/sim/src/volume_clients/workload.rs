@@ -243,9 +243,8 @@ async fn find_out(board: &Shared, client: &Client, session: u64) -> Result<(), S
                 let state = known.durable;
                 board.story.note(Event::FileCut { file, state });
                 let bytes = std::sync::Arc::new(bytes);
-                board.story.note(Event::FileBegun { session, file, bytes, has_steps: false, keeps_size: false });
+                board.story.note(Event::FileBegun { session, file, bytes, has_steps: false, is_durable: true });
                 board.story.note(Event::FileEnded { file });
-                board.story.note(Event::FileDurable { file, state: state + 1 });
             }
         }
         board.unsure_files.remove(&file);

@@ -35,9 +35,14 @@ impl Client {
         if size > content.size && self.clear_tail(file, &mut content).await? {
             self.commit_locked(file, &mut content).await?;
         }
+        let end = size.div_ceil(BLOCK);
+        // The server makes the new size durable. What the file keeps must be durable by then: after a crash it would
+        // read as zeroes.
+        if content.fresh.iter().any(|piece| piece.start < end) {
+            self.commit_locked(file, &mut content).await?;
+        }
         let has_grown = size > content.size;
         let attributes = self.cut(file, content.size, size).await?;
-        let end = size.div_ceil(BLOCK);
         self.drop_fresh(&mut content, end).await;
         content.map.remove(end..u64::MAX);
         content.inode = attributes.inode;
