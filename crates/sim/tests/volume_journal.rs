@@ -2,7 +2,6 @@
 //! more. Alone in its process, as planted bugs affect the whole process.
 
 use nectary_sim::volume_journal::run::{Amount, BUGS, replay_planted, run, run_planted};
-use nectary_volume::planted::Bug;
 
 /// A planted bug must be caught within this many runs.
 const PLANTED_RUNS_MAX: u64 = 200;

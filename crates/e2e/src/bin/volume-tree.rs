@@ -35,6 +35,9 @@ struct Arguments {
 /// Looks of the other mount while fsx runs, at least.
 const LOOKS_MIN: u64 = 5;
 
+/// A part of the check, on a volume with two mounts.
+type Part<'a> = dyn Fn(&mut Volume, [PathBuf; 2]) -> Result<()> + 'a;
+
 fn main() -> Result<ExitCode> {
     let arguments = Arguments::parse();
     if let Some(reason) = missing(false) {
@@ -44,7 +47,7 @@ fn main() -> Result<ExitCode> {
     let seed = seed_or_new(arguments.seed);
     println!("volume-tree: seed {seed}");
     let mut problems = 0;
-    let parts: [(&str, &dyn Fn(&mut Volume, [PathBuf; 2]) -> Result<()>); 3] = [
+    let parts: [(&str, &Part<'_>); 3] = [
         ("fsx", &|volume, mounts| exercised(volume, mounts, arguments.operations, seed)),
         ("trees", &|volume, mounts| drawn(volume, mounts, arguments.calls, seed)),
         ("posix", &tested),
@@ -63,7 +66,7 @@ fn main() -> Result<ExitCode> {
 }
 
 /// Runs a part on a new volume with two mounts, and checks the volume.
-fn on_volume(part: &dyn Fn(&mut Volume, [PathBuf; 2]) -> Result<()>) -> Result<()> {
+fn on_volume(part: &Part<'_>) -> Result<()> {
     let mut volume = Volume::new("2G")?;
     let mounts = [volume.mount()?, volume.mount()?];
     part(&mut volume, mounts)?;

@@ -144,15 +144,16 @@ fn words(stat: &libc::stat) -> String {
 }
 
 impl Side {
+    // SAFETY, of all calls here: names and buffers live across the call, lengths are those of the buffers, and a new
+    // descriptor has the file as its only owner.
+    #[expect(clippy::undocumented_unsafe_blocks, reason = "one comment for all calls")]
     fn call(&mut self, call: &Call, path: &Path, second: &Path) -> io::Result<String> {
         let (name, other) = (c_path(path)?, c_path(second)?);
         let (name, other) = (name.as_ptr(), other.as_ptr());
-        // SAFETY, of all calls below: names and buffers live across the call, and lengths are those of the buffers.
         match call {
             Call::Mkdir(mode) => status(unsafe { libc::mkdir(name, *mode) }),
             Call::Rmdir => status(unsafe { libc::rmdir(name) }),
             Call::Open(flags, mode) => {
-                // SAFETY: as above; the new descriptor is owned by the file alone.
                 let descriptor = unsafe { libc::open(name, *flags | libc::O_CLOEXEC, *mode) };
                 status(descriptor)?;
                 self.open.push(unsafe { File::from_raw_fd(descriptor) });
@@ -196,7 +197,7 @@ impl Side {
             }
             Call::RemoveXattr => status(unsafe { libc::lremovexattr(name, XATTR.as_ptr()) }),
             Call::ReadWhole => {
-                // SAFETY: as above. A pipe is not waited for.
+                // A pipe is not waited for.
                 let descriptor = unsafe { libc::open(name, libc::O_RDONLY | libc::O_NONBLOCK | libc::O_CLOEXEC) };
                 status(descriptor)?;
                 let mut file = unsafe { File::from_raw_fd(descriptor) };

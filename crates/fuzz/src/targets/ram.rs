@@ -30,8 +30,11 @@ const BLOCK: u32 = 7;
 
 /// The structures, in the order of the choices.
 const STRUCTURES: [fn(&[u8]); 7] = [slot, summary, trim, shape, record, state, swap];
-/// Where the checksum of each begins: what is before it is covered.
-const CHECKSUMS: [fn(&[u8]) -> Option<usize>; 4] =
+/// Where the checksum of a structure begins: what is before it is covered. *Units*: bytes.
+type ChecksumAt = fn(&[u8]) -> Option<usize>;
+
+/// Of each structure.
+const CHECKSUMS: [ChecksumAt; 4] =
     [|_| Some(SLOT_HEADER_BYTES - 8), |bytes| Some(Summary::bytes_of(*bytes.get(6)?) - 8), |_| None, |_| Some(64)];
 
 fn slot(bytes: &[u8]) {

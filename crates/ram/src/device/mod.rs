@@ -49,7 +49,6 @@ use self::extents::merge;
 use self::label::LABEL_AREA_BYTES;
 use self::layout::{Layout, Part};
 use self::link::{Failed, Link};
-use self::opening::Opened;
 use self::together::together;
 use crate::live::{self, RedundantDevice, Replacer};
 
@@ -150,7 +149,7 @@ impl RamDevice {
     ///
     /// *Errors*: donors that do not answer, are empty, or belong to another device; all of them are named.
     pub async fn open(options: RamOptions) -> Result<RamDevice, Error> {
-        let Opened { label, donors } = opening::open(&options).await?;
+        let opening::Opened { label, donors } = opening::open(&options).await?;
         let (mut write, mut flush) = (Survives::Power, Survives::Power);
         let (mut links, mut keepers) = (Vec::new(), JoinSet::new());
         for (target, label, reached) in donors.into_iter().flatten() {

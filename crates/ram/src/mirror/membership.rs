@@ -247,11 +247,13 @@ impl Machine {
                         false => self.try_leave(donor),
                     }
                 }
-                Standing::Trusted if self.membership.replaced == Some(donor) => {
-                    if self.links[donor].state == LinkState::Read && self.is_view_stored_beside(donor) {
-                        self.membership.replaced = None;
-                        self.claim(donor);
-                    }
+                Standing::Trusted
+                    if self.membership.replaced == Some(donor)
+                        && self.links[donor].state == LinkState::Read
+                        && self.is_view_stored_beside(donor) =>
+                {
+                    self.membership.replaced = None;
+                    self.claim(donor);
                 }
                 Standing::Leaving if self.is_view_stored_beside(donor) => self.put_out(donor),
                 Standing::Out if self.may_rejoin(donor) => self.rejoin(donor),

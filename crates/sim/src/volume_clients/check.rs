@@ -12,7 +12,7 @@
 use std::collections::BTreeSet;
 
 use nectary_block::{Buffer, SharedDevice};
-use nectary_volume::client::{At, Client, New};
+use nectary_volume::client::{At, Client, New, Opening};
 use nectary_volume::journal::read;
 use nectary_volume::metadata;
 use nectary_volume::protocol::FileId;
@@ -123,7 +123,7 @@ async fn compare(model: &Model, client: &Client, seen: &mut Seen) -> Result<(), 
 
 async fn compare_file(model: &Model, client: &Client, file: usize, id: FileId, seen: &mut Seen) -> Result<(), String> {
     let failed = |error| format!("file {file}: {error}");
-    let open = client.open(id, false).await.map_err(failed)?;
+    let open = client.open(id, Opening::Read, false).await.map_err(failed)?;
     let bytes = read_whole(&open).await.map_err(failed)?;
     let size = client.attributes(id).await.map_err(failed)?.inode.size;
     open.close().await;
@@ -154,7 +154,7 @@ async fn goes_on(device: &SharedDevice, server: Server, client: Client) -> Resul
     let (server, socket) = serve(&folder, device.clone()).await.map_err(|error| error.to_string())?;
     let client = connect(device.clone(), &socket, "last".to_owned()).await.map_err(words)?;
     let found = client.look_up(ROOT, b"after").await.map_err(words)?;
-    let open = client.open(found.id(), false).await.map_err(words)?;
+    let open = client.open(found.id(), Opening::Read, false).await.map_err(words)?;
     let is_same = found.id() == made.id() && read_whole(&open).await.map_err(words)? == bytes;
     drop(server);
     if is_same { Ok(()) } else { Err("what was written after the crash is not there".to_owned()) }

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use nectary_block::Buffer;
-use nectary_volume::client::{At, Client, Error, New, OpenFile};
+use nectary_volume::client::{At, Client, Error, New, OpenFile, Opening};
 use nectary_volume::protocol::{FileId, Listed};
 use tokio::sync::{Mutex as Turn, OwnedMutexGuard};
 
@@ -239,7 +239,8 @@ impl Program {
         if let Some(open) = self.open.remove(&file) {
             return Ok(Some(open));
         }
-        match self.client.open(id, true).await {
+        let is_direct = self.random.chance(30);
+        match self.client.open(id, Opening::Both, is_direct).await {
             Ok(open) => Ok(Some(open)),
             Err(_) if lock(&self.board).story.model.links(file) == 0 => Ok(None),
             Err(error) => Err(format!("open of file {file}: {error}")),
@@ -337,7 +338,7 @@ impl Program {
     }
 
     /// What a look at a file may show from now on: the number of its cuts, and the oldest state.
-    fn from_now(&self, file: usize) -> (u64, usize) {
+    fn since_now(&self, file: usize) -> (u64, usize) {
         let board = lock(&self.board);
         let known = &board.story.model.files[file];
         (known.cuts, known.ended)
@@ -364,7 +365,7 @@ impl Program {
     async fn read(&mut self) -> Result<(), String> {
         let Some((file, id)) = self.pick() else { return Ok(()) };
         let Some(open) = self.handle(file, id).await? else { return Ok(()) };
-        let from = self.from_now(file);
+        let from = self.since_now(file);
         let bytes = read_whole(&open).await.map_err(|error| format!("a read of file {file}: {error}"))?;
         self.open.insert(file, open);
         self.saw(file, from, |state| state == bytes, "what was read")
@@ -372,7 +373,7 @@ impl Program {
 
     async fn stat(&mut self) -> Result<(), String> {
         let Some((file, id)) = self.pick() else { return Ok(()) };
-        let from = self.from_now(file);
+        let from = self.since_now(file);
         match self.client.attributes(id).await {
             Ok(found) => self.saw(file, from, |state| state.len() as u64 == found.inode.size, "the size"),
             Err(_) if lock(&self.board).story.model.links(file) == 0 => Ok(()),

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use nectary_block::Recording;
-use nectary_volume::client::{Client, New};
+use nectary_volume::client::{Client, New, Opening};
 use nectary_volume::journal::format;
 use nectary_volume::metadata::first;
 use nectary_volume::protocol::FileId;
@@ -227,7 +227,7 @@ async fn find_out(board: &Shared, client: &Client, session: u64) -> Result<(), S
         };
         // Without a name it is not looked at any more.
         let Some(id) = id else { continue };
-        let open = match client.open(id, false).await {
+        let open = match client.open(id, Opening::Read, false).await {
             Ok(open) => open,
             Err(_) if lock(board).story.model.links(file) == 0 => continue,
             Err(error) => return Err(format!("open of file {file} after a loss: {error}")),

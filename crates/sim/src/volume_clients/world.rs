@@ -70,6 +70,10 @@ impl Kernel for NoKernel {
     fn invalidate(&self, _: u64, _: std::ops::Range<u64>) -> oneshot::Receiver<()> {
         oneshot::channel().1
     }
+
+    fn grow(&self, _: u64, _: u64) -> oneshot::Receiver<()> {
+        oneshot::channel().1
+    }
 }
 
 /// A process's way to the disk.
