@@ -1,6 +1,6 @@
-//! The benchmarks: built like all programs, and run one after another.
+//! The benchmarks: they are built like all programs, and run one after another.
 //!
-//! Owns: which programs are benchmarks. Leaves to others: the measuring and printing.
+//! Owns: the list of programs that are benchmarks. Leaves to others: the measurements and their output.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::binaries::Binaries;
 use crate::metadata::Workspace;
 use crate::process;
 
-/// The programs of `crates/e2e` that measure.
+/// The benchmark programs of `crates/e2e`.
 const PROGRAMS: &[&str] = &["bench-memory", "bench-pressure"];
 
 /// A benchmark that takes longer is assumed to hang.

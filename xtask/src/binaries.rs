@@ -1,9 +1,9 @@
-//! Building: all programs and test programs, in one cargo run.
+//! The build of all programs and test programs, in one cargo run.
 //!
-//! Owns: the build, and where its results are. One run for the whole workspace has one set of features, and so one set
-//! of dependency artefacts. The test programs are then run directly, so that their time does not include the build. The
-//! `nectary` program is built again alone, because in the common run it has the test-only features of other crates, and
-//! the tests must use the program that users run.
+//! Owns: the build, and the paths of its results. One run for the whole workspace has one set of features, so each
+//! dependency is built once. The test programs are then run directly, so that their time does not include the build.
+//! The `nectary` program is then built again alone: the common run gives it test-only features of other crates, but the
+//! tests must use the program that users run.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -21,9 +21,9 @@ const BUILD_LIMIT: Duration = Duration::from_secs(3600);
 /// One built program.
 #[derive(Debug)]
 pub struct Binary {
-    /// The package it belongs to, by cargo's id.
+    /// Cargo's id of its package.
     package_id: String,
-    /// Its target's name.
+    /// The name of its cargo target.
     pub name: String,
     /// Whether it is a test program.
     pub is_test: bool,
@@ -83,9 +83,9 @@ impl Binaries {
     }
 }
 
-/// Builds the fuzz targets with coverage counters; the program replaces the normal one.
+/// Builds the fuzz targets with coverage counters; this replaces the normal `fuzz` program.
 ///
-/// Only Nectary's own crates are built again, through the wrapper, with stable Rust's coverage counters.
+/// Only Nectary's own crates are built again: a wrapper of rustc adds the coverage counters of stable Rust to them.
 pub fn build_with_coverage(workspace: &Workspace) -> Result<()> {
     println!("== build with coverage");
     let mut command = cargo();

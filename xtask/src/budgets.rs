@@ -1,16 +1,16 @@
-//! How long the tests of each crate may take on two cores.
+//! The time budgets: how long the tests of each crate may take on two cores.
 //!
-//! Owns: the table. A crate that exceeds its budget is reported; one that takes several times its budget is killed. All
-//! crates together must stay within the sum of the budgets, which is at most fifteen minutes after the build
-//! (`report`). Longer runs belong in `make soak`.
+//! Owns: the table of budgets. A crate that exceeds its budget is reported; a test program that takes [`KILL_FACTOR`]
+//! times the budget of its crate is killed. All crates together must stay within the sum of the budgets, which is at
+//! most fifteen minutes after the build (`report`). Longer runs belong in `make soak`.
 
 /// The budget of a crate that is not in the table. *Units*: seconds.
 const DEFAULT_SECONDS: u64 = 10;
 
-/// A process is killed after this many times its crate's budget, because it hangs.
+/// A process that takes this many times its crate's budget is assumed to hang, and is killed.
 pub const KILL_FACTOR: u64 = 3;
 
-/// The name for the run of the examples in doc comments.
+/// The name under which the examples in doc comments have a budget.
 pub const DOCTESTS: &str = "doc examples";
 
 const SECONDS: &[(&str, u64)] = &[
@@ -46,7 +46,7 @@ pub fn seconds(name: &str) -> u64 {
 mod tests {
     use super::*;
 
-    /// The sum of all budgets may not pass this. *Units*: seconds.
+    /// The largest allowed sum of all budgets. *Units*: seconds.
     const TOTAL_SECONDS_MAX: u64 = 900;
 
     #[test]

@@ -1,7 +1,7 @@
 //! The checks that do not run the project's code: formatting, lints, dependency direction, rooms, licences, files and
 //! documents.
 //!
-//! Owns: their order, and how they are counted: each as one test.
+//! Owns: the order of the checks, and their counting: each counts as one test.
 
 use std::process::Command;
 use std::time::Duration;
@@ -12,10 +12,10 @@ use crate::metadata::{Workspace, cargo};
 use crate::report::Report;
 use crate::{circles, floors, house, licences, process, rooms};
 
-/// Lints compile everything; if they take longer than this, they hang.
+/// Lints compile everything. A check that takes longer than this is assumed to hang.
 const LIMIT: Duration = Duration::from_secs(3600);
 
-/// Runs only the checks; returns whether all passed.
+/// Runs the checks without the tests; returns whether all passed.
 pub fn command() -> Result<bool> {
     let workspace = Workspace::load()?;
     let mut report = Report::default();

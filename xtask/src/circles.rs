@@ -1,9 +1,9 @@
-//! Circles between the files of a crate: files that import each other, directly or indirectly.
+//! Finds circles between the files of a crate: files that import each other, directly or indirectly.
 //!
-//! Owns: reading imports, and finding circles in `crates/*/src`. A circle is allowed if a line `//! *Circle*: why` in
-//! one of its files defends it. Not counted are imports of tests, and imports of the crate's front file or of the front
-//! file of the own folder (`mod.rs`, or the file with the folder's name), because front files hold the common parts of
-//! everything below them.
+//! Owns: the reading of imports, and the search for circles in `crates/*/src`. A circle is allowed if a line `//!
+//! *Circle*: why` in one of its files defends it. Imports of tests do not count. Imports of the crate's front file, or
+//! of the front file of a folder that contains the importing file, do not count either, because a front file holds the
+//! common parts of the files below it. The front file of a folder is `mod.rs` or the file with the folder's name.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -14,10 +14,10 @@ type Imports = BTreeMap<String, BTreeSet<String>>;
 
 /// The line that defends a circle.
 const DEFENCE: &str = "//! *Circle*:";
-/// Crates that have circles today, and how many of their files are in one: never raise a number, and remove it once it
-/// is 0.
+/// Crates that have undefended circles, and how many of their files are in one. Never raise a number, and remove an
+/// entry once its number is 0.
 const OPEN: &[(&str, usize)] = &[];
-/// How deep folders are searched.
+/// The largest depth of the folders that are searched.
 const DEPTH_MAX: usize = 8;
 
 /// The circles that no comment defends, one line each.
@@ -36,7 +36,7 @@ pub fn problems(root: &Path) -> Vec<String> {
     problems
 }
 
-/// Compares the circles of a crate with its allowed ones.
+/// Compares the number of files in circles of a crate with the allowed number.
 fn judge(name: &str, allowed: usize, circles: &[Vec<String>], problems: &mut Vec<String>) {
     let files: usize = circles.iter().map(Vec::len).sum();
     if files < allowed {
@@ -83,10 +83,10 @@ fn collect(folder: &Path, module: &str, depth: usize, sources: &mut BTreeMap<Str
     }
 }
 
-/// The modules that a module's code names.
+/// The modules that the code of a module imports.
 fn imports_of(module: &str, text: &str, modules: &BTreeSet<&str>) -> BTreeSet<String> {
     let mut code = String::new();
-    // Tests are at the end of a file.
+    // The tests at the end of a file do not count.
     for line in text.lines().take_while(|line| line.trim() != "#[cfg(test)]") {
         code += line.split("//").next().unwrap_or_default();
         code.push('\n');
@@ -103,14 +103,14 @@ fn imports_of(module: &str, text: &str, modules: &BTreeSet<&str>) -> BTreeSet<St
     found
 }
 
-/// Whether a module is the crate's front file, or that of a folder that contains the other module.
+/// Whether `front` is the crate's front file, or that of a folder that contains `module`.
 fn is_front_of(front: &str, module: &str) -> bool {
     front.is_empty() || module.strip_prefix(front).is_some_and(|rest| rest.starts_with("::"))
 }
 
-/// Every path at the beginning of a text: `a::{b, c::d}` is `a::b` and `a::c::d`.
+/// Finds every path of the import at the start of a text: `a::{b, c::d}` has the paths `a::b` and `a::c::d`.
 fn paths(text: &str, found: &mut impl FnMut(&[&str])) {
-    /// Reads one tree that follows `before`; returns the rest of the text.
+    /// Reads the tree of names after the path `before`; returns the rest of the text.
     fn tree<'a>(mut text: &'a str, before: &mut Vec<&'a str>, found: &mut impl FnMut(&[&str])) -> &'a str {
         let depth = before.len();
         loop {
@@ -170,7 +170,7 @@ fn resolve(from: &str, path: &[&str], modules: &BTreeSet<&str>) -> Option<String
     modules.contains(module.as_str()).then_some(module)
 }
 
-/// The sets of two modules or more in which each module reaches every other.
+/// The circles: sets of two or more modules in which each module reaches every other.
 fn circles(imports: &Imports) -> Vec<Vec<String>> {
     let reached: BTreeMap<&str, BTreeSet<&str>> =
         imports.keys().map(|module| (module.as_str(), reach(module, imports))).collect();

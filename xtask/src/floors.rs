@@ -5,7 +5,7 @@
 
 use crate::metadata::{Dependency, Package};
 
-/// The floor of each crate; a crate may depend on crates of lower floors.
+/// The floor of each crate; a crate may depend only on crates of lower floors.
 const FLOORS: &[(&str, u8)] = &[
     ("nectary", 6),
     ("nectary-capi", 6),
@@ -28,7 +28,7 @@ const FLOORS: &[(&str, u8)] = &[
 /// Crates for tests only: they may depend on any floor; crates with a floor may use them only as dev-dependencies.
 const BESIDE: &[&str] = &["nectary-sim", "nectary-fuzz", "nectary-e2e", "xtask"];
 
-/// Heavy frameworks, and the crates that may depend on each, so that other crates do not pay for them.
+/// Heavy frameworks, and the crates that may depend on each, so that other crates need not build them.
 const FRAMEWORKS: &[(&str, &[&str])] = &[
     ("hyper", &["nectary-proxy"]),
     ("rustls", &["nectary-host", "nectary-proxy"]),
@@ -37,7 +37,7 @@ const FRAMEWORKS: &[(&str, &[&str])] = &[
     ("foyer", &["nectary-foyer"]),
 ];
 
-/// What is wrong with the members' dependencies, one line each.
+/// The dependencies of members that break a rule, one line each.
 pub fn problems(members: &[&Package]) -> Vec<String> {
     let mut problems = Vec::new();
     let floor = |name: &str| FLOORS.iter().find(|entry| entry.0 == name).map(|entry| entry.1);
@@ -47,7 +47,7 @@ pub fn problems(members: &[&Package]) -> Vec<String> {
         if !is_beside && floor(name).is_none() {
             problems.push(format!("{name} has no floor: give it one in xtask/src/floors.rs"));
         }
-        // The tests of a crate may depend on the crate itself with other features.
+        // A crate may be its own dev-dependency, which gives it other features in its tests.
         let is_self = |dependency: &&Dependency| dependency.name == name && dependency.dev;
         for dependency in member.dependencies.iter().filter(|dependency| !is_self(dependency)) {
             let other = dependency.name.as_str();

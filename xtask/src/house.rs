@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 /// The folders with sources.
 const SOURCES: &[&str] = &["crates", "xtask"];
-/// Where documents are.
+/// The folders with documents.
 const DOCUMENTS: &[&str] = &["docs"];
 const DEPTH_MAX: usize = 8;
 
@@ -69,7 +69,7 @@ fn links(root: &Path, path: &Path, text: &str, problems: &mut Vec<String>) {
     }
 }
 
-/// Every name in the last column of a table, in backquotes, must be a test.
+/// Checks that every name in backquotes in the last column of a table is a function in the sources, such as a test.
 fn promises(text: &str, functions: &BTreeSet<String>, problems: &mut Vec<String>) {
     for row in text.lines().filter(|line| line.starts_with('|')) {
         let last = row.trim_end().trim_end_matches('|').rsplit('|').next().unwrap_or_default();

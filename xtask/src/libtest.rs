@@ -1,12 +1,12 @@
-//! Reading the output of Rust's test runner.
+//! Reads the output of Rust's test runner.
 //!
 //! Owns: the counts of the `test result:` lines, the names of failed tests with their output, `NOT RUN: reason` lines
-//! with the tests that printed them, and which lines are worth showing. The runner must be started with
-//! `--show-output`; otherwise it hides the output of tests that passed.
+//! with the tests that printed them, and the choice of lines to show. The runner must be started with `--show-output`;
+//! otherwise it hides the output of tests that passed.
 
 use crate::report::Report;
 
-/// The number of last lines of a failed test that the summary repeats.
+/// How many of the last output lines of a failed test the summary repeats.
 const FAILURE_LINES_MAX: usize = 30;
 
 /// Whether a line is worth showing at once: the output of tests and failures, but not the names of tests that passed.
@@ -19,17 +19,17 @@ pub fn is_told(line: &str) -> bool {
 /// The results of one or more test programs.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Tests that passed.
+    /// The number of tests that passed.
     pub passed: u64,
-    /// Names of the tests that failed, each with the end of its output.
+    /// The name of each test that failed, with the end of its output.
     pub failed: Vec<(String, String)>,
-    /// How many tests failed according to the runner's own count.
+    /// The number of failed tests that the runner itself reports.
     pub failed_count: u64,
-    /// Tests marked `#[ignore]`.
+    /// The number of tests marked `#[ignore]`.
     pub ignored: u64,
-    /// Tests that were not run, with their reasons; the name is empty if the output has none.
+    /// The name of each test that was not run, with the reason. The name is empty if the output does not have it.
     pub not_run: Vec<(String, String)>,
-    /// How many `test result:` lines there were.
+    /// The number of `test result:` lines.
     pub results: u64,
 }
 
@@ -70,7 +70,7 @@ impl Counts {
         counts
     }
 
-    /// Adds these counts, of the tests of `name`, to a report.
+    /// Adds these counts to a report, as those of the tests called `name`.
     pub fn add_to(&self, report: &mut Report, name: &str) {
         let mut passed = self.passed;
         let mut counted: Vec<&str> = Vec::new();

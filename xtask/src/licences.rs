@@ -1,7 +1,7 @@
 //! Licences: every package that is built must be available under permissive licences.
 //!
-//! Owns: the allow list, and the parser of SPDX expressions as far as crates use them (`OR`, the older `/`, `AND`,
-//! `WITH` as part of a name, parentheses).
+//! Owns: the allow list, and the parser of the SPDX expressions that crates use (`OR`, the older `/`, `AND`, `WITH` as
+//! part of a name, parentheses).
 
 use crate::metadata::Package;
 
@@ -22,7 +22,7 @@ const ALLOWED: &[&str] = &[
     "Zlib",
 ];
 
-/// What is wrong with the packages' licences, one line each.
+/// The packages whose licences are not allowed, one line each.
 pub fn problems(packages: &[Package]) -> Vec<String> {
     let refused = packages.iter().filter(|package| !is_allowed(&package.licence));
     refused
@@ -33,7 +33,7 @@ pub fn problems(packages: &[Package]) -> Vec<String> {
         .collect()
 }
 
-/// Whether an SPDX expression allows a choice that is on the list.
+/// Whether an SPDX expression can be satisfied with licences on the list.
 fn is_allowed(expression: &str) -> bool {
     let spaced = expression.replace('(', " ( ").replace(')', " ) ").replace('/', " OR ");
     let words: Vec<&str> = spaced.split_whitespace().collect();

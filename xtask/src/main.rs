@@ -1,7 +1,7 @@
 //! Runs the project's checks, tests, campaigns and benchmarks, and prints one summary.
 //!
-//! Owns: the work of `make test`, `make soak` and `make bench` after the set-up. Promises: everything is built in the
-//! release profile, once; the exit code is 0 only if everything passed; the last line of `test` is the count. Leaves to
+//! Owns: the work of `make test`, `make soak` and `make bench` after the set-up. Promises: everything is built once, in
+//! the release profile; the exit code is 0 only if everything passed; the last line of `test` has the counts. Leaves to
 //! others: the tests themselves, and system packages (`ci/setup`).
 #![forbid(unsafe_code)]
 

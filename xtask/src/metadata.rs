@@ -1,6 +1,7 @@
 //! The workspace and its dependencies, from `cargo metadata`.
 //!
-//! Owns: the path of the workspace, its members, and every package with its licence. Leaves to others: what is allowed.
+//! Owns: the path of the workspace, its members, and every package with its licence. Leaves to others: the rules about
+//! dependencies and licences.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -19,7 +20,7 @@ pub struct Dependency {
     pub dev: bool,
 }
 
-/// A package, of the workspace or from elsewhere.
+/// A package, in the workspace or from elsewhere.
 #[derive(Debug, Clone)]
 pub struct Package {
     /// Its name.
@@ -32,7 +33,7 @@ pub struct Package {
     pub dependencies: Vec<Dependency>,
     /// Whether it is a member of the workspace.
     pub is_member: bool,
-    /// cargo's id for it.
+    /// Cargo's id of the package.
     pub id: String,
     /// Its directory.
     pub directory: PathBuf,
@@ -55,7 +56,7 @@ impl Workspace {
         Workspace::parse(&text).context("cargo metadata is not as expected")
     }
 
-    /// The packages of the workspace, lowest name first.
+    /// The packages of the workspace, sorted by name.
     pub fn members(&self) -> Vec<&Package> {
         let mut members: Vec<&Package> = self.packages.iter().filter(|package| package.is_member).collect();
         members.sort_by(|a, b| a.name.cmp(&b.name));
@@ -92,11 +93,11 @@ impl Workspace {
     }
 }
 
-/// The cargo that runs this program, or the one on the path.
+/// A command of the cargo that started this program, or of the one on the path.
 pub fn cargo() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    // The cargo that started this program has set these variables for this program. With them some build scripts would
-    // run again, and everything above them would be built again, after a build from a shell and before the next one.
+    // The cargo that started this program has set these variables. With them, some build scripts and all crates that
+    // depend on them would be rebuilt whenever builds from here and from a shell alternate.
     let is_of_program = |name: &str| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_");
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(is_of_program)) {
         command.env_remove(name);

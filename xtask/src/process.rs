@@ -1,8 +1,9 @@
-//! Child processes: their output is shown at once and kept, and they are killed when they hang.
+//! Child processes: their output is shown immediately and kept, and a child that hangs is killed.
 //!
-//! Owns: starting, reading and ending them. A child stays in the process group of this program, so that Ctrl-C and
-//! `timeout` reach it. A child that hangs is killed with all its descendants. A child that cannot be killed, because it
-//! waits in the kernel for a device that never answers, is left behind and counts as killed: no wait here is unlimited.
+//! Owns: the start, the output and the end of children. A child stays in the process group of this program, so that
+//! Ctrl-C and `timeout` reach it. A child that hangs is killed with all its descendants. A child that cannot be killed,
+//! because it waits in the kernel for a device that never answers, is left behind and counts as killed. So the waits of
+//! [`run`] are bounded.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -11,24 +12,24 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-/// How many descendants of a child are searched for at most.
+/// The largest number of processes whose children are searched.
 const FAMILY_MAX: usize = 1000;
 /// How long to wait for the rest of the output after a child was killed.
 const REST: Duration = Duration::from_secs(5);
 /// How long to wait for the end of a child after its output has ended.
 const END: Duration = Duration::from_secs(20);
-/// The interval for checking whether a child has ended.
+/// The time between two checks whether a child has ended.
 const LOOK: Duration = Duration::from_millis(5);
 
 /// The exit code of a program that cannot run here; other test runners use the same code.
 const NOT_RUN: i32 = 77;
 
-/// Shows every line.
+/// Shows every line of output.
 pub fn shown(_: &str) -> bool {
     true
 }
 
-/// Shows none.
+/// Shows no line of output.
 pub fn silent(_: &str) -> bool {
     false
 }
@@ -42,7 +43,7 @@ pub struct Ended {
     pub killed: bool,
     /// Whether its exit code says that it cannot run on this machine.
     pub not_run: bool,
-    /// How it ended, in words.
+    /// A description of its end.
     pub how: String,
     /// Its standard output.
     pub output: String,
@@ -55,14 +56,14 @@ pub fn run(command: &mut Command, limit: Duration, is_told: fn(&str) -> bool) ->
     run_to_end(command, limit, END, is_told)
 }
 
-/// As [`run`]; after its output has ended, the child must end within `end`.
+/// As [`run`]; the child must end within `end` after the end of its output.
 fn run_to_end(command: &mut Command, limit: Duration, end: Duration, is_told: fn(&str) -> bool) -> Result<Ended> {
     let started = Instant::now();
     command.stdin(Stdio::null()).stdout(Stdio::piped());
     let mut child = command.spawn().with_context(|| format!("cannot start {command:?}"))?;
     let stdout = child.stdout.take().context("its output is piped")?;
     let (sender, lines) = channel();
-    // The thread ends with the pipe, or with this process if a grandchild keeps the pipe open.
+    // The thread ends when the pipe is closed, or with this process if a grandchild keeps the pipe open.
     std::thread::spawn(move || {
         for line in BufReader::new(stdout).split(b'\n').map_while(Result::ok) {
             if sender.send(String::from_utf8_lossy(&line).into_owned()).is_err() {
@@ -119,9 +120,9 @@ fn end_of(child: &mut Child, deadline: Instant) -> Result<Option<ExitStatus>> {
     }
 }
 
-/// Runs a command whose output is the result.
+/// Runs a command and returns its standard output.
 ///
-/// *Errors*: if the command fails.
+/// *Errors*: the command cannot be started or fails.
 pub fn output(command: &mut Command) -> Result<String> {
     let output = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output();
     let output = output.with_context(|| format!("cannot start {command:?}"))?;
@@ -131,8 +132,8 @@ pub fn output(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Kills a child and its descendants. The descendants are listed before the kill, because orphans are no longer listed
-/// below the child.
+/// Kills a child and its descendants. The descendants are listed before the kill, because after it the kernel no longer
+/// lists them below the child.
 fn kill_tree(child: &mut Child) {
     let mut family = vec![child.id()];
     let mut next = 0;
@@ -157,7 +158,7 @@ mod tests {
         let ended = run(&mut command, Duration::from_secs(1), silent).expect("starts");
         assert!(ended.killed && !ended.success);
         assert_eq!(ended.output, "before\n");
-        // The grandchild has the pipe too: if it were still running, the call would have waited for the rest of the
+        // The grandchild holds the pipe too. If it were still running, the call would have waited for the rest of the
         // output.
         assert!(ended.taken < Duration::from_secs(1) + REST, "something lives on");
     }

@@ -1,8 +1,8 @@
 //! The results of a run, and the summary at the end.
 //!
-//! Owns: the counts and the form of the last lines. A check counts as one test; a test that printed `NOT RUN` counts as
-//! skipped, not as passed. Each crate has a time budget. A crate that exceeds its budget is reported, as it may happen
-//! on a busy machine; the run fails only if all crates together exceed the sum of the budgets.
+//! Owns: the counts, and the format of the last lines. A check counts as one test; a test that printed `NOT RUN` counts
+//! as skipped, not as passed. Each crate has a time budget. A crate that exceeds its budget is only reported, because
+//! this can happen on a busy machine. The run fails only if all crates together exceed the sum of their budgets.
 
 use std::time::Duration;
 
@@ -30,12 +30,12 @@ impl Report {
         self.passed += count;
     }
 
-    /// Counts tests that were skipped without a reason.
+    /// Counts tests that were skipped and gave no reason.
     pub fn skipped(&mut self, count: u64) {
         self.skipped += count;
     }
 
-    /// Counts one failure, with what failed.
+    /// Counts one failure; `what` describes it.
     pub fn failed(&mut self, what: impl Into<String>) {
         self.failed += 1;
         self.failures.push(what.into());
@@ -47,7 +47,7 @@ impl Report {
         self.not_run.push(reason.into());
     }
 
-    /// Adds a further reason of a test that was already counted.
+    /// Records another reason why a test was not run, without counting the test again.
     pub fn not_run_also(&mut self, reason: impl Into<String>) {
         self.not_run.push(reason.into());
     }
@@ -71,7 +71,7 @@ impl Report {
         self.failed == 0
     }
 
-    /// The summary; its last line is the count.
+    /// The summary; its last line has the counts.
     pub fn summary(&self) -> String {
         let mut text = String::new();
         if !self.timings.is_empty() {

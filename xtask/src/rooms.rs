@@ -1,19 +1,19 @@
-//! The rooms of a crate, that is its folders: they depend on each other in one direction only, and have a limited size.
+//! The rooms (folders) of a crate: they depend on each other in one direction only, and their size is limited.
 //!
 //! Owns: two rules. A room of the store imports only from rooms that `lib.rs` lists before it, except in tests. A
-//! folder of sources has at most [`FILES_MAX`] files; folders that have more today are listed in [`CROWDED`], and may
-//! only shrink.
+//! folder of sources has at most [`FILES_MAX`] files; folders with more files are listed in [`CROWDED`], and may only
+//! shrink.
 
 use std::fs;
 use std::path::Path;
 
-/// The maximum number of files in a folder, without subfolders.
+/// The largest number of files in a folder; files in subfolders do not count.
 const FILES_MAX: usize = 20;
-/// Folders that have more, and their limits: never raise a limit, and remove it when it is no longer needed.
+/// Folders that have more files, and their limits. Never raise a limit, and remove it when it is no longer needed.
 const CROWDED: &[(&str, usize)] = &[];
-/// The crates in which rooms may import in one direction only.
+/// The crates whose rooms may import in one direction only.
 const ORDERED: &[&str] = &["crates/store"];
-/// How deep folders are searched.
+/// The largest depth of the folders that are searched.
 const DEPTH_MAX: usize = 8;
 
 /// The problems, one line each.
@@ -43,7 +43,7 @@ fn listed(text: &str) -> Vec<&str> {
     text.lines().filter_map(declared).collect()
 }
 
-/// The module that a line declares.
+/// The module that a line declares, if any.
 fn declared(line: &str) -> Option<&str> {
     let rest = line.strip_prefix("pub mod ").or_else(|| line.strip_prefix("mod "))?;
     rest.strip_suffix(';')
@@ -66,9 +66,9 @@ fn visit(source: &Path, folder: &Path, rooms: &[&str], problems: &mut Vec<String
     }
 }
 
-/// Finds the imports of a file from rooms above its own; `file` is its path below the crate's sources.
+/// Finds imports from rooms above the file's own room; `file` is the file's path below `src`.
 fn upward(rooms: &[&str], file: &str, text: &str, problems: &mut Vec<String>) {
-    // The modules from the crate's root to the file's.
+    // The path of modules from the crate's root to the file.
     let modules: Vec<&str> = file.trim_end_matches(".rs").trim_end_matches("/mod").split('/').collect();
     if modules.last() == Some(&"tests") {
         return;
@@ -83,7 +83,8 @@ fn upward(rooms: &[&str], file: &str, text: &str, problems: &mut Vec<String>) {
     let up = "super::".repeat(modules.len());
     for start in ["crate::", up.as_str()] {
         for (at, _) in code.match_indices(start) {
-            // Skip a longer chain of `super::`, which begins earlier; a shorter chain does not reach the root.
+            // Skips this match if a longer chain of `super::` or a longer word contains it. A shorter chain does not
+            // reach the crate's root.
             if code[..at].ends_with("super::") || code[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_') {
                 continue;
             }
@@ -101,7 +102,7 @@ fn upward(rooms: &[&str], file: &str, text: &str, problems: &mut Vec<String>) {
     }
 }
 
-/// The first names of a path: one, or each of a list in braces.
+/// The first name of a path, or the first name of each path in braces.
 fn names(path: &str) -> Vec<&str> {
     let Some(list) = path.strip_prefix('{') else { return vec![word(path)] };
     let mut depth = 0;

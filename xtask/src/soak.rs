@@ -1,10 +1,10 @@
-//! Long campaigns: the random tests with other seeds and for longer, in any number of rounds.
+//! Long campaigns: they run the random tests with other seeds, for longer, and in any number of rounds.
 //!
-//! Owns: the campaigns, their rounds and the log. A round is one run of a program with its own seed, derived from the
-//! seed of the soak and the round's number, so any round can be repeated alone. The log has one JSON object per line. A
-//! round that passed on the same commit is not run again, so a stopped soak can be continued. Shards distribute a soak
-//! to several machines: shard I/K runs every K-th round, starting with round I, counted from 0. The campaign `fuzz` has
-//! one round per target of `nectary-fuzz`, in a build that counts coverage.
+//! Owns: the list of campaigns, their rounds, and the log. A round is one run of a program with its own seed, derived
+//! from the seed of the soak and the round's number, so any round can be repeated alone. The log has one JSON object
+//! per line. A round that passed on the same commit is not run again, so a stopped soak can be continued. Shards
+//! distribute a soak to several machines: shard I/K runs every K-th round, starting with round I, counted from 0. The
+//! campaign `fuzz` has one round per target of `nectary-fuzz`, in a build that counts coverage.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -23,10 +23,10 @@ use crate::process::{self, Ended};
 const ROUND_LIMIT: Duration = Duration::from_secs(3600);
 /// The program of `nectary-fuzz`.
 const FUZZ_PROGRAM: &str = "fuzz";
-/// How many lines of a failed round's output go into the log.
+/// How many of the last output lines of a failed round go into the log.
 const TAIL_LINES: usize = 40;
 
-/// What a campaign runs.
+/// The program that a campaign runs.
 enum Program {
     /// A program of the workspace.
     Binary(&'static str),
@@ -39,11 +39,12 @@ enum Program {
 struct Campaign {
     name: &'static str,
     program: Program,
-    /// Its arguments; `{seed}` stands for the round's seed, `{seconds}` for the time of a fuzz target.
+    /// The arguments of the program; `{seed}` stands for the round's seed, `{seconds}` for the time of a fuzz target.
     arguments: &'static [&'static str],
-    /// Its environment; `{seed}` stands for the round's seed.
+    /// The environment of the program; `{seed}` stands for the round's seed.
     environment: &'static [(&'static str, &'static str)],
-    /// The size of a round: the name of the option, its normal value, and its value in a sample.
+    /// The parts of the arguments that set the size of a round: placeholder, value in a full round, and value in a
+    /// sample.
     extents: &'static [(&'static str, &'static str, &'static str)],
 }
 
@@ -232,25 +233,25 @@ const CAMPAIGNS: &[Campaign] = &[
     },
 ];
 
-/// Coverage is read within the process, so no profile is written to a file.
+/// The environment in which the instrumented program writes no profile: it reads its coverage itself.
 const NO_PROFILE: (&str, &str) = ("LLVM_PROFILE_FILE", "/dev/null");
 /// How long each fuzz target runs in a round; 0 skips fuzzing. *Units*: seconds.
 const FUZZ_SECONDS: u64 = 600;
 /// The longest time of a fuzz target, so that the rest of a round still fits in its limit. *Units*: seconds.
 const FUZZ_SECONDS_MAX: u64 = 3000;
 
-/// Which campaigns to run, and for how long.
+/// The options of a soak: the campaigns to run, and their length.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
     seed: Option<u64>,
     rounds: u64,
     shard_index: u64,
     shard_count: u64,
-    /// Names of campaigns, or of fuzz targets; empty for all campaigns.
+    /// The names of the campaigns, or of fuzz targets, to run; all campaigns if the list is empty.
     only: Vec<String>,
-    /// How long each fuzz target runs.
+    /// How long each fuzz target runs. *Units*: seconds.
     fuzz_seconds: u64,
-    /// Whether rounds are only samples of their full size.
+    /// Whether each round is only a sample of a full round.
     sample: bool,
     log: PathBuf,
 }
@@ -319,7 +320,7 @@ pub fn command(options: &Options) -> Result<bool> {
     let items = items(options, &binaries, &workspace)?;
     let (mut passed, mut failed, mut skipped) = (0_u64, 0_u64, 0_u64);
     let mut not_run = Vec::new();
-    // A sample in the log must not count as the whole campaign.
+    // A sample has its own name in the log, so that it does not count as a full round.
     let name = |item: &Item| if options.sample { format!("{} (sample)", item.name) } else { item.name.clone() };
     for round in (0..options.rounds).filter(|round| round % options.shard_count == options.shard_index) {
         for item in &items {
@@ -364,14 +365,14 @@ impl Outcome {
     }
 }
 
-/// A campaign, or one fuzz target: the subject of a line of the log.
+/// A campaign or one fuzz target; each of its rounds has a line in the log.
 struct Item {
     name: String,
     campaign: &'static Campaign,
     target: Option<String>,
 }
 
-/// The items of a round. If there are fuzz targets among them, these are built again with coverage counters.
+/// The items of a round. If they include fuzz targets, these are built again with coverage counters.
 fn items(options: &Options, binaries: &Binaries, workspace: &Workspace) -> Result<Vec<Item>> {
     let only = &options.only;
     let mut items = Vec::new();
@@ -472,17 +473,17 @@ fn is_done(log: &str, campaign: &str, seed: u64, round: u64, commit: &str) -> bo
     })
 }
 
-/// The seed of the last soak in the log, if it was for this commit: the soak to continue.
+/// The seed of the soak to continue: the last one in the log, if it ran on this commit.
 fn last_seed(log: &str, commit: &str) -> Option<u64> {
     entries(log).last().filter(|entry| entry["commit"] == commit)?["seed"].as_u64()
 }
 
-/// A seed below a million from the clock: short to type.
+/// Takes a new seed from the clock. It is below a million, so it is short to type.
 fn new_seed() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |elapsed| u64::from(elapsed.subsec_micros()))
 }
 
-/// The seed of a round: SplitMix64 of the soak's seed and the round, below a thousand million.
+/// Derives the seed of a round from the soak's seed with SplitMix64; it is below 1,000,000,000.
 fn derive(seed: u64, round: u64) -> u64 {
     let mut z = seed.wrapping_add((round + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -490,7 +491,7 @@ fn derive(seed: u64, round: u64) -> u64 {
     (z ^ (z >> 31)) % 1_000_000_000
 }
 
-/// The commit, with a mark if files differ from it; the log of such a soak is of no use later.
+/// The current commit, with a `+` if files differ from it; such a soak cannot be reproduced later.
 fn commit(root: &Path) -> String {
     let git = |arguments: &[&str]| process::output(Command::new("git").current_dir(root).args(arguments));
     let Ok(head) = git(&["rev-parse", "--short=12", "HEAD"]) else { return "none".to_owned() };

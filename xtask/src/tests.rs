@@ -1,7 +1,7 @@
-//! All tests, crate by crate, each crate within its time budget.
+//! Runs all tests, crate by crate, each crate within its time budget.
 //!
-//! Owns: the order (lowest floor first, so that the first failure is the nearest to its cause), the time and the
-//! counts.
+//! Owns: the order, the times and the counts. The crates of the lowest floors come first, so that the first failure is
+//! the nearest to its cause.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ use crate::metadata::{Package, Workspace, cargo};
 use crate::process::{self, Ended};
 use crate::report::Report;
 
-/// The order of crates; all others follow by name.
+/// The crates whose tests run first, in this order; all others follow by name.
 const ORDER: &[&str] = &[
     "xtask",
     "nectary-block",
@@ -28,7 +28,7 @@ const ORDER: &[&str] = &[
     "nectary-e2e",
 ];
 
-/// Runs checks and tests, only of `crates` if some are named; returns whether all passed.
+/// Runs the checks and all tests, or only the tests of `crates` if it is not empty; returns whether all passed.
 pub fn command(crates: &[String]) -> Result<bool> {
     let workspace = Workspace::load()?;
     let mut members = workspace.members();

@@ -1,9 +1,10 @@
 //! One attached device: from its SPEC to `/dev/loopN`, and back.
 //!
-//! Owns: the thread that serves the device, and the order of steps. Attaching: prepare the process, open the device,
-//! mount, serve, put the loop device on the file. Detaching: write back and release the loop device. That closes the
-//! file, which ends the mount, which ends the serving. Then flush and close the device. So no layer is removed while it
-//! has users. Promises: an attachment that fails half way leaves nothing behind.
+//! Owns: the thread that serves the device, and the order of steps. To attach: prepare the process, open the device,
+//! mount the FUSE file system, serve it, make a loop device on its file. To detach: write back the kernel's cached data
+//! and release the loop device. Its release closes the file, which ends the mount, which ends the serving; then the
+//! device is flushed and closed. So no layer is removed while it has users. Promises: a failed attachment leaves
+//! nothing behind.
 
 use std::io;
 use std::path::Path;
@@ -22,13 +23,13 @@ use crate::loop_device::LoopDevice;
 use crate::process;
 use crate::stale::own_name;
 
-/// How many threads make blocking calls for the device; they never end.
+/// The number of threads that make blocking calls for the device; they never end.
 const THREADS: usize = 16;
 
-/// The stack of each thread; it is locked into memory. *Units*: bytes.
+/// The size of each thread's stack, which is locked into memory. *Units*: bytes.
 const STACK_BYTES: usize = 256 << 10;
 
-/// How long to wait until all of them have started.
+/// How long to wait until all these threads have started.
 const THREADS_WAIT_MAX: Duration = Duration::from_secs(2);
 
 /// How long an idle thread is kept.
@@ -43,7 +44,7 @@ pub struct Options {
     pub open: OpenOptions,
 }
 
-/// A device in the kernel.
+/// A device that is attached as a block device of the kernel.
 ///
 /// # Examples
 /// ```no_run
@@ -77,9 +78,10 @@ impl Attachment {
     /// The calling thread, and all threads that it starts later, are prepared for serving a disk. The memory of the
     /// whole process is locked, and its heap no longer shrinks.
     ///
-    /// *Errors*: a missing feature of this machine, or those of the device.
+    /// *Errors*: [`Error::NoFuse`] and [`Error::NoLoop`] if this machine lacks a feature; [`Error::NotPermitted`]
+    /// without root; [`Error::Device`] with the error of the device.
     pub fn start(registry: Registry, spec: &str, options: Options) -> Result<Attachment, Error> {
-        // Report missing parts before a file is created or a disk is opened.
+        // Missing features are reported before a file is created or a disk is opened.
         let channel = Channel::open(false)?;
         LoopDevice::check()?;
         process::keep_heap();
@@ -119,39 +121,39 @@ impl Attachment {
                 refused,
             }),
             Err(error) => {
-                // The mount ends with its only open file, so the serving ends by itself.
+                // The mount ends when its only open file is closed, and then the serving ends by itself.
                 let _ = thread.join();
                 Err(error)
             }
         }
     }
 
-    /// The block device.
+    /// The path of the block device.
     pub fn path(&self) -> &Path {
         self.loop_device.path()
     }
 
-    /// Size, units and promises of the device below.
+    /// The size, units and promises of the device below.
     pub fn geometry(&self) -> Geometry {
         self.geometry
     }
 
-    /// The SPEC of the device below, as it names itself.
+    /// The SPEC that the device below reported when it was attached.
     pub fn spec(&self) -> &str {
         &self.spec
     }
 
-    /// The requests and bytes so far.
+    /// The counters of requests and bytes so far.
     pub fn figures(&self) -> Figures {
         self.counters.read()
     }
 
-    /// The figures of the device and of those below it; empty once it is closed.
+    /// The figures of the device below and of the devices that it is made of; empty once the device is closed.
     pub fn device_figures(&self) -> Vec<nectary_block::Figures> {
         self.device.upgrade().map(|device| device.figures()).unwrap_or_default()
     }
 
-    /// The current SPEC of the device below: options may have changed since it was attached.
+    /// The current SPEC of the device below. It differs from [`spec`](Self::spec) if options have changed since.
     pub fn device_spec(&self) -> String {
         self.device.upgrade().map_or_else(|| self.spec.clone(), |device| device.spec())
     }
@@ -167,8 +169,8 @@ impl Attachment {
         device.set_option(name, value).await
     }
 
-    /// The settings that the kernel refused to this process, in words; without them the device may hang when memory is
-    /// short.
+    /// Descriptions of the settings that the kernel refused to this process. Without these settings the device may hang
+    /// when memory is short.
     pub fn refused(&self) -> &[String] {
         &self.refused
     }
@@ -178,20 +180,20 @@ impl Attachment {
         self.ended.clone()
     }
 
-    /// Whether the block device still exists. Its number may have been reused, so the name is compared.
+    /// Whether the block device still exists. The kernel may reuse its number, so the loop device's name is compared.
     pub fn is_attached(&self) -> bool {
         self.loop_device.is_attached()
     }
 
     /// Releases the block device, unless it is in use; afterwards call [`finish`](Self::finish).
     ///
-    /// *Errors*: [`Error::InUse`], [`Error::WriteBack`]; nothing has changed then. *Durability*: all data written to
-    /// the block device are written back to the device below.
+    /// *Errors*: [`Error::InUse`], [`Error::WriteBack`]; the device then stays attached. *Durability*: after `Ok`, all
+    /// data written to the block device are on the device below.
     pub fn release(&self) -> Result<(), Error> {
         self.loop_device.release()
     }
 
-    /// As [`release`](Self::release), even if the device below fails: data that could not be written to it are lost.
+    /// As [`release`](Self::release), but data that the device below fails to write are lost, and this is no error.
     pub fn release_or_lose(&self) -> Result<(), Error> {
         self.loop_device.release_or_lose()
     }
@@ -201,9 +203,10 @@ impl Attachment {
         self.loop_device.release_when_unused()
     }
 
-    /// Waits until the serving has ended, and returns its result, once. It blocks the calling thread.
+    /// Waits until the serving has ended, and returns its result; later calls return `Ok`. It blocks the calling
+    /// thread.
     ///
-    /// *Errors*: [`Error::Ended`] if the kernel ended the connection under the block device; the device is then
+    /// *Errors*: [`Error::Ended`] if the kernel ended the FUSE connection while the block device existed, which is then
     /// released; [`Error::Device`] if the last flush failed. *Durability*: after `Ok`, everything written is as durable
     /// as after a flush of the device.
     pub fn finish(&self) -> Result<(), Error> {
@@ -219,7 +222,7 @@ impl Attachment {
     }
 }
 
-/// Puts the loop device on the mount's file; then only the loop device keeps the file and the mount.
+/// Makes the loop device on the mount's file. After that, only the loop device keeps the file and the mount open.
 fn attach(mount: &Mount, device: &SharedDevice, read_only: bool) -> Result<LoopDevice, Error> {
     let name = own_name();
     let path = name.replace(' ', "-");
@@ -233,7 +236,8 @@ async fn start_threads() {
     let mut threads = tokio::task::JoinSet::new();
     for _ in 0..THREADS {
         let started = started.clone();
-        // Each task waits for the others, so each gets its own thread; there are fewer if the system refuses more.
+        // Each task waits for the others, so each gets its own thread. There are fewer threads if the system refuses
+        // more.
         threads.spawn_blocking(move || {
             let (count, changed) = &*started;
             let mut count = count.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,31 +1,31 @@
-//! The traffic between the kernel and the device.
+//! The counters of requests between the kernel and a device.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::Serialize;
 
-/// Counters of one attached device, since it was attached.
+/// The counters of one attached device since it was attached.
 #[derive(Debug, Default)]
 pub struct Counters {
-    /// Reads answered.
+    /// The number of answered reads.
     pub reads: AtomicU64,
-    /// Writes answered.
+    /// The number of answered writes.
     pub writes: AtomicU64,
-    /// Flushes answered.
+    /// The number of answered flushes.
     pub flushes: AtomicU64,
-    /// Discards and zeroings answered.
+    /// The number of answered discards and zeroings.
     pub zeroes: AtomicU64,
-    /// Bytes read.
+    /// The number of bytes read.
     pub bytes_read: AtomicU64,
-    /// Bytes written.
+    /// The number of bytes written.
     pub bytes_written: AtomicU64,
-    /// Requests that the device failed.
+    /// The number of requests that failed on the device.
     pub failed: AtomicU64,
-    /// Requests that were answered early because the process that waited was interrupted.
+    /// The number of requests that were answered early, because the waiting process was interrupted.
     pub interrupted: AtomicU64,
 }
 
-/// A reading of [`Counters`].
+/// The values of [`Counters`] at one time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[allow(missing_docs)] // The names are those of the counters.
 pub struct Figures {
@@ -40,7 +40,7 @@ pub struct Figures {
 }
 
 impl Counters {
-    /// The counters so far.
+    /// Returns the values of the counters.
     pub fn read(&self) -> Figures {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Figures {

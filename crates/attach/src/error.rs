@@ -1,6 +1,6 @@
 //! Errors between a device and the kernel.
 //!
-//! Owns: the one error type of the crate. Kinds differ because their remedies differ; each says what to do.
+//! Owns: the one error type of the crate. Each kind has a different remedy, and most messages say what to do.
 
 use std::io;
 use std::path::PathBuf;
@@ -14,21 +14,21 @@ pub enum Error {
     /// The kernel or this container has no FUSE.
     #[error("/dev/fuse: {source}; load the kernel's module (`modprobe fuse`), or give the container /dev/fuse")]
     NoFuse {
-        /// Why it cannot be opened.
+        /// Why `/dev/fuse` cannot be opened.
         source: io::Error,
     },
     /// The kernel or this container has no loop devices.
     #[error("{path}: {source}; load the kernel's module (`modprobe loop`), or give the container {path}")]
     NoLoop {
-        /// What cannot be opened.
+        /// The file that cannot be opened.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         source: io::Error,
     },
     /// The process may not mount or make loop devices.
     #[error("{what}: {source}; run it as root (it needs CAP_SYS_ADMIN)")]
     NotPermitted {
-        /// What was refused.
+        /// The operation that was refused.
         what: &'static str,
         /// The system's error.
         source: io::Error,
@@ -39,12 +39,12 @@ pub enum Error {
     /// The session of a volume failed.
     #[error(transparent)]
     Volume(nectary_volume::client::Error),
-    /// Another user has the block device open exclusively: a mount, a volume manager.
+    /// Another user, such as a mount or a volume manager, has the block device open exclusively.
     #[error("{path} is in use: {users}; unmount or close it first")]
     InUse {
         /// The block device.
         path: PathBuf,
-        /// The owner, if it can be found.
+        /// A description of its users, as far as they can be found.
         users: String,
     },
     /// The kernel ended the connection while the block device was attached.
@@ -60,21 +60,21 @@ pub enum Error {
     WriteBack {
         /// The block device.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         source: io::Error,
     },
-    /// The operating system refused.
+    /// The operating system refused an operation.
     #[error("{what}: {source}")]
     Os {
-        /// What was tried.
+        /// The operation.
         what: String,
-        /// Why not.
+        /// The system's error.
         source: io::Error,
     },
 }
 
 impl Error {
-    /// An error of opening something that may be missing, or may need root.
+    /// Makes the error of opening a file that may be missing or may need root.
     pub(crate) fn opening(what: &'static str, source: io::Error, missing: fn(io::Error) -> Error) -> Error {
         match source.kind() {
             io::ErrorKind::PermissionDenied => Error::NotPermitted { what, source },
@@ -82,7 +82,7 @@ impl Error {
         }
     }
 
-    /// An error of the operating system, distinguished by its number.
+    /// Makes the error of a system call; the error number decides its kind.
     pub(crate) fn os(what: &'static str, source: io::Error) -> Error {
         match source.raw_os_error() {
             Some(libc::EPERM | libc::EACCES) => Error::NotPermitted { what, source },
@@ -91,7 +91,7 @@ impl Error {
     }
 }
 
-/// The kernel's error number for a kind of failure of a device.
+/// The kernel's error number for a device's kind of error.
 pub(crate) fn errno(kind: ErrorKind) -> Errno {
     Errno::new(match kind {
         ErrorKind::Absent => libc::ENXIO,

@@ -1,14 +1,14 @@
-//! Makes a device of any SPEC a block device of the kernel: a FUSE file with a loop device on it. Mounts a directory
-//! through a cache (`tree`), and a shared volume (`volume`).
+//! Attaches a device of any SPEC as a block device of the kernel: a FUSE file with a loop device on it. Also mounts a
+//! directory through a cache (`tree`), and a shared volume (`volume`).
 //!
-//! Owns: the hidden mount, the loop that serves its requests, the loop device, and the leftovers of a crash. Promises:
-//! when a flush is answered, the device has flushed the data; no request is answered from a cache in this crate; no
-//! request waits for memory that only this device could free. Leaves to others: file systems, the device itself, the
-//! command line.
+//! Owns: the hidden mount, the event loop that serves its requests, the loop device, and the cleanup after a crash.
+//! Promises: when a flush is answered, the device has flushed the data; no request is answered from a cache in this
+//! crate; no request waits for memory that only this device could free. Leaves to others: file systems, the device
+//! itself, the command line.
 //!
-//! The layers: `/dev/loopN` → loop device, direct I/O → one FUSE file in a mount that is attached nowhere → this
-//! process → [`BlockDevice`](nectary_block::BlockDevice). The FUSE file makes the device of the SPEC a file in the
-//! kernel; the loop device makes that file a disk, with a queue, flushes and discards.
+//! The layers: `/dev/loopN` → loop device, direct I/O → one FUSE file in a mount without a mount point → this process →
+//! [`BlockDevice`](nectary_block::BlockDevice). The FUSE file makes the device of the SPEC a file in the kernel; the
+//! loop device makes that file a disk, with a queue, flushes and discards.
 
 mod attachment;
 mod counters;

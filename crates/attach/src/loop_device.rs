@@ -1,7 +1,7 @@
-//! Making, naming and releasing loop devices.
+//! Makes, names and releases loop devices.
 //!
-//! Owns: the ioctls and their layouts (`linux/loop.h`), the name by which our loop devices are recognised after a
-//! crash, and finding out who uses a loop device. Leaves to others: the layers below it.
+//! Owns: the ioctls and their layouts (`linux/loop.h`), the reading of loop devices' names, and the search for the
+//! users of a loop device. Leaves to others: the layers below it.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -22,7 +22,7 @@ const LO_FLAGS_DIRECT_IO: u32 = 16;
 /// The longest name of a loop device's file, without its terminating zero.
 const NAME_BYTES_MAX: usize = 63;
 
-/// How many numbers are tried at most: another process may take a free number first.
+/// The largest number of attempts to take a free number, which another process may take first.
 const ATTEMPTS_MAX: usize = 64;
 
 const CONTROL: &str = "/dev/loop-control";
@@ -75,9 +75,9 @@ impl Info {
     }
 }
 
-/// A loop device that this process has made.
+/// A loop device that this process made.
 ///
-/// Its number can be reused as soon as it is released, so it is also identified by its name.
+/// The kernel may reuse its number as soon as it is released, so its name identifies it.
 #[derive(Debug)]
 pub struct LoopDevice {
     path: PathBuf,
@@ -92,9 +92,9 @@ impl LoopDevice {
         control().map(drop)
     }
 
-    /// Puts a loop device with direct I/O on `file`.
+    /// Makes a loop device with direct I/O on `file`.
     ///
-    /// *Errors*: [`Error::NoLoop`], [`Error::NotPermitted`], or the kernel's.
+    /// *Errors*: [`Error::NoLoop`], [`Error::NotPermitted`], or [`Error::Os`] with the kernel's error.
     pub fn new(file: &File, block_bytes: u32, read_only: bool, name: &str) -> Result<LoopDevice, Error> {
         let control = control()?;
         let mut config = Config { file: file.as_raw_fd() as u32, block_bytes, info: Info::empty(), reserved: [0; 8] };
@@ -128,7 +128,7 @@ impl LoopDevice {
         &self.path
     }
 
-    /// Whether it still exists, and its number is not reused.
+    /// Whether the device still exists, and its number is not reused.
     pub fn is_attached(&self) -> bool {
         File::open(&self.path).is_ok_and(|device| self.is_own(&device))
     }
@@ -137,15 +137,16 @@ impl LoopDevice {
         name(device.as_raw_fd()).is_some_and(|name| name == self.name)
     }
 
-    /// Writes back the kernel's cached data and releases the device, unless it is open exclusively. Succeeds if the
-    /// device no longer exists.
+    /// Writes back the kernel's cached data and releases the device, unless it is open exclusively. It also succeeds if
+    /// the device no longer exists.
     ///
-    /// *Errors*: [`Error::InUse`] if it is in use; [`Error::WriteBack`] if writing back fails: it is then not released.
+    /// *Errors*: [`Error::InUse`] if it is in use; [`Error::WriteBack`] if writing back fails. In both cases it is not
+    /// released.
     pub fn release(&self) -> Result<(), Error> {
         self.release_if(false)
     }
 
-    /// As [`release`](Self::release), but data that cannot be written back are lost.
+    /// As [`release`](Self::release), but data that cannot be written back are lost, and this is no error.
     pub fn release_or_lose(&self) -> Result<(), Error> {
         self.release_if(true)
     }
@@ -154,7 +155,7 @@ impl LoopDevice {
         if !self.is_attached() {
             return Ok(());
         }
-        // Open exclusively, so that nobody can mount it before it is released.
+        // The device is opened exclusively, so that it cannot be mounted before it is released.
         let device = OpenOptions::new().read(true).custom_flags(libc::O_EXCL).open(&self.path);
         let device = device.map_err(|error| match error.raw_os_error() {
             Some(libc::EBUSY) => Error::InUse { path: self.path.clone(), users: holders(&self.path) },
@@ -170,7 +171,7 @@ impl LoopDevice {
         clear(&device).map_err(|error| Error::os("releasing the loop device", error))
     }
 
-    /// Releases it as soon as its last user has closed it; at once if it has no user.
+    /// Releases the device as soon as its last user has closed it, or at once if it has no user.
     pub fn release_when_unused(&self) -> Result<(), Error> {
         let failed = |error| Error::os("releasing the loop device", error);
         let device = File::open(&self.path).map_err(failed)?;
@@ -198,7 +199,7 @@ fn clear(device: &File) -> io::Result<()> {
     Ok(())
 }
 
-/// The loop devices that are in use, each with its name.
+/// The loop devices that have a backing file, each with its name.
 pub(crate) fn named() -> Vec<(PathBuf, String)> {
     let Ok(entries) = fs::read_dir("/sys/block") else { return Vec::new() };
     let bound = entries.flatten().filter(|entry| entry.path().join("loop/backing_file").exists());
@@ -224,13 +225,13 @@ fn name(device: RawFd) -> Option<String> {
     Some(String::from_utf8_lossy(&info.file_name[..end]).into_owned())
 }
 
-/// Whether a text names a loop device.
+/// Whether a text is the path of a loop device.
 pub fn is_loop_path(text: &str) -> bool {
     let number = text.strip_prefix("/dev/loop");
     number.is_some_and(|number| !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
-/// The users of a block device, in words: its mounts, or else the devices on top of it.
+/// Describes the users of a block device: its mounts, or else the devices on top of it.
 pub fn holders(path: &Path) -> String {
     let mounts = mounts(path);
     if !mounts.is_empty() {
@@ -247,7 +248,7 @@ pub fn holders(path: &Path) -> String {
     }
 }
 
-/// The mount points of a block device, as this process sees it, the latest mount first.
+/// The mount points of a block device in this process's mount namespace, the latest mount first.
 pub(crate) fn mounts(path: &Path) -> Vec<String> {
     let Ok(text) = fs::read_to_string("/proc/self/mountinfo") else { return Vec::new() };
     let number = fs::metadata(path).map_or(0, |metadata| metadata.rdev());
@@ -257,8 +258,8 @@ pub(crate) fn mounts(path: &Path) -> Vec<String> {
     places
 }
 
-/// The mount points of a device in a list of mounts: by its number, or by its name, because btrfs reports other
-/// numbers.
+/// The mount points of a device in a list of mounts. The device is found by its number or its name, because btrfs
+/// reports other numbers.
 fn mounts_in(text: &str, number: &str, name: &str) -> Vec<String> {
     let mut places = Vec::new();
     for line in text.lines() {

@@ -1,13 +1,13 @@
-//! Kernel settings of this process, so that it can serve a disk while memory is full of that disk's dirty pages.
+//! The kernel settings with which this process can serve a disk while memory is full of that disk's dirty pages.
 //!
-//! Owns: the calls. The reason for each:
+//! Owns: the calls that change these settings. The reason for each:
 //! - `PR_SET_IO_FLUSHER`: an allocation of this process never waits for a writeback that this process itself must
-//!   serve, and its own writes are not throttled because of the dirty pages that it must write. Threads inherit it, so
-//!   it comes first.
-//! - `mlockall`: no page of the program or of its buffers is evicted and read again, which would need memory. The heap
-//!   has a reserve that is mapped before the first request, so that no request waits for a larger heap.
-//! - `oom_score_adj`: when memory is short, nearly all other processes are killed before this one. It is not excluded,
-//!   because its own device may be what fills the memory.
+//!   serve, and its own writes are not throttled because of the dirty pages that it must write. New threads inherit
+//!   this setting, so it is made first.
+//! - `mlockall`: no page of the program or of its buffers is evicted, because reading it again would need memory. The
+//!   heap has a reserve that is mapped before the first request, so that no request waits for a larger heap.
+//! - `oom_score_adj`: when memory is short, nearly all other processes are killed before this one. This process can
+//!   still be killed, because its own device may be what fills the memory.
 
 use std::fs::File;
 use std::io;
@@ -27,11 +27,11 @@ const OOM_SCORE_ADJUSTMENT: &str = "-900";
 pub(crate) struct Prepared {
     /// Whether kernel allocations of this process never wait for I/O that only this process could complete.
     pub is_flusher: bool,
-    /// The refused settings, in words: without them the device works, but may hang when memory is short.
+    /// Descriptions of the refused settings. Without these the device works, but may hang when memory is short.
     pub refused: Vec<String>,
 }
 
-/// Prepares the calling thread, and all threads that it starts from now on, for serving a disk.
+/// Prepares the calling thread, and all threads that it starts later, for serving a disk.
 pub(crate) fn prepare() -> Prepared {
     let (mut refused, mut is_flusher) = (Vec::new(), true);
     // SAFETY: the call takes numbers only.
@@ -63,10 +63,11 @@ pub(crate) fn keep_heap() {
     }
 }
 
-/// Grows the heap now by the most that requests need: growing it under memory pressure would wait.
+/// Grows the heap now by the largest amount that requests need, because growing it later, under memory pressure, could
+/// wait.
 pub(crate) fn reserve_heap() {
     let reserve: Vec<u8> = Vec::with_capacity(HEAP_RESERVE_BYTES);
-    // Locked memory is allocated when it is mapped; when freed, it stays in the heap.
+    // The memory is allocated now, because it is locked, and stays in the heap when it is freed.
     drop(std::hint::black_box(reserve));
 }
 

@@ -1,10 +1,10 @@
-//! Leftovers of a killed process: loop devices whose FUSE connection is gone.
+//! Releases what a killed process left behind: loop devices whose FUSE connection is gone.
 //!
-//! Owns: the loop device's name, which says which process serves it, and the release of loop devices whose process is
-//! gone. The file's mount leaves nothing, because it is attached nowhere and ends with its process. A file system on a
-//! stale device is unmounted: none of its reads and writes can succeed, and the next attachment must not be confused
-//! with it. Promises: a loop device of a living process, of another pid namespace, or not made by this crate is never
-//! touched; every action is reported.
+//! Owns: the name of a loop device, which identifies the process that serves it, and the release of loop devices whose
+//! process is gone. The FUSE mount itself leaves nothing, because it has no mount point and ends with its process. A
+//! file system on a stale device is unmounted: none of its reads and writes can succeed, and the next attachment must
+//! not be confused with it. Promises: a loop device of a living process, of another pid namespace, or not made by this
+//! crate is never touched; every action is reported.
 
 use std::ffi::CString;
 use std::fs::{self, File};
@@ -18,7 +18,7 @@ use crate::loop_device::{LoopDevice, mounts, named, release_when_unused};
 
 const PREFIX: &str = "nectary-attach";
 
-/// A name for a loop device of this process; each call returns a new one.
+/// Makes a name for a loop device of this process; each call returns a new name.
 pub(crate) fn own_name() -> String {
     static SERIAL: AtomicU32 = AtomicU32::new(0);
     let (process, serial) = (std::process::id(), SERIAL.fetch_add(1, Ordering::Relaxed));
@@ -26,8 +26,8 @@ pub(crate) fn own_name() -> String {
 }
 
 impl LoopDevice {
-    /// Puts a loop device with direct I/O on a file of a file system. Its name tells [`release_stale`] which process it
-    /// belongs to.
+    /// Makes a loop device with direct I/O on a file of a file system. From its name, [`release_stale`] knows to which
+    /// process it belongs.
     ///
     /// *Errors*: as [`LoopDevice::new`].
     pub fn on_file(file: &File, block_bytes: u32) -> Result<LoopDevice, Error> {
@@ -37,13 +37,13 @@ impl LoopDevice {
 
 /// Releases the loop devices that dead processes left behind, and reports each in a line.
 ///
-/// It does nothing without the right to open loop devices, or if there are none.
+/// It does nothing if there are no loop devices, or if it may not open them.
 pub fn release_stale() -> Vec<String> {
     let stale = named().into_iter().filter_map(|(path, name)| Some((path, dead_process(&name)?)));
     stale.flat_map(|(path, process)| release(&path, process)).collect()
 }
 
-/// The process of a name, if that process is gone.
+/// The process that a loop device's name identifies, if that process is gone.
 fn dead_process(name: &str) -> Option<u32> {
     let mut words = name.strip_prefix(PREFIX)?.split_ascii_whitespace();
     let (space, process, start) = (words.next()?, words.next()?, words.next()?);
@@ -79,13 +79,13 @@ fn unmount(place: &str) -> io::Result<()> {
     Err(io::Error::last_os_error())
 }
 
-/// When a process started, in the kernel's ticks since boot; `None` if it is gone or a zombie.
+/// The start time of a process, in the kernel's ticks since boot; `None` if the process is gone or a zombie.
 fn started(process: u32) -> Option<u64> {
     let text = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
     start_in(&text)
 }
 
-/// Reads state and start time from a line of `/proc/PID/stat`; the name in it may contain any character.
+/// Reads state and start time from a line of `/proc/PID/stat`. The process name in the line may contain any character.
 fn start_in(text: &str) -> Option<u64> {
     let (_, after_name) = text.rsplit_once(')')?;
     let words: Vec<&str> = after_name.split_ascii_whitespace().collect();
@@ -95,7 +95,7 @@ fn start_in(text: &str) -> Option<u64> {
     }
 }
 
-/// This process's pid namespace: in another namespace, the same numbers mean other processes.
+/// The number of this process's pid namespace. In another namespace, the same process number means another process.
 fn namespace() -> u64 {
     fs::metadata("/proc/self/ns/pid").map_or(0, |metadata| metadata.ino())
 }

@@ -1,4 +1,5 @@
-//! Attached devices from the outside: what the kernel sees of them, and what remains after they are detached.
+//! Tests of attached devices from the outside: how they behave as block devices, and that nothing remains after they
+//! are detached.
 
 mod support;
 
@@ -13,7 +14,7 @@ use nectary_block::{ErrorKind, Registry};
 
 use support::{Attached, is_missing};
 
-/// Reads 4096 bytes into page-aligned memory, as direct I/O needs it; returns their common value.
+/// Reads 4096 bytes into page-aligned memory, which direct I/O needs; returns their common value.
 fn read_direct(file: &File, offset: u64) -> io::Result<u8> {
     #[repr(align(4096))]
     struct Block([u8; 4096]);

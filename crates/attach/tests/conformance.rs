@@ -1,5 +1,5 @@
-//! An attached device, opened as a disk, keeps the contract of the device below, although every request passes through
-//! the kernel and back.
+//! Checks that an attached device, opened as a disk, keeps the contract of the device below, although every request
+//! passes through the kernel.
 
 mod support;
 

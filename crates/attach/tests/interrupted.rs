@@ -1,4 +1,4 @@
-//! A program that reads from a cached tree can be ended by a signal while the source does not answer.
+//! Checks that a signal ends a program that reads from a cached tree while the source does not answer.
 
 mod support;
 
@@ -91,7 +91,7 @@ impl FileSystem for Slow {
     }
 }
 
-/// A slow source and the tree over it; both are removed whether the test passes or fails.
+/// A slow source and the tree above it; both are removed whether the test passes or fails.
 struct Shown {
     slow: Arc<Slow>,
     tree: Option<Tree>,
@@ -144,10 +144,10 @@ impl Drop for Shown {
     }
 }
 
-/// A program that reads the file.
+/// Starts a program that reads the file.
 fn reader(path: &Path) -> Child {
-    // Background processes of a script ignore SIGINT; if this test is one, the program that it starts would ignore it
-    // too.
+    // Background processes of a script ignore SIGINT. If this test runs as one, the program that it starts would ignore
+    // SIGINT too.
     let mut command = Command::new("env");
     command.args(["--default-signal=INT", "dd"]).arg(format!("if={}", path.display())).args([
         "of=/dev/null",
@@ -185,7 +185,7 @@ fn signal_ends_a_read_that_waits_for_its_source_and_the_next_read_is_right() {
         assert!(child.try_wait().unwrap().is_none(), "it waits");
         // SAFETY: a plain system call; the child is not reaped yet, so its number is not reused.
         unsafe { libc::kill(child.id() as i32, signal) };
-        // The source has not answered; the reader must end nevertheless.
+        // The reader must end although the source has not answered.
         assert_eq!(end(&mut child).signal(), Some(signal));
         assert!(!shown.slow.gate.lock().unwrap().held.is_empty(), "the source still owes its answer");
         shown.slow.open();

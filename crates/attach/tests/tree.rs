@@ -1,4 +1,4 @@
-//! A directory behind the cache, used by real programs: they see the same files as in the source.
+//! Tests of a directory behind the cache with real programs, which must see the same files as in the source.
 
 mod support;
 
@@ -35,7 +35,8 @@ impl Shown {
         }
         static SERIAL: AtomicU32 = AtomicU32::new(0);
         let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
-        // Not in a file system in memory: it may support neither direct I/O nor extended attributes.
+        // The directory must not be in a file system in memory, which may support neither direct I/O nor extended
+        // attributes.
         let scratch = Path::new("/var/tmp").join(format!("nectary-tree-{}-{serial}", std::process::id()));
         let (source, directory) = (scratch.join("source"), scratch.join("shown"));
         fs::create_dir_all(&source).unwrap();
@@ -110,7 +111,7 @@ fn a_tree_of_every_kind_of_file_is_the_same_below_and_through_the_cache() {
     for index in 0..300 {
         fs::write(root.join(format!("a/b/many {index}")), b"x").unwrap();
     }
-    // The comparison itself changes the times of access and of change.
+    // These times are left out, because the comparison itself changes them.
     let pax = "--pax-option=exthdr.name=%d/PaxHeaders/%f,delete=atime,delete=ctime";
     let tar = |directory: &Path| {
         let mut command = Command::new("tar");
@@ -155,14 +156,14 @@ fn reads_hit_the_cache_at_every_offset_and_follow_writes_truncations_and_holes()
     let hits = shown.tree.figures().cache.hits;
     same(&model, "again");
     assert!(shown.tree.figures().cache.hits > hits, "nothing hits");
-    // Overwrite bytes around the borders of blocks.
+    // Overwrites bytes around the borders of blocks.
     for (index, offset) in [0usize, 8191, 8192, 16_000, 2_999_990].into_iter().enumerate() {
         let piece = bytes(10, index as u32 + 50);
         file.write_all_at(&piece, offset as u64).unwrap();
         model[offset..offset + 10].copy_from_slice(&piece);
     }
     same(&model, "overwritten");
-    // Truncated bytes never reappear.
+    // Truncated bytes must not reappear when the file grows.
     file.set_len(10_000).unwrap();
     model.truncate(10_000);
     same(&model, "truncated");
@@ -193,7 +194,7 @@ fn reads_hit_the_cache_at_every_offset_and_follow_writes_truncations_and_holes()
     assert!(fs::read(shown.below("copy")).unwrap() == model, "copied");
     fs::write(&path, b"").unwrap();
     same(&[], "emptied");
-    // A deleted file still exists for the process that has it open.
+    // A deleted file must still exist for the process that has it open.
     fs::remove_file(&path).unwrap();
     file.write_all_at(b"still here", 0).unwrap();
     let mut text = [0; 10];
@@ -207,12 +208,12 @@ fn a_file_that_changed_underneath_is_read_again_when_it_is_opened() {
     let Some(shown) = Shown::new("changed underneath", Mode::WriteThrough) else { return };
     fs::write(shown.below("file"), bytes(20_000, 1)).unwrap();
     assert!(fs::read(shown.at("file")).unwrap() == bytes(20_000, 1));
-    // The same length: only the modification time differs.
+    // The new contents have the same length, so only the modification time differs.
     fs::write(shown.below("file"), bytes(20_000, 2)).unwrap();
     assert!(fs::read(shown.at("file")).unwrap() == bytes(20_000, 2));
     fs::write(shown.below("file"), bytes(30_000, 3)).unwrap();
     assert!(fs::read(shown.at("file")).unwrap() == bytes(30_000, 3));
-    // Another file with the same name.
+    // The name now belongs to another file.
     fs::write(shown.below("new"), bytes(30_000, 4)).unwrap();
     fs::rename(shown.below("new"), shown.below("file")).unwrap();
     let began = Instant::now();
@@ -228,12 +229,12 @@ fn an_exclusive_source_is_not_looked_at_again_and_changes_through_the_mount_are_
     fs::write(shown.below("file"), bytes(20_000, 1)).unwrap();
     assert!(fs::read(shown.at("file")).unwrap() == bytes(20_000, 1));
     assert_eq!(fs::metadata(shown.at("absent")).unwrap_err().kind(), io::ErrorKind::NotFound);
-    // Changes of the source: against the rules of `exclusive`, and not noticed.
+    // These changes of the source break the rule of `is_exclusive`, so they are not noticed.
     fs::write(shown.below("file"), bytes(20_000, 2)).unwrap();
     fs::write(shown.below("absent"), b"there").unwrap();
     assert!(fs::read(shown.at("file")).unwrap() == bytes(20_000, 1));
     assert_eq!(fs::metadata(shown.at("absent")).unwrap_err().kind(), io::ErrorKind::NotFound);
-    // Changes through the mount are seen at once, under every name.
+    // Changes through the mount must be seen at once, under every name.
     fs::write(shown.at("file"), bytes(30_000, 3)).unwrap();
     fs::hard_link(shown.at("file"), shown.at("other")).unwrap();
     assert!(fs::read(shown.at("other")).unwrap() == bytes(30_000, 3));
@@ -251,7 +252,7 @@ fn a_mapped_file_and_its_reads_and_writes_agree() {
     let Some(shown) = Shown::new("mapped", Mode::WriteThrough) else { return };
     let mut file = OpenOptions::new().read(true).write(true).create_new(true).open(shown.at("file")).unwrap();
     file.write_all(&[5; 16_384]).unwrap();
-    // SAFETY: a new mapping of 16384 bytes of an open file, not shared with anybody.
+    // SAFETY: this makes a new mapping of 16384 bytes of an open file.
     let start = unsafe {
         let flags = libc::PROT_READ | libc::PROT_WRITE;
         libc::mmap(std::ptr::null_mut(), 16_384, flags, libc::MAP_SHARED, file.as_raw_fd(), 0)
@@ -271,7 +272,7 @@ fn a_mapped_file_and_its_reads_and_writes_agree() {
     let mut byte = [0];
     file.read_exact_at(&mut byte, 9000).unwrap();
     assert_eq!((byte, fs::read(shown.below("file")).unwrap()[9000]), ([9], 9));
-    // Running a program maps it too.
+    // Running a program maps its file too.
     fs::copy("/bin/true", shown.at("true")).unwrap();
     run(&mut Command::new(shown.at("true"))).unwrap();
 }
@@ -301,7 +302,7 @@ fn git_clones_into_a_cached_directory_and_finds_nothing_wrong() {
     git(&shown.at("clone"), &["add", "."]).unwrap();
     git(&shown.at("clone"), &["commit", "-qm", "more"]).unwrap();
     git(&shown.at("clone"), &["gc", "-q"]).unwrap();
-    // And in the source, without the cache.
+    // The clone must also be valid in the source, without the cache.
     git(&shown.below("clone"), &["fsck", "--full", "--strict"]).unwrap();
     assert_eq!(git(&shown.below("clone"), &["status", "--porcelain"]).unwrap(), b"");
 }
@@ -377,7 +378,7 @@ fn a_tree_in_use_stays_and_one_that_is_not_goes() {
     assert!(!*shown.tree.ended().borrow());
     drop(user);
     let began = Instant::now();
-    // The kernel closes files slightly later than their last user.
+    // The kernel closes a file slightly later than its last user does.
     while let Err(error) = shown.tree.unmount(false) {
         assert!(began.elapsed() < Duration::from_secs(10), "{error}");
         std::thread::yield_now();
@@ -387,7 +388,7 @@ fn a_tree_in_use_stays_and_one_that_is_not_goes() {
     assert!(*shown.tree.ended().borrow());
 }
 
-/// An entry of a list: its tag, permissions, and user or group.
+/// An entry of an access control list: its tag, permissions, and user or group.
 type ListEntry = (u16, u16, u32);
 const OWNER: u16 = 0x01;
 const USER: u16 = 0x02;
@@ -417,7 +418,7 @@ fn list(path: &Path, name: &std::ffi::CStr) -> Option<Vec<u8>> {
     Some(value)
 }
 
-/// Runs `work` as an unprivileged user, in a thread whose identity is the only one changed.
+/// Runs `work` as an unprivileged user, in a new thread; other threads keep their user.
 fn as_user<T: Send>(user: u32, work: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
@@ -433,7 +434,7 @@ fn as_user<T: Send>(user: u32, work: impl FnOnce() -> T + Send) -> T {
     })
 }
 
-/// What programs see of access control lists below a directory.
+/// Returns what programs see of access control lists in a directory.
 fn seen_of_lists(root: &Path) -> Vec<String> {
     const ACCESS: &std::ffi::CStr = c"system.posix_acl_access";
     const DEFAULT: &std::ffi::CStr = c"system.posix_acl_default";

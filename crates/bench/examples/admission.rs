@@ -1,10 +1,11 @@
-//! What admission by second request costs in hits and saves in writes, replaying the seeds' workload.
+//! Shows how many hits admission by second request costs, and how many writes it saves, in a replay of the workload of
+//! the Hummingbird paper.
 //!
 //! `cargo run --release -p nectary-bench --example admission -- [SCALE [REINSERT]]` replays the workload of `bench
-//! store --seed table4` on a device in memory at several disk sizes, admitting everything and only what is requested
-//! again. Nothing is timed; every length is compared. Hits are shares of the requests, in all and from memory; `byte
-//! hits` the share of the bytes; `written` is all that the device was written, headers, padding and checkpoints
-//! included.
+//! store --seed table4` on a device in memory at several disk sizes, once with all objects admitted, and once with only
+//! those that are requested again. Nothing is timed; the length of every object is compared. `hits` and `memory` are
+//! shares of the requests: all hits, and those from memory. `byte hits` is the share of the bytes. `written` includes
+//! headers, padding and checkpoints.
 
 use std::sync::Arc;
 
@@ -15,9 +16,9 @@ use nectary_store::{AdmissionOptions, AdmitRule, CreateOptions, ErrorKind, KeyRe
 
 type Failure = Box<dyn std::error::Error>;
 
-/// Memory of the seeds' rows, at scale 1, in bytes.
+/// The memory in the paper, at scale 1, in bytes.
 const MEMORY_BYTES: f64 = 256.0 * 1048576.0;
-/// Disks, at scale 1, in bytes.
+/// The disk sizes, at scale 1, in bytes.
 const DISKS_BYTES: [f64; 4] = [1e9, 2e9, 4e9, 8e9];
 
 async fn put(store: &Store, request: &Request) -> Result<(), Failure> {
@@ -31,7 +32,7 @@ async fn put(store: &Store, request: &Request) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Replays; tells the store's state at the end, and the bytes that hit.
+/// Replays the requests; returns the store's state at the end, and the bytes of the hits.
 async fn replay(options: OpenOptions, requests: &[Request], disk_bytes: u64) -> Result<(Stat, u64), Failure> {
     let device: SharedDevice = Arc::new(MemoryDevice::new(disk_bytes));
     Store::create(device.clone(), &CreateOptions::default()).await?;

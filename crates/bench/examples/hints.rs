@@ -1,9 +1,10 @@
-//! What locality hints and cluster reads save: reads and I/Os a request of the store, replaying the seeds' workload.
+//! Shows how many reads and I/Os per request locality hints and cluster reads save, in a replay of the workload of the
+//! Hummingbird paper.
 //!
 //! `cargo run --release -p nectary-bench --example hints -- [SCALE [EMBEDDED [WAY]]]` replays the workload of `bench
-//! store --seed table4` at its 4 GB row, once for each way of packing and reading, on a device in memory. Nothing is
-//! timed: the time of a disk is computed from the I/Os and bytes (10 ms an I/O and 20 MB/s, about a disk of 1999).
-//! Every byte is compared.
+//! store --seed table4` on a 4 GB device in memory, once for each way of packing and reading. Nothing is timed: the
+//! time of a disk is computed from the I/Os and bytes (10 ms an I/O and 20 MB/s, about a disk of 1999). Every byte is
+//! compared.
 
 use std::sync::Arc;
 
@@ -14,16 +15,16 @@ use nectary_store::{ClusterRead, CreateOptions, ErrorKind, KeyRef, OpenOptions, 
 
 type Failure = Box<dyn std::error::Error>;
 
-/// Sizes of the seeds' row, at scale 1.
+/// The sizes of disk and memory in the paper's row, at scale 1, in bytes.
 const DISK_BYTES: f64 = 4e9;
 const MEMORY_BYTES: f64 = 256.0 * 1048576.0;
-/// An I/O, and a byte, in milliseconds.
+/// The time of an I/O, and the time to transfer a byte, in milliseconds.
 const IO_MS: f64 = 10.0;
 const BYTE_MS: f64 = 1.0 / 20_000.0;
-/// Objects are written when this much of the disk's time has passed.
+/// Objects wait this long in memory before they are written, in milliseconds of the disk's time.
 const WRITE_DELAY_MS: f64 = 5_000.0;
 
-/// A way of packing and reading.
+/// A way of packing objects and reading them.
 struct Way {
     name: &'static str,
     hints: bool,
@@ -67,7 +68,8 @@ fn disk_ms(stat: &Stat) -> f64 {
     ios as f64 * IO_MS + (counts.device_read_bytes + counts.append_bytes) as f64 * BYTE_MS
 }
 
-/// Reads an object whole, if all of it is still there, and compares it.
+/// Reads a whole object and compares it. An object that cannot be read to its end counts as right, because the ring may
+/// overwrite it meanwhile.
 async fn is_right(object: &nectary_store::Object, request: &Request) -> bool {
     let mut reader = object.reader(0..object.body_bytes());
     let mut pieces = Vec::new();

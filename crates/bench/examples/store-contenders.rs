@@ -1,5 +1,4 @@
-//! `nectary bench store` without the rest of the program: builds in a fraction of the time, and takes contenders that
-//! are behind a feature.
+//! `nectary bench store` and `bench limits` without the rest of the program, which builds in a fraction of the time.
 //!
 //! Owns: nothing but the command line. Leaves to others: everything that is measured (`nectary_bench`).
 

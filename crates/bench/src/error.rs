@@ -1,15 +1,15 @@
 //! The errors of an experiment.
 //!
-//! Owns: the error type of the crate. Kinds differ because their remedies differ.
+//! Owns: the error type of the crate. Each kind of error has a different remedy.
 
 use std::fmt::Display;
 
 /// The kind of failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErrorKind {
-    /// The experiment cannot do the requested thing.
+    /// The options request something that the experiment cannot do.
     Usage,
-    /// Something that it needs is missing: a program, a right, a feature of the kernel.
+    /// The experiment needs a program, a privilege or a kernel feature that is missing.
     Missing,
     /// A device is in use elsewhere: mounted, or open in another process.
     Busy,
@@ -19,13 +19,13 @@ pub enum ErrorKind {
     Failed,
 }
 
-/// A failed experiment: what failed, where, expected and found.
+/// The error that ends an experiment: what failed, where, and why.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{message}")]
 pub struct Error {
     /// The kind, which decides the remedy.
     pub kind: ErrorKind,
-    /// What went wrong.
+    /// A description of the failure.
     pub message: String,
 }
 
@@ -35,12 +35,12 @@ impl Error {
         Error { kind, message: message.into() }
     }
 
-    /// A failed step: the attempt, and its failure.
+    /// Makes the error of a failed step: `what` is the step, `how` the failure.
     pub fn failed(what: impl Display, how: impl Display) -> Error {
         Error::new(ErrorKind::Failed, format!("{what}: {how}"))
     }
 
-    /// A failed system call, with the last error of the operating system.
+    /// Makes the error of a failed system call, with the text for `errno`.
     pub(crate) fn os(what: impl Display) -> Error {
         Error::failed(what, std::io::Error::last_os_error())
     }

@@ -1,6 +1,6 @@
 //! Memory groups: the memory that a contender may use, including its page cache.
 //!
-//! Owns: one control group per contender, in version 1 or 2 of the kernel's interface, whichever has the memory
+//! Owns: one control group per contender. It uses the version of the kernel's interface, 1 or 2, that has the memory
 //! controller.
 
 use std::fs;
@@ -45,9 +45,9 @@ pub struct GroupUsage {
     pub used_max_bytes: u64,
     /// The usage now.
     pub used_bytes: u64,
-    /// Pages of files.
+    /// The size of its page cache.
     pub cache_bytes: u64,
-    /// Memory of the process itself.
+    /// The anonymous memory of its processes.
     pub resident_bytes: u64,
 }
 
@@ -58,12 +58,13 @@ pub struct MemoryGroup {
 }
 
 impl MemoryGroup {
-    /// The path of a group with this name; an error if the kernel has no memory groups.
+    /// The path of a group with this name. *Errors*: [`ErrorKind::Missing`] if the kernel has no memory groups.
     pub fn place(name: &str) -> Result<PathBuf, Error> {
         Ok(Path::new(interface()?.parent).join(name))
     }
 
-    /// Makes a group in which the kernel kills a process that makes it use more than `limit_bytes`.
+    /// Makes a group with a hard limit: the kernel kills a process in it rather than let the group exceed
+    /// `limit_bytes`.
     pub fn new(name: &str, limit_bytes: u64) -> Result<MemoryGroup, Error> {
         let interface = interface()?;
         let group = MemoryGroup { path: Path::new(interface.parent).join(name), interface };
@@ -83,12 +84,12 @@ impl MemoryGroup {
         Allowance { path: self.path.clone(), is_first, allowed_bytes, hard_bytes }
     }
 
-    /// Moves a process into it; the memory that it allocates from now on is charged here.
+    /// Moves a process into the group; memory that the process allocates from now on is charged to the group.
     pub fn add(&self, process: u32) -> Result<(), Error> {
         self.write("cgroup.procs", &process.to_string())
     }
 
-    /// The memory that is used, and its purpose.
+    /// The group's memory usage, in total and by kind.
     pub fn usage(&self) -> GroupUsage {
         let number = |name: &str| {
             let text = fs::read_to_string(self.path.join(name)).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The cleanup of a run, however it ends: a small process that outlives the run and removes what it made.
+//! The guardian: a small process that outlives a run, however the run ends, and removes what the run made.
 //!
 //! Owns: the list of a run's resources outside its processes, and their removal. How: the guardian has its own session,
 //! so Ctrl-C does not reach it, and reads from a pipe whose other end only the run holds. When the pipe closes (the run
@@ -16,10 +16,10 @@ use crate::{Error, ErrorKind, sys};
 
 /// How long the guardian waits for the last processes of a run.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// The time between two attempts.
+/// The time between two attempts to remove the resources.
 const STEP: Duration = Duration::from_millis(20);
 
-/// The run's handle of its guardian.
+/// A run's handle to its guardian.
 pub struct Guardian {
     child: Child,
 }
@@ -29,7 +29,7 @@ impl Guardian {
     pub fn start(mut command: Command) -> Result<Guardian, Error> {
         let child = command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn();
         let mut child = child.map_err(|error| Error::failed("starting the guardian", error))?;
-        // The guardian reports after it has left the terminal.
+        // Tells the guardian the process number of the run.
         writeln!(child.stdin.as_mut().expect("piped"), "run {}", std::process::id())
             .map_err(|error| Error::failed("the guardian", error))?;
         Ok(Guardian { child })
@@ -41,8 +41,9 @@ impl Guardian {
         writeln!(pipe, "path {}", path.display()).map_err(|error| Error::failed("the guardian", error))
     }
 
-    /// Makes a directory in one that the user named, and guards it. *Errors*: [`ErrorKind::Usage`] if the user's
-    /// directory does not exist; making it could measure the wrong disk.
+    /// Makes a directory inside a directory that the user named, and registers it for removal. *Errors*:
+    /// [`ErrorKind::Usage`] if the user's directory does not exist; it is not made, because it could be on the wrong
+    /// disk.
     pub fn make_folder(&mut self, path: &Path) -> Result<(), Error> {
         let parent = path.parent().unwrap_or(path);
         if !parent.is_dir() {
@@ -60,7 +61,7 @@ impl Guardian {
     }
 }
 
-/// The main function of the guardian's process: reads the list, waits for the end, cleans up.
+/// The main function of the guardian's process: reads the list of resources until the run ends, then removes them.
 pub fn serve(input: impl BufRead) {
     sys::leave_terminal();
     let mut run = 0;
@@ -114,7 +115,7 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("nectary-bench-guardian-{}", std::process::id()));
         fs::create_dir_all(folder.join("deep")).unwrap();
         fs::write(folder.join("deep/file"), "x").unwrap();
-        // This process is alive, so its disks must stay.
+        // The run is this live process, so its disks must stay.
         let list = format!("run {}\npath {}\nnonsense\n", std::process::id(), folder.display());
         std::thread::spawn(move || serve(list.as_bytes())).join().unwrap();
         assert!(!folder.exists());

@@ -1,23 +1,23 @@
-//! The experiments: is it faster for my workload on this machine, and why.
+//! Experiments that measure whether Nectary is faster for a workload on this machine, and why.
 //!
 //! Owns: workloads, contenders, their disks and memory groups, alternating runs, and reports. Promises: every byte that
 //! is read back is compared, and a wrong byte makes the run void; all contenders have the same disk, the same memory
-//! and the same requests; nothing of a run remains, however it ends. Leaves to others: the store, the devices, and the
-//! command line (`crates/cli`).
+//! and the same requests; a run leaves nothing behind, however it ends. Leaves to others: the store, the devices, and
+//! the command line (`crates/cli`).
 //!
 //! | module | what is in it |
 //! |---|---|
-//! | `workload` | requests by stated laws, and the bytes of an object |
+//! | `workload` | the requests of a proxy, and the bytes of objects |
 //! | `contender` | the trait of contenders, and its implementations |
-//! | `disk`, `group`, `guardian` | modelled disks in the kernel, memory groups, and the removal of both |
-//! | `worker` | the process of one contender: its storage, its clock, its requests |
+//! | `disk`, `group`, `guardian` | modelled disks in the kernel, memory groups, and the cleanup of both |
+//! | `worker` | the process of one contender, which replays requests against its storage |
 //! | `statistics` | medians of paired ratios, intervals |
 //! | `store` | the experiment `bench store`: presets, rounds, tables |
 //! | `dear` | the experiment `bench cache --seed dear`: programs on the live cache |
 //! | `io` | the experiment `bench io`: request sizes on files and devices, and the figures of the NCAR report |
 //! | `files` | the experiment `bench files`: small files created and deleted |
-//! | `ram` | the experiment `bench ram`: a donor beside other NBD servers of memory |
-//! | `process` | processes of a run, in groups and networks |
+//! | `ram` | the experiment `bench ram`: a donor compared with other NBD servers of memory |
+//! | `process` | the processes of a run, in memory groups and network namespaces |
 //! | `limits` | the experiment `bench limits`: the store compared with fio |
 
 pub mod contender;

@@ -1,14 +1,14 @@
-//! `bench limits`: the share of a device's rates that the store reaches, compared with fio on the same device.
+//! `bench limits`: the store's read and write rates as a share of fio's rates on the same device.
 //!
 //! Owns: two figures, each the median of paired runs. *Reads*: objects that are not in memory, 32 at once from two
 //! threads. They are compared with fio's random reads of the same size, 32 at once from one or two threads, whichever
 //! is faster. *Filling*: puts one after another, up to the flush. They are compared with fio's sequential writes of 1
 //! MiB, up to the flush, and with a loop that does only what every store must do: it copies the same bodies into
-//! buffers, sums them, and writes two buffers at a time. Store and fio each have a file of the same size in the same
-//! directory, written once before, with direct I/O. They take turns (A B B A …). Every byte that the store returns is
-//! compared with the expected one. The report also has the store's rate with more gets at once, against the same reads
-//! of fio: a loss at 32 that disappears at 128 is waiting, a loss that stays is processor time. Leaves to others: the
-//! waiting times of users (`store`).
+//! buffers, sums them, and writes two buffers at a time. Store and fio each use direct I/O on a file of the same size
+//! in the same directory; each file is written once before the measurement. They take turns (A B B A …). Every byte
+//! that the store returns is compared with the expected one. The report also compares the store's rate with more gets
+//! at once to the same reads of fio. If a loss at 32 disappears at 128, its cause is waiting; if it stays, its cause is
+//! processor time. Leaves to others: latencies as users see them (`store`).
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -32,13 +32,14 @@ use crate::{Error, ErrorKind, machine, sys};
 
 /// The number of reads in flight.
 const DEPTH: usize = 32;
-/// Higher numbers of gets in flight, to show how much the store waits; without a target.
+/// Higher numbers of gets in flight, which show how much the store waits. They have no target.
 const DEPTHS_BEYOND: [usize; 2] = [64, 128];
-/// The threads of the store that share the reads, like a proxy's workers; fio gets its best number (`FIO_JOBS`).
+/// The number of threads that read from the store, like a proxy's workers; fio reads with its best number (`FIO_JOBS`).
 const THREADS: usize = 2;
-/// fio reads from one thread, or from as many as the store; the higher rate counts, because the device can reach it.
+/// The numbers of threads with which fio reads. The highest rate counts, because the device can reach it.
 const FIO_JOBS: [usize; 2] = [1, THREADS];
-/// The memory of the store: far less than the data that are read, so that few objects are in memory.
+/// The memory of the store in bytes: far less than the data that are read, so that few reads find their object in
+/// memory.
 const MEMORY_BYTES: u64 = 32 << 20;
 /// The target of both figures.
 const TARGET: f64 = 0.9;
@@ -47,8 +48,8 @@ const FIO_WRITES: usize = 4;
 /// The size of a write of the copying loop, in bytes: the size of a store's append, unless an object is longer.
 const COPIED_BYTES: usize = 2 << 20;
 /// The number of different bodies, which objects use in turn. They are made before the measurement, as fio makes its
-/// buffer. There are so many that a wrong object is detected. A prime, because mixed-up data tend to be at round
-/// distances.
+/// buffer. There are enough of them that a wrong object has a wrong body. The number is prime, because misplaced data
+/// tend to be at round distances.
 const BODIES: u32 = 1021;
 /// The smallest size of a file, in bytes.
 const BYTES_MIN: u64 = 256 << 20;
@@ -95,7 +96,7 @@ impl LimitsReport {
 struct Rates {
     store: Vec<f64>,
     fio: Vec<f64>,
-    /// Processor time in microseconds, per read, or per object's size of written bytes.
+    /// Processor time in microseconds, per read or per `object_bytes` written.
     store_processor: Vec<f64>,
     fio_processor: Vec<f64>,
 }
@@ -171,7 +172,7 @@ async fn run(
     copied.fio.clone_from(&fill.fio);
     copied.fio_processor.clone_from(&fill.fio_processor);
     drop(copier);
-    // fio's reads are as large as one read of the store, with the record's header, in whole blocks.
+    // fio's reads are as large as the store's: the object and its record header, in whole blocks.
     let (_, read_bytes) = store.read(Duration::from_millis(200), DEPTH)?;
     let read_bytes = read_bytes.next_multiple_of(u64::from(store.block_bytes));
     let time = Duration::from_secs(options.seconds);
@@ -248,10 +249,10 @@ impl Filled {
         Ok((rate, (sys::processor_time() - processor).as_secs_f64() * 1e6 / count as f64))
     }
 
-    /// Reads random objects for `time`, `depth` at once; returns device reads per second, the processor time per read,
-    /// and their mean size.
+    /// Reads random objects for `time`, `depth` at once. Returns the device reads per second, the processor time per
+    /// read, and the mean size of a read.
     fn read(&mut self, time: Duration, depth: usize) -> Result<((f64, f64), u64), Error> {
-        // Only the newer half of the objects, which will not be overwritten soon.
+        // Reads only the newer half of the objects, which the store will not overwrite soon.
         let held = self.store.stat().entries.min(u64::from(self.next)) as u32 / 2;
         let before = self.store.stat().counts;
         let (began, processor) = (Instant::now(), sys::processor_time());
@@ -279,7 +280,7 @@ impl Filled {
     }
 }
 
-/// Does for a body only what every store must do: a sum, a copy, a write.
+/// Does only what every store must do with a body: computes its checksum, copies it and writes it.
 struct Copier {
     device: SharedDevice,
     bodies: Arc<Vec<Bytes>>,
@@ -346,7 +347,7 @@ impl Copier {
 struct Reader {
     store: Store,
     bodies: Arc<Vec<Bytes>>,
-    /// The newest object, and the number of newest objects that are read.
+    /// The number of the newest object; the newest `held` objects are read.
     newest: u32,
     held: u32,
     until: Instant,
@@ -391,7 +392,7 @@ struct Fio {
 }
 
 impl Fio {
-    /// Bytes per second, and processor time per `unit` bytes.
+    /// Writes with fio; returns bytes per second, and processor time per `unit` bytes.
     fn write(&self, bytes: u64, unit: u32) -> Result<(f64, f64), Error> {
         let arguments = ["--rw=write", "--bs=1M", "--end_fsync=1"];
         let more = [format!("--io_size={bytes}"), format!("--iodepth={FIO_WRITES}")];
@@ -400,7 +401,7 @@ impl Fio {
         Ok((rate, processor_share(&report) * 1e6 / rate * f64::from(unit)))
     }
 
-    /// Reads per second, and processor time per read.
+    /// Reads with fio; returns reads per second, and processor time per read.
     fn read(&self, bytes: u64, jobs: usize, seconds: u64) -> Result<(f64, f64), Error> {
         let arguments = ["--rw=randread", "--time_based", "--norandommap", "--group_reporting"];
         let depth = [format!("--numjobs={jobs}"), format!("--iodepth={}", DEPTH / jobs)];

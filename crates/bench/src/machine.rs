@@ -1,4 +1,4 @@
-//! The machine on which figures were measured, and a run's requirements.
+//! Describes the machine on which figures are measured, and checks that it can run experiments.
 
 use std::fs;
 
@@ -23,7 +23,7 @@ pub fn free_bytes() -> u64 {
     line.trim().trim_end_matches(" kB").parse::<u64>().unwrap_or(0) << 10
 }
 
-/// Checks that disks can be attached and memory limited here.
+/// Checks that this process can attach disks and limit memory on this machine.
 pub fn check() -> Result<(), Error> {
     if !sys::is_root() {
         return Err(Error::new(ErrorKind::Missing, "disks are attached and file systems mounted: run it as root"));

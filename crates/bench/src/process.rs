@@ -1,9 +1,8 @@
 //! The processes of a run: their output, and their end.
 //!
 //! Owns: a child with its pipes, and the command that first puts a child into a memory group or its own network
-//! ([`enter`]). Promises: a child ends with this process, however that ends, and when it is
-//! dropped; no wait is without a deadline. What a child says to its standard error stream is kept for the message of a
-//! failure.
+//! ([`enter`]). Promises: a child ends when its handle is dropped, and when this process ends for any reason; each wait
+//! for a `Process` has a deadline. If a child fails, the error message quotes the end of its standard error output.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -16,19 +15,19 @@ use std::time::Duration;
 
 use crate::{Error, ErrorKind, sys};
 
-/// How long a process may take to end after it was told to.
+/// How long a process may take to end after SIGTERM.
 const END_TIME_MAX: Duration = Duration::from_secs(20);
-/// How many unread lines a process may have written; then it waits.
+/// How many lines of a process's output are buffered; a process that writes more waits.
 const LINES_MAX: usize = 1024;
-/// How much of a process's last error output is part of an error. *Units*: bytes.
+/// How much of the end of a process's error output an error message quotes. *Units*: bytes.
 const SAID_BYTES: usize = 2000;
 
 /// The environment in which a process is started.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Inside {
-    /// The memory group that it joins.
+    /// The memory group that the process joins.
     pub group: Option<PathBuf>,
-    /// Whether it gets its own network, without links.
+    /// Whether the process gets its own network namespace, without links.
     pub has_own_network: bool,
 }
 
@@ -54,7 +53,7 @@ impl Inside {
     }
 }
 
-/// Becomes another program, which ends with the parent of this process; returns only if that fails.
+/// Replaces this process by `program`, which ends when the parent of this process ends. Returns only if this fails.
 ///
 /// Call it before the process has other threads.
 pub fn enter(inside: &Inside, program: &[OsString]) -> Error {
@@ -86,7 +85,7 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Starts it; `what` names it in errors. Its error output goes to the new file `said`.
+    /// Starts a process; `what` names it in errors. Its error output goes to the new file `said`.
     ///
     /// The calling thread must live as long as the process, because the kernel kills the process when the thread ends.
     pub fn start(mut command: Command, what: &str, said: PathBuf) -> Result<Process, Error> {
@@ -96,7 +95,7 @@ impl Process {
         let input = child.stdin.take();
         let (sender, lines) = sync_channel(LINES_MAX);
         if let Some(output) = child.stdout.take() {
-            // The thread ends with the process, or when no caller wants the lines any more.
+            // The thread ends with the process, or when the receiver of the lines is dropped.
             std::thread::spawn(move || {
                 for line in BufReader::new(output).lines().map_while(Result::ok) {
                     if sender.send(line).is_err() {
@@ -128,7 +127,7 @@ impl Process {
         })
     }
 
-    /// Tells it to end, and waits. *Errors*: it ended with an exit code other than 0, or not in time.
+    /// Sends the process SIGTERM and waits for its end. *Errors*: its exit code is not 0, or it does not end in time.
     pub fn finish(mut self) -> Result<(), Error> {
         drop(self.input.take());
         sys::terminate(self.child.id())?;
@@ -141,7 +140,7 @@ impl Process {
         }
     }
 
-    /// The processor time that it has used. *Units*: seconds, in steps of the kernel's clock tick.
+    /// The processor time that the process has used. *Units*: seconds, in steps of the kernel's clock tick.
     pub fn processor_s(&self) -> f64 {
         sys::processor_s_of(self.child.id())
     }
@@ -158,7 +157,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // After a process was waited for, its number may belong to another process.
+        // After a process is reaped, its number may belong to another process.
         if !self.is_reaped {
             let _ = self.child.kill();
             let _ = self.child.wait();

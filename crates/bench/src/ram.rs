@@ -1,9 +1,9 @@
 //! `bench ram`: a donor of memory compared with nbdkit, with the same client in the same run.
 //!
 //! Owns: servers, client and figures. One `nectary ram donate` and one nbdkit with its memory plugin each export the
-//! same amount of memory over TCP on this machine. fio's NBD engine is the client of both, in turns (A B B A …). A
-//! second donor shows the noise. nbdkit's null plugin, which stores nothing, shows the limit: the time of client,
-//! protocol and kernel. Each server is filled once and compared byte by byte before the measurement. Figures are
+//! same amount of memory over TCP on this machine. fio's NBD engine is the client of both; they take turns (A B B A …).
+//! A second donor shows the noise. nbdkit's null plugin, which stores nothing, shows the limit: the time that client,
+//! protocol and kernel need. Each server is filled once and compared byte by byte before the measurement. Figures are
 //! medians of the ratios of pairs; the lower end of their interval has to reach the target. Leaves to others: file
 //! systems on such a device (`files`).
 
@@ -31,7 +31,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const STEP: Duration = Duration::from_millis(5);
 /// The lowest allowed ratio to nbdkit with one request at a time.
 const TARGET_ONE: f64 = 0.95;
-/// The same with many requests in flight.
+/// The lowest allowed ratio to nbdkit with many requests in flight.
 const TARGET_MANY: f64 = 1.2;
 
 /// The experiments, each with its subject and its approximate duration.
@@ -40,7 +40,7 @@ pub const EXPERIMENTS: [(&str, &str, &str); 2] = [
     ("bench ram", "a donor of memory beside nbdkit and a null server, with fio as client", "6 minutes"),
 ];
 
-/// The requests that fio makes.
+/// A workload: the requests that fio makes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Work {
     name: &'static str,
@@ -100,7 +100,7 @@ pub struct RamReport {
     pub experiment: String,
     /// The command line and the machine.
     pub setting: Value,
-    /// Ratios, rates and processor times: noise, then missed targets, then the rest.
+    /// Ratios, rates and processor times, in this order: noise, missed targets, the rest.
     pub figures: Vec<Figure>,
     /// Each run of each figure, in the order in which they ran.
     pub rows: Vec<Value>,
@@ -142,10 +142,10 @@ struct Runs {
     client_us: Vec<f64>,
 }
 
-/// Measures; `nectary` is the path of this program.
+/// Runs the experiment; `nectary` is the path of this program.
 ///
 /// *Errors*: [`ErrorKind::Missing`] without fio or nbdkit, with the names of their packages; [`ErrorKind::Failed`] if a
-/// server returns other bytes than were written.
+/// server returns bytes other than those that were written.
 pub fn run(
     options: &RamOptions,
     nectary: &Path,
@@ -240,7 +240,7 @@ impl Server {
         let deadline = Instant::now() + PATIENCE;
         while TcpStream::connect(("127.0.0.1", port)).is_err() {
             if Instant::now() > deadline {
-                // The server's output has the reason.
+                // If the server ended, the error quotes its output, which has the reason.
                 process.line(Duration::ZERO)?;
             }
             std::thread::sleep(STEP);
@@ -248,7 +248,7 @@ impl Server {
         Ok(Server { process, url: format!("nbd://127.0.0.1:{port}/") })
     }
 
-    /// Writes the whole export once, so that all its memory exists, and compares it, if the server stores anything.
+    /// Writes the whole export once, so that all its memory is allocated; then compares it if `is_compared`.
     fn fill(&self, is_compared: bool) -> Result<(), Error> {
         let mut command = self.fio(&format!("--size={EXPORT_BYTES}"));
         command.args(["--rw=write", "--bs=64k", "--iodepth=4"]);

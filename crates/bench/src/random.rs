@@ -47,7 +47,7 @@ impl Random {
         low / (1.0 - self.unit() * share).powf(1.0 / exponent)
     }
 
-    /// Draws from a geometric law with the given mean: 0 with probability `1 / (1 + mean)`, and so on.
+    /// Draws from a geometric law with the given mean; the probability of 0 is `1 / (1 + mean)`.
     pub fn geometric(&mut self, mean: f64) -> u64 {
         if mean <= 0.0 {
             return 0;

@@ -11,9 +11,9 @@ use serde::Serialize;
 
 use crate::random::Random;
 
-/// The number of samples.
+/// The number of bootstrap samples.
 const DRAWS: usize = 4000;
-/// The share of the samples inside the interval.
+/// The share of the bootstrap medians that are inside the interval.
 const CONFIDENCE: f64 = 0.95;
 
 /// A figure with its interval.
@@ -27,7 +27,7 @@ pub struct Estimate {
     pub high: f64,
 }
 
-/// The middle of the values (the mean of the two middle ones for an even count); NaN without values.
+/// The median of the values (the mean of the two middle ones for an even count); NaN without values.
 pub fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     fn ratios_are_taken_within_a_pair() {
-        // The machine became ten times slower twice; the ratio did not change.
+        // The machine becomes ten times slower twice; the ratio stays the same.
         let ratio = paired_ratio(&[4.0, 40.0, 400.0], &[2.0, 20.0, 200.0]);
         assert_eq!(ratio, Estimate { value: 2.0, low: 2.0, high: 2.0 });
         assert_eq!(estimate(&[5.0]), Estimate { value: 5.0, low: 5.0, high: 5.0 });

@@ -1,4 +1,4 @@
-//! The calls of the operating system that the standard library does not have.
+//! System calls that the standard library lacks.
 //!
 //! Owns: every `unsafe` of the crate except that of the shared clock. Each is a plain system call with strings and
 //! numbers.
@@ -25,13 +25,13 @@ fn checked(result: libc::c_int, what: impl std::fmt::Display) -> Result<(), Erro
 
 /// Gives this process its own mounts, which end with it.
 ///
-/// Copies of mounts on loop devices are unmounted, except the one that holds `kept`: they belong to other programs, and
-/// would keep their devices busy. Call it before the process has other threads.
+/// Mounts of loop devices are unmounted in the new namespace, except the one that holds `kept`: other programs made
+/// them, and a copy here would keep their devices busy. Call it before the process has other threads.
 pub(crate) fn own_mounts(kept: &Path) -> Result<(), Error> {
     // SAFETY: the call takes a number.
     checked(unsafe { libc::unshare(libc::CLONE_NEWNS) }, "a mount namespace (it takes root)")?;
     let flags = libc::MS_REC | libc::MS_PRIVATE;
-    // SAFETY: the strings end with a zero byte and outlive the call; what may be null is.
+    // SAFETY: the strings end with a zero byte and outlive the call; the arguments that are null may be null.
     let result = unsafe { libc::mount(std::ptr::null(), c"/".as_ptr(), std::ptr::null(), flags, std::ptr::null()) };
     checked(result, "making mounts private")?;
     let mounts = std::fs::read("/proc/self/mounts").map_err(|error| Error::failed("/proc/self/mounts", error))?;
@@ -40,8 +40,8 @@ pub(crate) fn own_mounts(kept: &Path) -> Result<(), Error> {
             continue;
         }
         let place = CString::new(place).map_err(|error| Error::failed("/proc/self/mounts", error))?;
-        // SAFETY: the string ends with a zero byte and outlives the call. A mount that another process removed in the
-        // meantime is gone too.
+        // SAFETY: the string ends with a zero byte and outlives the call. Failure is ignored: another process may have
+        // removed the mount.
         unsafe { libc::umount2(place.as_ptr(), libc::MNT_DETACH | libc::UMOUNT_NOFOLLOW) };
     }
     Ok(())
@@ -53,7 +53,7 @@ pub(crate) fn own_network() -> Result<(), Error> {
     checked(unsafe { libc::unshare(libc::CLONE_NEWNET) }, "a network namespace (it takes root)")
 }
 
-/// The directories of a list of mounts at which loop devices are mounted, the latest first.
+/// The mount points of loop devices in a list of mounts, the latest first.
 fn on_loop_devices(mounts: &[u8]) -> Vec<Vec<u8>> {
     let lines = mounts.split(|&byte| byte == b'\n').filter(|line| line.starts_with(b"/dev/loop"));
     let mut places: Vec<_> = lines.filter_map(|line| line.split(|&byte| byte == b' ').nth(1)).map(unescape).collect();
@@ -75,14 +75,14 @@ fn unescape(text: &[u8]) -> Vec<u8> {
     plain
 }
 
-/// How a file system writes.
+/// When a mounted file system writes changes to its device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Writing {
-    /// When the file system chooses.
+    /// The file system chooses when.
     Later,
-    /// Changes of directories at once.
+    /// Changes of directories are written at once.
     DirectoriesAtOnce,
-    /// Everything at once.
+    /// All changes are written at once.
     AtOnce,
 }
 
@@ -96,12 +96,12 @@ pub(crate) fn mount(device: &Path, root: &Path, kind: &str, writing: Writing) ->
             Writing::DirectoriesAtOnce => libc::MS_DIRSYNC,
             Writing::AtOnce => libc::MS_SYNCHRONOUS | libc::MS_DIRSYNC,
         };
-    // SAFETY: the strings end with a zero byte and outlive the call; what may be null is.
+    // SAFETY: the strings end with a zero byte and outlive the call; the arguments that are null may be null.
     let result = unsafe { libc::mount(source.as_ptr(), target.as_ptr(), name.as_ptr(), flags, std::ptr::null()) };
     checked(result, format!("mounting {} as {kind}", device.display()))
 }
 
-/// Unmounts the file system at a place.
+/// Unmounts the file system at `root`.
 pub(crate) fn unmount(root: &Path) -> Result<(), Error> {
     let target = string(root)?;
     // SAFETY: the string ends with a zero byte and outlives the call.
@@ -116,8 +116,8 @@ pub(crate) fn sync_file_system(inside: &File) -> Result<(), Error> {
 
 /// Makes a worker an ordinary process that ends with its parent.
 ///
-/// The thread that serves disks asks the kernel for exceptions. Children inherit some of them, so these are undone
-/// here.
+/// The thread that serves disks has exceptions from the kernel's memory rules. Children inherit some of these
+/// exceptions, so they are undone here.
 pub(crate) fn become_worker() {
     let none = 0 as libc::c_long;
     // SAFETY: the calls take numbers only.
@@ -129,8 +129,8 @@ pub(crate) fn become_worker() {
     thrifty_allocator();
 }
 
-/// Makes freed large buffers go back to the kernel, and all threads share one heap: in a small memory group, the memory
-/// that an allocator keeps would count much.
+/// Makes the allocator return large freed buffers to the kernel and use one heap for all threads. Otherwise free memory
+/// that the allocator keeps would be a large part of a small memory group.
 fn thrifty_allocator() {
     #[cfg(target_env = "gnu")]
     // SAFETY: the calls take numbers, before the process has other threads.
@@ -149,7 +149,7 @@ pub(crate) fn stop(child: u32) -> Result<(), Error> {
         // SAFETY: zeroes are a value of this plain structure.
         let mut seen: libc::siginfo_t = unsafe { std::mem::zeroed() };
         let flags = libc::WSTOPPED | libc::WEXITED | libc::WNOWAIT;
-        // SAFETY: the structure is the call's to write; the child is left for its owner to wait for.
+        // SAFETY: the call may write to the structure; it does not reap the child (`WNOWAIT`).
         let result = unsafe { libc::waitid(libc::P_PID, child, &mut seen, flags) };
         match result {
             0 => return Ok(()),
@@ -170,17 +170,17 @@ pub(crate) fn terminate(child: u32) -> Result<(), Error> {
 }
 
 fn signal(child: u32, number: libc::c_int) -> Result<(), Error> {
-    // SAFETY: the call takes numbers; the child was not waited for, so the number is still its own.
+    // SAFETY: the call takes numbers; the child is not reaped yet, so the number still belongs to it.
     checked(unsafe { libc::kill(child as libc::pid_t, number) }, format!("signal {number} to process {child}"))
 }
 
-/// Makes this process the leader of a new session: no terminal's signal reaches it.
+/// Makes this process the leader of a new session, so that no signal of a terminal reaches it.
 pub(crate) fn leave_terminal() {
-    // SAFETY: the call takes nothing; it fails only if the state is reached already.
+    // SAFETY: the call takes nothing; it fails only if this process already leads a process group.
     unsafe { libc::setsid() };
 }
 
-/// Gives freed memory of this process back to the kernel, so that no contender uses it without being charged.
+/// Returns freed memory of this process to the kernel: a contender that reused it would not be charged for it.
 pub(crate) fn give_back_memory() {
     #[cfg(target_env = "gnu")]
     // SAFETY: the call takes a number and does not touch devices in use.
@@ -204,25 +204,25 @@ pub(crate) fn free_space(path: &Path) -> Result<u64, Error> {
     let text = string(path)?;
     // SAFETY: zeroes are a value of this plain structure.
     let mut found: libc::statvfs = unsafe { std::mem::zeroed() };
-    // SAFETY: the string ends with a zero byte, and the structure is the call's to write.
+    // SAFETY: the string ends with a zero byte, and the call may write to the structure.
     checked(unsafe { libc::statvfs(text.as_ptr(), &mut found) }, path.display())?;
     Ok(found.f_bavail * found.f_frsize)
 }
 
-/// The processor time of this process, all its threads.
+/// The processor time of all threads of this process.
 pub(crate) fn processor_time() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the call writes to the structure that it is given; it cannot fail for this clock.
+    // SAFETY: the call writes to the structure; it cannot fail for this clock.
     unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &mut time) };
     Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec as u32)
 }
 
-/// The resources that a process has used, with those of the children that it has waited for.
+/// The resources that a process and its reaped children have used.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct Usage {
     pub user: Duration,
     pub system: Duration,
-    /// The largest resident size of one of them.
+    /// The largest resident size of any of these processes.
     pub resident_bytes: u64,
 }
 
@@ -238,22 +238,23 @@ impl Usage {
 pub(crate) fn own_usage() -> Usage {
     // SAFETY: zeroes are a value of this plain structure.
     let mut raw: libc::rusage = unsafe { std::mem::zeroed() };
-    // SAFETY: the structure is the call's to write; it cannot fail for this process.
+    // SAFETY: the call writes to the structure; it cannot fail for this process.
     unsafe { libc::getrusage(libc::RUSAGE_SELF, &mut raw) };
     Usage::of(&raw)
 }
 
-/// Waits for a child until it has ended, and reaps it; `None` if the deadline passes first.
+/// Waits until a child has ended, and reaps it; returns `None` if it does not end within `patience`.
 ///
-/// Returns its exit code, 128 and more for a signal, and its usage. The caller must not wait for it in another way.
+/// Returns the child's exit code and its usage. If a signal ended the child, the code is 128 plus the signal's number.
+/// The caller must not wait for the child in another way.
 pub(crate) fn wait_for(child: u32, patience: Duration) -> Result<Option<(i32, Usage)>, Error> {
     let what = || format!("waiting for process {child}");
-    // SAFETY: the call takes numbers; the child was not waited for, so the number is still its own.
+    // SAFETY: the call takes numbers; the child is not reaped yet, so the number still belongs to it.
     let descriptor = unsafe { libc::syscall(libc::SYS_pidfd_open, child, 0) };
     if descriptor < 0 {
         return Err(Error::os(what()));
     }
-    // SAFETY: the call gave a new descriptor, which nobody else has.
+    // SAFETY: the descriptor is new, so nothing else owns it.
     let descriptor = unsafe { OwnedFd::from_raw_fd(descriptor as libc::c_int) };
     let deadline = std::time::Instant::now() + patience;
     loop {
@@ -278,9 +279,9 @@ pub(crate) fn wait_for(child: u32, patience: Duration) -> Result<Option<(i32, Us
     Ok(Some((code, Usage::of(&raw))))
 }
 
-/// Kills a session that a child of this process leads: its process group.
+/// Kills the process group that a child of this process leads.
 pub(crate) fn kill_group(leader: u32) {
-    // SAFETY: the call takes numbers; the child was not waited for, so the number is still its own.
+    // SAFETY: the call takes numbers; the child is not reaped yet, so the number still belongs to it.
     unsafe { libc::kill(-(leader as libc::pid_t), libc::SIGKILL) };
 }
 
@@ -297,7 +298,7 @@ pub(crate) fn processor_s_of(process: u32) -> f64 {
 /// The processor time of this thread.
 pub(crate) fn thread_time() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the call writes to the structure that it is given; it cannot fail for this clock.
+    // SAFETY: the call writes to the structure; it cannot fail for this clock.
     unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
     Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec as u32)
 }

@@ -1,8 +1,8 @@
 //! Measures random direct reads and writes by both engines: `cargo run --release -p nectary-block --example engines --
 //! PATH`.
 //!
-//! Prints operations per second for each engine, size and number of operations in flight, on one thread. The file is
-//! created if it is absent, and is not removed.
+//! Prints the operations per second on one thread, for each engine, size and number of operations in flight. The file
+//! is created if it is absent, and is not removed.
 
 use std::error::Error;
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 const FILE_BYTES: u64 = 1 << 30;
 const ROUND: Duration = Duration::from_secs(2);
 
-/// Keeps `depth` operations in flight until the round is over; returns operations per second.
+/// Keeps `depth` operations in flight until the round ends. *Returns* the operations per second.
 async fn measure(device: &SharedDevice, depth: u64, bytes: usize, is_write: bool) -> Result<f64, Box<dyn Error>> {
     let (began, mut tasks) = (Instant::now(), JoinSet::new());
     for lane in 0..depth {
@@ -47,7 +47,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         for engine in [Engine::Uring, Engine::Posix] {
             let options = OpenOptions { create_bytes: Some(FILE_BYTES), engine, ..OpenOptions::default() };
             let device = open(&path, &options).await?;
-            // Write the whole file once: blocks that were never written would be read faster.
+            // The whole file is written once, because blocks that were never written are read faster.
             for index in 0..FILE_BYTES >> 20 {
                 nectary_block::write(&*device, index << 20, Buffer::zeroed(1 << 20)).await?;
             }

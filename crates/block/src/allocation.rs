@@ -1,8 +1,8 @@
-//! Builds the list of the mapped parts of a range: in order, without gaps, and bounded.
+//! Builds the list of the mapped and unmapped parts of a range: in order, without gaps, and of bounded length.
 
 use crate::device::Extent;
 
-/// How many extents one answer lists at most; the rest is reported as one mapped extent.
+/// The most extents of one answer; the rest of the range is reported as one mapped extent.
 pub const EXTENTS_MAX: usize = 65536;
 
 /// Collects mapped ranges in ascending order and fills the gaps between them.
@@ -24,12 +24,12 @@ impl ExtentList {
         self.push(offset + length, true);
     }
 
-    /// Whether there is room only for the last extent.
+    /// Whether the list is full, so that there is room only for the last extent.
     pub fn is_full(&self) -> bool {
         self.extents.len() + 2 >= EXTENTS_MAX
     }
 
-    /// Ends the answer: the rest of the range is unmapped, or mapped if the list is full.
+    /// Ends the answer. The rest of the range is reported as unmapped, or as mapped if the list is full.
     pub fn finish(mut self) -> Vec<Extent> {
         let full = self.is_full();
         self.push(self.end, full);
@@ -46,7 +46,7 @@ impl ExtentList {
         match self.extents.last_mut() {
             Some(last) if last.mapped == mapped => last.length += length,
             Some(last) if full => {
-                // A mapped answer is always safe: a caller that skips unmapped ranges reads this one.
+                // A mapped answer is always safe, because it only makes the caller read a range that it could skip.
                 last.length += length;
                 last.mapped = true;
             }

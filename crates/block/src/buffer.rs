@@ -1,13 +1,13 @@
 //! Owned, aligned memory for I/O.
 //!
-//! Owns: allocation and alignment. An operation takes a [`Buffer`] by value and gives it back when it completes, so the
-//! kernel never writes into memory that another owner uses, not even after the operation's future was dropped.
+//! Owns: allocation and alignment. An operation takes a [`Buffer`] by value and returns it when it completes. So the
+//! kernel never writes into memory that another owner uses, not even after the future of the operation was dropped.
 //!
 //! Small buffers that are dropped on a thread are kept for the next read on that thread, up to [`SPARE_BYTES_MAX`] per
 //! thread: an aligned allocation costs as much as the rest of a small read.
 //!
-//! Large buffers are on huge pages if the kernel has some (`madvise`): with small pages, filling, pinning and
-//! describing them took as long as copying into them.
+//! Large buffers are on huge pages if the kernel has some (`madvise`). With small pages, it takes as long to fill, pin
+//! and describe the pages as to copy the data.
 
 use std::alloc::{Layout, alloc, alloc_zeroed, dealloc, handle_alloc_error};
 use std::cell::RefCell;
@@ -18,26 +18,26 @@ use std::ptr::NonNull;
 
 use bytes::Bytes;
 
-/// The alignment of every [`Buffer`], in bytes: enough for `O_DIRECT` on all current devices.
+/// The alignment of every [`Buffer`]; it is enough for `O_DIRECT` on all current devices. *Units*: bytes.
 pub const BUFFER_ALIGNMENT: usize = 4096;
 
-/// The size of a huge page, and the minimum length of buffers on huge pages, in bytes.
+/// The size of a huge page, and the minimum length of buffers on huge pages. *Units*: bytes.
 const HUGE_PAGE_BYTES: usize = 2 << 20;
-/// The longest buffer that is kept for another read, in bytes.
+/// The longest buffer that is kept for another read. *Units*: bytes.
 const SPARE_BUFFER_BYTES_MAX: usize = 64 << 10;
-/// How much memory each thread keeps at most, in bytes.
+/// The most memory that each thread keeps. *Units*: bytes.
 const SPARE_BYTES_MAX: usize = 256 << 10;
 
-/// Requests huge pages for memory that was not written yet; filling it then takes one page fault per 2 MiB.
+/// Requests huge pages for memory that was not written yet; filling the memory then takes one page fault per 2 MiB.
 pub fn advise_huge_pages<T>(unwritten: &mut [MaybeUninit<T>]) {
     let start = unwritten.as_ptr().addr() / BUFFER_ALIGNMENT * BUFFER_ALIGNMENT;
     let end = unwritten.as_ptr_range().end.addr().next_multiple_of(BUFFER_ALIGNMENT);
-    // SAFETY: the advice changes no contents, in these pages or elsewhere, only the size of pages allocated later. A
-    // refusal by the kernel does no harm.
+    // SAFETY: the advice changes no contents of any page, only the size of pages that are allocated later. A refusal by
+    // the kernel does no harm.
     unsafe { libc::madvise(std::ptr::without_provenance_mut(start), end - start, libc::MADV_HUGEPAGE) };
 }
 
-/// Returns the pages that are wholly in `memory` to the kernel; their contents are undefined afterwards, and may be
+/// Returns the pages that are wholly in `memory` to the kernel. Their contents are undefined afterwards, and may be
 /// zeros.
 pub fn release_pages(memory: &mut [u8]) {
     let start = memory.as_ptr().addr().next_multiple_of(BUFFER_ALIGNMENT);
@@ -48,8 +48,8 @@ pub fn release_pages(memory: &mut [u8]) {
     }
 }
 
-/// Keeps memory from being written to swap, until the process ends or the memory is freed. *Errors*: the kernel's, for
-/// example when this process may not lock so much (`RLIMIT_MEMLOCK`).
+/// Keeps memory from being written to swap, until the process ends or the memory is freed. *Errors*: those of the
+/// kernel, for example if this process may not lock so much memory (`RLIMIT_MEMLOCK`).
 pub fn lock_pages(memory: &[u8]) -> io::Result<()> {
     // SAFETY: the call changes no contents, and the range is memory of this process.
     match unsafe { libc::mlock(memory.as_ptr().cast(), memory.len()) } {
@@ -58,7 +58,7 @@ pub fn lock_pages(memory: &[u8]) -> io::Result<()> {
     }
 }
 
-/// Owned memory whose start is aligned to [`BUFFER_ALIGNMENT`]; it dereferences to its bytes in use.
+/// Owned memory whose start is aligned to [`BUFFER_ALIGNMENT`]. It dereferences to its bytes in use.
 ///
 /// *Units*: bytes. *Cost*: one zeroed allocation of the length rounded up to the alignment.
 pub struct Buffer {
@@ -67,7 +67,7 @@ pub struct Buffer {
     capacity: usize,
 }
 
-// SAFETY: the memory is owned only by this value; nothing in it is tied to a thread.
+// SAFETY: the memory is owned only by this value, and nothing in it is tied to a thread.
 unsafe impl Send for Buffer {}
 // SAFETY: a shared reference gives read access only.
 unsafe impl Sync for Buffer {}
@@ -86,7 +86,7 @@ impl Buffer {
         Buffer { start, length, capacity }
     }
 
-    /// Memory of zeros, on huge pages if the kernel has some.
+    /// Allocates memory of zeros, on huge pages if the kernel has some.
     fn huge_zeroed(layout: Layout) -> Option<NonNull<u8>> {
         // SAFETY: the caller's layout has a size that is not zero.
         let start = NonNull::new(unsafe { alloc(layout) })?;
@@ -100,7 +100,7 @@ impl Buffer {
         Some(start)
     }
 
-    /// A buffer to read into: it has zeros or the contents of an earlier buffer of this thread. *Cost*: mostly no
+    /// A buffer to read into; it contains zeros or the contents of an earlier buffer of this thread. *Cost*: mostly no
     /// allocation.
     pub fn recycled(length: usize) -> Buffer {
         let capacity = length.max(1).next_multiple_of(BUFFER_ALIGNMENT);
@@ -120,10 +120,10 @@ impl Buffer {
         self.capacity
     }
 
-    /// Sets how many bytes of the allocation are in use.
+    /// Sets the number of bytes of the allocation that are in use.
     ///
     /// # Panics
-    /// When `length` exceeds the capacity: that is a bug of the caller.
+    /// If `length` exceeds the capacity, which is a bug of the caller.
     pub fn set_len(&mut self, length: usize) {
         assert!(length <= self.capacity, "length {length} exceeds capacity {}", self.capacity);
         self.length = length;
@@ -142,7 +142,7 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        // A thread that is ending keeps nothing.
+        // A thread that is ending keeps no memory.
         if !SPARE.try_with(|spare| spare.borrow_mut().keep(self.start, self.capacity)).unwrap_or(false) {
             // SAFETY: `start` was allocated with this layout and is freed once; no list keeps it.
             unsafe { dealloc(self.start.as_ptr(), Self::layout(self.capacity)) }
@@ -154,7 +154,7 @@ thread_local! {
     static SPARE: RefCell<Spare> = const { RefCell::new(Spare::new()) };
 }
 
-/// Memory of buffers that were dropped on this thread, by capacity; all of it is initialised.
+/// The memory of buffers that were dropped on this thread, by capacity; all of it is initialised.
 struct Spare {
     starts: [Vec<NonNull<u8>>; SPARE_BUFFER_BYTES_MAX / BUFFER_ALIGNMENT],
     bytes: usize,
@@ -171,7 +171,7 @@ impl Spare {
         Some(start)
     }
 
-    /// Keeps memory of `capacity` bytes, if there is room for it.
+    /// Keeps memory of `capacity` bytes, if there is room for it. *Returns* whether it is kept.
     fn keep(&mut self, start: NonNull<u8>, capacity: usize) -> bool {
         let has_room = self.bytes + capacity <= SPARE_BYTES_MAX;
         let Some(starts) = self.starts.get_mut(capacity / BUFFER_ALIGNMENT - 1).filter(|_| has_room) else {
@@ -187,7 +187,8 @@ impl Drop for Spare {
     fn drop(&mut self) {
         for (class, starts) in self.starts.iter().enumerate() {
             let layout = Buffer::layout((class + 1) * BUFFER_ALIGNMENT);
-            // SAFETY: each came from `alloc_zeroed` with the layout of its capacity, and belongs to this list alone.
+            // SAFETY: each start came from `alloc_zeroed` with the layout of its capacity, and belongs only to this
+            // list.
             starts.iter().for_each(|start| unsafe { dealloc(start.as_ptr(), layout) });
         }
     }
@@ -252,7 +253,7 @@ mod tests {
         drop(many);
         drop(Buffer::recycled(SPARE_BUFFER_BYTES_MAX + 1));
         SPARE.with_borrow(|spare| assert_eq!(spare.bytes, SPARE_BYTES_MAX));
-        // A thread that ends frees the memory it keeps, including buffers that were allocated on another thread.
+        // A thread that ends frees the memory that it keeps, including buffers that were allocated on another thread.
         std::thread::spawn(move || drop(second)).join().unwrap();
     }
 }

@@ -20,7 +20,7 @@ use crate::size::{parse_duration, parse_share, parse_size};
 use crate::stripe::{STRIPE_UNIT_BYTES, StripeDevice};
 
 impl Registry {
-    /// The devices and filters of this crate.
+    /// A registry with the devices and filters of this crate.
     pub fn with_builtins() -> Registry {
         let mut registry = Registry::empty();
         register(&mut registry);

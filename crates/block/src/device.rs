@@ -10,18 +10,18 @@
 //! 3. *Atomicity*: only units of [`Geometry::atomic_bytes`] are atomic. After a failed or interrupted write, each unit
 //!    is old or new, in any mix.
 //! 4. *Order*: operations in flight at the same time may take effect in any order. An operation that begins after
-//!    another one completed sees the effect of that one, on every handle.
+//!    another one completed sees the effect of the completed one, on every handle.
 //! 5. *Durability*: a completed write survives [`Geometry::write_survives`]. A completed flush covers every write that
 //!    had completed, on any handle, before the flush was called: these writes survive [`Geometry::flush_survives`]. A
-//!    write with [`WriteFlags::fua`] completes only when it survives the same without a flush.
-//! 6. *Failure*: after a failed write or flush the device may latch: further writes and flushes fail with
-//!    [`ErrorKind::Latched`](crate::ErrorKind::Latched), reads still work. After a write that found no room
+//!    write with [`WriteFlags::fua`] completes only when it survives the same events without a flush.
+//! 6. *Failure*: after a failed write or flush the device may latch: further writes and flushes then fail with
+//!    [`ErrorKind::Latched`](crate::ErrorKind::Latched), while reads still work. After a write that found no room
 //!    ([`ErrorKind::Full`](crate::ErrorKind::Full)), only its own range is undefined.
 //! 7. *Zeroes*: zeroed and never-written ranges read as zeroes; discarded ranges read as either their old contents or
-//!    zeroes. A quick zeroing zeroes all of its range, or changes nothing.
-//! 8. *Deadline*: if it has passed at the call, the operation fails with
-//!    [`ErrorKind::TimedOut`](crate::ErrorKind::TimedOut) and changes nothing. If it passes later, only the wait ends,
-//!    and the operation may still happen.
+//!    zeroes. A quick zeroing either zeroes its whole range or changes nothing.
+//! 8. *Deadline*: if the deadline has passed at the call, the operation fails with
+//!    [`ErrorKind::TimedOut`](crate::ErrorKind::TimedOut) and changes nothing. If the deadline passes later, only the
+//!    wait ends, and the operation may still happen.
 //!
 //! A conformance test (`nectary_block::conformance`) checks this contract on every device and filter.
 //!
@@ -46,10 +46,10 @@ pub type IoFuture<T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 's
 /// A device shared by all its users.
 pub type SharedDevice = Arc<dyn BlockDevice>;
 
-/// The events that data survives, in ascending order: a stripe takes the minimum of its devices.
+/// The events that data survives, in ascending order; a stripe has the minimum of its devices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Survives {
-    /// Nothing, not even the end of this process.
+    /// Data survives no event, not even the end of this process.
     Nothing,
     /// The end of this process, however it ends.
     Process,
@@ -59,22 +59,22 @@ pub enum Survives {
     Donor,
     /// A crash of this host's kernel together with the loss of one donor of memory.
     HostAndDonor,
-    /// Loss of power.
+    /// A loss of power.
     Power,
 }
 
-/// Size, units and promises of a device.
+/// The size, units and promises of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Geometry {
-    /// Size in bytes; a multiple of `block_bytes`.
+    /// The size of the device; a multiple of `block_bytes`. *Units*: bytes.
     pub size_bytes: u64,
-    /// The unit of offsets and lengths, in bytes; a power of two, 512 to 4096.
+    /// The unit of offsets and lengths; a power of two from 512 to 4096. *Units*: bytes.
     pub block_bytes: u32,
-    /// The unit that a crash never tears, in bytes (512 for most disks).
+    /// The unit that a crash never tears (512 for most disks). *Units*: bytes.
     pub atomic_bytes: u32,
-    /// The size above which reads are not faster per byte, in bytes.
+    /// The size above which reads are not faster per byte. *Units*: bytes.
     pub read_bytes_preferred: u32,
-    /// The size above which writes are not faster per byte, in bytes.
+    /// The size above which writes are not faster per byte. *Units*: bytes.
     pub write_bytes_preferred: u32,
     /// The event that a completed write survives.
     pub write_survives: Survives,
@@ -96,32 +96,32 @@ pub struct Context {
     pub deadline: Option<Instant>,
 }
 
-/// How a write is done.
+/// The options of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct WriteFlags {
-    /// Force unit access: complete only when this write survives what it would survive after a flush.
+    /// Force unit access: the write completes only when it survives the events that it would survive after a flush.
     pub fua: bool,
 }
 
-/// A range of a device and whether anything is mapped there.
+/// A range of a device, and whether blocks are mapped there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Extent {
-    /// Start in bytes.
+    /// The start of the range. *Units*: bytes.
     pub offset: u64,
-    /// Length in bytes.
+    /// The length of the range. *Units*: bytes.
     pub length: u64,
-    /// Whether blocks are allocated; an unmapped range reads as zeroes.
+    /// Whether blocks are mapped; an unmapped range reads as zeroes.
     pub mapped: bool,
 }
 
 /// A random-access store of blocks. The contract is in the module's documentation.
 ///
-/// Operations must be called inside a tokio runtime with time and I/O enabled.
+/// Operations must be called inside a tokio runtime whose timers and I/O are enabled.
 pub trait BlockDevice: Send + Sync + 'static {
     /// The SPEC that names this device.
     fn spec(&self) -> String;
 
-    /// Size, units and promises, as of now (a device can grow).
+    /// The current size, units and promises of the device; a device can grow.
     fn geometry(&self) -> Geometry;
 
     /// Fills `buffers` in order, from `offset` on, and returns them.
@@ -140,10 +140,10 @@ pub trait BlockDevice: Send + Sync + 'static {
     /// Makes a range read as zeroes.
     fn write_zeroes(&self, offset: u64, length: u64, context: Context) -> IoFuture<()>;
 
-    /// Makes a range read as zeroes if that takes much less time than writing it; otherwise changes nothing.
+    /// Makes a range read as zeroes, if that takes much less time than writing the range; otherwise changes nothing.
     ///
-    /// *Errors*: [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported), at once, if the device cannot, or does not
-    /// know whether it can. The caller then writes the zeroes.
+    /// *Errors*: [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported), at once, if the device cannot zero quickly,
+    /// or does not know whether it can. The caller then writes the zeroes.
     fn zero_quickly(&self, offset: u64, length: u64, context: Context) -> IoFuture<()> {
         let request = Request::new(Operation::WriteZeroes, offset, length, context);
         let checked = request.check(|| self.spec(), &self.geometry());
@@ -162,18 +162,19 @@ pub trait BlockDevice: Send + Sync + 'static {
         false
     }
 
-    /// Takes a lock of a range for this device alone, among all that open the same file or disk on this host. It is held
-    /// until the device is dropped and its last request has ended; those who open the range without this are not kept
-    /// out. `false`: the device has no descriptor that could hold a lock.
+    /// Locks a range for this device, against all others that lock the range through this method and that open the same
+    /// file or disk on this host. The lock is held until the device is dropped and its last request has ended. Users
+    /// who do not take the lock are not kept out. *Returns* `false` if the device has no descriptor that can hold a
+    /// lock.
     ///
-    /// *Errors*: [`ErrorKind::Busy`](crate::ErrorKind::Busy) if another one has it, after a wait for processes that have
-    /// ended and whose requests have not.
+    /// *Errors*: [`ErrorKind::Busy`](crate::ErrorKind::Busy) if another user has the lock. Before it fails, it waits
+    /// for processes that have ended but whose requests have not.
     fn lock(&self, _offset: u64, _length: u64) -> IoFuture<bool> {
         Box::pin(std::future::ready(Ok(false)))
     }
 
-    /// Changes an option of this device, or of the nearest device below that has it, while it runs: `memory` and `mode`
-    /// of a cache.
+    /// Changes an option of this device, or of the nearest device below that has it, while it runs, for example
+    /// `memory` or `mode` of a cache.
     ///
     /// *Errors*: [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) if no device of the stack can change it.
     fn set_option(&self, name: &str, _value: &str) -> IoFuture<()> {
@@ -182,7 +183,7 @@ pub trait BlockDevice: Send + Sync + 'static {
         Box::pin(std::future::ready(Err(error)))
     }
 
-    /// The counters of this device and those below it, the outermost first.
+    /// The counters of this device and of the devices below it, the outermost first.
     fn figures(&self) -> Vec<Figures> {
         Vec::new()
     }

@@ -9,13 +9,13 @@ use std::fmt;
 pub enum ErrorKind {
     /// The named device, file or host does not exist.
     Absent,
-    /// Another process has it open.
+    /// Another process has the device open.
     Busy,
     /// A mistake of the caller: the request is outside the device or misaligned, or the SPEC is not understood.
     Invalid,
     /// The device cannot do this.
     Unsupported,
-    /// There is no room left for the device.
+    /// There is no room left: on the device, on its file system, or within a limit.
     Full,
     /// The deadline passed before the device answered.
     TimedOut,
@@ -88,11 +88,11 @@ pub struct Error {
     pub device: String,
     /// The operation that failed.
     pub operation: Operation,
-    /// The offset of the operation on the device, in bytes (0 if it has none).
+    /// The offset of the operation on the device; 0 if it has none. *Units*: bytes.
     pub offset: u64,
-    /// The length of the operation, in bytes (0 if it has none).
+    /// The length of the operation; 0 if it has none. *Units*: bytes.
     pub length: u64,
-    /// What was expected and found, in words, and what to do if that is known.
+    /// The expected and the found result in words, and the remedy if it is known.
     pub detail: String,
 }
 

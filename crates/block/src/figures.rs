@@ -1,16 +1,16 @@
-//! A device's counters.
+//! The counters of a device.
 
-/// The numbers of one device or filter.
+/// The counters of one device or filter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Figures {
-    /// Its name in a SPEC: `stats`, `model`.
+    /// The name of the device or filter in a SPEC, for example `stats` or `model`.
     pub device: &'static str,
-    /// Name and value, the unit last in the name; names are stable.
+    /// The name and the value of each counter. A name ends with its unit and never changes.
     pub values: Vec<(&'static str, u64)>,
 }
 
 impl Figures {
-    /// The value of a name, if there is one.
+    /// The value of a name, if the device has that name.
     pub fn get(&self, name: &str) -> Option<u64> {
         self.values.iter().find(|value| value.0 == name).map(|value| value.1)
     }

@@ -1,5 +1,5 @@
-//! For fuzz targets: recordings from memory and back.
+//! Functions for fuzz targets: they convert recordings to and from bytes in memory.
 //!
-//! Owns: nothing. Not part of the public interface, and it changes without notice.
+//! Owns: nothing. This module is not part of the public interface, and changes without notice.
 
 pub use crate::filter::record::{parse_recording as recording, write_recording};

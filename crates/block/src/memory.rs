@@ -1,8 +1,8 @@
 //! `memory:SIZE`: a device in this process's memory.
 //!
 //! Owns: pages that are allocated at their first write, spread over shards so that threads seldom wait for the same
-//! lock. A device takes memory only for what was written. Every operation is complete when the call returns its future.
-//! Promises: nothing survives the end of the process. Leaves to others: faults (`nectary-sim`).
+//! lock. A device takes memory only for ranges that were written. Every operation is complete when the call returns its
+//! future. Promises: nothing survives the end of the process. Leaves to others: faults (`nectary-sim`).
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,14 +16,14 @@ use crate::request::{Request, ready};
 use crate::size::exact_size;
 use crate::snapshot::{PAGE_BYTES, Snapshot, pages};
 
-/// How many locks the pages are spread over.
+/// The number of locks, and so of shards, over which the pages are spread.
 const SHARD_COUNT: usize = 64;
 
-/// The unit of offsets and lengths, in bytes: that of the strictest disk, so that code that works here works on every
-/// disk.
+/// The unit of offsets and lengths. It is that of the strictest disk, so that code that works here works on every disk.
+/// *Units*: bytes.
 const BLOCK_BYTES: u32 = 4096;
 
-/// Pages by number; shared with snapshots until they are written again.
+/// The pages of a shard, by number. A page is shared with snapshots until it is written again.
 type Pages = HashMap<u64, Arc<Vec<u8>>>;
 
 type Shard = Mutex<Pages>;
@@ -76,17 +76,17 @@ impl MemoryDevice {
                 snapshot.insert(page, bytes.clone());
             }
         }
-        // The size is read last: it only grows, so it covers every page seen.
+        // The size is read last. It only grows, so it covers every page that was seen.
         snapshot.grow(self.size());
         snapshot
     }
 
-    /// Copies the whole contents out. *Cost*: allocates the device's full size.
+    /// Copies the whole contents. *Cost*: allocates the full size of the device.
     pub fn image(&self) -> Vec<u8> {
         self.snapshot().image()
     }
 
-    /// The bytes of memory that the contents take now.
+    /// The memory that the contents take now. *Units*: bytes.
     pub fn resident_bytes(&self) -> u64 {
         self.shards.iter().map(|shard| lock(shard).len() as u64 * PAGE_BYTES as u64).sum()
     }
@@ -118,7 +118,7 @@ impl MemoryDevice {
         }
     }
 
-    /// Zeroes a range; the cost depends on the allocated part, not on the length.
+    /// Zeroes a range. The cost depends on the allocated part of the range, not on its length.
     fn zero(&self, offset: u64, length: u64) {
         for page in self.allocated(offset, length) {
             let (start, end) = overlap(page, offset, length);
@@ -234,7 +234,7 @@ impl BlockDevice for MemoryDevice {
     }
 }
 
-/// The part of a page, as (start, end) inside it, that is in a range.
+/// The part of a page that is in a range, as the start and the end inside the page.
 fn overlap(page: u64, offset: u64, length: u64) -> (usize, usize) {
     let base = page * PAGE_BYTES as u64;
     let start = offset.max(base) - base;
@@ -242,12 +242,12 @@ fn overlap(page: u64, offset: u64, length: u64) -> (usize, usize) {
     (start as usize, end as usize)
 }
 
-/// Locks, even after another thread panicked: a page is valid at any moment.
+/// Locks a shard, even after another thread panicked, because a page is valid at any moment.
 fn lock(shard: &Shard) -> MutexGuard<'_, Pages> {
     shard.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// This device as other crates use it.
+/// Converts the device to the type that other crates use.
 impl From<MemoryDevice> for Arc<dyn BlockDevice> {
     fn from(device: MemoryDevice) -> Arc<dyn BlockDevice> {
         Arc::new(device)

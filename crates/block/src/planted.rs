@@ -1,8 +1,8 @@
-//! Deliberate defects, with which tests show that their checks catch errors: the part that crates share.
+//! The part of deliberate defects that crates share. With such defects, tests show that their checks catch errors.
 //!
-//! Owns: planting one defect in a process, and the query whether it is planted. Promises: without a crate's feature
-//! `planted`, the query is `false` at compile time, so that no user's build has the defects. Leaves to others: which
-//! defects there are, each in the `planted` module of its crate.
+//! Owns: planting one defect in a process, and the query whether a defect is planted. Promises: without a crate's
+//! feature `planted`, the query is `false` at compile time, so that no user's build has the defects. Leaves to others:
+//! the defects, which each crate lists in its `planted` module.
 
 /// Makes the enum `Bug` of a crate, with one line per bug, `Name = number => "the printed name"`, and the functions
 /// `plant` and `planted`.
@@ -47,7 +47,7 @@ macro_rules! planted_bugs {
             PLANTED.load(std::sync::atomic::Ordering::Relaxed) == bug as u8
         }
 
-        /// Whether `bug` is planted: never, in this build.
+        /// Whether `bug` is planted; in this build it never is.
         #[cfg(not(feature = "planted"))]
         #[inline(always)]
         pub(crate) fn planted(_: Bug) -> bool {

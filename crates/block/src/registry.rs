@@ -1,7 +1,7 @@
 //! The meaning of names in a SPEC: constructors, registered by name, that open devices.
 //!
-//! Owns: the table of names, the walk over nested SPECs, and errors with the position in the SPEC. Higher floors
-//! register their own devices; floor 0 cannot name them.
+//! Owns: the table of names, opening the devices of nested SPECs, and errors with the position in the SPEC. Higher
+//! floors register their own devices; floor 0 cannot name them.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -13,13 +13,13 @@ use crate::device::SharedDevice;
 use crate::error::{Error, ErrorKind, Operation};
 use crate::spec::{Argument, Form, Spec, SpecError, is_name};
 
-/// How files and disks are read and written.
+/// The engine with which files and disks are read and written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Engine {
-    /// io_uring if the kernel allows it, else POSIX.
+    /// io_uring if the kernel allows it, otherwise POSIX.
     #[default]
     Auto,
-    /// io_uring, or an error.
+    /// io_uring; opening fails if the kernel does not allow it.
     Uring,
     /// `pread`, `pwrite` and `fdatasync` on a pool of threads.
     Posix,
@@ -37,22 +37,23 @@ impl FromStr for Engine {
     }
 }
 
-/// How devices are opened, for every device in a SPEC.
+/// The options for opening the devices of a SPEC.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OpenOptions {
-    /// Creates a file of this size, with its blocks allocated, if there is none.
+    /// If set, a file that does not exist is created with this size, and its blocks are allocated. *Units*: bytes.
     pub create_bytes: Option<u64>,
-    /// How files and disks are read and written.
+    /// The engine with which files and disks are read and written.
     pub engine: Engine,
-    /// Bypasses the page cache (`O_DIRECT`) if the file system can.
+    /// Whether to bypass the page cache (`O_DIRECT`), if the file system supports this.
     pub direct: bool,
-    /// Opens a device that another client has, where that can be: that client can do nothing with it afterwards.
+    /// Whether to open a device that another client has, if the device supports this. The other client can then no
+    /// longer use the device.
     pub take_over: bool,
-    /// Opens a device of two donors of which only one is there, without a word of the other: the user says that the
-    /// device was not used without this one.
+    /// Whether to open a device of two donors if only one of them is there and the state of the other is unknown. The
+    /// user thereby asserts that the device was not used without the donor that is there.
     pub trust_remaining: bool,
-    /// Other processes, on this host too, may open the file or disk in the same way and write to it. They agree among
-    /// themselves who writes where.
+    /// Whether other processes, also on this host, may open the file or disk in the same way and write to it. These
+    /// processes agree among themselves who writes where.
     pub is_shared: bool,
 }
 
@@ -70,7 +71,7 @@ impl Default for OpenOptions {
     }
 }
 
-/// What a constructor returns.
+/// The result of a constructor.
 pub type OpenFuture = Pin<Box<dyn Future<Output = Result<SharedDevice, Error>> + Send>>;
 
 type Constructor = Arc<dyn Fn(Arguments) -> OpenFuture + Send + Sync>;
@@ -90,7 +91,7 @@ impl Registry {
     /// Adds a name, or replaces its meaning.
     ///
     /// # Panics
-    /// When `name` is not a valid name in a SPEC: that is a bug of the caller.
+    /// If `name` is not a valid name in a SPEC, which is a bug of the caller.
     pub fn register<F, O>(&mut self, name: &str, constructor: F)
     where
         F: Fn(Arguments) -> O + Send + Sync + 'static,
@@ -101,14 +102,15 @@ impl Registry {
         self.constructors.insert(name.to_owned(), constructor);
     }
 
-    /// The known names, in order.
+    /// The known names, in alphabetical order.
     pub fn names(&self) -> Vec<&str> {
         self.constructors.keys().map(String::as_str).collect()
     }
 
     /// Opens the device that a SPEC names.
     ///
-    /// *Errors*: [`ErrorKind::Invalid`] with the position of the mistake in the SPEC; else the device's error.
+    /// *Errors*: [`ErrorKind::Invalid`] with the position of the mistake, if the SPEC is wrong; otherwise the error of
+    /// the device.
     pub async fn open(&self, spec: &str, options: &OpenOptions) -> Result<SharedDevice, Error> {
         let source: Arc<str> = Arc::from(spec);
         let parsed = Spec::parse(spec).map_err(|error| invalid(&source, &error))?;
@@ -135,9 +137,9 @@ impl Registry {
         constructor(self.taken_apart(name, rest, list, spec.position, source, options))
     }
 
-    /// Parses the SPEC `name(…)`, for a command about devices of one kind; opens nothing.
+    /// Parses the SPEC `name(…)` without opening a device, for a command about devices of one kind.
     ///
-    /// *Errors*: [`ErrorKind::Invalid`] with the position of the mistake, also for a SPEC with another name.
+    /// *Errors*: [`ErrorKind::Invalid`] with the position of the mistake; a SPEC with another name is also a mistake.
     pub fn arguments(&self, spec: &str, name: &str, options: &OpenOptions) -> Result<Arguments, Error> {
         let source: Arc<str> = Arc::from(spec);
         let parsed = Spec::parse(spec).map_err(|error| invalid(&source, &error))?;
@@ -179,12 +181,13 @@ fn invalid(source: &str, error: &SpecError) -> Error {
     Error::new(ErrorKind::Invalid, source, Operation::Open, error.to_string())
 }
 
-/// Opens the device that a SPEC names, with only the devices and filters of this crate; see [`Registry::open`].
+/// Opens the device that a SPEC names. The SPEC can use only the devices and filters of this crate; see
+/// [`Registry::open`].
 pub async fn open(spec: &str, options: &OpenOptions) -> Result<SharedDevice, Error> {
     Registry::with_builtins().open(spec, options).await
 }
 
-/// The arguments of a constructor: its part of the SPEC, piece by piece, and the options.
+/// The arguments of a constructor: the parts of its SPEC, and the options.
 pub struct Arguments {
     name: String,
     rest: Option<String>,
@@ -197,7 +200,7 @@ pub struct Arguments {
 }
 
 impl Arguments {
-    /// How devices are to be opened.
+    /// The options for opening devices.
     pub fn options(&self) -> &OpenOptions {
         &self.options
     }
@@ -220,7 +223,7 @@ impl Arguments {
         self.registry.open_parsed(argument.value, self.source.clone(), self.options.clone()).await
     }
 
-    /// Opens all arguments that are not `key=value` as devices; there must be at least one.
+    /// Opens all arguments that are not `key=value` as devices; at least one is required.
     pub async fn devices(&mut self) -> Result<Vec<SharedDevice>, Error> {
         let mut devices = vec![self.device().await?];
         while self.list.iter().any(|argument| argument.key.is_none()) {
@@ -232,7 +235,7 @@ impl Arguments {
     /// Takes the texts of all arguments that are not `key=value`, if they are names instead of devices, such as
     /// `host:7070`.
     ///
-    /// *Errors*: one of them has parentheses.
+    /// *Errors*: an argument has parentheses.
     pub fn texts(&mut self) -> Result<Vec<String>, Error> {
         let mut texts = Vec::new();
         while let Some(index) = self.list.iter().position(|argument| argument.key.is_none()) {

@@ -1,7 +1,7 @@
 //! The checks that every device makes before an operation, and the limits of one request.
 //!
-//! Owns: [`Request`], and the checks of the contract's second clause and of the deadline, so that all devices refuse
-//! the same requests with the same words.
+//! Owns: [`Request`], and the checks of alignment, bounds and deadline that the contract requires. So all devices
+//! refuse the same requests with the same words.
 
 use std::time::Instant;
 
@@ -9,10 +9,10 @@ use crate::buffer::Buffer;
 use crate::device::{Context, Geometry, IoFuture};
 use crate::error::{Error, ErrorKind, Operation};
 
-/// How many buffers one read or write may have (the kernel's limit on a vector).
+/// The most buffers of one read or write (the kernel's limit on a vector).
 pub const BUFFERS_MAX: usize = 1024;
 
-/// How many bytes one read or write may have.
+/// The most bytes of one read or write.
 pub const OPERATION_BYTES_MAX: u64 = 1 << 30;
 
 /// The parameters of an operation, before they are checked.
@@ -20,13 +20,13 @@ pub const OPERATION_BYTES_MAX: u64 = 1 << 30;
 pub struct Request {
     /// The kind of operation.
     pub operation: Operation,
-    /// The offset of its first byte; 0 for a flush and a growth.
+    /// The offset of the operation's first byte; 0 for a flush and a growth.
     pub offset: u64,
-    /// Its length in bytes: 0 for a flush, the new size for a growth.
+    /// The length of the operation; 0 for a flush, and the new size for a growth. *Units*: bytes.
     pub length: u64,
-    /// Whether it is durable when it completes ([`WriteFlags::fua`](crate::WriteFlags::fua)).
+    /// Whether the operation is durable when it completes ([`WriteFlags::fua`](crate::WriteFlags::fua)).
     pub fua: bool,
-    /// When the caller gives up.
+    /// The time at which the caller gives up.
     pub deadline: Option<Instant>,
 }
 
@@ -36,7 +36,7 @@ impl Request {
         Request { operation, offset, length, fua: false, deadline: context.deadline }
     }
 
-    /// Checks alignment, bounds and deadline of a range.
+    /// Checks the alignment, the bounds and the deadline of a request.
     pub fn check(&self, spec: impl FnOnce() -> String, geometry: &Geometry) -> Result<(), Error> {
         let block = u64::from(geometry.block_bytes);
         let detail = if !self.offset.is_multiple_of(block) || !self.length.is_multiple_of(block) {
@@ -84,7 +84,7 @@ impl Request {
     }
 }
 
-/// The bytes of all buffers together.
+/// The total length of all buffers. *Units*: bytes.
 pub(crate) fn total(buffers: &[Buffer]) -> u64 {
     buffers.iter().fold(0, |sum, buffer| sum.saturating_add(buffer.len() as u64))
 }
@@ -94,7 +94,8 @@ pub(crate) fn ready<T: Send + 'static>(result: Result<T, Error>) -> IoFuture<T> 
     Box::pin(std::future::ready(result))
 }
 
-/// Waits for `work` until `deadline`; unfinished work continues after its future is dropped.
+/// Waits for `work` until `deadline`. If the deadline passes, `work` is dropped, and an operation that has begun
+/// continues without its future.
 pub(crate) fn within<T: Send + 'static>(
     deadline: Option<Instant>,
     work: IoFuture<T>,

@@ -5,12 +5,12 @@
 
 use std::time::Duration;
 
-/// The letters of the units, each 1024 times the one before.
+/// The letters of the units; each unit is 1024 times the previous one.
 const UNITS: [char; 6] = ['K', 'M', 'G', 'T', 'P', 'E'];
 
 /// Reads a size such as `4096`, `512K`, `10G`, `1.5T`, `10GiB`; a trailing `B` or `iB` is allowed.
 ///
-/// *Units*: the result is in bytes. *Errors*: says what is wrong with the text.
+/// *Units*: the result is in bytes. *Errors*: a sentence about the mistake in the text.
 pub fn parse_size(text: &str) -> Result<u64, String> {
     let wrong = || format!("\"{text}\" is not a size; write a number and a unit, such as 4096, 512K, 10G or 1.5T");
     let (number, unit) = split(text.trim()).ok_or_else(wrong)?;
@@ -34,7 +34,7 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
     Ok(value.round() as u64)
 }
 
-/// Writes a size for people: exact if a unit divides it (`10G`), else with two decimals (`1.46G`).
+/// Writes a size for people: exactly if a unit divides the size (`10G`), otherwise with two decimals (`1.46G`).
 pub fn format_size(bytes: u64) -> String {
     let exact = exact_size(bytes);
     if exact.len() <= 5 {
@@ -61,7 +61,7 @@ pub fn exact_size(bytes: u64) -> String {
 
 /// Reads a duration such as `12ms`, `1.5s`, `100us`, `2m`, `1h`.
 ///
-/// *Errors*: says in words what is wrong with the text.
+/// *Errors*: a sentence about the mistake in the text.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
     let wrong = || format!("\"{text}\" is not a duration; write a number and a unit, such as 12ms, 1.5s or 2m");
     let (number, unit) = split(text.trim()).ok_or_else(wrong)?;
@@ -79,7 +79,7 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
 
 /// Reads a share such as `1%`, `0.5%` or `0.01`; the result is between 0 and 1.
 ///
-/// *Errors*: says in words what is wrong with the text.
+/// *Errors*: a sentence about the mistake in the text.
 pub fn parse_share(text: &str) -> Result<f64, String> {
     let wrong = || format!("\"{text}\" is not a share; write one such as 1%, 0.5% or 0.01");
     let (number, unit) = split(text.trim()).ok_or_else(wrong)?;

@@ -1,12 +1,12 @@
-//! The contents of a device at one moment; copies and small changes are cheap.
+//! The contents of a device at one moment. Copies and small changes of a snapshot are cheap.
 //!
-//! Owns: pages that copies share until one of them writes. Made for tests that derive many images from one: a copy
-//! copies only its table of pages, a change copies only the pages that it changes.
+//! Owns: pages that several copies share until one of them writes. A snapshot is made for tests that derive many images
+//! from one: copying it copies only the table of pages, and a change copies only the changed pages.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// The unit of sharing, in bytes.
+/// The unit of sharing. *Units*: bytes.
 pub(crate) const PAGE_BYTES: usize = 64 * 1024;
 
 /// An image of a device; unwritten ranges are zeroes and take no memory.
@@ -22,7 +22,7 @@ impl Snapshot {
         Snapshot { size_bytes, pages: HashMap::new() }
     }
 
-    /// An image with these contents. *Cost*: copies the bytes that are not zero.
+    /// An image with the contents `image`. *Cost*: copies the bytes that are not zero.
     pub fn from_image(image: &[u8]) -> Snapshot {
         let mut snapshot = Snapshot::zeroed(image.len() as u64);
         for (page, piece) in image.chunks(PAGE_BYTES).enumerate() {
@@ -33,7 +33,7 @@ impl Snapshot {
         snapshot
     }
 
-    /// The whole contents. *Cost*: allocates the full size.
+    /// Returns the whole contents. *Cost*: allocates the full size.
     pub fn image(&self) -> Vec<u8> {
         let mut image = vec![0; self.size_bytes as usize];
         for (page, bytes) in self.pages() {
@@ -44,7 +44,7 @@ impl Snapshot {
         image
     }
 
-    /// The size in bytes.
+    /// The size of the image. *Units*: bytes.
     pub fn size_bytes(&self) -> u64 {
         self.size_bytes
     }
@@ -57,7 +57,7 @@ impl Snapshot {
     /// Copies the bytes at `offset` into `into`.
     ///
     /// # Panics
-    /// When the range is outside the image: that is a bug of the caller.
+    /// If the range is outside the image, which is a bug of the caller.
     pub fn read(&self, offset: u64, into: &mut [u8]) {
         assert!(offset + into.len() as u64 <= self.size_bytes, "a read leaves the image");
         for (page, start, range) in pages(offset, into.len() as u64) {
@@ -69,10 +69,10 @@ impl Snapshot {
         }
     }
 
-    /// Sets the bytes at `offset`; other copies of the image keep theirs.
+    /// Sets the bytes at `offset`. Other copies of the image do not change.
     ///
     /// # Panics
-    /// When the range leaves the image: that is a bug of the caller.
+    /// If the range leaves the image, which is a bug of the caller.
     pub fn write(&mut self, offset: u64, from: &[u8]) {
         assert!(offset + from.len() as u64 <= self.size_bytes, "a write leaves the image");
         for (page, start, range) in pages(offset, from.len() as u64) {
@@ -97,7 +97,8 @@ impl std::fmt::Debug for Snapshot {
     }
 }
 
-/// Splits a range at page borders: (page, start inside the page, range inside the request).
+/// Splits a range at page borders. *Returns* for each piece the page, the start inside the page, and the range inside
+/// the request.
 pub(crate) fn pages(offset: u64, length: u64) -> impl Iterator<Item = (u64, usize, std::ops::Range<usize>)> {
     let page_bytes = PAGE_BYTES as u64;
     let mut done = 0;

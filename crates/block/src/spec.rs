@@ -9,23 +9,23 @@
 //! `\` escapes the next character: `stats("/data/a,b.img")`, `file:"/data/(1).img"`. Spaces around arguments are
 //! ignored.
 //!
-//! Owns: text to tree and back, with the position of every part. Leaves to [`registry`](crate::Registry): the meaning
-//! of names.
+//! Owns: converting text to a tree and back, with the position of every part. Leaves to [`registry`](crate::Registry):
+//! the meaning of names.
 
 use std::fmt;
 
-/// The longest SPEC that is read, in bytes.
+/// The longest SPEC that is accepted. *Units*: bytes.
 pub const SPEC_BYTES_MAX: usize = 64 * 1024;
 
-/// The deepest nesting of parentheses that is read.
+/// The deepest nesting of parentheses that is accepted.
 pub const SPEC_DEPTH_MAX: usize = 32;
 
 /// The error in a SPEC, and its position.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SpecError {
-    /// The position, in characters from 0.
+    /// The position of the error, in characters from 0.
     pub position: usize,
-    /// What was expected and found.
+    /// The expected and the found text.
     pub message: String,
 }
 
@@ -44,9 +44,9 @@ impl fmt::Display for SpecError {
 /// A SPEC, or a value inside one, as a tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Spec {
-    /// Its start, in characters from 0.
+    /// The start of the SPEC, in characters from 0.
     pub position: usize,
-    /// What it says.
+    /// The content of the SPEC.
     pub form: Form,
 }
 
@@ -67,7 +67,7 @@ pub enum Form {
 /// One argument of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Argument {
-    /// Where it begins, in characters from 0.
+    /// The start of the argument, in characters from 0.
     pub position: usize,
     /// The option's name, if it has one.
     pub key: Option<String>,
@@ -78,7 +78,7 @@ pub struct Argument {
 impl Spec {
     /// Reads a SPEC.
     ///
-    /// *Errors*: the position and the expected text.
+    /// *Errors*: the position of the mistake, and the expected text.
     pub fn parse(text: &str) -> Result<Spec, SpecError> {
         if text.len() > SPEC_BYTES_MAX {
             return Err(SpecError::new(0, format!("the SPEC has {} bytes, at most {SPEC_BYTES_MAX}", text.len())));
@@ -94,14 +94,14 @@ impl Spec {
         }
     }
 
-    /// The name and the rest of `scheme:rest`, if it has that shape.
+    /// The name and the rest, if the SPEC has the form `scheme:rest`.
     pub fn scheme(&self) -> Option<(&str, &str)> {
         let Form::Text(text) = &self.form else { return None };
         let (name, rest) = text.split_once(':')?;
         is_name(name).then_some((name, rest))
     }
 
-    /// The path, if the text is a path without a scheme.
+    /// The path, if the SPEC is a path without a scheme.
     pub fn path(&self) -> Option<&str> {
         match &self.form {
             Form::Text(text) if self.scheme().is_none() && (text.contains('/') || text.starts_with('.')) => Some(text),
@@ -170,7 +170,7 @@ impl Parser {
         }
     }
 
-    /// Reads one SPEC up to a `,` or `)` that belongs to the SPEC around it, or to the end.
+    /// Reads one SPEC, up to the end, or up to a `,` or `)` that belongs to the enclosing SPEC.
     fn spec(&mut self, depth: usize) -> Result<Spec, SpecError> {
         self.skip_spaces();
         let position = self.position;
@@ -226,7 +226,7 @@ impl Parser {
         }
     }
 
-    /// Takes `key=` if it is next.
+    /// Reads `key=` if it comes next.
     fn key(&mut self) -> Option<String> {
         let rest = &self.characters[self.position..];
         let length = rest.iter().position(|&c| c == '=')?;
@@ -238,7 +238,7 @@ impl Parser {
         Some(key)
     }
 
-    /// Reads text up to an unquoted `,`, `(` or `)`; ignores unquoted spaces at the end.
+    /// Reads text up to an unquoted `,`, `(` or `)`, without the unquoted spaces at its end.
     fn text(&mut self) -> Result<String, SpecError> {
         let mut text = String::new();
         let mut kept = 0;

@@ -1,4 +1,4 @@
-//! What a hit costs in the library, without I/O: the median over batches of hits in a cache that holds all blocks.
+//! The cost of a hit in the library, without I/O: the median over batches of hits in a cache that holds all blocks.
 //!
 //! `cargo run --release -p nectary-buffer --example cost_of_a_hit`
 
@@ -8,9 +8,9 @@ use std::time::Instant;
 use nectary_block::{Context, MemoryDevice, Stream};
 use nectary_buffer::{BufferCache, DeviceSource, Options};
 
-/// How many blocks are accessed.
+/// The number of blocks that are accessed.
 const BLOCKS: u64 = 8192;
-/// Accesses per batch, and batches.
+/// The accesses per batch, and the number of batches.
 const BATCH: u64 = 1000;
 const BATCHES: usize = 2001;
 

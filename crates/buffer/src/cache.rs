@@ -1,7 +1,7 @@
-//! The calls of the cache.
+//! The cache's handle and the calls that users make.
 //!
 //! Owns: the handle, the checks of a request, and closing. Promises: an operation continues when its future is dropped,
-//! and no call blocks the thread. Leaves to others: what happens to a block.
+//! and no call blocks the thread. Leaves to others: reading, writing and evicting blocks.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -24,9 +24,9 @@ use crate::wait::{ended, late, ready, within};
 
 /// A buffer cache over any number of files. Clones share it.
 ///
-/// All calls must be made inside a tokio runtime with time. *Errors* of every operation: those of the source;
-/// [`ErrorKind::Invalid`] for a file that is not in the cache or a range outside the file; [`ErrorKind::TimedOut`] when
-/// the deadline passes during the operation, which may still happen.
+/// All calls must be made inside a tokio runtime whose timers are enabled. *Errors* of every operation: those of the
+/// source; [`ErrorKind::Invalid`] for a file that is not in the cache or a range outside the file;
+/// [`ErrorKind::TimedOut`] when the deadline passes before the operation ends; the operation may still take effect.
 #[derive(Clone)]
 pub struct BufferCache {
     pub(crate) shared: Arc<Shared>,
@@ -60,7 +60,7 @@ impl BufferCache {
         Ok(BufferCache { shared: Arc::new(shared), _owner: Arc::new(Owner(stop)) })
     }
 
-    /// Whether two handles belong to the same cache.
+    /// Whether the two handles belong to the same cache.
     pub fn is_same(&self, other: &BufferCache) -> bool {
         Arc::ptr_eq(&self.shared, &other.shared)
     }
@@ -75,12 +75,13 @@ impl BufferCache {
         self.shared.options().mode
     }
 
-    /// The unit of caching, in bytes.
+    /// The unit of caching. *Units*: bytes.
     pub fn block_bytes(&self) -> usize {
         self.shared.block_bytes
     }
 
-    /// Adds a file to the cache, until it is removed; the policy decides which of its blocks stay in memory.
+    /// Adds a file to the cache; it stays there until it is removed. The policy decides which of its blocks stay in
+    /// memory.
     ///
     /// *Errors*: [`ErrorKind::Unsupported`] in write-back mode for a shared source.
     pub fn add(&self, source: Arc<dyn Source>) -> Result<FileId, Error> {
@@ -114,14 +115,15 @@ impl BufferCache {
         Ok(())
     }
 
-    /// Drops a range from memory because others changed it: the next read goes to the source. Dirty blocks stay.
+    /// Drops a range from memory because others changed the range: the next read goes to the source. Dirty blocks stay.
     pub fn invalidate(&self, file: FileId, offset: u64, length: u64) {
         let ids = ids_of(file.0, offset, length, self.shared.block_bytes as u64);
         forget_clean(&mut self.shared.lock(), ids, false);
     }
 
-    /// Drops all blocks behind the new end of a truncated file, including dirty ones; if the file grows again, that
-    /// range reads as zeroes. Call it after the source was truncated, while no write behind the new end is in flight.
+    /// Drops all blocks behind the new end of a truncated file, including dirty ones. If the file grows again, the
+    /// range behind that end reads as zeroes. Call this after the source was truncated, while no write behind the new
+    /// end is in flight.
     pub fn cut(&self, file: FileId, size_bytes: u64) {
         let block = self.shared.block_bytes as u64;
         let (last, part) = (size_bytes / block, (size_bytes % block) as usize);
@@ -137,10 +139,10 @@ impl BufferCache {
         forget_clean(&mut state, gone, true);
     }
 
-    /// The bytes of a range, without waiting, if all of them are in memory. Otherwise `None`, and nothing is counted:
-    /// call [`read`](Self::read).
+    /// Returns the bytes of a range without waiting, if all of them are in memory. Otherwise returns `None` and counts
+    /// no reference; the caller then calls [`read`](Self::read).
     ///
-    /// *Cost*: one mutex; per block, lookups in two tables and the policy; no copy.
+    /// *Cost*: one mutex; look-ups of each block in two tables and in the policy; no copy.
     pub fn try_read(&self, file: FileId, offset: u64, length: u64, context: Context) -> Option<Vec<Pinned>> {
         let mut state = self.shared.lock();
         let span = self.shared.span(&state, file, Operation::Read, offset, length, context).ok()?;
@@ -149,7 +151,7 @@ impl BufferCache {
         Some(pins)
     }
 
-    /// Returns the bytes of a range in order, one piece per block. A range beyond the end of the file is an error.
+    /// Returns the bytes of a range in order, one piece per block. A range that leaves the file is an error.
     ///
     /// *Errors*: those of every operation; [`ErrorKind::Invalid`] for more than [`READ_BLOCKS_MAX`] blocks.
     pub fn read(&self, file: FileId, offset: u64, length: u64, context: Context) -> IoFuture<Vec<Pinned>> {
@@ -192,8 +194,8 @@ impl BufferCache {
     /// source at once; the source may grow.
     ///
     /// *Errors*: those of every operation; [`ErrorKind::Unsupported`] in read-only mode. *Durability*: in write-through
-    /// mode that of the source. In write-back mode a write survives nothing until a flush; a write with
-    /// [`WriteFlags::fua`] goes to the source at once.
+    /// mode, that of the source. In write-back mode a completed write survives no failure until a flush, but a write
+    /// with [`WriteFlags::fua`] goes to the source at once.
     pub fn write(
         &self,
         file: FileId,
@@ -233,8 +235,9 @@ impl BufferCache {
     /// Makes every completed write to a file as durable as a flush of the source makes it; dirty blocks are written
     /// back first.
     ///
-    /// *Errors*: that of the first write-back that fails now or failed since the last flush, even if a retry succeeded
-    /// since. Blocks that could not be written stay dirty and readable until a write-back of them succeeds.
+    /// *Errors*: that of the first write-back that fails now, or that failed since the last flush, even if a retry has
+    /// succeeded; those of flushing the source. Blocks that could not be written stay dirty and readable until a
+    /// write-back of them succeeds.
     pub fn flush(&self, file: FileId, context: Context) -> IoFuture<()> {
         let shared = self.shared.clone();
         let source = {
@@ -249,7 +252,7 @@ impl BufferCache {
         within(context.deadline, late, ended(task))
     }
 
-    /// Tells the source that a range is not needed; the range then reads as before or as zeroes.
+    /// Tells the source that a range is not needed. The range then reads as before or as zeroes.
     pub fn discard(&self, file: FileId, offset: u64, length: u64, context: Context) -> IoFuture<()> {
         self.zero(file, Operation::Discard, offset, length, context)
     }
@@ -292,12 +295,12 @@ impl BufferCache {
     }
 
     /// From now on calls `recorder` with every reference, in the order in which the policy sees them. The cache's mutex
-    /// is held during the call: `recorder` must not wait or call the cache.
+    /// is held during the call, so `recorder` must not wait or call the cache.
     pub fn record(&self, recorder: Option<Box<dyn FnMut(Reference) + Send>>) {
         self.shared.lock().recorder = recorder;
     }
 
-    /// The counters of the cache, and what it holds now.
+    /// The counters and the current contents of the cache.
     pub fn stats(&self) -> Stats {
         let state = self.shared.lock();
         let block = self.shared.block_bytes as u64;
@@ -333,7 +336,7 @@ impl BufferCache {
         }
     }
 
-    /// The counters of each stream that has a row, by stream; the last entry is for all other streams.
+    /// The counters of each stream that has a row, sorted by stream; the last entry is for all other streams.
     pub fn streams(&self) -> Vec<StreamStats> {
         let state = self.shared.lock();
         let block = self.shared.block_bytes as u64;
@@ -362,7 +365,7 @@ impl BufferCache {
         let mut failed = Vec::new();
         for file in self.files() {
             let flushed = self.flush(file, Context::default()).await;
-            // A file that was removed meanwhile was flushed by its removal.
+            // A file that was removed in the meantime was flushed by its removal.
             if let Err(error) = flushed
                 && self.shared.lock().files.contains_key(&file.0)
             {
@@ -372,7 +375,7 @@ impl BufferCache {
         failed
     }
 
-    /// Flushes all files, and waits for operations in flight whose callers no longer wait.
+    /// Flushes all files, and waits for operations that are still in flight although their callers no longer wait.
     ///
     /// *Errors*: the first error of a flush. All files are flushed even then, but operations in flight are not waited
     /// for.
@@ -394,7 +397,7 @@ impl BufferCache {
     }
 }
 
-/// Drops from memory the blocks that are not dirty, or all blocks.
+/// Drops from memory the blocks of a range that are not dirty, or all its blocks if `is_all`.
 fn forget_clean(state: &mut State, ids: Range<u64>, is_all: bool) {
     for id in state.present(&ids) {
         let is_dirty = state.entries.get(&id).is_some_and(|entry| entry.dirty.is_some());

@@ -1,9 +1,9 @@
 //! `cache(A,memory=256M,policy=adaptive,block=8K,mode=writethrough)`: a device with a buffer cache in front of it.
 //!
 //! Owns: the SPEC, and the device contract on top of the cache's calls. The stream of a request is the caller's; a
-//! request without a stream belongs to the stream of its region of 64 MiB. Promises: those of the device below, except
-//! that in write-back mode a completed write survives nothing until it is flushed, unless it was forced. Leaves to
-//! others: everything about blocks.
+//! request without a stream belongs to the stream of its region of 64 MiB. Promises: the same as those of the device
+//! below, except that in write-back mode a completed write survives no failure until it is flushed, unless it was
+//! forced. Leaves to others: all work on blocks.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +21,7 @@ use crate::source::{DeviceSource, Source};
 use crate::streams::region_stream;
 use crate::wait::ready;
 
-/// A device with a cache in front of it; see the file's head. Clones share both.
+/// A device with a cache in front of it; see the comment at the head of this file. Clones share both.
 #[derive(Clone)]
 pub struct CacheDevice {
     cache: BufferCache,
@@ -30,7 +30,7 @@ pub struct CacheDevice {
     is_shared: bool,
 }
 
-/// A device that others may write to, according to its user.
+/// A source over a device that others may write to, although the device does not report it.
 struct SharedSource(DeviceSource);
 
 impl CacheDevice {
@@ -62,7 +62,7 @@ impl CacheDevice {
         Request::new(operation, offset, length, context).check(|| self.spec(), &self.geometry())
     }
 
-    /// The context of a request, with the stream that it belongs to.
+    /// The context of a request, with the stream to which the request belongs.
     fn of_stream(context: Context, offset: u64) -> Context {
         match context.stream {
             Stream(0) => Context { stream: region_stream(offset), ..context },
@@ -71,7 +71,7 @@ impl CacheDevice {
     }
 }
 
-/// Buffers that are being filled in order.
+/// Buffers that are filled in order.
 struct Filling {
     buffers: Vec<Buffer>,
     index: usize,
@@ -203,7 +203,7 @@ impl BlockDevice for CacheDevice {
         if let Err(error) = self.check(Operation::Allocation, offset, length, context) {
             return ready(Err(error));
         }
-        // Blocks that are only in memory are not mapped below.
+        // The device below has no mapping for blocks that are only in memory, so they are written back first.
         let written = self.cache.write_back(self.file, offset, length, context);
         let inner = self.inner.clone();
         Box::pin(async move {

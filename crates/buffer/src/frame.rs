@@ -1,7 +1,8 @@
 //! A block in memory, and a reader's reference to it.
 //!
 //! Owns: the bytes of one version of a block, and the frame of the budget that they take. A version does not change
-//! while a reader holds it: a write then makes a new version. Leaves to others: which version is the newest (`state`).
+//! while a reader holds it; a write then makes a new version. Leaves to others: the choice of the newest version
+//! (`state`).
 
 use std::ops::{Deref, Range};
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use tokio::sync::OwnedSemaphorePermit;
 /// One version of a block.
 pub(crate) struct Frame {
     pub bytes: Box<[u8]>,
-    /// Its frame in the budget; `None` if a block in memory is copied for a write.
+    /// The frame in the budget that it takes; `None` if it is a copy of a block in memory, made for a write.
     _place: Option<OwnedSemaphorePermit>,
 }
 
@@ -26,10 +27,10 @@ impl Frame {
     }
 }
 
-/// A part of a block that stays unchanged while this lives, whatever happens to the block.
+/// A part of a block. Its bytes stay unchanged while this value exists, whatever happens to the block.
 ///
-/// It takes memory of the cache's budget: hold it only while it is used, and do not wait for the cache while holding
-/// it. *Cost*: no copy.
+/// It takes memory of the cache's budget, so hold it only while you use it, and do not wait for the cache while you
+/// hold it. *Cost*: no copy.
 #[derive(Clone)]
 pub struct Pinned {
     frame: Arc<Frame>,
@@ -41,7 +42,7 @@ impl Pinned {
         Pinned { frame, range }
     }
 
-    /// The same as shared bytes. *Cost*: one small allocation, no copy.
+    /// Converts it to shared bytes. *Cost*: one small allocation, no copy.
     pub fn into_bytes(self) -> Bytes {
         Bytes::from_owner(self)
     }

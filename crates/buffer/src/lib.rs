@@ -1,21 +1,22 @@
 //! The live buffer cache: blocks of files and devices in memory, replaced by the policies of `nectary-cache`.
 //!
-//! Owns: which blocks are in memory, one read for concurrent misses, write-back and its order, readahead, counters per
+//! Owns: the blocks in memory, one read for concurrent misses, write-back and its order, readahead, counters per
 //! stream, and the device `cache(SPEC,…)`. Promises: those in `docs/cache.md` and `docs/semantics.md`. Leaves to
-//! others: which block is evicted (`nectary-cache`), the files and devices below ([`Source`]), mounts
+//! others: the choice of the block to evict (`nectary-cache`), the files and devices below ([`Source`]), and mounts
 //! (`nectary-attach`).
 //!
 //! # Reading order
-//! `source` (what is cached), `options` (how memory is divided), `cache` (the calls), `state` (what is in memory),
-//! `locks` (the order of I/O on a block), `read`, `write`, `zero`, `writeback` (the operations), `streams` (counters
-//! per stream), `users` (what users do while the cache runs), `device` (the SPEC).
+//! `source` (the files and devices that are cached), `options` (how memory is divided), `cache` (the calls), `state`
+//! (the contents of memory), `locks` (the order of I/O on a block), `read`, `write`, `zero`, `writeback` (the
+//! operations), `streams` (counters per stream), `users` (calls for users of a running cache), `device` (the SPEC).
 //!
 //! # Invariants
-//! 1. A block has at most one entry; a block that is resident in the policy always has one.
+//! 1. A block has at most one entry; a block that the policy holds always has one.
 //! 2. All I/O on a block is done under its range lock, so at most one read, write, write-back, discard or zeroing of a
-//!    block is in flight. A hit and a write into memory take no range lock: they are atomic, under the state's mutex.
+//!    block is in flight. A hit and a write into memory take no range lock; they are atomic, because they are done
+//!    under the state's mutex.
 //! 3. A dirty block stays in memory until a write of its newest version has succeeded.
-//! 4. No task waits for memory while it holds a pin, a lock or memory; so every wait for memory ends.
+//! 4. No task waits for memory while it holds a pin, a lock or memory, so every wait for memory ends.
 //!
 //! # Examples
 //! ```

@@ -1,8 +1,8 @@
-//! Range locks: the order of I/O on a block.
+//! Range locks, which order the I/O on a block.
 //!
-//! Owns: the queue. A ticket is granted when no earlier ticket that still exists shares a block with it. So the tickets
-//! of a block are granted in the order in which they were drawn, and no task starves. Promises: tasks that hold one
-//! ticket at a time cannot deadlock.
+//! Owns: the queue of tickets. A ticket is granted when no earlier ticket that still exists shares a block with it. So
+//! the tickets of a block are granted in the order in which they were drawn, and no task starves. Promises: tasks that
+//! hold one ticket at a time cannot deadlock.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -17,14 +17,15 @@ pub(crate) struct RangeLocks {
 }
 
 struct Waiting {
-    /// Block ids, which include the file.
+    /// The ids of the blocks; an id includes the file.
     blocks: Range<u64>,
-    /// `None` once it is granted.
+    /// The sender that grants the ticket; `None` once the ticket is granted.
     grant: Option<oneshot::Sender<()>>,
 }
 
 impl RangeLocks {
-    /// Draws a ticket for a range; the receiver reports that it is granted.
+    /// Draws a ticket for a range. *Returns* the ticket's number, and a receiver that reports when the ticket is
+    /// granted.
     pub fn draw(&mut self, blocks: Range<u64>) -> (u64, oneshot::Receiver<()>) {
         let (grant, granted) = oneshot::channel();
         let number = self.next;
@@ -48,7 +49,7 @@ impl RangeLocks {
             .collect();
         for number in freed {
             let grant = self.tickets.get_mut(&number).and_then(|waiting| waiting.grant.take());
-            // This fails if the caller that drew the ticket was dropped; its drop releases the ticket.
+            // Sending fails if the task that drew the ticket was dropped; dropping it releases the ticket.
             let _ = grant.map(|grant| grant.send(()));
         }
     }

@@ -1,11 +1,12 @@
-//! How files, blocks and references are named.
+//! The names of files, blocks and references.
 //!
-//! Owns: the id of a block: the file's number in the upper bits, the block's number in the lower ones. The policy, all
-//! tables and records of references use it.
+//! Owns: the id of a block, which has the file's number in the upper bits and the block's number in the lower bits. The
+//! policy, all tables and all records of references use this id.
 
 use nectary_block::Stream;
 
-/// How many bits of a block id number the block in its file; the other bits number the file.
+/// The number of low bits of a block id that hold the block's number in its file; the other bits hold the file's
+/// number.
 pub(crate) const BLOCK_BITS: u32 = 36;
 
 /// The id of a block, for the policy and all tables.
@@ -21,27 +22,27 @@ pub(crate) fn ids_of(file: u32, offset: u64, length: u64, block_bytes: u64) -> s
     id_of(file, first)..id_of(file, first.max(if length == 0 { first } else { end }))
 }
 
-/// The block's number in its file.
+/// The number of the block in its file.
 pub(crate) fn block_of(id: u64) -> u64 {
     id & ((1 << BLOCK_BITS) - 1)
 }
 
-/// The file's number.
+/// The number of the block's file.
 pub(crate) fn file_of(id: u64) -> u32 {
     (id >> BLOCK_BITS) as u32
 }
 
-/// A file in a cache.
+/// The name of a file in a cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FileId(pub(crate) u32);
 
-/// A reference as the policy saw it.
+/// A reference, as the policy saw it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reference {
-    /// The id of the block: the file's number in the upper bits, the block's in the lower ones.
+    /// The id of the block, with the file's number in the upper bits and the block's number in the lower bits.
     pub id: u64,
     /// The origin of the reference.
     pub stream: Stream,
-    /// Whether it was by a write.
+    /// Whether a write made the reference.
     pub is_write: bool,
 }

@@ -1,9 +1,9 @@
-//! How a cache is made, and how its memory is divided.
+//! The options of a cache, and the division of its memory.
 //!
 //! Owns: [`Options`], their limits, and the budget. Memory is counted in frames; a frame is one block with its share of
-//! the tables. The policy gets most frames: its *capacity*. The rest is the buffer's own budget: for blocks that are
-//! being read or written, are read ahead or held by readers, and for blocks that the policy evicted before they were
-//! written back. So the policy can evict any victim, and decides live as it does in a simulation.
+//! the tables. The policy gets most frames, which are its *capacity*. The rest is the buffer's own budget, for blocks
+//! that are being read or written, blocks that are read ahead or held by readers, and blocks that the policy evicted
+//! before they were written back. So the policy can evict any victim, and decides exactly as in a simulation.
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,30 +13,31 @@ use nectary_block::{Error, ErrorKind, Operation, format_size};
 
 use crate::users::history::REFERENCE_BYTES;
 
-/// The default block size, in bytes.
+/// The default block size. *Units*: bytes.
 pub const BLOCK_BYTES: u32 = 8192;
-/// The smallest and the largest block, in bytes.
+/// The smallest and the largest block size. *Units*: bytes.
 const BLOCK_BYTES_RANGE: (u32, u32) = (4096, 64 << 10);
-/// How many blocks one call of `read` returns at most, and how many one write brings into the cache.
+/// The most blocks that one call of `read` returns, and that one write brings into the cache.
 pub const READ_BLOCKS_MAX: usize = 64;
-/// For how many blocks a cache must have memory.
+/// The number of blocks for which a cache must at least have memory.
 pub const MEMORY_BLOCKS_MIN: u64 = 512;
-/// How many write-backs may be in flight.
+/// The most write-backs in flight.
 pub(crate) const WRITE_BACKS_MAX: usize = 4;
-/// The largest write-back, in bytes.
+/// The largest write-back. *Units*: bytes.
 const WRITE_BACK_BYTES_MAX: u64 = 1 << 20;
-/// The share of memory for remembered references, as a divisor, and its limit in bytes.
+/// Remembered references take the memory of the cache divided by this, up to the limit below. *Units*: a divisor;
+/// bytes.
 const HISTORY_DIVISOR: u64 = 64;
 const HISTORY_BYTES_MAX: u64 = 4 << 20;
-/// The memory per block of the buffer's own tables and the shadow LRU, in bytes.
+/// The memory per block for the buffer's own tables and the shadow LRU. *Units*: bytes.
 const TABLE_BYTES: u64 = 512;
 
-/// What happens to writes.
+/// The handling of writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Mode {
-    /// A write ends when the source has it.
+    /// A write completes when the source has it.
     WriteThrough,
-    /// A write ends when memory has it; the source gets it later, at the latest at a flush.
+    /// A write completes when memory has it. The source gets it later, at the latest at a flush.
     WriteBack,
     /// Writes are refused.
     ReadOnly,
@@ -68,22 +69,22 @@ impl FromStr for Mode {
     }
 }
 
-/// How a cache is made.
+/// The options of a cache.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Options {
-    /// Memory for blocks and for the tables about them. *Units*: bytes.
+    /// The memory for blocks and for the tables about them. *Units*: bytes.
     pub memory_bytes: u64,
     /// The policy, by the name that `nectary_cache::NAMES` lists.
     pub policy: String,
     /// The unit of caching: a power of two from 4 KiB to 64 KiB. *Units*: bytes.
     pub block_bytes: u32,
-    /// What happens to writes.
+    /// The handling of writes.
     pub mode: Mode,
     /// The share of memory that may be dirty, from 0.01 to 0.5; at this limit writers wait.
     pub dirty_share: f64,
-    /// How long a block may be dirty before it is written back.
+    /// The age at which a dirty block is written back.
     pub dirty_age: Duration,
-    /// How far a sequential stream is read ahead; 0 turns that off. *Units*: bytes.
+    /// The distance to which a sequential stream is read ahead; 0 turns readahead off. *Units*: bytes.
     pub readahead_bytes: u64,
     /// A number of frames instead of `memory_bytes`: for caches so small that simulations reach every limit.
     #[cfg(feature = "planted")]
@@ -109,7 +110,7 @@ impl Default for Options {
 impl Options {
     /// Refuses invalid options.
     ///
-    /// *Errors*: [`ErrorKind::Invalid`] with the mistake and the right form.
+    /// *Errors*: [`ErrorKind::Invalid`]; the message has the mistake and the right form.
     pub fn check(&self) -> Result<(), Error> {
         let invalid = |detail: String| Err(Error::new(ErrorKind::Invalid, "cache", Operation::Open, detail));
         let (least, most) = BLOCK_BYTES_RANGE;
@@ -121,7 +122,7 @@ impl Options {
             return invalid(format!("no policy is called \"{}\"; known are {known}", self.policy));
         }
         if self.small_frames().is_none() && self.all_frames() < MEMORY_BLOCKS_MIN {
-            // If memory is small, a quarter is for the part that a policy takes at any size of the cache.
+            // If the policy takes a fixed part of memory, that part is a quarter of a small memory.
             let quarters = if policy_fixed_bytes(&self.policy) > 0 { 4 } else { 3 };
             let least = MEMORY_BLOCKS_MIN * self.frame_bytes() * quarters / 3;
             let memory_bytes = (least + 1).next_multiple_of(1 << 20);
@@ -134,18 +135,18 @@ impl Options {
         Ok(())
     }
 
-    /// The memory of a block with its tables, in bytes.
+    /// The memory of a block with its tables. *Units*: bytes.
     fn frame_bytes(&self) -> u64 {
         u64::from(self.block_bytes) + TABLE_BYTES + policy_bytes(&self.policy)
     }
 
-    /// How many frames fit in memory.
+    /// The number of frames that fit in memory.
     fn all_frames(&self) -> u64 {
         let fixed = policy_fixed_bytes(&self.policy).min(self.memory_bytes / 4);
         (self.memory_bytes - fixed - self.history_bytes()) / self.frame_bytes()
     }
 
-    /// Memory for remembered references.
+    /// The memory for remembered references. *Units*: bytes.
     fn history_bytes(&self) -> u64 {
         (self.memory_bytes / HISTORY_DIVISOR).min(HISTORY_BYTES_MAX)
     }
@@ -168,7 +169,7 @@ impl Options {
         }
         let all = self.all_frames();
         let run = (WRITE_BACK_BYTES_MAX / u64::from(self.block_bytes)).min(all / 64).max(1);
-        // A block is copied for its write-back.
+        // A write-back copies its blocks, and these copies take memory too.
         let is_back = self.mode == Mode::WriteBack;
         let frames = if is_back { all - run * WRITE_BACKS_MAX as u64 } else { all };
         let dirty = if is_back { (frames as f64 * self.dirty_share) as u64 } else { 0 };
@@ -186,7 +187,7 @@ impl Options {
     }
 }
 
-/// The memory of a policy's tables per block, in bytes.
+/// The memory of a policy's tables per block. *Units*: bytes.
 fn policy_bytes(policy: &str) -> u64 {
     match policy {
         "adaptive" => 2048,
@@ -195,7 +196,7 @@ fn policy_bytes(policy: &str) -> u64 {
     }
 }
 
-/// The memory that a policy takes whatever the size of the cache, in bytes: for streams and for evicted ids.
+/// The memory that a policy takes at any size of the cache, for streams and for evicted ids. *Units*: bytes.
 fn policy_fixed_bytes(policy: &str) -> u64 {
     match policy {
         "adaptive" => 16 << 20,
@@ -204,22 +205,22 @@ fn policy_fixed_bytes(policy: &str) -> u64 {
     }
 }
 
-/// How memory is divided. *Units*: blocks.
+/// The division of memory. *Units*: blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Budget {
-    /// All frames.
+    /// The number of all frames.
     pub frames: u64,
-    /// The frames of the policy.
+    /// The capacity of the policy while nothing is pinned.
     pub capacity: u64,
-    /// How many blocks may be dirty.
+    /// The most dirty blocks.
     pub dirty_max: u64,
-    /// How many blocks may be read ahead and not referenced yet.
+    /// The most blocks that are read ahead and not referenced yet.
     pub ahead_max: u64,
-    /// The longest write-back.
+    /// The most blocks of one write-back.
     pub run_max: u64,
-    /// How far streams are read ahead.
+    /// The distance to which streams are read ahead.
     pub ahead: u64,
-    /// How many references are remembered.
+    /// The number of references that are remembered; this is not a number of blocks.
     pub history: u64,
 }
 

@@ -14,7 +14,7 @@ nectary_block::planted_bugs! {
     ForcedWriteOvertaken = 4 => "forced write overtaken by a write-back",
     /// A discard drops blocks that are written while it runs.
     DiscardDropsWrite = 5 => "discard that drops a write",
-    /// A block read from the source is kept although it was written meanwhile.
+    /// A block read from the source is kept although the block was written in the meantime.
     ReadKeptOverWrite = 6 => "read that is kept over a write",
     /// Blocks that a failed write-back did not write count as clean.
     FailureForgotten = 7 => "failed write-back forgotten",

@@ -1,7 +1,7 @@
-//! Reads: hits from memory, and one read of the source for all readers that miss a block.
+//! Reads: a hit is served from memory, and all readers that miss a block share one read of the source.
 //!
-//! Promises: a hit copies nothing and takes only the state's mutex; a failed read fails the readers that wait for that
-//! block, and nothing is cached. Adjacent missing blocks are read together; if that read fails, each block is read
+//! Promises: a hit copies nothing and takes only the state's mutex; a failed read fails the readers that wait for the
+//! block, and does not cache it. Adjacent missing blocks are read together; if that read fails, each block is read
 //! separately.
 
 use std::ops::Range;
@@ -17,13 +17,13 @@ use crate::shared::{Shared, Span, Ticket};
 use crate::source::Source;
 use crate::state::{Content, Entry, Load, State};
 
-/// A block of a read: in memory, or being loaded.
+/// A block of a read: it is in memory, or it is being loaded.
 pub(crate) enum Slot {
     Ready(Arc<Frame>),
     Wait(Arc<Load>),
 }
 
-/// Adjacent blocks that are being read; if the task ends early, their reads fail.
+/// Adjacent blocks that are being read. If the task ends early, the reads of these blocks fail.
 pub(crate) struct Loading {
     shared: Arc<Shared>,
     source: Arc<dyn Source>,
@@ -34,7 +34,7 @@ pub(crate) struct Loading {
 }
 
 impl Shared {
-    /// All blocks of a range, if all are in memory.
+    /// References all blocks of a range, and returns them, if all are in memory.
     pub(crate) fn hit(&self, state: &mut State, span: &Span, stream: Stream) -> Option<Vec<Pinned>> {
         let frame = |state: &State, block| state.entries.get(&id_of(span.file, block))?.frame().cloned();
         if span.blocks.end - span.blocks.start == 1 {
@@ -50,7 +50,8 @@ impl Shared {
         Some(pins.collect())
     }
 
-    /// References a block that was in memory; an earlier reference of the same read may have evicted it.
+    /// References a block that was in memory when the read began; an earlier reference of the same read may have
+    /// evicted it.
     fn refer_ready(&self, state: &mut State, id: u64, frame: &Arc<Frame>, stream: Stream) {
         let referred = state.refer(id, stream, false);
         if !referred.is_resident {
@@ -132,7 +133,7 @@ impl Shared {
         }
     }
 
-    /// Starts readahead for a stream; never waits.
+    /// Starts readahead for a stream, without waiting.
     pub(crate) fn begin_ahead(self: &Arc<Shared>, state: &mut State, span: &Span, stream: Stream) {
         let blocks = span.source.size_bytes().div_ceil(self.block_bytes as u64);
         let ids = state.read_ahead(span.file, span.blocks.clone(), stream, blocks);
@@ -161,7 +162,7 @@ impl Shared {
     }
 }
 
-/// Waits until all blocks are loaded.
+/// Waits until all blocks of a read are loaded.
 pub(crate) async fn collect(slots: Vec<Slot>, span: Span, block_bytes: usize) -> Result<Vec<Pinned>, Error> {
     let mut pins = Vec::with_capacity(slots.len());
     for (slot, block) in slots.into_iter().zip(span.blocks.clone()) {
@@ -180,7 +181,7 @@ impl Loading {
         match self.read(0..count).await {
             Ok(buffer) => self.end(0..count, Ok(&buffer)),
             Err(error) if count == 1 => self.end(0..1, Err(error)),
-            // Read each block separately, so that only readers of an unreadable block fail.
+            // Each block is read separately, so that only readers of an unreadable block fail.
             Err(_) => {
                 for index in 0..count {
                     match self.read(index..index + 1).await {
@@ -206,7 +207,7 @@ impl Loading {
         buffers.into_iter().next().ok_or_else(lost)
     }
 
-    /// Ends the reads of some of the blocks.
+    /// Ends the reads of the blocks in `part`, with the bytes or the error.
     fn end(&mut self, part: Range<usize>, read: Result<&Buffer, Error>) {
         let block_bytes = self.shared.block_bytes;
         let results: Vec<Result<Arc<Frame>, Error>> = part

@@ -1,9 +1,9 @@
-//! Readahead: the next blocks of a sequential stream are read in advance, and wait outside the policy.
+//! Readahead: the next blocks of a sequential stream are read in advance, and wait outside of the policy.
 //!
-//! Owns: when a stream is sequential, how far it is read ahead, and the bound on waiting blocks. Promises: the policy
-//! does not see a block before it is referenced, so it decides as in a simulation; a stream never waits for its own
-//! readahead to start; waiting blocks are bounded by the buffer's own budget, even with thousands of streams. Leaves to
-//! others: reading (`read`).
+//! Owns: the decisions whether a stream is sequential and how far it is read ahead, and the bound on waiting blocks.
+//! Promises: the policy does not see a block before it is referenced, so it decides as in a simulation; a stream never
+//! waits for readahead to start; waiting blocks are bounded by the buffer's own budget, even with thousands of streams.
+//! Leaves to others: reading (`read`).
 
 use std::ops::Range;
 
@@ -14,11 +14,12 @@ use crate::state::State;
 
 /// A stream is sequential after this many consecutive blocks.
 const RUN_MIN: u32 = 4;
-/// A waiting block may be dropped once this many times the bound were read ahead after it.
+/// A waiting block may be dropped once this many times the bound have been read ahead after it.
 const STALE_AFTER: u64 = 4;
 
 impl State {
-    /// Records that a stream read some blocks of a file of `blocks` blocks; returns the blocks to read ahead now.
+    /// Records that a stream read some blocks of a file of `blocks` blocks; returns the ids of the blocks to read ahead
+    /// now.
     pub fn read_ahead(&mut self, file: u32, read: Range<u64>, stream: Stream, blocks: u64) -> Range<u64> {
         let window = self.budget.ahead;
         let run = self.streams.run(stream);
@@ -67,7 +68,7 @@ impl State {
         Some(self.ahead.number)
     }
 
-    /// After the bound was lowered, drops the oldest waiting blocks above it.
+    /// Drops the oldest waiting blocks above the bound, after the bound was lowered.
     pub fn trim_ahead(&mut self) {
         while self.ahead.waiting > self.budget.ahead_max {
             let Some((number, id)) = self.ahead.order.pop_front() else { return };
@@ -79,7 +80,7 @@ impl State {
         }
     }
 
-    /// Records that the place `number`, from `ahead_place`, is used for the block `id`.
+    /// Records that the place `number`, which `ahead_place` returned, is used for the block `id`.
     pub fn ahead_taken(&mut self, number: u64, id: u64) {
         self.ahead.order.push_back((number, id));
         let most = 4 * self.budget.ahead_max as usize + 1024;

@@ -1,7 +1,7 @@
 //! The state that handles and tasks share, and the checks of a request.
 //!
 //! Owns: the mutex over the state, the semaphore of free frames, ranges of files, and tickets for I/O on blocks. Leaves
-//! to others: the calls (`cache`), and their work.
+//! to others: the calls (`cache`), and the work that they start.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,7 +17,7 @@ use crate::options::{Options, WRITE_BACKS_MAX};
 use crate::source::Source;
 use crate::state::State;
 
-/// How many writes to the source, discards and zeroings may be in flight; further ones wait.
+/// The most writes to the source, discards and zeroings in flight; further ones wait.
 const OPERATIONS_MAX: usize = 1024;
 
 /// The state that handles and tasks share.
@@ -25,17 +25,18 @@ pub(crate) struct Shared {
     state: Mutex<State>,
     options: Mutex<Options>,
     pub block_bytes: usize,
-    /// Frames that are free.
+    /// The free frames.
     pub memory: Arc<Semaphore>,
     pub operations: Arc<Semaphore>,
     pub write_backs: Arc<Semaphore>,
-    /// A write-back ended, well or not, or the mode has changed.
+    /// Notified when an operation on the source has ended, when reserved room is freed, and when the options have
+    /// changed.
     pub changed: Notify,
     /// Wakes the background task.
     pub nudge: Notify,
     pub tasks: TaskTracker,
     pub stop: CancellationToken,
-    /// Held while options change.
+    /// Held while the options change.
     pub changes: tokio::sync::Mutex<()>,
 }
 
@@ -46,12 +47,12 @@ pub(crate) struct Span {
     pub source: Arc<dyn Source>,
     pub offset: u64,
     pub length: u64,
-    /// The blocks that it touches.
+    /// The blocks that the range touches.
     pub blocks: Range<u64>,
 }
 
 impl Span {
-    /// The part of a block that is in the range.
+    /// The part of a block that is in the range. *Units*: bytes from the start of the block.
     pub fn part(&self, block: u64, block_bytes: usize) -> Range<usize> {
         let base = block * block_bytes as u64;
         let start = self.offset.max(base) - base;
@@ -59,19 +60,20 @@ impl Span {
         start as usize..end as usize
     }
 
-    /// The ids of its blocks.
+    /// The ids of the range's blocks.
     pub fn ids(&self) -> Range<u64> {
         id_of(self.file, self.blocks.start)..id_of(self.file, self.blocks.start) + (self.blocks.end - self.blocks.start)
     }
 
-    /// Whether a part covers all of a block of the source.
+    /// Whether `part` covers the whole block, as far as the source has it.
     pub fn is_whole(&self, block: u64, part: &Range<usize>, block_bytes: usize) -> bool {
         let base = block * block_bytes as u64;
         part.start == 0 && (part.end == block_bytes || base + part.end as u64 >= self.source.size_bytes())
     }
 }
 
-/// A place in the queue for the I/O of some blocks; dropping it grants the next one. Do not drop it under the mutex.
+/// A place in the queue for the I/O of some blocks; dropping it grants the next place. Do not drop it while holding the
+/// state's mutex.
 pub(crate) struct Ticket {
     shared: Arc<Shared>,
     number: u64,
@@ -84,7 +86,7 @@ impl Ticket {
         Ticket { shared: shared.clone(), number, grant }
     }
 
-    /// Waits for its turn.
+    /// Waits until the ticket is granted.
     pub async fn granted(&mut self) {
         let _ = (&mut self.grant).await;
     }
@@ -114,7 +116,7 @@ impl Shared {
         }
     }
 
-    /// Locks the state, even after another thread panicked: every transition leaves it consistent.
+    /// Locks the state, even after another thread panicked, because every transition leaves the state consistent.
     pub fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -123,7 +125,7 @@ impl Shared {
         self.options.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for frames. The caller must hold no pin, no ticket and no frames.
+    /// Waits for `count` free frames. The caller must hold no pin, no ticket and no frames.
     pub async fn places(self: &Arc<Shared>, count: usize) -> OwnedSemaphorePermit {
         match self.memory.clone().acquire_many_owned(count as u32).await {
             Ok(places) => places,
@@ -131,7 +133,7 @@ impl Shared {
         }
     }
 
-    /// Checks a request.
+    /// Checks a request, and finds the blocks of its range.
     pub fn span(
         &self,
         state: &State,

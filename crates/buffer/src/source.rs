@@ -1,4 +1,4 @@
-//! The thing that is cached: an open file, or a device.
+//! The source of a cache: an open file or a device.
 //!
 //! Owns: the [`Source`] trait, and the adapter that makes a device a source.
 
@@ -10,13 +10,13 @@ use nectary_block::{Buffer, Context, IoFuture, SharedDevice, WriteFlags};
 /// multiple of its block size, and end at a multiple or at the end of the source; a write may have the exact range of
 /// the cache's caller. Except for flushes, the cache never has two operations in flight on the same block.
 pub trait Source: Send + Sync + 'static {
-    /// Its name in messages.
+    /// The name of the source in messages.
     fn name(&self) -> String;
 
-    /// Its current size; it may change. *Units*: bytes.
+    /// The current size of the source, which may change. *Units*: bytes.
     fn size_bytes(&self) -> u64;
 
-    /// Whether others may write to it while it is cached; write-back is then refused.
+    /// Whether others may write to the source while it is cached; write-back is then refused.
     fn is_shared(&self) -> bool {
         false
     }
@@ -31,14 +31,14 @@ pub trait Source: Send + Sync + 'static {
     /// Makes every completed write as durable as the source can.
     fn flush(&self, context: Context) -> IoFuture<()>;
 
-    /// Tells the source that a range is not needed; the range then reads as before or as zeroes.
+    /// Tells the source that a range is not needed. The range then reads as before or as zeroes.
     fn discard(&self, offset: u64, length: u64, context: Context) -> IoFuture<()>;
 
     /// Makes a range read as zeroes.
     fn write_zeroes(&self, offset: u64, length: u64, context: Context) -> IoFuture<()>;
 }
 
-/// A device as a source.
+/// A source over a device.
 pub struct DeviceSource(SharedDevice);
 
 impl DeviceSource {

@@ -1,16 +1,16 @@
 //! The contents of memory, under one mutex: entries, the policy, dirty blocks, locks and counters.
 //!
-//! Owns: the transitions of an entry, and when it is dropped. Promises: nothing here waits or does I/O. Leaves to
-//! others: when which transition happens (`read`, `write`, `zero`, `writeback`).
+//! Owns: the transitions of an entry, including when the entry is dropped. Promises: no function here waits or does
+//! I/O. Leaves to others: starting the transitions (`read`, `write`, `zero`, `writeback`).
 //!
 //! | an entry is | while |
 //! |---|---|
-//! | loading | it is being read from the source; all waiters share that one read |
+//! | loading | it is being read from the source; all its waiters share one read |
 //! | ready | it has contents |
 //! | resident | the policy holds it |
 //! | ahead | it was read ahead and not referenced yet |
 //! | dirty | the source does not have its newest version |
-//! | held | a write of a part of it is about to be applied |
+//! | held | a write of a part of it waits to be applied |
 //! | pinned | a user pinned it; a pinned block without an entry gets one at its next reference |
 //!
 //! An entry is dropped when it is ready and none of the other states applies.
@@ -33,7 +33,7 @@ use crate::stats::Counts;
 use crate::streams::{Streams, Verdicts};
 use crate::users::history::History;
 
-/// A read in flight, and its waiters.
+/// A read of a block that is in flight, and its waiters.
 #[derive(Default)]
 pub(crate) struct Load {
     result: OnceLock<Result<Arc<Frame>, Error>>,
@@ -51,7 +51,7 @@ impl Load {
         self.result.get().is_some()
     }
 
-    /// Waits for the end.
+    /// Waits for the end of the read.
     pub async fn wait(&self) -> Result<Arc<Frame>, Error> {
         loop {
             let ended = self.ended.notified();
@@ -69,17 +69,17 @@ pub(crate) enum Content {
     Ready(Arc<Frame>),
 }
 
-/// The bytes that the source does not have yet.
+/// The state of a block with bytes that the source does not have yet.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Dirty {
-    /// Its position in the order of age.
+    /// The position of the block in the order of age.
     pub number: u64,
     pub since: Instant,
     /// The version that memory has.
     pub version: u64,
     /// The stream of the last write.
     pub stream: Stream,
-    /// When a write-back of it last failed.
+    /// The time at which a write-back of the block last failed.
     pub failed: Option<Instant>,
     pub is_writing: bool,
 }
@@ -87,11 +87,11 @@ pub(crate) struct Dirty {
 pub(crate) struct Entry {
     pub content: Content,
     pub is_resident: bool,
-    /// The number of the readahead that read it, until it is referenced.
+    /// The number of the readahead that read the block; `None` once the block is referenced.
     pub ahead: Option<u64>,
     pub dirty: Option<Dirty>,
     pub holds: u32,
-    /// The stream of the last reference.
+    /// The stream of the last reference to the block.
     pub stream: Stream,
 }
 
@@ -111,14 +111,14 @@ impl Entry {
 /// Blocks that were read ahead and not referenced yet.
 #[derive(Default)]
 pub(crate) struct Ahead {
-    /// Number of the readahead and id, the oldest first; some may be referenced already.
+    /// The number of the readahead and the id of each block, the oldest first; some blocks may be referenced already.
     pub order: VecDeque<(u64, u64)>,
     pub waiting: u64,
     pub number: u64,
 }
 
 impl Ahead {
-    /// One of the blocks was referenced or dropped.
+    /// Records that one of the blocks was referenced or dropped.
     pub fn referenced(&mut self) {
         self.waiting = self.waiting.saturating_sub(1);
     }
@@ -128,11 +128,11 @@ impl Ahead {
 #[derive(Clone)]
 pub(crate) struct File {
     pub source: Arc<dyn Source>,
-    /// A failed write-back that no flush has reported yet.
+    /// The error of a failed write-back that no flush has reported yet.
     pub failed: Option<Error>,
 }
 
-/// Everything under the mutex.
+/// All state under the mutex.
 pub(crate) struct State {
     pub entries: HashMap<u64, Entry>,
     pub policy: Box<dyn Policy>,
@@ -148,13 +148,13 @@ pub(crate) struct State {
     pub pins: BTreeSet<u64>,
     /// Sampled references, to compute what another cache would have done.
     pub history: History,
-    /// Dirty blocks by id, and by age.
+    /// The dirty blocks, by id and by age.
     pub dirty: BTreeSet<u64>,
     pub dirty_by_age: BTreeMap<u64, u64>,
-    /// How many blocks may become dirty soon; room is reserved for them.
+    /// The number of blocks that may become dirty soon, for which room is reserved.
     pub dirty_reserved: u64,
     pub next: u64,
-    /// The error of the last failed write-back, until one succeeds.
+    /// The error of the last failed write-back, until a write-back succeeds.
     pub write_error: Option<Error>,
     pub has_writer: bool,
     pub streams: Streams,
@@ -168,7 +168,7 @@ pub(crate) struct State {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Referred {
     pub is_hit: bool,
-    /// Whether the policy holds the block now.
+    /// Whether the policy holds the block after the access.
     pub is_resident: bool,
 }
 
@@ -200,14 +200,14 @@ impl State {
         }
     }
 
-    /// The next number, for versions and orders.
+    /// The next number, which is unique over versions and orders.
     pub fn number(&mut self) -> u64 {
         self.next += 1;
         self.next
     }
 
-    /// References a block: the only place where the policy decides. Its victims are dropped, or wait until they are
-    /// written back.
+    /// References a block, lets the policy decide, and counts the reference. The victims of the policy are dropped, or
+    /// wait until they are written back.
     pub fn refer(&mut self, id: u64, stream: Stream, is_write: bool) -> Referred {
         if self.is_pinned(id) {
             return self.refer_pinned(id, stream);
@@ -228,7 +228,8 @@ impl State {
         referred
     }
 
-    /// Lets the policy decide about a reference, and drops its victims, except for the block itself.
+    /// Lets the policy decide about a reference to a block, and drops the policy's victims, except for the block
+    /// itself.
     pub fn decide(&mut self, id: u64, stream: Stream) -> Referred {
         let State { policy, victims, .. } = self;
         victims.clear();
@@ -243,7 +244,7 @@ impl State {
         Referred { is_hit: access == Access::Hit, is_resident }
     }
 
-    /// Drops a block that the policy evicted, unless something else keeps it.
+    /// Drops a block that the policy evicted, unless another state keeps the block in memory.
     pub fn evicted(&mut self, victim: u64) {
         if let Some(entry) = self.entries.get_mut(&victim) {
             entry.is_resident = false;
@@ -251,7 +252,7 @@ impl State {
         }
     }
 
-    /// Records that a block was referenced, and whether the policy holds it.
+    /// Records that a block was referenced, and whether the policy holds the block.
     pub fn referenced(&mut self, id: u64, stream: Stream, is_resident: bool) {
         if let Some(entry) = self.entries.get_mut(&id) {
             (entry.is_resident, entry.stream) = (is_resident, stream);
@@ -262,7 +263,7 @@ impl State {
         }
     }
 
-    /// Offers the policy a block in memory, as if it were referenced now, without counting a reference.
+    /// Offers a block in memory to the policy, as if the block were referenced now, without counting a reference.
     pub fn offer(&mut self, id: u64) {
         let is_resident = self.decide(id, Stream(0)).is_resident;
         if let Some(entry) = self.entries.get_mut(&id) {
@@ -271,7 +272,7 @@ impl State {
         self.settle(id);
     }
 
-    /// Drops an entry if nothing keeps it.
+    /// Drops an entry if no state keeps it in memory.
     pub fn settle(&mut self, id: u64) {
         let Some(entry) = self.entries.get(&id) else { return };
         let is_ready = entry.frame().is_some();
@@ -295,7 +296,8 @@ impl State {
         }
     }
 
-    /// Puts a new version into the entry, or makes an entry. Memory may then have bytes that the source does not have.
+    /// Puts a new version into the entry of a block, which is created if it does not exist. Memory may then have bytes
+    /// that the source does not have.
     pub fn put(&mut self, id: u64, frame: Arc<Frame>, is_resident: bool) {
         match self.entries.get_mut(&id) {
             Some(entry) => entry.content = Content::Ready(frame),
@@ -331,7 +333,7 @@ impl State {
         self.dirty_by_age.remove(&dirty.number);
     }
 
-    /// Ends a read of a block, and keeps the block if something still needs it.
+    /// Ends a read of a block, and keeps the block if it is still needed.
     pub fn loaded(&mut self, id: u64, load: &Arc<Load>, result: &Result<Arc<Frame>, Error>) {
         let Some(entry) = self.entries.get_mut(&id) else { return };
         let is_same = matches!(&entry.content, Content::Loading(current) if Arc::ptr_eq(current, load));
@@ -349,7 +351,7 @@ impl State {
 }
 
 impl State {
-    /// The ids in a range that have an entry, in order.
+    /// The ids in a range that have an entry, in ascending order.
     pub fn present(&self, ids: &std::ops::Range<u64>) -> Vec<u64> {
         if ids.end - ids.start <= self.entries.len() as u64 {
             return ids.clone().filter(|id| self.entries.contains_key(id)).collect();

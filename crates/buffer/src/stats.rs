@@ -32,63 +32,64 @@ impl Counts {
     }
 }
 
-/// The numbers of a cache at one moment.
+/// The counters and sizes of a cache at one moment.
 ///
 /// A reference is one block of one read or write. Hits and misses are those of the policy, so a simulation of the same
-/// references has the same numbers. A pinned block in memory counts as a hit, and the policy is not told. A miss need
-/// not read: the block may have been read ahead, or wait to be written back.
+/// references has the same numbers. A reference to a pinned block in memory counts as a hit, and the policy does not
+/// see it. A miss does not always read from the source: the block may have been read ahead, or may still wait to be
+/// written back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Stats {
-    /// References that the policy hit.
+    /// The number of references that hit.
     pub hits: u64,
-    /// References that the policy missed.
+    /// The number of references that missed.
     pub misses: u64,
-    /// Hits that an LRU of the same capacity would have missed.
+    /// The number of hits that an LRU of the same capacity would have missed.
     pub saved: u64,
-    /// Misses that such an LRU would have hit.
+    /// The number of misses that such an LRU would have hit.
     pub lost: u64,
-    /// Reads of the source.
+    /// The number of reads from the source.
     pub source_reads: u64,
-    /// Blocks in these reads.
+    /// The number of blocks in these reads.
     pub source_read_blocks: u64,
-    /// Blocks whose read failed.
+    /// The number of blocks whose read failed.
     pub read_errors: u64,
-    /// References that waited for a read already in flight.
+    /// The number of references that waited for a read that was already in flight.
     pub joined: u64,
-    /// Blocks read ahead.
+    /// The number of blocks that were read ahead.
     pub ahead_blocks: u64,
-    /// How many of them were later referenced.
+    /// The number of these blocks that were referenced later.
     pub ahead_used: u64,
-    /// Blocks of writes that went to the source at once.
+    /// The number of blocks in writes that went to the source at once.
     pub written_through: u64,
-    /// Blocks written back.
+    /// The number of blocks that were written back.
     pub written_back: u64,
-    /// Write-backs that failed.
+    /// The number of write-backs that failed.
     pub write_back_errors: u64,
-    /// Hits on pinned blocks, which are included in `hits`.
+    /// The number of hits on pinned blocks, which are included in `hits`.
     pub pinned_hits: u64,
-    /// Blocks that the policy can hold, not counting pinned ones.
+    /// The number of blocks that the policy can hold, without pinned blocks.
     pub capacity_blocks: u64,
-    /// Blocks that the policy holds.
+    /// The number of blocks that the policy holds.
     pub resident_blocks: u64,
-    /// Size of the pinned blocks. *Units*: bytes.
+    /// The size of the pinned blocks. *Units*: bytes.
     pub pinned_bytes: u64,
     /// The limit on pinned blocks. *Units*: bytes.
     pub pinned_bytes_max: u64,
-    /// The whole budget. *Units*: bytes, without tables.
+    /// The whole budget for blocks, without tables. *Units*: bytes.
     pub memory_bytes: u64,
-    /// The used part of it. *Units*: bytes, without tables.
+    /// The used part of the budget, without tables. *Units*: bytes.
     pub used_bytes: u64,
-    /// Size of the dirty blocks. *Units*: bytes.
+    /// The size of the dirty blocks. *Units*: bytes.
     pub dirty_bytes: u64,
-    /// Dirty blocks whose last write-back failed. *Units*: bytes.
+    /// The size of the dirty blocks whose last write-back failed. *Units*: bytes.
     pub unwritten_bytes: u64,
-    /// How long the oldest dirty block has been dirty.
+    /// The time for which the oldest dirty block has been dirty.
     pub dirty_age: Duration,
 }
 
 impl Stats {
-    /// Name and value, the unit last in the name; names are stable.
+    /// The name and the value of each number. A name ends with its unit and never changes.
     pub fn values(&self) -> Vec<(&'static str, u64)> {
         vec![
             ("hits", self.hits),

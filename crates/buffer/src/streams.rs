@@ -1,8 +1,8 @@
 //! Counters by stream, in a bounded table.
 //!
-//! Owns: how streams are named, and one row per stream with its hits, misses, reads saved and lost, last verdict and
-//! next block. At most [`STREAMS_MAX`] streams have a row. A new stream gets the row of one without recent references,
-//! whose counts are added to the row of all others, so that sums stay exact.
+//! Owns: the numbering of streams, and one row per stream with its hits, misses, reads saved and lost, last verdict and
+//! next block. At most [`STREAMS_MAX`] streams have a row. Beyond that, a new stream gets the row of a stream without
+//! recent references. The counts of that stream are added to the row of all others, so that sums stay exact.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,9 +11,9 @@ use hashbrown::HashMap;
 use nectary_block::Stream;
 use nectary_cache::detect::{PeriodSink, Verdict};
 
-/// How many streams have a row.
+/// The most streams that have a row.
 pub const STREAMS_MAX: usize = 1024;
-/// The size of a region, for requests to a device without a stream, in bytes.
+/// The size of the region of a device that is one stream, for requests without a stream. *Units*: bytes.
 const REGION_BYTES: u64 = 64 << 20;
 
 /// The stream of a region of a device, for requests without a stream.
@@ -22,7 +22,7 @@ pub fn region_stream(offset: u64) -> Stream {
 }
 
 /// The start of the region of a stream from [`region_stream`]; `None` for any other stream. On devices of more than 128
-/// PiB several regions have the same stream; this is the first of them. *Units*: bytes.
+/// PiB several regions have the same stream; this is then the start of the first one. *Units*: bytes.
 pub fn region_of(stream: Stream) -> Option<u64> {
     (stream.0 & 1 << 31 != 0).then(|| u64::from(stream.0 & 0x7fff_ffff) * REGION_BYTES)
 }
@@ -36,7 +36,7 @@ pub fn stream_of(owner: u64, part: u64) -> Stream {
     Stream(((mixed ^ mixed >> 31) as u32 & 0x7fff_ffff).max(1))
 }
 
-/// A verdict of a detecting policy, not yet in the table.
+/// A verdict of a detecting policy that the table does not have yet.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Judged {
     stream: Stream,
@@ -50,7 +50,7 @@ pub(crate) struct Judged {
 pub(crate) struct Verdicts(Arc<(AtomicBool, Mutex<Vec<Judged>>)>);
 
 impl Verdicts {
-    /// The function to give to a policy, which stores its verdicts here.
+    /// The function to give to a policy; it stores the policy's verdicts here.
     pub fn sink(&self) -> PeriodSink {
         let to = self.0.clone();
         Box::new(move |event| {
@@ -74,19 +74,19 @@ impl Verdicts {
 pub struct StreamStats {
     /// The stream; `None` for all streams without a row.
     pub stream: Option<Stream>,
-    /// References that the policy hit.
+    /// The number of references that hit.
     pub hits: u64,
-    /// References that it missed.
+    /// The number of references that missed.
     pub misses: u64,
-    /// Hits that an LRU of the same capacity over all streams would have missed.
+    /// The number of hits that an LRU of the same capacity over all streams would have missed.
     pub saved: u64,
-    /// Misses that such an LRU would have hit.
+    /// The number of misses that such an LRU would have hit.
     pub lost: u64,
-    /// Dirty blocks that the stream wrote last. *Units*: bytes.
+    /// The size of the dirty blocks that this stream wrote last. *Units*: bytes.
     pub dirty_bytes: u64,
     /// The last verdict, if the policy detects patterns and a period has ended.
     pub verdict: Option<Verdict>,
-    /// The period of that verdict, from 1; 0 without one.
+    /// The number of the period of that verdict, from 1; 0 without a verdict.
     pub period: u64,
     /// The replacement used for the stream since that verdict; empty without a verdict.
     pub replacement: &'static str,
@@ -104,28 +104,28 @@ impl StreamStats {
 struct Row {
     stream: Stream,
     stats: StreamStats,
-    /// Whether it has had a reference since the hand last passed it.
+    /// Whether the stream has made a reference since the hand last passed the row.
     is_recent: bool,
     run: Run,
 }
 
-/// The position of a stream.
+/// The sequential run of a stream.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Run {
-    /// The block after the last one.
+    /// The id of the block after the last one that the stream read.
     pub next: u64,
-    /// How many consecutive blocks it has read.
+    /// The number of consecutive blocks that the stream has read.
     pub length: u32,
-    /// The end of its readahead.
+    /// The id of the block at which the readahead of the stream ends.
     pub ahead: u64,
 }
 
-/// The table.
+/// The table of streams.
 #[derive(Default)]
 pub(crate) struct Streams {
     places: HashMap<u32, u32>,
     rows: Vec<Row>,
-    /// The row of the last reference, which is often that of the next one.
+    /// The row of the last reference; the next reference often has the same row.
     last: usize,
     hand: usize,
     others: StreamStats,
@@ -153,12 +153,12 @@ impl Streams {
         }
     }
 
-    /// Where a stream reads.
+    /// The sequential run of a stream.
     pub fn run(&mut self, stream: Stream) -> &mut Run {
         &mut self.row(stream).run
     }
 
-    /// One row per stream, sorted by stream, and last one row for all other streams together.
+    /// One row for each stream that has one, sorted by stream; the last row is for all other streams together.
     pub fn stats(&self) -> Vec<StreamStats> {
         let mut all: Vec<StreamStats> = self.rows.iter().map(|row| row.stats).collect();
         all.sort_unstable_by_key(|stats| stats.stream.map(|stream| stream.0));

@@ -1,4 +1,4 @@
-//! How callers wait: for a task that continues without them, up to a deadline.
+//! The waits of callers: for a task that continues even if the caller is dropped, and up to a deadline.
 
 use std::time::Instant;
 
@@ -7,12 +7,12 @@ use tokio::task::JoinHandle;
 
 use crate::source::Source;
 
-/// A future that is ready.
+/// A future that is ready at once.
 pub(crate) fn ready<T: Send + 'static>(result: Result<T, Error>) -> IoFuture<T> {
     Box::pin(std::future::ready(result))
 }
 
-/// The error of an operation whose deadline passed.
+/// Makes the error of an operation whose deadline passed.
 pub(crate) fn late(
     source: &dyn Source,
     operation: Operation,
@@ -26,7 +26,7 @@ pub(crate) fn late(
     }
 }
 
-/// Waits for `work`, up to a deadline.
+/// Waits for `work`, but not beyond a deadline.
 pub(crate) fn within<T: Send + 'static>(
     deadline: Option<Instant>,
     late: impl FnOnce() -> Error + Send + 'static,
@@ -43,7 +43,7 @@ pub(crate) fn within<T: Send + 'static>(
     }
 }
 
-/// Waits for a task.
+/// Waits for the end of a task.
 pub(crate) async fn ended<T>(task: JoinHandle<Result<T, Error>>) -> Result<T, Error> {
     match task.await {
         Ok(result) => result,

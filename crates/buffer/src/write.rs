@@ -1,18 +1,18 @@
 //! Writes: into memory, or through to the source.
 //!
 //! Promises, for each block: a write into memory is atomic, under the mutex. A write-through takes effect when it ends:
-//! until then readers see the old bytes; from then on memory has the new bytes too. After a failed write, memory has
-//! only bytes that the source has, except in dirty blocks.
+//! until then readers see the old bytes, and afterwards they see the new bytes. After a failed write-through, memory
+//! has only bytes that the source has, except in dirty blocks.
 //!
 //! Before a part of a block is written into memory, the whole block is read. A write-through of a part of a block that
 //! is not in memory changes only the source.
 //!
-//! | a write-through finds | it |
+//! | if a write-through meets | then the write-through |
 //! |---|---|
-//! | a read, write-back or zeroing of a block in flight | waits for it, by the range lock |
-//! | a write into memory, during its own I/O | is ordered after it: both were under way, and its bytes reach the source last |
-//! | a dirty block that it covers | leaves it clean: the source has all of it |
-//! | a dirty block that it covers in part | leaves it dirty, with the written bytes in it |
+//! | a read, write-back or zeroing of a block that is in flight | waits for its end, by the range lock |
+//! | a write into memory during its own I/O | takes effect after that write, as both were in flight |
+//! | a dirty block that it covers | leaves the block clean, because the source has all of it |
+//! | a dirty block that it covers in part | leaves the block dirty, with the written bytes in it |
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ use crate::planted::{Bug, planted};
 use crate::shared::{Shared, Span, Ticket};
 use crate::state::{Content, Entry, Load, State};
 
-/// How many blocks a write can cover only in part: the first and the last.
+/// A write covers at most this many blocks only in part: the first and the last.
 const PARTS_MAX: usize = 2;
 
 /// The bytes of several buffers, in order.
@@ -36,7 +36,7 @@ const PARTS_MAX: usize = 2;
 struct Gathered<'a>(&'a [Buffer]);
 
 impl Gathered<'_> {
-    /// Copies the bytes from `position` on.
+    /// Copies bytes to `into`, from `position` on.
     fn copy(self, position: u64, mut into: &mut [u8]) {
         let mut skipped = position as usize;
         for buffer in self.0 {
@@ -49,7 +49,8 @@ impl Gathered<'_> {
     }
 }
 
-/// Reserved room for blocks that may become dirty; dropping this frees it. Do not drop it under the mutex.
+/// Reserved room for blocks that may become dirty. Dropping it frees the room. Do not drop it while holding the state's
+/// mutex.
 struct Room(Arc<Shared>, u64);
 
 impl Drop for Room {
@@ -65,7 +66,7 @@ impl State {
         self.dirty.len() as u64 + self.dirty_reserved + count <= self.budget.dirty_max
     }
 
-    /// Changes a part of a block in memory, or makes the block; a version that a reader holds stays unchanged.
+    /// Changes a part of a block in memory, or creates the block. If a reader holds the version, a new version is made.
     pub(crate) fn change(
         &mut self,
         id: u64,
@@ -94,7 +95,7 @@ impl State {
 }
 
 impl Shared {
-    /// Writes into memory at once if no wait is needed; otherwise does nothing and returns `false`.
+    /// Writes into memory at once if this needs no wait; otherwise does nothing and returns `false`.
     pub(crate) fn write_now(
         self: &Arc<Shared>,
         state: &mut State,
@@ -111,7 +112,7 @@ impl Shared {
         true
     }
 
-    /// Writes into memory, in pieces.
+    /// Writes into memory, piece by piece.
     pub(crate) async fn write_back(
         self: Arc<Shared>,
         span: Span,
@@ -127,7 +128,7 @@ impl Shared {
             let piece = Span { offset: start, length: end - start, blocks: first..last, ..span.clone() };
             let position = start - span.offset;
             let Some(_room) = self.room(last - first).await? else {
-                // The mode has changed: the rest goes to the source.
+                // The mode has changed, so the rest goes to the source.
                 let mut rest = Buffer::zeroed((span.length - position) as usize);
                 Gathered(&buffers).copy(position, &mut rest);
                 let (length, blocks) = (span.length - position, first..span.blocks.end);
@@ -141,7 +142,8 @@ impl Shared {
         Ok(buffers)
     }
 
-    /// Waits until this many blocks may become dirty; `None` if the mode is no longer write-back.
+    /// Reserves room for this many dirty blocks, and waits for it. *Returns* `None` if the mode is no longer
+    /// write-back.
     async fn room(self: &Arc<Shared>, count: u64) -> Result<Option<Room>, Error> {
         loop {
             let changed = self.changed.notified();
@@ -173,8 +175,8 @@ impl Shared {
         stream: Stream,
     ) -> Result<(), Error> {
         loop {
-            // Frames for the blocks themselves and for reading partly written ones, acquired together so that no wait
-            // comes in between.
+            // Frames for the blocks themselves and for reading partly written ones are acquired together, so that no
+            // wait is needed between them.
             let count = (piece.blocks.end - piece.blocks.start) as usize;
             let mut places = self.places(count + PARTS_MAX).await;
             let (loads, held) = {
@@ -207,7 +209,7 @@ impl Shared {
         }
     }
 
-    /// The blocks that are written only in part, each once.
+    /// The ids of the blocks that are written only in part, each once.
     fn parts(&self, span: &Span) -> impl Iterator<Item = u64> + use<> {
         let (first, last) = (span.blocks.start, span.blocks.end.saturating_sub(1));
         let is_part = |block| !span.is_whole(block, &span.part(block, self.block_bytes), self.block_bytes);
@@ -258,7 +260,7 @@ impl Shared {
         places: &mut OwnedSemaphorePermit,
     ) {
         let now = Instant::now();
-        // Hold the partly written blocks: a reference to one block may evict another.
+        // The partly written blocks are held, because a reference to one block may evict another.
         let parts: Vec<u64> = self.parts(span).collect();
         let hold = |state: &mut State, by: i32| {
             for &id in &parts {
@@ -282,7 +284,7 @@ impl Shared {
         }
     }
 
-    /// Writes to the source, and then the same bytes into memory.
+    /// Writes to the source, and then writes the same bytes into memory.
     pub(crate) async fn write_through(
         self: Arc<Shared>,
         span: Span,
@@ -334,7 +336,7 @@ impl Shared {
             let part = span.part(block, self.block_bytes);
             let is_whole = span.is_whole(block, &part, self.block_bytes);
             let is_there = match state.entries.get(&id).map(|entry| &entry.content) {
-                // Its read comes after this write.
+                // The block's read comes after this write.
                 Some(Content::Loading(_)) => continue,
                 Some(Content::Ready(_)) => true,
                 None => false,

@@ -1,12 +1,12 @@
-//! Write-back: dirty blocks are written to the source, by age, by share, and at a flush.
+//! Write-back: dirty blocks are written to the source, when they are old or too many, and at a flush.
 //!
 //! Promises: two write-backs of a block never overlap, so an older version never overwrites a newer one; a block
 //! becomes clean only when a write of its newest version has succeeded; a block that could not be written stays dirty,
-//! readable and counted, and the next flush reports it. Adjacent dirty blocks are written together, in ascending order.
-//! The background task runs while there are dirty blocks.
+//! readable and counted, and the next flush reports the failure. Adjacent dirty blocks are written together, in
+//! ascending order. The background task runs while there are dirty blocks.
 //!
-//! A flush writes back all blocks that were dirty when it was called, waits for write-backs of them that are in flight
-//! (they hold the range lock), and then flushes the source.
+//! A flush writes back all blocks that were dirty when it was called, waits for write-backs of these blocks that are in
+//! flight (they hold the range lock), and then flushes the source.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -23,22 +23,22 @@ use crate::shared::{Shared, Ticket};
 use crate::source::Source;
 use crate::state::State;
 
-/// After this time the background task retries a failed write-back.
+/// The background task retries a failed write-back after this time.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// Versions of adjacent blocks, to be written together.
+/// Versions of adjacent blocks that are written together.
 struct Segment {
     first: u64,
     blocks: Vec<(u64, Arc<Frame>)>,
 }
 
-/// The next work of the background task.
+/// The next work of the background task: blocks to write back, or the time at which to look again.
 struct Due {
     ids: Vec<u64>,
     wake: Option<Instant>,
 }
 
-/// Records that the background task has ended, even if its runtime ended it.
+/// Records that the background task has ended, even if the runtime ended the task.
 struct Alive(Arc<Shared>, bool);
 
 impl Drop for Alive {
@@ -50,8 +50,8 @@ impl Drop for Alive {
 }
 
 impl State {
-    /// The blocks to write back now: the oldest ones above the share, and those that are too old, except those that
-    /// failed recently.
+    /// The blocks to write back now: the oldest ones if too many blocks are dirty, and those that are too old. Blocks
+    /// whose write-back failed recently are left out.
     fn due(&self, now: Instant, age: Duration) -> Due {
         let most = self.budget.dirty_max;
         let dirty = self.dirty.len() as u64;
@@ -80,7 +80,7 @@ impl State {
         due
     }
 
-    /// Ranges of adjacent dirty blocks that contain the given ones, each of at most `most` blocks.
+    /// Ranges of adjacent dirty blocks that contain the blocks in `ids`; each range has at most `most` blocks.
     fn runs(&self, ids: &[u64], most: u64) -> Vec<Range<u64>> {
         let mut left: BTreeSet<u64> = ids.iter().copied().collect();
         let mut runs = Vec::new();
@@ -97,7 +97,7 @@ impl State {
 }
 
 impl Shared {
-    /// Starts the background task if there is work and it does not run.
+    /// Starts the background task if there are dirty blocks and the task does not run.
     pub(crate) fn ensure_writer(self: &Arc<Shared>, state: &mut State) {
         if !state.has_writer && !state.dirty.is_empty() {
             state.has_writer = true;
@@ -118,7 +118,8 @@ impl Shared {
                 state.due(Instant::now(), age)
             };
             if self.stop.is_cancelled() {
-                // The last handle was dropped: try once more; blocks that cannot be written are lost with the cache.
+                // The last handle was dropped, so this is the last attempt. Blocks that cannot be written are lost with
+                // the cache.
                 let _ = self.write_back_range(0..u64::MAX).await;
                 return;
             }
@@ -166,7 +167,7 @@ impl Shared {
         result
     }
 
-    /// Writes back the blocks of a range that are still dirty once the range lock is granted.
+    /// Waits for the range lock, and then writes back the blocks of a range that are still dirty.
     async fn write_back_run(self: Arc<Shared>, ids: Range<u64>) -> Result<(), Error> {
         let _slot = self.write_backs.acquire().await;
         let is_ordered = !planted(Bug::WriteBackUnordered);
@@ -236,7 +237,7 @@ impl Shared {
 }
 
 impl State {
-    /// Takes the newest versions of the dirty blocks in a range.
+    /// Takes the newest versions of the dirty blocks in a range, and marks them as being written.
     fn begin_segments(&mut self, ids: Range<u64>) -> Vec<Segment> {
         let mut segments: Vec<Segment> = Vec::new();
         let dirty: Vec<u64> = self.dirty.range(ids).copied().collect();
@@ -258,7 +259,7 @@ impl State {
         segments
     }
 
-    /// Records how the write of some versions ended.
+    /// Records the result of writing a segment.
     fn end_segment(&mut self, segment: &Segment, written: &Result<(), Error>) {
         let now = Instant::now();
         for (id, (version, _)) in (segment.first..).zip(&segment.blocks) {

@@ -1,8 +1,8 @@
-//! Discards and zeroings, in order with reads, writes and write-backs of their blocks.
+//! Discards and zeroings, ordered with the reads, writes and write-backs of the same blocks.
 //!
-//! Promises: a zeroing takes effect when it ends: it drops every version of its range in memory, because they are
-//! older. A discard leaves dirty blocks unchanged, even those written during it: such a block keeps its bytes, as the
-//! source could have done.
+//! Promises: a zeroing takes effect when it ends: its range then reads as zeroes, whatever versions memory had before.
+//! A discard leaves dirty blocks unchanged, even those written during the discard. Such a block keeps its bytes, which
+//! a discard permits.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::shared::{Shared, Span, Ticket};
 use crate::state::State;
 
 impl Shared {
-    /// Discards or zeroes a range of the source, and then of memory.
+    /// Discards or zeroes a range of the source, and then its blocks in memory.
     pub(crate) async fn zero(self: Arc<Shared>, span: Span, operation: Operation) -> Result<(), Error> {
         let _operation = self.operations.acquire().await;
         let mut ticket = Ticket::draw(&self, &mut self.lock(), span.ids());
@@ -36,7 +36,7 @@ impl Shared {
     fn zeroed(&self, state: &mut State, span: &Span, id: u64, operation: Operation, is_good: bool) {
         let Some(entry) = state.entries.get(&id) else { return };
         if entry.frame().is_none() {
-            // The block is not read yet; its read takes place after this operation.
+            // The block's read takes place after this operation.
             return;
         }
         if !is_good || operation == Operation::Discard {

@@ -1,4 +1,4 @@
-//! Promises of the cache's calls, one at a time: one read for several readers, which readers a failure reaches, the
+//! Tests of the promises of the cache's calls: one read for several readers, the readers that a failure reaches, the
 //! state after a failed write, and waits.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,7 +11,7 @@ use nectary_block::{
 };
 use nectary_buffer::{BufferCache, DeviceSource, FileId, Mode, Options, STREAMS_MAX, region_stream};
 
-/// A device whose operations wait until a gate is open, can be made to fail by block, and are counted.
+/// A device that counts its operations, holds them until a gate is open, and can be made to fail by block.
 struct Gate {
     inner: SharedDevice,
     is_open: tokio::sync::watch::Sender<bool>,
@@ -101,7 +101,8 @@ async fn failed_read_fails_the_readers_of_its_block_alone_and_caches_nothing() {
     let gate = Gate::new(1 << 20);
     let (cache, file) = cache(&gate, options(Mode::WriteThrough));
     gate.fails.lock().unwrap().push((Operation::Read, 3 * 8192));
-    // One read of eight blocks from the source; two further readers need one of the blocks each.
+    // This read makes one read of eight blocks from the source; each of the two further readers needs one of these
+    // blocks.
     let all = cache.read(file, 0, 8 * 8192, Context::default());
     let bad = cache.read(file, 3 * 8192, 8192, Context::default());
     let good = cache.read(file, 4 * 8192, 8192, Context::default());
@@ -122,7 +123,7 @@ async fn after_a_failed_write_back_every_block_stays_readable_and_counted_and_th
     for block in 0..5 {
         put(&cache, file, block, 10 + block as u8).await.unwrap();
     }
-    // Wait until the blocks are old enough for the background task.
+    // The test waits until the blocks are old enough for the background task.
     tokio::time::sleep(Duration::from_secs(20)).await;
     let stats = cache.stats();
     assert!(stats.write_back_errors > 0 && stats.unwritten_bytes >= 8192, "{stats:?}");
@@ -132,7 +133,7 @@ async fn after_a_failed_write_back_every_block_stays_readable_and_counted_and_th
     let error = cache.flush(file, Context::default()).await.unwrap_err();
     assert!(error.operation == Operation::Flush && error.detail.contains("a bad sector"), "{error}");
     assert!(cache.stats().dirty_bytes >= 8192);
-    // It fails again, and then the background task writes it.
+    // The write-back fails again, and then the background task succeeds.
     tokio::time::sleep(Duration::from_secs(5)).await;
     gate.fails.lock().unwrap().clear();
     tokio::time::sleep(Duration::from_secs(5)).await;

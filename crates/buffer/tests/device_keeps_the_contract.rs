@@ -1,4 +1,5 @@
-//! `cache(…)` keeps the contract of a device: in every mode that writes, with every block size, opened by its SPEC.
+//! Tests that `cache(…)` keeps the contract of a device, in every mode that writes and with every block size, opened by
+//! its SPEC.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! Ten thousand sequential streams: the memory of the process stays within the budget, and the last stream gets its own
-//! verdict. The test is alone in its process, because it measures memory.
+//! Tests ten thousand sequential streams: the memory of the process stays within the budget, and the last stream gets
+//! its own verdict. The test is alone in its process, because it measures memory.
 
 use std::sync::Arc;
 
@@ -9,12 +9,12 @@ use nectary_cache::detect::Verdict;
 
 const MEMORY_BYTES: u64 = 64 << 20;
 const STREAMS: u64 = 10_000;
-/// Blocks that each stream reads, except the last stream.
+/// The number of blocks that each stream reads, except the last stream.
 const BLOCKS: u64 = 20;
-/// Blocks that the last stream reads: enough for two periods.
+/// The number of blocks that the last stream reads, which is enough for two periods.
 const BLOCKS_LAST: u64 = 1200;
 
-/// The memory of the process now, in bytes.
+/// The current memory of the process. *Units*: bytes.
 fn resident_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
@@ -50,6 +50,6 @@ async fn ten_thousand_sequential_streams_stay_inside_the_budget_and_the_last_get
     let streams = cache.streams();
     let last = streams.iter().find(|stats| stats.stream == Some(Stream(STREAMS as u32 - 1))).unwrap();
     assert_eq!(last.verdict, Some(Verdict::Sequential));
-    // With more streams than rows, a stream may lose its row and its counts begin again.
+    // There are more streams than rows, so a stream may lose its row, and its counts then begin again.
     assert!(last.hits + last.misses >= BLOCKS_LAST - BLOCKS, "{last:?}");
 }

@@ -1,4 +1,5 @@
-//! What users do with a running cache: pin, unpin, drop, inspect, change the policy, and compare it with other caches.
+//! Tests of the calls for users of a running cache: pin, unpin, drop, inspect, change the policy, and compare it with
+//! other caches.
 
 use std::sync::Arc;
 
@@ -28,7 +29,7 @@ async fn pinned_block_stays_whatever_is_read_and_pins_take_no_memory_that_others
         let (cache, file) = cache(Mode::WriteThrough, policy);
         let capacity = cache.stats().capacity_blocks;
         read(&cache, file, 90..110).await;
-        // Some of the blocks are in memory already; a pin counts as no reference.
+        // Some of the blocks are in memory already, and a pin counts as no reference.
         assert_eq!(cache.pin(file, 100 * BLOCK, 50 * BLOCK).await.unwrap(), 50 * BLOCK);
         assert_eq!(cache.pin(file, 100 * BLOCK, 50 * BLOCK).await.unwrap(), 0, "it is pinned already");
         let stats = cache.stats();
@@ -76,7 +77,7 @@ async fn pins_beyond_their_share_are_refused_with_what_to_do_and_change_nothing(
     assert_eq!(cache.stats().pinned_bytes, most * BLOCK);
     cache.set_memory(16 << 20).await.unwrap();
     assert_eq!(cache.pin(file, most * BLOCK, 1).await.unwrap(), BLOCK);
-    // A range beyond the end, and one whose end overflows.
+    // The first range is beyond the end of the file, and the end of the second overflows.
     assert_eq!(cache.pin(file, 64 << 20, 1).await.unwrap_err().kind, ErrorKind::Invalid);
     assert_eq!(cache.pin(file, u64::MAX, u64::MAX).await.unwrap_err().kind, ErrorKind::Invalid);
     cache.remove(file).await.unwrap();
@@ -133,7 +134,7 @@ async fn window_of_all_references_gives_the_misses_of_the_cache_itself_and_of_ot
     for policy in ["lru", "s3fifo", "lirs", "dear"] {
         let (cache, file) = cache(Mode::WriteThrough, policy);
         let capacity = cache.stats().capacity_blocks;
-        // A loop a little longer than the cache, where an LRU hits nothing.
+        // The loop is a little longer than the cache, so an LRU hits nothing.
         for _ in 0..4 {
             read(&cache, file, 0..capacity + 50).await;
         }

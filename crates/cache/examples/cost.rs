@@ -14,18 +14,18 @@ use std::time::Instant;
 
 use nectary_cache::{Access, NAMES, Policy, Stream, by_name};
 
-/// Blocks that fit in the cache.
+/// The number of blocks that fit in the cache.
 const CAPACITY: u64 = 1 << 20;
-/// Distinct blocks of the traces.
+/// The number of distinct blocks in the traces.
 const BLOCKS: u64 = 1 << 22;
-/// Accesses that fill the cache, and timed accesses.
+/// The number of accesses that fill the cache, and the number of timed accesses.
 const FILLING: usize = 1 << 22;
 const TIMED: usize = 1 << 22;
 
 /// The next block of a trace.
 type Draw = fn(&mut u64) -> u64;
 
-/// SplitMix64, as a number from 0 to 1.
+/// A random number from 0 to 1 (SplitMix64).
 fn random(state: &mut u64) -> f64 {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mut z = *state;
@@ -34,13 +34,13 @@ fn random(state: &mut u64) -> f64 {
     ((z ^ (z >> 31)) >> 11) as f64 / (1_u64 << 53) as f64
 }
 
-/// Blocks drawn by a power law of exponent 0.9, with a popularity that does not depend on the order of their numbers.
+/// Draws a block by a power law of exponent 0.9; the popularity of a block does not depend on its number.
 fn skewed(state: &mut u64) -> u64 {
     let rank = ((BLOCKS as f64).powf(0.1) - 1.0).mul_add(random(state), 1.0).powf(10.0) as u64;
     rank.wrapping_mul(0x9e37_79b1) % BLOCKS
 }
 
-/// Draws uniformly from twice as many blocks as fit in the cache.
+/// Draws a block uniformly from twice as many blocks as fit in the cache.
 fn uniform(state: &mut u64) -> u64 {
     (random(state) * (2 * CAPACITY) as f64) as u64
 }
@@ -50,7 +50,7 @@ fn play(policy: &mut dyn Policy, trace: &[u64]) -> usize {
     trace.iter().filter(is_hit).count()
 }
 
-/// How long this thread has run. *Units*: nanoseconds.
+/// The time for which this thread has run. *Units*: nanoseconds.
 fn now() -> f64 {
     static START: LazyLock<Instant> = LazyLock::new(Instant::now);
     let told = fs::read_to_string("/proc/thread-self/schedstat").ok();

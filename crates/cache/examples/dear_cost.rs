@@ -1,15 +1,15 @@
-//! The cost of detection: by how many nanoseconds per reference `dear` exceeds LRU, as medians of alternating rounds.
+//! The cost of detection: the nanoseconds per reference by which `dear` exceeds LRU, as medians of alternating rounds.
 //!
 //! `cargo run --release -p nectary-cache --example dear_cost [BLOCKS] [ROUNDS] [KIND]`; 1,048,576 blocks, 7 rounds and
 //! all kinds by default.
 //!
-//! Four kinds of references (zipf, shared, uniform, loop), over twice as many blocks as fit; `shared` is zipf spread
-//! over eight streams. Time is the thread's processor time, so other load disturbs only through the shared caches and
-//! memory.
+//! The four kinds of references (zipf, shared, uniform, loop) go to twice as many blocks as fit in the cache; `shared`
+//! is zipf spread over eight streams. Time is the thread's processor time, so other load disturbs the result only
+//! through shared caches and memory.
 
 use nectary_cache::{Dear, Lru, Policy, Stream};
 
-/// References per round.
+/// The number of references per round.
 const REFERENCES: usize = 1 << 21;
 
 fn main() {
@@ -38,7 +38,7 @@ fn main() {
     }
 }
 
-/// Nanoseconds per reference, in one pass over the references.
+/// Plays all references once. *Returns* the nanoseconds per reference.
 fn round(policy: &mut dyn Policy, references: &[(u64, Stream)]) -> f64 {
     let start = on_processor_ns();
     for &(block, stream) in references {
@@ -47,7 +47,7 @@ fn round(policy: &mut dyn Policy, references: &[(u64, Stream)]) -> f64 {
     (on_processor_ns() - start) as f64 / references.len() as f64
 }
 
-/// How long this thread has run, without the time in which other threads used the processor.
+/// The time for which this thread has used the processor. *Units*: nanoseconds.
 fn on_processor_ns() -> u64 {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").expect("Linux tells of its threads");
     text.split(' ').next().and_then(|field| field.parse().ok()).expect("the first field is a time")

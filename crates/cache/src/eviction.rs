@@ -1,22 +1,23 @@
-//! Making room: the loop of all policies, with its bound on refusals.
+//! Making room in a policy: the loop that evicts ids until a newcomer fits, shared by most policies. It bounds
+//! refusals.
 //!
-//! Owns: when to stop. Leaves to others: which id is offered next ([`Evicts::step`]).
+//! Owns: the decision when to stop. Leaves to others: the choice of the next id to offer ([`Evicts::step`]).
 
 use crate::policy::Policy;
 
 /// The outcome of one step towards a victim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// A victim was evicted, or the order changed so that the next victim is closer.
+    /// An id was evicted, or the order changed so that the next victim is closer.
     Done,
     /// A victim was offered and refused; the policy will offer it again last.
     Refused,
-    /// There is nothing to offer.
+    /// No id is left to offer.
     Nothing,
 }
 
 impl Step {
-    /// The outcome of an answer of `evict`.
+    /// Converts the answer of `evict` to an outcome.
     pub(crate) fn answered(is_given_up: bool) -> Step {
         if is_given_up { Step::Done } else { Step::Refused }
     }
@@ -30,7 +31,7 @@ pub(crate) trait Evicts: Policy {
     fn step(&mut self, room: u64, refusals: usize, evict: &mut dyn FnMut(u64) -> bool) -> Step;
 }
 
-/// Evicts until `room` more units fit; `false` if nothing is left to offer or too many victims were refused.
+/// Evicts until `room` more units fit. *Returns* `false` if no id is left to offer or too many victims were refused.
 pub(crate) fn make_room<P: Evicts>(
     policy: &mut P,
     room: u64,

@@ -1,8 +1,8 @@
 //! Replacement policies: one implementation for the live caches and the simulator.
 //!
 //! Owns: the [`Policy`] trait, the policies (`policies/`, one file or folder each), their parts (`structures/`), and
-//! what can be observed of each (`detect/`, `watch/`). Leaves to others: the cached bytes (a policy knows only ids and
-//! weights), locks and I/O.
+//! the observation of streams (`detect/`) and of policies (`watch/`). Leaves to others: the cached bytes (a policy
+//! knows only ids and weights), locks and I/O.
 //!
 //! ```
 //! use nectary_cache::{Access, Policy, S3Fifo, Stream};

@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-/// How many victims may be refused in one call of [`Policy::reference`] before it gives up and bypasses the id.
+/// The number of refusals after which one call of [`Policy::reference`] gives up and bypasses the id.
 ///
 /// A policy offers a refused victim again last, so a few refusals are enough to skip pinned ids. The bound prevents one
 /// reference from walking over a whole cache of pinned ids.
@@ -26,26 +26,26 @@ pub enum Access {
     Bypassed,
 }
 
-/// Why a policy follows another one: accesses in its window at which just one of the two missed. These counts are what
-/// the change was decided by.
+/// The reason why an adaptive policy changed its leader: the accesses in its window that only one of the two leaders
+/// missed. These counts decided the change. *Units*: accesses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reason {
-    /// The one that it followed before.
+    /// The policy that led before the change.
     pub from: &'static str,
-    /// The former one alone missed so many.
+    /// The accesses that only the former leader missed.
     pub misses_before: u64,
-    /// The new one alone missed so many.
+    /// The accesses that only the new leader missed.
     pub misses_now: u64,
 }
 
-/// A change of the policy that is followed.
+/// A change of the leader, which is the policy that an adaptive policy follows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LeaderChange {
-    /// Accesses of all streams until then.
+    /// The number of accesses of all streams up to the change.
     pub reference: u64,
-    /// The policy from here on.
+    /// The policy that leads after the change.
     pub leader: &'static str,
-    /// Why.
+    /// The reason for the change.
     pub reason: Reason,
 }
 
@@ -76,36 +76,37 @@ pub trait Policy: Send {
     ///
     /// `evict` is offered victims one by one; it answers `true` if the victim is given up (it is then no longer
     /// resident) and `false` if it must stay (pinned, dirty): the policy then offers another, up to [`REFUSALS_MAX`]
-    /// refusals. Victims given up before that stay evicted. *Cost*: O(1) amortised, no allocation once the tables have
-    /// grown.
+    /// refusals. Victims that it accepted before the policy gives up stay evicted. *Cost*: O(1) amortised, no
+    /// allocation once the tables have grown.
     fn reference(&mut self, id: u64, weight: u64, stream: Stream, evict: &mut dyn FnMut(u64) -> bool) -> Access;
 
-    /// Announces a reference to `id`, so that its memory is fetched in time. A caller that knows the next references,
-    /// or has a batch of them, announces each about 16 references ahead. Changes nothing; it does no harm if an
-    /// announced id is never referenced.
+    /// Announces a coming reference to `id`, so that the policy prefetches the memory that the reference needs. A
+    /// caller that knows the next references, or has a batch of them, announces each about 16 references ahead. The
+    /// call changes no state; an announced id need not be referenced.
     fn prepare(&self, id: u64) {
         let _ = id;
     }
 
-    /// How often a resident id was referenced since its insertion, as far as the policy counts that; 0 if it is not
-    /// resident.
+    /// The number of references to a resident id since its insertion, as far as the policy counts them; 0 if the id is
+    /// not resident.
     fn references(&self, id: u64) -> u32 {
         u32::from(self.contains(id))
     }
 
-    /// Inserts an id as if it had been referenced this often, if the policy counts references. So the counts survive a
-    /// restart.
+    /// Sets the number of references to a resident id, if the policy counts references. So a caller can restore the
+    /// counts after a restart.
     fn credit(&mut self, id: u64, references: u32) {
         let _ = (id, references);
     }
 
-    /// The policy that replaces the blocks of a stream: its own name, unless it follows others.
+    /// The name of the policy that replaces the blocks of a stream. It is this policy's own name, unless this policy
+    /// follows others.
     fn replacement(&self, stream: Stream) -> &'static str {
         let _ = stream;
         self.name()
     }
 
-    /// For a policy that follows others: the last change of its leader, if it was not returned before.
+    /// Takes the last change of leader; `None` if there was none since the last call, or if the policy has no leader.
     fn take_change(&mut self) -> Option<LeaderChange> {
         None
     }
@@ -117,7 +118,7 @@ pub trait Policy: Send {
     fn contains(&self, id: u64) -> bool;
 
     /// Sets the capacity and evicts down to it; every resident id is offered before the policy gives up. If refusals
-    /// leave it above the capacity, the next references continue to evict.
+    /// leave the policy above the capacity, the next references continue to evict.
     fn set_capacity(&mut self, capacity: u64, evict: &mut dyn FnMut(u64) -> bool);
 
     /// The capacity, in units of weight.
@@ -126,7 +127,7 @@ pub trait Policy: Send {
     /// The sum of the weights of resident ids.
     fn used(&self) -> u64;
 
-    /// How many ids are resident.
+    /// The number of resident ids.
     fn len(&self) -> usize;
 
     /// Whether no id is resident.

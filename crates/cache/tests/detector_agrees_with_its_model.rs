@@ -1,6 +1,6 @@
-//! The detector against a model that is written from the paper's text and computes everything from the list of
-//! references: the same verdicts, averages and loop lengths on any references. Bugs planted in the model show that the
-//! comparison can fail.
+//! Compares the detector with a model that is written from the paper's text and computes everything from the list of
+//! references: the verdicts, averages and loop lengths must be the same on any references. Bugs planted in the model
+//! show that the comparison can fail.
 //!
 //! `PROPTEST_RNG_SEED` replays a run, `PROPTEST_CASES` lengthens it.
 
@@ -82,7 +82,7 @@ fn difference(parameters: Parameters, planted: Planted, references: &[u64]) -> O
     None
 }
 
-/// The requested seed, or a new one; printed either way.
+/// The configuration with the requested seed or a new one; prints the seed.
 fn config() -> ProptestConfig {
     let mut config = ProptestConfig { failure_persistence: None, ..ProptestConfig::default() };
     let seed = match config.rng_seed {
@@ -102,7 +102,7 @@ proptest! {
     }
 }
 
-/// Loops, squares and noise in turn, from a seed.
+/// Loops, skewed references and uniform references in turn, from a seed.
 fn mixture(seed: u64) -> Vec<u64> {
     let mut state = seed;
     (0..6000_u64)

@@ -1,8 +1,8 @@
-//! MIN against every possible sequence of decisions, on all traces of a few references.
+//! Compares MIN with every possible sequence of decisions, on all traces of a few references.
 
 use nectary_cache::{Access, Future, Min, Policy, Stream};
 
-/// The fewest misses from `position` on, with `resident` (a set of ids as bits) in the cache.
+/// The fewest possible misses of the trace `ids` if the cache holds `resident` (a set of ids as bits) at its start.
 fn fewest(ids: &[u64], resident: u32, capacity: u32, may_bypass: bool) -> usize {
     let Some((&id, rest)) = ids.split_first() else { return 0 };
     if resident >> id & 1 == 1 {

@@ -1,5 +1,5 @@
-//! Every policy against a reference implementation that is as naive as possible: the same victims, accesses and sums
-//! after any mix of references, refusals, removals and changes of capacity.
+//! Compares every policy with a reference implementation that is as naive as possible: the victims, accesses and sums
+//! must be the same after any mix of references, refusals, removals and changes of capacity.
 //!
 //! `PROPTEST_RNG_SEED` replays a run, `PROPTEST_CASES` lengthens it.
 
@@ -13,7 +13,7 @@ use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::{RngSeed, TestRunner};
 
-/// Policies that follow streams: their models are in their own files.
+/// The policies that follow streams; their models are in other files.
 const MODELLED_ELSEWHERE: &[&str] = &["dear", "adaptive"];
 
 #[derive(Debug, Clone)]
@@ -119,7 +119,7 @@ fn check(
     Ok(())
 }
 
-/// The requested seed, or a new one; printed either way.
+/// The configuration with the requested seed or a new one; prints the seed.
 fn config() -> ProptestConfig {
     let mut config = ProptestConfig { failure_persistence: None, ..ProptestConfig::default() };
     let seed = match config.rng_seed {
@@ -163,7 +163,7 @@ proptest! {
     }
 }
 
-/// All answers of a policy.
+/// Runs `operations` on a policy. *Returns* the access, the offered victims and the used weight after each operation.
 fn played(name: &str, capacity: u64, operations: &[Operation]) -> Vec<(Option<Access>, Vec<u64>, u64)> {
     let mut policy = by_name(name, capacity).expect("listed");
     let mut answers = Vec::new();

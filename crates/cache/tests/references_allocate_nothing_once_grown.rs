@@ -1,4 +1,4 @@
-//! A reference allocates nothing once a policy's tables have grown; the allocator counts.
+//! Tests that a reference allocates nothing once a policy's tables have grown; the allocator counts allocations.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;

@@ -1,7 +1,8 @@
 /*
- * Keeps a page and its picture in a store, reads them, and closes the store: pages FILE.
+ * Stores a page and its picture in a store, reads them, and closes the store.
  *
- * cc pages.c -I include -L DIRECTORY -lnectary -o pages
+ * Run: pages FILE
+ * Build: cc pages.c -I include -L DIRECTORY -lnectary -o pages
  */
 #include <nectary.h>
 
@@ -14,13 +15,13 @@ static int failed(const char *what)
     return 1;
 }
 
-/* Fetches a file that the cache does not have; a real program would request it from the origin. */
+/* Returns the body of a file that is not in the store. A real program would fetch it from the origin. */
 static const char *fetch(const char *name)
 {
     return strstr(name, ".html") ? "<img src=flower.png>" : "the picture";
 }
 
-/* Prints a file, from the store if it is there. */
+/* Prints a file from the store. Fetches and stores it if it is absent. */
 static int show(nectary_store *store, const char *name)
 {
     const void *data;

@@ -1,6 +1,6 @@
-//! How a C program learns about failures: a code, and a text per thread.
+//! How a C program learns about a failure: from a code, and from a text per thread.
 //!
-//! Owns: the codes, the text of the thread's last failed call, and turning a panic into a code.
+//! Owns: the codes, the text of each thread's last failed call, and turning a panic into a code.
 
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_int};
@@ -10,19 +10,20 @@ use nectary_store::ErrorKind;
 
 /// The call succeeded.
 pub const NECTARY_OK: c_int = 0;
-/// There is no such file, or no store if one was expected.
+/// There is no such file; from `nectary_open`: there is no store.
 pub const NECTARY_ABSENT: c_int = 1;
 /// The device holds something other than a store, a store of another version, or a store that is too damaged to open.
 pub const NECTARY_CORRUPT: c_int = 2;
-/// Not possible now: budgets are used up, another process owns the store, or pointers have not been given back.
+/// The call is not possible now: budgets are used up, another process owns the store, or pointers have not been given
+/// back.
 pub const NECTARY_BUSY: c_int = 3;
-/// A bad argument: a null pointer, an unknown handle, or a name or length out of bounds.
+/// An argument is bad: a null pointer, an unknown handle, or a name or length out of bounds.
 pub const NECTARY_INVALID: c_int = 4;
 /// The device failed.
 pub const NECTARY_IO: c_int = 5;
 /// The store accepts no more writes after an earlier failure, or is closed.
 pub const NECTARY_STOPPED: c_int = 6;
-/// A bug in the library; the store can still be used, but the effect of the call is undefined.
+/// The library has a bug. The store can still be used, but the effect of the call is undefined.
 pub const NECTARY_INTERNAL: c_int = 7;
 
 /// A failed call.
@@ -45,7 +46,7 @@ impl Failure {
         Failure::new(NECTARY_INVALID, message)
     }
 
-    /// The store is closed.
+    /// The failure of a call on a store that is closed.
     pub fn closed() -> Failure {
         Failure::new(NECTARY_STOPPED, "the store is closed, or being closed")
     }
@@ -75,9 +76,10 @@ thread_local! {
     static LAST: RefCell<CString> = RefCell::default();
 }
 
-/// Runs the work of a call; returns its code, and keeps the text of a failure for this thread. It never unwinds.
+/// Runs the work of a call and returns its code. Keeps the text of a failure for this thread. Never unwinds.
 pub fn call(step: impl FnOnce() -> Result<(), Failure>) -> c_int {
-    // Unwind safe: only the store can hold a half-done operation, and the store's promises hold at every step.
+    // This is unwind safe: only the store can have a half-done operation, and the store keeps its promises at every
+    // step.
     let result = catch_unwind(AssertUnwindSafe(step)).unwrap_or_else(|panic| {
         let words = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
         let message = format!("a bug in libnectary: {}", words.unwrap_or("it panicked"));

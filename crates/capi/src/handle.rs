@@ -1,8 +1,8 @@
-//! Open stores by handle, and the bodies that a C program holds pointers into.
+//! Open stores by handle, and the bodies into which a C program holds pointers.
 //!
 //! Owns: the table of handles and, for each store, the table of the pointers that C programs hold. A handle is a number
 //! that is used only once and never as a pointer, so a stale or invented handle is refused. Promises: a body stays
-//! until its pointer has been given back as often as it was read; the store is not closed before that.
+//! until its pointer has been given back as often as it was read, and the store is not closed before that.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,26 +14,26 @@ use nectary_store::{KeyRef, Store};
 use crate::error::{Failure, NECTARY_BUSY};
 use crate::worker::{Ask, Opening, Worker};
 
-/// How many pointers of one store a program may hold at the same time.
+/// The most pointers of one store that a program may hold at the same time.
 const READS_MAX: usize = 1 << 16;
-/// How many stores may be open.
+/// The most open stores.
 const STORES_MAX: usize = 1024;
 
-/// The body of an empty file in C: a fixed pointer that is not null.
+/// The byte to which the pointer to an empty file's body points, because a body's pointer is never null.
 static EMPTY: [u8; 1] = [0];
 
 static STORES: RwLock<Option<HashMap<usize, Arc<Open>>>> = RwLock::new(None);
 
 /// An open store.
 pub struct Open {
-    /// Dropped before the worker, whose drop waits for its thread.
+    /// The store must be dropped before the worker, whose drop waits until the worker's thread has ended.
     store: Store,
     span_bytes: u64,
     reads: Mutex<Reads>,
     worker: Worker,
 }
 
-/// The bodies that are held, by the address of their first byte.
+/// The bodies into which a program holds pointers, by the address of their first byte.
 #[derive(Default)]
 struct Reads {
     held: HashMap<usize, Held>,
@@ -42,12 +42,12 @@ struct Reads {
 }
 
 struct Held {
-    /// It keeps the bytes where they are.
+    /// The owner of the bytes, which keeps them at their address.
     _body: Bytes,
     count: usize,
 }
 
-/// Opens a store; returns its handle, never 0.
+/// Opens a store and returns its handle, which is never 0.
 pub fn open(opening: Opening) -> Result<usize, Failure> {
     static NEXT: AtomicUsize = AtomicUsize::new(1);
     let (worker, store) = Worker::start(opening)?;
@@ -85,7 +85,8 @@ pub fn close(handle: usize) -> Result<(), Failure> {
         reads.is_closed = true;
     }
     let closed = open.worker.ask(Ask::Close);
-    // If another call is under way, that call drops the store and its device, not this one.
+    // If another call is under way, the last reference to the store, and with it the device, is dropped when that call
+    // ends.
     STORES.write().unwrap_or_else(PoisonError::into_inner).as_mut().and_then(|stores| stores.remove(&handle));
     closed.map(drop)
 }
@@ -93,7 +94,7 @@ pub fn close(handle: usize) -> Result<(), Failure> {
 impl Open {
     /// Stores a body.
     pub fn write(&self, name: &[u8], data: &[u8]) -> Result<(), Failure> {
-        // The body will be copied, so an object that cannot fit is refused first.
+        // A body that cannot fit is refused before it is copied.
         if data.len() as u64 > self.span_bytes {
             let message = format!("{} bytes do not fit into a store of {}", data.len(), self.span_bytes);
             return Err(Failure::invalid(message));
@@ -105,7 +106,7 @@ impl Open {
         self.worker.ask(Ask::Write(name.to_vec(), body.into())).map(drop)
     }
 
-    /// Reads a body; returns its address and length, valid until [`give_back`](Self::give_back).
+    /// Reads a body and returns its address and length. They are valid until [`give_back`](Self::give_back).
     pub fn read(&self, name: &[u8]) -> Result<(*const u8, usize), Failure> {
         let resident = self.store.get_resident(KeyRef::new(name, b"")).and_then(|object| object.whole().cloned());
         let body = match resident {
@@ -134,12 +135,12 @@ impl Open {
         let last = if held.count == 0 { reads.held.remove(&address) } else { None };
         reads.count -= 1;
         drop(reads);
-        // Freed outside the lock, because freeing takes time.
+        // The body is freed outside the lock, because freeing takes time.
         drop(last);
         Ok(())
     }
 
-    /// Says that `other` will be wanted together with `name`.
+    /// Tells the store that `other` will be wanted together with `name`.
     pub fn collocate(&self, name: &[u8], other: &[u8]) {
         self.store.collocate(other, name);
     }

@@ -1,8 +1,9 @@
-//! libnectary: the store for C programs, with the six calls of Hummingbird.
+//! libnectary: the store for C programs. Six of its calls are those of the Hummingbird paper (Shriver et al., Storage
+//! Management for Web Proxies, USENIX 2001).
 //!
-//! Owns: the values passed between C and Rust. Pointers are checked for null and lengths for their bounds before use,
-//! no panic unwinds into C, and every call can be made from any thread. C programs include `include/nectary.h`; a test
-//! compares it with this file. Leaves to others: the store (`nectary-store`).
+//! Owns: passing values between C and Rust. Before use, pointers are checked for null, and lengths for their bounds. No
+//! panic unwinds into C, and every call can be made from any thread. C programs include `include/nectary.h`; a test
+//! compares that header with this file. Leaves to others: the store (`nectary-store`).
 //!
 //! | file | contents |
 //! |---|---|
@@ -30,10 +31,10 @@ pub const NECTARY_NAME_BYTES_MAX: usize = ::nectary_store::PRIMARY_BYTES_MAX;
 /// The longest SPEC of a device. *Units*: bytes, without the zero byte at its end.
 pub const NECTARY_SPEC_BYTES_MAX: usize = 64 << 10;
 
-/// Memory of a store if the program passes 0. *Units*: bytes.
+/// The memory of a store if the program passes 0. *Units*: bytes.
 const MEMORY_BYTES: u64 = 256 << 20;
 
-/// An open store. In C it is an incomplete type: its pointer is passed around and never dereferenced.
+/// An open store. In C this is an incomplete type. Its pointer is a handle and is never dereferenced.
 #[allow(non_camel_case_types)]
 pub struct nectary_store {
     _private: [u8; 0],
@@ -54,7 +55,7 @@ pub unsafe extern "C" fn nectary_open(
         if store.is_null() {
             return Err(Failure::invalid("store: the pointer is null"));
         }
-        // SAFETY: it is not null, and the caller promises that it has room.
+        // SAFETY: the pointer is not null, and the caller promises that it has room for a pointer.
         unsafe { store.write(std::ptr::null_mut()) };
         // SAFETY: as the caller promises.
         let spec = unsafe { text("spec", spec, NECTARY_SPEC_BYTES_MAX) }?;
@@ -118,7 +119,7 @@ pub unsafe extern "C" fn nectary_read_file(
         if data.is_null() || length.is_null() {
             return Err(Failure::invalid("data or length: the pointer is null"));
         }
-        // SAFETY: neither is null, and the caller says that they have room.
+        // SAFETY: neither pointer is null, and the caller promises that each has room for a value.
         unsafe {
             data.write(std::ptr::null());
             length.write(0);
@@ -154,7 +155,7 @@ pub unsafe extern "C" fn nectary_delete_file(store: *mut nectary_store, name: *c
     })
 }
 
-/// Says that two files belong together.
+/// Tells the store that two files belong together.
 ///
 /// # Safety
 /// Each name is null or a text that ends with a zero byte.
@@ -180,7 +181,7 @@ pub extern "C" fn nectary_last_error() -> *const c_char {
 }
 
 /// # Safety
-/// As `nectary_write_file`.
+/// The same as for `nectary_write_file`.
 unsafe fn write(
     store: *mut nectary_store,
     name: *const c_char,
@@ -195,13 +196,13 @@ unsafe fn write(
     let data: &[u8] = match (data.is_null(), length) {
         (_, 0) => &[],
         (true, _) => return Err(Failure::invalid("data: the pointer is null")),
-        // SAFETY: it is not null, and the caller promises that it has `length` bytes.
+        // SAFETY: the pointer is not null, and the caller promises that it has `length` bytes.
         (false, _) => unsafe { std::slice::from_raw_parts(data.cast(), length) },
     };
     handle::find(store.addr())?.write(name, data)
 }
 
-/// Reads a C string of 1 to `bytes_max` bytes. At most `bytes_max + 1` bytes are read.
+/// Returns a C string of 1 to `bytes_max` bytes. Reads at most `bytes_max + 1` bytes.
 ///
 /// # Safety
 /// `text` is null, or a text that ends with a zero byte and does not change during `'a`.
@@ -209,12 +210,12 @@ unsafe fn text<'a>(what: &str, text: *const c_char, bytes_max: usize) -> Result<
     if text.is_null() {
         return Err(Failure::invalid(format!("{what}: the pointer is null")));
     }
-    // SAFETY: no byte after the zero byte is read.
+    // SAFETY: the loop reads no byte after the zero byte.
     let length = (0..=bytes_max).find(|&index| unsafe { text.add(index).read() } == 0);
     match length {
         Some(0) => Err(Failure::invalid(format!("{what}: it is empty"))),
         None => Err(Failure::invalid(format!("{what}: it has more than {bytes_max} bytes"))),
-        // SAFETY: the zero byte is the first one, so the text ends there.
+        // SAFETY: the loop has found the first zero byte, so the text ends there.
         Some(_) => Ok(unsafe { CStr::from_ptr(text) }.to_bytes()),
     }
 }

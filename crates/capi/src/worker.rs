@@ -1,8 +1,8 @@
-//! The thread of a store: it has its own runtime, which serves the calls of all threads.
+//! The thread of a store. It has a runtime that serves the calls of all threads.
 //!
-//! Owns: the thread, the queue of requests, opening and closing. Leaves to others: the interface for C. Promises:
-//! requests are served concurrently, at most [`REQUESTS_MAX`] at a time; every caller gets an answer, even if the
-//! thread ends.
+//! Owns: the thread, the queue of requests, opening and closing the store. Leaves to others: the interface for C.
+//! Promises: requests are served concurrently, at most [`REQUESTS_MAX`] at a time; every caller gets an answer, even if
+//! the thread ends.
 
 use std::sync::mpsc as answers;
 use std::thread::JoinHandle;
@@ -15,10 +15,10 @@ use tokio::task::JoinSet;
 
 use crate::error::{Failure, NECTARY_ABSENT, NECTARY_BUSY, NECTARY_INTERNAL};
 
-/// How many requests are served at the same time, and how many more can wait in the queue; further callers block.
+/// The most requests that are served at the same time, and the most that wait in the queue. Further callers block.
 const REQUESTS_MAX: usize = 1024;
 
-/// The answer to a request: the body that was read, or nothing.
+/// The answer to a request: the body if the request was a read, else no bytes.
 type Answer = Result<Bytes, Failure>;
 
 /// A request to a store.
@@ -29,7 +29,7 @@ pub enum Ask {
     Read(Vec<u8>),
     /// Delete a name.
     Delete(Vec<u8>),
-    /// Write all pending data, and end.
+    /// Write all pending data, close the store, and end the thread.
     Close,
 }
 
@@ -38,13 +38,13 @@ struct Request {
     reply: answers::SyncSender<Answer>,
 }
 
-/// What to open, and how.
+/// The arguments of opening a store.
 pub struct Opening {
     /// The device's SPEC.
     pub spec: String,
-    /// Size of the store that is created if there is none; 0: none is created.
+    /// The size of the store that is created if there is none. With 0, none is created. *Units*: bytes.
     pub create_bytes: u64,
-    /// Memory of the store for everything.
+    /// The bound on everything that the store keeps in memory. *Units*: bytes.
     pub memory_bytes: u64,
 }
 
@@ -55,7 +55,7 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Opens a store in its own thread; also returns the store, for calls that need no runtime.
+    /// Starts a thread and opens a store in it. Also returns the store, for calls that need no runtime.
     pub fn start(opening: Opening) -> Result<(Worker, Store), Failure> {
         let (requests, received) = mpsc::channel(REQUESTS_MAX);
         let (ready, is_ready) = answers::sync_channel(1);
@@ -71,7 +71,7 @@ impl Worker {
                 match open(opening).await {
                     Ok(store) => {
                         let _ = ready.send(Ok(store.clone()));
-                        // `start` receives only one message.
+                        // `start` receives only one message, so this sender is no longer needed.
                         drop(ready);
                         serve(store, received).await;
                     }
@@ -169,7 +169,7 @@ async fn answer(store: &Store, ask: Ask) -> Answer {
     }
 }
 
-/// Reads a body: without a copy if the store has it in one piece, else assembled from its pieces.
+/// Reads a body. If the store has it in one piece, it is not copied; else it is assembled from its pieces.
 async fn read(store: &Store, key: KeyRef<'_>) -> Answer {
     let absent =
         || Failure::new(NECTARY_ABSENT, format!("there is no file {:?}", String::from_utf8_lossy(key.primary)));
@@ -185,7 +185,8 @@ async fn read(store: &Store, key: KeyRef<'_>) -> Answer {
     }
     let mut reader = object.reader(0..object.body_bytes());
     while let Some(piece) = reader.next().await {
-        // If a piece has been overwritten since, the file is absent, as it would have been a moment later.
+        // If a piece has been overwritten meanwhile, the file is absent, as it would have been for a read a moment
+        // later.
         body.extend_from_slice(&piece?);
     }
     Ok(body.into())

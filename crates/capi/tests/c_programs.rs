@@ -1,4 +1,4 @@
-//! C programs that use the library, built by the machine's compiler and run under AddressSanitizer.
+//! Tests with C programs that use the library. The machine's compiler builds them, and they run under AddressSanitizer.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -38,7 +38,7 @@ fn compile(arguments: &[&OsStr]) -> std::io::Result<Output> {
     Command::new("cc").args(flags).args(arguments).output()
 }
 
-/// Why C programs cannot be built here, or cannot run under AddressSanitizer.
+/// The reason why C programs cannot be built on this machine, or cannot run under AddressSanitizer; `None` if they can.
 fn missing(scratch: &Path) -> Option<String> {
     let (source, program) = (scratch.join("empty.c"), scratch.join("empty"));
     std::fs::write(&source, "int main(void) { return 0; }\n").expect("it is written");
@@ -50,7 +50,8 @@ fn missing(scratch: &Path) -> Option<String> {
     }
 }
 
-/// Builds a program and runs it on a store's file; `None`, with the reason printed, if this machine cannot.
+/// Builds a program and runs it `times` times on a store's file. If this machine cannot do that, prints the reason and
+/// returns `None`.
 fn run(test: &str, source: &str, times: usize) -> Option<Vec<Output>> {
     let scratch = Scratch::new(test);
     if let Some(reason) = missing(&scratch.0) {

@@ -1,4 +1,4 @@
-//! The promises and refusals of the calls, made as a C program makes them.
+//! Tests of the calls' promises and refusals. The calls are made as a C program makes them.
 
 use std::ffi::{CStr, CString, c_int, c_void};
 use std::path::PathBuf;
@@ -43,7 +43,7 @@ impl Disk {
         assert_eq!(code, OK, "{}", last());
     }
 
-    /// Stores a file; if the disk is too slow for it, tries again for a while.
+    /// Stores a file. While the library is busy, because the disk is slow, tries again for a bounded time.
     fn write(&self, name: &str, data: &[u8]) -> c_int {
         let began = Instant::now();
         loop {

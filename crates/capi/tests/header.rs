@@ -1,4 +1,4 @@
-//! The C header matches the Rust code: the same calls, with the same arguments, and the same numbers.
+//! The C header matches the Rust code: it has the same calls, with the same arguments, and the same numbers.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ const HEADER: &str = include_str!("../include/nectary.h");
 const RUST: &str = include_str!("../src/lib.rs");
 const ERRORS: &str = include_str!("../src/error.rs");
 
-/// Name of each call, with the C types of its result and its arguments.
+/// The name of each call, and the C types of its result and its arguments.
 type Calls = BTreeMap<String, Vec<String>>;
 
 fn squeeze(text: &str) -> String {
@@ -71,7 +71,7 @@ fn in_c(rust: &str) -> String {
     .to_owned()
 }
 
-/// The numbers that a text defines, by lines such as `PREFIX NAME MIDDLE NUMBER`.
+/// The numbers that a text defines, by name, in lines that begin with `prefix` and then have a name and a number.
 fn numbers(text: &str, prefix: &str) -> BTreeMap<String, String> {
     let lines = text.lines().filter_map(|line| line.strip_prefix(prefix));
     let words = lines.filter_map(|line| {
@@ -93,8 +93,8 @@ fn the_header_declares_what_the_library_exports() {
     assert_eq!(declared.len(), six.len() + others.len());
 }
 
-/// The interface that C programs are compiled against, calls with their types and numbers, changes only on purpose:
-/// `NECTARY_FREEZE=1` rewrites the list, and `CHANGELOG.md` has a line for everything that is removed.
+/// The interface of the library, which consists of the calls with their types and of the numbers, changes only on
+/// purpose. `NECTARY_FREEZE=1` rewrites the list of it, and `CHANGELOG.md` needs a line for everything that is removed.
 #[test]
 fn calls_and_numbers_of_the_header_stay() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/interface.txt");

@@ -1,4 +1,4 @@
-/* Reads a file's bytes after they were given back: AddressSanitizer must end this program. misuse FILE */
+/* misuse FILE: reads a file's bytes after it has given them back. AddressSanitizer must end this program. */
 #include <nectary.h>
 
 #include <stdio.h>
@@ -7,7 +7,7 @@
 
 int main(int count, char **arguments)
 {
-    /* Longer than the store keeps in one piece, so the read allocates its own bytes. */
+    /* The file is longer than the store keeps in one piece, so nectary_read_file allocates memory for its bytes. */
     size_t length = 9 << 20;
     char *body = malloc(length);
     nectary_store *store;
@@ -21,7 +21,7 @@ int main(int count, char **arguments)
         fprintf(stderr, "%s\n", nectary_last_error());
         return 2;
     }
-    /* A slow disk may need several attempts. */
+    /* On a slow disk the write may need several attempts. */
     for (int attempt = 0; attempt < 100 && code == NECTARY_BUSY; attempt++)
         code = nectary_write_file(store, "film", body, length);
     if (code || nectary_read_file(store, "film", &data, &length)) {

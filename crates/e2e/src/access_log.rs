@@ -1,4 +1,4 @@
-//! Reads the proxy's access log: what each client requested, what was sent, and from where.
+//! Reads the proxy's access log: each request, the answer that was sent, and the cache's result.
 //!
 //! The layout is the combined format followed by result, seconds and object bytes (`docs/formats/access-log.md`); this
 //! reader knows only as much of it as a user's script would: quoted strings, and words between spaces.
@@ -6,7 +6,7 @@
 use anyhow::{Context, Result};
 use std::path::Path;
 
-/// One line.
+/// One line of the access log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line {
     /// Request method.
@@ -30,8 +30,8 @@ impl Line {
     }
 }
 
-/// Reads every line of a log. *Errors*: a file that cannot be read, or the number of a line that is not an access log
-/// line.
+/// Reads every line of a log. *Errors*: the file cannot be read, or a line is not an access log line; the error then
+/// has the number of the line.
 pub fn read(path: &Path) -> Result<Vec<Line>> {
     let text =
         std::fs::read_to_string(path).with_context(|| format!("cannot read the access log {}", path.display()))?;

@@ -28,19 +28,19 @@ const STEP_MAX: Duration = Duration::from_secs(120);
 const RUN_MAX: Duration = Duration::from_secs(600);
 /// How long a device with requests in flight may complete none of them before it counts as hanging.
 const STALL_MAX: Duration = Duration::from_secs(120);
-/// How often this is checked.
+/// The interval at which the watchdog checks the device.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// A load runs on until a file is synced and memory has been short, but at most this much longer than planned.
+/// A load continues until a file is synced and memory has been short, but at most this much longer than planned.
 const LOAD_MAX: Duration = Duration::from_secs(30);
 /// How long cleaning up may take.
 const CLEAN_UP_MAX: Duration = Duration::from_secs(30);
 /// After this time the connection is aborted again if the device still hangs: it may have a new connection.
 const ABORT_AGAIN: Duration = Duration::from_secs(10);
-/// The bytes of the device.
+/// The size of the device.
 const DEVICE_BYTES: &str = "512M";
 /// The memory that the attaching process and the program that dirties pages may use in total, in bytes.
 const GROUP_BYTES: u64 = 96 << 20;
-/// The bytes of the largest recorded file.
+/// The largest size of a recorded file, in bytes.
 const FILE_BYTES_MAX: u64 = 256 << 10;
 
 /// A file system, and the tools that make and check it.
@@ -55,10 +55,10 @@ pub enum FileSystem {
 }
 
 impl FileSystem {
-    /// All of them.
+    /// All file systems.
     pub const ALL: [FileSystem; 3] = [FileSystem::Ext4, FileSystem::Xfs, FileSystem::Btrfs];
 
-    /// Its name for `mount`.
+    /// The file system's name for `mount`.
     pub fn name(self) -> &'static str {
         ["ext4", "xfs", "btrfs"][self as usize]
     }
@@ -92,9 +92,9 @@ pub struct Outcome {
     pub synced: usize,
     /// Kills.
     pub kills: u32,
-    /// The devices that re-attaching reported as released.
+    /// The number of devices that later attachments reported as released.
     pub released: usize,
-    /// How often the attaching process's memory group was at its limit; `None` without one.
+    /// The number of times that the attaching process's memory group was at its limit; `None` without such a group.
     pub short_of_memory: Option<u64>,
     /// Whether planted losses were found.
     pub caught: bool,
@@ -102,7 +102,7 @@ pub struct Outcome {
     pub problems: Vec<String>,
 }
 
-/// Why this machine cannot run these tests, if it cannot.
+/// Returns the reason why this machine cannot run these tests, if there is one.
 pub fn missing(system: FileSystem) -> Option<String> {
     // SAFETY: a plain system call.
     if unsafe { libc::geteuid() } != 0 {
@@ -121,14 +121,15 @@ pub fn missing(system: FileSystem) -> Option<String> {
     programs.into_iter().find(|name| find_program(name).is_none()).map(|name| format!("{name} is not installed"))
 }
 
-/// Makes, fills, verifies, kills and checks a file system on `spec`, in which `{file}` stands for a file's path.
+/// Makes, fills, verifies and checks a file system on a device whose process is killed again and again. In `spec`,
+/// `{file}` stands for a file's path.
 ///
 /// `files` are synced before the first kill. `load` is the minimum time of writing before each kill; on a slow machine,
 /// writing continues until a file was synced and memory was short.
 pub fn run(system: FileSystem, spec: &str, seed: u64, files: u64, kills: u32, load: Duration) -> Result<Outcome> {
     let mut outcome = Outcome::default();
     let mut disk = Disk::new(system, spec)?;
-    // Dropped before the disk, whose clean-up starts its own watchdog.
+    // This watchdog is dropped before the disk, because the clean-up of the disk starts another watchdog.
     let watchdog = disk.watch(load * 2 * kills + RUN_MAX);
     disk.attach()?;
     disk.fio(&disk.device.clone(), "randrw")?;
@@ -176,7 +177,7 @@ pub fn run(system: FileSystem, spec: &str, seed: u64, files: u64, kills: u32, lo
         record = writer.join().map_err(|_| anyhow::anyhow!("the writer panicked"))?;
         drop(dirtier);
         outcome.released += disk.attach()?;
-        // Only now, after the mount of the dead device is gone, its dirty pages are gone too.
+        // Limit the memory only now: the dirty pages of the dead device are gone only after its mount is gone.
         disk.limit(GROUP_BYTES as i64)?;
         outcome.kills = kill + 1;
         disk.mount()?;
@@ -194,7 +195,7 @@ pub fn run(system: FileSystem, spec: &str, seed: u64, files: u64, kills: u32, lo
     Ok(outcome)
 }
 
-/// Makes a file system on one attached device while one on another is mounted.
+/// Makes a file system on one attached device while the file system on another one is mounted.
 pub fn run_beside_mounted(system: FileSystem) -> Result<()> {
     let (mut one, mut other) = (Disk::new(system, "{file}")?, Disk::new(system, "{file}")?);
     let _watchdogs = [one.watch(RUN_MAX), other.watch(RUN_MAX)];
@@ -249,7 +250,7 @@ struct Watched {
 }
 
 impl Watched {
-    /// How many requests were completed, if others are in flight.
+    /// Returns the number of completed requests, if others are in flight.
     fn completed_of_busy(&self) -> Option<u64> {
         let text = fs::read_to_string(&self.counts).ok()?;
         let counts: Vec<u64> = text.split_whitespace().filter_map(|count| count.parse().ok()).collect();
@@ -359,12 +360,12 @@ impl Disk {
         Watchdog::new(self.watched.clone(), self.scratch.join("fusectl"), limit)
     }
 
-    /// How often the group was at its limit.
+    /// Returns the number of times that the group was at its limit.
     fn short_of_memory(&self) -> Option<u64> {
         fs::read_to_string(self.group.as_ref()?.join("memory.failcnt")).ok()?.trim().parse().ok()
     }
 
-    /// A command in the memory group.
+    /// Makes a command that runs in the memory group.
     fn grouped(&self, program: &Path, arguments: &[&str]) -> Command {
         let mut command = Command::new("sh");
         let enter = match &self.group {
@@ -376,7 +377,7 @@ impl Disk {
         command
     }
 
-    /// Attaches the device; returns how many leftovers it reported as released.
+    /// Attaches the device; returns the number of leftovers that this reported as released.
     fn attach(&mut self) -> Result<usize> {
         self.attached += 1;
         let log = self.scratch.join(&format!("attach-{}.log", self.attached));

@@ -21,11 +21,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// How many connections the load has.
+/// The number of connections of the load.
 const CONNECTIONS: usize = 64;
-/// How many objects the mix has.
+/// The number of objects of the mix.
 const MIX_OBJECTS: usize = 20_000;
-/// How many requests the mix has before it repeats.
+/// The number of requests of the mix before it repeats.
 const MIX_REQUESTS: usize = 200_000;
 /// Exponent of the mix's Zipf law.
 const MIX_EXPONENT: f64 = 0.9;
@@ -47,7 +47,8 @@ impl Workload {
         Self { name: "one object of 1 KiB", targets: vec!["/o/1?size=1024".to_owned()], order: vec![0] }
     }
 
-    /// 20,000 objects by a Zipf law, log-normal sizes from 200 bytes to 64 KiB with a median of 4 KiB.
+    /// 20,000 objects that are requested by a Zipf law. Their sizes are log-normal, from 200 bytes to 64 KiB with a
+    /// median of 4 KiB.
     pub fn mix(seed: u64) -> Self {
         let mut rng = Rng::new(seed);
         let targets = (0..MIX_OBJECTS).map(|id| {
@@ -85,7 +86,7 @@ pub const PEERS: std::ops::Range<usize> = 2..5;
 struct Contestant {
     name: String,
     address: SocketAddr,
-    /// Whether it caches: it must then be warm, and must not contact the origin once it is.
+    /// Whether it caches. A cache must be warm, and then must not contact the origin.
     caches: bool,
     server: Server,
 }
@@ -160,7 +161,7 @@ impl Outcome {
         Spread::of_ratios(&self.series[0].rates(), &self.series[index].rates())
     }
 
-    /// The same for requests per second of processor time.
+    /// Nectary's requests per second of processor time, divided by those of the contestant at this index.
     pub fn ratio_of_cpu(&self, index: usize) -> Spread {
         Spread::of_ratios(&self.series[0].rates_of_cpu(), &self.series[index].rates_of_cpu())
     }
@@ -247,7 +248,7 @@ fn contestants(plan: &Plan, origin: &Origin, scratch: &Scratch) -> Result<Vec<Co
     Ok(contestants)
 }
 
-/// Requests every target until none of them reaches the origin any more.
+/// Requests every target until no request reaches the origin any more.
 fn warm(contestant: &Contestant, workload: &Workload, origin: &Origin) -> Result<()> {
     let mut client = Connection::new(contestant.address, Duration::from_secs(30));
     for _ in 0..5 {

@@ -1,8 +1,8 @@
 //! The bytes of an object: a pure function of its target and version, so that every answer can be checked alone.
 //!
-//! Promises that two bodies with another target or version differ in nearly every 8-byte word, at every offset, so a
-//! mix of two versions, a shifted range or another key's bytes never compare equal. Also owns the distribution of
-//! object sizes.
+//! Promises that bodies of different targets or versions differ in nearly every 8-byte word, at every offset. So a mix
+//! of two versions, a shifted range or another key's bytes never compare equal. Also owns the distribution of object
+//! sizes.
 
 use crate::rng::{GOLDEN, Rng, mix};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -57,7 +57,7 @@ pub fn law_bytes(id: u64) -> u64 {
     if rng.below(64) == 0 {
         return (1 << 20) + rng.below(SIZE_BYTES_MAX - (1 << 20) + 1);
     }
-    // Box-Muller; unit() may be 0, so 1 - unit() is in (0, 1].
+    // This is the Box-Muller transform. `unit()` may be 0, so take the logarithm of `1 - unit()`, which is in (0, 1].
     let normal = (-2.0 * (1.0 - rng.unit()).ln()).sqrt() * (std::f64::consts::TAU * rng.unit()).cos();
     let bytes = (9.0 + 1.4 * normal).exp();
     (bytes as u64).clamp(SIZE_BYTES_MIN, 1 << 20)

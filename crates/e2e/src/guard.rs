@@ -80,7 +80,7 @@ impl Process {
         }
     }
 
-    /// Waits for the end of the process; an error, with the end of its output, if it takes longer than `limit`.
+    /// Waits for the end of the process. *Errors*: it takes longer than `limit`; the error has the end of its output.
     pub fn wait(&mut self, limit: Duration) -> Result<ExitStatus> {
         let deadline = Instant::now() + limit;
         loop {
@@ -171,7 +171,7 @@ pub fn files_max() -> u64 {
     if known { limit.rlim_max } else { 1024 }
 }
 
-/// True if a program of this name is on the PATH (or in the system directories).
+/// Returns the path of a program with this name on the PATH (or in the system directories), if there is one.
 pub fn find_program(name: &str) -> Option<PathBuf> {
     let path = std::env::var("PATH").unwrap_or_default();
     path.split(':').chain(["/usr/sbin", "/sbin"]).map(|folder| Path::new(folder).join(name)).find(|file| file.is_file())
@@ -188,8 +188,8 @@ fn bind_to_parent(command: &mut Command, cpu: Option<usize>) {
             if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 {
                 return Err(std::io::Error::last_os_error());
             }
-            // As many files as allowed, because nginx keeps every cached file open. A failure is ignored: most
-            // processes need fewer.
+            // Allow as many open files as possible, because nginx keeps every cached file open. A failure is ignored:
+            // most processes need fewer.
             libc::setrlimit(libc::RLIMIT_NOFILE, &files);
             if let Some(cpu) = cpu {
                 // The pinned process is the measured one: if allowed, it gets priority over everything else on that

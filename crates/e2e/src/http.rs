@@ -1,8 +1,8 @@
 //! A small blocking HTTP/1.1 client that checks everything: it distinguishes complete answers from truncated ones.
 //!
-//! One [`Connection`] is one TCP connection, kept alive as long as the answers allow. Bodies are bounded. It sends
-//! exactly the given bytes, so that malformed requests are possible. It follows no redirects and decodes no content
-//! encodings.
+//! One [`Connection`] is one TCP connection, kept alive as long as the answers allow. Bodies are bounded. The client
+//! sends exactly the given bytes, so that malformed requests are possible. It follows no redirects and decodes no
+//! content encodings.
 
 use std::fmt;
 use std::io::{self, Read, Write};

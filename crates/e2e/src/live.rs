@@ -30,7 +30,7 @@ pub struct Live {
     is_mount: bool,
 }
 
-/// How a command ended.
+/// The result of a command.
 #[derive(Debug)]
 pub struct Ran {
     /// Its exit code.
@@ -82,7 +82,7 @@ impl Live {
         Live::mounted_in(Scratch::new("live-mount")?, arguments, fill)
     }
 
-    /// The same, with the source in memory.
+    /// Mounts a source in memory, after `fill` has put files into it.
     pub fn mounted_in_memory(arguments: &[&str], fill: impl FnOnce(&Path)) -> Result<Live> {
         Live::mounted_in(Scratch::in_memory("live-mount")?, arguments, fill)
     }
@@ -138,7 +138,7 @@ impl Live {
         Ran { code: output.status.code().unwrap_or(-1), text: text(output.stdout), errors: text(output.stderr) }
     }
 
-    /// Sends bytes to its control socket and returns the first line of the answer.
+    /// Sends bytes to the cache's control socket and returns the first line of the answer.
     pub fn control(&self, request: &[u8]) -> Result<Value> {
         let entries = fs::read_dir(self.scratch.join("run"))?.flatten().map(|entry| entry.path());
         let mut sockets = entries.filter(|path| path.extension().is_some_and(|extension| extension == "sock"));
@@ -152,7 +152,7 @@ impl Live {
         serde_json::from_slice(&line).with_context(|| String::from_utf8_lossy(&line).into_owned())
     }
 
-    /// Calls a method on its control socket.
+    /// Calls a method on the cache's control socket.
     pub fn ask(&self, method: &str, parameters: &Value) -> Result<Value> {
         let mut line = serde_json::to_vec(&serde_json::json!({ "method": method, "params": parameters }))?;
         line.push(b'\n');

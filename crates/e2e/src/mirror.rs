@@ -1,8 +1,8 @@
-//! A network RAM disk with redundancy under a file system, while its donors are killed, stopped and cut off.
+//! Runs a file system on a network RAM disk with redundancy, while its donors are killed, stopped and cut off.
 //!
-//! Owns: donors in network namespaces with an attached device on them, the faults and their healing, a load whose every
-//! byte is checked, and the account of it. Promises that nothing is left when it is dropped, as its parts do. Leaves to
-//! others: which faults come when (the test, the campaign).
+//! Owns: donors in network namespaces with an attached device on them, the faults and their repair, a load whose every
+//! byte is checked, and the counts of the load. Promises that nothing remains when a rig is dropped: no process, mount
+//! or namespace. Leaves to others: the order of faults (the test, the campaign).
 
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -22,21 +22,21 @@ use crate::ram::{Attached, Donor, Namespace, STEP_MAX, run};
 use crate::rng::Rng;
 use crate::scratch::Scratch;
 
-/// How long a fault lasts at least: longer than a donor may be late before it is left.
+/// The minimum duration of a fault. It is longer than a donor may be late before the device leaves it.
 const FAULT: Duration = Duration::from_millis(1500);
-/// Between two looks at the status.
+/// The interval between two readings of the status.
 const LOOK_EVERY: Duration = Duration::from_millis(40);
-/// The block of the prober. *Units*: bytes.
+/// The size of a block of the prober. *Units*: bytes.
 const BLOCK: usize = 4096;
-/// The blocks that the prober writes and reads in turn.
+/// The number of blocks that the prober writes and reads in turn.
 const BLOCKS: u64 = 64;
-/// Files that stay as they were written, and are compared after every fault.
+/// The number of files that are synced, and compared after faults.
 const FILES: u64 = 24;
 
-/// What happens to a donor.
+/// A fault of a donor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// Its process is killed, and another one is started later, empty.
+    /// Its process is killed, and another, empty one is started later.
     Kill,
     /// Its process stands still.
     Stop,
@@ -45,13 +45,13 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// All of them.
+    /// All faults.
     pub const ALL: [Fault; 3] = [Fault::Kill, Fault::Stop, Fault::Cut];
 }
 
-/// Donors, and a device on them.
+/// Donors of a network RAM disk, and the SPEC of the device on them.
 pub struct Rig {
-    /// Where the client's files are.
+    /// The directory of the client's files.
     pub scratch: Arc<Scratch>,
     donors_scratch: Scratch,
     namespaces: Vec<Namespace>,
@@ -64,7 +64,7 @@ pub struct Rig {
 }
 
 impl Rig {
-    /// Starts `count` donors, and makes a device with a redundancy.
+    /// Starts `count` donors, and creates a device with this redundancy on them.
     pub fn new(name: &str, system: FileSystem, redundancy: &str, count: u32) -> Result<Rig> {
         let (scratch, donors_scratch) = (Arc::new(Scratch::new(name)?), Scratch::new(&format!("{name}-donors"))?);
         let megabytes = match system {
@@ -105,7 +105,7 @@ impl Rig {
 
     fn start(&mut self, number: usize) -> Result<Donor> {
         self.starts += 1;
-        // Another name for each start: a log says where its donor listens.
+        // Use another name for each start, because each donor's address is read from its own log.
         let name = format!("donor-{number}-{}", self.starts);
         let options = ["--memory", &self.memory, "--on-demand"];
         Donor::start(&self.donors_scratch, &name, Some(&self.namespaces[number]), &options)
@@ -141,7 +141,7 @@ impl Rig {
         }
     }
 
-    /// Flips a byte wherever a donor's process has `pattern` in its memory; returns how often that was.
+    /// Changes a byte of each copy of `pattern` in the memory of a donor's process; returns the number of copies.
     pub fn flip(&self, number: usize, pattern: &[u8]) -> Result<usize> {
         let pid = self.donors[number].as_ref().context("it does not run")?.process.id();
         let maps = fs::read_to_string(format!("/proc/{pid}/maps"))?;
@@ -156,7 +156,7 @@ impl Rig {
                 continue;
             }
             let mut at = 0;
-            // A pattern with a rare first byte is found by that.
+            // Search for the first byte of the pattern, because that byte is rare.
             while let Some(found) = bytes[at..].iter().position(|byte| *byte == pattern[0]) {
                 at += found;
                 if bytes[at..].starts_with(pattern) {
@@ -169,14 +169,14 @@ impl Rig {
         Ok(flipped)
     }
 
-    /// Runs `ram check`; returns its exit code and what it says in JSON.
+    /// Runs `ram check`; returns its exit code and its JSON output.
     pub fn check_donors(&self) -> Result<(Option<i32>, Value)> {
         let (status, text) =
             crate::nbd::try_run(self.scratch.path(), "nectary", &["ram", "check", "--json", &self.spec()])?;
         Ok((status.code(), serde_json::from_str(&text).unwrap_or(Value::String(text))))
     }
 
-    /// Does something to a donor.
+    /// Breaks a donor with a fault.
     pub fn break_donor(&mut self, number: usize, fault: Fault) -> Result<()> {
         let donor = self.donors[number].as_mut().context("it does not run")?;
         match fault {
@@ -187,7 +187,7 @@ impl Rig {
         Ok(())
     }
 
-    /// Mends it.
+    /// Ends a fault of a donor.
     pub fn mend_donor(&mut self, number: usize, fault: Fault) -> Result<()> {
         match fault {
             Fault::Kill => {
@@ -203,7 +203,7 @@ impl Rig {
         Ok(())
     }
 
-    /// The numbers of the attached device.
+    /// Returns the figures of the attached device from the status.
     pub fn figures(&self) -> Result<Value> {
         let (_, text) = crate::nbd::try_run(self.scratch.path(), "nectary", &["status", "--json"])?;
         let status: Value = serde_json::from_str(&text).with_context(|| format!("no status: {text}"))?;
@@ -213,7 +213,7 @@ impl Rig {
         ram.map(|ram| ram["figures"].clone()).with_context(|| format!("no network RAM disk in {status}"))
     }
 
-    /// Waits until as many donors have every block.
+    /// Waits until `count` donors have every block that is placed on them.
     pub fn wait_for_trusted(&self, count: u64) -> Result<()> {
         let deadline = Instant::now() + STEP_MAX;
         loop {
@@ -227,7 +227,7 @@ impl Rig {
         }
     }
 
-    /// Puts another donor in the place of one, and ends the former one, which holds nothing then.
+    /// Replaces a donor by a new one, and ends the former donor, which then holds nothing.
     pub fn replace(&mut self, disk: &Attached<'_>, number: usize) -> Result<()> {
         let namespace = Namespace::new(&self.scratch)?;
         self.starts += 1;
@@ -247,15 +247,16 @@ impl Rig {
         Ok(())
     }
 
-    /// Breaks and mends one donor while the load runs, until the device is whole again.
+    /// Breaks one donor while the load runs, ends the fault, and waits until the device is whole again.
     pub fn fault_under(&mut self, load: &Load, number: usize, fault: Fault) -> Result<()> {
         let all = self.donors.len() as u64;
-        // A donor that was late for lack of a processor is filled before another one is broken.
+        // A donor may have been left because it was late on a busy machine: wait until it is filled before another one
+        // is broken.
         self.wait_for_trusted(all)?;
         let before = load.done();
         self.break_donor(number, fault)?;
         self.wait_for_trusted(all - 1).with_context(|| format!("donor {number} is not left after {fault:?}"))?;
-        // The load goes on without it.
+        // The load must continue without the donor.
         let deadline = Instant::now() + STEP_MAX;
         let since = Instant::now();
         while load.done() < before + 50 || since.elapsed() < FAULT {
@@ -268,21 +269,21 @@ impl Rig {
     }
 }
 
-/// What a round did.
+/// The results of a round.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Round {
     /// Donors of the device.
     pub donors: u32,
     /// Faults.
     pub faults: u32,
-    /// What the prober did meanwhile.
+    /// The prober's counts during the faults.
     pub account: Account,
 }
 
-/// Kills, stops and cuts off each one of the donors under a load, then takes one away for good, kills the client, and
-/// compares every byte that was synced.
+/// Breaks one donor after another with the given faults under a load. Then kills a donor and, while it is gone, the
+/// client, and compares every byte that was synced.
 ///
-/// *Errors*: the first thing that is not right.
+/// *Errors*: the first problem.
 pub fn round(
     name: &str,
     system: FileSystem,
@@ -306,7 +307,7 @@ pub fn round(
     let account = load.end()?;
     let mut round = Round { donors, faults: faults.len() as u32, account };
     ensure!(account.errors == 0 && account.wrong == 0, "the prober: {account:?}");
-    // The one that was mended last has everything by itself.
+    // The donors that remain have everything, also the one that was mended last.
     let gone = (first + faults.len()) % donors as usize;
     rig.break_donor(gone, Fault::Kill)?;
     round.faults += 1;
@@ -321,21 +322,21 @@ pub fn round(
     disk.unmount()?;
     rig.check(&disk)?;
     disk.mount()?;
-    // What was synced outlives the client, with one donor less.
+    // Synced files survive the client while one donor is gone.
     disk.kill()?;
     let disk = Attached::new(&scratch, &spec)?;
     disk.mount()?;
     right(&disk.place, &later, "after the client was killed")?;
     disk.unmount()?;
     rig.check(&disk)?;
-    // And then the donor is back, empty.
+    // Then the donor returns, empty.
     rig.mend_donor(gone, Fault::Kill)?;
     rig.wait_for_trusted(u64::from(donors))?;
     disk.detach()?;
     Ok(round)
 }
 
-/// The bytes of a block, or of a file, by its number and how often it was written.
+/// Returns the bytes of a block or a file, which depend on its number and its version.
 fn content(number: u64, version: u64, length: usize) -> Vec<u8> {
     let mut rng = Rng::new(number.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ version);
     let mut bytes: Vec<u8> = (0..length.div_ceil(8)).flat_map(|_| rng.next_u64().to_le_bytes()).collect();
@@ -343,14 +344,14 @@ fn content(number: u64, version: u64, length: usize) -> Vec<u8> {
     bytes
 }
 
-/// Files that were synced.
+/// Files that are written once and synced.
 #[derive(Debug, Clone)]
 pub struct Files {
     seed: u64,
 }
 
 impl Files {
-    /// Writes and syncs them.
+    /// Writes and syncs the files.
     pub fn write(place: &Path, seed: u64) -> Result<Files> {
         for number in 0..FILES {
             let file = File::create(place.join(format!("file-{number}")))?;
@@ -365,7 +366,7 @@ impl Files {
         content(number, seed, 1 + (number as usize * 37_813) % (256 << 10))
     }
 
-    /// What is wrong with them, read past the page cache.
+    /// Reads the files without the page cache, and describes those that are wrong.
     pub fn problems(&self, place: &Path) -> Vec<String> {
         let mut problems = Vec::new();
         let _ = fs::write("/proc/sys/vm/drop_caches", "1");
@@ -381,12 +382,12 @@ impl Files {
     }
 }
 
-/// What a prober did.
+/// The counts of a prober.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Account {
     /// Reads and writes.
     pub operations: u64,
-    /// Of these, failed.
+    /// Reads and writes that failed.
     pub errors: u64,
     /// Blocks with other bytes than were written.
     pub wrong: u64,
@@ -403,11 +404,11 @@ pub struct Load {
     prober: Option<JoinHandle<Result<Account>>>,
 }
 
-/// Memory with the alignment that reading and writing past the page cache take.
+/// Memory with the alignment that direct I/O needs.
 #[repr(C, align(4096))]
 struct Aligned([u8; BLOCK]);
 
-/// Writes and reads blocks in turn; counts what is not as it was written.
+/// Writes and reads blocks in turn; counts errors and blocks with wrong bytes.
 fn probe(path: &Path, stop: &AtomicBool, done: &AtomicU64) -> Result<Account> {
     let file =
         File::options().create(true).truncate(true).read(true).write(true).custom_flags(libc::O_DIRECT).open(path)?;
@@ -417,7 +418,7 @@ fn probe(path: &Path, stop: &AtomicBool, done: &AtomicU64) -> Result<Account> {
     while !stop.load(Ordering::Relaxed) {
         let (turn, version) = (account.operations / 2 % BLOCKS, account.operations / 2 / BLOCKS + 1);
         let is_write = account.operations % 2 == 0;
-        // A read looks at another block than was just written.
+        // Read another block than the one that was just written.
         let block = if is_write { turn } else { turn * 7 % BLOCKS };
         let began = Instant::now();
         let offset = block * BLOCK as u64;
@@ -444,14 +445,14 @@ fn probe(path: &Path, stop: &AtomicBool, done: &AtomicU64) -> Result<Account> {
 }
 
 impl Load {
-    /// Starts it in a directory.
+    /// Starts the load in a directory.
     pub fn start(scratch: &Scratch, place: &Path, seed: u64) -> Result<Load> {
         let log = scratch.join("fio.log");
         let _ = fs::remove_file(&log);
         let mut command = Command::new("fio");
         command.args(["--name=load", "--rw=randwrite", "--size=8M", "--bsrange=4k-64k", "--direct=1"]);
         command.args(["--ioengine=libaio", "--iodepth=8", "--verify=crc32c", "--verify_fatal=1", "--do_verify=1"]);
-        // Writes and verifies the file over and over, with other bytes each time.
+        // Write and verify the file over and over, with other bytes each time.
         command.args(["--loops=1000000", "--rate=12m", "--verify_backlog=64", "--fallocate=none"]);
         command.arg(format!("--randseed={seed}")).arg(format!("--filename={}", place.join("verified").display()));
         command.current_dir(scratch.path());
@@ -464,7 +465,7 @@ impl Load {
         Ok(Load { fio, log, stop, done, prober: Some(prober) })
     }
 
-    /// Operations of the prober so far.
+    /// Returns the number of the prober's operations so far.
     pub fn done(&self) -> u64 {
         self.done.load(Ordering::Relaxed)
     }
@@ -474,7 +475,7 @@ impl Load {
         self.prober.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// Ends it. *Errors*: fio found an error or a wrong byte, or ended by itself.
+    /// Ends the load. *Errors*: fio found an error or a wrong byte, or ended by itself.
     pub fn end(mut self) -> Result<Account> {
         self.stop.store(true, Ordering::Relaxed);
         let early = self.fio.try_status();

@@ -1,7 +1,7 @@
-//! NBD with other people's programs: runs servers and clients, and what is on the sockets between them.
+//! Runs NBD servers and clients, both our own and those of other projects.
 //!
-//! Owns: a running `nectary export`, servers of other makes on Unix sockets, certificates, and files to compare. Knows
-//! the command line and URLs, but nothing of the inside.
+//! Owns: a running `nectary export`, other projects' servers on Unix sockets, certificates, and files to compare. Knows
+//! only the command line and URLs, not the implementation.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
@@ -56,12 +56,12 @@ impl Server {
         Ok(server)
     }
 
-    /// The URL of an export on it.
+    /// Returns the URL of an export of this server.
     pub fn url(&self, export: &str) -> String {
         format!("nbd+unix:///{export}?socket={}", self.socket.display())
     }
 
-    /// Ends it by SIGTERM; returns its exit code and output.
+    /// Ends the server with SIGTERM; returns its exit status and output.
     pub fn terminate(mut self) -> Result<(ExitStatus, String)> {
         self.process.signal(libc::SIGTERM);
         let status = self.process.wait(PATIENCE)?;
@@ -69,7 +69,7 @@ impl Server {
     }
 }
 
-/// nbd-server, which goes into the background: it ends when this is dropped.
+/// The handle of an nbd-server in the background, which ends when the handle is dropped.
 pub struct Daemon(PathBuf);
 
 impl Drop for Daemon {
@@ -82,7 +82,7 @@ impl Drop for Daemon {
 }
 
 impl Server {
-    /// nbdkit with these arguments.
+    /// Runs nbdkit with these arguments.
     pub fn nbdkit(folder: &Path, name: &str, arguments: &[&str]) -> Result<Server> {
         let socket = folder.join(format!("{name}.sock"));
         let mut command = Command::new("nbdkit");
@@ -90,7 +90,7 @@ impl Server {
         Server::start(folder, name, command, socket)
     }
 
-    /// qemu-nbd with an image as the export `disk`, for eight clients at once.
+    /// Runs qemu-nbd with an image as the export `disk`, for up to eight clients at the same time.
     pub fn qemu(folder: &Path, image: &Path) -> Result<Server> {
         let socket = folder.join("qemu.sock");
         let mut command = Command::new("qemu-nbd");
@@ -98,7 +98,7 @@ impl Server {
         Server::start(folder, "qemu-nbd", command, socket)
     }
 
-    /// nbd-server with an image as the export `disk`.
+    /// Runs nbd-server with an image as the export `disk`.
     pub fn reference(folder: &Path, image: &Path) -> Result<(Server, Daemon)> {
         let (socket, config) = (folder.join("reference.sock"), folder.join("nbd.conf"));
         let lines = format!(
@@ -127,7 +127,7 @@ pub fn run(folder: &Path, program: &str, arguments: &[&str]) -> Result<String> {
     Ok(text)
 }
 
-/// Runs a program to its end, however that is; `nectary` is the one under test.
+/// Runs a program to its end; returns its exit status and output. The name `nectary` stands for the program under test.
 pub fn try_run(folder: &Path, program: &str, arguments: &[&str]) -> Result<(ExitStatus, String)> {
     let log = folder.join("command.log");
     let _ = std::fs::remove_file(&log);
@@ -137,7 +137,7 @@ pub fn try_run(folder: &Path, program: &str, arguments: &[&str]) -> Result<(Exit
     guard::run(program, command, &log, PATIENCE).with_context(|| format!("{program} {}", arguments.join(" ")))
 }
 
-/// Writes a file of which half is noise and half is zeroes, in runs of 64 KiB and one odd end.
+/// Writes a file in which 64 KiB of noise and 64 KiB of zeroes alternate; the last run may be shorter.
 pub fn write_image(path: &Path, bytes: usize, seed: u64) -> Result<()> {
     let mut random = Rng::new(seed);
     let mut data = vec![0; bytes];
@@ -148,8 +148,8 @@ pub fn write_image(path: &Path, bytes: usize, seed: u64) -> Result<()> {
     std::fs::write(path, data).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// Makes an authority and certificates of a server called localhost and of a client in `folder`, by the names that NBD
-/// clients expect.
+/// Makes a certificate authority in `folder`, with a certificate of a server named localhost and one of a client. The
+/// files have the names that NBD clients expect.
 pub fn make_certificates(folder: &Path) -> Result<()> {
     std::fs::create_dir_all(folder)?;
     let at = |name: &str| folder.join(name).display().to_string();

@@ -270,7 +270,7 @@ impl Control {
         self.request_with(method, &Value::Null)
     }
 
-    /// The same with parameters.
+    /// Calls a method with parameters and waits for the answer.
     pub fn request_with(&mut self, method: &str, params: &Value) -> Result<Value> {
         let request = serde_json::json!({ "method": method, "params": params });
         self.stream.get_mut().write_all(format!("{request}\n").as_bytes())?;
@@ -305,7 +305,7 @@ impl Control {
         Ok((sequences, RingPosition { head, segment_count, whole_bytes_max: number("whole_bytes_max")? }))
     }
 
-    /// Purges; the parameters are those of the method `purge`.
+    /// Purges objects; the parameters are those of the method `purge`.
     pub fn purge(&mut self, params: &Value) -> Result<()> {
         self.request_with("purge", params).map(|_| ())
     }

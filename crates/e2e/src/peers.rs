@@ -30,8 +30,8 @@ impl Peer {
         let scratch = Scratch::in_memory("nginx")?;
         let address = free_address()?;
         let folder = scratch.path().display();
-        // Each open file costs a descriptor; the least used are closed first. Connections and the cache itself need the
-        // remaining descriptors.
+        // Each open file costs a descriptor; the least recently used files are closed first. Connections and the cache
+        // itself need the remaining descriptors.
         let files = guard::files_max().min(60_000).saturating_sub(4000).max(512);
         let open_files = match tuned {
             true => format!("max={files} inactive=3600s"),
@@ -120,7 +120,7 @@ http {{
     }
 }
 
-/// A program's name and version; only the name if it does not print a version.
+/// Returns a program's name and version; only the name if it does not print a version.
 fn version(name: &str, program: &std::path::Path, option: &str) -> String {
     let output = Command::new(program).arg(option).output();
     let text = output.map(|output| String::from_utf8_lossy(&output.stderr).into_owned()).unwrap_or_default();

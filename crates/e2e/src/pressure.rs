@@ -1,5 +1,5 @@
-//! A working set larger than memory and store, for minutes: memory must stay in its budget, and the hit rate must be
-//! that of a ring of segments.
+//! Loads a proxy for minutes with a working set that is larger than memory and store: memory must stay in its budget,
+//! and the hit rate must be that of a ring of segments.
 //!
 //! Owns the run (origin, proxy, `wrk`), and the comparison: the requests of the access log are repeated in
 //! [`Ring`](crate::ring::Ring), which shares no code with the store, and the two hit rates are compared. Checks itself
@@ -22,13 +22,13 @@ use anyhow::{Context, Result, bail};
 use serde_json::Value;
 use std::time::Duration;
 
-/// How much memory the process may have beyond `--memory`.
+/// The memory that the process may use beyond `--memory`.
 pub const MEMORY_BEYOND_BYTES_MAX: u64 = 64 << 20;
-/// How much the hit rate may differ from the simulation's.
+/// The largest difference between the hit rate and that of the simulation.
 pub const HIT_RATE_DIFFERENCE_MAX: f64 = 0.01;
 /// Exponent of the Zipf law of the working set.
 const EXPONENT: f64 = 0.8;
-/// How many requests the list has before it repeats.
+/// The number of requests of the list before it repeats.
 const REQUESTS: usize = 300_000;
 /// The size of an entry in the store in addition to body and key: its header and the response's fields.
 const OVERHEAD_BYTES: u64 = 192 + 256;
@@ -42,7 +42,7 @@ const ACCOUNTS: [&str; 5] =
 pub struct Plan {
     /// Chooses the working set's order.
     pub seed: u64,
-    /// How long.
+    /// The duration of the load.
     pub duration: Duration,
     /// `--memory`, in MiB.
     pub memory_mib: u64,
@@ -57,7 +57,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// 128 MiB of memory and 512 MiB of store under 2 GiB of objects.
+    /// A plan with 128 MiB of memory, 512 MiB of store and 2 GiB of objects.
     pub fn new(seed: u64, duration: Duration) -> Self {
         let arguments = vec!["--workers".to_owned(), "1".to_owned()];
         Self { seed, duration, memory_mib: 128, store_mib: 512, working_set_mib: 2048, connections: 64, arguments }
@@ -124,7 +124,7 @@ impl Outcome {
         refused as f64 / self.references.max(1) as f64
     }
 
-    /// Whether the hit rate is that of a simulation.
+    /// Whether the hit rate is close enough to that of a simulation.
     fn fits(&self, simulated: f64) -> bool {
         // If the disk is too slow, puts are refused: each refused object costs at most one more miss.
         let least = -HIT_RATE_DIFFERENCE_MAX - self.refused_rate();
@@ -247,11 +247,11 @@ fn shape(status: &Value) -> Result<Shape> {
     })
 }
 
-/// The hit rate of the simulation over the requests of the log.
+/// Returns the hit rate of the simulation for the requests of the log.
 fn simulate(lines: &[Line], shape: Shape) -> f64 {
     let mut ring = Ring::new(shape);
     for line in lines {
-        // The size of the object, not of the sent part, which the end of the run may have truncated.
+        // Use the size of the object, because the end of the run may have truncated the sent part.
         let object_bytes = line.object_bytes.unwrap_or(line.body_bytes);
         ring.reference(&line.url, object_bytes);
     }
@@ -275,7 +275,7 @@ fn errors(lines: &[Line], log: &str) -> Vec<String> {
     errors
 }
 
-/// The outcome in lines.
+/// Describes the outcome in lines of text.
 pub fn describe(outcome: &Outcome) -> String {
     let Outcome { measured, shape, .. } = outcome;
     format!(

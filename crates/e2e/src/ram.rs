@@ -1,8 +1,8 @@
-//! Donors of memory in network namespaces, and a device on them.
+//! Runs donors of memory in network namespaces, and a device on them.
 //!
-//! Owns: namespaces with a link to this one, running donors, and an attached device with its mount. Promises that
-//! nothing is left when they are dropped: namespaces, links, mounts, loop devices and processes. Knows the command line, but
-//! nothing of the inside.
+//! Owns: network namespaces with a link to that of this process, running donors, and an attached device with its mount.
+//! Promises that no namespace, link, mount, loop device or process remains when they are dropped. Knows only the
+//! command line, not the implementation.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -24,17 +24,17 @@ pub const STEP_MAX: Duration = Duration::from_secs(60);
 pub struct Namespace {
     /// Its name.
     pub name: String,
-    /// The address inside.
+    /// The address inside the namespace.
     pub address: String,
 }
 
 impl Namespace {
-    /// Makes another namespace; a process has 64 at most at the same time.
+    /// Makes another namespace; a process can have at most 64 at the same time.
     pub fn new(scratch: &Scratch) -> Result<Namespace> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let (pid, number) = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed) % 64);
         let name = format!("nectary-{pid}-{number}");
-        // A net of four addresses each.
+        // Each namespace has a net of four addresses.
         let (high, low) = (pid % 200 + 10, number * 4);
         let (outer, inner) = (format!("10.{high}.213.{}", low + 1), format!("10.{high}.213.{}", low + 2));
         let link = format!("nrd{}-{number}", pid % 100_000);
@@ -55,7 +55,7 @@ impl Namespace {
 }
 
 impl Namespace {
-    /// Takes its link down or up: nothing passes, and nobody is told.
+    /// Takes the namespace's link down or up. While the link is down, packets are dropped without an answer.
     pub fn set_link(&self, scratch: &Scratch, is_up: bool) -> Result<()> {
         let state = if is_up { "up" } else { "down" };
         run(scratch, "ip", &["-n", &self.name, "link", "set", "eth0", state]).map(drop)
@@ -64,7 +64,7 @@ impl Namespace {
 
 impl Drop for Namespace {
     fn drop(&mut self) {
-        // The link goes with it.
+        // This also removes the link.
         let _ = Command::new("ip").args(["netns", "del", &self.name]).status();
     }
 }
@@ -85,8 +85,8 @@ impl Donor {
         let mut command = match inside {
             None => Command::new(binary()?),
             Some(namespace) => {
-                // Not by `ip netns exec`: its copy of all mounts would keep file systems mounted for as long as the donor
-                // runs.
+                // Do not use `ip netns exec`: its copy of all mounts would keep file systems mounted for as long as the
+                // donor runs.
                 let mut command = Command::new("nsenter");
                 command.arg(format!("--net=/run/netns/{}", namespace.name)).arg(binary()?);
                 command
@@ -104,12 +104,12 @@ impl Donor {
     }
 }
 
-/// Waits for a line of a process's output.
+/// Waits for a line of a process's output that `is_it` accepts.
 fn wait_for_line(process: &mut Process, is_it: impl Fn(&str) -> bool) -> Result<String> {
     let deadline = Instant::now() + STEP_MAX;
     loop {
         let text = process.log_text();
-        // A line that is whole.
+        // Take only lines that are complete.
         if let Some(line) =
             text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n')).find(|line| is_it(line))
         {
@@ -123,7 +123,7 @@ fn wait_for_line(process: &mut Process, is_it: impl Fn(&str) -> bool) -> Result<
     }
 }
 
-/// The runtime directory of everything in a test.
+/// Makes the runtime directory of all processes of a test.
 pub fn runtime(scratch: &Scratch) -> Result<PathBuf> {
     let run = scratch.join("run");
     fs::create_dir_all(&run)?;
@@ -136,12 +136,12 @@ pub fn run(scratch: &Scratch, program: &str, arguments: &[&str]) -> Result<Strin
     crate::nbd::run(scratch.path(), program, arguments)
 }
 
-/// A device in the kernel, with a place to mount it.
+/// A device that is attached to the kernel, with a directory to mount it.
 pub struct Attached<'a> {
     scratch: &'a Scratch,
     /// The block device.
     pub device: String,
-    /// Where it is mounted.
+    /// The directory where it is mounted.
     pub place: PathBuf,
     process: Process,
 }
@@ -152,11 +152,11 @@ impl Attached<'_> {
         Attached::with(scratch, spec, &[])
     }
 
-    /// Attaches it with more options.
+    /// Attaches the device of a SPEC with further options.
     pub fn with<'a>(scratch: &'a Scratch, spec: &str, options: &[&str]) -> Result<Attached<'a>> {
         let mut command = Command::new(binary()?);
         command.args(["attach", spec, "--foreground"]).args(options).env("NECTARY_RUNTIME_DIR", runtime(scratch)?);
-        // A log of an earlier attachment has a line that would be mistaken for this one's.
+        // Remove the log of an earlier attachment: its line would be mistaken for that of this attachment.
         let log = scratch.join("attach.log");
         let _ = fs::remove_file(&log);
         let mut process = Process::spawn("nectary attach", command, &log, None)?;
@@ -166,17 +166,17 @@ impl Attached<'_> {
         Ok(Attached { scratch, device, place, process })
     }
 
-    /// Mounts the file system on it.
+    /// Mounts the file system on the device.
     pub fn mount(&self) -> Result<()> {
         run(self.scratch, "mount", &[&self.device, &self.place.display().to_string()]).map(drop)
     }
 
-    /// Unmounts it.
+    /// Unmounts the file system.
     pub fn unmount(&self) -> Result<()> {
         run(self.scratch, "umount", &[&self.place.display().to_string()]).map(drop)
     }
 
-    /// Lets its process stand still; returns when it does.
+    /// Stops the attaching process with SIGSTOP, and waits until it has stopped.
     pub fn stop(&mut self) -> Result<()> {
         self.process.signal(libc::SIGSTOP);
         let deadline = Instant::now() + STEP_MAX;
@@ -188,12 +188,12 @@ impl Attached<'_> {
         Ok(())
     }
 
-    /// Lets its process go on.
+    /// Lets the stopped process continue.
     pub fn go_on(&mut self) {
         self.process.signal(libc::SIGCONT);
     }
 
-    /// Kills its process, and takes down what is left of it.
+    /// Kills the attaching process, and releases its leftovers.
     pub fn kill(mut self) -> Result<()> {
         self.process.kill();
         let _ = Command::new("umount").args(["-q", "-l"]).arg(&self.place).status();
@@ -202,14 +202,14 @@ impl Attached<'_> {
         Ok(())
     }
 
-    /// Tries to detach it; returns whether that was done, and what was said.
+    /// Tries to detach the device; returns whether this succeeded, and the messages.
     pub fn try_detach(&self) -> Result<(bool, String)> {
         let (status, text) = nectary::run(&["detach", &self.device], self.scratch.path())?;
         Ok((status.success(), text))
     }
 
-    /// Detaches the device, even if its data cannot be written back, and waits until its process ends in any way.
-    /// Returns the messages of that process.
+    /// Detaches the device, even if its data cannot be written back, and waits until its process has ended,
+    /// successfully or not. Returns the messages of that process.
     pub fn detach(mut self) -> Result<String> {
         let (status, text) = nectary::run(&["detach", &self.device, "--force"], self.scratch.path())?;
         self.process.wait(STEP_MAX).context("the attaching process does not end")?;
@@ -227,7 +227,7 @@ impl Drop for Attached<'_> {
             self.process.signal(libc::SIGTERM);
             let _ = self.process.wait(Duration::from_secs(5));
             self.process.kill();
-            // It releases the leftovers of a killed process.
+            // This releases the leftovers of a killed process.
             let _ = nectary::run(&["detach", &self.device], self.scratch.path());
         }
     }

@@ -11,7 +11,7 @@ pub fn not_run(reason: impl fmt::Display) {
     println!("NOT RUN: {reason}");
 }
 
-/// The middle of the values (the mean of the two middle ones for an even count); NaN for none.
+/// The median of the values (the mean of the two middle values if their number is even); NaN if there are none.
 pub fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -22,7 +22,7 @@ pub fn median(values: &[f64]) -> f64 {
     }
 }
 
-/// Median, least and greatest of some values.
+/// The median, the least and the greatest of some values.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Spread {
     /// The middle value.

@@ -3,11 +3,12 @@
 //!
 //! The simulation has a few rules, none of them from the store's code. An object takes its body, its key, its metadata
 //! and a fixed overhead, rounded up to a unit. Objects are appended to the open segment; an object that does not fit
-//! opens the next segment, whose former contents are dropped, from memory too. When a segment is opened, hit objects of
-//! the segment that will be dropped after the next one are appended again (of the next one, if there are fewer than
-//! eight segments): the smallest first, up to a share of the segment, but no object of several fragments. A hit counts
-//! for all objects that begin in the same piece. An object of several fragments exists as long as its first fragment. A
-//! reference is a hit or a miss; a miss appends the object.
+//! opens the next segment, whose former contents are dropped, from memory too. When a segment is opened, the hit
+//! objects of an old segment are appended again: those of the segment that is dropped after the next one, or of the
+//! next one if there are fewer than eight segments. The smallest objects come first, up to a share of the segment;
+//! objects of several fragments are not appended again. A hit counts for all objects that begin in the same piece. An
+//! object of several fragments exists as long as its first fragment. A reference is a hit or a miss; a miss appends the
+//! object.
 
 use std::collections::{HashMap, HashSet};
 
@@ -26,7 +27,7 @@ pub struct Shape {
     pub fragment_bytes: u64,
     /// Longer bodies are stored in fragments.
     pub whole_bytes_max: u64,
-    /// How much of a segment may be appended again, in percent.
+    /// The share of a segment that may be appended again, in percent.
     pub reinsert_percent: u64,
 }
 
@@ -83,7 +84,7 @@ impl Ring {
         self.hits as f64 / self.references.max(1) as f64
     }
 
-    /// How many objects it has now.
+    /// The current number of objects.
     pub fn object_count(&self) -> usize {
         self.live.len()
     }
@@ -126,7 +127,7 @@ impl Ring {
         self.append_anew();
     }
 
-    /// Appends again the objects that were hit in the segment that is dropped next, or next but one.
+    /// Appends the hit objects of an old segment again: of the segment that is dropped next, or of the one after it.
     fn append_anew(&mut self) {
         let ahead = if self.segments.len() < 8 { 1 } else { 2 };
         let next = (self.open + ahead) % self.segments.len();
@@ -173,8 +174,8 @@ mod tests {
             assert!(!ring.reference(key, 900), "{key}");
         }
         assert!(ring.reference("c", 900));
-        // A little more than two segments: the objects of the first are appended again when the third is opened; it is
-        // dropped when the fourth is opened.
+        // These objects fill a little more than two segments. The objects of the first segment are appended again when
+        // the third is opened, and the first is dropped when the fourth is opened.
         for serial in 0..30 {
             ring.reference(&format!("o{serial}"), 1000);
         }

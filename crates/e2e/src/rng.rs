@@ -1,6 +1,6 @@
 //! Seeded randomness: a small generator and a Zipf law, so that one number repeats a run.
 //!
-//! Promises the same values for the same seed on every machine. Not for secrets.
+//! Promises the same values for the same seed on every machine. The values are not fit for secrets.
 
 use rand_xoshiro::SplitMix64;
 use rand_xoshiro::rand_core::{Rng as _, SeedableRng};

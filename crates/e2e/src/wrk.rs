@@ -1,7 +1,7 @@
 //! Runs `wrk` and reads its results.
 //!
-//! Its script takes targets from a file, in order, each thread from its own position, and prints its summary as one
-//! line of JSON, which is easy to parse.
+//! The script for `wrk` takes targets from a file, in order, each thread from another position. It prints the summary
+//! as one line of JSON, which is easy to parse.
 
 use crate::guard::{self, Process};
 use anyhow::{Context, Result, bail};
@@ -57,7 +57,7 @@ pub struct Measured {
     pub bytes: u64,
     /// Connections, reads and writes that failed, timeouts, and answers of 400 and above.
     pub errors: u64,
-    /// The same for each kind, in the order of [`ERROR_KINDS`].
+    /// The number of errors of each kind, in the order of [`ERROR_KINDS`].
     pub errors_by_kind: [u64; 5],
     /// The median latency.
     pub p50_us: u64,
@@ -65,7 +65,7 @@ pub struct Measured {
     pub p99_us: u64,
 }
 
-/// How to run it.
+/// The settings of a run of `wrk`.
 #[derive(Clone, Debug)]
 pub struct Load {
     /// The server's address.
@@ -76,7 +76,7 @@ pub struct Load {
     pub threads: usize,
     /// Connections of all threads together.
     pub connections: usize,
-    /// How long.
+    /// The duration of the run.
     pub duration: Duration,
     /// Processor to run on.
     pub cpu: Option<usize>,
@@ -138,7 +138,7 @@ impl Running {
     }
 }
 
-/// Runs to the end.
+/// Starts a run, and waits for its results.
 pub fn run(load: &Load, folder: &Path) -> Result<Measured> {
     start(load, folder)?.finish()
 }

@@ -150,7 +150,7 @@ fn attached_cache_is_flushed_shown_pinned_and_changed_while_it_runs() {
     assert_eq!(kept.code, 1, "{kept:?}");
     assert!(read_direct(&device, 0, 16 * BLOCK).iter().all(|&byte| byte == 5), "what is dirty stays readable");
     fs::remove_file(live.scratch.join("broken")).expect("removed");
-    // The next flush still reports a failure since the last one.
+    // The next flush may still report a failure since the last flush.
     let again = live.run(&["cache", "flush", &device]);
     let flushed = if again.code == 0 { again } else { live.run(&["cache", "flush", &device]) }.exits(0);
     assert!(flushed.text.contains("all of it is durable"), "{flushed:?}");
@@ -238,7 +238,7 @@ fn damaged_requests_to_a_running_cache_are_refused_and_nothing_is_lost() {
     }
     println!("{sent} requests, {refused} refused");
     assert!(refused > 500, "{refused} of {sent}");
-    // Every byte as a name; each must be answered, and none may end the process.
+    // Send every byte as a name. Each request must be answered, and none may end the process.
     for byte in 0..=255u8 {
         for path in [vec![byte], vec![b'a', byte], vec![b'a', b'/', byte], vec![byte; 256], vec![byte; 5000]] {
             let answer = live.ask("show", &json!({ "path_bytes": path })).expect("an answer");
@@ -250,7 +250,7 @@ fn damaged_requests_to_a_running_cache_are_refused_and_nothing_is_lost() {
             assert_eq!(is_found, exists && path.len() <= 4096, "{byte} {answer}");
         }
     }
-    // Names of 10 MB, lines without end, and bytes that are not a request.
+    // Send names of 10 MB, lines without end, and bytes that are not a request.
     let long = "x".repeat(10 << 20);
     let line = format!("{}\n", json!({ "method": "show", "params": { "path": long } }));
     for request in [line.into_bytes(), vec![b'x'; 10 << 20], b"\xff\xfe\n".to_vec(), b"{}\n".to_vec(), b"[]\n".to_vec()]
@@ -355,7 +355,7 @@ fn top_draws_itself_again_each_second_on_terminals_of_80_and_140_columns() {
         }
     })
     .expect("it is mounted");
-    // Programs that read while the frames are drawn.
+    // Run programs that read while the frames are drawn.
     let script = "while :; do cat index.db; cat main.c; grep -c x index.db main.c; cat archive.tar; done >/dev/null";
     let mut command = std::process::Command::new("sh");
     command.args(["-c", script]).current_dir(live.shown(""));

@@ -1,4 +1,5 @@
-//! System calls that fail, or at which the process is killed, by means of `strace`, with the POSIX engine.
+//! Tests system calls that fail, and system calls at which the process is killed. `strace` injects both; the store uses
+//! the POSIX engine.
 //!
 //! After a failed write or flush the proxy still serves right bytes and reports the failure. After a kill at a call,
 //! written objects are found, and purged ones are not.

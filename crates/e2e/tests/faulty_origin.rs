@@ -39,7 +39,7 @@ fn rows() -> Vec<(Behaviour, Allowed)> {
     ]
 }
 
-/// Judges the answer of a misbehaving origin; describes what is wrong.
+/// Judges an answer when the origin misbehaves; describes a wrong answer.
 fn complaint(result: &Result<Response, Failure>, allowed: Allowed) -> Option<String> {
     match result {
         Ok(response) if matches!(response.status, 502 | 504) => None,
@@ -142,7 +142,7 @@ fn a_slow_origin_is_streamed_to_all_and_fetched_once() -> Result<()> {
             assert!(response.body == whole, "{}", response.cache_status());
         }
     });
-    // 20 pauses of 50 ms; eight separate fetches would take eight times as long.
+    // A fetch has 20 pauses of 50 ms; eight separate fetches would take eight times as long.
     assert!(started.elapsed() < Duration::from_secs(4), "{:?}", started.elapsed());
     assert_eq!(origin.count(target).requests, 1, "one fetch for eight clients");
     println!("slow origin: 8 clients at once, 1 fetch, {} ms", started.elapsed().as_millis());

@@ -248,7 +248,7 @@ fn a_full_disk_is_an_error_at_creation_and_no_harm_later() -> Result<()> {
     filled.command.wrapper = wrapper("");
     let text = refused(&filled.command)?;
     println!("no room to make a store: {}", text.lines().next().unwrap_or(""));
-    // A sparse file: it needs room only when it is written.
+    // The file is sparse, so it needs room only when it is written.
     filled.command.wrapper = wrapper(&format!("truncate -s 256M {folder}/store &&"));
     let mut nectary = filled.command.spawn()?;
     if nectary.wait_ready(LIMIT).is_err() {

@@ -8,7 +8,7 @@ use nectary_e2e::ram::Donor;
 use nectary_e2e::report::not_run;
 use nectary_e2e::scratch::Scratch;
 
-/// The size of the device, and of each such donor. *Units*: bytes.
+/// The size of the device, and of each donor of another project. *Units*: bytes.
 const DEVICE_BYTES: usize = 24 << 20;
 const DONOR_BYTES: u64 = 8 << 20;
 

@@ -1,4 +1,4 @@
-//! NBD with real programs: other clients on our server, our client on other servers, and TLS.
+//! Tests NBD with real programs: other clients on our server, our client on other servers, and TLS.
 
 use std::io::{Read, Seek, Write};
 use std::path::Path;
@@ -11,10 +11,10 @@ use nectary_e2e::report::not_run;
 use nectary_e2e::scratch::{Scratch, free_address};
 use serde_json::Value;
 
-/// An odd size for images, in bytes: not a multiple of what servers like to round to.
+/// An odd size for images, in bytes: it is not a multiple of the units to which servers may round sizes.
 const IMAGE_BYTES: usize = (9 << 20) + 4096;
 
-/// Names the programs that are missing.
+/// Returns whether programs are missing, and prints their names.
 fn lacks(test: &str, programs: &[&str]) -> bool {
     let missing: Vec<&str> = programs.iter().copied().filter(|name| find_program(name).is_none()).collect();
     if !missing.is_empty() {
@@ -67,7 +67,7 @@ fn libnbd_reads_writes_and_asks_our_server() {
 
     let (status, printed) = server.terminate().unwrap();
     assert!(status.success() && printed.contains("devices flushed"), "{printed}");
-    // The kernel may allocate beyond the image.
+    // The file may be longer than the image.
     let stored = std::fs::read(scratch.join("disk")).unwrap();
     assert!(stored[..IMAGE_BYTES] == std::fs::read(&image).unwrap());
 }
@@ -109,11 +109,11 @@ fn qemu_reads_writes_discards_and_zeroes_on_our_server() {
     server.terminate().unwrap();
 }
 
-/// The Python that Debian's modules belong to.
+/// The Python interpreter for which Debian installs its modules.
 const PYTHON: &str = "/usr/bin/python3";
 
-/// What nbdsh does: zeroes that must be fast, of half of what was written. Prints the error, if there is one, and a
-/// byte of each half.
+/// The script of nbdsh. It writes data, and then requests that half of them are zeroed, which must be fast. It prints
+/// the error, if there is one, and a byte of each half.
 const FAST_ZEROES: &str = "
 assert h.can_fast_zero()
 h.pwrite(b'x' * 131072, 0, nbd.CMD_FLAG_FUA)
@@ -132,7 +132,7 @@ fn zeroes_that_must_be_fast_are_zeroed_or_refused_by_our_server_and_by_those_beh
     }
     let scratch = Scratch::new("nbd-fast-zero").unwrap();
     let folder = scratch.path();
-    // nbdsh is a script for whichever Python comes first; the module is the system's.
+    // `nbdsh` runs in the first Python of the path, but the module belongs to the system's Python.
     if !try_run(folder, PYTHON, &["-c", "import nbd"]).is_ok_and(|(status, _)| status.success()) {
         return not_run("fast zeroes: there is no nbdsh (python3-libnbd)");
     }
@@ -224,7 +224,7 @@ fn nbdfuse_shows_an_export_as_a_file_that_is_written_and_read() {
     assert!(status.success(), "{printed}");
 }
 
-/// Random writes of 4 KiB, many at a time over several connections, and everything verified.
+/// Runs fio: it makes random writes of 4 KiB, many at a time over several connections, and verifies all of them.
 fn fio(folder: &Path, url: &str) -> anyhow::Result<String> {
     let uri = format!("--uri={url}");
     run(
@@ -242,7 +242,7 @@ fn fio(folder: &Path, url: &str) -> anyhow::Result<String> {
             "--verify=crc32c",
             "--do_verify=1",
             "--verify_fatal=1",
-            // Else it leaves a file in the current directory.
+            // Otherwise fio leaves a file in the current directory.
             "--verify_state_save=0",
             "--randseed=7",
             "--thread",
@@ -266,7 +266,8 @@ fn fio_verifies_what_it_wrote_to_our_server() {
     server.terminate().unwrap();
 }
 
-/// Our client on another server, exported again by our server: an image goes through both ways and comes back.
+/// Exports another project's server again, with our client and our server: an image is written through both and read
+/// back.
 fn chain(test: &str, folder: &Path, behind: &Server, export: &str) {
     let (image, copy) = (folder.join(format!("{test}.image")), folder.join(format!("{test}.copy")));
     write_image(&image, 8 << 20, 3).unwrap();
@@ -345,7 +346,8 @@ fn an_export_shows_in_the_status_and_refuses_to_be_public() {
     assert_eq!((&info["size_bytes"], &info["read_only"]), (&(2 << 20).into(), &true.into()), "{info}");
     let code = |arguments: &[&str]| try_run(folder, "nectary", arguments).unwrap().0.code();
     assert_eq!(code(&["nbd", "info", &server.url("c")]), Some(4));
-    // A socket on which somebody listens is not taken over; an address that others can reach is not served.
+    // A socket on which another process listens is not taken over. An address that other machines can reach is not
+    // served.
     let taken = format!("unix:{}", server.socket.display());
     assert_eq!(code(&["export", "memory:1M", "--nbd", &taken]), Some(5));
     assert_eq!(code(&["export", "memory:1M", "--nbd", "tcp:0.0.0.0:0"]), Some(2));
@@ -376,11 +378,11 @@ fn connections_are_encrypted_and_certificates_verified() {
     )
     .unwrap();
     let url = |pki: &Path| format!("nbds://localhost:{}/disk?tls-certificates={}", address.port(), pki.display());
-    // Other people's client on our server.
+    // Use another project's client on our server.
     let info = run(folder, "nbdinfo", &["--json", &url(&good)]).unwrap();
     let info: Value = serde_json::from_str(&info).unwrap();
     assert_eq!((&info["TLS"], &info["exports"][0]["export-size"]), (&true.into(), &(8 << 20).into()), "{info}");
-    // Our client on our server, and an image through it.
+    // Use our client on our server, and copy an image through both.
     let (image, copy) = (scratch.join("image"), scratch.join("copy"));
     write_image(&image, 8 << 20, 4).unwrap();
     let chained = Server::nectary(folder, "chain", &[&url(&good)]).unwrap();
@@ -388,7 +390,7 @@ fn connections_are_encrypted_and_certificates_verified() {
     run(folder, "nbdcopy", &[&url(&good), &text(&copy)]).unwrap();
     assert!(is_same(&image, &copy));
     chained.terminate().unwrap();
-    // Without TLS, with another authority's certificate, or without a client's certificate: nothing.
+    // A client is refused without TLS, with a certificate of another authority, and without a certificate.
     let plain = format!("nbd://localhost:{}/disk", address.port());
     let (status, printed) = try_run(folder, "nectary", &["nbd", "info", &plain]).unwrap();
     assert!(status.code() == Some(1) && printed.contains("nbds://"), "{printed}");

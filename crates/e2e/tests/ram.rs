@@ -1,5 +1,5 @@
-//! The network RAM disk with real processes: donors for other programs, and a file system on donors in other network
-//! namespaces that stand still and die.
+//! Tests the network RAM disk with real processes: donors that other programs use, and a file system on donors in other
+//! network namespaces, which stand still and die.
 
 use std::fs;
 use std::io::Read;
@@ -17,7 +17,7 @@ use nectary_e2e::rng::Rng;
 use nectary_e2e::scratch::Scratch;
 use serde_json::Value;
 
-/// How long a donor stands still.
+/// The time for which a donor stands still.
 const STILL: Duration = Duration::from_secs(2);
 /// The unit in which blocks change donors. *Units*: bytes.
 const UNIT: u64 = 64 << 10;
@@ -62,7 +62,7 @@ fn other_clients_use_a_donor_as_memory_and_the_status_shows_them() {
     );
     let list = run(&scratch, "nectary", &["nbd", "list", &url("")]).unwrap();
     assert!(list.contains("\"one\"  16M, 8M of it written") && list.contains("labels=rack=a"), "{list}");
-    // Too large for one, too large for what is left, and not there.
+    // One device is larger than the quota, one is larger than the free memory, and one does not exist.
     for (export, words) in [("big/17M", "--quota"), ("three/10M", "8M of 32M are free"), ("absent", "no device")] {
         let (status, text) = code(&scratch, &["nbd", "info", &url(export)]);
         assert!(status != Some(0) && text.contains(words), "{export}: {text}");
@@ -71,7 +71,7 @@ fn other_clients_use_a_donor_as_memory_and_the_status_shows_them() {
     let of_donor = &status[0]["status"]["detail"]["donor"];
     assert_eq!((&of_donor["free_bytes"], &of_donor["is_locked"]), (&(8 << 20).into(), &true.into()), "{status}");
     assert_eq!((&of_donor["devices"][1]["id"], &of_donor["devices"][1]["used_bytes"]), (&"two".into(), &8192.into()));
-    // A trim of all gives the memory back.
+    // A trim of the whole device frees its memory.
     run(&scratch, "qemu-io", &["-f", "raw", "-c", "discard 0 16M", &url("one")]).unwrap();
     assert_eq!(code(&scratch, &["nbd", "info", &url("three/16M")]).0, Some(0));
     let Donor { mut process, .. } = donor;
@@ -98,7 +98,7 @@ fn mistakes_with_donors_are_named_with_what_to_do() {
     assert!(status == Some(4) && text.contains("no device \"dsik\"") || text.contains("device \"dsik\""), "{text}");
     run(&scratch, "nectary", &["ram", "delete", &spec]).unwrap();
     assert_eq!(code(&scratch, &["ram", "delete", &spec]).0, Some(4));
-    // Nobody lends memory to everybody by mistake.
+    // A donor does not by mistake lend memory to every client that can reach it.
     let (status, text) = code(&scratch, &["ram", "donate", "--listen", "0.0.0.0:0", "--memory", "8M"]);
     assert!(status == Some(2) && text.contains("--tls-client-ca"), "{text}");
     let (status, text) = code(&scratch, &["ram", "donate", "--listen", "127.0.0.1:0", "--memory", "1M"]);
@@ -143,7 +143,8 @@ fn a_donor_with_certificates_serves_only_clients_that_show_one() {
     let with = spec(&format!("?tls-certificates={}", pki.display()));
     run(&scratch, "nectary", &["ram", "create", &with]).unwrap();
     run(&scratch, "nectary", &["ram", "delete", &with]).unwrap();
-    // Without a certificate, without TLS, and a donor that would not look at them.
+    // Three cases fail: a client without a certificate, a client without TLS, and a donor that would not check
+    // certificates.
     std::fs::remove_file(pki.join("client-cert.pem")).unwrap();
     let (status, text) = code(&scratch, &["ram", "create", &with]);
     assert!(status != Some(0) && text.contains(port), "{text}");
@@ -162,7 +163,7 @@ fn content(number: u64) -> Vec<u8> {
     (0..length.div_ceil(8)).flat_map(|_| rng.next_u64().to_le_bytes()).take(length).collect()
 }
 
-/// Reads one block past the page cache.
+/// Reads one block without the page cache.
 fn read_block(device: &str, offset: u64) -> std::io::Result<()> {
     let file = fs::File::options().read(true).custom_flags(libc::O_DIRECT).open(device)?;
     let mut memory = vec![0u8; 8192];
@@ -201,7 +202,7 @@ fn ext4_on_donors_outlives_one_that_stands_still_and_ends_with_errors_where_one_
     disk.unmount().unwrap();
     println!("{}", disk.detach().unwrap());
 
-    // Another attachment finds it on the donors.
+    // Another attachment finds the file system on the donors.
     let disk = Attached::new(&scratch, &spec).unwrap();
     run(&scratch, "fsck.ext4", &["-f", "-n", &disk.device]).unwrap();
     disk.mount().unwrap();
@@ -214,7 +215,7 @@ fn ext4_on_donors_outlives_one_that_stands_still_and_ends_with_errors_where_one_
     let text = status.to_string();
     assert!(text.contains("\"donors_up\":2") && text.contains("\"sessions\""), "{text}");
 
-    // One stands still: what is written meanwhile takes the time, and nothing else.
+    // One donor stands still: a write takes longer by this time, and does not fail.
     donors[0].process.signal(libc::SIGSTOP);
     let (began, path) = (Instant::now(), disk.place.join("late"));
     let writer = std::thread::spawn(move || {
@@ -229,7 +230,8 @@ fn ext4_on_donors_outlives_one_that_stands_still_and_ends_with_errors_where_one_
     println!("a donor that stood still for {STILL:?}: writing 4 MiB took {took:?}");
     assert!((STILL..STILL + Duration::from_secs(8)).contains(&took), "{took:?}");
 
-    // One dies: its blocks are errors in bounded time, the others are read, and all of it can be taken down.
+    // One donor dies: reads of its blocks fail within a bounded time, reads of other blocks succeed, and the device can
+    // be detached.
     donors[1].process.kill();
     let began = Instant::now();
     let results: Vec<bool> = (0..8).map(|unit| read_block(&disk.device, unit * UNIT).is_ok()).collect();
@@ -241,7 +243,7 @@ fn ext4_on_donors_outlives_one_that_stands_still_and_ends_with_errors_where_one_
     assert!(text.contains("\"donors_up\": 1") && text.contains("1 of 2 donors do not answer"), "{text}");
     let began = Instant::now();
     let _ = disk.unmount();
-    // Data are not given up unless the user says so.
+    // A detach does not give up data unless the user forces it.
     let (is_detached, text) = disk.try_detach().unwrap();
     assert!(!is_detached && text.contains("--force"), "{text}");
     disk.detach().unwrap();

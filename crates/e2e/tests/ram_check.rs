@@ -1,5 +1,5 @@
-//! `nectary ram check` over real donors: it says that a device is right, and finds a flipped byte, an emptied donor, and
-//! both together.
+//! Runs `nectary ram check` on real donors: it reports a device without damage as healthy, and finds a flipped byte, an
+//! emptied donor, and both together.
 
 use std::fs::File;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -12,11 +12,11 @@ use nectary_e2e::report::not_run;
 use nectary_e2e::scratch::Scratch;
 use serde_json::Value;
 
-/// Where the pattern is. *Units*: bytes.
+/// The offset of the pattern on the device. *Units*: bytes.
 const PATTERN_AT: u64 = 5 << 20;
 const BLOCK: usize = 4096;
 
-/// Why this machine cannot run it, if it cannot.
+/// Whether this machine cannot run the test; prints the reason.
 fn cannot(test: &str) -> bool {
     let mut reason = missing(FileSystem::Ext4);
     if find_program("ip").is_none() {
@@ -32,12 +32,12 @@ fn cannot(test: &str) -> bool {
     reason.is_some()
 }
 
-/// Its bytes differ from those of this program, which donors do not have.
+/// The pattern to find in the memory of donors. It is computed, so that no program contains it.
 fn pattern() -> Vec<u8> {
     (0..64u8).map(|at| at.wrapping_mul(37) ^ 0xc5).collect()
 }
 
-/// Writes past the page cache: 8 MiB, each block another, with the pattern in one of them.
+/// Writes 8 MiB without the page cache; one of the blocks begins with the pattern.
 fn fill(disk: &Attached<'_>) {
     let file = File::options().write(true).custom_flags(libc::O_DIRECT).open(&disk.device).unwrap();
     let mut memory = vec![0u8; (1 << 20) + BLOCK];
@@ -80,7 +80,7 @@ fn a_mirror_is_right_without_a_client_and_an_emptied_donor_and_a_flipped_byte_ar
     let (code, checked) = rig.check_donors().unwrap();
     assert_eq!((code, &checked["counts"]["single_stripes"]), (Some(3), &64.into()), "{checked}");
     assert!(checked.to_string().contains("donor-missing"), "{checked}");
-    // It is filled by the next client: of two donors the one that is there is believed only if that is said.
+    // The next client fills the emptied donor. It trusts the remaining one of two donors only if the user says so.
     let disk = Attached::with(&scratch, &spec, &["--trust-remaining"]).unwrap();
     rig.wait_for_trusted(2).unwrap();
     disk.detach().unwrap();
@@ -106,13 +106,13 @@ fn parity_is_right_without_a_client_and_a_flipped_byte_and_an_emptied_donor_are_
     assert_eq!((code, &checked["health"]), (Some(0), &"healthy".into()), "{checked}");
     let counts = &checked["counts"];
     assert!(counts["mapped_blocks"] == 2048 && counts["compared_groups"].as_u64() >= Some(1000), "{checked}");
-    // A client that ends without a word leaves nothing that is lost.
+    // A client that is killed loses no data.
     let disk = Attached::new(&scratch, &spec).unwrap();
     fill(&disk);
     disk.kill().unwrap();
     let (code, checked) = rig.check_donors().unwrap();
     assert!(matches!(code, Some(0 | 3)) && checked["counts"]["lost_blocks"] == 0, "{code:?}: {checked}");
-    // On one donor there are the data; on the others at most their parity.
+    // One donor has the data with the pattern; the others have at most their parity.
     let flipped: Vec<usize> = (0..3).filter(|donor| rig.flip(*donor, &pattern()).unwrap() > 0).collect();
     let (code, checked) = rig.check_donors().unwrap();
     assert!(code == Some(3) && checked["counts"]["lost_blocks"] == 0, "{code:?}: {checked}");

@@ -1,5 +1,5 @@
-//! A mirrored network RAM disk with real processes: nothing is lost and nothing fails with one donor, and a client that
-//! was taken over writes nothing more.
+//! Tests a mirrored network RAM disk with real processes: the loss of one donor loses no data and causes no error, and
+//! a client whose device was taken over writes nothing more.
 
 use std::fs::File;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -13,7 +13,7 @@ use nectary_e2e::ram::{Attached, Namespace};
 use nectary_e2e::report::not_run;
 use nectary_e2e::scratch::Scratch;
 
-/// Why this machine cannot run it, if it cannot.
+/// Whether this machine cannot run the test; prints the reason.
 fn cannot(test: &str) -> bool {
     let mut reason = missing(FileSystem::Ext4);
     if find_program("ip").is_none() {
@@ -45,7 +45,7 @@ fn ext4_on_a_mirror_has_no_error_and_no_wrong_byte_while_one_donor_is_killed_sto
     );
 }
 
-/// One block written or read past the page cache.
+/// Writes or reads the first block without the page cache; returns its first byte.
 fn block(device: &str, write: Option<u8>) -> std::io::Result<u8> {
     let file = File::options().read(true).write(true).custom_flags(libc::O_DIRECT).open(device)?;
     let mut memory = vec![write.unwrap_or_default(); 8192];
@@ -70,7 +70,7 @@ fn a_second_client_is_refused_or_takes_over_and_late_writes_of_the_first_land_no
     block(&first.device, Some(1)).unwrap();
     let (status, text) = try_run(two.path(), "nectary", &["attach", &spec]).unwrap();
     assert!(status.code() == Some(5) && text.contains("--take-over"), "{text}");
-    // The first one stands still with a write under way.
+    // The first client stands still while a program writes to its device.
     first.stop().unwrap();
     let late = {
         let device = first.device.clone();

@@ -1,5 +1,5 @@
-//! A network RAM disk that logs parity, with real processes: the loss of one donor loses nothing and causes no error,
-//! and synced data survive the client.
+//! Tests a network RAM disk that logs parity, with real processes: the loss of one donor loses no data and causes no
+//! error, and synced data survive the client.
 
 use std::time::Instant;
 
@@ -10,7 +10,7 @@ use nectary_e2e::ram::Namespace;
 use nectary_e2e::report::not_run;
 use nectary_e2e::scratch::Scratch;
 
-/// Why this machine cannot run it, if it cannot.
+/// Whether this machine cannot run the test; prints the reason.
 fn cannot(test: &str) -> bool {
     let mut reason = missing(FileSystem::Ext4);
     if find_program("ip").is_none() {

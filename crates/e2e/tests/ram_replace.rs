@@ -7,7 +7,7 @@ use nectary_e2e::ram::{Attached, Namespace};
 use nectary_e2e::report::not_run;
 use nectary_e2e::scratch::Scratch;
 
-/// Why this machine cannot run it, if it cannot.
+/// Whether this machine cannot run the test; prints the reason.
 fn cannot(test: &str) -> bool {
     let mut reason = missing(FileSystem::Ext4);
     for program in ["ip", "fio"] {
@@ -41,7 +41,7 @@ fn replaced(redundancy: &str, donors: u32) {
     let account = load.end().unwrap();
     println!("{redundancy}: replaced under {meanwhile} operations of the prober, longest gap {:?}", account.gap);
     assert_eq!((account.errors, account.wrong), (0, 0), "{account:?}");
-    // The other donor has everything: one that stays can go.
+    // The new donor has all data of the former one, so another donor can be lost now.
     rig.break_donor(1, Fault::Kill).unwrap();
     rig.wait_for_trusted(u64::from(donors) - 1).unwrap();
     assert_eq!(files.problems(&disk.place), Vec::<String>::new());

@@ -25,7 +25,7 @@ const SHOWN_ADDRESS: &str = "127.0.0.1:8080";
 const TARGET: &str = "/debian/pool/main/h/hello/hello.deb?size=53080&nocc";
 /// The time limit of all commands together; they take two or three seconds.
 const LIMIT: Duration = Duration::from_secs(20);
-/// Printed before the output of each command, followed by its exit code.
+/// The script prints this mark after the output of each command, followed by the command's exit code.
 const MARK: &str = "@@ended@@";
 /// Programs that the commands need, in addition to the build.
 const PROGRAMS: &[&str] = &["bash", "make", "cc", "curl", "unshare", "pkill", "pgrep", "grep"];
@@ -74,7 +74,8 @@ fn is_server(step: &Step) -> bool {
     step.command.split('#').next().unwrap_or_default().trim() == "make run &"
 }
 
-/// The steps as a script. Servers print to a separate file; the script continues when they listen or have ended.
+/// Returns the steps as a script. Servers print to a separate file; the script continues when they listen or have
+/// ended.
 fn script(steps: &[Step], address: &str) -> Result<String> {
     let (host, port) = address.split_once(':').context("an address has a port")?;
     let mut script = String::from("cd \"$SCRATCH\"\n");

@@ -1,7 +1,7 @@
 //! After SIGKILL under load everything that was written hits with its bytes, and everything purged misses.
 //!
-//! `NECTARY_E2E_SEED` repeats a workload. One test, because the process under test ends with the thread that started
-//! it, and the machine has few processors.
+//! `NECTARY_E2E_SEED` repeats a workload. There is only one test, because the process under test ends with the thread
+//! that started it, and the machine has few processors.
 
 use nectary_e2e::report::seed_or_new;
 use nectary_e2e::sigkill::{self, Campaign, InTime, ROOMY};

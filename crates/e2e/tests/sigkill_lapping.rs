@@ -1,7 +1,7 @@
 //! The same as `sigkill.rs` with a ring that completes cycles between kills, 48 clients and purges of every kind;
 //! planted bugs are found.
 //!
-//! `NECTARY_E2E_SEED` repeats a workload. One test, for the reasons given in `sigkill.rs`.
+//! `NECTARY_E2E_SEED` repeats a workload. There is only one test, for the reasons given in `sigkill.rs`.
 
 use nectary_e2e::report::seed_or_new;
 use nectary_e2e::sigkill::{self, Campaign, InTime, LAPPING};

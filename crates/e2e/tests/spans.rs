@@ -1,7 +1,7 @@
 //! A proxy on two disks: one disk fails while the proxy serves, is missing at a restart, and returns.
 //!
-//! The same checks run before and after, which shows that each can fail: a hit on a disk is a miss while the disk is
-//! missing.
+//! The same checks run before the failure and after it, which shows that each check can fail: a hit on a disk is a miss
+//! while the disk is missing.
 
 use anyhow::{Result, bail};
 use nectary_e2e::filled::{Checked, Filled};

@@ -1,4 +1,4 @@
-//! A shared volume as users run it: mounts that see each other, and processes that are killed.
+//! Tests a shared volume as users run it: mounts see each other's changes, and processes are killed.
 
 use nectary_e2e::live::missing;
 use nectary_e2e::report::not_run;
@@ -40,10 +40,10 @@ fn what_one_mount_writes_another_reads() {
         let mut file = File::create(&here).expect("it is made");
         file.write_all(&bytes).expect("it is written");
         drop(file);
-        // After a file is closed, everybody who opens it sees its contents.
+        // After a file is closed, every mount that opens it sees its contents.
         assert_eq!(fs::metadata(&there).expect("it is there").len(), length as u64);
         assert!(fs::read(&there).expect("it is read") == bytes, "{length} bytes");
-        // And the other way, into the same file.
+        // Now write to the same file on the second mount, and read it on the first.
         let other = File::options().write(true).open(&there).expect("it opens");
         other.write_all_at(b"changed", 10).expect("it is written");
         drop(other);
@@ -74,7 +74,7 @@ fn what_one_mount_writes_another_reads() {
     assert_eq!(check["problems"].as_array().map(Vec::len), Some(0), "{check}");
 }
 
-/// Each file is written by renaming a synced file over it, so it always has the whole of some round.
+/// Replaces a file by renaming a synced file over it, so that it always has the complete contents of some round.
 fn replace(directory: &Path, name: &str, round: u64) -> std::io::Result<()> {
     let temporary = directory.join(format!("{name}.new"));
     let mut file = File::create(&temporary)?;
@@ -96,7 +96,7 @@ fn a_killed_server_loses_nothing_that_was_synced_and_clients_go_on() {
             while !is_over.load(Ordering::Acquire) {
                 let round = rounds.load(Ordering::Acquire) + 1;
                 let name = format!("{}", round % 7);
-                // The server is away for a while in some of these calls: they wait, and succeed.
+                // The server is absent during some of these calls: the calls wait, and succeed.
                 replace(mounted, &name, round).unwrap_or_else(|error| panic!("round {round}: {error}"));
                 written.insert(name, round);
                 rounds.store(round, Ordering::Release);
@@ -120,7 +120,7 @@ fn a_killed_server_loses_nothing_that_was_synced_and_clients_go_on() {
     }
     let check = volume.finish().unwrap_or_else(|error| panic!("{error:#}"));
     assert_eq!(check["problems"].as_array().map(Vec::len), Some(0), "{check}");
-    // A new server and a new mount have the same.
+    // A new server and a new mount have the same contents.
     volume.serve().unwrap_or_else(|error| panic!("{error:#}"));
     let mounted = volume.mount().expect("it mounts");
     for (name, round) in &written {
@@ -152,7 +152,7 @@ impl Mapped {
 
     fn of(file: &File) -> Mapped {
         let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
-        // SAFETY: a new mapping, where the kernel wants it.
+        // SAFETY: a new mapping, at an address that the kernel chooses.
         let at = unsafe { libc::mmap(std::ptr::null_mut(), Self::BYTES, protection, flags, file.as_raw_fd(), 0) };
         assert_ne!(at, libc::MAP_FAILED, "{}", std::io::Error::last_os_error());
         Mapped(at.cast())
@@ -160,7 +160,7 @@ impl Mapped {
 
     fn store(&self, at: usize, value: u64) {
         assert!(at + 8 <= Self::BYTES);
-        // SAFETY: inside the page; others write to it through the kernel only.
+        // SAFETY: the store is inside the page; other writers change the page only through the kernel.
         unsafe { self.0.add(at).cast::<u64>().write_volatile(value) };
     }
 
@@ -173,7 +173,7 @@ impl Mapped {
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        // SAFETY: it was mapped by `of`, and nothing refers to it.
+        // SAFETY: the page was mapped by `of`, and nothing refers to it.
         unsafe { libc::munmap(self.0.cast(), Self::BYTES) };
     }
 }
@@ -189,7 +189,7 @@ fn a_read_sees_every_write_that_returned_before_it_on_any_mount() {
         file.read_exact_at(&mut found, at).expect("it is read");
         u64::from_le_bytes(found)
     };
-    // Nothing is closed or synced here.
+    // No file is closed or synced here.
     for round in 0..40_u64 {
         here.write_all_at(&round.to_le_bytes(), 0).expect("it is written");
         assert_eq!(read(&there, 0), round);
@@ -200,7 +200,7 @@ fn a_read_sees_every_write_that_returned_before_it_on_any_mount() {
             assert_eq!(fs::metadata(root.join("f")).expect("it is there").len(), end + 8);
         }
     }
-    // A map on one side, calls on the other, then maps on both.
+    // Use a map on one mount and calls on the other, then maps on both.
     let mapped = Mapped::of(&there);
     for round in 100..130_u64 {
         here.write_all_at(&round.to_le_bytes(), 0).expect("it is written");
@@ -237,7 +237,7 @@ fn lines_that_two_mounts_append_are_whole_and_a_third_sees_them_in_order() {
                 }
             });
         }
-        // As `tail -f` does.
+        // Read the file again and again, as `tail -f` does.
         let mut log = File::open(roots[2].join("log")).expect("it opens");
         let (mut text, mut began) = (String::new(), Instant::now());
         while text.lines().count() < 2 * LINES as usize {
@@ -286,19 +286,21 @@ fn locks_hold_across_mounts_restarts_of_the_server_and_the_loss_of_a_mount() {
     let (here, there) = (open(&first), open(&second));
     here.lock().expect("it is locked");
     assert!(there.try_lock().is_err());
-    // A wait ends when the lock is given up, or by a signal; not SIGINT, which the children of a script may ignore.
+    // A wait ends when the lock is released, or by a signal. The signal is not SIGINT, because the children of a script
+    // may ignore it.
     let mut waiting = Command::new("flock").arg(second.join("f")).arg("true").spawn().expect("flock is there");
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| open(&second).lock().expect("it is locked in the end"));
         let interrupted = Instant::now();
-        // SAFETY: the child is not waited for yet.
+        // SAFETY: the child is not reaped yet, so its id is not reused.
         unsafe { libc::kill(waiting.id() as i32, libc::SIGTERM) };
         assert!(!waiting.wait().expect("it ends").success() && interrupted.elapsed() < LIMIT);
         assert!(!waiter.is_finished());
         here.unlock().expect("it is unlocked");
         waiter.join().expect("it had the lock");
     });
-    // As ctdb's ping_pong: who has a byte takes the next one, and gives the first one up.
+    // This is the test `ping_pong` of ctdb: each side locks the next byte, and then releases the byte that it held
+    // before.
     let ended = std::thread::scope(|scope| {
         let rounds = [&here, &there].map(|file| {
             scope.spawn(move || {
@@ -314,12 +316,12 @@ fn locks_hold_across_mounts_restarts_of_the_server_and_the_loss_of_a_mount() {
         rounds.map(|rounds| rounds.join().expect("it ends"))
     });
     ended.into_iter().for_each(|result| result.expect("no deadlock, no error"));
-    // The server forgets; the mounts do not.
+    // A restarted server has forgotten the locks, but the mounts have not.
     here.lock().expect("it is locked");
     volume.kill_server();
     volume.serve().unwrap_or_else(|error| panic!("{error:#}"));
     assert!(there.try_lock().is_err());
-    // The lock goes with its mount, once that cannot believe any more that it has it.
+    // The lock of a killed mount is released once the mount's lease has ended.
     volume.kill_mount(0);
     there.lock().expect("it is locked");
     drop((here, there));
@@ -341,7 +343,7 @@ fn a_second_server_on_the_same_host_is_refused_also_from_another_network_namespa
         assert!(!status.success(), "{name}: {text}");
         assert!(text.contains("a server with number 0 serves this volume on this host already"), "{name}: {text}");
     }
-    // The first one goes on, and after it was killed the next one begins at once.
+    // The first server still serves; after it is killed, the next one starts at once.
     let mounted = volume.mount().expect("it mounts");
     fs::write(mounted.join("file"), b"served").expect("it is written");
     volume.kill_server();

@@ -1,4 +1,4 @@
-//! What a mount does after its session was ended for another host.
+//! Tests a mount whose session was ended because another host waited.
 
 use nectary_e2e::live::missing;
 use nectary_e2e::report::not_run;
@@ -30,17 +30,18 @@ fn a_mount_whose_session_was_ended_for_another_one_goes_on_with_a_new_session() 
     clean.write_all_at(b"clean", 0).and_then(|()| clean.sync_all()).expect("it is synced");
     written.write_all_at(b"lost", 100).expect("it is written");
     volume.signal_mount(0, libc::SIGSTOP);
-    // These wait until the first mount's lease is over.
+    // The next calls wait until the first mount's lease has ended.
     let there = open(&second.join("f"));
     there.write_all_at(b"of the other host", 0).expect("it is written");
     let other = open(&second.join("locked"));
     other.lock().expect("it is locked");
     volume.signal_mount(0, libc::SIGCONT);
-    // By name at once, though the mount may not have heard of its end: the call waits for the new session.
+    // Calls with a path work at once, although the mount may not know yet that its session was ended: they wait for the
+    // new session.
     assert_eq!(fs::read(first.join("f")).expect("it is read"), b"of the other host");
     fs::create_dir(first.join("made")).expect("it is made");
     assert!(second.join("made").is_dir());
-    // What was open is not: not the data, nor the lock.
+    // Files that were open fail: their data and their locks are lost.
     assert!(is_input_output(written.sync_all()), "what was written is lost");
     assert!(is_input_output(written.write_all_at(b"late", 0)));
     assert!(is_input_output(written.set_len(0)));
@@ -61,7 +62,7 @@ fn a_mount_whose_session_was_ended_for_another_one_goes_on_with_a_new_session() 
     let line = line.unwrap_or_else(|| panic!("no word of it: {log}"));
     assert!(line.contains(&format!("of host {}", host.trim())) && line.contains("lease"), "{line}");
     assert!(log.contains("what was written to 1 files is lost"), "{log}");
-    // Open files of the session that ended are no hindrance.
+    // Open files of the ended session do not delay the end of the volume.
     let began = Instant::now();
     drop((written, locked, clean, again, here, there, other));
     let check = volume.finish().unwrap_or_else(|error| panic!("{error:#}"));

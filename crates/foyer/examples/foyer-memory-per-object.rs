@@ -1,11 +1,11 @@
-//! How much memory foyer uses per object, in addition to the object's bytes; counted in the allocator, for several
-//! numbers of objects.
+//! Measures how much memory foyer uses per object, in addition to the object's bytes. The allocator counts it, for
+//! several numbers of objects.
 //!
 //! `cargo run --release -p nectary-foyer --example foyer-memory-per-object -- [N ...]`
 //!
-//! Owns: the same count as the store's example of the same name. Objects are inserted into a hybrid cache with almost
-//! no memory, on foyer's own device that discards everything, so millions of objects need no disk. The live memory
-//! afterwards, minus that of the same cache without objects, is the cost of the index. Leaves to others: the
+//! Owns: the same count as in the store's example of the same name. Objects are inserted into a hybrid cache with
+//! almost no memory, on foyer's own device that discards everything, so that millions of objects need no disk. The live
+//! memory afterwards, minus that of the same cache without objects, is the cost of the index. Leaves to others: the
 //! conclusions.
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -22,14 +22,15 @@ type Failure = Box<dyn std::error::Error>;
 const BODY_BYTES: usize = 200;
 /// The size of an object on foyer's disk, in bytes.
 const PAGE_BYTES: usize = 4096;
-/// How many objects are inserted before waiting until they are written; foyer's buffer holds more.
+/// The number of objects that are inserted before the program waits until they are written. foyer's buffer has room for
+/// more.
 const OBJECTS_AT_ONCE: usize = 1000;
-/// The size of its memory, in bytes: almost nothing.
+/// The size of foyer's memory, in bytes. It is so small that it holds almost no objects.
 const MEMORY_BYTES: usize = 64 << 10;
 
 static LIVE: AtomicUsize = AtomicUsize::new(0);
 
-/// The system's allocator, with a count of live bytes.
+/// The system's allocator, which also counts the live bytes.
 struct Counting;
 
 #[global_allocator]
@@ -61,7 +62,7 @@ fn main() -> Result<(), Failure> {
     let counts = if words.is_empty() { vec![1_000_000, 10_000_000] } else { words };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     for objects in counts {
-        // The disk has the same size with and without objects, and is large enough for all of them.
+        // The disk has the same size with and without objects, and has room for all of them.
         let (empty, _) = runtime.block_on(taken(objects, 0))?;
         let (live, found) = runtime.block_on(taken(objects, objects))?;
         let each = live.saturating_sub(empty) as f64 / found.max(1) as f64;
@@ -72,7 +73,8 @@ fn main() -> Result<(), Failure> {
     Ok(())
 }
 
-/// The live bytes of a cache that has room for `room` objects and holds `objects`, and how many are in its index.
+/// The live bytes of a cache that has room for `room` objects and gets `objects` objects, and the number of objects in
+/// its index.
 async fn taken(room: usize, objects: usize) -> Result<(usize, usize), Failure> {
     let before = LIVE.load(Ordering::Relaxed);
     let device = NoopDeviceBuilder::new((room * PAGE_BYTES * 5 / 4).next_multiple_of(64 << 20)).build()?;

@@ -1,11 +1,11 @@
-//! Compares foyer with itself: the chosen settings twice, and every alternative to them.
+//! Compares foyer with itself: it measures the chosen settings twice, and every alternative to them.
 //!
 //! `cargo run --release -p nectary-foyer --example settings -- FOLDER [--pairs N] [--trace F] [--seed N] [--embedded N]
 //! [--only NAME]... [--json FILE]`, after `cargo build --release -p nectary-foyer`
 //!
-//! Owns: a run of `bench store --disk bare` with other contenders. By default its requests differ from those of the
-//! comparison with Nectary: another seed, and pages with another number of objects. Leaves to others: the measurement
-//! (`nectary_bench`).
+//! Owns: a run of `bench store --disk bare` with these contenders. By default its requests are not those of the
+//! comparison with Nectary: the seed is another one, and pages have another number of objects. Leaves to others: the
+//! measurement (`nectary_bench`).
 
 use std::error::Error;
 use std::path::PathBuf;
@@ -18,12 +18,12 @@ use nectary_bench::store::{Lane, Options, Plan, Preset, Programs, run};
 const USAGE: &str = "settings FOLDER [--pairs N] [--trace F] [--seed N] [--embedded N] [--only NAME]... [--json FILE]";
 const SEED: u64 = 2;
 const EMBEDDED: u64 = 3;
-/// Enough requests to just fill the disk of 4 GB.
+/// The share of the trace that just fills the disk of 4 GB.
 const TRACE_SHARE: f64 = 0.3333;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
-    // Examples are built into a subdirectory of the program's directory.
+    // An example is in a subdirectory of the directory that has the program.
     let program = std::env::current_exe()?.with_file_name("../nectary-foyer");
     let mut options = Options {
         folder: Some(PathBuf::from(arguments.next().ok_or(USAGE)?)),
@@ -79,7 +79,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The chosen settings twice, then the alternatives.
+/// The contenders: the chosen settings twice, then the alternatives.
 fn lanes(memory_bytes: u64, only: &[String]) -> Vec<Lane> {
     let insertion = FoyerSettings { writes: FoyerWrites::Insertion, ..FoyerSettings::default() };
     let mut all = vec![("chosen", FoyerSettings::default()), ("again", FoyerSettings::default())];

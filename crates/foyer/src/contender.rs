@@ -1,9 +1,10 @@
-//! foyer's hybrid cache on one block device, configured as its documentation recommends, within the memory that every
-//! contender has.
+//! foyer's hybrid cache on one block device. It is configured as foyer's documentation recommends, within the memory
+//! that every contender has.
 //!
-//! Owns: its settings, and the wait that keeps it from dropping objects. Promises: only those of the trait; the worker
-//! checks its objects like those of any contender. All other settings are foyer's defaults: every object is admitted,
-//! nothing is re-inserted, no compression, blocks are evicted first in, first out, or when most of a block is invalid.
+//! Owns: foyer's settings, and the wait that keeps foyer from dropping objects. Promises: those of the trait; the
+//! worker checks foyer's objects like those of any contender. All other settings are foyer's defaults: every object is
+//! admitted, nothing is re-inserted or compressed, and blocks are evicted in the order in which they were written, or
+//! earlier when most of a block is invalid.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -20,7 +21,7 @@ use tokio::runtime::{Builder, Runtime};
 
 /// The unit in which foyer places objects on its disk, in bytes.
 const PAGE_BYTES: u64 = 4096;
-/// What foyer stores with each object in addition to key and value, in bytes: a header, and the two lengths.
+/// The bytes that foyer stores with each object in addition to key and value: a header, and the two lengths.
 const RECORD_BYTES: u64 = 48;
 
 /// Opens foyer on the first device of a place.
@@ -38,7 +39,7 @@ pub struct Contender {
     disk_bytes: u64,
     buffer_bytes: u64,
     block_bytes: u64,
-    /// The bytes put since everything was last written to disk, in their size on disk.
+    /// The size on disk of the objects that were put after foyer had last written everything, in bytes.
     waiting_bytes: AtomicU64,
 }
 
@@ -107,7 +108,7 @@ impl Storage for Contender {
     fn put(&self, request: &Request, body: Bytes) -> Result<(), Error> {
         let key = request.key();
         let bytes = (RECORD_BYTES + (key.len() + body.len()) as u64).next_multiple_of(PAGE_BYTES);
-        // foyer drops objects for which its buffer has no room, and puts come faster here than it writes. So wait
+        // foyer drops objects for which its buffer has no room, and here puts arrive faster than it writes. So wait
         // first.
         if self.waiting_bytes.load(Ordering::Relaxed) + bytes > self.buffer_bytes {
             self.settle()?;
@@ -138,7 +139,7 @@ impl Storage for Contender {
             "disk_writes": disk.disk_write_ios(),
             "disk_read_bytes": disk.disk_read_bytes(),
             "disk_reads": disk.disk_read_ios(),
-            // The layout of its disk, for the simulation.
+            // The simulation needs the layout of foyer's disk.
             "segment_bytes": self.block_bytes,
             "segments": self.disk_bytes / self.block_bytes,
             "whole_bytes_max": self.block_bytes,
@@ -180,8 +181,8 @@ mod tests {
             contender.settle().unwrap();
             let (mut from_disk, mut missing) = (0, 0);
             for object in 0..OBJECTS {
-                // Objects read from disk evict objects that are only in memory, and foyer drops those that come faster
-                // than it writes.
+                // Objects that are read from disk evict objects that are only in memory. foyer drops evicted objects
+                // that it cannot write fast enough.
                 if object % 32 == 0 {
                     contender.settle().unwrap();
                 }

@@ -1,8 +1,8 @@
-//! foyer as a contender of `nectary bench store`: the program of its process.
+//! The program of the process in which foyer is a contender of `nectary bench store`.
 //!
 //! Owns: the command line, which is `worker` or `guardian`, and the redirection of standard output: foyer 0.22 writes a
-//! line to standard output when it opens a device, but the run reads answers from there. Leaves to others: the
-//! measurement (`nectary_bench`), and foyer's settings (`contender`).
+//! line to standard output when it opens a device, but the run reads the worker's answers from standard output. Leaves
+//! to others: the measurement (`nectary_bench`), and foyer's settings (`contender`).
 
 mod contender;
 
@@ -17,7 +17,7 @@ const USAGE: &str = "nectary-foyer is started by `nectary bench store --disk bar
 fn main() -> Result<(), Box<dyn Error>> {
     match std::env::args().nth(1).as_deref() {
         Some("worker") => contend(),
-        // So a whole run, such as the test, needs only this program.
+        // With `guardian`, a whole run, such as the test, needs no other program than this one.
         Some("guardian") => {
             guardian::serve(std::io::stdin().lock());
             Ok(())

@@ -1,8 +1,8 @@
-//! A small run of `bench store --disk bare`: Nectary, XFS and foyer on loop devices, in real time.
+//! Tests a small run of `bench store --disk bare`, with Nectary, XFS and foyer on loop devices, in real time.
 //!
 //! Owns: the proof that a whole run works: contenders are stopped between their turns, a run fails if a contender's
-//! program is wrong, and nothing remains afterwards. Leaves to others: figures; so small a run has none that mean
-//! anything.
+//! program is wrong, and nothing remains afterwards. Leaves to others: figures, because those of so small a run mean
+//! nothing.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -33,7 +33,7 @@ fn run_small(folder: &Path, foyer: &str) -> Result<Report, Error> {
     let programs = Programs { worker: again("worker"), guardian: again("guardian") };
     let mut beside_others = 0;
     let report = run(&plan, &programs, &mut |_| {
-        // Between two steps no contender runs.
+        // Between two steps, all contenders are stopped.
         let states = workers();
         assert!(states.iter().all(|state| *state == 'T'), "{states:?}");
         beside_others = beside_others.max(states.len());
@@ -42,7 +42,7 @@ fn run_small(folder: &Path, foyer: &str) -> Result<Report, Error> {
     Ok(report)
 }
 
-/// The state of each contender's process of this run, as the kernel reports it.
+/// The states of the contenders' processes of this run, as the kernel reports them.
 fn workers() -> Vec<char> {
     let threads = std::fs::read_dir("/proc/self/task").unwrap().flatten();
     let lists = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("children")).ok());
@@ -58,7 +58,7 @@ fn workers() -> Vec<char> {
     children.split_whitespace().filter(is_worker).filter_map(state).collect()
 }
 
-/// The loop devices on files of this directory.
+/// The files in this directory that are open as loop devices.
 fn loop_devices(folder: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir("/sys/block").into_iter().flatten().flatten();
     let files = entries.filter_map(|entry| std::fs::read_to_string(entry.path().join("loop/backing_file")).ok());

@@ -7,7 +7,7 @@ use crate::protocol::answers::{
 };
 use crate::protocol::encode_device;
 
-/// `STATX_BASIC_STATS`, and with it `STATX_BTIME`.
+/// The bit mask `STATX_BASIC_STATS`; the next constant is `STATX_BTIME`.
 const MASK_BASIC: u32 = 0x7ff;
 const MASK_BORN: u32 = 0x800;
 
@@ -17,11 +17,11 @@ pub type Time = (i64, u32);
 /// The attributes of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Attributes {
-    /// The inode number that programs see.
+    /// The inode number, as programs see it.
     pub number: u64,
-    /// *Units*: bytes.
+    /// The length of the file. *Units*: bytes.
     pub size: u64,
-    /// *Units*: 512 bytes.
+    /// The allocated space. *Units*: 512 bytes.
     pub blocks: u64,
     /// When it was last read.
     pub accessed: Time,
@@ -29,17 +29,17 @@ pub struct Attributes {
     pub modified: Time,
     /// When its contents or attributes last changed.
     pub changed: Time,
-    /// When it was created, if known.
+    /// When it was created; `None` if that is not known.
     pub born: Option<Time>,
-    /// Kind and permissions, as in `st_mode`.
+    /// The kind and the permissions, as in `st_mode`.
     pub mode: u32,
-    /// How many names it has.
+    /// The number of names (hard links).
     pub links: u32,
-    /// The owner.
+    /// The user who owns it.
     pub user: u32,
-    /// The group.
+    /// The group that owns it.
     pub group: u32,
-    /// The device number of a device file, in the form of system calls.
+    /// The device number of a device file, in the form that system calls use.
     pub device: u64,
     /// The preferred unit of I/O. *Units*: bytes.
     pub block_bytes: u32,
@@ -116,13 +116,14 @@ impl From<&libc::stat64> for Attributes {
     }
 }
 
-/// A name's node, and how long the kernel may cache it.
+/// The node of a name, its attributes, and how long the kernel may cache both.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Entry {
-    /// The node; 0 says that the name does not exist, which the kernel may cache for the same time. Each answer with a
-    /// node counts as a look-up, which the kernel ends with [`forget`](crate::FileSystem::forget).
+    /// The number of the node. 0 says that the name does not exist, which the kernel may cache for the time
+    /// `entry_valid`. Each answer with a node counts as a look-up, which the kernel ends with
+    /// [`forget`](crate::FileSystem::forget).
     pub node: u64,
-    /// Distinguishes nodes that use the same number one after another.
+    /// Distinguishes this node from earlier ones with the same number.
     pub generation: u64,
     /// The node's attributes.
     pub attributes: Attributes,
@@ -146,11 +147,11 @@ impl Entry {
     }
 }
 
-/// The sizes of a file system.
+/// The sizes of a file system, as in `statvfs`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[allow(missing_docs)] // As in `statvfs`.
 pub struct StatFs {
-    /// *Units*: `fragment_bytes`.
+    /// The size of the file system. *Units*: `fragment_bytes`.
     pub blocks: u64,
     pub free: u64,
     pub available: u64,

@@ -1,6 +1,8 @@
-//! A descriptor of `/dev/fuse`, or of a substitute in tests: one read is one request, one write is one answer.
+//! A descriptor of `/dev/fuse`, or of a substitute in tests. Each read returns one request, and each write is one
+//! answer.
 //!
-//! Owns: opening, cloning, the end of a connection, and writing answers. Leaves to others: the contents of messages.
+//! Owns: opening and cloning the descriptor, reading requests, noticing the end of a connection, and writing answers.
+//! Leaves to others: the contents of messages.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
@@ -16,10 +18,10 @@ use crate::protocol::answers::OutHeader;
 
 const DEVICE: &str = "/dev/fuse";
 
-/// `FUSE_DEV_IOC_CLONE`: makes this descriptor serve the same connection as the given one.
+/// `FUSE_DEV_IOC_CLONE`: makes a descriptor serve the same connection as the descriptor in the argument.
 const CLONE: libc::c_ulong = 0x8004_e500;
 
-/// Answers with fewer parts are written without an allocation.
+/// An answer with fewer parts than this is written without an allocation.
 const PARTS_WITHOUT_ALLOCATION: usize = 40;
 
 /// A descriptor from which requests are read and to which answers are written.
@@ -31,17 +33,17 @@ pub struct Channel {
 /// The outcome of waiting for a request.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Received {
-    /// A number of bytes.
+    /// A request of this many bytes was read.
     Bytes(usize),
-    /// There is no request now, or it was withdrawn.
+    /// No request was read: it was withdrawn, or a signal interrupted the wait.
     Nothing,
     /// The connection has ended.
     End,
 }
 
 impl Channel {
-    /// Opens `/dev/fuse`; requests arrive only after a mount. With `blocks` a read waits for a request, as a thread
-    /// needs it; otherwise it reports that there is none.
+    /// Opens `/dev/fuse`. Requests arrive only after a mount. If `blocks` is true, a read waits for a request, as it
+    /// must for a thread; otherwise a read without a request fails with `WouldBlock`.
     ///
     /// *Errors*: [`Error::NoFuse`], [`Error::NotPermitted`].
     pub fn open(blocks: bool) -> Result<Channel, Error> {
@@ -54,13 +56,13 @@ impl Channel {
         Ok(Channel { file })
     }
 
-    /// Another descriptor of the same connection, with its own queue of unanswered requests. If the kernel cannot make
-    /// one, both share a queue.
+    /// Makes another descriptor of the same connection, with its own queue of unanswered requests. If the kernel does
+    /// not support that, both descriptors share one queue.
     pub fn again(&self) -> io::Result<Channel> {
         let again = OpenOptions::new().read(true).write(true).open(DEVICE);
         if let Ok(file) = again {
             let source = self.file.as_raw_fd() as u32;
-            // SAFETY: the request reads the number that the argument points to, which outlives the call.
+            // SAFETY: the kernel only reads the number that the argument points to, and the number outlives the call.
             if unsafe { libc::ioctl(file.as_raw_fd(), CLONE, &raw const source) } == 0 {
                 return Ok(Channel { file });
             }
@@ -71,7 +73,7 @@ impl Channel {
     /// Reads a request into `parts`, in order.
     pub(crate) fn receive(&self, parts: &mut [IoSliceMut<'_>]) -> io::Result<Received> {
         match (&self.file).read_vectored(parts) {
-            // The other end of a socket is closed.
+            // In tests: the other end of the socket is closed.
             Ok(0) => Ok(Received::End),
             Ok(bytes) => Ok(Received::Bytes(bytes)),
             Err(error) => match error.raw_os_error() {
@@ -83,9 +85,9 @@ impl Channel {
         }
     }
 
-    /// Writes an answer; never waits for the kernel. `error` is 0 or a negative error number.
+    /// Writes an answer. `error` is 0 or a negative error number. The write never blocks.
     ///
-    /// *Errors*: the kernel's, except if no process waits for the answer any more.
+    /// *Errors*: those of the kernel, but not when no process waits for the answer any more.
     pub(crate) fn answer(&self, unique: u64, error: i32, parts: &[IoSlice<'_>]) -> io::Result<()> {
         match self.write(unique, error, parts) {
             Err(error) if is_gone(&error) => Ok(()),
@@ -98,14 +100,15 @@ impl Channel {
         if let Err(failed) = self.answer(unique, error, parts) {
             static LOST: Throttle = Throttle::every(Duration::from_secs(60));
             LOST.write(Level::Error, "fuse", format_args!("the kernel did not take an answer: {failed}"));
-            // A process still waits: answer with an error.
+            // A process still waits for the answer, so it gets an error.
             if error == 0 {
                 let _ = self.answer(unique, -libc::EIO, &[]);
             }
         }
     }
 
-    /// Writes a notification whose last `bytes` bytes cannot be read: the kernel answers EFAULT when it comes to them.
+    /// Writes a notification whose last `bytes` bytes are at an address that cannot be read. When the kernel reaches
+    /// them, the write fails with `EFAULT`.
     pub(crate) fn write_nowhere(&self, code: i32, part: &[u8], bytes: u32) -> io::Result<()> {
         let length = size_of::<OutHeader>() + part.len() + bytes as usize;
         let length = u32::try_from(length).map_err(|_| io::ErrorKind::InvalidInput)?;
@@ -113,7 +116,7 @@ impl Channel {
         let piece = |bytes: &[u8]| libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
         let nowhere = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: bytes as usize };
         let parts = [piece(header.as_bytes()), piece(part), nowhere];
-        // SAFETY: the kernel only reads, and what it cannot read is an error.
+        // SAFETY: the kernel only reads the parts, and memory that cannot be read makes the call fail.
         match unsafe { libc::writev(self.file.as_raw_fd(), parts.as_ptr(), parts.len() as i32) } {
             -1 => Err(io::Error::last_os_error()),
             _ => Ok(()),
@@ -138,14 +141,14 @@ impl Channel {
     }
 }
 
-/// Whether no process waits any more or the connection has ended; then the answer is not needed.
+/// Whether an error means that the answer is not needed: no process waits for it any more, or the connection has ended.
 fn is_gone(error: &io::Error) -> bool {
     let number = error.raw_os_error();
     matches!(number, Some(libc::ENOENT | libc::ENODEV | libc::ECONNABORTED | libc::EPERM | libc::EPIPE))
 }
 
 impl From<OwnedFd> for Channel {
-    /// The descriptor must preserve the boundaries of messages.
+    /// Makes a channel of a descriptor, which must preserve the boundaries of messages.
     fn from(descriptor: OwnedFd) -> Channel {
         Channel { file: File::from(descriptor) }
     }

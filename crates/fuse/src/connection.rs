@@ -5,10 +5,10 @@
 //! 1. Nothing is served before `INIT`.
 //! 2. The memory of requests is allocated before the first one. No more requests than [`Limits`] allow are in flight at
 //!    a time; further requests wait in the kernel.
-//! 3. A worker waits only for memory and permits, which become free when a request is answered. No file system waits in
-//!    [`serve`](FileSystem::serve) for another request, so every request ends, and so does every wait.
-//! 4. Receiving a request needs no memory for answers to reads, so interrupts are received even when all of that memory
-//!    is in use.
+//! 3. A worker waits only for memory and permits, which become free when a request is answered. A file system must not
+//!    wait in [`serve`](FileSystem::serve) for another request. So every request is answered, and every wait ends.
+//! 4. Receiving a request needs none of the memory for answers to reads, so interrupts are received even when all of
+//!    that memory is in use.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::sync::{Arc, OnceLock};
@@ -44,41 +44,43 @@ pub trait FileSystem: Send + Sync + 'static {
         Wishes::default()
     }
 
-    /// The features are negotiated; called before the first request.
+    /// Called when the features are negotiated, before the first request.
     fn started(&self, agreed: &Agreed) {
         let _ = agreed;
     }
 
-    /// Serves a request. It answers unknown calls with `ENOSYS`; the kernel then works without them if it can.
+    /// Serves a request. The file system answers a call that it does not know with `ENOSYS`; the kernel then works
+    /// without that call if it can.
     fn serve(&self, request: Request<'_>, reply: Reply);
 
-    /// The kernel ends this many look-ups of a node. When none is left, the kernel does not use the node until it is
-    /// looked up again.
+    /// Called when the kernel ends `lookups` look-ups of a node. When no look-up is left, the kernel does not use the
+    /// node until it is looked up again.
     fn forget(&self, node: u64, lookups: u64) {
         let _ = (node, lookups);
     }
 
-    /// The process that waits for a request was interrupted; `is_answered` if the request was answered because of it.
+    /// Called when the process that waits for a request was interrupted. `is_answered` says whether the interrupt has
+    /// already answered the request.
     fn interrupted(&self, unique: u64, is_answered: bool) {
         let _ = (unique, is_answered);
     }
 
-    /// The file system is unmounted; no request follows.
+    /// Called when the file system is unmounted. No request follows.
     fn destroyed(&self) {}
 }
 
 /// The bounds of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// The data of one request. *Units*: bytes; rounded to pages, and to what the kernel allows.
+    /// The most data of one request. It is rounded to pages and limited to what the kernel allows. *Units*: bytes.
     pub request_bytes: usize,
-    /// The unit of memory for writes: a small write uses one unit. *Units*: bytes.
+    /// The size of one memory buffer. A small write uses one buffer. *Units*: bytes.
     pub unit_bytes: usize,
-    /// Memory for writes in flight, in addition to that of one request per worker. *Units*: bytes.
+    /// The memory for writes in flight, in addition to the memory of one request per worker. *Units*: bytes.
     pub write_bytes: usize,
-    /// How many requests may be in flight.
+    /// The most requests in flight.
     pub requests: usize,
-    /// How many workers receive requests.
+    /// The most workers that receive requests.
     pub workers: usize,
 }
 
@@ -100,7 +102,7 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// A connection that serves `file_system`; its [workers](Worker) read the requests.
+    /// Makes a connection that serves `file_system`. Its [workers](Worker) read the requests.
     pub fn new(file_system: Arc<dyn FileSystem>, limits: Limits) -> Arc<Connection> {
         let mut limits = limits;
         let allowed = negotiate::request_bytes_allowed().min(REQUEST_BYTES_MAX);
@@ -155,7 +157,8 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// A worker of a connection. Waits here for its memory, so at most as many workers exist as the limits allow.
+    /// Makes a worker of a connection. Waits for the worker's memory, so that no more workers exist than the limits
+    /// allow.
     pub fn new(connection: &Arc<Connection>, channel: Channel) -> Worker {
         let data = connection.pool.take_blocking(connection.limits.request_bytes);
         Worker {
@@ -173,9 +176,9 @@ impl Worker {
         &self.channel
     }
 
-    /// Waits for the memory and the permit of the next request; call it before each [`step`](Self::step).
+    /// Waits for the memory and the permit of the next request. It must be called before each [`step`](Self::step).
     ///
-    /// *Cancel safety*: it can be dropped and called again.
+    /// *Cancel safety*: the future can be dropped, and the method called again.
     pub async fn prepare(&mut self) {
         self.data.refill(self.connection.limits.request_bytes).await;
         if self.turn.is_none() {
@@ -183,14 +186,14 @@ impl Worker {
         }
     }
 
-    /// As [`prepare`](Self::prepare), but blocks the calling thread.
+    /// Like [`prepare`](Self::prepare), but blocks the calling thread.
     pub fn prepare_blocking(&mut self) {
         block_on(self.prepare());
     }
 
     /// Reads a request and passes it to the file system. On a blocking descriptor it waits for a request.
     ///
-    /// *Errors*: `WouldBlock` if there is no request; else the kernel's.
+    /// *Errors*: `WouldBlock` if there is no request on a descriptor that does not block; other errors of the kernel.
     pub fn step(&mut self) -> io::Result<Step> {
         match self.receive()? {
             Received::Bytes(bytes) => {
@@ -204,7 +207,7 @@ impl Worker {
 
     /// Reads a request, without serving it.
     pub(crate) fn receive(&mut self) -> io::Result<Received> {
-        /// More than the 17 parts that units of 64 KiB and requests of 1 MiB need.
+        /// By default, a request has 17 parts: the head, and 16 units of 64 KiB for 1 MiB of data.
         const PARTS: usize = 33;
         let Worker { channel, head, data, .. } = self;
         let mut slices = std::iter::once(&mut head[..]).chain(data.slices_mut());
@@ -219,7 +222,7 @@ impl Worker {
         }
     }
 
-    /// Serves what was read.
+    /// Serves the request that [`receive`](Self::receive) has read.
     pub(crate) fn dispatch(&mut self, bytes: usize) {
         let Ok((header, _)) = InHeader::read_from_prefix(&self.head[..bytes.min(HEAD_BYTES)]) else {
             return malformed(bytes, None);
@@ -314,7 +317,8 @@ impl Worker {
         }
     }
 
-    /// Forgets many nodes at once: only those received, even if the count is higher.
+    /// Passes on the look-ups of many nodes that the kernel ends in one message. It uses only the records that were
+    /// received, even if the message states a higher count.
     fn batch_forget(&mut self, bytes: usize) {
         let of_head = &self.head[size_of::<InHeader>()..bytes.min(HEAD_BYTES)];
         let Ok((BatchForgetIn { count, .. }, first)) = BatchForgetIn::read_from_prefix(of_head) else { return };
@@ -341,7 +345,7 @@ impl Worker {
     }
 }
 
-/// Appends the first bytes received after the head.
+/// Appends the first `bytes` bytes of `data` to the arguments.
 fn append(arguments: &mut Vec<u8>, data: &Data, bytes: usize) {
     let mut left = bytes;
     for unit in data.slices() {

@@ -1,9 +1,9 @@
-//! Threads that serve a connection: as many as are needed at a time, up to a limit.
+//! Threads that serve a connection. They are started when they are needed, up to a limit.
 //!
 //! Owns: the threads. Each has its own descriptor, so its answers do not wait for those of other threads. A thread that
-//! has received a request while no other thread waits for the next one starts a further thread, up to the limit. So a
-//! single reader is served by one or two threads with warm caches. Promises: if the file system panics, only that
-//! request fails, with `EIO`.
+//! has received a request starts a further thread, up to the limit, if no other thread waits for the next request. So a
+//! program that reads alone is served by one or two threads, whose processor caches stay warm. Promises: if the file
+//! system panics, only that request fails, with `EIO`.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -16,19 +16,19 @@ use crate::connection::{Connection, Worker};
 /// The stack of each thread. *Units*: bytes.
 const STACK_BYTES: usize = 512 << 10;
 
-/// The threads of a connection.
+/// The threads that serve a connection.
 ///
-/// They end when the kernel ends the connection: when the file system is unmounted and has no more users.
+/// They end when the kernel ends the connection, which happens when the file system is unmounted and has no more users.
 pub struct Crew {
     shared: Arc<Shared>,
 }
 
 struct Shared {
     connection: Arc<Connection>,
-    /// A spare descriptor, which is cloned for further threads.
+    /// A descriptor that no thread reads. It is cloned for further threads.
     channel: Channel,
     name: String,
-    /// Threads that wait for a request.
+    /// The number of threads that wait for a request.
     waiting: AtomicUsize,
     state: Mutex<State>,
     changed: Condvar,
@@ -42,10 +42,10 @@ struct State {
 }
 
 impl Crew {
-    /// Serves `channel`, which must [block](Channel::open), with at most as many threads as the connection's limits
-    /// allow.
+    /// Serves `channel` with at most as many threads as the connection's limits allow. The channel must
+    /// [block](Channel::open).
     ///
-    /// *Errors*: the first thread cannot be started.
+    /// *Errors*: that of the operating system if the first thread cannot be started.
     pub fn start(connection: Arc<Connection>, channel: Channel, name: &str) -> io::Result<Crew> {
         let shared = Arc::new(Shared {
             connection,
@@ -64,14 +64,14 @@ impl Crew {
         &self.shared.connection
     }
 
-    /// How many threads have been started.
+    /// The number of threads that have been started.
     pub fn started(&self) -> usize {
         self.shared.state().started
     }
 
     /// Waits until the connection and all threads have ended.
     ///
-    /// *Errors*: those that the kernel reported on the FUSE connection, except its regular end.
+    /// *Errors*: one that the kernel reported on the FUSE connection, other than its regular end.
     pub fn wait(&self) -> io::Result<()> {
         let state = self.shared.state();
         let mut state =
@@ -131,10 +131,10 @@ impl Shared {
             match received? {
                 Received::Bytes(bytes) => {
                     if others == 0 {
-                        // If no thread can be started, the existing ones continue.
+                        // If no further thread can be started, the existing threads go on.
                         let _ = Shared::spawn(shared, None);
                     }
-                    // After a panic the unfinished work is dropped; the dropped reply fails the request.
+                    // A panic drops the reply, which fails the request with `EIO`.
                     let _ = catch_unwind(AssertUnwindSafe(|| worker.dispatch(bytes)));
                 }
                 Received::Nothing => {}

@@ -1,11 +1,11 @@
 //! Decoding requests.
 //!
-//! Owns: the definition of a well-formed request. Promises: any bytes decode to a request or to `None`; every length,
-//! offset, count and name is checked before it is passed on:
+//! Owns: the definition of a well-formed request. Promises: any bytes decode to a request or to `None`. Every length,
+//! offset, count and name is checked before a file system gets it:
 //! - names are not empty, have no `/`, are neither `.` nor `..`, and have at most [`NAME_BYTES_MAX`] bytes;
 //! - ranges of files end below 2^63;
 //! - sizes of answers are at most the largest request, or [`XATTR_BYTES_MAX`];
-//! - the part after the arguments has the length that they state.
+//! - the data after the arguments have the length that the arguments state.
 
 use std::ffi::CStr;
 
@@ -19,24 +19,24 @@ use crate::protocol::arguments::{
 use crate::protocol::{NAME_BYTES_MAX, XATTR_BYTES_MAX, opcode, valid};
 use crate::request::{Call, Copy, Lock, Read, SetAttributes, Write};
 
-/// The kernel's highest offset of a file.
+/// The highest offset in a file that the kernel supports.
 const OFFSET_MAX: u64 = i64::MAX as u64;
-/// How many nanoseconds a second has.
+/// The nanoseconds of a second.
 const SECOND_NS: u32 = 1_000_000_000;
 
-/// The negotiated features that change layouts, and the limits.
+/// The negotiated feature that changes a layout, and the negotiated size limit.
 #[derive(Debug, Clone, Copy)]
 pub struct Form {
-    /// Whether `setxattr` has further flags.
+    /// Whether the arguments of `setxattr` have further flags.
     pub has_wide_setxattr: bool,
-    /// The size limit of a read or a write.
+    /// The most bytes of a read or a write.
     pub request_bytes_max: u32,
 }
 
-/// Decodes a request. `arguments` is the part after the header, without the data of a write, whose length is
-/// `data_bytes`.
+/// Decodes a request. `arguments` is the part after the header. It does not include the data of a write, which have
+/// `data_bytes` bytes.
 ///
-/// Returns `None` if something is truncated or out of bounds.
+/// Returns `None` if an argument is truncated or out of bounds.
 pub fn decode<'a>(header: &InHeader, arguments: &'a [u8], data_bytes: usize, form: Form) -> Option<Call<'a>> {
     let mut rest = Rest(arguments);
     let call = match header.opcode {
@@ -84,7 +84,7 @@ pub fn decode<'a>(header: &InHeader, arguments: &'a [u8], data_bytes: usize, for
             Call::Create { name, mode, umask, flags: flags as i32, kill_privileges }
         }
         opcode::TMPFILE => {
-            // The arguments are followed by the kernel's name for a nameless file, `/`.
+            // After the arguments comes `/`, the kernel's name for a file without a name, which is not needed.
             let CreateIn { flags, mode, umask, .. } = rest.take()?;
             Call::TemporaryFile { mode, umask, flags: flags as i32 }
         }
@@ -197,7 +197,7 @@ pub fn decode<'a>(header: &InHeader, arguments: &'a [u8], data_bytes: usize, for
     Some(call)
 }
 
-/// The offset of a range that ends below 2^63.
+/// Returns the offset of a range; `None` unless the range ends below 2^63.
 fn range(offset: u64, length: u64) -> Option<u64> {
     offset.checked_add(length).filter(|&end| end <= OFFSET_MAX).map(|_| offset)
 }
@@ -235,7 +235,7 @@ fn lock(lock: LockIn) -> Option<Lock> {
     (is_known && is_range).then_some(Lock { handle, owner, start, end, kind, process, is_flock: flags & 1 != 0 })
 }
 
-/// The part not read yet.
+/// The arguments that were not read yet.
 struct Rest<'a>(&'a [u8]);
 
 impl<'a> Rest<'a> {
@@ -245,7 +245,7 @@ impl<'a> Rest<'a> {
         Some(value)
     }
 
-    /// A text that ends with a zero byte, of at most `bytes_max` bytes.
+    /// Reads a text of at most `bytes_max` bytes that ends with a zero byte.
     fn text_of(&mut self, bytes_max: usize) -> Option<&'a CStr> {
         let bytes = &self.0[..self.0.len().min(bytes_max + 1)];
         let text = CStr::from_bytes_until_nul(bytes).ok()?;
@@ -261,7 +261,7 @@ impl<'a> Rest<'a> {
         self.text().filter(|text| !text.is_empty())
     }
 
-    /// The name of a directory entry.
+    /// Reads the name of a directory entry.
     fn name(&mut self) -> Option<&'a CStr> {
         let name = self.some_text()?;
         let bytes = name.to_bytes();

@@ -1,13 +1,13 @@
 //! The directory entries in an answer.
 //!
-//! Owns: their layout, and the limit to the size that the request has room for.
+//! Owns: the layout of the entries, and keeping to the number of bytes that the request has room for.
 
 use zerocopy::IntoBytes;
 
 use crate::attributes::Entry;
 use crate::protocol::answers::{EntryHead, EntryOut};
 
-/// Entries start at multiples of this. *Units*: bytes.
+/// Every entry starts at a multiple of this. *Units*: bytes.
 const ALIGNMENT: usize = 8;
 
 /// Entries of a directory, in the order of the listing.
@@ -19,14 +19,15 @@ pub struct Listing {
 }
 
 impl Listing {
-    /// An empty listing that takes at most `size` bytes of entries, with attributes if `plus` is true.
+    /// Makes an empty listing for at most `size` bytes of entries. The entries have attributes if `plus` is true.
     pub fn new(size: u32, plus: bool) -> Listing {
         Listing { bytes: Vec::with_capacity((size as usize).min(64 << 10)), bytes_max: size as usize, plus }
     }
 
-    /// Adds an entry if there is room for it, and returns whether there was. `kind` is that of `d_type`; `next_offset`
-    /// is where a later listing continues after this entry. `entry` is used only in a listing with attributes. It
-    /// counts as a look-up, unless its node is 0, which means unknown attributes, as for `.` and `..`.
+    /// Adds an entry if there is room for it, and returns whether there was. `kind` is the entry's `d_type`.
+    /// `next_offset` is the offset at which a later listing continues after this entry. `entry` is used only in a
+    /// listing with attributes. There it counts as a look-up, unless its node is 0, which says that the attributes are
+    /// unknown, as for `.` and `..`.
     pub fn add(&mut self, name: &[u8], number: u64, kind: u8, next_offset: u64, entry: &Entry) -> bool {
         let fixed = size_of::<EntryHead>() + if self.plus { size_of::<EntryOut>() } else { 0 };
         let bytes = (fixed + name.len()).next_multiple_of(ALIGNMENT);

@@ -4,13 +4,13 @@
 
 use std::io;
 
-/// A mount that could not be made, or a connection that broke.
+/// The error of a mount that could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The kernel or this container has no FUSE.
+    /// The kernel has no FUSE, or this container has no `/dev/fuse`.
     #[error("/dev/fuse: {source}; load the kernel's module (`modprobe fuse`), or give the container /dev/fuse")]
     NoFuse {
-        /// Why it cannot be opened.
+        /// Why `/dev/fuse` cannot be opened.
         source: io::Error,
     },
     /// The process may not mount.
@@ -21,12 +21,12 @@ pub enum Error {
         /// The system's error.
         source: io::Error,
     },
-    /// The operating system refused.
+    /// The operating system refused a call.
     #[error("{what}: {source}")]
     Os {
         /// What was tried.
         what: &'static str,
-        /// Why not.
+        /// The system's error.
         source: io::Error,
     },
 }
@@ -41,14 +41,14 @@ impl Error {
     }
 }
 
-/// An error number, as the kernel returns it to the calling program.
+/// An error number that the kernel returns to the calling program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Errno(i32);
 
 impl Errno {
-    /// An error by its number in `errno.h`; any other number becomes `EIO`.
+    /// Makes an error of its number in `errno.h`. Any other number becomes `EIO`.
     pub fn new(number: i32) -> Errno {
-        // The kernel accepts no other numbers.
+        // The kernel refuses answers with other numbers.
         Errno(if (1..512).contains(&number) { number } else { libc::EIO })
     }
 

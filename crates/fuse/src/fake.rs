@@ -1,4 +1,4 @@
-//! A fake kernel for tests: a pair of sockets that preserve the boundaries of messages.
+//! A fake kernel for tests, on a pair of sockets that preserve the boundaries of messages.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -24,7 +24,7 @@ impl AsRawFd for Kernel {
     }
 }
 
-/// An answer.
+/// An answer, as the kernel would get it.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Answer {
     pub unique: u64,
@@ -32,7 +32,7 @@ pub struct Answer {
     pub bytes: Vec<u8>,
 }
 
-/// The kernel's side, and a blocking channel.
+/// Makes the kernel's side of a connection, and the blocking channel at its other end.
 pub fn pair() -> (Kernel, Channel) {
     let mut ends = [0; 2];
     // SAFETY: the call writes two numbers into the array.
@@ -77,7 +77,7 @@ impl Kernel {
         self.answer().expect("INIT is answered")
     }
 
-    /// The next answer; `None` if none comes.
+    /// Reads the next answer; `None` if no answer comes in time.
     pub fn answer(&self) -> Option<Answer> {
         let mut bytes = vec![0; 2 << 20];
         let count = (&self.file).read(&mut bytes).ok().filter(|&count| count >= 16)?;
@@ -90,14 +90,14 @@ impl Kernel {
     }
 }
 
-/// The bytes of a request.
+/// Encodes a request.
 pub fn request(opcode: u32, unique: u64, node: u64, arguments: &[u8]) -> Vec<u8> {
     let length = (size_of::<InHeader>() + arguments.len()) as u32;
     let header = InHeader { length, opcode, unique, node, process: 4711, ..InHeader::default() };
     [header.as_bytes(), arguments].concat()
 }
 
-/// The bytes of arguments, followed by `rest`.
+/// Encodes arguments and appends `rest`.
 pub fn with<T: IntoBytes + Immutable>(arguments: T, rest: &[u8]) -> Vec<u8> {
     [arguments.as_bytes(), rest].concat()
 }

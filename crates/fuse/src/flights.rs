@@ -1,4 +1,4 @@
-//! The requests in flight, so that an interrupt finds its request.
+//! The requests in flight. They are registered so that an interrupt finds its request.
 //!
 //! Owns: the state of each request between its arrival and its answer. Promises: a request is answered once, even if an
 //! interrupt and its answer happen at the same time; an interrupt that arrives on another descriptor before its request
@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::channel::Channel;
 
-/// How many interrupts without a known request are remembered. Request numbers are never reused, so an interrupt that
-/// arrived after its request's answer does no harm here.
+/// The most interrupts that are remembered because their request is unknown. An interrupt that arrived after its
+/// request's answer does no harm here, because request numbers are never reused.
 const EARLY_MAX: usize = 256;
 
 /// A request in flight.
@@ -26,7 +26,7 @@ struct Flight {
 pub(crate) enum Interrupted {
     /// The request was answered with `EINTR`.
     Answered,
-    /// The request is marked.
+    /// The request is only marked as interrupted.
     Marked,
     /// The request is not registered yet, or has ended.
     Unknown,
@@ -73,12 +73,12 @@ impl Flights {
         is_due
     }
 
-    /// Whether the waiter of a request was interrupted.
+    /// Whether the process that waits for a request was interrupted.
     pub fn is_interrupted(&self, unique: u64) -> bool {
         self.state().flights.get(&unique).is_some_and(|flight| flight.is_interrupted)
     }
 
-    /// Handles an interrupt.
+    /// Handles the interrupt of a request.
     pub fn interrupt(&self, unique: u64) -> Interrupted {
         let mut state = self.state();
         let Some(flight) = state.flights.get_mut(&unique) else {
@@ -93,14 +93,14 @@ impl Flights {
             return Interrupted::Marked;
         }
         flight.is_answered = true;
-        // Answer on the descriptor that received the request: the kernel would not find it on another one.
+        // Answer on the descriptor that received the request: on another one the kernel would not find the request.
         let channel = flight.channel.clone();
         drop(state);
         channel.send(unique, -libc::EINTR, &[]);
         Interrupted::Answered
     }
 
-    /// Removes a request. Returns its descriptor if it is not answered yet.
+    /// Removes a request. Returns the descriptor that received it if it is not answered yet.
     pub fn end(&self, unique: u64) -> Option<Arc<Channel>> {
         let flight = self.state().flights.remove(&unique)?;
         (!flight.is_answered).then_some(flight.channel)

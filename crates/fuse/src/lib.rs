@@ -1,8 +1,8 @@
 //! The kernel's FUSE protocol: a trait for file systems, and the loop that serves their requests.
 //!
 //! Owns: decoding requests and checking their bounds, answers, `INIT`, interrupts, the memory of requests, threads,
-//! mounts. Leaves to others: the file systems. Promises: any bytes from the kernel lead to a request, an answer
-//! `EINVAL`, or nothing, never to a panic.
+//! mounts. Leaves to others: the file systems. Promises: any bytes from the kernel lead to a request, to an answer with
+//! an error, or to nothing, but never to a panic.
 //!
 //! | file | what is in it |
 //! |---|---|

@@ -1,7 +1,7 @@
-//! A FUSE mount, attached to a directory or attached nowhere.
+//! A FUSE mount, which may be attached to a directory.
 //!
-//! Owns: the calls that make and end a mount. A mount that is attached nowhere has no path, leaves nothing behind when
-//! its process dies, and exists as long as one of its files is open.
+//! Owns: the calls that make and end a mount. A mount that is not attached has no path, leaves nothing behind when its
+//! process dies, and exists as long as one of its files is open.
 
 use std::ffi::{CStr, CString};
 use std::io;
@@ -18,9 +18,9 @@ const FSCONFIG_CMD_CREATE: libc::c_uint = 6;
 const FSOPEN_CLOEXEC: libc::c_uint = 1;
 const FSMOUNT_CLOEXEC: libc::c_uint = 1;
 const MOVE_MOUNT_F_EMPTY_PATH: libc::c_uint = 4;
-/// No set-user-id, no devices, no programs.
+/// The attributes of a mount that allows no set-user-id bits, no devices and no programs.
 const ATTRIBUTES_BARE: libc::c_uint = 2 | 4 | 8;
-/// No set-user-id, no devices.
+/// The attributes of a mount that allows no set-user-id bits and no devices.
 const ATTRIBUTES_TREE: libc::c_uint = 2 | 4;
 const ATTRIBUTE_READ_ONLY: libc::c_uint = 1;
 
@@ -31,15 +31,16 @@ pub struct MountOptions {
     pub source: String,
     /// The text after `fuse.` in lists of mounts; may be empty.
     pub subtype: String,
-    /// Kind and permissions of the root, as in `st_mode`, until the kernel requests its attributes.
+    /// The kind and the permissions of the root, as in `st_mode`. They count until the kernel requests the root's
+    /// attributes.
     pub root_mode: u32,
-    /// Whether all users may use it, not only the one who mounts it.
+    /// Whether all users may use the file system, and not only the user who mounts it.
     pub for_all: bool,
     /// Whether the kernel checks permissions by mode and owner.
     pub default_permissions: bool,
-    /// Whether it is mounted read-only.
+    /// Whether the file system is mounted read-only.
     pub read_only: bool,
-    /// Whether programs on it can be run.
+    /// Whether programs on the file system can be run.
     pub programs: bool,
 }
 
@@ -85,14 +86,15 @@ impl Mount {
         Ok(Mount { mount: fsmount(&context, attributes | read_only).map_err(failed)? })
     }
 
-    /// The path of a file in the mount, for this process, whether it is attached or not.
+    /// A path by which this process can open a file in the mount, even if the mount is not attached.
     pub fn path(&self, name: &str) -> String {
         format!("/proc/self/fd/{}/{name}", self.mount.as_raw_fd())
     }
 
-    /// Attaches the mount to a directory. It stays there until it is [unmounted](unmount).
+    /// Attaches the mount to a directory. The mount stays there until it is [unmounted](unmount).
     ///
-    /// *Errors*: [`Error::Os`] with the kernel's error about the directory.
+    /// *Errors*: [`Error::NotPermitted`] without the right to mount; else [`Error::Os`] with the kernel's error about
+    /// the directory.
     pub fn attach(&self, directory: &Path) -> Result<(), Error> {
         let failed = |source| Error::os("attaching a mount to a directory", source);
         let path = CString::new(directory.as_os_str().as_bytes()).map_err(|error| failed(error.into()))?;
@@ -111,8 +113,8 @@ impl Mount {
     }
 }
 
-/// Unmounts the topmost mount of a directory. If it is in use, the call fails as busy; with `lazily` it succeeds, and
-/// the mount ends with its last user.
+/// Unmounts the topmost mount of a directory. A mount in use makes the call fail with `EBUSY`. If `lazily` is true, the
+/// call succeeds, and the mount ends with its last user.
 pub fn unmount(directory: &Path, lazily: bool) -> io::Result<()> {
     let path = CString::new(directory.as_os_str().as_bytes())?;
     let flags = libc::UMOUNT_NOFOLLOW | if lazily { libc::MNT_DETACH } else { 0 };

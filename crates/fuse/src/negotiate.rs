@@ -1,7 +1,7 @@
 //! `INIT`: the negotiation of features between kernel and file system.
 //!
-//! Owns: the answer to the kernel's first request. Promises: only offered features are accepted; requests are as large
-//! as the kernel allows and the file system has memory for.
+//! Owns: the answer to the kernel's first request. Promises: only features that the kernel offers are accepted;
+//! requests may be as large as both the kernel and the memory of the connection allow.
 
 use zerocopy::FromBytes;
 
@@ -10,11 +10,12 @@ use crate::protocol::answers::InitOut;
 use crate::protocol::arguments::InitIn;
 use crate::protocol::{MAJOR, MINOR, MINOR_MIN, PAGE_BYTES, features};
 
-/// Without [`features::MAX_PAGES`] a request has at most this many pages.
+/// The most pages of a request without [`features::MAX_PAGES`].
 const PAGES_WITHOUT_FEATURE: usize = 32;
-/// The pages assumed if the kernel does not report its limit: every kernel with [`features::MAX_PAGES`] allows them.
+/// The most pages of a request if the kernel does not report its limit. Every kernel with [`features::MAX_PAGES`]
+/// allows them.
 const PAGES_EVERYWHERE: usize = 256;
-/// The largest value of the protocol's field.
+/// The largest value of the protocol's field for pages.
 const PAGES_MAX: usize = u16::MAX as usize;
 /// The file with the kernel's limit on the pages of a request.
 const PAGES_LIMIT: &str = "/proc/sys/fs/fuse/max_pages_limit";
@@ -31,7 +32,7 @@ pub fn request_bytes_allowed() -> usize {
 pub struct Wishes {
     /// Bits of [`features`], in addition to [`features::ALWAYS`].
     pub features: u64,
-    /// How many background requests, such as asynchronous direct I/O, may be in flight.
+    /// The most background requests in flight, such as those of asynchronous direct I/O.
     pub background_max: u16,
     /// The granularity of times. *Units*: nanoseconds.
     pub time_granularity_ns: u32,
@@ -48,7 +49,7 @@ impl Default for Wishes {
 pub struct Agreed {
     /// The minor version of the protocol.
     pub minor: u32,
-    /// Bits of [`features`].
+    /// The features that both sides use, as bits of [`features`].
     pub features: u64,
     /// The size limit of a read or a write, in bytes.
     pub request_bytes_max: u32,
@@ -66,7 +67,7 @@ impl Agreed {
     }
 }
 
-/// The answer to `INIT`.
+/// The outcome of an `INIT`.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     /// The negotiation succeeded.
@@ -77,7 +78,7 @@ pub(crate) enum Answer {
     Refused,
 }
 
-/// Answers the arguments of `INIT`; requests have at most `request_bytes` of data.
+/// Answers an `INIT` with these arguments. Requests will have at most `request_bytes` bytes of data.
 pub(crate) fn answer(arguments: &[u8], wishes: Wishes, request_bytes: usize) -> Answer {
     let Ok((asked, rest)) = InitIn::read_from_prefix(arguments) else { return Answer::Refused };
     if asked.major > MAJOR {
@@ -140,7 +141,7 @@ mod tests {
         let (all, out) = agreed(&init(7, 60, u64::MAX, true), wishes, 1 << 20);
         assert_eq!(all.features, features::ALWAYS | wishes.features);
         assert_eq!((out.minor, out.flags2, out.pages_max), (MINOR, 16, 256));
-        // A kernel without a second word offers none of its features, even if bytes follow.
+        // A kernel without `INIT_EXTENDED` offers no features of the second word, even if it sends one.
         let (low, _) = agreed(&init(7, 36, !features::INIT_EXTENDED, true), wishes, 1 << 20);
         assert!(!low.has(features::DIRECT_IO_ALLOW_MMAP) && low.has(features::FLOCK));
     }

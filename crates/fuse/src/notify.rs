@@ -1,7 +1,7 @@
-//! Messages to the kernel without a request: something in its cache is outdated.
+//! Messages to the kernel that answer no request: they say that something in its cache is outdated.
 //!
-//! Owns: their layout. They may wait for kernel locks that a request holds, so they must not be sent from
-//! [`serve`](crate::FileSystem::serve).
+//! Owns: the layout of these messages. Sending one may wait for kernel locks that a request holds, so it must not be
+//! done in [`serve`](crate::FileSystem::serve).
 
 use std::io::{self, IoSlice};
 
@@ -11,19 +11,19 @@ use crate::channel::Channel;
 use crate::protocol::answers::{DeleteOut, InvalidateEntryOut, InvalidateNodeOut, StoreOut};
 use crate::protocol::notice;
 
-/// The flag of an entry that expires.
+/// The flag of a message that only lets an entry expire.
 const EXPIRE: u32 = 1;
 
 /// A descriptor by which the kernel is notified.
 ///
-/// *Errors* of all methods: the kernel's. A node or entry that the kernel has not cached is no error.
+/// *Errors* of all methods: those of the kernel. A node or entry that the kernel has not cached is no error.
 #[derive(Debug)]
 pub struct Notifier {
     channel: Channel,
 }
 
 impl Notifier {
-    /// A notifier on a descriptor of the connection.
+    /// Makes a notifier that uses a descriptor of the connection.
     pub fn new(channel: Channel) -> Notifier {
         Notifier { channel }
     }
@@ -35,18 +35,19 @@ impl Notifier {
         }
     }
 
-    /// The attributes of a node are outdated, and so are `length` bytes of its contents from `offset` on; a length of 0
-    /// means up to the end, an offset below 0 means no contents.
+    /// Makes the kernel drop the attributes of a node, and `length` bytes of its contents from `offset` on. A length of
+    /// 0 means all bytes up to the end; an offset below 0 means no contents.
     pub fn invalidate_node(&self, node: u64, offset: i64, length: i64) -> io::Result<()> {
         let out = InvalidateNodeOut { node, offset, length };
         self.tell(notice::INVALIDATE_NODE, &[IoSlice::new(out.as_bytes())])
     }
 
-    /// A file has grown: if the kernel knows an earlier end, `size` is its end from now on. It may wait for the page that
-    /// has the last byte, while that is read.
+    /// Tells the kernel that a file has grown to `size` bytes. The kernel's size of the file never becomes smaller. The
+    /// call may wait while the page with the last byte is being read.
     pub fn grow_node(&self, node: u64, size: u64) -> io::Result<()> {
-        // There is no message for this. The one that stores bytes in the page cache moves the end before it copies them. Its
-        // byte is nowhere, so that nothing is copied: the page may have been read since, and be right.
+        // There is no message for this. But the message that stores bytes in the page cache first moves the end of the
+        // file and then copies the bytes. Here its byte is at an address that cannot be read, so that nothing is
+        // copied: the page may have been read meanwhile, and be right.
         let Some(offset) = size.checked_sub(1) else { return Ok(()) };
         let out = StoreOut { node, offset, bytes: 1, padding: 0 };
         match self.channel.write_nowhere(notice::STORE, out.as_bytes(), 1) {
@@ -55,21 +56,22 @@ impl Notifier {
         }
     }
 
-    /// A name in a directory is outdated. With `expires` the kernel only looks it up again, and keeps mounts on it.
+    /// Makes the kernel drop a name in a directory. If `expires` is true, the kernel only looks the name up again, and
+    /// keeps mounts on it.
     pub fn invalidate_entry(&self, parent: u64, name: &[u8], expires: bool) -> io::Result<()> {
         let name_bytes = u32::try_from(name.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
         let out = InvalidateEntryOut { parent, name_bytes, flags: if expires { EXPIRE } else { 0 } };
         self.tell(notice::INVALIDATE_ENTRY, &[IoSlice::new(out.as_bytes()), IoSlice::new(name), IoSlice::new(&[0])])
     }
 
-    /// A name was removed, so watchers of the directory are notified.
+    /// Tells the kernel that a name was removed, so that watchers of the directory are notified.
     pub fn removed(&self, parent: u64, child: u64, name: &[u8]) -> io::Result<()> {
         let name_bytes = u32::try_from(name.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
         let out = DeleteOut { parent, child, name_bytes, padding: 0 };
         self.tell(notice::DELETE, &[IoSlice::new(out.as_bytes()), IoSlice::new(name), IoSlice::new(&[0])])
     }
 
-    /// All names are outdated: the kernel looks each up again at its next use. Linux 6.16 or later.
+    /// Makes the kernel look up every name again at its next use. This needs Linux 6.16 or later.
     pub fn next_epoch(&self) -> io::Result<()> {
         self.tell(notice::NEXT_EPOCH, &[])
     }

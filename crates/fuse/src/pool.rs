@@ -14,10 +14,10 @@ use std::thread::Thread;
 use nectary_block::Buffer;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// How many units a pool may have.
+/// The most units of a pool.
 const UNITS_MAX: usize = 1 << 20;
 
-/// A fixed number of buffers.
+/// A fixed number of buffers of one size.
 ///
 /// ```
 /// use nectary_fuse::Pool;
@@ -48,7 +48,7 @@ impl Pool {
         Pool { shared: Arc::new(Shared { turns, unit_bytes, units, free: Mutex::new(free) }) }
     }
 
-    /// The bytes of each buffer.
+    /// The size of each buffer, in bytes.
     pub fn unit_bytes(&self) -> usize {
         self.shared.unit_bytes
     }
@@ -57,9 +57,9 @@ impl Pool {
         bytes.div_ceil(self.shared.unit_bytes).max(1)
     }
 
-    /// Waits for memory of this many bytes and takes it. `None` if the whole pool has less.
+    /// Waits for memory of this many bytes and takes it; `None` if the whole pool is smaller.
     ///
-    /// *Cancel safety*: a dropped wait has taken nothing.
+    /// *Cancel safety*: a dropped future has taken nothing.
     pub async fn take(&self, bytes: usize) -> Option<Data> {
         let units = self.units_of(bytes);
         if units > self.shared.units {
@@ -69,7 +69,7 @@ impl Pool {
         Some(self.data(units, bytes, turn))
     }
 
-    /// As [`take`](Self::take), but blocks the calling thread.
+    /// Like [`take`](Self::take), but blocks the calling thread.
     pub fn take_blocking(&self, bytes: usize) -> Option<Data> {
         block_on(self.take(bytes))
     }
@@ -93,7 +93,7 @@ impl Pool {
     }
 }
 
-/// Memory of a pool; dropping this returns it.
+/// Memory of a pool, which returns to the pool when this value is dropped.
 pub struct Data {
     buffers: Vec<Buffer>,
     length: usize,
@@ -102,17 +102,18 @@ pub struct Data {
 }
 
 impl Data {
-    /// The bytes in use.
+    /// The number of bytes in use.
     pub fn len(&self) -> usize {
         self.length
     }
 
-    /// Whether there are none.
+    /// Whether no bytes are in use.
     pub fn is_empty(&self) -> bool {
         self.length == 0
     }
 
-    /// Sets how many bytes are in use, limited to the available room. Returns buffers that are not needed to the pool.
+    /// Sets the number of bytes in use, at most the size of the buffers. Buffers that are no longer needed go back to
+    /// the pool.
     pub fn set_len(&mut self, bytes: usize) {
         let unit = self.pool.unit_bytes();
         let units = self.pool.units_of(bytes).min(self.buffers.len());
@@ -131,8 +132,8 @@ impl Data {
         }
     }
 
-    /// Splits off the buffers of the first `bytes` bytes. The rest has the full length of its buffers, and may have no
-    /// buffers.
+    /// Splits off the buffers of the first `bytes` bytes. Afterwards all bytes of the remaining buffers are in use;
+    /// there may be none.
     pub(crate) fn split_to(&mut self, bytes: usize) -> Data {
         let units = self.pool.units_of(bytes).min(self.buffers.len());
         let rest = self.buffers.split_off(units);
@@ -144,9 +145,9 @@ impl Data {
         data
     }
 
-    /// Waits for memory and adds buffers until `bytes` fit again, limited to the size of the pool.
+    /// Waits for memory and adds buffers until there is room for `bytes` bytes, at most the size of the pool.
     ///
-    /// *Cancel safety*: a dropped wait has changed nothing.
+    /// *Cancel safety*: a dropped future has changed nothing.
     pub(crate) async fn refill(&mut self, bytes: usize) {
         let missing = self.pool.units_of(bytes).min(self.pool.shared.units).saturating_sub(self.buffers.len());
         if missing > 0
@@ -163,12 +164,12 @@ impl Data {
         self.buffers.iter_mut().for_each(|buffer| buffer.set_len(unit));
     }
 
-    /// The bytes, buffer by buffer; all but the last are full.
+    /// The bytes in use, buffer by buffer. All buffers but the last are full.
     pub fn slices(&self) -> impl Iterator<Item = &[u8]> {
         self.buffers.iter().map(|buffer| &buffer[..])
     }
 
-    /// The memory of the bytes, buffer by buffer.
+    /// The bytes in use, buffer by buffer, to be written.
     pub fn slices_mut(&mut self) -> impl Iterator<Item = &mut [u8]> {
         self.buffers.iter_mut().map(|buffer| &mut buffer[..])
     }
@@ -189,7 +190,7 @@ impl Data {
         std::mem::take(&mut self.buffers)
     }
 
-    /// Puts them back.
+    /// Puts the buffers back that [`take`](Self::take) returned.
     pub fn put(&mut self, buffers: Vec<Buffer>) {
         self.buffers = buffers;
     }
@@ -208,7 +209,7 @@ impl Drop for Data {
     }
 }
 
-/// Returns buffers to the pool; drops those of another size, because they are not the pool's.
+/// Returns buffers to the pool. Drops buffers of another size, because they are not from the pool.
 fn give_back(pool: &Pool, mut buffers: Vec<Buffer>) {
     let unit = pool.unit_bytes();
     buffers.retain(|buffer| buffer.capacity() == unit);

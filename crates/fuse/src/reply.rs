@@ -1,8 +1,8 @@
 //! The answer to one request.
 //!
-//! Owns: the forms of answers. Promises: a request is answered once; if its reply is dropped, the request fails with
-//! `EIO`; no answer is longer than the request has room for; the answer is written to the descriptor that received the
-//! request.
+//! Owns: the form of each kind of answer. Promises: a request is answered once; if its reply is dropped, the request
+//! fails with `EIO`; no answer is longer than the requester has room for; the answer is written to the descriptor that
+//! received the request.
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -19,13 +19,13 @@ use crate::protocol::XATTR_BYTES_MAX;
 use crate::protocol::answers::{CopyOut, LockOut, OpenOut, SeekOut, WriteOut, XattrOut};
 use crate::request::{Call, Lock};
 
-/// Answers a request, now or later, on any thread.
+/// The right and duty to answer one request, at any time and on any thread.
 pub struct Reply {
     flights: Arc<Flights>,
     unique: u64,
     /// The size limit of the answer, in bytes.
     bytes_max: usize,
-    /// Whether the answer to a copy has 64 bits for the length.
+    /// Whether the answer to a copy states its length in 64 bits.
     is_wide: bool,
     is_answered: bool,
     /// Counts the request as in flight.
@@ -48,14 +48,15 @@ impl Reply {
         Reply { flights, unique, bytes_max, is_wide, is_answered: false, _turn: turn }
     }
 
-    /// Allows an interrupt of the waiting process to answer the request at once with `EINTR`; the later answer is then
-    /// dropped. Only for requests that change nothing: a write answered early could take effect after a later one.
+    /// Lets an interrupt of the waiting process answer the request at once with `EINTR`; a later answer is then
+    /// dropped. This is only for requests that change nothing: a write that is answered early could take effect after a
+    /// later write.
     pub fn can_be_cut_short(&self) {
         self.flights.can_be_cut_short(self.unique);
     }
 
-    /// Whether the waiting process was interrupted. The request must be answered nevertheless, with `EINTR` if it was
-    /// not done.
+    /// Whether the waiting process was interrupted. The request must still be answered, with `EINTR` if the file system
+    /// has not done it.
     pub fn is_interrupted(&self) -> bool {
         self.flights.is_interrupted(self.unique)
     }
@@ -67,22 +68,22 @@ impl Reply {
         }
     }
 
-    /// Success without data.
+    /// Answers that the request succeeded, without data.
     pub fn ok(self) {
         self.send(0, &[]);
     }
 
-    /// Failure.
+    /// Answers that the request failed.
     pub fn error(self, error: Errno) {
         self.send(-error.number(), &[]);
     }
 
-    /// Failure with a number of `errno.h`.
+    /// Answers that the request failed, with a number of `errno.h`.
     pub fn errno(self, number: i32) {
         self.error(Errno::new(number));
     }
 
-    /// Success or failure.
+    /// Answers that the request succeeded or failed.
     pub fn done(self, result: Result<(), Errno>) {
         match result {
             Ok(()) => self.ok(),
@@ -90,13 +91,14 @@ impl Reply {
         }
     }
 
-    /// Bytes in several parts, for example of a read; fewer bytes than requested mean that the file ends there.
+    /// Answers with bytes in several parts, for example to a read. Fewer bytes than requested mean that the file ends
+    /// there.
     pub fn parts(self, parts: &[IoSlice<'_>]) {
         let bytes: usize = parts.iter().map(|part| part.len()).sum();
         if bytes > self.bytes_max { self.errno(libc::EIO) } else { self.send(0, parts) }
     }
 
-    /// Bytes: of a read, or the target of a symbolic link.
+    /// Answers with bytes: those of a read, or the target of a symbolic link.
     pub fn bytes(self, bytes: &[u8]) {
         self.parts(&[IoSlice::new(bytes)]);
     }
@@ -105,38 +107,38 @@ impl Reply {
         self.send(0, &[IoSlice::new(layout.as_bytes())]);
     }
 
-    /// The node of a name.
+    /// Answers with the node of a name.
     pub fn entry(self, entry: &Entry) {
         self.layout(&entry.out());
     }
 
-    /// Attributes, which the kernel may cache for the time `valid`.
+    /// Answers with attributes, which the kernel may cache for the time `valid`.
     pub fn attributes(self, attributes: &Attributes, valid: Duration) {
         self.layout(&attributes.out(valid));
     }
 
-    /// Attributes in the form of `statx`.
+    /// Answers with attributes in the form of `statx`, which the kernel may cache for the time `valid`.
     pub fn statx(self, attributes: &Attributes, valid: Duration) {
         self.layout(&attributes.statx_out(valid));
     }
 
-    /// A handle; the flags are [`open_flags`](crate::protocol::open_flags).
+    /// Answers with a handle. The flags are [`open_flags`](crate::protocol::open_flags).
     pub fn opened(self, handle: u64, flags: u32) {
         self.layout(&OpenOut { handle, flags, padding: 0 });
     }
 
-    /// A new node and a handle on it.
+    /// Answers with a new node and a handle on it.
     pub fn created(self, entry: &Entry, handle: u64, flags: u32) {
         let (entry, open) = (entry.out(), OpenOut { handle, flags, padding: 0 });
         self.send(0, &[IoSlice::new(entry.as_bytes()), IoSlice::new(open.as_bytes())]);
     }
 
-    /// The number of bytes that were written.
+    /// Answers with the number of bytes that were written.
     pub fn written(self, bytes: u32) {
         self.layout(&WriteOut { size: bytes, padding: 0 });
     }
 
-    /// The number of bytes that were copied.
+    /// Answers with the number of bytes that were copied.
     pub fn copied(self, bytes: u64) {
         match (self.is_wide, u32::try_from(bytes)) {
             (true, _) => self.layout(&CopyOut { size: bytes }),
@@ -145,12 +147,13 @@ impl Reply {
         }
     }
 
-    /// The sizes of the file system.
+    /// Answers with the sizes of the file system.
     pub fn statfs(self, sizes: &StatFs) {
         self.layout(&sizes.out());
     }
 
-    /// An extended attribute, or a list of names: the bytes, or only their number if the request asks for size 0.
+    /// Answers with the value of an extended attribute, or with a list of names. If the request has room for 0 bytes,
+    /// the answer is only their number.
     pub fn xattr(self, value: &[u8]) {
         match u32::try_from(value.len()) {
             Ok(size) if self.bytes_max == 0 => self.layout(&XattrOut { size, padding: 0 }),
@@ -159,18 +162,18 @@ impl Reply {
         }
     }
 
-    /// The conflicting lock, or one of kind `F_UNLCK` if there is none.
+    /// Answers with the conflicting lock, or with a lock of kind `F_UNLCK` if there is none.
     pub fn lock(self, lock: &Lock) {
         let Lock { start, end, process, .. } = *lock;
         self.layout(&LockOut { start, end, kind: lock.kind as u32, process });
     }
 
-    /// The start of the next data or the next hole.
+    /// Answers with the offset of the next data or the next hole.
     pub fn position(self, offset: u64) {
         self.layout(&SeekOut { offset });
     }
 
-    /// Entries of a directory; an empty list means the end.
+    /// Answers with entries of a directory. An empty listing means that there are no more.
     pub fn listing(self, listing: &Listing) {
         self.bytes(listing.bytes());
     }

@@ -11,9 +11,10 @@ use crate::pool::Data;
 pub struct Caller {
     /// The user, in this process's user namespace.
     pub user: u32,
-    /// The group.
+    /// The group, in this process's user namespace.
     pub group: u32,
-    /// The *thread*, in this process's pid namespace; 0 if it is not visible there, and for the kernel's own requests.
+    /// The number of the *thread*, in this process's pid namespace. It is 0 if the thread is not visible there, and for
+    /// the kernel's own requests.
     pub thread: u32,
 }
 
@@ -22,9 +23,10 @@ pub struct Caller {
 pub struct Request<'a> {
     /// The kernel's unique number of the request.
     pub unique: u64,
-    /// The node that it is about; for a call with names, their directory.
+    /// The node that the request is about. For a call with the name of a directory entry, it is the directory; for
+    /// [`Call::Rename`], the directory of the old name.
     pub node: u64,
-    /// The process that caused it.
+    /// The process that caused the request.
     pub caller: Caller,
     /// The operation and its arguments.
     pub call: Call<'a>,
@@ -95,23 +97,24 @@ pub enum Call<'a> {
     RemoveXattr { name: &'a CStr },
     /// Opens a directory.
     OpenDirectory { flags: i32 },
-    /// Lists entries of a directory, with their attributes if `plus` is true.
+    /// Lists entries of a directory from `offset` on, with their attributes if `plus` is true.
     ReadDirectory { handle: u64, offset: u64, size: u32, plus: bool },
     /// Returns a lock that conflicts with this one.
     GetLock(Lock),
-    /// Sets a lock; if `waits`, waits until it is free, but not inside [`serve`](crate::FileSystem::serve).
+    /// Sets a lock. If `waits` is true, the request is answered when the lock is free, but
+    /// [`serve`](crate::FileSystem::serve) must not wait for that.
     SetLock { lock: Lock, waits: bool },
     /// Checks whether the caller has access.
     Access { mask: u32 },
     /// Finds the next data or the next hole.
     Seek { handle: u64, offset: u64, whence: i32 },
-    /// Allocates blocks, punches a hole or writes zeroes; the mode is that of `fallocate`.
+    /// Allocates blocks, punches a hole or writes zeroes. The mode is that of `fallocate`.
     Allocate { handle: u64, offset: u64, length: u64, mode: i32 },
     /// Copies bytes from one file to another.
     Copy(Copy),
     /// Returns the number of a file's block on its disk.
     BlockMap { block: u64, block_bytes: u32 },
-    /// Calls an `ioctl`, with its input.
+    /// Calls an `ioctl` with its input.
     Ioctl { handle: u64, flags: u32, command: u32, argument: u64, input: &'a [u8], output_bytes_max: u32 },
     /// Returns whether the file can be read or written without waiting.
     Poll { handle: u64, kernel_handle: u64, flags: u32, events: u32 },
@@ -119,14 +122,14 @@ pub enum Call<'a> {
     Other(u32),
 }
 
-/// A read.
+/// The arguments of a read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Read {
-    /// Of the open file.
+    /// The handle of the open file.
     pub handle: u64,
-    /// *Units*: bytes. `offset + size` is below 2^63.
+    /// The offset of the first byte. `offset + size` is below 2^63.
     pub offset: u64,
-    /// At most the size limit of a request.
+    /// The number of bytes, at most the size limit of a request.
     pub size: u32,
     /// The flags with which the file is open.
     pub flags: i32,
@@ -134,20 +137,20 @@ pub struct Read {
     pub owner: Option<u64>,
 }
 
-/// A write; its data are the request's.
+/// The arguments of a write. The data are in [`Request::data`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Write {
-    /// That of the open file; possibly of another open file of this node if `from_page_cache` is true.
+    /// The handle of the open file. If `from_page_cache` is true, it may be that of another open file of this node.
     pub handle: u64,
-    /// *Units*: bytes. `offset + size` is below 2^63.
+    /// The offset of the first byte. `offset + size` is below 2^63.
     pub offset: u64,
-    /// The length of the data.
+    /// The length of the data, in bytes.
     pub size: u32,
     /// The flags with which the file is open.
     pub flags: i32,
     /// The owner of the locks, if the kernel sends it.
     pub owner: Option<u64>,
-    /// Whether it is written back from the page cache; then the caller is not the writer.
+    /// Whether the data are written back from the page cache. Then the caller is not the writer.
     pub from_page_cache: bool,
     /// Whether set-user-id bits and capabilities must be cleared.
     pub kill_privileges: bool,
@@ -173,7 +176,7 @@ pub struct SetAttributes {
 /// A lock of a range of bytes, or of a whole file if it comes from `flock`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Lock {
-    /// Of the open file.
+    /// The handle of the open file.
     pub handle: u64,
     /// The owner of the lock.
     pub owner: u64,
@@ -183,7 +186,7 @@ pub struct Lock {
     pub end: u64,
     /// `F_RDLCK`, `F_WRLCK` or `F_UNLCK`.
     pub kind: i32,
-    /// The process.
+    /// The process that has the lock.
     pub process: u32,
     /// Whether it comes from `flock`.
     pub is_flock: bool,
@@ -198,14 +201,14 @@ pub struct Copy {
     pub offset: u64,
     /// The node of the file that is written.
     pub to_node: u64,
-    /// Its handle.
+    /// The handle of the file that is written.
     pub to_handle: u64,
     /// The offset in the file that is written.
     pub to_offset: u64,
-    /// *Units*: bytes.
+    /// The number of bytes to copy.
     pub length: u64,
-    /// Those of `copy_file_range`.
+    /// The flags of `copy_file_range`.
     pub flags: u64,
-    /// Whether the answer has 64 bits for the length.
+    /// Whether the answer states the length in 64 bits.
     pub is_wide: bool,
 }

@@ -1,4 +1,4 @@
-//! The request loop over a pair of sockets, without a kernel.
+//! Tests of the request loop over a pair of sockets, without a kernel.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex};
@@ -14,7 +14,7 @@ use crate::{Call, Connection, Crew, Errno, FileSystem, Limits, Lock, Reply, Requ
 /// The time limit of every wait.
 const WAIT: Duration = Duration::from_secs(20);
 
-/// A file system that does what its requests say: the node number is the command.
+/// A file system whose behaviour depends on the node number of each request.
 #[derive(Default)]
 struct Script {
     state: Mutex<State>,
@@ -32,17 +32,17 @@ struct State {
     is_open: bool,
 }
 
-/// Answers at once.
+/// The file system answers at once.
 const AT_ONCE: u64 = 1;
-/// Keeps the reply.
+/// The file system keeps the reply, and the test answers.
 const HOLD: u64 = 2;
-/// Blocks until the gate is open.
+/// The file system blocks until the gate is open.
 const GATE: u64 = 3;
-/// Forgets to answer.
+/// The file system drops the reply without an answer.
 const DROP: u64 = 4;
-/// Panics.
+/// The file system panics.
 const PANIC: u64 = 5;
-/// Keeps the reply; an interrupt may answer the request.
+/// The file system keeps the reply, and an interrupt may answer the request.
 const HOLD_CUT_SHORT: u64 = 6;
 
 impl Script {
@@ -241,12 +241,12 @@ fn requests_that_are_cut_off_are_refused_at_every_length() {
             assert_eq!(run.answer(), (4, -libc::EINVAL), "operation {opcode} at {length}");
         }
     }
-    // The length in the header differs from that of the message.
+    // The length in the header is not that of the message.
     let mut bytes = request(opcode::READ, 6, AT_ONCE, &read(1));
     bytes[0] += 1;
     run.kernel().send_raw(&bytes);
     assert_eq!(run.answer(), (6, -libc::EINVAL));
-    // Less than a header: there is nothing to answer, and the next request is served.
+    // A message that is shorter than a header cannot be answered. The next request is served.
     run.kernel().send_raw(&bytes[..39]);
     run.kernel().send(opcode::READ, 8, AT_ONCE, &read(1));
     assert_eq!(run.answer(), (8, 0));
@@ -303,7 +303,7 @@ fn ranges_that_end_beyond_what_files_have_are_refused() {
 #[test]
 fn many_are_forgotten_at_once_and_no_more_than_were_named() {
     let run = Run::begun(few(1));
-    // The records cross the border between head and data, and that between two units.
+    // The records extend over the head and two units of the data.
     let count = 70_000 / 16;
     let all: Vec<u8> = (0..count).flat_map(|node: u64| with(ForgetOne { node, lookups: 1 }, &[])).collect();
     run.kernel().send(opcode::BATCH_FORGET, 2, 0, &with(BatchForgetIn { count: u32::MAX, padding: 0 }, &all));
@@ -325,7 +325,7 @@ fn an_interrupted_read_is_answered_at_once_and_only_once() {
     interrupt(2);
     assert_eq!(run.answer(), (2, -libc::EINTR));
     run.script.held().bytes(&[1; 10]);
-    // A request that must not be answered early is marked, and answered when it ends.
+    // If a request must not be answered early, the interrupt only marks it. The file system answers it later.
     run.kernel().send(opcode::READ, 4, HOLD, &read(10));
     interrupt(4);
     run.script.until("the interrupt is lost", |state| state.interrupted.len() == 2);
@@ -334,11 +334,11 @@ fn an_interrupted_read_is_answered_at_once_and_only_once() {
     held.bytes(&[2; 10]);
     assert_eq!(run.kernel().answer().unwrap().bytes, [2; 10]);
     assert_eq!(run.script.state.lock().unwrap().interrupted, [(2, true), (4, false)]);
-    // An interrupt that arrives before its request, as it can on another descriptor.
+    // An interrupt can arrive on another descriptor before its request.
     interrupt(6);
     run.kernel().send(opcode::READ, 6, HOLD_CUT_SHORT, &read(10));
     assert_eq!(run.answer(), (6, -libc::EINTR));
-    // An interrupt that arrives after the answer.
+    // An interrupt that arrives after the answer has no effect.
     interrupt(4);
     run.kernel().send(opcode::READ, 8, AT_ONCE, &read(1));
     assert_eq!(run.answer(), (8, 0));
@@ -381,7 +381,7 @@ fn no_more_requests_are_under_way_than_the_limit() {
     }
     run.script.until("two are not held", |state| state.held.len() == 2);
     assert_eq!(run.script.state.lock().unwrap().served.len(), 2);
-    // The third is received only now, after one is answered.
+    // The third request is received only after one of the first two is answered.
     run.script.held().ok();
     assert_eq!(run.answer(), (2, 0));
     run.script.until("the third is not held", |state| state.held.len() == 2);
@@ -417,6 +417,6 @@ fn the_end_of_the_connection_ends_the_crew() {
     run.kernel.take();
     run.crew.wait().unwrap();
     assert!(began.elapsed() < WAIT);
-    // The connection has ended; this answer goes nowhere.
+    // The connection has ended, so nobody gets this answer.
     run.script.held().ok();
 }

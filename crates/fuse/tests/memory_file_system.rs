@@ -1,4 +1,5 @@
-//! A small file system in memory, mounted by the kernel: programs see the same behaviour as on any file system.
+//! Tests with a small file system in memory that the kernel mounts: programs see the same behaviour as on any file
+//! system.
 
 mod support;
 
@@ -31,7 +32,7 @@ fn files_directories_and_links_are_what_was_made_of_them() {
     assert_eq!(fs::read(root.join("c")).unwrap(), b"hello");
     assert_eq!(fs::remove_dir(root.join("nowhere")).unwrap_err().kind(), io::ErrorKind::NotFound);
     fs::remove_dir(root.join("d")).unwrap();
-    // A name with every allowed byte, and so many entries that a listing needs several answers.
+    // One name has every allowed byte, and there are so many entries that a listing needs several answers.
     let odd: Vec<u8> = (1..=255).filter(|&byte| byte != b'/').collect();
     let mut names: Vec<Vec<u8>> = (0..500).map(|index| format!("file {index}").into_bytes()).collect();
     names.push(odd);

@@ -1,7 +1,7 @@
-//! Many runs of a target.
+//! Campaigns: many runs of a target.
 //!
-//! Owns: the replay of a corpus, the short run of mutants in the tests, the long run of the soak, which keeps inputs
-//! that reach new code, the choice of a small corpus, and the planted bugs.
+//! Owns: the replay of a corpus, the short run of mutants in the tests, the long run of the soak, the choice of a small
+//! corpus, and the planted bugs. The long run keeps inputs that reach new code.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -19,7 +19,7 @@ use crate::targets::{Target, by_name};
 
 /// The seed of the mutants that the default tests run.
 pub const DEFAULT_SEED: u64 = 1;
-/// The largest number of inputs that a long run mutates; the others stay in their files.
+/// The largest number of inputs that a long run holds in memory and mutates.
 const POOL_MAX: usize = 4096;
 
 /// An input for which a target fails.
@@ -27,9 +27,9 @@ const POOL_MAX: usize = 4096;
 pub struct Guilty {
     /// The input.
     pub input: Vec<u8>,
-    /// The finding.
+    /// The failure that it causes.
     pub finding: Finding,
-    /// The number of runs up to the finding.
+    /// The number of runs until the input was found.
     pub runs: u64,
 }
 
@@ -38,15 +38,15 @@ pub struct Guilty {
 pub struct Progress {
     /// The number of runs.
     pub runs: u64,
-    /// Inputs kept because they reached new code.
+    /// The number of inputs that were kept because they reached new code.
     pub kept: u64,
-    /// Features reached.
+    /// The number of features that the runs reached.
     pub features: usize,
 }
 
 /// Runs every committed input. *Returns* their number.
 ///
-/// *Errors*: the first finding, with its file.
+/// *Errors*: the first finding, with the file of its input.
 pub fn replay(target: &Target, guard: &Guard) -> Result<usize, (PathBuf, Finding)> {
     let folder = corpus::folder(target);
     let inputs = corpus::read(&folder).map_err(|error| (folder, Finding { what: error.to_string() }))?;
@@ -76,7 +76,8 @@ fn mutant(random: &mut Random, pool: &[Vec<u8>], target: &Target) -> Vec<u8> {
     mutate(random, input, other, target.words, target.input_bytes_max)
 }
 
-/// Runs mutants for a time, from the committed inputs and those of `folder`; inputs that reach new code are kept there.
+/// Runs mutants of the committed inputs and of those in `folder`, for a time. Inputs that reach new code are written to
+/// `folder`.
 pub fn soak(
     target: &Target,
     guard: &Guard,
@@ -101,7 +102,7 @@ pub fn soak(
         }
     }
     while started.elapsed() < time {
-        // Half of the mutants come from the newest inputs, because those have been mutated least.
+        // Half of the mutants come from the newest inputs, which have been mutated the least.
         let newest = pool.len().saturating_sub(16);
         let recent = if random.chance(50) { &pool[newest..] } else { &pool[..] };
         let mut input = mutant(&mut random, recent, target);
@@ -131,8 +132,8 @@ pub fn soak(
     Ok((progress, None))
 }
 
-/// Chooses few inputs that together reach as many features as `bytes_max` allows, in addition to the committed named
-/// inputs, and writes them to the committed corpus.
+/// Chooses a few inputs, of at most `bytes_max` in total, that reach many features which the committed named inputs do
+/// not. They replace the other inputs of the committed corpus. *Returns* their number and size.
 pub fn minimise(target: &Target, guard: &Guard, folder: &Path, bytes_max: usize) -> io::Result<(usize, usize)> {
     let committed = corpus::folder(target);
     let mut known = corpus::read(&committed)?;
@@ -151,7 +152,7 @@ pub fn minimise(target: &Target, guard: &Guard, folder: &Path, bytes_max: usize)
     }
     candidates.retain(|candidate| !candidate.0);
     loop {
-        // Chooses by new features per byte; each input also has the fixed cost of a file.
+        // The gain of an input: its new features per byte. Each file has a fixed cost in addition to its bytes.
         let gain = |features: &[(u32, u8)], input: &[u8]| {
             let new = features.iter().filter(|feature| !covered.contains(*feature)).count();
             new * 1_000_000 / (input.len() + 64)
@@ -176,14 +177,14 @@ pub fn minimise(target: &Target, guard: &Guard, folder: &Path, bytes_max: usize)
     Ok((chosen.len(), bytes))
 }
 
-/// The bug that each target must find.
+/// The planted bugs, each with the target that must find it.
 pub const PLANTED: [(Bug, &str); 3] = [
     (Bug::RecordBoundUnchecked, "store-record"),
     (Bug::AppendBoundUnchecked, "store-append"),
     (Bug::CheckpointSlotUnchecked, "store-checkpoint"),
 ];
 
-/// Plants each bug, makes the default run of its target, and prints the result. *Returns* `false` if a bug is not
+/// Plants each bug, runs the default mutants of its target, and prints the result. *Returns* `false` if a bug is not
 /// found, or if a run without a bug finds something.
 pub fn planted(guard: &Guard) -> io::Result<bool> {
     let mut good = Bug::DECODERS.iter().all(|bug| PLANTED.iter().any(|planted| planted.0 == *bug));

@@ -1,7 +1,7 @@
-//! Committed inputs: `corpus/TARGET/`, one file each.
+//! The committed inputs: each is a file in `corpus/TARGET/`.
 //!
-//! Owns: reading and writing folders of inputs. A file's name is the checksum of its content, or a name for what it
-//! once broke.
+//! Owns: the reading and writing of folders of inputs. A file's name is the checksum of its content, or says what its
+//! input once broke.
 
 use std::fs;
 use std::io;
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use crate::targets::Target;
 
-/// The largest number of files read from a folder. A corpus must be small, otherwise the tests are slow.
+/// The largest number of files that are read from a folder. A corpus must be small, otherwise the tests are slow.
 const FILES_MAX: usize = 100_000;
 
 /// The folder of a target's committed inputs.
@@ -29,7 +29,7 @@ pub fn read(folder: &Path) -> io::Result<Vec<(PathBuf, Vec<u8>)>> {
     paths.into_iter().map(|path| fs::read(&path).map(|bytes| (path, bytes))).collect()
 }
 
-/// The name of an input's file.
+/// The name of an input's file: a checksum of the input.
 pub fn name(input: &[u8]) -> String {
     let low = crc32c::crc32c(input);
     format!("{low:08x}{:08x}", crc32c::crc32c_append(!low, input))

@@ -1,28 +1,28 @@
-//! The code that a run reached: the counters that `-C instrument-coverage` adds to Nectary's crates.
+//! The code that a run reached, measured with the counters that `-C instrument-coverage` adds to Nectary's crates.
 //!
-//! Owns: reading and clearing the counters, and the union of all reached features. A default build has no counters, so
-//! no features are found. A feature is a counter together with the size of its count, in powers of two.
+//! Owns: the reading and clearing of the counters, and the set of all reached features. A feature is a counter together
+//! with the magnitude of its count. A default build has no counters, so it finds no features.
 
 /// All features reached so far.
 #[derive(Debug, Default)]
 pub struct Reached {
-    /// For each counter, a bit for each size of count.
+    /// For each counter, a bit for each magnitude of its count.
     seen: Vec<u8>,
     features: usize,
 }
 
 impl Reached {
-    /// No features.
+    /// Makes an empty set of features.
     pub fn new() -> Reached {
         Reached::default()
     }
 
-    /// How many features were reached.
+    /// The number of features reached so far.
     pub fn features(&self) -> usize {
         self.features
     }
 
-    /// Adds the counts since the counters were cleared, and clears them; returns the number of new features.
+    /// Adds the features since the counters were cleared, and clears the counters; returns the number of new features.
     pub fn take(&mut self) -> usize {
         let mut new = 0;
         counted(|index, count| {
@@ -40,7 +40,7 @@ impl Reached {
     }
 }
 
-/// The features since the counters were cleared; clears the counters.
+/// Returns the features since the counters were cleared, and clears the counters.
 pub fn features() -> Vec<(u32, u8)> {
     let mut features = Vec::new();
     counted(|index, count| features.push((index as u32, size_of_count(count))));
@@ -73,11 +73,11 @@ fn counted(mut visit: impl FnMut(usize, u64)) {
         safe fn __llvm_profile_end_counters() -> *mut u64;
     }
     let (begin, end) = (__llvm_profile_begin_counters(), __llvm_profile_end_counters());
-    // SAFETY: the linker puts all counters between these two addresses, with their alignment; a target has ended its
-    // threads when it returns, so no other thread counts.
+    // SAFETY: the linker puts all counters, aligned, between these two addresses. A target ends its threads before it
+    // returns, so no other thread changes a counter now.
     let counters = unsafe { std::slice::from_raw_parts_mut(begin, end.offset_from(begin).max(0) as usize) };
     for (chunk, counters) in counters.chunks_mut(CHUNK).enumerate() {
-        // Most runs do not reach most of the code.
+        // Skips this chunk at once if all its counters are zero: most runs do not reach most of the code.
         if counters.iter().fold(0, |any, count| any | *count) == 0 {
             continue;
         }
@@ -87,7 +87,7 @@ fn counted(mut visit: impl FnMut(usize, u64)) {
     }
 }
 
-/// How many counters are skipped at once.
+/// The number of counters that are skipped together if all are zero.
 #[cfg(nectary_coverage)]
 const CHUNK: usize = 32;
 

@@ -1,7 +1,7 @@
-//! One run of a target: the conditions under which an input counts as a finding.
+//! The guard of one run of a target: it decides whether the input is a finding.
 //!
-//! Owns: catching panics of any thread, the bounds on memory and time, and the file that holds the input during a run,
-//! so that the input is not lost if the process dies.
+//! Owns: the panics of all threads, the bounds on memory and time, and the file that holds the input during a run. The
+//! file preserves the input if the process dies.
 
 use std::fs::File;
 use std::io;
@@ -15,19 +15,19 @@ use std::time::{Duration, Instant};
 use crate::memory;
 use crate::targets::Target;
 
-/// A longer run is a finding. The limit is far above normal times, because machines may be busy.
+/// The longest time of a run; a longer run is a finding. It is far above normal times, because machines may be busy.
 const RUN_TIME_MAX: Duration = Duration::from_secs(10);
 
-/// The panics of all threads.
+/// The messages of the panics of all threads in the current run.
 static PANICS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 static HOOK: Once = Once::new();
-/// Whether a target runs; panics at other times are not findings.
+/// Whether a target is running; panics at other times are not findings.
 static IS_RUNNING: AtomicBool = AtomicBool::new(false);
 
-/// The result of a guilty input.
+/// The failure that an input causes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// The panics, or the exceeded bound.
+    /// The messages of the panics, or the exceeded bound.
     pub what: String,
 }
 
@@ -37,7 +37,7 @@ pub struct Guard {
 }
 
 impl Guard {
-    /// A guard without a file.
+    /// Makes a guard without a file.
     pub fn new() -> Guard {
         HOOK.call_once(|| {
             let usual = std::panic::take_hook();
@@ -54,7 +54,7 @@ impl Guard {
         Guard { running: None }
     }
 
-    /// A guard that keeps each input in the file at `path` while it runs.
+    /// Makes a guard that writes each input to the file at `path` before its run.
     pub fn with_file(path: &Path) -> io::Result<Guard> {
         let file = File::create(path)?;
         let mut guard = Guard::new();
@@ -64,10 +64,10 @@ impl Guard {
 
     /// Runs a target on an input.
     ///
-    /// *Errors*: the finding of the input.
+    /// *Errors*: the finding, if the input is one.
     pub fn run(&self, target: &Target, input: &[u8]) -> Result<(), Finding> {
         if let Some((file, _)) = &self.running {
-            // If the disk is full, the input may be lost; the run continues.
+            // Failures are ignored: without this file the input may be lost, but the run can continue.
             let _ = file.set_len(0).and_then(|()| file.write_all_at(input, 0));
         }
         PANICS.lock().unwrap_or_else(PoisonError::into_inner).clear();

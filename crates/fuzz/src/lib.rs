@@ -1,4 +1,4 @@
-//! For tests: a fuzz target for each on-disk structure and for each decoder of input from outside.
+//! Fuzz targets for each on-disk structure and for each decoder of input from outside. The crate is for tests only.
 //!
 //! Owns: the [`registry`](targets::TARGETS) of targets, their committed inputs (`corpus/`), the mutator, the guard
 //! around a run, and the soak. Promises: a run can be reproduced from its seed or its input; a finding is a panic in

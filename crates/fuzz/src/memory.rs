@@ -1,7 +1,7 @@
-//! The memory of a run: an allocator that counts.
+//! The memory of a run, measured by an allocator that counts.
 //!
-//! Owns: the count of live bytes and its peak, and a bound on single allocations: a decoder that trusts a wrong length
-//! then ends the process with a message instead of exhausting the machine.
+//! Owns: the number of live bytes, its peak, and a bound on single allocations. Because of the bound, a decoder that
+//! trusts a wrong length ends the process with a message, instead of exhausting the memory of the machine.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,7 +12,7 @@ const ALLOCATION_BYTES_MAX: usize = 1 << 30;
 static LIVE: AtomicUsize = AtomicUsize::new(0);
 static PEAK: AtomicUsize = AtomicUsize::new(0);
 
-/// The system's allocator, counted.
+/// The system's allocator, with the live bytes counted.
 struct Counting;
 
 #[global_allocator]
@@ -68,7 +68,7 @@ pub fn begin() -> usize {
     live
 }
 
-/// The peak since [`begin`], in excess of the live memory at that time. *Units*: bytes.
+/// How much the peak since [`begin`] exceeds the live bytes at that time. *Units*: bytes.
 pub fn peak_since(begun: usize) -> usize {
     PEAK.load(Ordering::Relaxed).saturating_sub(begun)
 }

@@ -1,10 +1,10 @@
-//! The mutator: small changes to an input, from a seed.
+//! The mutator: it makes small random changes to an input.
 //!
-//! Owns: the list of changes. The same seed and the same inputs give the same mutants on every machine.
+//! Owns: the kinds of changes. Promises: the same seed and the same inputs give the same mutants on every machine.
 
 use nectary_sim::random::Random;
 
-/// Numbers that are often bounds.
+/// Numbers that formats often have as bounds.
 const EDGES: [u64; 14] = [
     0,
     1,
@@ -26,7 +26,8 @@ const CHANGES_MAX: u64 = 5;
 /// The largest number of bytes that one change moves or fills.
 const RUN_BYTES_MAX: u64 = 64;
 
-/// Makes a mutant of `input` of at most `bytes_max`; `other` is another input, `words` are the parts of the format.
+/// Makes a mutant of `input` with at most `bytes_max` bytes, which may contain parts of `other`, another input, and
+/// `words`, typical parts of the format.
 pub fn mutate(random: &mut Random, input: &[u8], other: &[u8], words: &[&[u8]], bytes_max: usize) -> Vec<u8> {
     let mut bytes = input.to_vec();
     for _ in 0..=random.below(CHANGES_MAX) {
@@ -48,7 +49,7 @@ fn change(random: &mut Random, bytes: &mut Vec<u8>, other: &[u8], words: &[&[u8]
         1 => bytes[at] = random.bits() as u8,
         2 => bytes[at] = bytes[at].wrapping_add(random.below(35) as u8).wrapping_sub(17),
         3 | 4 => {
-            // A number of 1, 2, 4 or 8 bytes, equal or next to a bound.
+            // Writes a number of 1, 2, 4 or 8 bytes that is equal to or next to a bound.
             let width = 1 << random.below(4);
             let edge = EDGES[random.below(EDGES.len() as u64) as usize];
             let number = edge.wrapping_add(random.below(3)).wrapping_sub(1).to_le_bytes();

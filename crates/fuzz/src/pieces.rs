@@ -1,14 +1,16 @@
-//! Images as inputs: a few pieces over a background of zeroes or of a valid image.
+//! Images as inputs: an input has only a few pieces of an image, whose other bytes are zeroes or those of a valid
+//! image.
 //!
-//! Owns: the notation. A whole image of half a mebibyte would be a useless input, because nearly every mutation would
-//! miss every field. An input is a sequence of pieces; each consists of its position in units of 64 bytes (2 bytes),
-//! its length (2 bytes, both little-endian), and its bytes. A part beyond the end of the image is cut off.
+//! Owns: the encoding of pieces. A whole image of half a mebibyte would be a useless input, because nearly every
+//! mutation would miss every field. An input is a sequence of pieces; each consists of its position in units of 64
+//! bytes (2 bytes), its length (2 bytes, both little-endian), and its bytes. Bytes beyond the end of the image are
+//! dropped.
 
 /// The unit of positions. *Units*: bytes.
 const UNIT_BYTES: usize = 64;
-/// A shorter run of zeroes does not end a piece.
+/// The shortest run of zeroes that ends a piece. *Units*: bytes.
 const GAP_BYTES: usize = 16;
-/// The longest piece.
+/// The longest piece. *Units*: bytes.
 const PIECE_BYTES_MAX: usize = u16::MAX as usize;
 
 /// Puts the pieces of an input into an image.
@@ -25,7 +27,7 @@ pub fn place(mut input: &[u8], image: &mut [u8]) {
     }
 }
 
-/// The pieces that turn zeroes into `image`.
+/// Makes the pieces that turn an image of zeroes into `image`.
 pub fn take(image: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     let mut at = 0;
@@ -35,7 +37,7 @@ pub fn take(image: &[u8]) -> Vec<u8> {
             continue;
         }
         let room = &image[at..image.len().min(at + PIECE_BYTES_MAX / UNIT_BYTES * UNIT_BYTES)];
-        // The piece ends before a long enough run of zeroes.
+        // The piece ends before a run of `GAP_BYTES` zeroes.
         let mut end = 0;
         while end < room.len() {
             match room[end..].iter().position(|&byte| byte != 0) {
@@ -47,7 +49,8 @@ pub fn take(image: &[u8]) -> Vec<u8> {
         out.extend((end as u16).to_le_bytes());
         out.extend_from_slice(&room[..end]);
         at += end.next_multiple_of(UNIT_BYTES).max(UNIT_BYTES);
-        // Further bytes in the last unit become a separate piece, from the start of that unit.
+        // If other bytes follow in the piece's last unit, they become another piece, which begins at the start of that
+        // unit.
         let last = end.next_multiple_of(UNIT_BYTES).min(room.len());
         if room[end..last].iter().any(|&byte| byte != 0) {
             let start = end / UNIT_BYTES * UNIT_BYTES;

@@ -1,14 +1,14 @@
-//! Corrects the checksums of mutants, so that mutants pass the checks of checksums: a forged checksum must not break a
-//! decoder either.
+//! Corrects the checksums of mutants, so that decoders read the fields behind them. A decoder must survive wrong fields
+//! even if the checksum is right.
 //!
 //! Owns: the positions of checksums, as defined in `docs/formats/store.md`, `record.md` and `trace.md`. Half of the
 //! inputs are decoded unchanged, half with corrected checksums.
 
-/// Units of a store begin at multiples of this. *Units*: bytes.
+/// The alignment of a store's units. *Units*: bytes.
 const UNIT_BYTES: usize = 64;
 const MAGICS: [&[u8; 4]; 7] = [b"NSUP", b"NSTA", b"NPRG", b"NCKH", b"NCKC", b"NAPP", b"NREC"];
 
-/// Corrects every unit of a store's image that has a known magic: version, span, identity, address, checksums. `start`
+/// Corrects version, span, identity, address and checksums of every unit with a known magic in a store's image. `start`
 /// is the position of the image on its span.
 pub fn seal_store(image: &mut [u8], start: u64, identity: u128) {
     for at in (0..image.len()).step_by(UNIT_BYTES) {
@@ -35,7 +35,7 @@ pub fn seal_store(image: &mut [u8], start: u64, identity: u128) {
     }
 }
 
-/// Corrects a recording of a device: the head, and each event as long as events follow each other.
+/// Corrects a recording of a device: the head, and each event that directly follows the one before.
 pub fn seal_recording(bytes: &mut [u8]) {
     seal_head(bytes, 64);
     let Some(identity) = bytes.get(16..24).map(<[u8]>::to_vec) else { return };
@@ -55,13 +55,13 @@ pub fn seal_recording(bytes: &mut [u8]) {
     }
 }
 
-/// Corrects a file of block references: the head, and each chunk as long as chunks follow each other.
+/// Corrects a file of block references: the head, and each chunk that directly follows the one before.
 pub fn seal_trace(bytes: &mut [u8]) {
     seal_head(bytes, 64);
     let Some(identity) = bytes.get(16..24).map(<[u8]>::to_vec) else { return };
     let (mut at, mut index) = (64, 0_u32);
     while let Some(chunk) = bytes.get_mut(at..).filter(|chunk| chunk.len() >= 32) {
-        // A payload that would not fit is assumed to end with the file.
+        // A payload that would be longer than the file gets the length of the rest.
         let payload_bytes = (number(chunk, 20) as usize).min(chunk.len() - 32);
         chunk[..8].copy_from_slice(b"NTCH\x01\x00\x00\x00");
         chunk[8..16].copy_from_slice(&identity);
@@ -75,7 +75,7 @@ pub fn seal_trace(bytes: &mut [u8]) {
     }
 }
 
-/// Corrects a head whose last four bytes are the checksum of the bytes before.
+/// Corrects a head, whose last four bytes are the checksum of its other bytes.
 fn seal_head(bytes: &mut [u8], length: usize) {
     if let Some(head) = bytes.get_mut(..length) {
         let sum = crc32c::crc32c(&head[..length - 4]);

@@ -1,4 +1,4 @@
-//! Every committed input of every target is replayed, and a few thousand mutants of them; always the same.
+//! Replays every committed input of every target, and runs some mutants of them, which are the same in each test run.
 
 use std::time::Instant;
 
@@ -6,7 +6,7 @@ use nectary_fuzz::campaign::{DEFAULT_SEED, mutants, replay};
 use nectary_fuzz::guard::Guard;
 use nectary_fuzz::targets::TARGETS;
 
-/// How large the corpus of one target may be. *Units*: bytes.
+/// The largest size of a target's corpus. *Units*: bytes.
 const CORPUS_BYTES_MAX: u64 = 16 << 10;
 
 #[test]

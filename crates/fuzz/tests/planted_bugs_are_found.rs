@@ -1,5 +1,5 @@
-//! The default run of a target finds a bound that its decoder leaves out. Alone in its process, because a bug is
-//! planted process-wide.
+//! Checks that the default mutants of a target find a bound that its decoder does not check. The test is alone in its
+//! process, because a bug is planted for the whole process.
 
 use nectary_fuzz::campaign::planted;
 use nectary_fuzz::guard::Guard;

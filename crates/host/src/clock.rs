@@ -1,16 +1,16 @@
-//! A clock that counts while the host is suspended.
+//! A clock that also counts while the host is suspended.
 //!
-//! `Instant` is `CLOCK_MONOTONIC`, which stands still in a suspended host: a lease that is counted by it seems to hold
-//! afterwards, although it ended long ago for everybody else.
+//! `Instant` is `CLOCK_MONOTONIC`, which stands still while the host is suspended. By that clock a lease may still seem
+//! valid afterwards, although for all other hosts it ended long ago.
 
 use std::time::Duration;
 
-/// The time since the host's start, with the time that it was suspended. A paused virtual machine may stop this clock,
-/// too; so nobody's data may depend on it alone.
+/// The time since the host's start, including the time for which the host was suspended. This clock, too, may stop
+/// while a virtual machine is paused, so the safety of data must not depend on it alone.
 #[allow(unsafe_code)]
 pub fn since_boot() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the pointer is to a structure of the right type that outlives the call. The clock is there since Linux
+    // SAFETY: the pointer is to a structure of the right type that outlives the call. Linux has this clock since
     // 2.6.39, so the call does not fail.
     let result = unsafe { libc::clock_gettime(libc::CLOCK_BOOTTIME, &raw mut time) };
     debug_assert_eq!(result, 0);
@@ -28,7 +28,7 @@ mod tests {
             let text = std::fs::read_to_string("/proc/uptime").unwrap();
             Duration::from_secs_f64(text.split_whitespace().next().unwrap().parse().unwrap())
         };
-        // It has hundredths of a second.
+        // The uptime has a resolution of a hundredth of a second.
         let (before, now, after) = (uptime(), since_boot(), uptime());
         let slack = Duration::from_millis(20);
         assert!(now + slack >= before && now <= after + slack, "{before:?} {now:?} {after:?}");

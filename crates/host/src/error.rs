@@ -1,6 +1,6 @@
-//! What can go wrong between a running part and its clients.
+//! The errors between a running part and its clients.
 //!
-//! Owns: the one error type of the crate. Kinds differ because their remedies differ.
+//! Owns: the one error type of the crate. It has a kind for each remedy.
 
 use std::io;
 use std::path::PathBuf;
@@ -10,12 +10,12 @@ use crate::control::Fault;
 /// A failure of the runtime directory or of a control socket.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The runtime directory cannot be used; name another in `NECTARY_RUNTIME_DIR`.
+    /// The runtime directory cannot be used. The user can name another one in `NECTARY_RUNTIME_DIR`.
     #[error("runtime directory {path}: {problem}; set NECTARY_RUNTIME_DIR to a directory that only you can write to")]
     Directory {
         /// The directory.
         path: PathBuf,
-        /// The error in it.
+        /// What is wrong with it.
         problem: String,
     },
     /// Nothing listens on the socket: the part is not running.
@@ -51,15 +51,15 @@ pub enum Error {
     Tls {
         /// The file.
         path: PathBuf,
-        /// The error in it.
+        /// What is wrong with it.
         problem: String,
     },
-    /// The operating system refused.
+    /// The operating system refused a call.
     #[error("{path}: {source}")]
     Io {
         /// The socket or directory.
         path: PathBuf,
-        /// Why.
+        /// The system's error.
         source: io::Error,
     },
 }

@@ -1,8 +1,9 @@
-//! Messages to the user who runs the program: one line each on standard error, limited in rate.
+//! Messages to the user who runs the program. Each is one line on standard error; repeated messages can be limited in
+//! rate.
 //!
 //! Owns: the form of the line, `nectary: LEVEL: COMPONENT: MESSAGE`, and [`Throttle`], which writes one message of a
-//! kind per interval and counts the rest. Leaves to others: access logs and figures. A failure to write is ignored:
-//! there is no other place to report it.
+//! kind per interval and counts the rest. Leaves to others: access logs and figures. If a message cannot be written,
+//! that is ignored, because there is no other place to report it.
 
 use std::fmt;
 use std::io::Write;
@@ -17,7 +18,7 @@ pub enum Level {
     Error,
     /// Something is wrong, and the program continues.
     Warning,
-    /// For information.
+    /// The message is only for information.
     Note,
 }
 
@@ -37,7 +38,7 @@ pub fn write(level: Level, component: &str, message: fmt::Arguments<'_>) {
     let _ = std::io::stderr().lock().write_all(line.as_bytes());
 }
 
-/// Text with its control characters escaped, so that text from a network cannot forge a line.
+/// A text that is written with its control characters escaped, so that text from a network cannot forge a line.
 struct OneLine<'a>(&'a str);
 
 impl fmt::Display for OneLine<'_> {
@@ -65,18 +66,18 @@ static START: LazyLock<Instant> = LazyLock::new(Instant::now);
 #[derive(Debug)]
 pub struct Throttle {
     interval: Duration,
-    /// When the next message may be written, in nanoseconds since the start; 0 before the first.
+    /// The earliest time of the next message, in nanoseconds since [`START`]; 0 before the first message.
     next: AtomicU64,
     held_back: AtomicU64,
 }
 
 impl Throttle {
-    /// One message per `interval`.
+    /// Allows one message per `interval`.
     pub const fn every(interval: Duration) -> Throttle {
         Throttle { interval, next: AtomicU64::new(0), held_back: AtomicU64::new(0) }
     }
 
-    /// One message in the life of the process.
+    /// Allows one message in the life of the process.
     pub const fn once() -> Throttle {
         Throttle::every(Duration::MAX)
     }
@@ -92,12 +93,13 @@ impl Throttle {
         }
     }
 
-    /// How many messages were held back since the last one that was written.
+    /// The number of messages that were held back since the last one was written.
     pub fn held_back(&self) -> u64 {
         self.held_back.load(Ordering::Relaxed)
     }
 
-    /// Whether a message may pass at `now`, and how many were held back before it.
+    /// If a message may be written at `now`, returns how many were held back before it; else counts it and returns
+    /// `None`.
     fn pass(&self, now: Duration) -> Option<u64> {
         let nanoseconds = |duration: Duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         let next = self.next.load(Ordering::Relaxed);

@@ -1,8 +1,8 @@
 //! The directory of the control sockets of running parts.
 //!
-//! Owns: where it is (`$NECTARY_RUNTIME_DIR`, else `$XDG_RUNTIME_DIR/nectary`, else `/run/nectary` for root, else
-//! `/tmp/nectary-UID`), and the check that it belongs to this user and no other user can write to it: in `/tmp` another
-//! user may have created it first. Leaves to others: its contents.
+//! Owns: the choice of the directory (`$NECTARY_RUNTIME_DIR`, else `$XDG_RUNTIME_DIR/nectary`, else `/run/nectary` for
+//! root, else `/tmp/nectary-UID`), and the check that it belongs to this user and no other user can write to it: in
+//! `/tmp`, another user may have created it first. Leaves to others: the files in the directory.
 
 use std::fs::{self, DirBuilder, File};
 use std::io;
@@ -31,7 +31,7 @@ impl RuntimeDirectory {
 
     /// Uses `path`; creates it with mode 0700 if it is absent.
     ///
-    /// *Errors*: as [`RuntimeDirectory::open`].
+    /// *Errors*: those of [`RuntimeDirectory::open`].
     pub fn at(path: impl Into<PathBuf>) -> Result<RuntimeDirectory, Error> {
         let path = path.into();
         let refuse = |problem: String| Error::Directory { path: path.clone(), problem };
@@ -39,7 +39,7 @@ impl RuntimeDirectory {
         if let Err(error) = builder.recursive(true).mode(0o700).create(&path) {
             return Err(refuse(format!("cannot be made: {error}")));
         }
-        // Does not follow a link: in /tmp it could lead anywhere.
+        // The check does not follow a symbolic link: in /tmp a link could lead anywhere.
         let metadata = fs::symlink_metadata(&path).map_err(|error| refuse(error.to_string()))?;
         if !metadata.is_dir() {
             return Err(refuse("it is not a directory".to_owned()));
@@ -54,7 +54,7 @@ impl RuntimeDirectory {
         Ok(RuntimeDirectory { path })
     }
 
-    /// Where it is.
+    /// The path of the directory.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -74,7 +74,7 @@ impl RuntimeDirectory {
         Ok(path)
     }
 
-    /// The paths of all sockets in it, in the order of their names.
+    /// The paths of all sockets in the directory, in the order of their names.
     ///
     /// *Errors*: [`Error::Io`] if the directory cannot be read.
     pub fn sockets(&self) -> Result<Vec<PathBuf>, Error> {
@@ -90,7 +90,7 @@ impl RuntimeDirectory {
         Ok(sockets)
     }
 
-    /// Keeps other processes from creating and removing sockets here until the returned file is dropped.
+    /// Keeps other processes from creating and removing sockets in the directory until the returned file is dropped.
     pub(crate) fn lock(&self) -> Result<File, Error> {
         let failed = |source: io::Error| Error::Io { path: self.path.clone(), source };
         let directory = File::open(&self.path).map_err(failed)?;
@@ -99,7 +99,7 @@ impl RuntimeDirectory {
     }
 }
 
-/// The rule by which the directory is chosen.
+/// Chooses the directory by environment variables and the user's number.
 fn choose(variable: impl Fn(&str) -> Option<PathBuf>, user: u32) -> PathBuf {
     let set = |name| variable(name).filter(|path| path.is_absolute());
     if let Some(path) = set("NECTARY_RUNTIME_DIR") {
@@ -113,9 +113,10 @@ fn choose(variable: impl Fn(&str) -> Option<PathBuf>, user: u32) -> PathBuf {
     }
 }
 
-/// This process's user.
+/// The effective user of this process.
 fn user_id() -> u32 {
-    // The owner of /proc/self is the effective user. Without /proc no id matches, so the directory is refused.
+    // The owner of /proc/self is the effective user. Without /proc, no directory belongs to the user, so each is
+    // refused.
     fs::metadata("/proc/self").map_or(u32::MAX, |metadata| metadata.uid())
 }
 

@@ -1,8 +1,8 @@
-//! Stopping: a request to stop, which every task of a process can wait for, and the signals that trigger it.
+//! A request to stop, for which every task of a process can wait, and the signals that trigger it.
 //!
 //! Owns: [`Shutdown`] and the task that listens for SIGTERM and SIGINT. Leaves to others: how each part stops, and how
-//! long it may take. A second signal ends the process at once with 128 plus the signal's number: a cache may be killed
-//! at any time.
+//! long it may take. A second signal ends the process at once, with the exit code 128 plus the signal's number. This is
+//! safe because a cache may be killed at any time.
 
 use std::io;
 
@@ -10,7 +10,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-/// A request to stop. Clones share it, also across threads and runtimes.
+/// A request to stop. All clones share it, also across threads and runtimes.
 #[derive(Debug, Clone, Default)]
 pub struct Shutdown {
     token: CancellationToken,
@@ -42,7 +42,7 @@ impl Shutdown {
         self.token.clone()
     }
 
-    /// Makes SIGTERM and SIGINT request this shutdown as long as the returned watch lives.
+    /// Lets SIGTERM and SIGINT request this shutdown as long as the returned watch exists.
     ///
     /// Must be called in a tokio runtime with I/O enabled. *Errors*: those of the operating system, if handlers cannot
     /// be set.
@@ -54,7 +54,7 @@ impl Shutdown {
     }
 }
 
-/// Owns the task that listens for signals; dropping it ends the task.
+/// The task that listens for signals. It ends when this value is dropped.
 #[derive(Debug)]
 pub struct SignalWatch {
     task: JoinHandle<()>,

@@ -1,24 +1,24 @@
 //! The state that a running part reports.
 //!
-//! Owns: [`Status`], the answer to the `status` method of every part, and the exit code for each state. Leaves to
+//! Owns: [`Status`], which every part answers to the method `status`, and the exit code for each state. Leaves to
 //! others: the part's own figures, which travel as JSON in `detail`.
 
 use serde::{Deserialize, Serialize};
 
-/// How well a part works.
+/// The state of a part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
-    /// It does everything it should.
+    /// The part does everything that it should do.
     Healthy,
-    /// It works, but something is missing or slower until the operator acts.
+    /// The part works, but something is missing or slower until the operator acts.
     Degraded,
-    /// It does not do its job.
+    /// The part does not do its task.
     Broken,
 }
 
 impl State {
-    /// The exit code of a command that reports this state: 0 healthy, 3 degraded, 1 broken.
+    /// The exit code of a command that reports this state: 0 for healthy, 3 for degraded, 1 for broken.
     pub fn exit_code(self) -> u8 {
         match self {
             State::Healthy => 0,
@@ -50,13 +50,13 @@ pub struct Problem {
 /// The answer to `status`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Status {
-    /// The kind of part: `proxy`.
+    /// The kind of part, such as `proxy`.
     pub component: String,
-    /// Its name among the parts of its kind: a listen address, or a store's SPEC.
+    /// The part's name among the parts of its kind, such as a listen address or a store's SPEC.
     pub name: String,
-    /// Its state, the worst of its problems.
+    /// The part's state, which is that of its worst problem.
     pub state: State,
-    /// Its process id.
+    /// The part's process id.
     pub pid: u32,
     /// The problems; empty if the part is healthy.
     #[serde(default)]
@@ -67,7 +67,7 @@ pub struct Status {
 }
 
 impl Status {
-    /// A healthy part of this process, without figures.
+    /// The status of a healthy part of this process, without figures.
     pub fn healthy(component: &str, name: &str) -> Status {
         Status {
             component: component.to_owned(),

@@ -1,9 +1,9 @@
 //! TLS: certificates and keys from files, and the handshakes that turn a plain stream into an encrypted one.
 //!
 //! Owns: how files of certificates are read, which certificates are trusted, errors that name the file, and what a
-//! refusal means. Promises: a client always verifies the server's certificate, and a server verifies the clients' if it
-//! requires them; nothing below TLS 1.2; a client that is refused can read why. Leaves to others: when a stream becomes
-//! encrypted, and what a client may do.
+//! refusal means. Promises: a client always verifies the server's certificate; a server that requires certificates of
+//! clients verifies them; versions before TLS 1.2 are refused; a client that is refused can read why. Leaves to others:
+//! when a stream becomes encrypted, and what a client may do.
 
 use std::io;
 use std::path::Path;
@@ -28,22 +28,22 @@ const CERTIFICATES_MAX: usize = 4096;
 const LINGER_TIME_MAX: Duration = Duration::from_secs(1);
 const LINGER_BYTES_MAX: u64 = 64 << 10;
 
-/// The server side; clones share it.
+/// The server side of TLS. Clones share one configuration.
 #[derive(Clone)]
 pub struct ServerTls {
     acceptor: TlsAcceptor,
     wants_certificates: bool,
 }
 
-/// The client side; clones share it.
+/// The client side of TLS. Clones share one configuration.
 #[derive(Clone)]
 pub struct ClientTls {
     connector: TlsConnector,
 }
 
 impl ServerTls {
-    /// Reads the server's chain of certificates and its key, both PEM. With `client_ca`, clients must present a
-    /// certificate that a certificate in that file has signed.
+    /// Reads the server's chain of certificates and its key, both in PEM. If there is a `client_ca`, clients must
+    /// present a certificate that was signed by a certificate in that file.
     ///
     /// *Errors*: [`Error::Tls`] with the file and what is wrong with it.
     pub fn load(certificates: &Path, key: &Path, client_ca: Option<&Path>) -> Result<ServerTls, Error> {
@@ -69,7 +69,8 @@ impl ServerTls {
         self.wants_certificates
     }
 
-    /// Makes the server's part of the handshake on a plain stream. *Errors*: those of the client or of the stream.
+    /// Makes the server's part of the handshake on a plain stream. *Errors*: those of the stream, or that the client
+    /// does not speak TLS or has no trusted certificate where one is required.
     pub async fn accept<S: AsyncRead + AsyncWrite + Unpin>(&self, stream: S) -> io::Result<TlsStream<S>> {
         match self.acceptor.accept(stream).into_fallible().await {
             Ok(stream) => Ok(TlsStream::from(stream)),
@@ -82,8 +83,8 @@ impl ServerTls {
 }
 
 impl ClientTls {
-    /// Trusts the certificates in `ca`, else those of the system. Presents the certificate of `identity` (a certificate
-    /// and its key) if the server requires one. All files are PEM.
+    /// Makes a client that trusts the certificates in `ca`, or those of the system without `ca`. If the server requires
+    /// a certificate, the client presents that of `identity`, which is a certificate and its key. All files are in PEM.
     ///
     /// *Errors*: [`Error::Tls`] with the file and what is wrong with it.
     pub fn load(ca: Option<&Path>, identity: Option<(&Path, &Path)>) -> Result<ClientTls, Error> {
@@ -106,7 +107,7 @@ impl ClientTls {
 
     /// Makes the client's part of the handshake on a plain stream; `name` is the server's host name or IP address.
     ///
-    /// *Errors*: those of the stream, or that the server's certificate is not trusted or not for `name`.
+    /// *Errors*: those of the stream, or that the server's certificate is not trusted or is not for `name`.
     pub async fn connect<S: AsyncRead + AsyncWrite + Unpin>(&self, name: &str, stream: S) -> io::Result<TlsStream<S>> {
         let name = ServerName::try_from(name.to_owned())
             .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, format!("\"{name}\" is no name of a server")))?;

@@ -1,4 +1,4 @@
-//! The promises of the control socket, tested by clients that follow or break the protocol.
+//! Tests of the control socket's promises, with clients that follow or break the protocol.
 
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A separate directory for each test, removed at the end.
+/// A runtime directory of one test, which is removed at the end.
 struct Scratch(RuntimeDirectory);
 
 impl Scratch {
@@ -43,7 +43,7 @@ async fn ask(path: &Path, method: &'static str, params: Value) -> Result<Value, 
     tokio::task::spawn_blocking(move || request(&path, method, params, PATIENCE)).await.expect("no panic")
 }
 
-/// Sends bytes and returns everything that comes back until the server closes.
+/// Sends bytes and returns everything that the server sends until it closes the connection.
 async fn send_raw(path: &Path, bytes: Vec<u8>) -> String {
     let path = path.to_owned();
     let talk = move || {
@@ -140,7 +140,7 @@ async fn one_client_more_than_the_limit_is_told_to_come_back() {
     assert_eq!(fault.kind, FaultKind::Busy);
     drop(crowd);
     loop {
-        // The server notices that they have disconnected when it next reads from them.
+        // The server notices that the two clients have disconnected only when it next reads from them.
         match ask(&path, "status", Value::Null).await {
             Ok(_) => break,
             Err(Error::Fault { fault, .. }) if fault.kind == FaultKind::Busy => {}
@@ -172,7 +172,8 @@ async fn stop_ends_calls_under_way_and_removes_the_socket() {
         let path = path.clone();
         async move { ask(&path, "hang", Value::Null).await }
     });
-    // Connections are accepted in order: once this one is served, the hanging one was accepted or will be refused.
+    // Connections are accepted in order. When this request is answered, the hanging one was accepted or will be
+    // refused.
     assert!(ask(&path, "status", Value::Null).await.is_ok());
     server.stop().await;
     assert!(hanging.await.expect("no panic").is_err());

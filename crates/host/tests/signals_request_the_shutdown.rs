@@ -1,4 +1,4 @@
-//! SIGTERM requests the shutdown; it does not end the process.
+//! SIGTERM requests the shutdown and does not end the process.
 
 use std::process::Command;
 

@@ -1,7 +1,7 @@
-//! The errors between a client and a server before blocks are read and written.
+//! The errors of a client and a server, except those of single reads and writes.
 //!
-//! Owns: the one error type of the crate. Failed requests return the error of the device (`nectary_block::Error`).
-//! Kinds differ because their remedies differ.
+//! Owns: the one error type of the crate. A failed request returns an error of the device instead
+//! (`nectary_block::Error`). Each kind has its own remedy.
 
 use std::fmt;
 use std::io;
@@ -9,13 +9,13 @@ use std::io;
 /// The kind of a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ErrorKind {
-    /// Nothing listens there, or the server has no such export.
+    /// Nothing listens at the address, or the server has no such export.
     Absent,
-    /// Another process listens there.
+    /// Another process listens at the address.
     Busy,
     /// The URL, a name or an option is not understood.
     Invalid,
-    /// The server refuses by policy, or because it requires TLS.
+    /// The server refuses the client by its policy, or because it requires TLS.
     Refused,
     /// The other side breaks the rules of the protocol document.
     Protocol,
@@ -25,7 +25,7 @@ pub enum ErrorKind {
     TimedOut,
     /// A certificate, a key or the TLS handshake failed.
     Tls,
-    /// The operating system failed.
+    /// A call of the operating system failed.
     Io,
 }
 
@@ -36,7 +36,7 @@ pub struct Error {
     pub kind: ErrorKind,
     /// The URL, address or file.
     pub place: String,
-    /// What was expected and found.
+    /// What was expected and what was found.
     pub message: String,
 }
 

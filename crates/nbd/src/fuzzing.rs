@@ -1,4 +1,4 @@
-//! For fuzz targets: the state machines of both sides, fed with arbitrary bytes.
+//! For fuzz targets: runs the state machines of both sides on arbitrary bytes.
 //!
 //! This module is not part of the public interface and changes without notice.
 
@@ -13,10 +13,10 @@ use crate::server::{Export, Exports, check};
 use crate::wire::request::{self, Header};
 use crate::wire::{CHUNK_MAGIC, SIMPLE_REPLY_MAGIC, reply};
 
-/// The most that one step of the protocol may read at once, in bytes; above every limit on a length.
+/// The most bytes that one step of the protocol may read at once. It is above every limit on a length.
 const STEP_BYTES_MAX: usize = 16 << 20;
 
-/// The bytes of the other side, returned step by step.
+/// The bytes of the other side, which are returned step by step.
 struct Feed<'a>(&'a [u8]);
 
 impl<'a> Feed<'a> {
@@ -28,7 +28,7 @@ impl<'a> Feed<'a> {
     }
 }
 
-/// Runs a server's haggling and requests; returns how many bytes it sends.
+/// Runs a server's haggling and requests; returns the number of bytes that the server sends.
 pub fn serve(input: &[u8], requires_tls: bool) -> usize {
     let export = |name| Export::new(name, "about it", Arc::new(MemoryDevice::new(1 << 20)), name == "b");
     let exports: Vec<Export> = ["a", "b"].into_iter().filter_map(|name| export(name).ok()).collect();
@@ -58,7 +58,7 @@ pub fn serve(input: &[u8], requires_tls: bool) -> usize {
     sent
 }
 
-/// Runs a client's haggling; `goal` is any number.
+/// Runs a client's haggling. `goal` chooses the client's goal and may be any number.
 pub fn haggle(input: &[u8], goal: u8) {
     let goals = [Goal::Transmit, Goal::Info, Goal::List];
     let mut machine = ClientHandshake::new(goals[usize::from(goal) % 3], "a", goal & 4 != 0);
@@ -86,7 +86,7 @@ pub fn replies(input: &[u8], is_structured: bool) {
     machine.expect(1, Expected::Data { offset: 4096, length: LENGTH });
     machine.expect(2, Expected::Status);
     machine.expect(3, Expected::Nothing);
-    // Each byte may arrive only once.
+    // Each byte of the data may arrive only once.
     let mut seen = vec![false; LENGTH as usize];
     let mut note = |at: u32, length: u32| {
         for byte in &mut seen[at as usize..(at + length) as usize] {
@@ -124,7 +124,7 @@ pub fn replies(input: &[u8], is_structured: bool) {
     }
 }
 
-/// Valid replies of both kinds, as seeds for mutations.
+/// Valid replies, simple and structured, as seeds for mutations.
 pub fn reply_seeds() -> Vec<Vec<u8>> {
     let mut simple = Vec::new();
     reply::simple(&mut simple, 0, 3);

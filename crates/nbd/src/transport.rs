@@ -1,7 +1,7 @@
-//! The stream of bytes under a connection: TCP, a Unix socket, or TLS over either.
+//! The stream of bytes that a connection uses: TCP, a Unix socket, or TLS over either.
 //!
-//! Owns: the trait of streams, splitting a stream into a reading and a writing half, and the time limit for a stalled
-//! message.
+//! Owns: the trait of streams, splitting a stream into a reading and a writing half, and the time limit for a message
+//! that stalls.
 
 use std::future::{Future, poll_fn};
 use std::io::{self, IoSlice};
@@ -21,18 +21,18 @@ const SLICES_MAX: usize = 64;
 /// The idle time after which TCP checks that the peer is alive.
 const KEEPALIVE_TIME: Duration = Duration::from_secs(30);
 
-/// A reading half.
+/// The reading half of a stream.
 pub(crate) type ReadHalf = Box<dyn AsyncRead + Send + Unpin>;
-/// A writing half.
+/// The writing half of a stream.
 pub(crate) type WriteHalf = Box<dyn AsyncWrite + Send + Unpin>;
 
 /// A stream in both directions that can be split.
 pub trait Duplex: AsyncRead + AsyncWrite + Send + Unpin + 'static {
-    /// Splits it.
+    /// Splits the stream into its halves.
     fn into_halves(self: Box<Self>) -> (Box<dyn AsyncRead + Send + Unpin>, Box<dyn AsyncWrite + Send + Unpin>);
 }
 
-/// Any stream.
+/// A stream of any kind.
 pub type Transport = Box<dyn Duplex>;
 
 impl Duplex for TcpStream {
@@ -56,7 +56,7 @@ impl Duplex for TlsStream<Transport> {
     }
 }
 
-/// Writes everything in as few calls as possible; each call may take [`STALL_TIME_MAX`].
+/// Writes all slices in as few calls as possible. Each call may take [`STALL_TIME_MAX`].
 pub(crate) async fn write_slices(writer: &mut WriteHalf, slices: &[&[u8]]) -> io::Result<()> {
     let (mut index, mut at) = (0, 0);
     while index < slices.len() {
@@ -80,7 +80,7 @@ pub(crate) async fn write_slices(writer: &mut WriteHalf, slices: &[&[u8]]) -> io
     within_stall(writer.flush()).await
 }
 
-/// Fills a slice; each call may take [`STALL_TIME_MAX`].
+/// Fills a slice with bytes of the stream. Each call may take [`STALL_TIME_MAX`].
 pub(crate) async fn read_all(reader: &mut (impl AsyncRead + Unpin), into: &mut [u8]) -> io::Result<()> {
     let mut at = 0;
     while at < into.len() {

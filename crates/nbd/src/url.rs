@@ -1,9 +1,9 @@
-//! The URL of an export, as the NBD URI document defines it: `nbd://host[:port]/export`,
-//! `nbd+unix:///export?socket=PATH`, and `nbds`, `nbds+unix` with TLS.
+//! The URL of an export, as the NBD URI document defines it: `nbd://host[:port]/export` or
+//! `nbd+unix:///export?socket=PATH`. With TLS, the scheme is `nbds` or `nbds+unix`.
 //!
 //! Owns: parsing and formatting. Parameters: `socket`, `tls-hostname`, `tls-certificates` (a directory with
-//! `ca-cert.pem`, and `client-cert.pem`, `client-key.pem`), `x-connections`, `x-request-time`. An unknown one is
-//! refused.
+//! `ca-cert.pem`, and `client-cert.pem`, `client-key.pem`), `x-connections`, `x-request-time`. A URL with an unknown
+//! parameter is refused.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -21,7 +21,7 @@ pub const DEFAULT_PORT: u16 = 10809;
 /// The longest URL that is read, in bytes.
 pub const URL_BYTES_MAX: usize = 16 << 10;
 
-/// Where a server listens.
+/// The address at which a server listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Address {
     /// A host name or an IP address without brackets, and a port.
@@ -43,17 +43,17 @@ pub enum Address {
 pub struct Url {
     /// Whether the connection must be encrypted.
     pub tls: bool,
-    /// Where the server listens.
+    /// The address at which the server listens.
     pub address: Address,
-    /// The name of the export; empty for the default one.
+    /// The name of the export; empty for the server's default export.
     pub export: String,
-    /// The name in the server's certificate, if it is not the host's.
+    /// The name in the server's certificate, if that is not the host.
     pub tls_hostname: Option<String>,
     /// A directory with `ca-cert.pem` and, for servers that require one, `client-cert.pem` and `client-key.pem`.
     pub tls_certificates: Option<PathBuf>,
-    /// The largest number of connections.
+    /// The most connections of one device.
     pub connections: Option<u32>,
-    /// How long a request may go without an answer.
+    /// The time after which a request without an answer makes its connection fail.
     pub request_time: Option<Duration>,
 }
 
@@ -148,7 +148,7 @@ impl Url {
         Ok(())
     }
 
-    /// The SPEC for this URL: the URL, in quotes if necessary.
+    /// The SPEC for this URL, which is the URL itself, in quotes if necessary.
     pub fn spec(&self) -> String {
         Spec { position: 0, form: Form::Text(self.to_string()) }.to_string()
     }

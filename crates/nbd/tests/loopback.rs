@@ -1,4 +1,4 @@
-//! Our client on our server behaves like any other device, over one connection and over several.
+//! This crate's client on this crate's server behaves like any other device, over one connection and over several.
 
 mod support;
 
@@ -13,7 +13,7 @@ use nectary_block::{
 use nectary_nbd::{ConnectOptions, NbdDevice, Server, Url};
 use support::{PATIENCE, Served, serve, serve_from_threads};
 
-/// Keeps servers running as long as the devices on them.
+/// The servers of a test. They run as long as the devices on them are used.
 #[derive(Default)]
 struct Servers(Mutex<Vec<Server>>);
 
@@ -56,7 +56,7 @@ async fn a_flush_over_nbd_survives_a_loss_of_power() {
     check_durability(make, crash).await.unwrap();
 }
 
-/// Wraps a shared volatile device.
+/// Wraps a shared volatile device into one that can be owned.
 fn owned(below: Arc<VolatileDevice>) -> impl nectary_block::BlockDevice {
     nectary_block::StatsFilter::new(below)
 }
@@ -143,7 +143,7 @@ async fn a_read_only_export_takes_no_writes_and_is_read() {
         device.write_zeroes(0, 4096, context).await.err().map(|error| error.kind),
     ];
     assert_eq!(refused, [Some(ErrorKind::Unsupported); 2]);
-    // A hint is not a write.
+    // A discard is only a hint, so it does not fail.
     device.discard(0, 4096, context).await.unwrap();
     assert_eq!(read(&*device, 0, 4096).await.unwrap()[0], 5);
     device.flush(context).await.unwrap();
@@ -176,7 +176,7 @@ async fn after_a_lost_connection_with_unflushed_writes_no_flush_pretends() {
     let device = served.device(1).await;
     write(&*device, 0, Buffer::copy_of(&[1; 4096])).await.unwrap();
     let served = restart(served, below).await;
-    // Reads continue; the first may still meet the lost connection.
+    // Reads continue. The first one may still fail with the lost connection.
     if read(&*device, 0, 4096).await.is_err() {
         read(&*device, 0, 4096).await.unwrap();
     }

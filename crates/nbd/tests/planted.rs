@@ -1,5 +1,5 @@
-//! Each planted bug is caught, and without a bug no check fails. Needs its own process, because a planted bug affects
-//! the whole process.
+//! Each planted bug is caught, and without a bug no check fails. This test needs its own process, because a planted bug
+//! affects the whole process.
 
 mod support;
 
@@ -13,7 +13,7 @@ use support::serve;
 
 const WRITE: u16 = 1;
 
-/// Concurrent writes to parts of a block and to the whole block: no write may be lost.
+/// Checks that no write is lost when parts of a block and the whole block are written concurrently.
 async fn parts_of_a_block() -> Result<(), String> {
     let slow = DelayOptions { read: Duration::from_millis(2), write: Duration::from_millis(1), ..Default::default() };
     let served = serve(Arc::new(DelayFilter::new(Arc::new(MemoryDevice::new(1 << 20)), slow)), false);
@@ -47,7 +47,7 @@ async fn parts_of_a_block() -> Result<(), String> {
     served.server.stop().await.map_err(|error| error.to_string())
 }
 
-/// Bytes written on one connection survive a power cut after a flush on another.
+/// Checks that bytes that were written on one connection survive a power cut after a flush on another.
 async fn flush_of_others() -> Result<(), String> {
     let below = VolatileDevice::new(1 << 20);
     let served = serve(Arc::new(StatsFilter::new(below.clone())), false);
@@ -58,7 +58,7 @@ async fn flush_of_others() -> Result<(), String> {
     if found[0] != 3 { Err(format!("a flushed block has {}", found[0])) } else { Ok(()) }
 }
 
-/// Our client accepts no reply that breaks the protocol.
+/// Checks that the server's replies keep the protocol, by a read of this crate's client.
 async fn replies() -> Result<(), String> {
     let served = serve(Arc::new(MemoryDevice::new(1 << 20)), false);
     let device = served.device(1).await;

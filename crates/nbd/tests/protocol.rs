@@ -1,5 +1,5 @@
-//! A server answers any bytes of a client as the document requires, and keeps the connection open where the document
-//! says so.
+//! A server answers any bytes of a client as the protocol document requires, and keeps the connection open where the
+//! document says so.
 
 mod support;
 
@@ -147,7 +147,7 @@ async fn wrong_requests_are_errors_and_the_connection_goes_on() {
             let found = raw.ask(command, flags, offset, length, data).await.error;
             assert_eq!(found, error, "command {command} with flags {flags:#x}, {length} bytes at {offset}");
         }
-        // The same on a large device, so that the length is the only mistake.
+        // On a large device, the length is the only mistake of such a request.
         let large = serve(Arc::new(MemoryDevice::new(1 << 40)), false);
         let mut other = large.raw().await;
         if is_structured {
@@ -157,7 +157,7 @@ async fn wrong_requests_are_errors_and_the_connection_goes_on() {
         assert_eq!(other.ask(READ, 0, 0, (32 << 20) + 1, &[]).await.error, too_long);
         assert_eq!(other.ask(READ, 0, 0, 32 << 20, &[]).await.data.len(), 32 << 20);
         assert_eq!(other.ask(ZEROES, 0, 3, u32::MAX, &[]).await.error, 0);
-        // After all of that the connection still works.
+        // After all these errors the connection still works.
         assert_eq!(raw.ask(WRITE, 1, 1000, 5, b"hello").await.error, 0);
         assert_eq!(raw.ask(READ, 0, 998, 9, &[]).await.data, b"\0\0hello\0\0");
         assert_eq!(raw.ask(READ, 0, 0, 0, &[]).await.error, 0);
@@ -185,7 +185,7 @@ async fn zeroes_that_must_be_fast_are_refused_with_nothing_changed_where_they_ar
         assert!(found[..100].iter().chain(&found[10100..]).all(|&byte| byte == 9));
         let (_, exports) = served.server.reader()();
         assert_eq!(exports[0].figures().failed, 0, "it is no failure");
-        // The same through our client.
+        // This crate's client gets the same results.
         let device = served.device(1).await;
         let zeroed = device.zero_quickly(8192, 8192, Context::default()).await.map_err(|error| error.kind);
         assert_eq!(zeroed, if error == 0 { Ok(()) } else { Err(ErrorKind::Unsupported) });
@@ -194,7 +194,7 @@ async fn zeroes_that_must_be_fast_are_refused_with_nothing_changed_where_they_ar
     }
 }
 
-/// A device that may write zeroes as slowly as data.
+/// A device whose zeroes may be as slow as writes of data.
 struct Slow(SharedDevice);
 
 impl Filter for Slow {
@@ -228,7 +228,8 @@ async fn writes_to_a_read_only_export_are_refused_by_permission() {
 async fn what_breaks_the_protocol_ends_its_connection_alone() {
     let served = memory(false);
     let mut witness = served.transmitting().await;
-    // Unknown flags, an option without its magic, a request without its magic, a write longer than the limit.
+    // Each of these ends its connection: unknown flags, an option or a request without its magic number, and a write
+    // that is longer than the limit.
     let mut raw = served.raw().await;
     raw.stream.write_all(&[0; 16]).await.unwrap();
     assert!(raw.is_closed().await);
@@ -245,7 +246,7 @@ async fn what_breaks_the_protocol_ends_its_connection_alone() {
     raw.option(2, &[]).await;
     assert_eq!(raw.option_reply(2).await.0, 1);
     assert!(raw.is_closed().await);
-    // An incomplete write, and a connection that is dropped with requests in flight.
+    // A client may leave in the middle of a write, or with requests in flight.
     let mut raw = served.transmitting().await;
     raw.request(WRITE, 0, 1, 0, 4096, &[1; 100]).await;
     drop(raw);

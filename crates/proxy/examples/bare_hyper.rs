@@ -14,7 +14,7 @@ use hyper::{Request, Response, body::Incoming, server::conn::http1};
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpListener;
 
-/// Length of the body of every response.
+/// The length of every response's body.
 const BODY_BYTES: usize = 1024;
 
 fn main() -> Result<(), Box<dyn Error>> {

@@ -1,7 +1,8 @@
 //! The main loop of a worker: it accepts, sweeps, and ends.
 //!
-//! Owns: accepting, and sweeping: on every [`TICK`] it ends overdue connections, hands over the access log and closes
-//! idle origin connections. Promises: once a stop is requested, requests under way have the drain timeout to finish.
+//! Owns: accepting, and sweeping: on every [`TICK`] the worker ends overdue connections, sends lines of the access log
+//! to their writer and drops ended origin connections. Promises: once a stop is requested, requests under way have the
+//! drain timeout to finish.
 
 use std::net::{SocketAddr, TcpListener as StdListener};
 use std::rc::Rc;
@@ -16,14 +17,14 @@ use crate::service::connection;
 use crate::wire::deadlines::{Side, TICK};
 use crate::worker::Worker;
 
-/// What a worker answers when it has too many connections.
+/// The answer to a new connection of a worker that has too many connections.
 const TOO_MANY: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\nretry-after: 1\r\n\
     cache-status: nectary; detail=too-many-connections\r\ncontent-length: 0\r\n\r\n";
 
 /// How long tasks may take to end after they were cut off.
 const CUT_OFF: Duration = Duration::from_secs(1);
 
-/// Limits how often a failed accept is logged; most likely there are no free descriptors.
+/// Limits how often a failed accept is logged. Without free file descriptors, every accept fails.
 static ACCEPT_FAILED: Throttle = Throttle::every(Duration::from_secs(60));
 
 /// Serves until a stop is requested, then finishes requests under way, within the drain timeout.
@@ -62,13 +63,13 @@ pub(crate) async fn run(
     Ok(())
 }
 
-/// Accepts for ever.
+/// Accepts connections until the task is aborted.
 async fn accept(worker: Rc<Worker>, listener: TcpListener, door: Door) {
     loop {
         match listener.accept().await {
             Ok((stream, client)) => admit(&worker, stream, client, door),
             Err(error) => {
-                // Most likely there are no free descriptors: open connections must end first.
+                // Most likely no file descriptor is free. Wait until open connections have ended.
                 ACCEPT_FAILED.write(Level::Warning, "proxy", format_args!("cannot accept a connection: {error}"));
                 tokio::time::sleep(TICK).await;
             }
@@ -79,7 +80,8 @@ async fn accept(worker: Rc<Worker>, listener: TcpListener, door: Door) {
 fn admit(worker: &Rc<Worker>, stream: TcpStream, client: SocketAddr, door: Door) {
     if worker.stats.connections_open() >= worker.connections.clients_max as u64 {
         worker.stats.excess_connections.add(1);
-        // A new connection has room for this in its send buffer; if it has not, closing it is answer enough.
+        // The send buffer of a new connection has room for this answer. If the write fails all the same, the client
+        // only sees the connection close.
         _ = stream.try_write(TOO_MANY);
         return;
     }
@@ -96,7 +98,7 @@ fn admit(worker: &Rc<Worker>, stream: TcpStream, client: SocketAddr, door: Door)
     });
 }
 
-/// Ticks for ever.
+/// Does the periodic work of the worker on every tick, until the task is dropped.
 async fn sweep(worker: Rc<Worker>) {
     let mut interval = tokio::time::interval(TICK);
     interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);

@@ -20,14 +20,14 @@ use crate::options::AccessLog;
 use crate::rules::key::push_decimal;
 use crate::stats::WorkerStats;
 
-/// How much a worker keeps while the writer is behind.
+/// A worker drops further lines while it keeps this many bytes of lines for a writer that is behind.
 const KEPT_BYTES_MAX: usize = 4 << 20;
-/// With this many bytes a worker hands over its lines without waiting for the next tick.
+/// A worker that has this many bytes of lines sends them to the writer without waiting for the next tick.
 const HAND_OVER_BYTES: usize = 64 << 10;
-/// Buffers on their way to the writer.
+/// The most buffers that wait for the writer.
 const BUFFERS_UNDER_WAY_MAX: usize = 16;
 
-/// The cache's treatment of a request, as the log names it.
+/// What the cache did with a request, as the log names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Hit,
@@ -83,11 +83,11 @@ impl Outcome {
     }
 }
 
-/// One line.
+/// The content of one line of the log.
 #[derive(Debug)]
 pub(crate) struct Line<'a> {
     pub client: IpAddr,
-    /// When the head had been read, Unix milliseconds.
+    /// The time at which the request's head had been read, in Unix milliseconds.
     pub at_ms: u64,
     pub method: &'a Method,
     pub url: &'a [u8],
@@ -109,12 +109,12 @@ pub(crate) struct RequestLog {
 }
 
 impl RequestLog {
-    /// The log of one worker; `lines` is its buffer, if there is a log.
+    /// Makes the log of one worker. `lines` is the worker's buffer; `None` if requests are only counted.
     pub fn new(stats: Arc<WorkerStats>, lines: Option<LogBuffer>) -> Rc<RequestLog> {
         Rc::new(RequestLog { stats, lines: RefCell::new(lines) })
     }
 
-    /// Whether there is a log.
+    /// Whether requests are logged.
     pub fn is_on(&self) -> bool {
         self.lines.borrow().is_some()
     }
@@ -127,7 +127,7 @@ impl RequestLog {
         }
     }
 
-    /// Hands the lines over.
+    /// Sends the gathered lines to the writer.
     pub fn flush(&self) {
         if let Some(lines) = &mut *self.lines.borrow_mut() {
             lines.flush();
@@ -135,12 +135,12 @@ impl RequestLog {
     }
 }
 
-/// Where a worker's lines go.
+/// The lines that one worker has gathered for the writer.
 #[derive(Debug)]
 pub(crate) struct LogBuffer {
     lines: Vec<u8>,
     count: u64,
-    /// The second for which `date` was made, and the date.
+    /// The Unix second that `date` shows, and its text.
     second: u64,
     date: Vec<u8>,
     writer: SyncSender<Vec<u8>>,
@@ -153,7 +153,7 @@ impl LogBuffer {
         LogBuffer { lines: Vec::new(), count: 0, second: u64::MAX, date: Vec::new(), writer, stats }
     }
 
-    /// Adds a line.
+    /// Adds a line, or counts it as lost if the buffer is full.
     pub fn push(&mut self, line: &Line<'_>) {
         if self.lines.len() >= KEPT_BYTES_MAX {
             self.stats.log_lines_lost.add(1);
@@ -209,7 +209,7 @@ impl LogBuffer {
     }
 }
 
-/// The thread that writes; it ends when every sender is gone and all their lines are written.
+/// The thread that writes the lines of all workers. It ends when every sender is dropped and all lines are written.
 #[derive(Debug)]
 pub(crate) struct LogWriter {
     sender: SyncSender<Vec<u8>>,
@@ -244,12 +244,12 @@ impl LogWriter {
     /// Waits until everything is written; workers must have dropped their senders.
     pub fn finish(self) {
         drop(self.sender);
-        // Its error was reported when it happened.
+        // The thread has already logged its error.
         _ = self.thread.join();
     }
 }
 
-/// Writes until the senders are gone. After a failed write it stops, and workers count further lines as lost.
+/// Writes lines until every sender is dropped. After a failed write it stops, and workers count further lines as lost.
 fn write_all(out: &mut dyn Write, receiver: &Receiver<Vec<u8>>) -> io::Result<()> {
     for lines in receiver {
         if let Err(error) = out.write_all(&lines).and_then(|()| out.flush()) {
@@ -278,11 +278,11 @@ fn write_address(out: &mut Vec<u8>, address: IpAddr) {
     }
 }
 
-/// Writes `21/Nov/2026:20:23:00 +0000`.
+/// Writes a time as `21/Nov/2026:20:23:00 +0000`.
 fn write_date(out: &mut Vec<u8>, unix_s: u64) {
     let text = httpdate::fmt_http_date(std::time::UNIX_EPOCH + Duration::from_secs(unix_s));
     out.clear();
-    // "Sat, 21 Nov 2026 20:23:00 GMT"
+    // `text` is like "Sat, 21 Nov 2026 20:23:00 GMT".
     let parts = [&text[5..7], "/", &text[8..11], "/", &text[12..16], ":", &text[17..25], " +0000"];
     parts.iter().for_each(|part| out.extend_from_slice(part.as_bytes()));
 }

@@ -1,8 +1,8 @@
 //! Who may purge over HTTP.
 //!
-//! Owns: the options of administration, the token and how it is read and compared. By default nobody may: behind a TLS
-//! terminator or a tunnel on the same machine, every client looks like a local one. Leaves to others: the effect of a
-//! purge (`service/purge`), and how requests are refused (`service/admin`).
+//! Owns: the options of administration, and the token: how it is read and compared. By default nobody may purge, not
+//! even from a loopback address: behind a TLS terminator or a tunnel on the same machine, every client has one. Leaves
+//! to others: the effect of a purge (`service/purge`), and how requests are refused (`service/admin`).
 
 use std::fmt;
 use std::fs::File;
@@ -14,26 +14,28 @@ use subtle::ConstantTimeEq;
 
 use crate::error::Error;
 
-/// The shortest token: shorter ones can be guessed.
+/// The shortest token, in bytes. A shorter one could be guessed.
 pub const TOKEN_BYTES_MIN: usize = 16;
-/// The longest token.
+/// The longest token, in bytes.
 pub const TOKEN_BYTES_MAX: usize = 1024;
 
 /// Who may purge over HTTP; by default nobody.
 #[derive(Debug, Clone, Default)]
 pub struct AdminOptions {
-    /// Addresses only for administration; port 0 picks one. Without a token they must be loopback addresses.
+    /// The addresses that serve only administration; port 0 picks a free port. Without a token they must be loopback
+    /// addresses.
     pub listen: Vec<SocketAddr>,
-    /// What a request must show; with one, `PURGE` is served on every address.
+    /// The token that a purge must show. If there is one, `PURGE` is served on every address.
     pub token: Option<AdminToken>,
-    /// Whether purges that came through another proxy are allowed.
+    /// Whether a purge that came through another proxy is allowed.
     pub relayed: bool,
 }
 
 impl AdminOptions {
     /// Checks the options, before anything is opened.
     ///
-    /// *Errors*: [`Error::AdminWithoutToken`] if other machines could purge.
+    /// *Errors*: [`Error::AdminWithoutToken`] if there is no token and other machines can reach an address for
+    /// administration.
     pub fn check(&self) -> Result<(), Error> {
         match self.listen.iter().find(|address| self.token.is_none() && !is_loopback(address.ip())) {
             Some(&address) => Err(Error::AdminWithoutToken { address }),
@@ -42,7 +44,7 @@ impl AdminOptions {
     }
 }
 
-/// Whether an address is this machine's loopback, also where IPv4 is mapped into IPv6.
+/// Whether an address is a loopback address of IPv4, of IPv6, or of IPv4 mapped into IPv6.
 pub fn is_loopback(address: IpAddr) -> bool {
     address.to_canonical().is_loopback()
 }

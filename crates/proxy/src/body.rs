@@ -1,8 +1,8 @@
 //! Bodies on their way to a client.
 //!
-//! Owns: the source of a response's bytes for hyper, and what happens once the last byte was handed over or the client
-//! is gone: the exchange ends for the connection's watch, and the request is logged. A body that cannot be completed is
-//! an error, which makes hyper abort the connection: a partial body never looks complete.
+//! Owns: giving the bytes of a response to hyper, and ending the exchange after the last byte or when the client is
+//! gone: the connection's watch learns of the end, and the request is logged. A body that cannot be completed ends with
+//! an error, on which hyper aborts the connection: a partial body never looks complete.
 
 use std::pin::Pin;
 use std::rc::Rc;
@@ -20,7 +20,7 @@ use crate::access_log::{Line, Outcome, RequestLog};
 use crate::rules::multipart::{Multipart, Section};
 use crate::wire::deadlines::Watch;
 
-/// Why a body was cut short.
+/// The reason why a body was cut short.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct BodyError(pub String);
@@ -30,16 +30,16 @@ pub(crate) type Pieces = Pin<Box<dyn Stream<Item = Result<Bytes, BodyError>>>>;
 
 /// The bytes of a response.
 pub(crate) enum Content {
-    /// None.
+    /// No bytes.
     Empty,
-    /// In one piece.
+    /// All bytes in one piece.
     Whole(Bytes),
-    /// Piece by piece; with how many bytes are still to come, if that is known.
+    /// A stream of pieces, and the number of bytes still to come, if it is known.
     Pieces(Pieces, Option<u64>),
 }
 
 impl Content {
-    /// A range of a stored object.
+    /// The bytes of a range of a stored object.
     pub fn of_object(object: &Object, range: std::ops::Range<u64>) -> Content {
         let length = range.end - range.start;
         if length == 0 {
@@ -58,7 +58,7 @@ impl Content {
         }
     }
 
-    /// Several parts of a stored object, with the text around them.
+    /// Several ranges of a stored object, with the text of `multipart/byteranges` around them.
     pub fn of_parts(object: &Object, multipart: Multipart) -> Content {
         let length = multipart.body_bytes();
         let state = (object.clone(), multipart.sections.into_iter(), None::<BodyReader>);
@@ -79,7 +79,7 @@ impl Content {
         Content::Pieces(Box::pin(pieces), Some(length))
     }
 
-    /// The bytes of a fill from the reader's position, `length` of them if that is known.
+    /// The next `length` bytes of a fill from the reader's position; all further bytes if `length` is `None`.
     pub fn of_fill(reader: FillReader, length: Option<u64>) -> Content {
         if length == Some(0) {
             return Content::Empty;
@@ -100,7 +100,7 @@ pub(crate) struct ReplyBody {
 }
 
 impl ReplyBody {
-    /// The body of an exchange that `watch` has begun; the exchange ends when the body is dropped.
+    /// Makes the body of an exchange that has begun on `watch`. The exchange ends when the body is dropped.
     pub fn new(content: Content, watch: Rc<Watch>, ticket: Option<Box<Ticket>>) -> ReplyBody {
         ReplyBody { content, watch, ticket }
     }

@@ -1,7 +1,8 @@
 //! The open connections of one worker.
 //!
-//! Owns: a watch for each, the clock of the watches, and ending connections that are overdue, drained or cut off.
-//! Leaves to others: when to drain and to cut off (`accept`), the requests on a connection (`service`, `upstream`).
+//! Owns: a watch for each connection, the clock of the watches, and ending connections that are overdue, drained or cut
+//! off. Leaves to others: when to drain and to cut off (`accept`), the requests on a connection (`service`,
+//! `upstream`).
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -14,7 +15,7 @@ use crate::options::ProxyOptions;
 use crate::stats::WorkerStats;
 use crate::wire::deadlines::{Clock, Deadlines, Side, Watch, until_killed};
 
-/// Who an address that the proxy listens on is for.
+/// The users of an address that the proxy listens on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Door {
     /// Clients.
@@ -23,18 +24,18 @@ pub(crate) enum Door {
     Admin,
 }
 
-/// What one side of the proxy allows its connections.
+/// The limits of the connections on one side of the proxy.
 #[derive(Debug, Clone, Copy)]
 struct Allowed {
     deadlines: Deadlines,
     head_bytes_max: usize,
 }
 
-/// The connections of a worker that are open, to clients and to origins.
+/// The open connections of a worker, to clients and to origins.
 pub(crate) struct Connections {
-    /// Their tasks; a worker ends when all of these have ended.
+    /// The tasks of the connections. A worker ends when all of them have ended.
     pub tasks: TaskTracker,
-    /// The most connections of clients that this worker takes.
+    /// The most connections of clients that this worker accepts.
     pub clients_max: usize,
     clock: Rc<Clock>,
     clients: Allowed,
@@ -44,7 +45,7 @@ pub(crate) struct Connections {
 }
 
 impl Connections {
-    /// None yet.
+    /// Starts without connections.
     pub fn new(options: &ProxyOptions) -> Rc<Connections> {
         let limits = &options.limits;
         let ticks = Deadlines::ticks;
@@ -69,7 +70,7 @@ impl Connections {
         })
     }
 
-    /// A watch for a new connection.
+    /// Makes the watch of a new connection.
     pub fn new_watch(&self, side: Side) -> Rc<Watch> {
         let allowed = match side {
             Side::Client => self.clients,

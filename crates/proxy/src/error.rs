@@ -4,7 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-/// Why a proxy did not start, or ended.
+/// The reason why a proxy did not start, or why it ended.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -22,7 +22,7 @@ pub enum Error {
     /// The access log cannot be opened.
     #[error("cannot open the access log {path}: {source}")]
     AccessLog {
-        /// Its path.
+        /// The path of the file.
         path: PathBuf,
         /// The operating system's message.
         source: io::Error,
@@ -30,12 +30,12 @@ pub enum Error {
     /// The file of trusted certificates cannot be read.
     #[error("cannot read the certificates in {path}: {what}")]
     OriginCa {
-        /// Its path.
+        /// The path of the file.
         path: PathBuf,
         /// What is wrong.
         what: String,
     },
-    /// Other machines could purge.
+    /// Other machines can reach an address for administration, and there is no token.
     #[error(
         "the address for administration {address} can be reached from other machines: give a token \
          (--admin-token-file FILE), or listen on 127.0.0.1"
@@ -47,7 +47,7 @@ pub enum Error {
     /// The file of the token for administration cannot be read, or holds none.
     #[error("no token for administration in {path}: {what}")]
     AdminToken {
-        /// Its path.
+        /// The path of the file.
         path: PathBuf,
         /// What is wrong.
         what: String,
@@ -55,7 +55,7 @@ pub enum Error {
     /// A worker cannot start, or ended by a panic.
     #[error("worker {worker} {what}")]
     Worker {
-        /// Its index.
+        /// The index of the worker.
         worker: usize,
         /// What happened.
         what: String,

@@ -6,7 +6,8 @@ pub use crate::stored::metadata::{Entries, Metadata, ResponseHead, decode, encod
 pub use crate::stored::response::{Found, StoredResponse, to_metadata};
 pub use crate::wire::framing::{Framing, Phase, Violation};
 
-/// The path that a request head names, if the head is complete and plain enough for the direct way.
+/// The path that a request head names; `None` unless the head is complete and so simple that it is answered without
+/// hyper.
 pub fn plain_path(request: &[u8]) -> Option<&[u8]> {
     crate::service::plain_path(request)
 }

@@ -10,16 +10,16 @@ const SLOTS: usize = 4096;
 /// How long a key is remembered, in milliseconds.
 const REMEMBERED_MS: u64 = 30_000;
 
-/// The memory of one worker.
+/// The keys that one worker remembers.
 #[derive(Debug)]
 pub(crate) struct HitForMiss {
     hasher: RandomState,
-    /// Hash of a key, and until when it is remembered, Unix milliseconds.
+    /// The hash of a key, and the time until which the key is remembered, in Unix milliseconds.
     slots: Box<[(u64, u64)]>,
 }
 
 impl HitForMiss {
-    /// Remembers nothing yet.
+    /// Starts without keys.
     pub fn new() -> HitForMiss {
         HitForMiss { hasher: RandomState::new(), slots: vec![(0, 0); SLOTS].into() }
     }

@@ -1,7 +1,7 @@
 //! A caching HTTP/1.1 proxy over a store.
 //!
-//! Owns: how HTTP is cached (the pure rules in [`rules`]), what a stored response looks like (`stored`), the server,
-//! the client to origins, tunnels, purges and the access log.
+//! Owns: how HTTP is cached (the pure rules in [`rules`]), the format of a stored response (`stored`), the server, the
+//! client of origins, tunnels, purges and the access log.
 //!
 //! Promises: a partial response is never stored or passed on as a complete one; framing that could be read in two ways
 //! is refused on both sides; every queue, wait, head and memory has a limit; a hit in memory copies no body and waits

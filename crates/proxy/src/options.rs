@@ -17,13 +17,14 @@ use crate::rules::key::Origin;
 /// How a proxy runs.
 #[derive(Debug, Clone)]
 pub struct ProxyOptions {
-    /// The addresses to listen on; port 0 picks one.
+    /// The addresses to listen on; port 0 picks a free port.
     pub listen: Vec<SocketAddr>,
-    /// The origin of a reverse proxy; without one it is a forward proxy.
+    /// The origin of a reverse proxy; `None` for a forward proxy.
     pub origin: Option<OriginUrl>,
-    /// Threads that serve; 0 for one per processor.
+    /// The number of worker threads; 0 for one per processor.
     pub workers: usize,
-    /// Lifetimes for responses that have none, first match first; none by default.
+    /// Rules that give a lifetime to responses without one. The first rule that matches counts; by default there are
+    /// none.
     pub default_ttl: Vec<Rule>,
     /// How long beyond its lifetime a response is served while its origin cannot be reached; zero for not at all. A
     /// response can override this (`stale-if-error`) or forbid it (`must-revalidate`).
@@ -32,17 +33,18 @@ pub struct ProxyOptions {
     pub access_log: AccessLog,
     /// Who may use a forward proxy, in addition to the loopback addresses.
     pub clients: Vec<ClientNet>,
-    /// Certificates, in PEM, that are trusted for origins in addition to the system's.
+    /// A PEM file of certificates that are trusted for origins, in addition to the system's certificates.
     pub origin_ca: Option<PathBuf>,
     /// The ports to which `CONNECT` may tunnel.
     pub connect_ports: Vec<u16>,
     /// Whether `Surrogate-Key` and `Cache-Tag` are removed from responses to clients.
     pub strip_tags: bool,
-    /// Whether to ignore request directives that demand a fresher response than the origin's lifetime.
+    /// Whether to ignore `no-cache`, `max-age`, `min-fresh` and `Pragma` in requests. With these a client demands a
+    /// fresher response than the origin requires.
     pub ignore_request_cache_control: bool,
     /// Whether responses with `Set-Cookie` are stored as if they had none.
     pub store_set_cookie: bool,
-    /// Whose headers about earlier hops are trusted, and whether such headers are sent to the origin.
+    /// Which peers' headers about earlier hops are trusted, and whether such headers are sent to the origin.
     pub forwarded: ForwardedOptions,
     /// Who may purge over HTTP; nobody by default.
     pub admin: AdminOptions,
@@ -73,7 +75,7 @@ impl Default for ProxyOptions {
 }
 
 impl ProxyOptions {
-    /// How many workers these options mean.
+    /// The number of worker threads that the proxy starts.
     pub fn worker_count(&self) -> usize {
         match self.workers {
             0 => std::thread::available_parallelism().map_or(1, usize::from),
@@ -87,8 +89,7 @@ impl ProxyOptions {
     }
 }
 
-/// Headers about the hops before this proxy, `Forwarded` and `X-Forwarded-*`: whose are trusted, and whether origins
-/// get them.
+/// The treatment of `Forwarded` and `X-Forwarded-*`, the headers about the hops before this proxy.
 #[derive(Debug, Clone, Default)]
 pub struct ForwardedOptions {
     /// The proxies in front of this one, whose headers are trusted; such headers from all others are removed.
@@ -107,12 +108,12 @@ impl ForwardedOptions {
 /// The destination of access log lines.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum AccessLog {
-    /// Nowhere.
+    /// Lines are not written.
     #[default]
     None,
-    /// Appended to a file.
+    /// Lines are appended to a file.
     File(PathBuf),
-    /// The standard output.
+    /// Lines are written to the standard output.
     Stdout,
 }
 
@@ -120,38 +121,39 @@ pub enum AccessLog {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Limits {
-    /// Client connections of all workers together; further ones are answered by `503` and closed.
+    /// The most client connections of all workers together. Further ones are answered by `503` and closed.
     pub connections_max: usize,
-    /// A request's head; larger ones get `431`. So do heads with more than 100 headers.
+    /// The longest head of a request. Longer ones get `431`, and so do heads with more than 100 headers.
     pub request_head_bytes_max: usize,
-    /// A URL; longer ones get `414`.
+    /// The longest URL. Longer ones get `414`.
     pub url_bytes_max: usize,
-    /// A request's body; larger ones get `413`, and their connection ends.
+    /// The longest body of a request. Longer ones get `413`, and their connection ends.
     pub request_body_bytes_max: u64,
-    /// An origin's response head; larger ones result in `502`.
+    /// The longest head of an origin's response. After a longer one the client gets `502`.
     pub response_head_bytes_max: usize,
-    /// Concurrent fetches for the store, per worker; responses to further requests are passed on and not stored.
+    /// The most concurrent fetches for the store, per worker. Responses to further requests are passed on and not
+    /// stored.
     pub fills_max: usize,
-    /// A range that starts beyond this is fetched alone and not stored; otherwise its client would wait for all bytes
-    /// before it.
+    /// A range that starts beyond this position is fetched alone and not stored; otherwise its client would wait for
+    /// all bytes before the range.
     pub range_fill_start_bytes_max: u64,
-    /// From the first to the last byte of a request's head.
+    /// The longest time from the first to the last byte of a request's head.
     pub head_timeout: Duration,
-    /// Between two requests of a connection.
+    /// The longest time between two requests of a connection.
     pub keep_alive_timeout: Duration,
-    /// While no byte of an expected body arrives from a client or an origin.
+    /// The longest time in which no byte of an expected body arrives from a client or an origin.
     pub body_timeout: Duration,
-    /// While the peer accepts no byte of a response or request.
+    /// The longest time in which the peer accepts no byte of a response or request.
     pub write_timeout: Duration,
-    /// To connect to an origin, all its addresses and TLS included.
+    /// The longest time for connecting to an origin. It covers all addresses of the origin, and TLS.
     pub connect_timeout: Duration,
-    /// From a request to the end of the response's head.
+    /// The longest time from a request to the end of the response's head.
     pub response_timeout: Duration,
-    /// While a tunnel carries no byte either way.
+    /// The longest time in which a tunnel carries no byte in either direction.
     pub tunnel_timeout: Duration,
     /// How long an unused connection to an origin is kept.
     pub origin_idle_timeout: Duration,
-    /// Unused connections that a worker keeps to one origin.
+    /// The most unused connections that a worker keeps to one origin.
     pub origin_idle_connections_max: usize,
     /// How long a stopping proxy waits for requests under way.
     pub drain_timeout: Duration,
@@ -207,7 +209,7 @@ impl std::fmt::Display for OriginUrl {
     }
 }
 
-/// Addresses of clients: one, or a network as `192.0.2.0/24`.
+/// The address of one client, or a network of clients, as `192.0.2.0/24`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClientNet {
     address: IpAddr,
@@ -215,7 +217,7 @@ pub struct ClientNet {
 }
 
 impl ClientNet {
-    /// Whether it contains an address.
+    /// Whether the network contains an address.
     pub fn contains(&self, client: IpAddr) -> bool {
         match (self.address, client.to_canonical()) {
             (IpAddr::V4(net), IpAddr::V4(client)) => {

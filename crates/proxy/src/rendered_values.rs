@@ -1,6 +1,6 @@
 //! Header values that recur: ages and remaining lifetimes.
 //!
-//! Owns: a small direct-mapped cache of rendered values, so that a hit seldom formats and allocates one.
+//! Owns: a small direct-mapped cache of these values as text, so that a hit seldom formats and allocates them.
 
 use bytes::Bytes;
 use http::HeaderValue;
@@ -18,7 +18,7 @@ pub(crate) struct RenderedValues {
 }
 
 impl RenderedValues {
-    /// Has nothing rendered yet.
+    /// Starts without values.
     pub fn new() -> RenderedValues {
         RenderedValues { ages: vec![None; SLOTS].into(), hits: vec![None; SLOTS].into() }
     }

@@ -19,10 +19,10 @@ use crate::options::ProxyOptions;
 use crate::stats::{OriginState, StatsReader, WorkerStats};
 use crate::worker::Worker;
 
-/// Connections that may wait to be accepted, per listener.
+/// The most connections that wait to be accepted, per listener.
 const BACKLOG: i32 = 1024;
 
-/// How many names of origins a worker looks up at a time.
+/// The most names of origins that a worker looks up at the same time.
 const NAME_LOOKUPS_MAX: usize = 16;
 
 /// A running proxy.
@@ -37,7 +37,7 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// [`Proxy::bind`] and [`Bound::serve`] at once.
+    /// Binds and serves: calls [`Proxy::bind`], then [`Bound::serve`].
     pub fn start(options: ProxyOptions, store: impl Into<Spans>, shutdown: Shutdown) -> Result<Proxy, Error> {
         Proxy::bind(options)?.serve(store, shutdown)
     }
@@ -64,12 +64,12 @@ impl Proxy {
         let clients = options.listen.iter().map(|address| (*address, Door::Clients));
         let admin = options.admin.listen.iter().map(|address| (*address, Door::Admin));
         for (mut address, door) in clients.chain(admin) {
-            // The workers share an address with each other. Sharing it with another process would be an unnoticed
-            // mistake, so it is first bound exclusively.
+            // The workers share each address with `SO_REUSEPORT`. A second proxy could share it as well, and nobody
+            // would notice, so the address is first bound exclusively.
             bind(address, false).map_err(|source| Error::Listen { address, source })?;
             for of_worker in &mut sockets {
                 let socket = bind(address, true).map_err(|source| Error::Listen { address, source })?;
-                // With port 0 the first worker's socket picks the port for all.
+                // With port 0, the other workers use the port that the first worker's socket got.
                 address = local_address(&socket).map_err(|source| Error::Listen { address, source })?;
                 of_worker.push((socket, door));
             }
@@ -81,7 +81,8 @@ impl Proxy {
         Ok(Bound { options: Arc::new(options), addresses, admin_addresses, sockets })
     }
 
-    /// The addresses on which it listens, in the order of the options, with the ports that were picked.
+    /// The addresses on which the proxy listens for clients, in the order of the options, with the ports that were
+    /// picked.
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
@@ -91,19 +92,19 @@ impl Proxy {
         &self.admin_addresses
     }
 
-    /// A reader of its counters, which outlives it.
+    /// A reader of the proxy's counters. It can still be used after the proxy has ended.
     pub fn stats(&self) -> StatsReader {
         self.stats.clone()
     }
 
-    /// The signal that ends it.
+    /// The [`Shutdown`] that ends the proxy.
     pub fn shutdown(&self) -> &Shutdown {
         &self.shutdown
     }
 
-    /// Waits until it has ended; blocks the thread. If one worker fails, the others are stopped.
+    /// Waits until the proxy has ended; blocks the thread. If one worker fails, the others are stopped.
     ///
-    /// *Errors*: that of the first worker that failed.
+    /// *Errors*: the error of the failed worker with the lowest index.
     pub fn wait(self) -> Result<(), Error> {
         let mut result = Ok(());
         for (worker, thread) in self.workers.into_iter().enumerate() {
@@ -120,13 +121,13 @@ impl Proxy {
     }
 }
 
-/// A proxy that has bound its addresses, but serves nobody yet.
+/// A proxy that has bound its addresses but does not listen yet.
 #[derive(Debug)]
 pub struct Bound {
     options: Arc<ProxyOptions>,
     addresses: Vec<SocketAddr>,
     admin_addresses: Vec<SocketAddr>,
-    /// The sockets of each worker.
+    /// The sockets of each worker, and the users of each socket's address.
     sockets: Vec<Vec<(Socket, Door)>>,
 }
 
@@ -192,7 +193,7 @@ fn serve(
     shutdown: Shutdown,
 ) -> Result<(), Error> {
     let failed = |error: std::io::Error| Error::Worker { worker: index, what: format!("failed: {error}") };
-    // However this worker ends, the others are to end too.
+    // The other workers end, too, when this one ends, even by a panic.
     let stop_others = StopOnDrop(shutdown.clone());
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -226,7 +227,7 @@ fn local_address(socket: &Socket) -> std::io::Result<SocketAddr> {
     address.ok_or_else(|| std::io::Error::other("it is no address of IPv4 or IPv6"))
 }
 
-/// A socket at an address: exclusive, or shared with others.
+/// Binds a socket to an address, exclusively or so that other sockets can share the address.
 fn bind(address: SocketAddr, is_shared: bool) -> std::io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_reuse_address(true)?;
@@ -236,7 +237,7 @@ fn bind(address: SocketAddr, is_shared: bool) -> std::io::Result<Socket> {
     Ok(socket)
 }
 
-/// A number that other proxies are unlikely to have.
+/// A number that tells this proxy from others in `Via`. Other proxies are unlikely to have the same.
 fn random() -> u32 {
     use std::hash::{BuildHasher, RandomState};
     RandomState::new().hash_one(std::process::id()) as u32

@@ -1,7 +1,7 @@
 //! The counters of the proxy.
 //!
-//! Owns: each counter's definition. Every worker has its own counters, which only it writes, so counting costs no
-//! shared cache line; a snapshot adds them up. Counters only grow; a gauge is marked as one.
+//! Owns: each counter's definition. Every worker has its own counters, which only it writes, so workers share no cache
+//! line for counting; a snapshot adds them up. All values only grow, except those that are marked as gauges.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -35,7 +35,7 @@ counters! {
     requests,
     /// Of these: answered from the store without a request to an origin.
     hits,
-    /// Of these: fetched for the store, whether or not it admits them to its disk.
+    /// Of these: fetched in order to store the response, whether or not the store admits the response to its disk.
     misses,
     /// Of these: waited for another request's fetch and got its response.
     collapsed,
@@ -59,7 +59,7 @@ counters! {
     purges_refused,
     /// Keys purged because an unsafe request may have changed their resource.
     invalidations,
-    /// Connections whose bytes were refused before they formed a request.
+    /// Connections that were refused because their bytes did not form a valid request.
     refused_connections,
     /// Connections refused because there were too many.
     excess_connections,
@@ -75,7 +75,7 @@ counters! {
     origin_requests,
     /// Informational responses (1xx) that came from origins before final ones.
     informational,
-    /// Responses whose fetch or storing failed after it had begun; nothing of them is kept.
+    /// Responses that could not be fetched or stored to their end; nothing of them is kept.
     failed_fills,
     /// Body bytes sent to clients.
     body_bytes_sent,
@@ -95,12 +95,12 @@ impl WorkerStats {
 pub(crate) struct Counter(AtomicU64);
 
 impl Counter {
-    /// Adds; only the owning worker may.
+    /// Adds `count`. Only the owning worker may call this.
     pub fn add(&self, count: u64) {
         self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(count), Ordering::Relaxed);
     }
 
-    /// Subtracts, for gauges; only the owning worker may.
+    /// Subtracts `count`, for gauges. Only the owning worker may call this.
     pub fn subtract(&self, count: u64) {
         self.0.store(self.0.load(Ordering::Relaxed).wrapping_sub(count), Ordering::Relaxed);
     }
@@ -110,10 +110,10 @@ impl Counter {
     }
 }
 
-/// How many connections must fail in a row before an origin counts as down: a single failure may be chance.
+/// An origin counts as down after this many failed connections in a row: a single failure may be chance.
 const FAILURES_MIN: u64 = 3;
 
-/// Whether the origin of a reverse proxy accepts connections. Workers update it only when they open a connection.
+/// Whether the origin of a reverse proxy accepts connections. Workers update this only when they open a connection.
 #[derive(Debug, Default)]
 pub(crate) struct OriginState {
     /// Connections that failed since the last success.
@@ -122,7 +122,7 @@ pub(crate) struct OriginState {
 }
 
 impl OriginState {
-    /// Notes a connection that was opened, or why it could not be.
+    /// Records that a connection was opened (`None`), or why it could not be opened.
     pub fn note(&self, failure: Option<&impl std::fmt::Display>) {
         match failure {
             None => self.failures.store(0, Ordering::Relaxed),
@@ -155,7 +155,7 @@ impl StatsReader {
         StatsReader { workers: workers.into(), origin }
     }
 
-    /// The origin of a reverse proxy, if it accepts no connections: the last few all failed.
+    /// The state of a reverse proxy's origin if the last few connections to it all failed; else `None`.
     pub fn origin_down(&self) -> Option<OriginDown> {
         let failures = self.origin.failures.load(Ordering::Relaxed);
         let last = || self.origin.last.lock().unwrap_or_else(PoisonError::into_inner).clone();

@@ -1,8 +1,8 @@
 //! One worker: the state that the requests of one thread share.
 //!
-//! Owns: putting its parts together, and the time. Each part has its own file. Code that needs only one part gets only
-//! that part: origins and bodies do not know the worker. Workers share only the store and the readers of the counters.
-//! Leaves to others: connections (`accept`), requests (`service`).
+//! Owns: putting the parts of a worker together, and the worker's clock. Each part has its own file. Code that needs
+//! only one part gets only that part: origins and bodies do not know the worker. Workers share only the store and the
+//! readers of the counters. Leaves to others: connections (`accept`), requests (`service`).
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -24,10 +24,10 @@ use crate::rules::policy::Policy;
 use crate::stats::{OriginState, WorkerStats};
 use crate::upstream::Upstream;
 
-/// The longest request head that can be answered without hyper.
+/// The longest request head that can be answered without hyper, in bytes.
 const ROOM_BYTES: usize = 8 * 1024;
 
-/// Whose responses the proxy stores.
+/// The origins whose responses the proxy stores.
 pub(crate) enum Mode {
     /// Any origin that clients name.
     Forward,
@@ -37,7 +37,7 @@ pub(crate) enum Mode {
         origin: Origin,
         /// Its authority, for `Host`.
         authority: String,
-        /// The prefix of its URLs' keys.
+        /// The prefix of the keys of the origin's URLs.
         key_prefix: Vec<u8>,
     },
 }
@@ -56,19 +56,19 @@ pub(crate) struct Worker {
     pub rendered: RefCell<RenderedValues>,
     /// Buffers for the two parts of a key while a request is looked up.
     pub scratch: RefCell<(Vec<u8>, Vec<u8>)>,
-    /// The buffer for a request's head until it is known who answers it.
+    /// The buffer into which a request's head is read before it is known whether hyper must answer the request.
     pub room: RefCell<Box<[u8]>>,
     /// The name that this proxy appends to `Via`, and by which it recognises itself there.
     pub via: HeaderValue,
     pub pseudonym: String,
-    /// Fetches for the store under way.
+    /// The number of fetches for the store that are under way.
     pub fills: Cell<usize>,
-    /// The same moment on the monotonic clock and in Unix milliseconds.
+    /// One moment, on the monotonic clock and in Unix milliseconds.
     epoch: Cell<(Instant, u64)>,
 }
 
 impl Worker {
-    /// A worker that does not listen yet.
+    /// Makes a worker that does not listen yet.
     pub fn new(
         options: Arc<ProxyOptions>,
         store: Spans,
@@ -126,7 +126,7 @@ impl Worker {
         self.now().1
     }
 
-    /// Reads both clocks again, so that they do not drift apart.
+    /// Reads both clocks again, so that [`Worker::now`] follows changes of the system's clock.
     pub fn look_at_clocks(&self) {
         self.epoch.set((Instant::now(), unix_ms()));
     }

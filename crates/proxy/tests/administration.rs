@@ -1,4 +1,4 @@
-//! Who may purge over HTTP: by default nobody, not even clients on the same machine.
+//! Purges over HTTP: by default nobody may purge, not even a client on the same machine.
 
 use nectary_proxy::{AdminOptions, ProxyOptions};
 
@@ -12,7 +12,7 @@ async fn holding(origin: &Origin, admin: AdminOptions) -> TestProxy {
     proxy
 }
 
-/// Options with a listener for administration and nothing else.
+/// Options with a listener for administration and without a token.
 fn listener() -> AdminOptions {
     AdminOptions { listen: vec!["127.0.0.1:0".parse().expect("an address")], ..AdminOptions::default() }
 }

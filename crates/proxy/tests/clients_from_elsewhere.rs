@@ -7,10 +7,10 @@ use nectary_proxy::ProxyOptions;
 
 use crate::common::*;
 
-/// An address of this machine that is not a loopback address. Local connections to it also have it as their source.
+/// An address of this machine that is not a loopback address. Local connections to this address also come from it.
 fn own_address() -> Option<IpAddr> {
     let socket = UdpSocket::bind("0.0.0.0:0").ok()?;
-    // This sends nothing.
+    // For UDP, `connect` sends nothing; it only chooses the local address.
     socket.connect("192.0.2.1:9").ok()?;
     socket.local_addr().ok().map(|address| address.ip()).filter(|address| !address.is_loopback())
 }

@@ -1,4 +1,4 @@
-//! Concurrent misses share one fetch, and their clients stream while it fills.
+//! Concurrent misses share one fetch, and all clients get its bytes while they arrive.
 
 use crate::common::*;
 
@@ -21,7 +21,7 @@ async fn clients_of_one_miss_stream_from_one_fetch() {
     for follower in &mut followers {
         let head = follower.head().await;
         assert_eq!(head.cache_status(), "nectary; fwd=uri-miss; stored; collapsed");
-        // Bytes that have arrived are sent before the rest arrives.
+        // The first bytes are sent to clients before the rest has arrived.
         assert_eq!(follower.take(5).await, b"first");
     }
     assert_eq!(leader.take(5).await, b"first");
@@ -77,7 +77,8 @@ async fn what_is_not_storable_is_fetched_by_each_and_not_one_after_another() {
         );
     }
     assert_eq!(origin.count(), 4);
-    // Once the response is known to be unstorable, no request waits for another: a fetch that hangs delays only itself.
+    // The proxy now knows that the response cannot be stored, so no request waits for another: a fetch that hangs
+    // delays only its own client.
     origin.now("/a", Script::raw(b"").hang());
     let mut hanging = Client::connect(proxy.address).await;
     origin.on("/a", Script::raw(response).then(b"ok"));

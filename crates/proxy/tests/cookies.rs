@@ -10,7 +10,7 @@ fn fresh(cache_control: &str, cookies: &[&str]) -> Script {
     Script::ok(&[&[format!("cache-control: {cache_control}").as_str(), "etag: \"x\""], cookies].concat(), b"hello")
 }
 
-/// Whether the second of two requests is a hit, and the cookies of both.
+/// Requests a URL twice; returns whether the second request is a hit, and the cookies of both responses.
 async fn twice(proxy: &TestProxy, url: &str) -> (bool, String, String) {
     let (first, second) = (get(proxy.address, url, &[]).await, get(proxy.address, url, &[]).await);
     assert_eq!((first.text().as_str(), second.text().as_str()), ("hello", "hello"));

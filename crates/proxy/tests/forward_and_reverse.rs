@@ -1,4 +1,4 @@
-//! What a forward and a reverse proxy accept, pass on, and refuse.
+//! Requests that a forward or a reverse proxy accepts, passes on or refuses.
 
 use crate::common::*;
 

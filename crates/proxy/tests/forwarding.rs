@@ -1,4 +1,4 @@
-//! Headers that tell an origin about earlier hops: the same for every method.
+//! The headers that tell an origin about earlier hops are the same for every method.
 
 use nectary_proxy::{ForwardedOptions, ProxyOptions};
 
@@ -13,8 +13,8 @@ const SAID: [&str; 5] = [
 ];
 const NAMES: [&str; 5] = ["forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip"];
 
-/// The forwarding headers that an origin gets, which must be the same for each method, if the client sends the headers
-/// `saying`.
+/// The forwarding headers that an origin gets if the client sends the headers `saying`. They must be the same for each
+/// method.
 async fn told(origin: &Origin, proxy: &TestProxy, target: &str, saying: &[&str]) -> [String; 5] {
     let mut found = None;
     for method in ["GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS"] {

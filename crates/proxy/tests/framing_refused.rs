@@ -1,4 +1,4 @@
-//! Requests whose framing is ambiguous get an error or nothing, and never reach an origin.
+//! Requests whose framing is ambiguous get an error or no answer, and never reach an origin.
 
 use crate::common::*;
 

@@ -1,5 +1,5 @@
-//! The proxy speaks TLS to an `https` origin, and only if its certificate is trusted. The key in `common/tls` is public
-//! and only for these tests.
+//! The proxy speaks TLS to an `https` origin, and uses the origin only if its certificate is trusted. The key in
+//! `common/tls` is public and only for these tests.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ async fn origin(response: &'static [u8]) -> (u16, JoinHandle<()>) {
             let mut got = Vec::new();
             while !got.ends_with(b"\r\n\r\n") && stream.read_buf(&mut got).await.is_ok_and(|count| count > 0) {}
             let _ = stream.write_all(response).await;
-            // Closes without TLS's closing message, as an attacker who cuts the connection would.
+            // The connection ends without TLS's closing message, as if an attacker had cut it.
             let _ = stream.flush().await;
         }
     });
@@ -57,7 +57,7 @@ async fn a_trusted_origin_is_cached() {
         assert_eq!(get(proxy.address, "/a", &[]).await.text(), "hello");
         assert!(get(proxy.address, "/a", &[]).await.is_hit());
     }
-    // The same as a forward proxy.
+    // A forward proxy caches the origin, too.
     let proxy = TestProxy::start(ProxyOptions { origin_ca: Some(fixture("ca.pem")), ..options() }).await;
     let url = format!("https://localhost:{port}/a");
     assert_eq!(get(proxy.address, &url, &[]).await.text(), "hello");

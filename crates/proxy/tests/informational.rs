@@ -1,4 +1,5 @@
-//! `1xx` responses of an origin: passed to the client that waits, bounded, and never the final answer.
+//! `1xx` responses of an origin are passed to the client that waits, are limited in number, and are never the final
+//! answer.
 
 use nectary_proxy::ProxyOptions;
 
@@ -7,7 +8,7 @@ use crate::common::*;
 const HINT: &[u8] = b"HTTP/1.1 103 Early Hints\r\nlink: </x>\r\nconnection: y\r\ny: z\r\n\r\n";
 const FRESH: &[u8] = b"HTTP/1.1 200 OK\r\ncache-control: max-age=60\r\ncontent-length: 2\r\n\r\nok";
 
-/// Reads the responses before the answer, and the answer.
+/// Reads the informational responses and the final one.
 async fn replies(client: &mut Client) -> (Vec<Reply>, Reply) {
     let mut early = Vec::new();
     loop {
@@ -39,7 +40,8 @@ async fn informational_responses_are_passed_to_the_client_that_waits_and_are_not
     {
         let mut client = Client::connect(proxy.address).await;
         client.send(request(&[&line, "content-length: 0"]).as_bytes()).await;
-        // It arrives while the origin is still working, without the hop-by-hop headers of the origin's connection.
+        // The hint arrives while the origin is still working, without the hop-by-hop headers of the origin's
+        // connection.
         let hint = client.head().await;
         assert_eq!((hint.status, hint.header("link").as_str(), hint.header("y").as_str()), (103, "</x>", ""));
         assert!(hint.header("via").contains("nectary") && hint.header("connection").is_empty());
@@ -84,7 +86,7 @@ async fn as_many_as_may_come_do_and_one_more_is_502_and_not_fetched_again() {
         origin.on("/kept", Script::ok(&["cache-control: no-store"], b"x"));
         origin.on("/a", Script::raw(&[HINT.repeat(count), FRESH.to_vec()].concat()));
         let proxy = TestProxy::forward().await;
-        // On a kept connection, because there a request without an answer is repeated.
+        // The next request uses this kept connection. There, a request without an answer would be repeated.
         get(proxy.address, &origin.url("/kept"), &[]).await;
         let (early, reply) = ask(&proxy, &[&format!("GET {} HTTP/1.1", origin.url("/a"))]).await;
         assert_eq!((early.len(), reply.status), (16, status), "{}", reply.text());

@@ -46,7 +46,7 @@ async fn each_request_has_its_line_when_the_proxy_has_stopped() {
         format!("PURGE {url} HTTP/1.1|200 {}|-|-|PURGED -", url.len() + 8),
     ];
     let strip_bytes = |line: &str| {
-        // The length of the proxy's own texts does not matter here.
+        // Ignore the length of the proxy's own texts.
         if line.ends_with("OWN -") || line.ends_with("FAILED -") {
             line.split('|')
                 .enumerate()

@@ -19,7 +19,7 @@ async fn what_is_under_way_is_finished_and_nothing_new_is_taken() {
     assert_eq!(client.head().await.status, 200);
     let address = proxy.address;
     proxy.shutdown.request();
-    // Once it no longer listens, it drains.
+    // The proxy drains as soon as it no longer listens.
     while TcpStream::connect(address).await.is_ok() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }

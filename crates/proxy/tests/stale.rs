@@ -1,4 +1,4 @@
-//! A stale response is served if the origin allows it, or cannot be reached and does not forbid it.
+//! A stale response is served if the origin allows that, or if the origin cannot be reached and has not forbidden it.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use nectary_proxy::ProxyOptions;
 
 use crate::common::*;
 
-/// A response that is stale when it arrives: fresh for 10 seconds, 20 seconds old.
+/// A response that is stale when it arrives: it is fresh for 10 seconds and 20 seconds old.
 fn stale(cache_control: &str, body: &[u8]) -> Script {
     let cache_control = format!("cache-control: max-age=10{cache_control}");
     Script::ok(&[&cache_control, "age: 20", "etag: \"x\""], body)
@@ -16,7 +16,7 @@ fn unavailable() -> Script {
     Script::response("503 Service Unavailable", &["cache-control: no-store"], b"down")
 }
 
-/// Requests until the body is `body`.
+/// Repeats a request until the response's body is `body`.
 async fn get_until(proxy: &TestProxy, url: &str, body: &str) -> Reply {
     loop {
         let reply = get(proxy.address, url, &[]).await;
@@ -102,7 +102,7 @@ async fn an_origin_that_cannot_be_reached_is_stood_in_for_unless_it_forbids_that
     for path in ["/b", "/c", "/d"] {
         assert_eq!(get(proxy.address, &origin.url(path), &[]).await.status, 502, "{path}");
     }
-    // Nor does a client of an operator who does not allow it.
+    // A client gets no stale response from a proxy whose operator does not allow it.
     let never = TestProxy::start(ProxyOptions { stale_unreachable: Duration::ZERO, ..options() }).await;
     origin.now("/a", stale("", b"old"));
     get(never.address, &origin.url("/a"), &[]).await;

@@ -1,4 +1,5 @@
-//! `CONNECT` opens a tunnel to allowed ports, in both directions, also for bytes that directly follow the head.
+//! `CONNECT` opens a tunnel to allowed ports. It carries bytes in both directions, also those that directly follow the
+//! head.
 
 use std::time::Duration;
 

@@ -26,7 +26,7 @@ async fn a_plain_request_and_any_other_get_the_same_answer_on_one_connection() {
         let reply = client.ask(lines).await;
         assert!(reply.is_hit(), "{reply:?}");
         let mut found = sorted(&reply);
-        // The remaining lifetime may be a second less.
+        // Ignore the remaining lifetime, which may differ by a second.
         let mut wanted = expected.clone();
         for (_, headers, _) in [&mut found, &mut wanted] {
             headers.iter_mut().filter(|(name, _)| name == "cache-status").for_each(|(_, value)| {
@@ -38,7 +38,7 @@ async fn a_plain_request_and_any_other_get_the_same_answer_on_one_connection() {
     for _ in 0..20 {
         let reply = client.ask(&["GET /big HTTP/1.1", "Host: h"]).await;
         assert!(reply.is_hit() && reply.body == [7; 60_000]);
-        // Plain and other requests pipelined: answers come in the order of the requests.
+        // Answers to pipelined requests, plain and others, come in the order of the requests.
         let both = [request(&plain), request(&["GET /big HTTP/1.1", "Host: h"]), request(&other), request(&plain)];
         client.send(both.concat().as_bytes()).await;
         let lengths = [5, 60_000, 5, 5];
@@ -58,7 +58,7 @@ async fn answers_to_a_client_that_reads_slowly_come_whole_and_in_order() {
     get(proxy.address, "/big", &[]).await;
     get(proxy.address, "/small", &[]).await;
     let mut client = Client::connect(proxy.address).await;
-    // The answers are more than the sockets' buffers hold; all are requested before any is read.
+    // All answers are requested before any is read, and they are longer than the sockets' buffers.
     let ask = request(&["GET /big HTTP/1.1", "Host: h"]);
     for _ in 0..200 {
         client.send(ask.as_bytes()).await;

@@ -18,7 +18,7 @@ impl Arguments {
         Arguments::parse_from(program, names, 1)
     }
 
-    /// As [`parse`](Self::parse), from the process's argument `first` on; argument 0 is the program itself.
+    /// Does the same as [`parse`](Self::parse), but begins at argument `first`; argument 0 is the program itself.
     pub fn parse_from(program: &'static str, names: &[&str], first: usize) -> Result<Arguments, ExitCode> {
         let mut values = HashMap::new();
         let mut words = std::env::args().skip(first);
@@ -38,7 +38,7 @@ impl Arguments {
         Ok(Arguments { program, values })
     }
 
-    /// A number, or its default.
+    /// Returns the number that was given for `name`, or `default` if none was given.
     ///
     /// A value that is not a number ends the program with code 2.
     pub fn number(&self, name: &str, default: u64) -> u64 {
@@ -52,7 +52,7 @@ impl Arguments {
         }
     }
 
-    /// A word, if it was given.
+    /// Returns the value that was given for `name`, if any.
     pub fn word(&self, name: &str) -> Option<&str> {
         self.values.get(name).map(String::as_str)
     }

@@ -1,9 +1,9 @@
 //! A campaign with many concurrent clients: planted bugs first, then histories from a seed on, then crash states.
 //!
-//! Owns: the order, progress on the terminal, the line of the log, and the exit code. It succeeds if every history and
-//! every state can be explained, enough was done, and each planted bug was caught, twice by the same seed. With `--bug
-//! NAME --replay SEED` it runs only that seed with that bug planted, and succeeds if the bug is caught. Leaves to
-//! others: what a run does, and how much is enough ([`Campaign`]).
+//! Owns: the order of these parts, the progress on the terminal, the line of the log, and the exit code. A campaign
+//! succeeds if no history and no state breaks a promise, enough was done, and each planted bug was caught by a seed
+//! that catches it again. With `--bug NAME --replay SEED` it runs only that seed with that bug planted, and succeeds if
+//! the bug is caught. Leaves to others: what a run does, and how much is enough ([`Campaign`]).
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -17,24 +17,24 @@ use crate::planted::{self, Case, Caught};
 const ARGUMENTS: [&str; 7] = ["seed", "runs", "images", "planted", "bug", "replay", "log"];
 /// A planted bug must be caught within this many runs.
 const PLANTED_RUNS_MAX: u64 = 20_000;
-/// Crash states of each recorded run.
+/// The number of crash states that are checked of each recorded run.
 const STATES_PER_WORKLOAD: usize = 60;
 /// The default number of distinct images of crash states.
 const IMAGES: u64 = 10_000;
-/// Runs between two lines of progress.
+/// The number of runs between two lines of progress.
 const RUNS_TOLD: u64 = 500;
 
 /// The results that every campaign has.
 pub trait Account {
-    /// How much was done: runs, or distinct images.
+    /// Returns how much was done: the number of runs or of distinct images.
     fn done(&self) -> u64;
-    /// How many violations there are, and the first of them in words.
+    /// Returns the number of violations, and descriptions of the first ones.
     fn broken(&self) -> (u64, &[String]);
 }
 
 /// The parts that differ between campaigns.
 pub trait Campaign {
-    /// The name of its program.
+    /// The name of the campaign's program.
     const PROGRAM: &'static str;
     /// The default number of runs.
     const RUNS: u64;
@@ -51,7 +51,7 @@ pub trait Campaign {
     fn replay_planted(bug: Self::Bug, seed: u64) -> Option<Caught>;
     /// Runs seeds from `first` on.
     fn run_many(first: u64, runs: u64, progress: &mut dyn FnMut(&Self::Report) -> bool) -> Self::Report;
-    /// Checks crash states of workloads from `first` on, until `images` distinct images were checked.
+    /// Checks crash states of workloads with the seeds from `first` on, until `images` distinct images were checked.
     fn run_states(
         first: u64,
         images: u64,
@@ -60,9 +60,9 @@ pub trait Campaign {
     ) -> Self::States;
     /// Prints the results of histories; returns whether enough was done.
     fn print_runs(report: &Self::Report, first: u64) -> bool;
-    /// Prints the results of crash states; returns whether enough was done, if any were requested.
+    /// Prints the results of crash states; returns whether enough was done; `images` is the number of requested images.
     fn print_states(states: &Self::States, images: u64) -> bool;
-    /// Further figures of histories, for the log.
+    /// Returns further figures of the histories for the log.
     fn figures(report: &Self::Report) -> Value;
 }
 
@@ -96,7 +96,7 @@ pub fn main<C: Campaign>() -> ExitCode {
     progress.told = 0;
     let states =
         C::run_states(first, images, STATES_PER_WORKLOAD, &mut |states| progress.of(states, images, "images", 1));
-    // The last workload has not been reported yet.
+    // Report the last workload, because `run_states` reports only before each workload.
     progress.of(&states, images, "images", 1);
     eprintln!();
     let is_whole = report.done() == runs && states.done() >= images;

@@ -1,12 +1,12 @@
-//! A simulated disk in memory, driven by a seed: it tears, loses, delays and corrupts, within the limits of its
-//! options.
+//! A simulated disk in memory, driven by a seed: it tears and loses writes, delays operations and corrupts sectors,
+//! within the limits of its options.
 //!
 //! Its possible faults, by kind:
 //! - *late*: an operation ends after others that began later; a flush does not cover operations that have not ended.
 //! - *lost*, *torn*: after a crash, a write that no flush covers is missing, or only a part of it is present (in units
 //!   of 512 bytes). Without a crash nothing is lost.
-//! - *rotten*: a written sector reads with a flipped bit until it is written again. At most `rotten_max` sectors at a
-//!   time, and none in the protected ranges, so that the store always keeps what it needs.
+//! - *rotten*: a written sector reads with a flipped bit until it is written again. At most `rotten_max` sectors are
+//!   rotten at a time, and none in the protected ranges, so that the store always keeps the data that it needs.
 //!
 //! Promises: the contract of [`BlockDevice`](nectary_block::BlockDevice), except for rot. The same seed and the same
 //! operations in the same order cause the same faults. Leaves to others: errors and transient bit flips (the filters
@@ -28,7 +28,7 @@ use crate::random::Random;
 /// The unit in which writes are atomic, in bytes.
 const SECTOR_BYTES: u64 = 512;
 
-/// How often a late operation lets others run first, at most.
+/// The largest number of times that a late operation lets other tasks run first.
 const TURNS_MAX: u64 = 8;
 
 /// The faults of a disk. Shares are in percent.
@@ -46,7 +46,7 @@ pub struct DiskOptions {
     pub torn_percent: u64,
     /// The share of writes after which one sector rots.
     pub rotten_percent: u64,
-    /// How many sectors may be rotten at a time.
+    /// The largest number of sectors that are rotten at a time.
     pub rotten_max: usize,
     /// Ranges, in bytes, in which nothing rots.
     pub protected: Vec<Range<u64>>,
@@ -67,7 +67,7 @@ impl Default for DiskOptions {
     }
 }
 
-/// A disk with faults; see the file's head.
+/// A disk with the faults that the head of this file lists.
 ///
 /// # Examples
 /// ```
@@ -127,7 +127,7 @@ impl Disk {
         Arc::new(Disk { inner: memory.clone(), memory, options, state: Arc::new(Mutex::new(state)), delays })
     }
 
-    /// The disk after a loss of power now, with the same rotten sectors and the next seed.
+    /// Returns the disk as a loss of power leaves it now, with the same rotten sectors and the next seed.
     pub fn crash(&self) -> Arc<Disk> {
         let mut state = self.lock();
         let mut snapshot = state.durable.clone();
@@ -155,7 +155,7 @@ impl Disk {
         self.memory.image()
     }
 
-    /// How many sectors read wrong now.
+    /// The number of sectors that read wrong now.
     pub fn rotten_count(&self) -> usize {
         self.lock().rotten.len()
     }
@@ -164,7 +164,7 @@ impl Disk {
         lock(&self.state)
     }
 
-    /// Draws how late an operation that begins now ends.
+    /// Draws the delay of an operation that begins now.
     fn lateness(&self) -> Lateness {
         let delay = self.delays.as_ref().map(Delays::draw);
         let mut state = self.lock();
@@ -174,7 +174,7 @@ impl Disk {
 }
 
 impl State {
-    /// Registers a checked write. Call it as soon as the device may hold the write.
+    /// Registers a write that the device has accepted. Call it as soon as the device may hold the write.
     fn begin(&mut self, offset: u64, data: Vec<u8>) -> u64 {
         let sectors = offset / SECTOR_BYTES..(offset + data.len() as u64).div_ceil(SECTOR_BYTES);
         let healed: Vec<u64> = self.rotten.range(sectors).map(|(&sector, _)| sector).collect();
@@ -327,7 +327,7 @@ impl Filter for Disk {
 }
 
 impl Disk {
-    /// A write of `data`; `operation` is its effect in memory.
+    /// Registers a write of `data` and completes it late; `operation` does the write in memory.
     fn change<T: Send + 'static>(&self, offset: u64, data: Vec<u8>, fua: bool, operation: IoFuture<T>) -> IoFuture<T> {
         let (lateness, state, options) = (self.lateness(), self.state.clone(), self.options.clone());
         let Some(result) = now(operation) else {
@@ -356,10 +356,10 @@ fn now<T>(mut future: IoFuture<T>) -> Option<Result<T, Error>> {
     }
 }
 
-/// How late an operation ends.
+/// The delay with which an operation ends.
 #[derive(Clone, Copy)]
 struct Lateness {
-    /// How often it lets others run first.
+    /// The number of times that it lets other tasks run first.
     turns: u64,
     delay: Option<Duration>,
 }

@@ -1,6 +1,6 @@
 //! A device that keeps, for each flush, the contents after a loss of power at that moment.
 //!
-//! Promises: one image per successful flush, in order, taken before the caller of the flush is told.
+//! Promises: one image per successful flush, in order, taken before the flush returns to its caller.
 
 use std::sync::{Arc, Mutex, PoisonError};
 

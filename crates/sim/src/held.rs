@@ -1,9 +1,9 @@
 //! Reads that are answered very late, after many other writes.
 //!
-//! Owns: a filter that holds back the answers of some reads. A held read returns the bytes from when it reached the
-//! device, but ends only after a number of further bytes, chosen by the seed, have been written. So a store with a
-//! small ring overwrites the bytes before the caller sees them. Promises: a read is held for at most [`HELD_MAX`], and
-//! not after [`Hold::release`]. Leaves to others: operations that reach the device late (`late`).
+//! Owns: a filter that holds back the answers of some reads. A held read returns the bytes that the device had when the
+//! read reached it, but the read ends only after a number of further bytes, chosen by the seed, have been written. So a
+//! store with a small ring overwrites the bytes before the caller sees them. Promises: a read is held for at most
+//! [`HELD_MAX`], and not after [`Hold::release`]. Leaves to others: operations that reach the device late (`late`).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,11 +17,11 @@ use crate::random::Random;
 /// The longest time that a read is held, on the runtime's clock.
 pub const HELD_MAX: Duration = Duration::from_secs(3);
 
-/// Which reads of a device are held, and for how long.
+/// The rule by which reads of a device are held, and for how long.
 #[derive(Clone)]
 pub struct Hold(Arc<Rule>);
 
-/// Which reads may be held.
+/// The reads that may be held.
 #[derive(Debug, Clone, Copy)]
 pub struct Which {
     /// Only reads at this offset or later, in bytes.
@@ -54,8 +54,8 @@ struct State {
 }
 
 impl Hold {
-    /// Holds `percent` of the reads that `which` allows, each until fewer than `written_bytes_max` further bytes are
-    /// written. Holds nothing before [`begin`](Self::begin).
+    /// Holds `percent` of the reads that `which` allows, each until a random number of further bytes, below
+    /// `written_bytes_max`, is written. Holds nothing before [`begin`](Self::begin).
     pub fn new(seed: u64, which: Which, percent: u64, written_bytes_max: u64) -> Hold {
         let random = Mutex::new(Random::new(seed));
         let (state, count) = (watch::Sender::new(State::default()), AtomicU64::new(0));
@@ -77,7 +77,7 @@ impl Hold {
         self.0.count.load(Ordering::Relaxed)
     }
 
-    /// How many bytes must be written before a read that begins now is answered; `None` if it is not held.
+    /// Draws the number of bytes to write before a read that begins now is answered; `None` if the read is not held.
     fn draw(&self, offset: u64, bytes: u64) -> Option<u64> {
         let Which { offset_min, bytes_max } = self.0.which;
         if !self.0.state.borrow().is_on || offset < offset_min || bytes > bytes_max {

@@ -1,11 +1,12 @@
-//! Operations that take time, end in any order that the contract allows, and continue when no caller waits for them.
+//! Makes operations take time, end in any order that the contract allows, and continue when no caller waits for them.
 //!
 //! Owns: two filters. [`Late`] passes each operation to the device some time after it was called. [`Owned`] runs each
-//! operation as its own task, so that it continues when its future is dropped, as on a real device. The order of a
-//! stack is `Owned(Recorder(Late(Disk)))`: the recorder then sees when operations are called and when they end, even if
+//! operation as its own task, so that it continues when its future is dropped, as on a real device. A stack has the
+//! order `Owned(Recorder(Late(Disk)))`, so that the recorder sees when operations are called and when they end, even if
 //! no caller waits for them.
 //!
-//! The time is the runtime's clock: if it is paused, a run takes no real time and a seed repeats it.
+//! The time is that of the runtime's clock. If the clock is paused, a run takes no real time, and a seed repeats the
+//! run.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -15,7 +16,7 @@ use tokio::task::AbortHandle;
 
 use crate::random::Random;
 
-/// Runs work that needs a runtime of one thread in virtual time.
+/// Runs a future to its end on a runtime of one thread, in virtual time.
 pub fn in_virtual_time<F: Future>(future: F) -> F::Output {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
     runtime.expect("a runtime without I/O can be made").block_on(future)
@@ -29,17 +30,17 @@ pub struct Delays {
 }
 
 impl Delays {
-    /// Delays from a seed: mostly a few milliseconds, rarely some hundred.
+    /// Draws delays from a seed: most are a few milliseconds, and a few are some hundred milliseconds.
     pub fn new(seed: u64) -> Delays {
         Delays { random: Arc::new(Mutex::new(Random::new(seed))), is_short: false }
     }
 
-    /// Delays of at most a few milliseconds.
+    /// Draws delays of at most a few milliseconds from a seed.
     pub fn short(seed: u64) -> Delays {
         Delays { is_short: true, ..Delays::new(seed) }
     }
 
-    /// How long the next operation takes.
+    /// Draws the delay of the next operation.
     pub fn draw(&self) -> Duration {
         let mut random = self.random.lock().unwrap_or_else(PoisonError::into_inner);
         let most = match random.below(100) {
@@ -65,7 +66,7 @@ impl Late {
         Late::by(inner, Delays::new(seed), under_way)
     }
 
-    /// The same with other delays.
+    /// Adds the given delays to the operations on a device, until `under_way` is settled.
     pub fn by(inner: SharedDevice, delays: Delays, under_way: &UnderWay) -> Late {
         Late { inner, delays, under_way: under_way.clone() }
     }
@@ -104,7 +105,7 @@ pub struct UnderWay(Arc<Mutex<Operations>>);
 #[derive(Default)]
 struct Operations {
     tasks: Vec<AbortHandle>,
-    /// Set when the process has ended: decides about operations that have not reached the device.
+    /// Set when the process has ended: decides which operations that have not reached the device are lost.
     loses: Option<Random>,
 }
 

@@ -1,8 +1,8 @@
 //! Planted bugs: each must be caught, and the case that caught it must catch it again.
 //!
 //! Owns: the identity of a case, its printed form, and the command line that replays it. Promises: a bug counts as
-//! caught only if its case, run again, has the same message and the same counts. Leaves to others: what a case runs,
-//! and that it runs on one thread in virtual time; with several threads or a real clock it could not be repeated.
+//! caught only if its case, run again, has the same message and the same counts. Leaves to others: the work of a case.
+//! It must run on one thread in virtual time; with several threads or a real clock it could not be repeated.
 
 use std::fmt;
 
@@ -20,13 +20,13 @@ pub struct Case {
 }
 
 impl Case {
-    /// A run that is checked as a whole.
+    /// The case of a run that is checked as a whole.
     pub fn of_seed(seed: u64) -> Case {
         Case { seed, state: None }
     }
 
-    /// The bug and the case of the arguments `--bug NAME --replay SEED` and, if given, `--state N`; `None` without
-    /// them.
+    /// Reads the bug and the case from the arguments `--bug NAME --replay SEED` and, if given, `--state N`; `None` if
+    /// there are none of these arguments.
     ///
     /// A bug that is not one of `names` ends the process with code 2, and so does a bug without a seed.
     pub fn of<'n>(arguments: &Arguments, names: &[&'n str]) -> Option<(&'n str, Case)> {
@@ -61,11 +61,11 @@ pub struct Caught {
     pub case: Case,
     /// The first violation that it reported.
     pub broken: String,
-    /// Its other results, which are compared but not printed.
+    /// The other results of the case, which are compared but not printed.
     pub account: String,
 }
 
-/// Whether a bug was caught by a case that catches it again; also in words.
+/// Returns whether a bug was caught by a case that catches it again, and the result in words.
 pub fn is_caught(
     program: &str,
     name: &str,
@@ -88,7 +88,7 @@ pub fn is_caught(
     (is_same, format!("planted: {name}: caught with {case}: {broken}; {how}\n  {command}"))
 }
 
-/// Catches each bug and prints how: with which seed, and whether that seed catches it again.
+/// Tries to catch each bug; prints the case that caught it, and whether that case catches it again.
 pub fn catch_each<'n>(
     program: &str,
     names: &[&'n str],
@@ -113,7 +113,7 @@ pub fn print_replay(name: &str, case: Case, caught: Option<&Caught>) -> bool {
     caught.is_some()
 }
 
-/// The bug with a name. *Panics* if no bug in `bugs` has this name.
+/// Returns the bug with a name. *Panics* if no bug in `bugs` has this name.
 pub fn named(bugs: &[Bug], name: &str) -> Bug {
     let bug = bugs.iter().find(|bug| bug.name() == name);
     *bug.expect("names are those of the bugs")

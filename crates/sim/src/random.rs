@@ -23,7 +23,7 @@ impl Random {
         if bound == 0 { 0 } else { self.bits() % bound }
     }
 
-    /// Whether something of `percent` percent happens.
+    /// Returns true with a probability of `percent` percent.
     pub fn chance(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }

@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use nectary_block::{Error, ErrorKind, Filter, IoFuture, Request, SharedDevice};
 
-/// The handle of a [`Switch`].
+/// The handle that switches a [`Switch`] off and on.
 #[derive(Debug, Clone, Default)]
 pub struct Off(Arc<AtomicBool>);
 
 impl Off {
-    /// Switches off, or on again.
+    /// Switches the device off, or on again.
     pub fn set(&self, is_off: bool) {
         self.0.store(is_off, Ordering::SeqCst);
     }

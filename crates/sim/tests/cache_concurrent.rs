@@ -1,5 +1,5 @@
-//! A sample of the runs with many concurrent clients on a cached device; `cache-concurrent` runs more. Alone in its
-//! process, because planted bugs affect the whole process.
+//! A sample of the runs with many concurrent clients on a cached device; `cache-concurrent` runs more. It is alone in
+//! its process, because planted bugs affect the whole process.
 
 use nectary_buffer::planted::Bug;
 use nectary_sim::cache::{crash, replay_planted, run_many, run_planted};

@@ -1,4 +1,4 @@
-//! `cache(…)` keeps the contract of a device, over a device that completes its operations in any order.
+//! `cache(…)` keeps the contract of a device, even on top of a device that completes its operations in any order.
 
 use std::sync::Arc;
 

@@ -14,7 +14,7 @@ const BLOCKS: u64 = 4096;
 
 type Periods = Arc<Mutex<Vec<(u32, PeriodReport)>>>;
 
-/// References of several programs at once: a loop, a scan, a few hot blocks, random ones.
+/// Makes the references of several programs at once: of a loop, of a scan, to a few hot blocks, and to random blocks.
 async fn programs(cache: &BufferCache, file: nectary_buffer::FileId, seed: u64) {
     let mut random = Random::new(seed);
     let (mut at_loop, mut at_scan) = (0, 0);

@@ -1,11 +1,11 @@
-//! A sample of RAM disks that log parity, under faults; `ram-simulation --policy parity-log` runs more. Alone in its
-//! process, as planted bugs affect the whole process.
+//! A sample of RAM disks that log parity, under faults; `ram-simulation --policy parity-log` runs more. It is alone in
+//! its process, because planted bugs affect the whole process.
 
 use nectary_ram::log::planted::Bug;
 use nectary_ram::placement::Policy;
 use nectary_sim::ram_log::{Planted, replay_planted, run_many, run_planted};
 
-/// Runs of each policy.
+/// The number of runs of each policy.
 const RUNS: u64 = 25;
 /// A planted bug must be caught within this many runs.
 const PLANTED_RUNS_MAX: u64 = 400;
@@ -22,7 +22,8 @@ fn log_survives_the_loss_of_any_one_donor_and_what_was_flushed_that_of_the_clien
         assert!(report.broken.is_empty(), "{policy}: {}", report.broken.join("\n"));
         assert_eq!(report.short, 0, "{policy}: {report:?}");
     }
-    // A parity in place does harm only where a write of it is cut off: `ram-simulation` finds that in some 2,000 runs.
+    // A parity that is updated in place is wrong only if one of its writes is cut off; `ram-simulation` finds this in
+    // some 2,000 runs.
     for bug in Planted::betrayed().into_iter().filter(|bug| *bug != Planted::Log(Bug::ParityInPlace)) {
         let caught = run_planted(bug, Policy::ParityLog, seed(), PLANTED_RUNS_MAX);
         println!("planted: {}: {caught:?}", bug.name());

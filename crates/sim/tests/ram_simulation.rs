@@ -1,5 +1,5 @@
-//! A sample of mirrored RAM disks under faults; `ram-simulation` runs more. Alone in its process, as planted bugs affect
-//! the whole process.
+//! A sample of mirrored RAM disks under faults; `ram-simulation` runs more. It is alone in its process, because planted
+//! bugs affect the whole process.
 
 use std::process::Command;
 

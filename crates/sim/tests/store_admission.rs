@@ -1,7 +1,7 @@
 //! Objects are put while a large index is still loading, into a store that does not admit everything; the store then
 //! crashes and is opened again.
 //!
-//! A separate program, because it plants a bug.
+//! This test is a separate program, because it plants a bug.
 
 use std::sync::Arc;
 use std::thread::{self, ThreadId};
@@ -13,13 +13,13 @@ use nectary_store::{AdmissionOptions, AdmitRule, CreateOptions, KeyRef, OpenOpti
 use tokio::sync::watch;
 
 const STORE_BYTES: u64 = 64 << 20;
-/// So many objects that the store is open before the index is loaded.
+/// The number of objects. There are so many that the store is open before the index is loaded.
 const OBJECTS: u64 = 36_000;
-/// How many old objects are put again after the restart, spread over all; as many new ones are put.
+/// The number of old objects, evenly spread, that are put again after the restart; as many new objects are put.
 const AGAIN: u64 = 400;
 
-/// Until it is opened, this filter holds back the reads of all threads except the test's own, so those of the store's
-/// writer.
+/// A filter that holds back the reads of all threads except the test's own until the gate is opened. These are the
+/// reads of the store's writer.
 struct Gate {
     device: SharedDevice,
     passes: ThreadId,
@@ -64,7 +64,7 @@ async fn get(store: &Store, name: &str) -> Option<String> {
     Some(String::from_utf8_lossy(object.whole().expect("a short body")).into_owned())
 }
 
-/// The image of a store after a crash, with a checkpoint of all objects.
+/// Returns the image of a store after a crash, with a checkpoint of all objects.
 async fn crashed() -> Vec<u8> {
     let device = Arc::new(MemoryDevice::new(STORE_BYTES));
     Store::create(device.clone(), &CreateOptions::default()).await.expect("a store is made");
@@ -87,7 +87,7 @@ async fn crashed() -> Vec<u8> {
 struct Outcome {
     /// Replaced objects that do not have the newest version after another crash.
     came_back: u64,
-    /// New objects that are found after it: they were admitted because their shard was not loaded.
+    /// New objects that are found after that crash: they were admitted because their shard was not loaded.
     new_admitted: u64,
 }
 

@@ -1,4 +1,4 @@
-//! A sample of the runs with many concurrent clients; `store-concurrent` runs more. Alone in its process, because
+//! A sample of the runs with many concurrent clients; `store-concurrent` runs more. It is alone in its process, because
 //! planted bugs affect the whole process.
 
 use nectary_sim::store::concurrent::crash;

@@ -20,7 +20,7 @@ async fn every_crash_state_keeps_what_was_promised() {
             && report.tag_purges > 0,
         "{report:?}"
     );
-    // The campaign demands 95 %; among few workloads, those that do not admit everything may be a larger share by
-    // chance.
+    // The campaign demands 95 %. Among few workloads, those that do not admit everything may by chance be a larger
+    // share.
     assert!(report.distinct >= 500 && report.live * 100 >= report.distinct * 90, "{report:?}");
 }

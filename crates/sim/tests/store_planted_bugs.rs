@@ -1,5 +1,5 @@
-//! The crash-state check and the model run catch each planted bug, and the same seed catches it again. Alone in its
-//! process, because planted bugs affect the whole process.
+//! The crash-state check and the model run catch each planted bug, and the same seed catches it again. This test is
+//! alone in its process, because planted bugs affect the whole process.
 
 use std::process::Command;
 

@@ -1,11 +1,11 @@
-//! A sample of the runs of stores whose spans are lost and return; `store-spans` runs more. Alone in its process,
+//! A sample of the runs of stores whose spans are lost and return; `store-spans` runs more. It is alone in its process,
 //! because planted bugs affect the whole process.
 
 use nectary_sim::late::in_virtual_time;
 use nectary_sim::store::spans_run::{SpansOptions, SpansReport, replay_planted, run, run_planted};
 use nectary_store::planted::Bug;
 
-/// Bugs that are caught within a few stores. The third of [`Bug::SPANS`] shows only in one of hundreds of stores;
+/// Bugs that are caught within a few stores. The third bug of [`Bug::SPANS`] shows only in one of hundreds of stores;
 /// `store-spans` searches for it.
 const PLANTED: [Bug; 3] = [Bug::ReturningSpanTrusted, Bug::StandInTrusted, Bug::OlderCopyTrusted];
 

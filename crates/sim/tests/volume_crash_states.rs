@@ -1,11 +1,11 @@
 //! A sample of crash states of a shared volume under real clients and a real server; `volume-crash-states` runs more.
-//! Alone in its process, as planted bugs affect the whole process.
+//! It is alone in its process, because planted bugs affect the whole process.
 
 use nectary_sim::volume_clients::run::{Amount, BUGS, run, run_planted};
 
 /// A planted bug must be caught within this many runs.
 const PLANTED_RUNS_MAX: u64 = 50;
-/// Distinct images that the sample has at least.
+/// The minimum number of distinct images of the sample.
 const DISTINCT_MIN: u64 = 60;
 
 fn seed() -> u64 {

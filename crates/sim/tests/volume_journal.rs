@@ -1,12 +1,12 @@
 //! A sample of the volume's journal: crash states, servers that contend for it, and planted bugs; `volume-journal` runs
-//! more. Alone in its process, as planted bugs affect the whole process.
+//! more. It is alone in its process, because planted bugs affect the whole process.
 
 use nectary_sim::volume_journal::run::{Amount, BUGS, replay_planted, run, run_planted};
 
 /// A planted bug must be caught within this many runs.
 const PLANTED_RUNS_MAX: u64 = 200;
 
-/// From this seed on each planted bug is caught within a few runs.
+/// The first seed for planted bugs: from it on, each bug is caught within a few runs.
 const SEED: u64 = 1_000_014;
 
 fn seed() -> u64 {

@@ -4,13 +4,13 @@
 use nectary_sim::random::Random;
 use nectary_sim::volume::{Act, Bug, Entry, NEVER, Verdict, explain, replay_planted, run_many, run_planted};
 
-/// Runs of the sample.
+/// The number of runs of the sample.
 const RUNS: u64 = 1000;
-/// Small histories that both checkers decide.
+/// The number of small histories that both checkers decide.
 const HISTORIES: u64 = 20_000;
 /// A planted bug must be caught within this many runs.
 const PLANTED_RUNS_MAX: u64 = 3000;
-/// These have to meet a moment that a sample does not always meet: `volume-simulation` finds them.
+/// These bugs show only at moments that a sample does not always reach; `volume-simulation` finds them.
 const RARE: &[Bug] = &[
     Bug::StaleConnection,
     Bug::PagesPastLease,
@@ -42,7 +42,7 @@ fn planted_bugs_are_caught_and_a_seed_repeats_its_run() {
     }
 }
 
-/// Tries every order.
+/// Whether some order explains the calls: the second checker, which tries every order.
 fn has_order(left: &[Entry], value: u64) -> bool {
     if left.iter().all(|entry| entry.is_optional) {
         return true;
@@ -51,7 +51,7 @@ fn has_order(left: &[Entry], value: u64) -> bool {
         let entry = left[at];
         let is_next = left.iter().all(|other| other.is_optional || other.returned >= entry.invoked);
         let Some(after) = entry.act.apply(value).filter(|_| is_next) else { return false };
-        // Calls of unknown outcome that had to be over before this one did not happen.
+        // Drop optional calls that ended before this call began: they cannot happen after it.
         let rest = left.iter().enumerate().filter(|(other, _)| *other != at).map(|(_, entry)| *entry);
         let rest: Vec<Entry> = rest.filter(|other| !(other.is_optional && other.returned < entry.invoked)).collect();
         has_order(&rest, after)

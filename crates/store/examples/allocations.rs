@@ -1,12 +1,13 @@
-//! How often the store allocates: calls of the allocator and bytes per operation, by kind of operation.
+//! Measures how often the store allocates: the calls of the allocator and the allocated bytes per operation, for each
+//! kind of operation.
 //!
 //! `cargo run --release -p nectary-store --example allocations -- [--device SPEC] [--json FILE]`
 //!
 //! One thread calls a store on `memory:512M`, or on another device of that size. A missing file is created; the
-//! contents of the device are lost. Allocations of the store's own threads also count: each kind ends with a sync. Only
-//! the store's identity is random, so two runs differ by less than 1 %, and two builds can be compared; to compare with
-//! an older build, copy this file there. Exits with 1 if gets were not answered from the expected place, or something
-//! was not stored.
+//! contents of the device are lost. Allocations of the store's own threads also count, so the measurement of most kinds
+//! ends with a sync. Only the store's identity is random, so two runs differ by less than 1 %, and two builds can be
+//! compared. To compare with an older build, copy this file into its source tree. The program exits with 1 if gets were
+//! not answered from the expected place, or if an object was not stored.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::process::ExitCode;
@@ -21,32 +22,32 @@ type Failure = Box<dyn std::error::Error>;
 
 const DEVICE_BYTES: u64 = 512 << 20;
 const MEMORY_BYTES: u64 = 384 << 20;
-/// Objects of one record, and how many are put between two syncs.
+/// The number of objects of one record, their length in bytes, and the number of puts between two syncs.
 const SMALL: u64 = 10_000;
 const SMALL_BYTES: usize = 4000;
 const SYNC_EVERY: u64 = 100;
-/// How many puts are each followed by a sync.
+/// The number of puts that are each followed by a sync.
 const SYNCS: u64 = 1000;
-/// Objects of several fragments.
+/// The number of objects of several fragments, and their length in bytes.
 const LARGE: u64 = 64;
 const LARGE_BYTES: usize = 1 << 20;
-/// How many fills, and how many chunks per fill.
+/// The number of fills, and the number of chunks per fill.
 const FILLS: u64 = 5000;
 const CHUNKS: usize = 4;
-/// How often each small object is requested from memory.
+/// The number of times that each small object is requested from memory.
 const ROUNDS: u64 = 5;
 const PURGES: u64 = 2000;
 const TAGS: u64 = 200;
 /// An open counts as completed after this time without an allocation.
 const QUIET: Duration = Duration::from_millis(300);
-/// It has no factor in common with the numbers of objects: steps of this size visit each object once, in another order
-/// than on disk.
+/// Steps of this size visit each object once, in another order than on disk, because the number has no factor in common
+/// with the numbers of objects.
 const STEP: u64 = 6151;
 
 static CALLS: AtomicU64 = AtomicU64::new(0);
 static BYTES: AtomicU64 = AtomicU64::new(0);
 
-/// The system's allocator, with counts.
+/// The system's allocator, which also counts calls and bytes.
 struct Counting;
 
 #[global_allocator]
@@ -84,7 +85,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// The cost of a kind of operation.
+/// The cost per operation of one kind.
 #[derive(serde::Serialize)]
 struct Kind {
     kind: &'static str,
@@ -148,7 +149,7 @@ async fn run(spec: &str) -> Result<Vec<Kind>, Failure> {
     let options =
         nectary_block::OpenOptions { create_bytes: Some(DEVICE_BYTES), ..nectary_block::OpenOptions::default() };
     let device = nectary_block::open(spec, &options).await?;
-    // A device in memory allocates when it is first written; that must not count for the store.
+    // A device in memory allocates when it is first written. These allocations must not count as the store's.
     for offset in (0..DEVICE_BYTES).step_by(1 << 20) {
         nectary_block::write(&*device, offset, Buffer::zeroed(1 << 20)).await?;
     }
@@ -273,7 +274,7 @@ async fn run(spec: &str) -> Result<Vec<Kind>, Failure> {
     Ok(kinds)
 }
 
-/// Opens the store with options under which it does nothing by itself.
+/// Opens the store with options under which it writes and reads only when it is called.
 async fn open(device: &SharedDevice) -> Result<Store, Failure> {
     let options = OpenOptions {
         memory_bytes: MEMORY_BYTES,

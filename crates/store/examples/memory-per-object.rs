@@ -1,10 +1,11 @@
-//! The memory cost of an object that is on disk: counted at the allocator, for several numbers of objects.
+//! Measures the memory cost of an object that is on disk, by counting allocated bytes, for several numbers of objects.
 //!
 //! `cargo run --release -p nectary-store --example memory-per-object -- [--folder DIR] [--objects N,N]`
 //!
 //! A store is filled, dropped like in a crash, and opened again, so that its memory tier is empty. The cost of the
-//! objects is the live memory then, minus that of a store of the smallest size without objects. No object has tags.
-//! Exits with 1 if the cost is more than the design's 10 bytes per object, or if objects are missing from the index.
+//! objects is the live memory after this open, minus the live memory of an empty store of the smallest size. No object
+//! has tags. The program exits with 1 if the cost is more than the design's 10 bytes per object, or if objects are
+//! missing from the index.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::process::ExitCode;
@@ -16,7 +17,7 @@ use nectary_store::{CreateOptions, KeyRef, OpenOptions, SPAN_BYTES_MIN, Store};
 
 type Failure = Box<dyn std::error::Error>;
 
-/// *Units*: bytes per object.
+/// The largest cost that the design allows. *Units*: bytes per object.
 const TARGET: f64 = 10.0;
 const BODY_BYTES: usize = 200;
 const MEMORY_BYTES: u64 = 1 << 30;
@@ -95,7 +96,8 @@ fn measure() -> Result<bool, Failure> {
     counted.map(|()| good)
 }
 
-/// The live bytes of a store with this many objects and an empty memory tier, and its entries.
+/// Returns the live bytes of a store with this many objects and an empty memory tier, and the number of entries in its
+/// index.
 async fn taken(path: &str, span_bytes: u64, objects: u64) -> Result<(usize, u64), Failure> {
     let options = OpenOptions { memory_bytes: MEMORY_BYTES, warm_up: false, ..OpenOptions::default() };
     let _ = std::fs::remove_file(path);

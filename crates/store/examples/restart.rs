@@ -1,15 +1,16 @@
-//! How fast a store recovers after SIGKILL, for several numbers of objects: the times until the first hit, the first
-//! accepted write, and until requests/s and their 99th percentile are as before.
+//! Measures how fast a store recovers after SIGKILL, for several numbers of objects. The results are the times until
+//! the first hit, until the first accepted write, and until the request rate and the 99th percentile of the latency are
+//! as before.
 //!
 //! `cargo run --release -p nectary-store --example restart -- [--folder DIR] [--objects N,N] [--body BYTES] [--memory
 //! MIB] [--rounds N] [--json FILE]`
 //!
 //! For each number of objects a separate process fills a store and then serves a load from one thread: 16 requests at a
-//! time, keys of popularity 1/rank, one request in twenty a put. It is killed and started again, `--rounds` times. All
-//! times count from before the process is started, as a client would see them. The device is a file with O_DIRECT, so
-//! no page cache helps. Each object has its own copy of the bytes, like bytes from a socket, so that an object needs as
-//! much memory before a restart as after it. Prints whether each target of the design is met; exits with 1 if one is
-//! missed.
+//! time, keys of popularity 1/rank, one request in twenty a put. The process is killed and started again, `--rounds`
+//! times. All times count from just before the process is started, as a client would see them. The device is a file
+//! opened with O_DIRECT, so that the page cache does not speed up the restart. Each object has its own copy of the
+//! bytes, like bytes from a socket, so that an object needs as much memory before a restart as after it. The program
+//! prints whether each target of the design is met, and exits with 1 if one is missed.
 
 use std::cell::{Cell, RefCell};
 use std::io::{BufRead, BufReader, Write};
@@ -23,21 +24,22 @@ use nectary_store::{CreateOptions, KeyRef, OpenOptions, Store};
 
 type Failure = Box<dyn std::error::Error>;
 
-/// How many requests run at the same time.
+/// The number of requests that run at the same time.
 const CONCURRENT: usize = 16;
 /// One request in this many is a put.
 const PUT_EVERY: u64 = 20;
 /// The interval at which a load reports.
 const TICK: Duration = Duration::from_millis(250);
-/// How long a load runs before it is killed; the second half counts.
+/// The time for which a load runs before its process is killed. Only the second half is measured.
 const WARM: Duration = Duration::from_secs(10);
-/// How long to wait until the load is as before.
+/// The longest time to wait until the load is as before.
 const RETURN_MAX: Duration = Duration::from_secs(60);
 /// The target for the first hit and the first accepted write.
 const FIRST_MAX: Duration = Duration::from_secs(1);
 /// The target for the time until the load is as before.
 const RETURNED_MAX: Duration = Duration::from_secs(5);
-/// The largest number of objects may take at most this many times as long as the smallest.
+/// With the largest number of objects, the first hit and write may take at most this many times as long as with the
+/// smallest.
 const GROWTH_MAX: f64 = 1.5;
 
 #[derive(Clone)]
@@ -93,14 +95,15 @@ fn parse(words: &[String]) -> Result<Options, Failure> {
 
 /// The results of one restart.
 struct Restart {
-    /// How many records were replayed.
+    /// The number of records that recovery replayed.
     records: u64,
     rate_before: f64,
     first_hit: Duration,
     first_write: Duration,
-    /// The time until requests/s reached 95 % of the rate before; `None` if they did not in time.
+    /// The time until the request rate reached 95 % of the rate before; `None` if this took too long.
     rate: Option<Duration>,
-    /// The time until the 99th percentile was at most 1/0.95 of the value before.
+    /// The time until the 99th percentile of the latency was at most 1/0.95 of the value before; `None` if this took
+    /// too long.
     p99: Option<Duration>,
 }
 
@@ -217,7 +220,7 @@ struct Load {
     p99_us: f64,
 }
 
-/// A serving process; it is killed when this is dropped.
+/// A serving process. It is killed when this value is dropped.
 struct Server {
     process: Child,
     lines: std::io::Lines<BufReader<ChildStdout>>,
@@ -242,7 +245,7 @@ impl Server {
     }
 
     fn kill(&mut self) {
-        // SIGKILL.
+        // `Child::kill` sends SIGKILL.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
@@ -275,7 +278,7 @@ impl Server {
         }
     }
 
-    /// The load after it has run for a while.
+    /// Returns the load that the process reaches after it has run for a while.
     fn steady(&mut self) -> Result<Load, Failure> {
         let begun = Instant::now();
         let (mut rates, mut p99) = (Vec::new(), Vec::new());
@@ -291,7 +294,8 @@ impl Server {
         Ok(Load { rate: rates[rates.len() / 2], p99_us: p99[p99.len() / 2] })
     }
 
-    /// How long after the start of the process rate and latency were as before.
+    /// Returns the times, from the start of the process, at which the rate and the latency were as before; `None` if
+    /// this took too long.
     fn returned(&mut self, before: &Load) -> Result<(Option<Duration>, Option<Duration>), Failure> {
         let (mut rate, mut p99) = (None, None);
         while self.started.elapsed() < RETURN_MAX && (rate.is_none() || p99.is_none()) {
@@ -308,7 +312,8 @@ impl Server {
     }
 }
 
-/// A store has room for one index entry per 1024 of its bytes. Twice the size of the objects is enough.
+/// The size of a store for these objects, in bytes. A store has room for one index entry per 1024 bytes, so twice the
+/// size of the objects is enough.
 fn span_bytes(objects: u64, body_bytes: usize) -> u64 {
     (objects * (body_bytes as u64 + 400).max(1100) * 2).max(64 << 20).next_multiple_of(1 << 20)
 }
@@ -323,7 +328,7 @@ fn say(text: &str) -> std::io::Result<()> {
     out.flush()
 }
 
-/// The serving process: PATH OBJECTS BODY_BYTES MEMORY_MIB fill|open.
+/// Runs the serving process. Its arguments are PATH OBJECTS BODY_BYTES MEMORY_MIB fill|open.
 fn serve(words: &[String]) -> Result<(), Failure> {
     let [path, objects, body_bytes, memory_mib, mode] = words else {
         return Err("serve: five words are expected".into());
@@ -389,7 +394,7 @@ async fn fill(store: &Store, objects: u64, body: &Bytes) -> Result<(), Failure> 
     Ok(())
 }
 
-/// Sends requests until the process is killed, or nobody reads its output.
+/// Sends requests until the process is killed, or until its output has no reader.
 async fn load(store: Store, objects: u64, body: Bytes) -> Result<(), Failure> {
     let times: Rc<RefCell<Vec<u32>>> = Rc::default();
     let state = Rc::new(Cell::new(0x9e37_79b9_7f4a_7c15_u64 ^ u64::from(std::process::id())));

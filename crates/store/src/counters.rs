@@ -6,19 +6,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::{Deserialize, Serialize};
 
-/// Sequence numbers: each put has one, higher than those of all earlier puts.
+/// The number of a put, higher than the numbers of all earlier puts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 pub struct Sequence(pub u64);
 
 /// The sequences that puts have reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Sequences {
-    /// The latest put that was admitted to the disk.
+    /// The sequence of the latest put that was admitted to the disk.
     pub last: Sequence,
-    /// Every admitted put up to here is on the device: it survives the end of this process.
+    /// Every admitted put up to this sequence is on the device: it survives the end of this process.
     pub written: Sequence,
-    /// Every admitted put up to here was followed by a completed flush: it survives what a flush survives on this
-    /// device.
+    /// Every admitted put up to this sequence was followed by a completed flush: it survives whatever flushed data
+    /// survive on this device.
     pub flushed: Sequence,
 }
 
@@ -54,31 +54,32 @@ counters! {
     hits_disk,
     /// Gets that found nothing.
     misses,
-    /// Puts accepted (whole objects and heads).
+    /// Accepted puts of objects; a fragmented object counts once.
     puts,
-    /// Bytes of bodies accepted.
+    /// Bytes of the bodies of accepted puts.
     put_bytes,
     /// Puts admitted to the disk, at once or later.
     admitted,
     /// Bytes of the bodies of admitted puts.
     admitted_bytes,
-    /// Puts admitted against the rules, because an older version is or may be on the disk.
+    /// Puts admitted against the rules, because an older version of the object is or may be on the disk.
     admitted_replacing,
-    /// Bytes of the bodies of these puts.
+    /// Bytes of the bodies of the puts in `admitted_replacing`.
     admitted_replacing_bytes,
-    /// Objects not admitted at their put, but when they were requested again in memory. They count in both ways.
+    /// Objects that were not admitted at their put, and were admitted later, when they were requested again in memory.
+    /// Each counts both as unadmitted and as admitted.
     admitted_later,
     /// Puts not admitted because their key was not requested before.
     unadmitted_first,
-    /// Bytes of the bodies of these puts.
+    /// Bytes of the bodies of the puts in `unadmitted_first`.
     unadmitted_first_bytes,
     /// Puts not admitted because their body is too short or too long.
     unadmitted_size,
-    /// Bytes of the bodies of these puts.
+    /// Bytes of the bodies of the puts in `unadmitted_size`.
     unadmitted_size_bytes,
     /// Puts not admitted because of the write budget.
     unadmitted_budget,
-    /// Bytes of the bodies of these puts.
+    /// Bytes of the bodies of the puts in `unadmitted_budget`.
     unadmitted_budget_bytes,
     /// Puts refused because the disk was too slow or budgets were used up.
     puts_refused,
@@ -86,7 +87,7 @@ counters! {
     puts_stale,
     /// Purges that returned.
     purges,
-    /// Purges that wrote nothing, because the store could not hold the key.
+    /// Purges that wrote nothing, because the store had no object of the key.
     purges_absent,
     /// Purges that waited until older purges were forgotten.
     purges_waited,
@@ -94,11 +95,11 @@ counters! {
     purges_waited_us,
     /// Segments that were reclaimed so that purges could be forgotten.
     purge_segments_reclaimed,
-    /// Gets of an object that had been purged.
+    /// Gets that found only a purged object.
     hits_purged,
     /// Records found damaged when read; the object of each becomes a miss.
     damaged,
-    /// Reads that found another key or a reclaimed record where the index pointed.
+    /// Reads that found the record of another key, or a reclaimed record, where the index pointed.
     reads_wasted,
     /// Records read from the device.
     device_reads,
@@ -112,19 +113,19 @@ counters! {
     cluster_reads,
     /// Bytes that cluster reads read beyond the requested objects.
     cluster_read_bytes,
-    /// Neighbours that entered memory with an object.
+    /// Neighbours (other objects in the same cluster) that entered memory together with a requested object.
     neighbours_taken,
-    /// Bytes of the bodies of these neighbours.
+    /// Bytes of the bodies of the neighbours in `neighbours_taken`.
     neighbours_taken_bytes,
     /// Neighbours that were requested while they were in memory: each saved a read.
     neighbours_hit,
-    /// Objects that were read into memory again after a restart without being requested.
+    /// Objects that were read into memory again after a restart, without a request.
     warmed,
-    /// Bytes of the bodies of these objects.
+    /// Bytes of the bodies of the objects in `warmed`.
     warmed_bytes,
     /// Chunks of the hot list that were damaged.
     hot_chunks_damaged,
-    /// Hints that two objects belong together.
+    /// Hints, each of which says that two objects belong together.
     hints,
     /// Objects that were written next to the objects that hints tie them to.
     objects_tied,
@@ -142,19 +143,19 @@ counters! {
     entries_reclaimed,
     /// Objects that were rewritten before their segment was overwritten, because they had been requested.
     reinserted,
-    /// Bytes of the bodies of these objects.
+    /// Bytes of the bodies of the objects in `reinserted`.
     reinserted_bytes,
     /// Objects chosen for rewriting and not rewritten, because their segment was overwritten first.
     reinsertions_refused,
-    /// Objects that hints tie to a page and that were not read with the page: each cost a read.
+    /// Objects that hints tie to a page, but that were not read together with the page: each cost a separate read.
     misplaced,
     /// Objects in memory that were rewritten next to the page with which they were requested.
     regrouped,
-    /// Bytes of the bodies of these objects.
+    /// Bytes of the bodies of the objects in `regrouped`.
     regrouped_bytes,
     /// Objects in memory that were rewritten before their segment was overwritten, because they had been requested.
     kept,
-    /// Bytes of the bodies of these objects.
+    /// Bytes of the bodies of the objects in `kept`.
     kept_bytes,
     /// Bodies that were partly overwritten while they were read.
     bodies_overtaken,

@@ -1,6 +1,7 @@
 //! The errors of a store.
 //!
-//! Owns: the crate's one error type. Damage to single objects is not an error: it is a counted miss.
+//! Owns: the crate's one error type. A damaged object is not an error: the object becomes a miss, and a counter counts
+//! it.
 
 use std::sync::Arc;
 
@@ -11,9 +12,9 @@ use nectary_block as block;
 pub enum ErrorKind {
     /// There is no store where one was expected.
     Absent,
-    /// The device holds no store, one of another version, or one whose damage cannot be tolerated.
+    /// The device has no store, a store of another version, or a store whose damage cannot be tolerated.
     Corrupt,
-    /// The operation is not possible now: budgets are used up, or another process owns the store.
+    /// The operation is not possible now: a budget is used up, or another process owns the store.
     Busy,
     /// The request is outside the bounds of a store.
     Invalid,
@@ -23,15 +24,15 @@ pub enum ErrorKind {
     Stopped,
 }
 
-/// A failed operation on a store: what, where, and what to do.
+/// A failed operation on a store: its kind, and a message that says what failed, where, and what to do.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{message}")]
 pub struct Error {
     /// The kind, which decides the remedy.
     pub kind: ErrorKind,
-    /// What failed, where, what was expected and found, and what to do.
+    /// The message for the user: what failed and where, what was expected and what was found, and what the user can do.
     pub message: String,
-    /// The device's error, if it failed.
+    /// The error of the device, if the device failed.
     #[source]
     device: Option<Arc<block::Error>>,
 }
@@ -42,7 +43,8 @@ impl Error {
         Error { kind, message: message.into(), device: None }
     }
 
-    /// The kind of the device's error, if the device failed. The device has more kinds than `kind`.
+    /// The kind of the device's error, if the device failed. A device distinguishes more kinds of errors than
+    /// [`ErrorKind`] does.
     pub fn device_kind(&self) -> Option<block::ErrorKind> {
         self.device.as_ref().map(|error| error.kind)
     }

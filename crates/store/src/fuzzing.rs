@@ -1,7 +1,7 @@
-//! For fuzz targets: reading a span, area by area, on a small span of fixed identity.
+//! Functions for fuzz targets: each reads one area of a small span with a fixed identity.
 //!
-//! Owns: nothing; it calls the functions of recovery. It is not part of the public interface, and changes without
-//! notice.
+//! Owns: nothing; it calls the functions of recovery. This module is not part of the public interface, and changes
+//! without notice.
 
 use nectary_block::SharedDevice;
 
@@ -19,14 +19,14 @@ use crate::recover as recovery;
 use crate::recover::loading::{Loading, Rest};
 use crate::recover::replay::Replay;
 
-/// The identity of the span. Frames must have it to be valid.
+/// The identity of the span. A frame is valid only if it states this identity.
 pub const IDENTITY: u128 = 0x6e65_6374_6172_795f_6675_7a7a_696e_6721;
 /// The size of the span, in bytes.
 pub const SPAN_BYTES: u64 = SPAN_BYTES_MIN;
-/// The size of its segments, in bytes.
+/// The size of the span's segments, in bytes.
 pub const SEGMENT_BYTES: u64 = 32 << 10;
 
-/// The span.
+/// The span that fuzz targets read.
 pub struct Span {
     layout: Layout,
 }
@@ -38,11 +38,11 @@ pub struct Segment {
     pub appends: u64,
     /// Records that were visited.
     pub records: u64,
-    /// Where the log continues, in bytes from the segment's start.
+    /// The end of the last valid append, where the log continues; in bytes from the segment's start.
     pub end: u64,
     /// Offsets on the span of blocks after the end that look like the beginning of an append.
     pub future: Vec<u64>,
-    /// The epoch that was found in it.
+    /// The epoch found in the segment; `None` if there is none.
     pub epoch: Option<u64>,
 }
 
@@ -54,39 +54,39 @@ impl Span {
         Ok(Span { layout: Layout::plan(SPAN_BYTES, Some(SEGMENT_BYTES), IDENTITY, 7, 1)? })
     }
 
-    /// The first copy of its superblock.
+    /// The first copy of the span's superblock.
     pub fn superblock(&self) -> Vec<u8> {
         self.layout.encode(0).to_vec()
     }
 
-    /// The start and the size of the two state slots.
+    /// The start and the total size of the two state slots, in bytes.
     pub fn state(&self) -> (u64, u64) {
         (STATE_OFFSET, 2 * BLOCK_BYTES)
     }
 
-    /// The start and the size of the two copies of the purge log.
+    /// The start and the total size of the two copies of the purge log, in bytes.
     pub fn purge_log(&self) -> (u64, u64) {
         (self.layout.purge_log_offset[0], 2 * self.layout.purge_log_bytes)
     }
 
-    /// The start and the size of the two checkpoint areas.
+    /// The start and the total size of the two checkpoint areas, in bytes.
     pub fn checkpoints(&self) -> (u64, u64) {
         (self.layout.checkpoint_offset[0], 2 * self.layout.checkpoint_bytes)
     }
 
-    /// The start and the size of the segment of an epoch.
+    /// The start and the size of the segment of an epoch, in bytes.
     pub fn segment(&self, epoch: u64) -> (u64, u64) {
         (self.layout.segment_start(epoch), self.layout.segment_bytes)
     }
 
-    /// The newest open count, and the number of the membership.
+    /// Reads the state slots; returns the newest open count, and the number of the membership.
     pub async fn read_state(&self, device: &SharedDevice) -> (u64, u64) {
         let state = recovery::read_state(device, &self.layout).await;
         (state.open_count, state.membership.number)
     }
 
-    /// Recovers the purge log like an open, and begins a new cycle. Returns the number of rules, and whether some were
-    /// lost.
+    /// Recovers the purge log as an open does, and begins a new cycle. Returns the number of rules, and whether some
+    /// were lost.
     pub async fn read_purge_log(&self, device: &SharedDevice) -> Result<(usize, bool), Error> {
         let mut recovered = PurgeLog::recover(device, &self.layout).await?;
         let records_max = recovered.log.end().blocks as usize * PURGE_RECORDS_PER_BLOCK;
@@ -100,7 +100,8 @@ impl Span {
         Ok((table.len(), recovered.lost))
     }
 
-    /// Loads the newest intact checkpoint, inserts further entries, sweeps and counts.
+    /// Loads the newest intact checkpoint, inserts more entries, removes some, and returns the number of entries;
+    /// `None` if no checkpoint is intact.
     pub async fn read_checkpoints(&self, device: &SharedDevice) -> Option<u64> {
         for header in checkpoint::read_headers(device, &self.layout).await {
             let index = Index::new(self.layout.index_home_bits, self.layout.index_bytes_max());
@@ -115,7 +116,7 @@ impl Span {
             }
             for number in 0..1500_u128 {
                 let hash = KeyHash(number.wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835));
-                // No record is at the very start of a segment.
+                // No record is at the very start of a segment, so these locations begin at granule 2.
                 index.insert(hash, Location::new(number as u64 + 2, 64));
             }
             index.sweep(|location| location.granule % 3 == 0);
@@ -125,7 +126,8 @@ impl Span {
         None
     }
 
-    /// Reads the hot list of each checkpoint; returns how many places they have, and how many chunks are damaged.
+    /// Reads the hot list of each checkpoint; returns the number of object locations in the lists, and the number of
+    /// damaged chunks.
     pub async fn read_hot_lists(&self, device: &SharedDevice) -> (usize, u64) {
         let (mut places, mut damaged) = (0, 0);
         for header in checkpoint::read_headers(device, &self.layout).await {
@@ -136,7 +138,7 @@ impl Span {
         (places, damaged)
     }
 
-    /// Reads the segment of an epoch like rolling forward.
+    /// Reads the segment of an epoch as recovery does when it rolls forward.
     pub async fn read_segment(&self, device: &SharedDevice, epoch: u64, is_recent: bool) -> Segment {
         let care = if is_recent { Care::Verify } else { Care::Search };
         let mut reader = SegmentReader::new(device, &self.layout, epoch);
@@ -148,12 +150,12 @@ impl Span {
     }
 }
 
-/// Decodes the first copy of a superblock and encodes it again; both are equal if every field was read.
+/// Decodes the first copy of a superblock and encodes it again. The result equals the input if every field was read.
 pub fn superblock(bytes: &[u8]) -> Option<Vec<u8>> {
     Layout::decode(bytes, 0).ok().map(|layout| layout.encode(0).to_vec())
 }
 
-/// Reads an append's header and table; returns the start in granules and the length of each record.
+/// Reads an append's header and table; returns the start (in granules) and the length (in bytes) of each record.
 pub fn append(bytes: &[u8], epoch: u64, address: u64) -> Option<Vec<(u64, u64)>> {
     let append = Append::decode(bytes, Place { identity: IDENTITY, epoch, address }, SEGMENT_BYTES).ok()?;
     let place =
@@ -161,7 +163,7 @@ pub fn append(bytes: &[u8], epoch: u64, address: u64) -> Option<Vec<(u64, u64)>>
     Some(append.table.iter().map(place).collect())
 }
 
-/// Reads a record; returns its primary part, variant, tags, metadata, and its body if that is intact.
+/// Reads a record; returns its primary part, variant, tags, metadata and body. The body is empty if it is damaged.
 pub fn record(bytes: &[u8], epoch: u64, address: u64) -> Option<[Vec<u8>; 5]> {
     let record = Record::decode(bytes, Place { identity: IDENTITY, epoch, address }).ok()?;
     let body = if record.body_is_whole(bytes) { &bytes[record.body_start..record.bytes()] } else { b"" };

@@ -1,8 +1,8 @@
 //! Objects for web caches on a raw disk or file, with a tier in memory.
 //!
-//! A [`Store`] keeps objects (metadata and a body) under keys, on one device. It finds them in memory or with one read,
-//! overwrites the oldest with new ones, and survives crashes and power cuts. [`Spans`] makes one store of several
-//! devices. The promises are at the calls of both types and, with their tests, in `docs/semantics.md`.
+//! A [`Store`] keeps objects (metadata and a body) under keys, on one device. The store finds an object in memory or
+//! with one read, overwrites the oldest objects with new ones, and survives crashes and power cuts. [`Spans`] makes one
+//! store of several devices. The promises are at the calls of both types and, with their tests, in `docs/semantics.md`.
 //!
 //! ```
 //! # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
@@ -44,22 +44,22 @@
 //! | [`Error`], [`ErrorKind`] | what can go wrong; each kind has a remedy |
 //! | [`Stat`], [`Counts`], [`CheckReport`] | the state of the store, and whether all of it can be read |
 //!
-//! Owns: objects on a device, the index, the memory tier, fills, purges and recovery. Leaves to others: what an object
-//! means (its metadata is opaque here), HTTP, and the device (`nectary-block`).
+//! Owns: objects on a device, the index, the memory tier, fills, purges and recovery. Leaves to others: the meaning of
+//! an object (its metadata is opaque here), HTTP, and the device (`nectary-block`).
 #![forbid(unsafe_code)]
 
-// The rooms, from the lowest level up. Each imports only from rooms before it; `cargo xtask check` verifies this.
+// The modules, from the lowest level up. Each imports only from modules before it; `cargo xtask check` verifies this.
 
-// What can go wrong.
+// The errors of a store.
 mod error;
 
-// Deliberate defects for tests of the tests.
+// Deliberate defects: tests use them to show that their checks find bugs.
 #[cfg(not(feature = "planted"))]
 mod planted;
 #[cfg(feature = "planted")]
 pub mod planted;
 
-// Identities and seeds.
+// Random numbers, for identities and seeds.
 mod random;
 
 // The runtime of background work.
@@ -83,13 +83,13 @@ mod index;
 // Objects in memory: entries, and the tier that keeps them.
 mod memory;
 
-// What has been purged: the rules in memory, and their log on disk.
+// Purges: their rules in memory, and their log on disk.
 mod purge;
 
-// The placing of related objects: hints, packing order, groups, cluster reads
+// The placement of related objects: hints, packing order, groups, cluster reads.
 mod locality;
 
-// The tables of the objects of a span, and reading a record that they point to.
+// The tables of a span's objects, and reading the records to which the tables point.
 mod state;
 
 // The intake of objects to be written: admission, and the queue.
@@ -110,7 +110,7 @@ mod checkpoint;
 // Opening a span: recovery.
 mod recover;
 
-// The writer: packing, appends, segments, and everything else in the background.
+// The writer: packing, appends, segments, and all other background work.
 mod write;
 
 // The public interface of a store of one span.

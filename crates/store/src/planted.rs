@@ -26,7 +26,8 @@ nectary_block::planted_bugs! {
     PurgeAllIgnored = 10 => "purge of everything ignored",
     /// Records of purges by prefix are not applied after a restart.
     PurgePrefixIgnored = 11 => "purge by prefix ignored",
-    /// A purged object enters memory as a neighbour, as if it had been put again.
+    /// A purged object enters memory as a neighbour (read together with a requested object), as if it had been put
+    /// again.
     NeighbourIgnoresPurge = 12 => "neighbour that ignores a purge",
     /// A replaced object enters memory as a neighbour.
     NeighbourIgnoresReplacement = 13 => "neighbour that ignores a newer version",
@@ -36,7 +37,7 @@ nectary_block::planted_bugs! {
     MemoryIgnoresTagPurge = 15 => "purge by tag not applied to memory",
     /// Records of purges by tag are not applied after a restart.
     PurgeTagIgnored = 16 => "purge by tag ignored",
-    /// If a purge by tag removed a version, the version that it had replaced is found instead.
+    /// If a purge by tag removed a version of a key, a get finds the older version instead.
     TagPurgeUncovers = 17 => "purge by tag that uncovers what was replaced",
     /// A name written before the store was opened counts as absent when it is purged.
     NamesNotRead = 19 => "names written before the store was opened mistaken for absent",
@@ -46,9 +47,9 @@ nectary_block::planted_bugs! {
     HotListIgnoresReplacement = 21 => "hot list that ignores a newer version",
     /// A span that was absent is trusted when it returns.
     ReturningSpanTrusted = 28 => "returning span that is trusted",
-    /// Objects that a span stored for another span during an earlier absence are returned during a later one.
+    /// Objects that a span stored while it stood in for an absent span are returned when that span is absent again.
     StandInTrusted = 29 => "stand-in of an earlier absence that is trusted",
-    /// A span that missed the return of another span later answers with old objects of that one.
+    /// A span that missed the return of another span later stands in for that span with old objects.
     ReturnMissed = 30 => "return that a span missed",
     /// An older copy of a span is trusted, although other spans know of later purges.
     OlderCopyTrusted = 31 => "older copy of a span that is trusted",
@@ -58,7 +59,7 @@ nectary_block::planted_bugs! {
     AppendBoundUnchecked = 33 => "places in an append's table unchecked",
     /// The distance of a checkpoint's entry from its home is not compared with its slot.
     CheckpointSlotUnchecked = 34 => "slots of a checkpoint unchecked",
-    /// An object that is not admitted replaces a version on the disk only in memory.
+    /// An object that is not admitted replaces the older version only in memory; the version on the disk remains valid.
     UnadmittedLeavesOlder = 48 => "replacement in memory alone of what is on the disk",
     /// Written bytes are not debited from the write budget.
     WriteBudgetNotDebited = 49 => "write budget that is not debited",
@@ -66,18 +67,18 @@ nectary_block::planted_bugs! {
     ReadUnchecked = 50 => "read that goes into memory unchecked",
     /// If more than eight purges share a block of the log, the last one is left out.
     PurgeOfManyUnlogged = 51 => "last of many purges not logged",
-    /// A purge log that is shorter than appends state is accepted.
+    /// A purge log that is shorter than the length recorded in appends is accepted.
     ShortPurgeLogBelieved = 52 => "shortened purge log believed",
     /// Entries count as written when their write begins.
     WrittenTooEarly = 53 => "written before the write ended",
     /// A new cycle of the purge log counts as durable without a flush.
     CompactionUnflushed = 54 => "compaction of the purge log not flushed",
-    /// The location of an object is checked before the object is compared with purges, which may be forgotten in
-    /// between.
+    /// The location of an object is checked before the object is compared with purges. Between the two checks, a purge
+    /// may be forgotten.
     PlaceBeforePurge = 55 => "place looked at before purges are compared",
 }
 
-/// Which kinds of tests find which bugs.
+/// The bugs by the kind of test that finds them.
 #[cfg(feature = "planted")]
 impl Bug {
     /// Bugs that a crash or a flipped bit reveals.
@@ -122,6 +123,6 @@ impl Bug {
     pub const SPANS: [Bug; 4] =
         [Bug::ReturningSpanTrusted, Bug::StandInTrusted, Bug::ReturnMissed, Bug::OlderCopyTrusted];
 
-    /// Missing checks in decoders: fuzz targets must find them.
+    /// Bugs in decoders (missing checks) that fuzz targets must find.
     pub const DECODERS: [Bug; 3] = [Bug::RecordBoundUnchecked, Bug::AppendBoundUnchecked, Bug::CheckpointSlotUnchecked];
 }

@@ -1,10 +1,11 @@
 //! Random numbers for identities and seeds.
 //!
-//! Owns: the source of random numbers: a seed, so that a simulation can be repeated, or otherwise the operating system.
+//! Owns: the source of random numbers. With a seed, the numbers can be repeated, for simulations; without one, they
+//! come from the operating system.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Random numbers from a seed, or otherwise from the operating system.
+/// Returns a source of random numbers: from `seed` if there is one, otherwise from the operating system.
 pub(crate) fn random_u64s(seed: Option<u64>) -> impl FnMut() -> u64 {
     let mut drawn = 0_u64;
     move || {

@@ -1,4 +1,5 @@
-//! Which objects are admitted to the disk and which are not, and that no older version reappears in either case.
+//! Admission to the disk: the right objects are admitted, and no older version of an object reappears, whether it is
+//! admitted or not.
 
 mod common;
 
@@ -43,7 +44,8 @@ async fn put(store: &Store, name: &str, seed: u64, length: usize) {
     store.put(key(name), seed.to_string().into(), body(seed, length)).await.unwrap();
 }
 
-/// Fills a key without announcing the length of the body; returns whether it was admitted at its end.
+/// Fills a key without announcing the length of the body. Returns whether the object was admitted at the end of its
+/// body.
 async fn fill(store: &Store, name: &str, seed: u64, length: usize) -> bool {
     let stale = store.get(key(name)).await;
     let FillRole::Leader(mut fill) = store.begin_fill(key(name), stale.as_ref()) else { panic!("nobody else fills") };
@@ -134,7 +136,7 @@ async fn sizes_outside_the_bounds_are_not_admitted_whether_known_beforehand_or_n
     ] {
         put(&store, name, 1, length).await;
         let filled = format!("{name} filled");
-        // Only at its end is a body of unknown length known to be too short.
+        // A body of unknown length is known to be too short only at its end.
         assert_eq!(fill(&store, &filled, 1, length).await, is_admitted || name == "a");
     }
     let counts = store.stat().counts;
@@ -149,7 +151,7 @@ async fn sizes_outside_the_bounds_are_not_admitted_whether_known_beforehand_or_n
     }
 }
 
-/// The lengths of bodies before and after: one record, and several records.
+/// The lengths of the replaced and of the new body, in bytes: one makes a single record, the other several.
 const LENGTHS: [usize; 2] = [1000, 700_000];
 
 #[tokio::test]
@@ -274,7 +276,7 @@ async fn no_more_is_written_than_the_write_budget_allows_and_the_rest_is_served(
         ..AdmissionOptions::default()
     };
     let store = open(&device, admission).await;
-    // A window of the budget is an hour; the store starts with half of its credit.
+    // A window of the budget is an hour. The store starts with half of a window's credit.
     let credit = (1_u64 << 30) / 24 / 2;
     for number in 0..6000 {
         put(&store, &number.to_string(), number, 10_000).await;
@@ -293,7 +295,7 @@ async fn no_more_is_written_than_the_write_budget_allows_and_the_rest_is_served(
     let budget = stat.admission.write_budget.unwrap();
     assert_eq!((budget.budget_bytes, budget.period_s, budget.used_bytes), (1 << 30, 86_400, written));
     assert!(budget.chance < 0.2 && stat.admission.admitted_share.unwrap() < 0.5, "{budget:?}");
-    // An object that replaces one on the disk is written in any case.
+    // An object that replaces one on the disk is written even if the budget is used up.
     let on_disk = (0..6000).find(|number| {
         let name = number.to_string();
         futures_util::FutureExt::now_or_never(store.get(key(&name)))

@@ -11,7 +11,7 @@ use nectary_block::{MemoryDevice, SharedDevice};
 use nectary_store::{ClusterRead, CreateOptions, KeyRef, OpenOptions, Store};
 
 const PAGES: u64 = 40;
-/// How many objects a page embeds.
+/// The number of objects that a page embeds.
 const EMBEDDED: u64 = 4;
 
 fn page(page: u64) -> String {
@@ -35,7 +35,7 @@ async fn put(store: &Store, name: &str, seed: u64) {
     store.put(key(name), "metadata".into(), body(seed, 2000)).await.unwrap();
 }
 
-/// A store with pages, whose objects were put in an order unrelated to pages.
+/// Makes a store with pages and their objects, which were put in an order that does not follow the pages.
 async fn pages(options: &OpenOptions, hints: bool) -> SharedDevice {
     let device: SharedDevice = Arc::new(MemoryDevice::new(64 << 20));
     Store::create(device.clone(), &CreateOptions::default()).await.unwrap();

@@ -1,4 +1,4 @@
-//! Objects lost in a crash stay lost, and objects found after it stay found, whatever happens later.
+//! Objects that a crash lost stay lost, and objects that were found after the crash stay found, whatever happens later.
 
 mod common;
 
@@ -40,7 +40,7 @@ async fn length(store: &Store, name: &str) -> Option<usize> {
     common::read_all(store, key(name)).await.map(|body| body.len())
 }
 
-/// Puts objects until this segment, or a later one, is being written.
+/// Puts objects until the segment of `epoch`, or a later one, is being written.
 async fn fill_until(store: &Store, epoch: u64) {
     for number in 0.. {
         if store.stat().head_epoch >= epoch {
@@ -94,7 +94,7 @@ async fn an_object_that_a_crash_left_in_part_does_not_come_back_when_its_segment
     let (device, store) = fresh().await;
     put(&store, "key", 10).await;
     store.checkpoint().await.expect("a checkpoint");
-    // This is written to the next segment, and no later flush covers it.
+    // The new version is written to the next segment, and no later append states that it was flushed.
     let segment = store.stat().head_epoch + 1;
     fill_until(&store, segment).await;
     store.put(key("key"), "m".into(), body(2, 9000)).await.expect("room");
@@ -131,8 +131,8 @@ async fn a_version_that_is_purged_while_it_waits_is_known_to_what_replaces_it() 
     assert_eq!(length(&store, "key").await, None);
     store.put(key("key"), "m".into(), body(1, 20)).await.expect("room");
     store.sync().await.expect("it syncs");
-    // Both are in one append, so their locations do not show which is newer: if both were in the index, the writer
-    // would compare them.
+    // Both versions are in one append, so their locations do not show which one is newer. If both were in the index,
+    // the writer would compare them.
     store.sync().await.expect("it syncs");
     let stat = store.stat();
     assert_eq!((stat.entries, stat.counts.device_reads), (1, 0));
@@ -150,7 +150,7 @@ async fn put_in_a_segment_of_its_own(store: &Store) {
     assert_eq!((store.stat().head_epoch, store.stat().counts.appends), (epoch + 1, 1));
 }
 
-/// Puts an object and waits until it is written; nothing is flushed.
+/// Puts an object and waits until it is written, without a flush.
 async fn put_unflushed(store: &Store, name: &str) {
     let before = store.sequences().written;
     store.put(key(name), "m".into(), body(1, 3000)).await.expect("room");
@@ -162,7 +162,7 @@ async fn put_unflushed(store: &Store, name: &str) {
     tokio::time::timeout(Duration::from_secs(20), written).await.expect("it is written soon");
 }
 
-/// A store with a "key" of 10 bytes and a full segment.
+/// Makes a store with an object "key" of 10 bytes, and fills its current segment.
 async fn with_a_full_segment() -> (Arc<MemoryDevice>, u64) {
     let (device, store) = fresh().await;
     put(&store, "key", 10).await;

@@ -15,7 +15,7 @@ fn name(number: u64) -> String {
     format!("object {number}")
 }
 
-/// The image of a store with objects, after a crash or a clean stop.
+/// Makes the image of a store with objects, after a clean stop if `clean` is set, otherwise after a crash.
 async fn filled(clean: bool) -> Vec<u8> {
     let (device, store) = fresh(8 << 20).await;
     for number in 0..COUNT {
@@ -29,7 +29,7 @@ async fn filled(clean: bool) -> Vec<u8> {
     device.image()
 }
 
-/// How many objects are found; checks their bytes.
+/// Counts the objects that are found, and checks their bytes.
 async fn count(image: Vec<u8>) -> u64 {
     let store = open(Arc::new(MemoryDevice::from_image(image))).await;
     let mut found = 0;
@@ -57,7 +57,7 @@ async fn one_flipped_bit_anywhere_costs_at_most_one_object() {
         let mut state = 12345u64;
         for round in 0..300 {
             state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            // Half of the flips are in the first areas, which have the metadata.
+            // Half of the flips are in the areas at the start of the span, which have the store's metadata.
             let range = if round % 2 == 0 { 1 << 18 } else { image.len() as u64 };
             let at = (state >> 20) % range;
             let mut flipped = image.clone();
@@ -75,7 +75,7 @@ async fn wiped_checkpoints_and_state_lose_nothing() {
     assert!(store.stat().recovery.checkpoint);
     drop(store);
     let mut wiped = image;
-    // State slots, and everything between the purge log and the segments, where only checkpoints are.
+    // This overwrites the state slots, and the area between the purge log and the segments, which has only checkpoints.
     wiped[8192..16384].fill(0);
     wiped[16384 + 4 * 16384..16384 + 4 * 16384 + (2 << 15)].fill(0xff);
     assert_eq!(count(wiped).await, COUNT);
@@ -203,8 +203,8 @@ async fn bodies_full_of_what_looks_like_units_cost_a_scan_no_time() {
     drop(store);
     let mut image = device.image();
     let start = image.chunks(4096).position(|block| block.starts_with(b"NAPP")).expect("an append") * 4096;
-    // Bytes after the end of the log that look like records and appends of the largest length; only the identity does
-    // not match.
+    // After the end of the log, the image gets bytes that look like records and appends of the largest length. Only
+    // their identity is wrong.
     for at in (start + 8192..start + SEGMENT_BYTES - 64).step_by(64) {
         image[at..at + 4].copy_from_slice(if at % 4096 == 0 { b"NAPP" } else { b"NREC" });
         image[at + 4..at + 6].copy_from_slice(&1_u16.to_le_bytes());
@@ -215,7 +215,7 @@ async fn bodies_full_of_what_looks_like_units_cost_a_scan_no_time() {
     assert_eq!(read_all(&store, KeyRef::new(b"key", b"")).await.as_deref(), Some(&b"body"[..]));
     let taken = begun.elapsed();
     println!("{taken:?}");
-    // Computing all their checksums would read 500 GB.
+    // Computing the checksums of all these frames would read 500 GB.
     assert!(taken < std::time::Duration::from_secs(10), "{taken:?}");
 }
 

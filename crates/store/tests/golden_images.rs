@@ -1,8 +1,8 @@
 //! This version reads stores made by earlier versions: their images are kept in `tests/data`.
 //!
-//! An image is stored sparsely: only blocks of 512 bytes that are not all zero, each after its number (4 bytes,
-//! little-endian). `NECTARY_WRITE_GOLDEN_IMAGES=1` writes new images; do that only when the format has a new version,
-//! and keep the old images.
+//! An image is stored sparsely: it has only the blocks of 512 bytes that are not all zero. Each block follows its
+//! number (4 bytes, little-endian). `NECTARY_WRITE_GOLDEN_IMAGES=1` writes new images; set it only when the format has
+//! a new version, and keep the old images.
 
 mod common;
 
@@ -17,7 +17,7 @@ use nectary_store::KeyRef;
 const IMAGE_BYTES: u64 = 2 << 20;
 const BLOCK_BYTES: usize = 512;
 const COUNT: u64 = 12;
-/// Long enough for fragments. The body is all zero, so that the sparse image stays small.
+/// The length of a body that needs fragments, in bytes. The body is all zero, so that the sparse image stays small.
 const LONG_BYTES: usize = 300 << 10;
 const PURGED: u64 = 5;
 
@@ -43,8 +43,8 @@ fn from_sparse(bytes: &[u8]) -> Vec<u8> {
     image
 }
 
-/// The image of a store with objects of all kinds: short ones, variants, a long one in fragments, one replaced, one
-/// purged.
+/// Makes the image of a store with objects of all kinds: short ones, variants, a long one in fragments, a replaced one,
+/// and a purged one.
 async fn make(is_closed: bool) -> Vec<u8> {
     let (device, store) = fresh(IMAGE_BYTES).await;
     let put = async |key: String, variant: &[u8], body: Bytes| {

@@ -13,7 +13,7 @@ const SPAN_BYTES: u64 = 4 << 20;
 const COUNT: u32 = 200;
 const TAG: &[u8] = b"news";
 
-/// How a store ends.
+/// The two ways in which a store ends.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum End {
     Closed,
@@ -74,7 +74,7 @@ async fn end(store: Spans, end: End) {
     }
 }
 
-/// The numbers of the objects found with this body, on the first span and on the second.
+/// Returns the numbers of the objects that are found with this body: those on the first span, and those on the second.
 async fn found(store: &Spans, body: &str) -> [Vec<u32>; 2] {
     let mut found = [Vec::new(), Vec::new()];
     for number in 0..COUNT {
@@ -134,7 +134,8 @@ async fn span_put_back_as_it_was_before_purges_brings_nothing_back() {
 
 #[tokio::test]
 async fn span_that_lacks_nothing_but_the_last_purge_gets_it_and_keeps_the_rest() {
-    // A crash during a purge and an older copy leave the span in the same state: they cannot be distinguished.
+    // An older copy that lacks only the last purge looks like a span after a crash during this purge: the store cannot
+    // distinguish the two.
     for (kind, first) in [(0, 0), (1, 1), (2, 2)] {
         let mut disks = Disks::new();
         let store = disks.open().await;
@@ -189,8 +190,8 @@ async fn span_that_was_not_put_back_keeps_what_it_held_through_opens_and_purges(
             assert_eq!(found(&store, "body").await.concat().len(), COUNT as usize / 4, "round {round}");
         }
         put_all(&store, "body").await;
-        // Enough purges for several cycles of the log, many at the same time, but not more different rules than it has
-        // room for.
+        // These purges fill several cycles of the log, many at the same time. But there are not more different rules
+        // than the log has room for.
         let purges = (0..round * 100).map(|number| {
             let store = store.clone();
             tokio::spawn(async move { store.purge_key(format!("other {}", number % 20).as_bytes()).await })

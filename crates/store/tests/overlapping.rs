@@ -10,16 +10,16 @@ use nectary_store::{CreateOptions, FillRole, KeyRef, OpenOptions, Store};
 use tokio::sync::watch;
 
 const STORE_BYTES: u64 = 64 << 20;
-/// Memory for a few dozen objects.
+/// The memory for objects, in bytes: enough for a few dozen.
 const OBJECTS_BYTES: u64 = 128 << 10;
 const BODY_BYTES: usize = 3000;
 
-/// When a read is blocked.
+/// The time at which a read is blocked.
 #[derive(Clone, Copy, PartialEq)]
 enum When {
-    /// Before it reaches the device.
+    /// The read is blocked before it reaches the device.
     Before,
-    /// After the device has read.
+    /// The read is blocked after the device has read.
     After,
 }
 
@@ -32,7 +32,7 @@ struct Gate {
 }
 
 async fn opened(mut gate: watch::Receiver<bool>) {
-    // If the sender is gone, the gate counts as open.
+    // If the sender was dropped, the gate counts as open.
     let _ = gate.wait_for(|is_open| *is_open).await;
 }
 

@@ -58,7 +58,7 @@ async fn record_of_a_purge_outlives_what_waited_for_the_disk_when_it_was_made() 
     put(&store, "first").await;
     store.sync().await.unwrap();
 
-    // Objects for more than eight segments wait, and after them the object that is purged.
+    // Enough objects wait to fill more than eight segments. The object that is purged later waits behind them.
     gate.send(false).unwrap();
     for number in 0..9 * SEGMENT_BYTES / BODY_BYTES as u64 {
         put(&store, &format!("waits {number}")).await;
@@ -79,8 +79,8 @@ async fn record_of_a_purge_outlives_what_waited_for_the_disk_when_it_was_made() 
     let written_at = store.stat().head_epoch;
     assert!(written_at >= purged_at + 8, "it was written in segment {written_at}, purged in {purged_at}");
 
-    // Everything written before the purge is overwritten, and a new cycle of the purge log is begun; the victim is
-    // still on the disk.
+    // Puts follow until everything that was written before the purge is overwritten, and a new cycle of the purge log
+    // is begun. The purged object, "victim", is still on the disk.
     let end = purged_at + store.stat().segment_count + 4;
     let mut number = 0;
     while store.stat().head_epoch < end {

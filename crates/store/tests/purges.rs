@@ -1,5 +1,5 @@
-//! Tens of thousands of purges: exactly the purged objects are misses, also while the store does not know all names or
-//! its index.
+//! Tens of thousands of purges: exactly the purged objects are misses, even before the store has loaded its index and
+//! noted the names of all its objects.
 
 mod common;
 
@@ -13,9 +13,9 @@ use nectary_store::{CreateOptions, ErrorKind, FillRole, KeyRef, OpenOptions, Spa
 use tokio::sync::watch;
 
 const STORE_BYTES: u64 = 256 << 20;
-/// Purges of one run, …
+/// The number of purges of one run.
 const PURGES: u64 = 20_000;
-/// … this many at the same time.
+/// The largest number of purges at the same time.
 const AT_ONCE: u64 = 500;
 
 fn key(number: u64) -> String {
@@ -59,7 +59,7 @@ async fn purge_all_of(store: &Store, numbers: impl IntoIterator<Item = u64>) {
     }
 }
 
-/// Numbers of keys that were never put.
+/// The numbers of keys that this run purges and that were never put.
 fn absent(run: u64) -> std::ops::Range<u64> {
     let first = (run + 1) * 1_000_000;
     first..first + PURGES
@@ -134,10 +134,10 @@ async fn purges_of_present_urls_take_those_and_nothing_else_also_after_a_crash()
     check(&store).await;
 }
 
-/// Blocks reads of a store's checkpoint chunks, and so of its index, until it is opened.
+/// A device that blocks reads of the checkpoint chunks, so that the index is not loaded, until `opened` is true.
 struct IndexGate {
     inner: SharedDevice,
-    /// The range of the checkpoints.
+    /// The range of the blocked chunks on the device, in bytes.
     held: std::ops::Range<u64>,
     opened: watch::Receiver<bool>,
 }
@@ -164,7 +164,7 @@ impl Filter for IndexGate {
 
 #[tokio::test]
 async fn purges_while_the_index_is_loaded_take_what_they_name_and_nothing_else() {
-    // Enough objects that the index is not loaded before the store is open.
+    // With this many objects, the index is not loaded before the store is open.
     const OBJECTS: u64 = 36_000;
     let device = Arc::new(MemoryDevice::new(64 << 20));
     Store::create(device.clone(), &CreateOptions::default()).await.expect("a store is made");
@@ -217,7 +217,7 @@ async fn a_purge_of_what_is_being_filled_and_is_nowhere_yet_voids_the_fill() {
         fill.write(bytes.slice(..length / 2)).await.expect("it is taken");
         store.purge_key(name.as_bytes()).await.expect("it is purged");
         assert_eq!(store.stat().counts.purges_absent, 0);
-        // If the fill is no longer stored, this fails, because it has no reader either.
+        // This write fails if the fill is no longer stored, because the fill has no reader either.
         let _ = fill.write(bytes.slice(length / 2..)).await;
         fill.finish().await.expect_err("what was purged is not stored");
         assert!(store.get(asked).await.is_none());
@@ -269,7 +269,7 @@ async fn what_waits_to_be_written_and_what_stays_in_memory_alone_is_purged_like_
     assert_eq!(store.stat().counts.purges_absent, absent + 1, "what was overwritten long ago is absent");
 }
 
-/// A store with room for 297 rules, and this many objects.
+/// Makes a store with room for 297 purge rules, and with this many objects.
 async fn bounded(objects: u64) -> (Arc<MemoryDevice>, Store) {
     let device = Arc::new(MemoryDevice::new(1 << 20));
     let create = CreateOptions { segment_bytes: Some(32 << 10), ..CreateOptions::default() };
@@ -324,7 +324,7 @@ async fn what_a_loss_of_power_took_stays_away_where_segments_are_opened_for_purg
     let (device, store) = bounded(OBJECTS).await;
     store.checkpoint().await.expect("a checkpoint");
     let lost = store.stat().head_epoch + 1;
-    // The newer version of the key is in the segment after the lost one, behind other appends.
+    // The newer version of the key is in the segment after the lost segment, behind other appends.
     let (replaced, newer) = (OBJECTS - 1, 200);
     for number in OBJECTS.. {
         put(&store, number, 100).await;
@@ -385,7 +385,7 @@ async fn a_segment_that_is_damaged_when_the_store_opens_leaves_names_unknown_unt
     let (device, store) = bounded(1_000).await;
     drop(store);
     let mut image = device.image();
-    // The table of an append in the middle.
+    // This flips a bit in the table of an append in the middle of the log.
     let appends: Vec<usize> = (0..image.len()).step_by(4096).filter(|at| image[*at..].starts_with(b"NAPP")).collect();
     image[appends[appends.len() / 2] + 200] ^= 1;
     let device = Arc::new(MemoryDevice::from_image(image));
@@ -451,7 +451,8 @@ async fn a_span_that_missed_a_purge_comes_back_empty() {
         tokio::task::yield_now().await;
     }
     fails.store(true, Ordering::Release);
-    // The first purge meets the failure; after that only the other span is present, which never had the purged objects.
+    // During the first purge, the second span fails. After that only the first span is present, which never had the
+    // purged objects.
     spans.purge_key(on_second[0].as_bytes()).await.expect("the others know");
     spans.purge_key(on_second[1].as_bytes()).await.expect("it is purged");
     let first = spans.stat().spans[0].stat.clone().expect("it is there");

@@ -1,5 +1,5 @@
-//! Objects that are requested together but stored apart are rewritten side by side, and requested objects are kept;
-//! both within their bound.
+//! Objects that are requested together but stored apart are rewritten side by side, and requested objects are rewritten
+//! before their segment is overwritten. Both happen only within the bound on rewritten bytes.
 
 mod common;
 
@@ -16,7 +16,7 @@ fn key(name: &str) -> KeyRef<'_> {
     KeyRef::new(name.as_bytes(), b"")
 }
 
-/// Options with which memory is empty after each opening, and puts wait for a sync.
+/// Options with which memory is empty after each open, and puts wait for a sync.
 fn cold(rewrite_percent: u32) -> OpenOptions {
     let (memory_bytes, write_delay) = (MEMORY_BYTES_MIN, Duration::from_secs(2));
     let cluster_read = ClusterRead::Auto;
@@ -54,7 +54,8 @@ async fn put_others(store: &Store, first: u64, count: u64) {
     store.sync().await.unwrap();
 }
 
-/// A store with page `a`, which embeds `shared` and `own`, and far from it on disk page `b`.
+/// Makes a store with two pages: page `a`, which embeds `shared` and `own`, and page `b`, which is far from page `a` on
+/// disk.
 async fn two_pages() -> SharedDevice {
     let device: SharedDevice = Arc::new(MemoryDevice::new(64 << 20));
     Store::create(device.clone(), &CreateOptions::default()).await.unwrap();
@@ -85,7 +86,7 @@ async fn view_a(store: &Store) -> u64 {
     store.stat().counts.device_reads - before
 }
 
-/// Puts objects, so that the bound on rewritten bytes allows some.
+/// Puts objects, so that the bound on rewritten bytes, which grows with the bytes put, allows some rewriting.
 async fn earn(store: &Store) {
     put_others(store, 1000, 100).await;
 }
@@ -102,7 +103,7 @@ async fn what_another_page_embeds_lies_beside_the_page_after_one_view() {
     drop(store);
     let store = open(&device, 20).await;
     assert_eq!(view_b(&store).await, 1);
-    // Page `a`, with which the object was stored first, must now read it separately.
+    // The object was first stored next to page `a`. Page `a` now needs a separate read for it.
     assert!(view_a(&store).await >= 1);
 }
 

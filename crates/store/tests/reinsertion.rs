@@ -10,9 +10,9 @@ use nectary_store::{CreateOptions, ErrorKind, KeyRef, OpenOptions, Stat, Store};
 
 const STORE_BYTES: u64 = 8 << 20;
 const SEGMENT_BYTES: u64 = 256 << 10;
-/// How many objects are requested.
+/// The number of hot objects, which are requested.
 const HOT: u64 = 12;
-/// The body of each object, in bytes.
+/// The length of the body of each object, in bytes.
 const BODY_BYTES: usize = 4096;
 
 async fn small_store(reinsert_percent: u32) -> (SharedDevice, Store) {
@@ -49,7 +49,7 @@ async fn fill(store: &Store, cycles: u64, asks: bool) -> Stat {
     store.stat()
 }
 
-/// How many hot objects are found after a restart; checks their bytes.
+/// Counts the hot objects that are found after a restart, and checks their bytes.
 async fn hits_after_restart(device: SharedDevice, store: Store, seed: u64) -> u64 {
     drop(store);
     let store = Store::open(device, options()).await.unwrap();

@@ -11,9 +11,9 @@ use nectary_store::{CreateOptions, KeyRef, Store};
 use tokio::sync::watch;
 
 const STORE_BYTES: u64 = 64 << 20;
-/// Enough objects that the index is not loaded before the store is open.
+/// The number of objects: so many that the index is not loaded before the store is open.
 const OBJECTS: u64 = 36_000;
-/// How many of the objects were put again after the last checkpoint.
+/// The number of objects that were put again after the last checkpoint.
 const REPLACED: u64 = 400;
 const BODY_BYTES: usize = 20;
 
@@ -26,7 +26,7 @@ async fn put(store: &Store, number: u64, seed: u64) {
     store.put(KeyRef::new(name.as_bytes(), b""), "m".into(), body(seed, BODY_BYTES)).await.unwrap();
 }
 
-/// The image of a store after a crash, with two checkpoints, and objects put after them.
+/// Makes the image of a store after a crash. It has two checkpoints, and objects that were put after them.
 async fn crashed() -> Vec<u8> {
     let device = Arc::new(MemoryDevice::new(STORE_BYTES));
     Store::create(device.clone(), &CreateOptions::default()).await.unwrap();
@@ -52,7 +52,7 @@ async fn crashed() -> Vec<u8> {
     read(&*device, 0, STORE_BYTES as usize).await.unwrap().to_vec()
 }
 
-/// Locations of the chunks of checkpoints, with the numbers of their checkpoints.
+/// The offsets of all checkpoint chunks in the image, with the numbers of their checkpoints.
 fn chunks(image: &[u8]) -> Vec<(usize, u64)> {
     let blocks = image.chunks(4096).enumerate();
     let chunks = blocks.filter(|(_, block)| block.starts_with(b"NCKC"));
@@ -83,8 +83,8 @@ async fn index_that_comes_shard_by_shard_leads_to_everything_also_where_its_chec
     let chunks = chunks(&image);
     let newest = chunks.iter().map(|(_, number)| *number).max().unwrap();
     let mut damaged = image;
-    // First damage the last chunk of the newest checkpoint, when most shards are already in use; then also one of the
-    // other checkpoint.
+    // First, the last chunk of the newest checkpoint is damaged: the store finds this when most shards are already in
+    // use. Then the last chunk of the other checkpoint is damaged too.
     for number in [newest, newest - 1] {
         let (at, _) = *chunks.iter().rfind(|(_, of)| *of == number).unwrap();
         damaged[at + 100] ^= 1;
@@ -114,7 +114,7 @@ async fn while_the_index_comes_stat_says_how_many_entries_its_checkpoint_has() {
     assert!(!stat.index_loading && stat.entries >= OBJECTS, "{}", stat.entries);
 }
 
-/// A device that blocks reads of one place until its gate opens.
+/// A device that blocks reads at one offset until its gate opens.
 struct Gated {
     inner: SharedDevice,
     offset: u64,

@@ -51,7 +51,7 @@ async fn purge_by_tag_kills_what_has_it_also_after_restart_and_nothing_else() {
     put(&store, "long news", &[SPORT, NEWS], long.clone()).await;
     put(&store, "long sport", &[SPORT], long.clone()).await;
     store.sync().await.unwrap();
-    // This one is in memory, not written yet.
+    // This object is in memory, and is not written yet.
     put(&store, "late news", &[NEWS], body(5, 100)).await;
     store.purge_tag(NEWS).await.unwrap();
     put(&store, "new news", &[NEWS], body(6, 100)).await;
@@ -84,7 +84,7 @@ async fn purged_by_tag_on_disk_is_a_miss_for_a_process_that_never_had_it_in_memo
         put(&store, &number.to_string(), &[if number % 2 == 0 { NEWS } else { SPORT }], body(number, 2000)).await;
     }
     store.close().await.unwrap();
-    // Every read also reads neighbours: purged ones do not enter memory.
+    // Every read also reads neighbours, but purged neighbours do not enter memory.
     let clustered = OpenOptions { cluster_read: ClusterRead::Cluster, ..options() };
     let store = Store::open(device.clone(), clustered).await.unwrap();
     store.purge_tag(NEWS).await.unwrap();
@@ -96,8 +96,8 @@ async fn purged_by_tag_on_disk_is_a_miss_for_a_process_that_never_had_it_in_memo
 
 #[tokio::test]
 async fn version_that_a_purge_by_tag_killed_hides_what_it_replaced() {
-    // The older version does not have the tag. Three cases: the newer version is only in memory; both are on disk; both
-    // are on disk and found by a new process.
+    // The older version does not have the tag. There are three cases: the newer version is only in memory; both
+    // versions are on disk; both versions are on disk and are found by a new process.
     let (device, store) = fresh_patient(16 << 20).await;
     for name in ["waits", "written", "found"] {
         put(&store, name, &[SPORT], body(1, 500)).await;
@@ -178,7 +178,7 @@ async fn purge_outlives_a_fill_that_began_before_it_and_that_a_later_one_took_th
     store.purge_key(b"page").await.unwrap();
     let FillRole::Leader(new) = store.begin_fill(key("page"), None) else { panic!("it is not to be joined") };
     drop(new);
-    // Everything that was on the disk at the purges is overwritten.
+    // Puts follow until everything that was on the disk at the purges is overwritten.
     let end = store.stat().head_epoch + store.stat().segment_count + 4;
     let mut number = 0;
     while store.stat().head_epoch < end {
@@ -254,7 +254,7 @@ async fn store_of_before_tags_says_that_it_has_them_once_it_was_opened() {
     put(&store, "page", &[], body(1, 500)).await;
     store.close().await.unwrap();
     drop(store);
-    // The store as an earlier program would have made it.
+    // The image is changed into a store as an earlier program made it, without the feature "records have tags".
     let feature = |image: &[u8], copy: usize| image[copy * 4096 + 160];
     let mut image = device.image();
     for copy in 0..2 {

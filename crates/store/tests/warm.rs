@@ -1,5 +1,5 @@
 //! Objects that were in memory at a checkpoint, or were written since, are in memory again soon after a crash. No
-//! purged or replaced object reappears this way, and a damaged list only means that memory is not warm.
+//! purged or replaced object reappears this way. A damaged hot list only means that its objects are not in memory.
 
 mod common;
 
@@ -27,7 +27,7 @@ async fn put(store: &Store, number: u64, seed: u64) {
     store.put(KeyRef::new(name.as_bytes(), b""), "metadata".into(), body(seed, BODY_BYTES)).await.unwrap();
 }
 
-/// A store with objects that are all in memory and in a checkpoint.
+/// Makes a store whose objects are all in memory and in a checkpoint.
 async fn filled() -> (SharedDevice, Store) {
     let device: SharedDevice = Arc::new(MemoryDevice::new(STORE_BYTES));
     Store::create(device.clone(), &CreateOptions::default()).await.unwrap();
@@ -87,7 +87,7 @@ async fn nothing_is_warmed_where_that_is_not_wanted() {
 async fn a_checkpoint_and_a_crash_while_it_warms_up_leave_it_as_warm() {
     let (device, store) = filled().await;
     drop(store);
-    // With this delay, no read has ended when the checkpoint is written, except on a very slow machine.
+    // With this delay, no read of warming up has ended when the checkpoint is written, except on a very slow machine.
     let slow = DelayOptions { read: Duration::from_millis(100), ..DelayOptions::default() };
     let slow: SharedDevice = Arc::new(DelayFilter::new(device.clone(), slow));
     let store = open(slow).await;
@@ -110,7 +110,7 @@ async fn purged_and_replaced_objects_do_not_come_back_with_the_hot_list() {
     put(&store, 3, 9999).await;
     store.sync().await.unwrap();
     let (store, stat) = warm(device, store).await;
-    // The prefix matches 20 and 200 to 209.
+    // The purged prefix matches the objects 20 and 200 to 209.
     assert_eq!(stat.counts.warmed, OBJECTS - 12, "{stat:?}");
     for number in [1, 20, 200, 209] {
         assert!(!is_resident(&store, number), "{number}");

@@ -1,10 +1,10 @@
-//! How much slower programs run while they are recorded: paired runs, without and with recording, and their ratios.
+//! How much slower programs run while they are recorded, measured in pairs of runs with and without recording.
 //!
 //! `cargo run --release -p nectary-trace --example record-slowdown [FOLDER] [ROUNDS]`. FOLDER (default: the temporary
-//! directory) should be on the disk to measure. As root the page cache is dropped before each run, and the rows say
-//! `cold`; otherwise they say `warm`, and only `dd` with O_DIRECT reads the disk. The last rows are the recorder's
-//! worst case: programs that only make calls on cached files. `least` is the ratio of the shortest runs, which other
-//! work on the machine disturbs least; `median` is the median of the pairs' ratios.
+//! directory) should be on the disk to measure. If the example runs as root, it drops the page cache before each run,
+//! and the rows say `cold`; otherwise they say `warm`, and only `dd` with O_DIRECT reads the disk. The last rows are
+//! the recorder's worst case: programs that only make calls on cached files. `least` is the ratio of the shortest runs,
+//! which are least disturbed by other load on the machine; `median` is the median of the pairs' ratios.
 
 use std::error::Error;
 use std::fs::{self, File};
@@ -51,7 +51,7 @@ fn measure(folder: &Path, rounds: usize) -> Result<(), Box<dyn Error>> {
         let (mut alone, mut recorded, mut ratios, mut references) = (Vec::new(), Vec::new(), Vec::new(), 0);
         for round in 0..rounds {
             let mut times = [0.0; 2];
-            // Each of the two goes first in half of the rounds.
+            // The run with and the run without recording each go first in half of the rounds.
             for turn in 0..2 {
                 let is_recorded = (round + turn) % 2 == 1;
                 if is_cold {

@@ -1,8 +1,9 @@
-//! How fast simulations are: `cargo run --release -p nectary-trace --example simulate-speed -- [SIZE] [POLICIES]`.
+//! The speed of simulations: `cargo run --release -p nectary-trace --example simulate-speed -- [SIZE] [POLICIES]`.
 //!
-//! Two traces of 8 Mi references: a skewed one (Zipf's law) over four times SIZE blocks, and a uniform one over twice
-//! SIZE blocks, where nearly every reference misses the processor's caches too. Measured is processor time on one core
-//! (from `/proc/thread-self/schedstat`), the median of five interleaved runs. The goal: 10 M references/s for LRU.
+//! There are two traces of 8 Mi references: a skewed one (Zipf's law) over four times SIZE blocks, and a uniform one
+//! over twice SIZE blocks, in which nearly every reference also misses the processor's caches. The result is the median
+//! of five interleaved runs, in processor time on one core (from `/proc/thread-self/schedstat`). The goal is 10 M
+//! references/s for LRU.
 
 use nectary_cache::{Lru, Policy, Stream};
 use nectary_trace::simulate::{Workload, misses, policies};
@@ -10,14 +11,14 @@ use nectary_trace::simulate::{Workload, misses, policies};
 const REFERENCES: u64 = 8 << 20;
 const ROUNDS: usize = 5;
 
-/// The time that this thread has run. *Units*: seconds.
+/// The processor time that this thread has used. *Units*: seconds.
 fn now() -> f64 {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").expect("Linux with schedstat");
     let ran_ns: u64 = text.split(' ').next().and_then(|word| word.parse().ok()).expect("a number");
     ran_ns as f64 / 1e9
 }
 
-/// SplitMix64.
+/// A random number (SplitMix64).
 fn random(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mut z = *state;
@@ -26,7 +27,7 @@ fn random(state: &mut u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// A block number from which the rank cannot be seen.
+/// A block number that does not reveal the rank.
 fn scattered(rank: u64) -> u64 {
     rank.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20
 }

@@ -1,7 +1,8 @@
-//! Converting a trace into another format.
+//! Converts a trace to another format.
 //!
-//! Owns: the writers of text and oracleGeneral, and how streams and blocks of any trace become processes and files of
-//! Nectary's format. Promises: losses are reported; a failed conversion does not touch the output file.
+//! Owns: the writers of text and oracleGeneral, and the mapping of any trace's streams and blocks to processes and
+//! files of Nectary's format. Promises: information that is lost is reported; a failed conversion does not touch the
+//! output file.
 //!
 //! | into | kept | left out |
 //! |---|---|---|
@@ -24,24 +25,25 @@ use crate::formats::{Format, Reader, Reference};
 /// The formats that can be written.
 pub const WRITTEN: [Format; 3] = [Format::Nectary, Format::Text, Format::OracleGeneral];
 
-/// How many distinct blocks a trace may have to be written as oracleGeneral: their last places are in memory.
+/// The most distinct blocks of a trace that can be written as oracleGeneral; the last position of each is kept in
+/// memory.
 const DISTINCT_MAX: usize = 1 << 27;
 
-/// How many streams a trace may have to be written in Nectary's format.
+/// The most streams of a trace that can be written in Nectary's format.
 const STREAMS_MAX: usize = 1 << 16;
 
-/// What a conversion did.
+/// The result of a conversion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Converted {
-    /// References written.
+    /// The number of references that were written.
     pub references: u64,
-    /// Whether there were several streams and the format has none.
+    /// Whether the trace has several streams but the format has none.
     pub streams_are_lost: bool,
-    /// Whether there were writes and the format has none.
+    /// Whether the trace has writes but the format has none.
     pub writes_are_lost: bool,
 }
 
-/// Reads `reader` to its end and writes its references to the file `to`, which is replaced if it exists. `identity`
+/// Reads `reader` to its end and writes its references to the file `to`. An existing file is replaced. `identity`
 /// should be random; it is used only in Nectary's format.
 ///
 /// *Errors*: those of the reader; the file cannot be written; the format cannot hold the trace.
@@ -148,19 +150,19 @@ impl Target {
     }
 }
 
-/// oracleGeneral: each record holds the place of the next reference to its object, so it is corrected when that
-/// reference comes.
+/// The writer of oracleGeneral. Each record holds the position of the next reference to its object, so the record is
+/// corrected when that reference comes.
 ///
 /// The latest records are kept in memory; older ones are corrected in the file.
 struct Oracle {
     output: File,
     window: Vec<u8>,
-    /// How many records are in the file already.
+    /// The number of records that are in the file already.
     written: u64,
     last: HashMap<u64, u64>,
 }
 
-/// *Units*: records.
+/// The number of latest records that are kept in memory. *Units*: records.
 const WINDOW_RECORDS: usize = 1 << 18;
 
 impl Oracle {
@@ -187,7 +189,7 @@ impl Oracle {
         Ok(())
     }
 
-    /// Writes `next` into record `record`.
+    /// Stores `next` as the next reference of the record numbered `record`.
     fn mend(&mut self, record: u64, next: u64) -> std::io::Result<()> {
         let bytes = i64::try_from(next).unwrap_or(-1).to_le_bytes();
         if let Some(inside) = record.checked_sub(self.written) {
@@ -212,9 +214,9 @@ impl Oracle {
     }
 }
 
-/// Nectary's format: a stream becomes a process, and each 2^40 blocks become a file.
+/// The writer of Nectary's format: a stream becomes a process, and each range of 2^40 blocks becomes a file.
 struct Recorded {
-    /// The output, until the first reference tells the block size and the writer can start.
+    /// The output, until the first reference gives the block size, with which the writer is created.
     start: Option<(File, [u8; 16])>,
     writer: Option<nectary::Writer<BufWriter<File>>>,
     name: String,

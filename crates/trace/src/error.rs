@@ -1,4 +1,4 @@
-//! The kinds of errors in a trace, with their place.
+//! The errors of reading and writing traces, with the place of each error.
 //!
 //! Owns: the one error type of the crate. Promises: quotations from a file are short and printable.
 
@@ -10,7 +10,7 @@ use std::sync::Arc;
 /// Quotations from a file are cut at this many bytes.
 const QUOTED_BYTES_MAX: usize = 40;
 
-/// A position in a trace; in a compressed one, after decompression.
+/// A position in a trace; in a compressed trace, the position after decompression.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
     /// The file as a whole.
@@ -31,7 +31,7 @@ impl fmt::Display for Place {
     }
 }
 
-/// A failure of a trace; each kind has its own remedy.
+/// A failure to read or write a trace; each kind has its own remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// There is no such file.
@@ -40,37 +40,37 @@ pub enum Error {
         /// The file.
         path: PathBuf,
     },
-    /// The system failed to read or write it.
+    /// The system failed to read or write the file.
     #[error("{}: cannot be read or written", path.display())]
     Io {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The error of the system.
         source: io::Error,
     },
-    /// It does not match its format.
+    /// The file does not match its format.
     #[error("{}: {place}expected {expected}, found {found}", path.display())]
     Malformed {
         /// The file.
         path: PathBuf,
-        /// Where in it.
+        /// The place in the file.
         place: Place,
-        /// What should be there.
+        /// The expected contents.
         expected: String,
-        /// What is there.
+        /// The contents that were found.
         found: String,
     },
-    /// It is well formed, but exceeds a bound of this crate.
+    /// The file is well formed, but exceeds a bound of this crate.
     #[error("{}: {place}{what}", path.display())]
     TooLarge {
         /// The file.
         path: PathBuf,
-        /// Where in it.
+        /// The place in the file.
         place: Place,
-        /// Which bound, and how to stay within it.
+        /// The bound, and how to stay within it.
         what: String,
     },
-    /// The caller requested the impossible.
+    /// The caller requested something impossible.
     #[error("{0}")]
     Usage(String),
 }
@@ -79,7 +79,7 @@ pub enum Error {
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
-    /// A failure of the system on `path`.
+    /// A failure of the system to read or write `path`.
     pub fn io(path: &Path, source: io::Error) -> Error {
         let path = path.to_owned();
         if source.kind() == io::ErrorKind::NotFound { Error::Absent { path } } else { Error::Io { path, source } }
@@ -91,7 +91,7 @@ impl Error {
     }
 }
 
-/// Bytes from a file in the form for messages: quoted, printable, cut if they are long.
+/// Formats bytes from a file for a message: quoted, printable, and cut if they are long.
 pub fn quote(bytes: &[u8]) -> String {
     if bytes.len() <= QUOTED_BYTES_MAX {
         format!("\"{}\"", bytes.escape_ascii())

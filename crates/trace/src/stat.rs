@@ -1,7 +1,8 @@
 //! The contents of a trace: counts of references, blocks, streams, reads and writes, and the distances of reuses.
 //!
-//! Owns: the figures and their definitions. Promises: one pass; memory only for each distinct block (32 bytes), so a
-//! trace may be longer than a simulation accepts; the number of distinct blocks is bounded.
+//! Owns: the figures and their definitions. Promises: it reads the trace once, and needs memory only for distinct
+//! blocks (32 bytes each), so a trace may be longer than a simulation accepts. The number of distinct blocks is
+//! bounded.
 
 use std::path::Path;
 
@@ -11,35 +12,35 @@ use nectary_cache::Stream;
 use crate::error::{Error, Place, Result};
 use crate::formats::{Reader, Reference};
 
-/// The most distinct blocks that are counted: 4 GiB of memory.
+/// The most distinct blocks that can be counted; they take 4 GiB of memory.
 pub const DISTINCT_MAX: usize = 1 << 27;
 
 /// The contents of a trace.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Stat {
-    /// References to blocks; a request for several blocks counts as several.
+    /// The number of references to blocks; a request for several blocks counts as several.
     pub references: u64,
-    /// Blocks referenced at least once.
+    /// The number of blocks that were referenced at least once.
     pub distinct: u64,
-    /// Streams with at least one reference.
+    /// The number of streams with at least one reference.
     pub streams: u64,
-    /// References that write.
+    /// The number of references that write.
     pub writes: u64,
-    /// Blocks referenced exactly once.
+    /// The number of blocks that were referenced exactly once.
     pub once: u64,
-    /// References to the block that was referenced just before: a cache of one block hits them.
+    /// The number of references to the block that was referenced just before; a cache of one block hits them.
     pub repeats: u64,
-    /// Half of all reuses are at most this many references after the block's previous use, rounded up to a power of
-    /// two; 0 if there are no reuses.
+    /// The median distance of reuses, in references since the previous reference to the same block, rounded up to a
+    /// power of two; 0 if there are no reuses.
     pub reuse_median: u64,
-    /// The sum of the sizes of distinct blocks that the trace gives. *Units*: bytes.
+    /// The sum of the sizes of all distinct blocks, as far as the trace gives sizes. *Units*: bytes.
     pub distinct_bytes: u64,
-    /// The least and the greatest block number.
+    /// The smallest and the largest block number.
     pub range: (u64, u64),
 }
 
 impl Stat {
-    /// References to blocks that were referenced before.
+    /// The number of references to blocks that were referenced before.
     pub fn reuses(&self) -> u64 {
         self.references - self.distinct
     }
@@ -47,7 +48,7 @@ impl Stat {
     /// Counts all references of a trace. `path` is used in messages; `progress` is called with the number of references
     /// so far.
     ///
-    /// *Errors*: those of the reader; a trace without a reference; more than [`DISTINCT_MAX`] blocks.
+    /// *Errors*: those of the reader; the trace has no reference, or more than [`DISTINCT_MAX`] distinct blocks.
     pub fn count(path: &Path, reader: &mut dyn Reader, progress: &dyn Fn(u64)) -> Result<Stat> {
         let mut counter = Counter::new();
         let mut batch = Vec::new();
@@ -73,14 +74,14 @@ impl Stat {
 }
 
 struct Counter {
-    /// When each block was last referenced, how often (1 or more), and its size.
+    /// For each block, the time of its last reference, the number of its references, and its size.
     blocks: HashMap<u64, (u64, u32, u32)>,
     streams: HashSet<Stream>,
     references: u64,
     writes: u64,
     repeats: u64,
     last: Option<u64>,
-    /// Reuses by the logarithm of their distance.
+    /// The numbers of reuses by the logarithm of their distance, rounded up.
     reuses: [u64; 65],
 }
 

@@ -1,8 +1,9 @@
-//! `adaptive` against the best of the policies of today, its ledger against a separate simulation, and its verdicts, on
-//! the traces of the papers.
+//! Compares `adaptive` with the best of today's policies, its ledger with a separate simulation, and checks its
+//! verdicts, on the traces of the papers.
 //!
-//! The traces are not part of the project; where `../shared/traces` is absent each test prints `NOT RUN` and why. The
-//! whole table is `cargo run --release -p nectary-trace --bin cache-figures -- --traces ../shared/traces`.
+//! The traces are not part of the project; if `../shared/traces` is absent, each test prints `NOT RUN` and the reason.
+//! The whole table is printed by `cargo run --release -p nectary-trace --bin cache-figures -- --traces
+//! ../shared/traces`.
 
 mod common;
 
@@ -17,7 +18,7 @@ use common::{load, traces};
 
 const OTHERS: [&str; 5] = ["lru", "arc", "s3fifo", "lirs", "wtinylfu"];
 const PERCENT: [u64; 5] = [5, 10, 20, 40, 60];
-/// Mixes are long.
+/// Mixes are long, so they are tested at fewer sizes.
 const PERCENT_OF_MIXES: [u64; 2] = [5, 20];
 
 fn mix(folder: &Path, names: &[&str]) -> Workload {
@@ -25,7 +26,7 @@ fn mix(folder: &Path, names: &[&str]) -> Workload {
     Workload::mix(&parts.iter().collect::<Vec<_>>()).expect("traces")
 }
 
-/// The misses of `adaptive` and the least of the others, at each size, summed.
+/// Two sums over all sizes: the misses of `adaptive`, and the fewest misses of the other policies.
 fn sums(workload: &Workload, name: &str, percents: &[u64]) -> (u64, u64) {
     let mut sums = (0, 0);
     for percent in percents {
@@ -76,7 +77,7 @@ fn the_ledger_is_that_of_a_separate_simulation_for_each_stream() {
     let workload = mix(&folder, &["cs", "cpp", "ps"]);
     let blocks = 1000;
     let mut adaptive = Watched::new(Box::new(Adaptive::new(blocks as u64)), Box::new(|_| ()));
-    // LRU as naively as can be: the blocks, oldest first.
+    // A naive LRU: the blocks, oldest first.
     let mut lru: Vec<u64> = Vec::new();
     let mut expected = vec![(0_i64, 0_i64); 3];
     for (&block, &stream) in workload.blocks().iter().zip(workload.streams()) {

@@ -1,4 +1,4 @@
-//! DEAR on the traces that its paper used: the misses, the verdicts, and the failure of a short period that the paper
+//! Tests DEAR on the traces of its paper: the misses, the verdicts, and the failure with a short period that the paper
 //! reports.
 //!
 //! The traces are not part of the project; if `../shared/traces` is absent, each test prints `NOT RUN` and the reason.
@@ -13,10 +13,10 @@ use nectary_trace::simulate::{Workload, misses};
 
 use common::{load, traces};
 
-/// The paper's cache: 6 MB of blocks of 8 KB.
+/// The size of the paper's cache: 6 MB in blocks of 8 KB.
 const BLOCKS: u64 = 768;
 
-/// A trace, a size, and the most misses that are allowed.
+/// A trace, a size, and the most misses that are allowed at that size.
 const MISSES_MAX: [(&str, u64, u64); 6] = [
     ("cs", 512, 4730),
     ("cs", 768, 3717),

@@ -1,6 +1,6 @@
-//! Recording real programs: the trace has exactly their references, however they run and end.
+//! Tests of recording real programs: the trace has exactly their references, however the programs run and end.
 //!
-//! Each test has its own folder and removes it.
+//! Each test has a folder, which it removes.
 
 #[path = "record/support.rs"]
 #[allow(dead_code)]
@@ -14,7 +14,7 @@ use nectary_trace::formats::nectary::Outcome;
 use nectary_trace::record::{Error, record};
 use support::{Folder, Trace, pattern};
 
-/// Blocks of the default size.
+/// The default size of a block. *Units*: bytes.
 const BLOCK: u64 = 8192;
 
 fn blocks(count: u64) -> Vec<u64> {
@@ -27,7 +27,7 @@ fn each_block_of_a_file_is_read_and_written_in_order() {
     folder.file("in", 10 * BLOCK + 1);
     let trace = folder.record(&["dd", "if=in", "of=out", "bs=8k", "status=none"]);
     assert_eq!(trace.blocks("in", false), blocks(11));
-    // dd requests whole blocks, and writes as many bytes as it got.
+    // dd requests whole blocks, and writes as many bytes as it has read.
     assert_eq!(trace.blocks("out", true), blocks(11));
     assert_eq!(trace.file("in").size_bytes, 10 * BLOCK + 1);
     // `cat` may read the file, or ask the kernel to copy it.
@@ -106,7 +106,7 @@ fn sort_reads_its_input_and_its_own_temporary_files() {
     let temporary: Vec<_> = trace.files.iter().filter(|file| file.name.starts_with("sort")).collect();
     assert!(temporary.len() > 2, "{temporary:?}");
     for file in temporary {
-        // Inodes are reused at once; still each file is distinct, and is read after it was written.
+        // Inodes are reused at once, but each file must count as distinct, and each is read after it was written.
         assert_eq!(trace.distinct(&file.name, false), trace.distinct(&file.name, true), "{}", file.name);
     }
 }
@@ -149,7 +149,7 @@ fn children_are_recorded_as_processes_of_their_own() {
 fn children_that_outlive_the_command_are_recorded_to_their_end() {
     let folder = Folder::new("daemon");
     folder.file("a", 20 * BLOCK);
-    // A double fork: the daemon's parents have ended before it reads.
+    // The daemon is started by a double fork, so its parents have ended before it reads.
     let script =
         "mkfifo f; (setsid sh -c 'read x < f; dd if=a of=/dev/null bs=8k status=none' &) ; (echo > f &) ; exit 5";
     let trace = folder.record(&["sh", "-c", script]);
@@ -263,7 +263,7 @@ fn programs_killed_at_any_moment_end_the_recording() {
     for round in 1..=15 {
         let limit = format!("0.0{round:02}");
         let script = "while :; do dd if=in of=out bs=8k status=none; done & while :; do cat in; done";
-        // A separate session, so that all its processes are killed.
+        // The programs run in a separate session, so that all of them are killed.
         let trace = folder.record(&["timeout", "-s", "KILL", &limit, "sh", "-c", script]);
         assert!(!trace.is_truncated);
         assert!(trace.end.is_some_and(|end| end.outcome != Outcome::Stopped), "{:?}", trace.end);
@@ -278,7 +278,7 @@ fn a_trace_that_breaks_off_does_not_touch_the_program() {
     let path = folder.path("trace");
     assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
     let opened = path.clone();
-    // Reads the head of the trace and closes the pipe.
+    // The reader reads the head of the trace and then closes the pipe.
     let reader = std::thread::spawn(move || fs::File::open(opened)?.read_exact(&mut [0; 64]));
     let mut options = folder.options();
     options.output = path;

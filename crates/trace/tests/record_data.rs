@@ -1,14 +1,14 @@
-//! The recorded traces in `data`: their contents, and the misses of LRU and MIN.
+//! Tests of the recorded traces in `data`: their contents, and the misses of LRU and MIN.
 //!
-//! The counts of misses are from a program in another language that was written only for this purpose; `data/README.md`
-//! says how the traces were made.
+//! The expected misses were counted by a program in another language that was written only for this purpose;
+//! `data/README.md` says how the traces were made.
 
 use std::path::PathBuf;
 
 use nectary_trace::formats::ReadOptions;
 use nectary_trace::simulate::{LoadOptions, Workload, misses, policies};
 
-/// A trace, its references, distinct blocks and streams, and misses of LRU and MIN by size.
+/// A trace: its references, distinct blocks and streams, and the misses of LRU and MIN at each size.
 struct Recorded {
     name: &'static str,
     references: u64,
@@ -17,7 +17,7 @@ struct Recorded {
     misses: [(u64, u64, u64); 3],
 }
 
-/// Sizes are 5, 20 and 40 % of the distinct blocks.
+/// The traces; the sizes are 5, 20 and 40 % of the distinct blocks.
 const RECORDED: [Recorded; 6] = [
     Recorded {
         name: "cscope",
@@ -83,7 +83,7 @@ fn recorded_traces_hold_what_their_table_says() {
         streams.dedup();
         let found = (workload.references(), workload.distinct(), streams.len());
         assert_eq!(found, (recorded.references, recorded.distinct, recorded.streams), "{}", recorded.name);
-        // Each is complete: a truncated trace would have a warning.
+        // Each trace is complete, because a truncated trace would have a warning.
         assert_eq!(workload.warning(), None, "{}", recorded.name);
         assert!(std::fs::metadata(path(recorded.name)).unwrap().len() <= FILE_BYTES_MAX);
     }

@@ -1,4 +1,5 @@
-//! Recording unusual programs: with threads, vfork, static linking, their own filters, 32-bit calls, io_uring.
+//! Tests of recording unusual programs: with threads, vfork, static linking, their own filters, 32-bit calls, and
+//! io_uring.
 
 #[path = "record/support.rs"]
 #[allow(dead_code)]
@@ -21,7 +22,7 @@ struct Unusual {
 }
 
 impl Unusual {
-    /// Builds the program, statically if `is_static`; prints the reason if it cannot.
+    /// Builds the program, statically if `is_static`. If it cannot be built, prints the reason and returns `None`.
     fn new(name: &str, is_static: bool) -> Option<Unusual> {
         let folder = Folder::new(name);
         folder.file("in", 40 * BLOCK);
@@ -83,7 +84,7 @@ fn a_static_program_is_recorded() {
     let Some(unusual) = Unusual::new("static", true) else { return };
     let (trace, summary) = unusual.record("plain");
     assert_eq!(trace.blocks("in", false), [0, 1, 2, 3, 4]);
-    // Only the program itself is mapped.
+    // The static program maps only its own file.
     let size = fs::metadata(&unusual.program).unwrap().len();
     let names: Vec<_> = summary.maps.iter().map(|map| (map.name.as_str(), map.maps, map.pages)).collect();
     assert_eq!(names, [("unusual", 1, size.div_ceil(summary.page_bytes))]);
@@ -118,7 +119,7 @@ fn what_is_not_seen_is_named() {
     assert_eq!(trace.blocks("in", false), []);
     let (trace, summary) = unusual.record("hidden");
     assert_eq!(summary.outcome, Outcome::Exited(0));
-    // Root may inspect a process that hides from others; a recorder of another user reports its calls as unseen.
+    // Root may inspect a process that hides from other users; a recorder of another user reports its calls as unseen.
     match summary.unseen.as_slice() {
         [] => assert_eq!(trace.blocks("in", false), [0, 1, 2, 3, 4]),
         unseen => assert_eq!(unseen, [(Unseen::NotPermitted, 5)]),

@@ -1,14 +1,15 @@
 //! A device as a file system with one file.
 //!
-//! Owns: the meaning of each request for the device, and the tasks that wait for the device. Promises:
+//! Owns: the translation of the kernel's requests to operations of the device, and the tasks that wait for these.
+//! Promises:
 //! 1. A write passes to the device the buffers that the kernel filled; a read returns to the kernel the buffers that
 //!    the device filled. No data are copied between them.
 //! 2. A request is answered once, after the device has completed it. If the process that waits for a read or a flush is
 //!    interrupted, the request is answered at once with `EINTR`; its memory stays in use until the device returns it. A
 //!    write is never answered early, because it could then take effect after a later one.
 //! 3. A flush covers every write that was answered before it.
-//! 4. A discarded range reads as zeroes, whatever the device below does on a discard: the kernel assumes that a hole
-//!    has zeroes.
+//! 4. A discarded range reads as zeroes, whatever the device below does on a discard, because the kernel assumes that a
+//!    hole reads as zeroes.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -27,13 +28,14 @@ use crate::error::errno;
 /// The node number of the file; its directory has number 1.
 const FILE: u64 = 2;
 
-/// How many background requests the kernel may send at a time: as many as its block layer sends.
+/// The number of background requests that the kernel may have in flight; its block layer sends no more.
 const BACKGROUND_MAX: u16 = 128;
 
 /// How long the kernel may cache the file's size.
 const VALID: Duration = Duration::from_secs(3600);
 
-/// With these flags the kernel caches nothing, sends writes in parallel, and does not report when the file is closed.
+/// The flags of the open file: the kernel caches nothing, sends writes in parallel, and sends no request when the file
+/// is closed.
 const OPEN_FLAGS: u32 = open_flags::DIRECT_IO | open_flags::NO_FLUSH | open_flags::PARALLEL_DIRECT_WRITES;
 
 /// A device as a file.
@@ -52,7 +54,7 @@ struct Shared {
 }
 
 impl DeviceFile {
-    /// A file of `device`; the data of its reads use `memory`.
+    /// Makes the file of `device`; the data of its reads are in `memory`.
     pub fn new(device: SharedDevice, read_only: bool, counters: Arc<Counters>, memory: Pool) -> DeviceFile {
         let shared = Arc::new(Shared { device, read_only, counters, memory });
         DeviceFile { shared, tasks: Mutex::new(JoinSet::new()) }
@@ -62,7 +64,7 @@ impl DeviceFile {
         self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins the device's operation; if it does not complete at once, a task waits for it.
+    /// Begins an operation of the device; if it does not complete at once, a task waits for it.
     fn begin(&self, work: impl Future<Output = ()> + Send + 'static) {
         let mut work: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(work);
         if work.as_mut().poll(&mut TaskContext::from_waker(Waker::noop())).is_pending() {
@@ -108,7 +110,8 @@ impl FileSystem for DeviceFile {
                 add(&shared.counters.zeroes, 1);
                 reply.done(done);
             }),
-            // The mount is attached nowhere, so only this process looks up names, and any name means the file.
+            // The mount is not part of any directory tree, so only this process looks up names, and every name means
+            // the file.
             (Call::LookUp { .. }, _) => {
                 let attributes = shared.attributes(FILE);
                 let entry =
@@ -216,7 +219,7 @@ impl Shared {
         }
     }
 
-    /// Counts and logs a failure of the device; returns the kernel's error number.
+    /// Counts and logs an error of the device; returns the kernel's error number for it.
     fn failed(&self, error: &Error) -> Errno {
         static FAILED: Throttle = Throttle::every(Duration::from_secs(10));
         add(&self.counters.failed, 1);

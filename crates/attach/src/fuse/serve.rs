@@ -1,8 +1,9 @@
-//! The event loop of an attached device: one thread waits for requests and for the device, and handles both.
+//! The event loop of an attached device: one thread waits for requests of the kernel and for operations of the device,
+//! and handles both.
 //!
 //! Owns: the memory of requests, all allocated before the first request, and the wait for the next request. Promises:
 //! no request waits for memory or a thread that only a later request could free. Reads and writes have separate memory,
-//! which is free again when the device completes them; a flush needs none. Requests are received even when all memory
+//! which is freed when the device completes them; a flush needs no memory. Requests are received even when all memory
 //! for reads is in use, so interrupts arrive.
 
 use std::fs::{File, OpenOptions};
@@ -23,14 +24,14 @@ use crate::error::Error;
 /// The unit of memory: the size of a small read or write. *Units*: bytes.
 const UNIT_BYTES: usize = 64 << 10;
 
-/// The number of units for reads, and as many again for writes. The request that is being received has its own memory.
+/// The number of units for reads, and also that for writes. The request that is being received has its own memory.
 pub(super) const UNITS: usize = 128;
 
 /// The largest request, if the kernel allows it. *Units*: bytes.
 pub(super) const REQUEST_BYTES: usize = 1 << 20;
 
-/// How many requests may be in flight, including those that wait for memory; far more than the kernel sends to one
-/// disk.
+/// The largest number of requests in flight, including those that wait for memory. It is far more than the kernel sends
+/// to one disk.
 const REQUESTS_MAX: usize = 4096;
 
 /// The events to wait for: a request, or the end of the connection, which the kernel reports as an error.
@@ -56,15 +57,15 @@ impl Server {
             workers: 1,
         };
         let worker = Worker::new(&Connection::new(file.clone(), limits), channel);
-        // SAFETY: the worker owns the descriptor, which stays open and the same until both are dropped, this one first.
+        // SAFETY: the worker owns the descriptor and keeps it open; `run` drops `readiness` before the worker.
         let readiness = unsafe { AsyncFd::register_with_interest(worker.channel().as_raw_fd(), READY)? };
         Ok(Server { file, worker, readiness })
     }
 
-    /// Serves until the kernel ends the connection, because the file has no user any more, and until the device has
+    /// Serves until the file has no user left, so that the kernel ends the connection; then waits until the device has
     /// completed all operations.
     ///
-    /// *Errors*: those that the kernel reports on the FUSE connection, except its regular end.
+    /// *Errors*: those that the kernel reports on the FUSE connection; its regular end is no error.
     pub async fn run(self) -> io::Result<()> {
         let Server { file, mut worker, readiness } = self;
         let result = loop {
@@ -86,9 +87,9 @@ impl Server {
     }
 }
 
-/// Mounts the file system that `channel` serves, attached nowhere: no other process can reach it, nothing of it remains
-/// when this process dies, and it needs no mount point. It exists as long as its file is open, and the loop device
-/// keeps the file open.
+/// Mounts the file system that `channel` serves without a mount point: no other process can reach it, and nothing of it
+/// remains when this process dies. The mount exists as long as its file is open, and the loop device keeps the file
+/// open.
 ///
 /// *Errors*: [`Error::NotPermitted`] without the right to mount.
 pub fn mount(channel: &Channel) -> Result<Mount, Error> {
@@ -101,12 +102,12 @@ pub fn mount(channel: &Channel) -> Result<Mount, Error> {
 }
 
 /// Opens the file of a mount; another thread must serve the channel during the call. The name must be unique, because
-/// tools treat loop devices on files of the same path as the same.
+/// tools mistake loop devices on files with the same path for one device.
 pub fn open(mount: &Mount, name: &str, read_only: bool) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(!read_only).custom_flags(libc::O_DIRECT);
     let file = options.open(mount.path(name))?;
-    // Make the kernel request the size now: the loop device may use a cached one.
+    // Makes the kernel request the file's size now, because the loop device may use a cached size.
     file.metadata()?;
     Ok(file)
 }

@@ -1,4 +1,4 @@
-//! The FUSE file itself, without a loop device on it.
+//! Tests of the FUSE file itself, without a loop device on it.
 
 use std::fs::File;
 use std::io;
@@ -17,7 +17,7 @@ use super::{Server, mount, open};
 use crate::counters::Counters;
 use crate::error::Error;
 
-/// A served file; its thread ends when it is dropped, even with requests in flight.
+/// A served file. Dropping it ends its thread, even with requests in flight.
 struct Served {
     file: Option<File>,
     counters: Arc<Counters>,
@@ -86,10 +86,10 @@ fn a_read_whose_waiter_is_interrupted_is_answered_at_once() {
     let began = Instant::now();
     let mut reader =
         Command::new("cat").stdin(served.file().try_clone().unwrap()).stdout(Stdio::null()).spawn().unwrap();
-    // SAFETY: a plain system call; the child is not reaped yet, so its number is not reused. Not SIGINT: a background
-    // process of another shell ignores it.
+    // SAFETY: a plain system call; the child is not reaped yet, so its number is not reused. The signal is not SIGINT,
+    // because background processes of a shell ignore SIGINT.
     let interrupt = || unsafe { libc::kill(reader.id() as i32, libc::SIGTERM) };
-    // Wait until the read has reached the device: before that it would end without an interrupt.
+    // Waits until the read has reached the device; before that, the read would end without an interrupt.
     while served.device.snapshot().reads.begun == 0 {
         assert!(began.elapsed() < Duration::from_secs(20), "cat does not read");
         std::thread::yield_now();
@@ -114,7 +114,7 @@ fn an_interrupt_is_heard_while_all_memory_of_reads_is_out() {
         command.args([format!("if={path}"), format!("bs={bytes}"), "count=1".to_owned()]);
         command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
     };
-    // As many of the largest reads as fit in all memory, and one that waits for memory.
+    // The test starts as many of the largest reads as fit in all memory, and one more, which waits for memory.
     let bytes = REQUEST_BYTES.min(request_bytes_allowed());
     let count = UNITS * (64 << 10) / bytes;
     let mut readers: Vec<_> = (0..count).map(|_| read(bytes)).collect();
@@ -124,8 +124,8 @@ fn an_interrupt_is_heard_while_all_memory_of_reads_is_out() {
     }
     readers.push(read(4096));
     let last = format!("/proc/{}/syscall", readers[count].id());
-    // Wait until it is in `read` of descriptor 0, several times in a row: before it sends its request it may wait
-    // elsewhere for a moment.
+    // Waits until `dd` is in `read` of descriptor 0 several times in a row, because it may wait elsewhere for a moment
+    // before it sends its request.
     let mut seen = 0;
     while seen < 50 {
         let is_reading = std::fs::read_to_string(&last).unwrap_or_default().starts_with("0 0x0 ");
@@ -170,8 +170,8 @@ fn writes_beyond_all_memory_and_the_flush_among_them_are_all_answered() {
         for index in 0..32u64 {
             let file = served.file();
             scope.spawn(move || {
-                // The memory must be page-aligned: from other memory the kernel makes requests that are not a multiple
-                // of a page.
+                // The memory must be page-aligned: for other memory the kernel makes requests that are no multiple of a
+                // page.
                 let mut bytes = Buffer::zeroed(1 << 20);
                 bytes.fill(index as u8 + 1);
                 file.write_all_at(&bytes, (index % 16) << 20).unwrap();
@@ -201,6 +201,6 @@ fn what_the_device_refuses_is_an_error_and_the_next_request_is_served() {
     assert_eq!(bytes, [7; 8192]);
     served.file().sync_all().unwrap();
     assert_eq!(served.file().metadata().unwrap().len(), 1 << 20);
-    // The end of the device is the end of the file.
+    // A read over the end of the device ends there.
     assert_eq!(served.file().read_at(&mut bytes, (1 << 20) - 4096).unwrap(), 4096);
 }

@@ -1,7 +1,7 @@
 //! Access control lists (POSIX.1e), which the kernel checks and the source stores.
 //!
-//! Owns: the duties of a file system that leaves the checks to the kernel: it applies the umask to new files unless
-//! their directory has a default list, and for a source without lists it answers that the file has none.
+//! Owns: the duties of a file system that leaves the checks to the kernel: it applies the umask to new files, unless
+//! their directory has a default list; and if the source supports no lists, it answers that the file has none.
 
 use std::ffi::CStr;
 use std::os::fd::OwnedFd;
@@ -32,7 +32,7 @@ pub fn xattr(node: &OwnedFd, name: &CStr, bytes_max: usize) -> Result<Vec<u8>, E
     })
 }
 
-/// Clears the set-group-id bit, because the caller who changed the list is not in the file's group.
+/// Clears the set-group-id bit. This is needed when the caller who changed the list is not in the file's group.
 pub fn clear_group_bit(node: &OwnedFd) -> Result<(), Errno> {
     let mode = sys::stat(node)?.st_mode;
     if mode & libc::S_ISGID == 0 { Ok(()) } else { sys::set_mode(node, mode & !libc::S_ISGID) }

@@ -1,8 +1,8 @@
-//! The commands of users on a mounted tree: flush, show, drop, pin, and changes of options.
+//! The commands that users give to a mounted tree: flush, show, drop, pin, and changes of options.
 //!
-//! Owns: finding the cached file of a path. A path is looked up below the source name by name; symbolic links and `..`
-//! are refused, so it cannot leave the source. Promises: show and drop add no nodes; a pinned file keeps its node until
-//! it is unpinned, so that its blocks are not dropped together with the node.
+//! Owns: the search for the cached file of a path. A path is looked up below the source, name by name; symbolic links
+//! and `..` are refused, so a path cannot leave the source. Promises: show and drop add no nodes; a pinned file keeps
+//! its node until it is unpinned, so that its blocks are not dropped together with the node.
 
 use std::collections::BTreeSet;
 use std::ffi::CString;
@@ -26,34 +26,34 @@ const PATH_BYTES_MAX: usize = libc::PATH_MAX as usize;
 /// The longest name in a path. *Units*: bytes.
 const NAME_BYTES_MAX: usize = 255;
 
-/// Why a command failed for a path.
+/// The error of a command on a path.
 #[derive(Debug, thiserror::Error)]
 pub enum PathError {
-    /// Nothing is there.
+    /// The path does not exist.
     #[error("{path}: not found")]
     Absent {
         /// The path, below the tree.
         path: String,
     },
-    /// It is not a path of a file or directory of the tree.
+    /// The path cannot name a file or directory of the tree, or the command does not apply to it.
     #[error("{path}: {problem}")]
     Invalid {
         /// The path, below the tree; only its beginning if it is long.
         path: String,
-        /// Why not.
+        /// The problem.
         problem: String,
     },
-    /// The cache or the disk refused.
+    /// The cache or the source failed.
     #[error("{path}: {source}")]
     Failed {
         /// The path, below the tree.
         path: String,
-        /// Why.
+        /// The error.
         source: nectary_block::Error,
     },
 }
 
-/// Which parts of one file are in memory.
+/// The parts of one file that are in memory.
 #[derive(Debug, Clone)]
 pub struct HeldFile {
     /// Its path below the tree.
@@ -62,7 +62,7 @@ pub struct HeldFile {
     pub holding: Holding,
 }
 
-/// The node of a path.
+/// The node that a path names.
 struct Found {
     descriptor: OwnedFd,
     stat: libc::stat64,
@@ -83,7 +83,8 @@ impl Tree {
         Some(name)
     }
 
-    /// Makes all data written through the tree durable; returns the files for which that failed, and the errors.
+    /// Makes all data that were written through the tree durable; returns the files for which this failed, with the
+    /// errors.
     pub async fn flush(&self) -> Vec<(PathBuf, nectary_block::Error)> {
         let failed = self.cache().flush_all().await;
         if failed.is_empty() {
@@ -101,7 +102,7 @@ impl Tree {
     /// Changes the mode of the mounted tree.
     ///
     /// *Errors*: [`ErrorKind::Unsupported`] for write-back, because others may write to the source, and for a tree that
-    /// was mounted read-only; those of the flush.
+    /// was mounted read-only; the errors of a flush.
     pub async fn set_mode(&self, mode: Mode) -> Result<(), nectary_block::Error> {
         if self.options.cache.mode == Mode::ReadOnly && mode != Mode::ReadOnly {
             let detail = "it was mounted read-only: unmount it and mount it again with another mode";
@@ -109,7 +110,7 @@ impl Tree {
             return Err(nectary_block::Error::new(ErrorKind::Unsupported, &name, Operation::Open, detail));
         }
         if mode == Mode::ReadOnly {
-            // The tree must refuse writes before the cache does, with `EROFS`, which programs expect.
+            // The tree must refuse writes before the cache does, because its error is `EROFS`, which programs expect.
             self.file_system.read_only.store(true, Ordering::Release);
         }
         self.cache().set_mode(mode).await?;
@@ -117,8 +118,8 @@ impl Tree {
         Ok(())
     }
 
-    /// Which parts of a file, or of the files below a directory, are in memory. Lists the `files_max` files with the
-    /// most cached bytes, and returns how many files have any.
+    /// Returns the parts of a file, or of the files below a directory, that are in memory: a list of the `files_max`
+    /// files with the most cached bytes, and the number of all files with cached bytes.
     pub fn show(
         &self,
         path: &[u8],
@@ -138,7 +139,7 @@ impl Tree {
         let mut files = Vec::new();
         for (below, node) in self.below(path) {
             let Some(file) = node.file() else { continue };
-            // Skip a file that the kernel has just forgotten.
+            // Skips a file that the kernel has just forgotten.
             let Ok(holding) = self.holding(path, &file, &range, ranges_max) else { continue };
             if holding.cached_bytes + holding.pinned_bytes > 0 {
                 files.push(HeldFile { path: below, holding });
@@ -161,7 +162,7 @@ impl Tree {
         held.map_err(|source| PathError::Failed { path: shown_text(path), source })
     }
 
-    /// Drops a file, or all files below a directory, from memory, except dirty and pinned blocks.
+    /// Drops a range of a file, or of all files below a directory, from memory, except dirty and pinned blocks.
     pub fn drop_path(&self, path: &[u8], range: Range<u64>) -> Result<Dropped, PathError> {
         let mut dropped = Dropped::default();
         for node in self.meant(path)? {
@@ -174,8 +175,8 @@ impl Tree {
         Ok(dropped)
     }
 
-    /// Pins a file in memory until it is unpinned, and reads the missing blocks; returns how many bytes were not pinned
-    /// before. `range` is cut at the end of the file.
+    /// Pins a range of a file in memory until it is unpinned, and reads its missing blocks; returns how many bytes were
+    /// not pinned before. The range ends at the end of the file at the latest.
     ///
     /// *Errors*: [`PathError::Invalid`] if the path is not a regular file; [`PathError::Failed`] with
     /// [`ErrorKind::Full`] if too much would be pinned.
@@ -197,7 +198,7 @@ impl Tree {
             }
             Err(error) => Err(error),
         };
-        // The kernel may forget the node now; the pin keeps exactly one look-up of it.
+        // The kernel may forget the node from now on. The pin keeps one look-up of the node, and only one.
         let is_kept = pinned.is_ok() && self.pinned().insert(node.number);
         if !is_kept {
             nectary_fuse::FileSystem::forget(&**file_system, node.number, 1);
@@ -205,7 +206,7 @@ impl Tree {
         pinned
     }
 
-    /// Unpins a file or all files below a directory; returns how many bytes were pinned.
+    /// Unpins a range of a file, or of all files below a directory; returns how many bytes were pinned.
     pub fn unpin(&self, path: &[u8], range: Range<u64>) -> Result<u64, PathError> {
         let mut unpinned = 0;
         for node in self.meant(path)? {
@@ -299,7 +300,7 @@ fn invalid(path: &[u8], problem: &str) -> PathError {
     PathError::Invalid { path: shown_text(path), problem: problem.to_owned() }
 }
 
-/// A path without empty names and `.`.
+/// A path without empty names and without `.`.
 fn shown(path: &[u8]) -> PathBuf {
     let names = path.split(|&byte| byte == b'/').filter(|name| !name.is_empty() && *name != b".");
     names.map(std::ffi::OsStr::from_bytes).collect()

@@ -1,6 +1,6 @@
 //! Reads and writes of files, through the cache.
 //!
-//! Owns: how reads and writes are served. A hit is answered on the thread that received the request, from the cache's
+//! Owns: the serving of reads and writes. A hit is answered on the thread that received the request, from the cache's
 //! own memory, without a copy. A request that must wait does so in a task of the tree's runtime, so no thread of the
 //! crew waits for a disk. Promises: a read whose process is interrupted is answered at once; an answered write is in
 //! the source.
@@ -18,16 +18,16 @@ use super::names::StreamNames;
 use super::processes::Processes;
 use super::source::{Shared, errno};
 
-/// How often a read is tried again if the file has become shorter meanwhile.
+/// How many times a read is tried if the file becomes shorter meanwhile.
 const TRIES_MAX: u32 = 3;
 
-/// The cache, and the other things needed for reading and writing.
+/// The cache, and the other parts that reads and writes need.
 pub struct Bytes {
     /// The cache.
     pub cache: BufferCache,
     /// Memory for reads of more blocks than the cache can pin at once.
     pub memory: Pool,
-    /// The processes of the threads that read.
+    /// The process of each thread that reads or writes.
     pub processes: Processes,
     /// The names of streams.
     pub names: StreamNames,
@@ -35,7 +35,7 @@ pub struct Bytes {
 }
 
 impl Bytes {
-    /// Reads and writes through a cache.
+    /// Makes a value that reads and writes through `cache`; large reads use `memory`.
     pub fn new(cache: BufferCache, memory: Pool) -> Bytes {
         let block_bytes = u64::from(cache.options().block_bytes);
         Bytes { cache, memory, processes: Processes::default(), names: StreamNames::default(), block_bytes }
@@ -51,7 +51,7 @@ impl Bytes {
         Context { stream, ..Context::default() }
     }
 
-    /// How many bytes a read returns with the current size of the file.
+    /// The number of bytes that a read returns, given the current size of the file.
     fn length(file: &OpenFile, read: Read) -> u64 {
         let size = Shared(file.file.source.clone()).size_bytes();
         u64::from(read.size).min(size.saturating_sub(read.offset))
@@ -61,7 +61,7 @@ impl Bytes {
         (offset + length).div_ceil(self.block_bytes) - offset / self.block_bytes
     }
 
-    /// Reads; `spawn` starts the task of a read that must wait.
+    /// Serves a read; `spawn` starts the task of a read that must wait.
     pub fn read(
         self: &Arc<Bytes>,
         file: &Arc<OpenFile>,
@@ -134,10 +134,10 @@ impl Bytes {
         Ok(Some(data))
     }
 
-    /// Writes `data`.
+    /// Serves a write.
     pub async fn write(&self, file: Arc<OpenFile>, write: Write, caller: Caller, mut data: Data, reply: Reply) {
         let context = match write.from_page_cache {
-            // The kernel writes back a mapped page; the process that changed it is unknown.
+            // The kernel writes back a mapped page; the process that changed the page is unknown.
             true => Context::default(),
             false => self.context(caller, &file),
         };
@@ -158,7 +158,7 @@ impl Bytes {
     }
 }
 
-/// The position of the next byte to copy to.
+/// The position to which the next byte is copied.
 struct Place {
     buffer: usize,
     offset: usize,
@@ -178,7 +178,7 @@ impl Place {
     }
 }
 
-/// Answers from the cache's own memory.
+/// Answers a read from the cache's own memory, without a copy.
 fn answer(reply: Reply, pins: &[Pinned]) {
     let parts: Vec<IoSlice<'_>> = pins.iter().map(|pin| IoSlice::new(pin)).collect();
     reply.parts(&parts);

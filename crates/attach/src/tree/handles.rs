@@ -1,6 +1,7 @@
 //! The files and directories that programs have open.
 //!
-//! Owns: the numbers of handles. Promises: an unknown number is an error without other effects.
+//! Owns: the numbers by which the kernel names open files (handles). Promises: an unknown number is an error and has no
+//! other effect.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -18,7 +19,7 @@ pub struct OpenFile {
     pub node: Arc<Node>,
     /// The file in the cache.
     pub file: Arc<CachedFile>,
-    /// The last process that read through it; the name of its stream is known.
+    /// The last process that read through this handle; the name of its stream is already stored.
     pub named: AtomicU32,
 }
 
@@ -43,12 +44,12 @@ impl Handles {
         number
     }
 
-    /// Gives an open file a number.
+    /// Adds an open file; returns its number.
     pub fn add_file(&self, node: Arc<Node>, file: Arc<CachedFile>) -> u64 {
         self.add(Handle::File(Arc::new(OpenFile { node, file, named: AtomicU32::new(0) })))
     }
 
-    /// Gives an open directory a number.
+    /// Adds an open directory; returns its number.
     pub fn add_directory(&self, directory: File) -> u64 {
         self.add(Handle::Directory(Arc::new(Mutex::new(directory))))
     }
@@ -74,7 +75,7 @@ impl Handles {
         }
     }
 
-    /// Closes it.
+    /// Removes a handle, which closes it.
     pub fn remove(&self, number: u64) {
         self.handles.write().unwrap_or_else(PoisonError::into_inner).remove(&number);
     }

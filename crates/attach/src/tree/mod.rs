@@ -1,8 +1,9 @@
 //! A directory mounted through the cache: `nectary cache mount`.
 //!
-//! Owns: the mount, its crew, the thread on which misses and writes wait, and the order in which they end. Promises:
-//! the cache learns which thread makes each read; written data are in the source when the write returns; if the process
-//! is killed, the source stays as it is. Leaves to others: the cache (`nectary-buffer`), the protocol (`nectary-fuse`).
+//! Owns: the mount, its crew (the threads that serve requests), the thread on which misses and writes wait, and the
+//! order in which these end. Promises: the cache learns which thread makes each read; written data are in the source
+//! when the write returns, so nothing is lost if the process is killed. Leaves to others: the cache (`nectary-buffer`),
+//! the protocol (`nectary-fuse`).
 //!
 //! | file | what is in it |
 //! |---|---|
@@ -44,22 +45,23 @@ use serve::TreeFileSystem;
 
 /// Memory for reads of more blocks than the cache can pin at once. *Units*: bytes.
 const READ_BYTES: usize = 4 << 20;
-/// The unit of that memory. *Units*: bytes.
+/// The unit in which this memory is handed out. *Units*: bytes.
 const READ_UNIT_BYTES: usize = 64 << 10;
 /// The file system type in lists of mounts, after `fuse.`.
 const SUBTYPE: &str = "nectary-cache";
 
-/// How a directory is mounted.
+/// The options of a mounted tree.
 #[derive(Debug, Clone)]
 pub struct TreeOptions {
-    /// The directory below.
+    /// The directory whose files it shows.
     pub source: PathBuf,
-    /// Where it is shown.
+    /// The directory at which it is mounted.
     pub directory: PathBuf,
-    /// The cache; with [`Mode::ReadOnly`] nothing can be changed.
+    /// The options of the cache. With [`Mode::ReadOnly`] programs can change nothing.
     pub cache: Options,
-    /// Whether nobody else changes the source. If true, the kernel may cache names and attributes for an hour instead
-    /// of a second, and opening a file again does not check for changes. Changes by others may then not be seen.
+    /// Whether the source is changed only through this mount. If so, the kernel may cache names and attributes for an
+    /// hour instead of a second, and opening a file again does not check for changes. Other changes may then stay
+    /// unseen.
     pub is_exclusive: bool,
 }
 
@@ -70,16 +72,16 @@ pub struct Tree {
     ended: watch::Receiver<bool>,
     threads: Mutex<Vec<JoinHandle<std::io::Result<()>>>>,
     descriptors_max: u64,
-    /// Nodes of pinned files; the pin keeps one look-up of each.
+    /// The nodes of pinned files; a pin keeps one look-up of its node.
     pinned: Mutex<std::collections::BTreeSet<u64>>,
 }
 
 /// The counters and contents of a tree.
 #[derive(Debug, Clone)]
 pub struct TreeFigures {
-    /// How many files, directories and other nodes the kernel knows now; each takes a descriptor.
+    /// The number of files, directories and other nodes that the kernel knows now; each uses a descriptor.
     pub nodes: usize,
-    /// How many descriptors the process may have.
+    /// The largest number of descriptors that the process may have.
     pub descriptors_max: u64,
     /// The cache's counters.
     pub cache: Stats,
@@ -91,9 +93,9 @@ impl Tree {
     /// Mounts `source` at `directory`. The mount hides the directory's own contents; `directory` may be the source
     /// itself.
     ///
-    /// It changes the process: its umask becomes 0, and its limit of open descriptors is raised to the maximum.
+    /// This call changes the process: its umask becomes 0, and its limit of open descriptors is raised to the maximum.
     ///
-    /// *Errors*: a missing feature of this machine, a directory that cannot be opened, and invalid options.
+    /// *Errors*: this machine lacks a feature, a directory cannot be opened, or an option is invalid.
     pub fn start(options: TreeOptions) -> Result<Tree, Error> {
         let channel = Channel::open(true)?;
         sys::clear_mask();
@@ -107,7 +109,7 @@ impl Tree {
                 let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
                 let _ = handle.send(runtime.handle().clone());
                 runtime.block_on(async {
-                    // This fails if the mount could not be made.
+                    // `stopped` ends without a value if the mount could not be made.
                     if let Ok(file_system) = stopped.await {
                         file_system.finish().await;
                     }
@@ -161,7 +163,7 @@ impl Tree {
         Ok(Tree { options, file_system, ended, threads, descriptors_max, pinned: Mutex::default() })
     }
 
-    /// How it is shown.
+    /// The options with which it was mounted.
     pub fn options(&self) -> &TreeOptions {
         &self.options
     }
@@ -173,31 +175,32 @@ impl Tree {
         TreeFigures { nodes, descriptors_max: self.descriptors_max, cache: cache.stats(), streams: cache.streams() }
     }
 
-    /// From now on, all processes of a session and all their files are one stream, instead of each pair of process and
-    /// file. A session is what a user started as one program; the paper's experiments count in this way.
+    /// With `by_session`, all processes of a session and all their files are one stream from now on; otherwise each
+    /// pair of a process and a file is one. A session is a program with all the processes that it starts; the
+    /// experiments of the paper on DEAR have one stream per program.
     pub fn set_streams_by_session(&self, by_session: bool) {
         self.file_system.bytes.processes.set_by_session(by_session);
     }
 
-    /// From now on calls `recorder` with every reference; see [`BufferCache::record`].
+    /// Calls `recorder` with every reference from now on; see [`BufferCache::record`].
     pub fn record(&self, recorder: Option<Box<dyn FnMut(Reference) + Send>>) {
         self.file_system.bytes.cache.record(recorder);
     }
 
-    /// A watch channel that becomes true when the tree is unmounted, by any process.
+    /// A watch channel that becomes true when any process has unmounted the tree.
     pub fn ended(&self) -> watch::Receiver<bool> {
         self.ended.clone()
     }
 
-    /// Unmounts the tree, unless it is in use. With `lazily`, unmounts it even then; it ends when its last user closes
-    /// it.
+    /// Unmounts the tree, unless it is in use. With `lazily`, unmounts it even if it is in use; it then ends when its
+    /// last user has closed its files.
     ///
     /// *Errors*: [`Error::InUse`].
     pub fn unmount(&self, lazily: bool) -> Result<(), Error> {
         unmount_tree(&self.options.directory, lazily)
     }
 
-    /// Waits until the tree has ended, once. It blocks the calling thread.
+    /// Waits until the tree has ended; later calls return `Ok` at once. It blocks the calling thread.
     ///
     /// *Errors*: those that the kernel reported on the FUSE connection.
     pub fn finish(&self) -> Result<(), Error> {
@@ -223,7 +226,7 @@ pub fn unmount_tree(directory: &Path, lazily: bool) -> Result<(), Error> {
     unmount_as(directory, SUBTYPE, "cached directory", lazily)
 }
 
-/// Unmounts what is mounted there, if it is of this subtype.
+/// Unmounts the file system at `directory`, if it has this subtype.
 pub(crate) fn unmount_as(directory: &Path, subtype: &str, what: &str, lazily: bool) -> Result<(), Error> {
     if !is_mounted_as(directory, subtype) {
         let source = std::io::Error::from_raw_os_error(libc::EINVAL);

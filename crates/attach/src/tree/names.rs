@@ -1,6 +1,6 @@
 //! The names of streams: the process, its command and the file.
 //!
-//! Owns: a bounded table of them. A name is looked up once per open file and process, not at each read.
+//! Owns: a bounded table of names. A name is looked up once per open file and process, not at each read.
 
 use std::collections::HashMap;
 use std::os::fd::AsRawFd;
@@ -12,17 +12,17 @@ use nectary_block::Stream;
 
 use super::nodes::Node;
 
-/// How many names are stored. At this limit all are deleted; they are looked up again when files are opened.
+/// The largest number of stored names. At this limit all are deleted; they are looked up again when files are opened.
 const NAMES_MAX: usize = 4096;
 /// The longest path of a name; of a longer path only the end is stored. *Units*: bytes.
 const PATH_BYTES_MAX: usize = 256;
 
-/// Which process accesses which file.
+/// The name of a stream: a process and the file that it accesses.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct StreamName {
-    /// The process; 0 if the kernel reads on its own.
+    /// The process; 0 if the kernel reads without a request of a process.
     pub process: u32,
-    /// Its command; empty if it is not visible here.
+    /// The command name of the process; empty if `/proc` does not have the process.
     pub command: String,
     /// The path of the source file when the process first read it; only its end if it is long.
     pub path: String,

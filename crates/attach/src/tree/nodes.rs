@@ -1,7 +1,8 @@
 //! The nodes that the kernel knows.
 //!
-//! Owns: their numbers, and how often each was looked up. Promises: a node of the source has one number, under any
-//! name, as long as the kernel knows it. Its descriptor stays open, so its inode number is not reused.
+//! Owns: the numbers of nodes, and how many times each was looked up. Promises: as long as the kernel knows a node, the
+//! node has the same number under each of its names. Its descriptor stays open, so the source does not reuse its inode
+//! number.
 
 use std::collections::HashMap;
 use std::ffi::CStr;
@@ -17,24 +18,24 @@ use super::sys;
 /// The number of the root.
 pub const ROOT: u64 = 1;
 
-/// How long the kernel may cache names and attributes of a source that others change, and so how late it may see their
-/// changes.
+/// How long the kernel may cache names and attributes of a source that others change. It may see their changes late by
+/// this time.
 const SHARED_VALID: Duration = Duration::from_secs(1);
-/// The same if nobody else changes the source: all changes then go through the kernel.
+/// How long the kernel may cache names and attributes if only it changes the source.
 const EXCLUSIVE_VALID: Duration = Duration::from_secs(3600);
 
 /// A node.
 pub struct Node {
     /// Its number.
     pub number: u64,
-    /// Opened with `O_PATH`.
+    /// The node in the source, opened with `O_PATH`.
     pub descriptor: OwnedFd,
-    /// The file in the cache, once it was opened.
+    /// The file in the cache; `None` before the first open.
     pub file: Mutex<Option<Arc<CachedFile>>>,
 }
 
 impl Node {
-    /// The file in the cache, if it was opened.
+    /// Returns the file in the cache; `None` before the first open.
     pub fn file(&self) -> Option<Arc<CachedFile>> {
         self.file.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -48,7 +49,7 @@ impl Node {
 /// All nodes that the kernel knows.
 pub struct Nodes {
     state: Mutex<State>,
-    /// Whether nobody else changes the source.
+    /// Whether the source is changed only through this mount.
     pub is_exclusive: bool,
 }
 
@@ -61,7 +62,7 @@ struct State {
 }
 
 impl Nodes {
-    /// Begins with only the root.
+    /// Makes a table that has only the root.
     pub fn new(root: OwnedFd, is_exclusive: bool) -> Result<Nodes, Errno> {
         let stat = sys::stat(&root)?;
         let key = (stat.st_dev, stat.st_ino);
@@ -80,17 +81,17 @@ impl Nodes {
         if self.is_exclusive { EXCLUSIVE_VALID } else { SHARED_VALID }
     }
 
-    /// How many nodes there are.
+    /// The number of nodes.
     pub fn count(&self) -> usize {
         self.state().nodes.len()
     }
 
-    /// A node by its number.
+    /// Returns a node by its number.
     pub fn get(&self, number: u64) -> Result<Arc<Node>, Errno> {
         self.state().nodes.get(&number).map(|(node, ..)| node.clone()).ok_or(Errno::new(libc::ESTALE))
     }
 
-    /// A node by its device and inode in the source, if it is known; this does not count as a look-up.
+    /// Returns a known node by its device and inode in the source; this does not count as a look-up.
     pub fn find(&self, key: (u64, u64)) -> Option<Arc<Node>> {
         let state = self.state();
         let number = state.numbers.get(&key)?;
@@ -131,7 +132,7 @@ impl Nodes {
         Ok((node.clone(), entry))
     }
 
-    /// Subtracts look-ups; if none is left, removes the node and returns it.
+    /// Subtracts look-ups from a node's count; if none is left, removes the node and returns it.
     pub fn forget(&self, number: u64, lookups: u64) -> Option<Arc<Node>> {
         let mut state = self.state();
         let (_, key, known) = state.nodes.get_mut(&number).filter(|_| number != ROOT)?;

@@ -1,17 +1,17 @@
-//! Which process a thread belongs to.
+//! The process, or the session, of each thread that makes requests.
 //!
-//! Owns: a bounded table of processes by thread. The kernel reports the thread that reads. The stream of a reference is
-//! the pair of its process and the file, or its session.
+//! Owns: a bounded table of processes by thread. The kernel reports only the thread of a request. The stream of a
+//! reference is the pair of process and file, or the session.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long an entry is valid; thread numbers are reused only much later.
+/// How long an entry is valid. The kernel reuses thread numbers only much later.
 const VALID: Duration = Duration::from_secs(1);
 
-/// How many threads are stored; at this limit all are deleted.
+/// The largest number of stored threads; at this limit all are deleted.
 const THREADS_MAX: usize = 4096;
 
 /// The processes of threads.
@@ -22,18 +22,18 @@ pub struct Processes {
 }
 
 impl Processes {
-    /// From now on returns sessions instead of processes, or processes again.
+    /// Makes [`of`](Self::of) return sessions from now on, or processes again.
     pub fn set_by_session(&self, by_session: bool) {
         self.by_session.store(by_session, Ordering::Relaxed);
         self.known.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
-    /// Whether it returns sessions.
+    /// Whether [`of`](Self::of) returns sessions.
     pub fn is_by_session(&self) -> bool {
         self.by_session.load(Ordering::Relaxed)
     }
 
-    /// The process of a thread; the thread's own number if it is not visible here.
+    /// The process or session of a thread; the thread's own number if `/proc` does not have the thread.
     pub fn of(&self, thread: u32) -> u32 {
         if thread == 0 {
             return 0;
@@ -55,7 +55,7 @@ impl Processes {
     }
 }
 
-/// The first number of a field of the thread's status; the further numbers are those in nested namespaces.
+/// Reads the first number of a field of the thread's status. The numbers after it are those in nested namespaces.
 fn read(thread: u32, field: &str) -> Option<u32> {
     let text = std::fs::read_to_string(format!("/proc/{thread}/status")).ok()?;
     let numbers = text.lines().find_map(|line| line.strip_prefix(field))?;
@@ -83,7 +83,7 @@ mod tests {
             let mut known = processes.known.lock().unwrap();
             known.extend((0..THREADS_MAX as u32).map(|thread| (u32::MAX - thread, (1, Instant::now()))));
         }
-        // A process that is not visible here counts as itself.
+        // A thread that is not in `/proc` counts as its own process.
         assert_eq!((processes.of(u32::MAX / 2), processes.of(0)), (u32::MAX / 2, 0));
         assert_eq!(processes.known.lock().unwrap().len(), 1);
     }

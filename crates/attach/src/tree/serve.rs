@@ -1,8 +1,8 @@
-//! The meaning of each request for the directory below.
+//! The translation of the kernel's requests to calls on the source directory.
 //!
 //! Owns: the file system. Names and attributes are those of the source, read at each request; file contents go through
-//! the cache. Leaves to the kernel: permissions, by mode, owner and access control list; locks, which work between
-//! programs that use the mount.
+//! the cache. Leaves to the kernel: permissions, which it checks by mode, owner and access control list; and locks,
+//! which work between programs that use the mount.
 
 use std::ffi::CStr;
 use std::os::fd::OwnedFd;
@@ -29,7 +29,7 @@ const DIRECTORY_BYTES: usize = 32 << 10;
 /// The size of the fields before the name in an entry of `getdents64`: inode, offset, length, kind.
 const DIRENT_HEAD_BYTES: usize = 19;
 
-/// A directory behind a cache.
+/// A source directory behind a cache, as a FUSE file system.
 pub struct TreeFileSystem {
     pub(super) nodes: Nodes,
     handles: Handles,
@@ -41,7 +41,8 @@ pub struct TreeFileSystem {
 }
 
 impl TreeFileSystem {
-    /// Shows the source of `nodes` through `bytes`; requests that wait run in `runtime`.
+    /// Makes the file system of the source of `nodes`. File contents go through `bytes`; requests that wait run in
+    /// `runtime`.
     pub fn new(nodes: Nodes, bytes: Arc<Bytes>, read_only: bool, runtime: Runtime) -> Result<TreeFileSystem> {
         let (handles, read_only) = (Handles::default(), AtomicBool::new(read_only));
         Ok(TreeFileSystem { nodes, handles, bytes, read_only, runtime, tasks: Mutex::new(JoinSet::new()) })
@@ -64,7 +65,7 @@ impl TreeFileSystem {
         if self.read_only.load(Ordering::Acquire) { Err(Errno::new(libc::EROFS)) } else { Ok(()) }
     }
 
-    /// The file of a node in the cache; checks whether others changed the source file.
+    /// Returns the file of a node in the cache. Checks first whether others changed the source file.
     pub(super) fn open(&self, node: &Arc<Node>) -> Result<Arc<CachedFile>> {
         let mut file = node.file.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(file) = &*file {
@@ -80,7 +81,7 @@ impl TreeFileSystem {
         Ok(cached)
     }
 
-    /// Updates the cache after a change of a file that bypassed it.
+    /// Updates the cache after a change of a file that bypassed the cache.
     fn changed(&self, node: &Node, offset: u64, length: u64) {
         if let Some(file) = node.file() {
             let _ = file.source.look();
@@ -94,13 +95,13 @@ impl TreeFileSystem {
         let parent = sys::stat(&parent.descriptor)?;
         let group = (parent.st_mode & libc::S_ISGID == 0).then_some(caller.group);
         sys::set_owner(descriptor, Some(caller.user), group)?;
-        // Set these bits again, because the change of owner cleared them. The other bits may come from the directory's
+        // The change of owner cleared these bits, so they are set again. The other bits may come from the directory's
         // default list.
         let bits = if mode & libc::S_IFMT == libc::S_IFREG { mode & 0o6000 } else { 0 };
         if bits == 0 { Ok(()) } else { sys::set_mode(descriptor, sys::stat(descriptor)?.st_mode & 0o777 | bits) }
     }
 
-    /// Makes a named node with `make`, which receives its mode; `mode` is the request's mode and umask.
+    /// Makes a named node with `make`, which gets the final mode; `mode` is the mode and the umask of the request.
     fn make(
         &self,
         request: &Request<'_>,
@@ -117,7 +118,7 @@ impl TreeFileSystem {
         Ok(self.nodes.know(descriptor)?.1)
     }
 
-    /// Creates a file, with or without a name, and opens it.
+    /// Creates and opens a file, with or without a name.
     fn create(&self, request: &Request<'_>, name: Option<&CStr>, mode: (u32, u32), flags: i32) -> Result<(Entry, u64)> {
         self.changes()?;
         let parent = self.nodes.get(request.node)?;
@@ -182,8 +183,8 @@ impl TreeFileSystem {
         if has(valid::SIZE) {
             let before = sys::stat(&node.descriptor)?.st_size as u64;
             let set = sys::open(&node.descriptor, libc::O_WRONLY)?.set_len(change.size);
-            // Drop the blocks from the shorter size on: memory may have bytes of the last block that the file no longer
-            // has.
+            // Drops the blocks from the shorter size on: the last block in memory may have bytes that the file no
+            // longer has.
             self.changed(&node, change.size.min(before), u64::MAX);
             set?;
         }
@@ -231,7 +232,7 @@ impl TreeFileSystem {
         Ok(listing)
     }
 
-    /// The entry of a name in a listing; empty for `.`, `..` and names that were just deleted.
+    /// The entry of a name in a listing; an empty entry for `.`, `..` and names that were just deleted.
     fn entry_of(&self, parent: &Node, name: &[u8]) -> Entry {
         if matches!(name, b"." | b"..") {
             return Entry::default();
@@ -244,7 +245,7 @@ impl TreeFileSystem {
     fn copy(&self, copy: nectary_fuse::Copy) -> Result<u64> {
         self.changes()?;
         let (from, to) = (self.handles.file(copy.handle)?, self.handles.file(copy.to_handle)?);
-        // Not the direct I/O descriptor: a copy may begin at any offset.
+        // This does not use the descriptor with direct I/O, because a copy may begin at any offset.
         let reader = sys::open(&from.node.descriptor, libc::O_RDONLY)?;
         let writer = to.file.source.writer(&to.node.descriptor)?;
         let copied = sys::copy(&reader, copy.offset, writer, copy.to_offset, copy.length);
@@ -320,7 +321,8 @@ impl FileSystem for TreeFileSystem {
             Call::LookUp { name } => {
                 let found = node().and_then(|parent| Ok(self.nodes.look_up(&parent, name)?.1));
                 match found {
-                    // The kernel may also cache that a name is absent, because nobody else creates names.
+                    // The kernel may also cache that a name is absent, because names are created only through this
+                    // mount.
                     Err(error) if self.nodes.is_exclusive && error.number() == libc::ENOENT => {
                         reply.entry(&Entry { entry_valid: self.nodes.valid(), ..Entry::default() });
                     }
@@ -369,7 +371,7 @@ impl FileSystem for TreeFileSystem {
             }
             Call::Read(read) => match self.handles.file(read.handle) {
                 Ok(file) => {
-                    // Readahead spawns tasks in the runtime.
+                    // Enters the runtime, because readahead starts tasks in it.
                     let _inside = self.runtime.enter();
                     self.bytes.read(&file, read, caller, reply, |task| self.spawn(task));
                 }

@@ -29,12 +29,13 @@ pub struct CachedFile {
 pub struct FileSource {
     name: String,
     reader: File,
-    /// Opened at the first write.
+    /// The descriptor for writing, which the first write opens.
     writer: OnceLock<File>,
     size: AtomicU64,
-    /// Size and modification time after the last change through this value, or at the last opening.
+    /// The size and modification time (seconds and nanoseconds) after the last change through this value, or at the
+    /// last open.
     seen: Mutex<(u64, i64, i64)>,
-    /// Whether the kernel has forgotten the file: flushes then do nothing, because no program requests them.
+    /// Whether the kernel has forgotten the file. Flushes then do nothing, because no program requests them.
     is_retired: AtomicBool,
 }
 
@@ -57,9 +58,9 @@ impl FileSource {
         Ok(source)
     }
 
-    /// Reads size and time, and returns whether they have changed since the last call.
+    /// Reads size and modification time, and returns whether they have changed since the last call.
     pub fn look(&self) -> Result<bool, Errno> {
-        // Under the lock, so that of two concurrent calls the later size is kept.
+        // The file is examined under the lock, so that the later of two concurrent calls determines the stored size.
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let stat = sys::stat(&self.reader)?;
         let now = (stat.st_size as u64, stat.st_mtime, stat.st_mtime_nsec);
@@ -70,13 +71,13 @@ impl FileSource {
     /// The descriptor for writing; the first call opens `node`.
     pub fn writer(&self, node: &OwnedFd) -> Result<&File, Errno> {
         if self.writer.get().is_none() {
-            // If two calls race, one of the descriptors is closed again.
+            // If two calls race, the second descriptor is closed again.
             let _ = self.writer.set(sys::open(node, libc::O_RDWR)?);
         }
         self.writer.get().ok_or(Errno::new(libc::EIO))
     }
 
-    /// Marks that the cache is about to remove it.
+    /// Marks that the cache is about to remove the file.
     pub fn retire(&self) {
         self.is_retired.store(true, Ordering::Release);
     }
@@ -89,12 +90,12 @@ impl FileSource {
         self.writer.get().unwrap_or(&self.reader).sync_all()
     }
 
-    /// Fills the buffers; bytes beyond the end become zeroes.
+    /// Fills the buffers from the file; bytes beyond its end become zeroes.
     fn fill(&self, offset: u64, buffers: &mut [Buffer]) -> io::Result<()> {
         let mut offset = offset;
         for buffer in buffers {
             let wanted = buffer.len();
-            // Direct I/O needs whole units, which fit into the buffer's capacity.
+            // Direct I/O needs whole units; the buffer's capacity has room for them.
             buffer.set_len(wanted.next_multiple_of(BUFFER_ALIGNMENT).min(buffer.capacity()));
             let mut read = 0;
             while read < wanted {
@@ -102,7 +103,7 @@ impl FileSource {
                     Ok(0) => break,
                     Ok(count) => read += count,
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                    // The file ended inside a unit, so the next offset is not aligned.
+                    // The file ended inside a unit, so this read had an unaligned offset.
                     Err(error)
                         if error.raw_os_error() == Some(libc::EINVAL) && !read.is_multiple_of(BUFFER_ALIGNMENT) =>
                     {
@@ -181,7 +182,7 @@ impl Source for Shared {
     ) -> IoFuture<Vec<Buffer>> {
         blocking(self.0.clone(), Operation::Write, move |source| {
             let stored = source.store(offset, &buffers);
-            // Even a failed write may have changed the file.
+            // Examines the file again, because even a failed write may have changed it.
             let _ = source.look();
             stored.map(|()| buffers)
         })

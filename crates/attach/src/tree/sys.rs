@@ -1,7 +1,7 @@
 //! System calls on nodes that are open with `O_PATH`.
 //!
 //! Owns: the unsafe calls of the tree. An open node is never looked up by its path again, so renames by others do not
-//! matter; calls that need a path get that of the descriptor in `/proc/self/fd`.
+//! matter. Calls that need a path get the path of the descriptor in `/proc/self/fd`.
 
 use std::ffi::{CStr, CString};
 use std::fs::File;
@@ -22,7 +22,7 @@ fn done(result: libc::c_int) -> Result<()> {
     if result < 0 { last() } else { Ok(()) }
 }
 
-/// The path of a descriptor.
+/// The path of a descriptor in `/proc/self/fd`.
 fn path(descriptor: RawFd) -> CString {
     CString::new(format!("/proc/self/fd/{descriptor}")).expect("a number has no zero byte")
 }
@@ -31,18 +31,18 @@ fn owned(descriptor: RawFd) -> Result<OwnedFd> {
     if descriptor < 0 {
         return last();
     }
-    // SAFETY: the call gave a new descriptor, which nobody else has.
+    // SAFETY: the descriptor is new, so nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
 }
 
-/// A node in a directory, of any kind.
+/// Opens a node of any kind in a directory with `O_PATH`.
 pub fn look_up(parent: &OwnedFd, name: &CStr) -> Result<OwnedFd> {
     let flags = libc::O_PATH | libc::O_NOFOLLOW | libc::O_CLOEXEC;
     // SAFETY: the name is a string that ends with a zero byte and outlives the call.
     owned(unsafe { libc::openat(parent.as_raw_fd(), name.as_ptr(), flags) })
 }
 
-/// The attributes of a node.
+/// Returns the attributes of a node.
 pub fn stat(node: &impl AsRawFd) -> Result<libc::stat64> {
     // SAFETY: all zeroes are a value of this layout.
     let mut stat: libc::stat64 = unsafe { std::mem::zeroed() };
@@ -97,20 +97,20 @@ pub fn link(node: &OwnedFd, parent: &OwnedFd, name: &CStr) -> Result<()> {
     done(unsafe { libc::linkat(libc::AT_FDCWD, from.as_ptr(), parent.as_raw_fd(), name.as_ptr(), flags) })
 }
 
-/// Removes a name, of a directory or of anything else.
+/// Removes a name; `is_directory` says whether it names a directory.
 pub fn unlink(parent: &OwnedFd, name: &CStr, is_directory: bool) -> Result<()> {
     let flags = if is_directory { libc::AT_REMOVEDIR } else { 0 };
     // SAFETY: the name is a string that ends with a zero byte and outlives the call.
     done(unsafe { libc::unlinkat(parent.as_raw_fd(), name.as_ptr(), flags) })
 }
 
-/// Moves a name.
+/// Renames a node, possibly into another directory.
 pub fn rename(from: &OwnedFd, name: &CStr, to: &OwnedFd, new_name: &CStr, flags: u32) -> Result<()> {
     // SAFETY: both are strings that end with a zero byte and outlive the call.
     done(unsafe { libc::renameat2(from.as_raw_fd(), name.as_ptr(), to.as_raw_fd(), new_name.as_ptr(), flags) })
 }
 
-/// The target of a symbolic link.
+/// Reads the target of a symbolic link.
 pub fn read_link(node: &OwnedFd) -> Result<Vec<u8>> {
     let mut bytes = vec![0u8; libc::PATH_MAX as usize];
     // SAFETY: the buffer has the length given to the call.
@@ -128,7 +128,7 @@ pub fn set_mode(node: &OwnedFd, mode: u32) -> Result<()> {
     done(unsafe { libc::chmod(path(node.as_raw_fd()).as_ptr(), mode & 0o7777) })
 }
 
-/// Sets owner and group; `None` leaves one as it is.
+/// Sets owner and group; `None` leaves the value as it is.
 pub fn set_owner(node: &impl AsRawFd, user: Option<u32>, group: Option<u32>) -> Result<()> {
     let (user, group) = (user.unwrap_or(u32::MAX), group.unwrap_or(u32::MAX));
     // SAFETY: the path is a string that ends with a zero byte and outlives the call.
@@ -168,7 +168,8 @@ pub fn set_xattr(node: &OwnedFd, name: &CStr, value: &[u8], flags: u32) -> Resul
     done(unsafe { libc::setxattr(path.as_ptr(), name.as_ptr(), value.as_ptr().cast(), value.len(), flags) })
 }
 
-/// The value of an extended attribute, if it has at most `bytes_max` bytes; for `bytes_max` 0, zeroes of its length.
+/// Returns the value of an extended attribute, if it has at most `bytes_max` bytes. If `bytes_max` is 0, returns as
+/// many zeroes as the value has bytes.
 pub fn xattr(node: &OwnedFd, name: &CStr, bytes_max: usize) -> Result<Vec<u8>> {
     let path = path(node.as_raw_fd());
     let mut value = vec![0u8; bytes_max];
@@ -177,7 +178,8 @@ pub fn xattr(node: &OwnedFd, name: &CStr, bytes_max: usize) -> Result<Vec<u8>> {
     value_of(value, count)
 }
 
-/// The names of all extended attributes, each with its zero byte, if they have at most `bytes_max` bytes.
+/// Returns the names of all extended attributes, each with its zero byte, if they have at most `bytes_max` bytes. If
+/// `bytes_max` is 0, returns as many zeroes as they have bytes.
 pub fn xattr_names(node: &OwnedFd, bytes_max: usize) -> Result<Vec<u8>> {
     let path = path(node.as_raw_fd());
     let mut names = vec![0u8; bytes_max];
@@ -204,7 +206,7 @@ pub fn allocate(file: &File, mode: i32, offset: u64, length: u64) -> Result<()> 
     done(unsafe { libc::fallocate64(file.as_raw_fd(), mode, offset as i64, length as i64) })
 }
 
-/// The next data or hole from `offset` on.
+/// Returns the offset of the next data or hole from `offset` on.
 pub fn seek(file: &File, offset: u64, whence: i32) -> Result<u64> {
     // SAFETY: the call takes numbers only.
     let found = unsafe { libc::lseek64(file.as_raw_fd(), offset as i64, whence) };
@@ -234,7 +236,7 @@ pub fn read_directory(directory: &File, offset: u64, bytes: &mut [u8]) -> Result
     if unsafe { libc::lseek64(directory.as_raw_fd(), offset as i64, libc::SEEK_SET) } < 0 {
         return last();
     }
-    // SAFETY: the buffer has the length that the call is told.
+    // SAFETY: the buffer has the length given to the call.
     let count = unsafe { libc::syscall(libc::SYS_getdents64, directory.as_raw_fd(), bytes.as_mut_ptr(), bytes.len()) };
     usize::try_from(count).map_err(|_| io::Error::last_os_error().into())
 }
@@ -246,7 +248,7 @@ pub fn sync_file_system(node: &OwnedFd) -> Result<()> {
     done(unsafe { libc::syncfs(file.as_raw_fd()) })
 }
 
-/// The sizes of a file system.
+/// Returns the sizes of a file system.
 pub fn sizes(node: &OwnedFd) -> Result<StatFs> {
     // SAFETY: all zeroes are a value of this layout.
     let mut sizes: libc::statvfs64 = unsafe { std::mem::zeroed() };
@@ -264,13 +266,13 @@ pub fn sizes(node: &OwnedFd) -> Result<StatFs> {
     })
 }
 
-/// Checks access for this process's own user.
+/// Checks whether this process's own user has access.
 pub fn access(node: &OwnedFd, mask: u32) -> Result<()> {
     // SAFETY: the path is a string that ends with a zero byte and outlives the call.
     done(unsafe { libc::access(path(node.as_raw_fd()).as_ptr(), mask as libc::c_int) })
 }
 
-/// Raises this process's limit of open descriptors to the maximum; returns it.
+/// Raises this process's limit of open descriptors to the maximum; returns the new limit.
 pub fn raise_descriptor_limit() -> u64 {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the buffer has the layout that the call writes.
@@ -286,7 +288,7 @@ pub fn raise_descriptor_limit() -> u64 {
     }
 }
 
-/// Sets the umask to 0: the mode of a new node comes from its creator, whose umask is applied already.
+/// Sets the umask of this process to 0, because the mode of a new node already has its creator's umask applied.
 pub fn clear_mask() {
     // SAFETY: the call takes a number only.
     unsafe { libc::umask(0) };

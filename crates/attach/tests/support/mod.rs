@@ -8,7 +8,7 @@ use std::path::Path;
 use nectary_attach::{Attachment, Error, Options};
 use nectary_block::Registry;
 
-/// Whether devices cannot be attached on this machine; prints the reason.
+/// Whether this machine cannot attach devices; prints the reason.
 pub fn is_missing(test: &str) -> bool {
     let root =
         std::fs::metadata("/proc/self").is_ok_and(|metadata| std::os::unix::fs::MetadataExt::uid(&metadata) == 0);
@@ -22,7 +22,7 @@ pub fn is_missing(test: &str) -> bool {
     true
 }
 
-/// An attached device that is detached when this is dropped.
+/// An attached device; dropping this detaches it.
 pub struct Attached(pub Attachment);
 
 impl Attached {
@@ -35,7 +35,7 @@ impl Attached {
         OpenOptions::new().read(true).write(true).open(self.0.path()).expect("it opens")
     }
 
-    /// Opens it with direct I/O, so that the device itself answers.
+    /// Opens the block device with direct I/O, so that reads reach the device and not the page cache.
     pub fn open_direct(&self) -> File {
         OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(self.0.path()).expect("it opens")
     }

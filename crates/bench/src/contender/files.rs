@@ -4,10 +4,11 @@
 //! Behaviour: an object in the proxy's memory is a hit without using the file system; otherwise its file is opened,
 //! read whole and closed, and the object is kept in memory. A miss writes a new file. The least recently used objects
 //! are deleted when the files fill the disk's share. Nothing is synced, as in Squid. With several disks, each is a
-//! separate cache root. If the disk's clock is virtual, `syncfs` is called after 30 s on that clock, because the
-//! kernel's flusher writes dirty pages after 30 s of real time. The kernel's bound on dirty pages is a share of the
-//! machine's memory, not of a group's. So `syncfs` is also called when `dirty_percent` of the buffer cache are dirty;
-//! the best number for a file system is determined before the comparison.
+//! separate cache root. If the disk's clock is virtual or faster than real time, `syncfs` is called after 30 s on that
+//! clock, because the kernel's flusher would write dirty pages only after 30 s of real time. The kernel's limit of
+//! dirty pages is a share of the machine's memory, not of a memory group's. So `syncfs` is also called when more than
+//! `dirty_percent` of the buffer cache is dirty; the best share for each file system is determined before the
+//! comparison.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -31,18 +32,18 @@ pub use system::FileSystem;
 /// Squid's usual numbers of directories.
 const FIRST_LEVEL: u64 = 16;
 const SECOND_LEVEL: u64 = 256;
-/// The smallest size of a file, and its unit, in bytes.
+/// The unit of file sizes, and the smallest size of a file, in bytes.
 const BLOCK_BYTES: u64 = 4096;
-/// The share of the disk that files fill: above it Squid deletes aggressively (`cache_swap_high`).
+/// The share of the disk that files may fill. Squid deletes aggressively above it (`cache_swap_high`).
 const FULL_SHARE: f64 = 0.95;
 /// How long the kernel leaves pages dirty (`dirty_expire_centisecs`).
 const DIRTY_MAX: Duration = Duration::from_secs(30);
 /// The default share of the buffer cache that may be dirty, in percent (`dirty_ratio`).
 pub const DIRTY_PERCENT: u64 = 20;
-/// How often a put on a full file system deletes the least recently used files and retries.
+/// How many times a put on a full file system deletes the least recently used files and retries.
 const FULL_ATTEMPTS_MAX: usize = 20;
 
-/// The settings of such a contender.
+/// The settings of a contender that stores objects in files.
 #[derive(Debug, Clone)]
 pub struct FilesOptions {
     /// The file system.
@@ -64,7 +65,7 @@ impl FilesOptions {
     }
 }
 
-/// Makes the file systems and Squid's directories, and unmounts them, so that caches are cold.
+/// Makes the file systems and Squid's directories, and unmounts the file systems, so that caches are cold.
 pub(super) fn prepare(options: &FilesOptions) -> Result<(), Error> {
     for (index, device) in options.place.devices.iter().enumerate() {
         let root = options.root(index);
@@ -114,7 +115,7 @@ struct State {
 }
 
 impl Files {
-    /// Mounts the file systems that were made.
+    /// Mounts the prepared file systems.
     pub fn start(options: FilesOptions) -> Result<Files, Error> {
         let mut handles = Vec::new();
         let roots: Vec<PathBuf> = (0..options.place.devices.len()).map(|index| options.root(index)).collect();
@@ -160,7 +161,7 @@ impl Files {
         Ok(())
     }
 
-    /// Deletes a hundredth of a disk's files, because the disk is full earlier than expected.
+    /// Deletes the least recently used hundredth of a disk's blocks, because the disk is full earlier than expected.
     fn make_room(&self, root: usize) -> Result<(), Error> {
         let mut victims = Vec::new();
         {
@@ -325,7 +326,7 @@ fn blocks(request: &Request) -> u64 {
 }
 
 fn read(path: &Path, bytes: u32) -> io::Result<Vec<u8>> {
-    // Room for one byte more than expected, so that the same call sees the end.
+    // The buffer has room for one byte more than expected, so that reading the end of the file does not enlarge it.
     let mut body = Vec::with_capacity(bytes as usize + 1);
     File::open(path)?.read_to_end(&mut body)?;
     Ok(body)

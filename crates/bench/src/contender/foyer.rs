@@ -17,30 +17,30 @@ pub enum FoyerWrites {
 /// How foyer reads and writes its disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FoyerEngine {
-    /// Blocking calls on its runtime's threads for blocking calls; foyer's default.
+    /// Blocking calls, on threads that foyer's runtime has for them; foyer's default.
     Psync,
     /// One thread with an io_uring ring, which polls without sleeping.
     Uring,
-    /// The same, with a kernel thread that polls for submissions.
+    /// As `Uring`, with a kernel thread that polls for submissions.
     UringSubmitPoll,
 }
 
 /// foyer's settings, except those that follow from its disk and memory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FoyerSettings {
-    /// When it writes an object to its disk.
+    /// When foyer writes an object to its disk.
     pub writes: FoyerWrites,
-    /// How it reads and writes its disk.
+    /// How foyer reads and writes its disk.
     pub engine: FoyerEngine,
     /// The number of reads and writes in flight in a ring.
     pub depth: usize,
-    /// Threads of its runtime; with 0 its tasks run on the calling thread while that waits.
+    /// The number of threads of its runtime. With 0, its tasks run on the calling thread while that thread waits.
     pub threads: usize,
-    /// Parts of its disk that are written at the same time.
+    /// The number of parts of its disk that are written at the same time.
     pub flushers: usize,
-    /// The bytes evicted at once.
+    /// The number of bytes that are evicted at once.
     pub block_bytes: u64,
-    /// Each of its two buffers gets the memory divided by this.
+    /// Each of foyer's two buffers has the size of its memory divided by this.
     pub buffer_share: u64,
 }
 
@@ -59,7 +59,7 @@ impl Default for FoyerSettings {
 }
 
 impl FoyerSettings {
-    /// The alternatives to the chosen settings, by name: each changes one setting, some the engine too.
+    /// The alternatives to the chosen settings, by name. Each changes one setting; some also change the engine.
     pub fn alternatives() -> Vec<(&'static str, FoyerSettings)> {
         let usual = FoyerSettings::default;
         let uring = || FoyerSettings { engine: FoyerEngine::Uring, ..usual() };

@@ -1,5 +1,5 @@
-//! A table in memory: measures the cost of the harness itself, and is the contender of tests, optionally with a wrong
-//! byte.
+//! A contender that is a table in memory. It measures the cost of the harness itself, and serves tests, for which it
+//! can return a wrong byte.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -17,7 +17,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// An empty table; it returns a wrong last byte for the object `wrong`.
+    /// Makes an empty table, which returns a wrong last byte for the object `wrong`.
     pub fn new(wrong: Option<u32>) -> Memory {
         Memory { objects: Mutex::default(), wrong }
     }

@@ -1,7 +1,7 @@
 //! Contenders behind one small trait: anything that stores objects.
 //!
-//! Owns: the trait, the kinds of contenders, and their names. A contender gets, puts and deletes whole objects; the
-//! worker verifies the bytes, never the contender.
+//! Owns: the trait, the kinds of contenders, and their names. A contender gets, puts and deletes whole objects. Only
+//! the worker verifies bytes.
 
 mod files;
 mod foyer;
@@ -22,7 +22,7 @@ pub use foyer::{FoyerEngine, FoyerSettings, FoyerWrites};
 pub use memory::Memory;
 pub use nectary::{Nectary, Settings};
 
-/// An object that was found.
+/// An object that a contender found.
 #[derive(Debug, Clone)]
 pub struct Found {
     /// Its bytes, in pieces.
@@ -33,8 +33,8 @@ pub struct Found {
 
 /// Stores objects in memory and on disk.
 ///
-/// Each call gets the whole request. A contender may use its client ([`Request::client`]) and, from its hint, the page
-/// of the object ([`Request::page_key`]).
+/// Each call gets the whole request. A contender may use the request's client ([`Request::client`]) and its hint, the
+/// page of the object ([`Request::page_key`]).
 pub trait Storage: Send + Sync {
     /// Finds an object; `None` for a miss.
     fn get(&self, request: &Request) -> Result<Option<Found>, Error>;
@@ -42,15 +42,15 @@ pub trait Storage: Send + Sync {
     /// Stores an object. `body` is the whole body; the request's hint names the page of the object.
     fn put(&self, request: &Request, body: Bytes) -> Result<(), Error>;
 
-    /// Forgets an object.
+    /// Deletes an object.
     fn delete(&self, request: &Request) -> Result<(), Error>;
 
-    /// Does the work of daemons that is due by the disk's clock. Called between requests.
+    /// Does the work of daemons that is due on the disk's clock. The worker calls it between requests.
     fn tick(&self, _now: Duration) -> Result<(), Error> {
         Ok(())
     }
 
-    /// Writes the objects that still wait in memory.
+    /// Writes the objects that wait in memory to the disk.
     fn settle(&self) -> Result<(), Error>;
 
     /// Counters for the report.
@@ -78,7 +78,8 @@ pub enum Kind {
         /// The share of that memory that may be dirty before it is written, in percent.
         dirty_percent: u64,
     },
-    /// foyer, a cache in memory and on disk from crates.io, in a separate program, so that other users do not need it.
+    /// foyer, a cache in memory and on disk from crates.io. It is in a separate program, so that other programs need
+    /// not link it.
     Foyer {
         /// Its memory, in bytes: its contents and its buffers.
         memory_bytes: u64,
@@ -106,11 +107,12 @@ pub struct Place {
     pub disk_bytes: u64,
     /// Seconds of the disk's time per real second: above 1 if the disk runs faster than real time.
     pub speed: f64,
-    /// Whether the disk's clock is virtual; then daemons do not wait for real time but are called between requests.
+    /// Whether the disk's clock is virtual. Then daemons do not wait for real time: their work is called between
+    /// requests.
     pub is_virtual: bool,
 }
 
-/// Prepares a contender: makes file systems or a store; nothing here is measured. [`Prepared::start`] starts the
+/// Prepares a contender: makes its file systems or its store, which is not measured. [`Prepared::start`] starts the
 /// contender.
 pub fn prepare(kind: &Kind, place: &Place) -> Result<Prepared, Error> {
     Ok(match kind {
@@ -128,13 +130,13 @@ pub fn prepare(kind: &Kind, place: &Place) -> Result<Prepared, Error> {
     })
 }
 
-/// A contender that is prepared and not started.
+/// A contender that is prepared but not started.
 pub enum Prepared {
     /// A store was made.
     Nectary {
         /// Its memory.
         memory_bytes: u64,
-        /// How it is used.
+        /// Its settings.
         settings: Settings,
         /// Its devices and directories.
         place: Place,
@@ -153,9 +155,9 @@ pub enum Prepared {
 }
 
 impl Prepared {
-    /// Starts it with cold caches; `opener` opens the kinds that this crate does not implement.
+    /// Starts the contender with cold caches; `opener` opens the kinds that this crate does not implement.
     ///
-    /// *Errors*: [`ErrorKind::Missing`] if such a kind has no `opener`.
+    /// *Errors*: [`ErrorKind::Missing`] if the kind needs an `opener` and there is none.
     pub fn start(self, opener: Option<Opener>) -> Result<Box<dyn Storage>, Error> {
         Ok(match self {
             Prepared::Nectary { memory_bytes, settings, place } => {

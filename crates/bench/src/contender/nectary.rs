@@ -1,8 +1,8 @@
 //! The Nectary store as a contender, on its block devices without a file system.
 //!
-//! Several devices are striped, because a store has one span today. The unit is so long that a read uses one device. A
-//! put may wait in memory for [`WRITE_DELAY_MS`], a sixth of the time that the kernel allows for files. All other
-//! options are the store's defaults, unless an ablation changes one.
+//! Several devices are striped into one, which is the store's only span. The stripe unit is so long that most reads use
+//! one device. A put may wait in memory for [`WRITE_DELAY_MS`], a sixth of the time for which the kernel leaves files
+//! dirty. All other options are the store's defaults, unless an ablation changes one.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -20,10 +20,11 @@ use super::{Found, Place, Storage};
 use crate::Error;
 use crate::workload::Request;
 
-/// The unit of the stripe over several devices, as in its SPEC: three clusters. Appends begin at powers of two with
-/// small, popular objects, so with a unit that is a power of two one disk would get more of them than the other.
+/// The unit of the stripe over several devices, in the form of its SPEC: three clusters. Appends begin at multiples of
+/// powers of two, with small, popular objects. So with a unit that is a power of two, one disk would get more of these
+/// objects than the other.
 const STRIPE_UNIT: &str = "192K";
-/// How often a put that was refused because of outstanding writes waits for the disk.
+/// How many times a put is tried; after each refusal for outstanding writes it waits for the disk.
 const PUT_ATTEMPTS_MAX: usize = 8;
 /// How long a put object may wait to be written, in milliseconds of the disk's time.
 const WRITE_DELAY_MS: u64 = 5_000;
@@ -33,13 +34,13 @@ const WRITE_DELAY_MS: u64 = 5_000;
 pub struct Settings {
     /// Whether the store gets the hints of requests.
     pub hints: bool,
-    /// How much a read transfers.
+    /// Whether a read transfers an object or its cluster.
     pub cluster_read: ClusterRead,
     /// The size of a cluster, in bytes.
     pub cluster_bytes: u64,
     /// The share of a segment that may be re-inserted, in percent.
     pub reinsert_percent: u32,
-    /// How much may be rewritten from memory, in percent of the bytes put.
+    /// How many bytes may be rewritten from memory, in percent of the bytes put.
     pub rewrite_percent: u32,
     /// How long a put object may wait to be written, in milliseconds.
     pub write_delay_ms: u64,
@@ -54,7 +55,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// The settings of every ablation, by name.
+    /// The settings of each ablation, by name.
     pub fn ablations() -> Vec<(&'static str, Settings)> {
         let usual = Settings::default;
         vec![
@@ -89,7 +90,7 @@ fn block_on<T>(future: impl Future<Output = Result<T, Error>>) -> Result<T, Erro
     })
 }
 
-/// The device of a store: one, or a stripe of several.
+/// The SPEC of a store's device: the one device, or a stripe of several.
 fn spec(place: &Place) -> String {
     let devices: Vec<String> = place.devices.iter().map(|path| format!("disk:{}", path.display())).collect();
     match devices.as_slice() {
@@ -111,9 +112,9 @@ pub(super) fn create(place: &Place) -> Result<(), Error> {
 /// An open store.
 pub struct Nectary {
     store: Store,
-    /// Whether hints are passed to it.
+    /// Whether hints are passed to the store.
     hints: bool,
-    /// On a virtual clock: how long a put may wait for its write, and the time at which the last wait ended.
+    /// On a virtual clock: how long a put may wait for its write, and the time of the last flush.
     write_delay: Option<(Duration, Mutex<Duration>)>,
 }
 
@@ -164,11 +165,12 @@ impl Storage for Nectary {
             while let Some(piece) = reader.next().await {
                 match piece {
                     Ok(piece) => pieces.push(piece),
-                    // A fragment was reclaimed before it was read: a miss.
+                    // The ring overwrote a fragment before it was read, so the request is a miss.
                     Err(_) => return Ok(None),
                 }
             }
-            // For a body in fragments only the head may be in memory.
+            // This is a body in fragments: memory holds at most its head, so the request does not count as a hit in
+            // memory.
             Ok(Some(Found { pieces, in_memory: false }))
         })
     }

@@ -1,10 +1,11 @@
-//! The cost of the cache without I/O: a hit in the library and through FUSE, and detection compared with LRU.
+//! The cost of the cache without I/O: the time of a hit in the library and through FUSE, and how much more time
+//! detecting policies take than LRU.
 //!
 //! Owns: the references, and the order of batches. The caches alternate (A B B A …) batch by batch within one thread.
 //! Time is the processor time of the thread, so other load on the machine only adds misses in the processor's caches.
-//! There are two sets of references: *hits*, over blocks that all fit, and *half misses*, uniform over twice as many
-//! blocks as fit, for which every policy has the same hit rate. The cost of detection is the difference to LRU within a
-//! round.
+//! There are two sets of references. *Hits* are uniform over blocks that all fit. *Half misses* are uniform over twice
+//! as many blocks as fit, so every policy has the same hit rate. The cost of detection is the difference from LRU
+//! within a round.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -20,12 +21,12 @@ use crate::random::Random;
 use crate::statistics::{Estimate, estimate, order};
 use crate::{Error, sys};
 
-/// Blocks that fit in the cache, and their size.
+/// The number of blocks that fit in the cache, and their size in bytes.
 const BLOCKS: u64 = 4096;
 const BLOCK_BYTES: u64 = 8192;
-/// References per batch.
+/// The number of references in a batch.
 const BATCH: u64 = 20_000;
-/// Rounds, each of which gives a pair; at least ten.
+/// The number of rounds, at least ten; each round gives one pair.
 const ROUNDS: usize = 21;
 /// The policies, LRU first.
 const POLICIES: [&str; 3] = ["lru", "dear", "adaptive"];
@@ -33,15 +34,15 @@ const POLICIES: [&str; 3] = ["lru", "dear", "adaptive"];
 /// The results. *Units*: microseconds of thread time per reference.
 #[derive(Debug, Clone, Serialize)]
 pub struct Cost {
-    /// A hit under each policy: the median over the rounds with its interval.
+    /// The time of a hit under each policy: the median over the rounds with its interval.
     pub hit_us: Vec<(&'static str, Estimate)>,
-    /// By how much each other policy exceeds LRU, with hits only.
+    /// How much more time than LRU each other policy takes for a hit.
     pub above_hits_us: Vec<(&'static str, Estimate)>,
-    /// The same if half of the references miss.
+    /// How much more time than LRU each other policy takes if half of the references miss.
     pub above_misses_us: Vec<(&'static str, Estimate)>,
-    /// Pairs per figure.
+    /// The number of pairs of each figure.
     pub pairs: usize,
-    /// A hit through FUSE, compared with a file that answers from a buffer.
+    /// The time of a hit through FUSE, compared with a FUSE file that answers from a buffer.
     pub through_fuse: Vec<ThroughFuse>,
 }
 
@@ -51,7 +52,7 @@ struct Contender {
     random: Random,
 }
 
-/// Measures; files and mounts are made in `folder`.
+/// Measures all costs; makes its files and mounts in `folder`.
 pub fn cost(folder: &Path) -> Result<Cost, Error> {
     let through_fuse = through_fuse(folder, &WHOLE)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -74,7 +75,7 @@ pub fn cost(folder: &Path) -> Result<Cost, Error> {
     })
 }
 
-/// Microseconds per reference for each policy and round; references are uniform over `blocks`.
+/// Measures the microseconds per reference for each policy and round; references are uniform over `blocks`.
 async fn times(blocks: u64, batch: u64) -> Result<Vec<Vec<f64>>, Error> {
     let mut contenders = Vec::new();
     for policy in POLICIES {
@@ -87,7 +88,7 @@ async fn times(blocks: u64, batch: u64) -> Result<Vec<Vec<f64>>, Error> {
         let cache = BufferCache::new(options)?;
         let file = cache.add(Arc::new(DeviceSource::new(Arc::new(MemoryDevice::new(blocks * BLOCK_BYTES)))))?;
         let mut contender = Contender { cache, file, random: Random::new(blocks) };
-        // First all blocks once in order, then one batch like those that are measured.
+        // Before the measurement, the cache gets all blocks once in order, and then one batch like the measured ones.
         for block in 0..blocks {
             contender.refer(block, Stream(1)).await?;
         }

@@ -1,8 +1,8 @@
-//! One execution: a fresh disk, file system, page cache and cache process, and the programs.
+//! One execution: it runs programs with a new disk, file system, page cache and cache process.
 //!
-//! Owns: the order of steps, and the accounting of time. Promises: nothing of an execution remains when it ends; the
-//! programs' output and files are reduced to checksums, which the caller compares between policies. Leaves to others:
-//! the cache's process (`mounted`), the image (`image`).
+//! Owns: the order of steps, and the accounting of time. Promises: an execution leaves nothing behind; it returns
+//! checksums of the programs' output and files, which the caller compares between policies. Leaves to others: the
+//! cache's process (`mounted`), the image (`image`).
 //!
 //! The layers: program → FUSE mount of the cache's process → ext4 → loop device → FUSE block file → the disk's model →
 //! memory. All mounts are in a mount namespace of this thread and the processes that it starts.
@@ -23,15 +23,15 @@ use crate::disk::{DiskCounts, DiskOptions, MeasuredDisk, SharedClock, Timekeepin
 use crate::group::MemoryGroup;
 use crate::{Error, ErrorKind, sys};
 
-/// The end of a program: its exit code, its usage, and the time.
+/// The end of a program: its exit code, its resource usage, and the time from the start.
 type Ended = (i32, sys::Usage, Duration);
 
-/// The seeds' disk, and its queue depth.
+/// The model of the paper's disk, and its queue depth.
 pub const MODEL: &str = "hdd-1999";
 pub const QUEUE_DEPTH: usize = 1;
 /// How long the programs of an execution may take.
 const PATIENCE: Duration = Duration::from_secs(900);
-/// The disk's slot on the shared clock. Nothing reads it, because the model itself counts.
+/// The disk's slot on the shared clock. Nothing reads the slot, because the disk's own counters have the time.
 const SLOT: usize = 0;
 
 /// The result of one execution. Times are in seconds.
@@ -39,25 +39,25 @@ const SLOT: usize = 0;
 pub struct Execution {
     /// The figures of the cache; all zero with the page cache.
     pub cache: Figures,
-    /// Blocks that the cache read.
+    /// The number of blocks that the cache read.
     pub block_reads: u64,
-    /// Requests to the block device, as counted by the kernel.
+    /// The number of requests to the block device, as the kernel counts them.
     pub device_requests: u64,
-    /// Reads among them.
+    /// The number of reads among these requests.
     pub device_reads: u64,
     /// How long the disk was busy until the last program ended.
     pub stall_s: f64,
-    /// How long it was busy afterwards, with data not yet written.
+    /// How long the disk was busy afterwards, with data that were not written yet.
     pub late_s: f64,
-    /// Processor time of the programs in user mode.
+    /// The processor time of the programs in user mode.
     pub user_s: f64,
-    /// Processor time of the programs in the kernel.
+    /// The processor time of the programs in the kernel.
     pub system_s: f64,
-    /// Processor time of the cache's process in user mode.
+    /// The processor time of the cache's process in user mode.
     pub cache_user_s: f64,
-    /// Processor time of the cache's process in the kernel.
+    /// The processor time of the cache's process in the kernel.
     pub cache_system_s: f64,
-    /// The real time from start to end of each program.
+    /// The real time from the start to the end of each program.
     pub elapsed_s: Vec<f64>,
     /// Whether the disk's clock was virtual.
     pub is_virtual: bool,
@@ -68,7 +68,8 @@ pub struct Execution {
 }
 
 impl Execution {
-    /// The response time: on a virtual clock the sum of its parts, otherwise the mean over the programs.
+    /// The response time. On a virtual clock it is the sum of the disk's busy time and all processor times, otherwise
+    /// the mean real time of the programs.
     pub fn response_s(&self) -> f64 {
         match self.is_virtual {
             true => self.stall_s + self.user_s + self.system_s + self.cache_user_s + self.cache_system_s,
@@ -81,11 +82,11 @@ impl Execution {
 pub struct Place<'a> {
     /// The run's folder, which the guardian removes.
     pub folder: PathBuf,
-    /// The image with which each execution begins.
+    /// The image that each execution copies to its disk.
     pub image: PathBuf,
     /// The disk's clock.
     pub clock: Arc<SharedClock>,
-    /// Starts the process with the cache.
+    /// The command of the process with the cache.
     pub mounted: &'a (dyn Fn() -> Command + Sync),
     /// The number of the next execution.
     pub next: u64,
@@ -95,11 +96,11 @@ pub struct Place<'a> {
 pub struct Order<'a> {
     /// The programs, which run at the same time.
     pub programs: &'a [&'static Program],
-    /// The lane.
+    /// The cache under which they run.
     pub lane: &'a Lane,
     /// How the disk's time passes.
     pub time: Timekeeping,
-    /// The file for the record of references, if wanted.
+    /// The file to which the references are recorded, if any.
     pub record: Option<PathBuf>,
     /// The memory limit of the programs' group; `None` for no limit. *Units*: bytes.
     pub memory_bytes: Option<u64>,
@@ -111,9 +112,9 @@ impl Place<'_> {
         self.folder.join("shown")
     }
 
-    /// Runs the programs of an order.
+    /// Executes the programs of an order.
     ///
-    /// *Errors*: [`ErrorKind::Failed`], also if a program fails, with the end of its error output.
+    /// *Errors*: [`ErrorKind::Failed`]; if a program fails, the message has the end of its error output.
     pub fn execute(&mut self, order: &Order<'_>) -> Result<Execution, Error> {
         let name = format!("disk-{}", self.next);
         self.next += 1;
@@ -202,7 +203,7 @@ impl Place<'_> {
         format!("nectary-bench-{}", std::process::id())
     }
 
-    /// The files for a program's output and error output.
+    /// The files that get a program's standard output and error output.
     fn outputs(&self, program: &Program) -> [PathBuf; 2] {
         ["printed", "said"].map(|kind| self.folder.join(format!("{kind}-{}", program.name)))
     }
@@ -236,7 +237,7 @@ impl Place<'_> {
         for program in order.programs {
             running.push(Running { child: self.start(order, program)?, is_reaped: false });
         }
-        // One thread waits for each program, because the time of its end is measured.
+        // Each program has a thread that waits for it, because the time of its end is measured.
         let ended: Vec<Result<Option<Ended>, Error>> = std::thread::scope(|scope| {
             let wait = |child: u32| {
                 sys::wait_for(child, PATIENCE).map(|ended| ended.map(|(code, usage)| (code, usage, began.elapsed())))
@@ -326,7 +327,7 @@ impl Drop for MountedDisk {
     }
 }
 
-/// Checks that two executions of the same programs gave the same bytes; otherwise the run is void.
+/// Checks that two executions of the same programs gave the same bytes. *Errors*: [`ErrorKind::Void`] if they did not.
 pub fn compare(base: &Execution, other: &Execution, programs: &[&Program], lane: &str) -> Result<(), Error> {
     for ((left, right), program) in base.sums.iter().zip(&other.sums).zip(programs) {
         if left != right {

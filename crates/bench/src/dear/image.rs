@@ -1,8 +1,8 @@
 //! The file system with which every execution begins.
 //!
-//! Owns: making the inputs of all programs, and an image of an ext4 without a journal that contains them. Promises: two
-//! executions begin with the same bytes at the same places of the disk. Leaves to others: the contents of the inputs
-//! (`programs`), mounting (`execute`).
+//! Owns: the making of the image: an ext4 without a journal, with the inputs of all programs. Promises: all executions
+//! begin with the same bytes at the same places of the disk. Leaves to others: the contents of the inputs (`programs`),
+//! mounting (`execute`).
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -16,7 +16,8 @@ pub const DISK_BYTES: u64 = 256 << 20;
 /// The UUID and hash seed of every image, so that directories have the same order.
 const IDENTITY: &str = "6e656374-6172-7900-0000-000000000040";
 
-/// Makes the inputs of programs below `shown`, the path under which the programs will see them, and an image of them.
+/// Makes the inputs of programs below `shown`, the path at which the programs will see them, and an image that contains
+/// them.
 pub fn make(shown: &Path, image: &Path, programs: &[&Program]) -> Result<(), Error> {
     let failed = |path: &Path, error: std::io::Error| Error::failed(path.display(), error);
     for program in programs {

@@ -1,7 +1,7 @@
-//! The inputs of the programs, generated here and always the same.
+//! The generator of the programs' inputs, which are always the same.
 //!
-//! Owns: C sources, words, lines, numbers and assembly, from fixed seeds. Leaves to others: the inputs of each program
-//! (`programs`).
+//! Owns: the generation of C sources, words, lines, numbers, assembly and SQL. Leaves to others: the seeds, and the
+//! choice of inputs for each program (`programs`).
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,8 @@ pub struct Maker {
 }
 
 impl Maker {
-    /// A maker for `folder`, with programs found by `path`; `is_nobody` if programs run as the user nobody.
+    /// Makes a maker for `folder`. It finds programs by the search path `path`, and runs them as the user nobody if
+    /// `is_nobody`.
     pub fn new(folder: PathBuf, path: &str, is_nobody: bool) -> Maker {
         Maker { folder, path: path.to_owned(), is_nobody }
     }
@@ -49,7 +50,8 @@ impl Maker {
         Err(Error::new(ErrorKind::Failed, message))
     }
 
-    /// C files whose functions call each other, each with `padding` lines of comment, over headers.
+    /// Writes C files and the headers that they include. Their functions call each other; each C file has `padding`
+    /// lines of comment.
     pub fn c_sources(
         &self,
         random: &mut Random,
@@ -91,7 +93,7 @@ impl Maker {
         Ok(())
     }
 
-    /// Files of `words_count` words; each of the `topics` is in about half of them.
+    /// Writes files of `words_count` words; each of the `topics` is in about half of the files.
     pub fn text_files(&self, random: &mut Random, files: u64, words_count: u64, topics: u64) -> Result<(), Error> {
         for file in 0..files {
             let mut text = String::new();
@@ -107,7 +109,7 @@ impl Maker {
         Ok(())
     }
 
-    /// Lines that begin with a number, up to `bytes` in total.
+    /// Writes lines that begin with a number, about `bytes` in total.
     pub fn numbered_lines(&self, random: &mut Random, name: &str, bytes: usize) -> Result<(), Error> {
         let mut text = String::new();
         while text.len() < bytes {
@@ -116,7 +118,7 @@ impl Maker {
         self.write(name, &text)
     }
 
-    /// Rows of five numbers, up to `bytes` in total.
+    /// Writes rows of five numbers, about `bytes` in total.
     pub fn numbers(&self, random: &mut Random, name: &str, bytes: usize) -> Result<(), Error> {
         let mut text = String::new();
         let mut row = 0;
@@ -128,7 +130,7 @@ impl Maker {
         self.write(name, &text)
     }
 
-    /// Assembly of objects whose functions call each other, each with `data_bytes` of data.
+    /// Writes assembly files whose functions call each other; each file has `data_bytes` of data.
     pub fn assembly(&self, random: &mut Random, files: u64, functions: u64, data_bytes: u64) -> Result<(), Error> {
         for file in 0..files {
             let mut text = String::from(".text\n");
@@ -145,7 +147,7 @@ impl Maker {
         Ok(())
     }
 
-    /// The statements that fill the tables for the joins, one per line.
+    /// Writes the SQL statements that make and fill the tables for the joins.
     pub fn sql(&self, random: &mut Random, name: &str, makers: u64, parts: u64) -> Result<(), Error> {
         let mut text = String::from(
             "create table maker (id integer primary key, name text, note text);\n\n\
@@ -165,7 +167,7 @@ impl Maker {
     }
 }
 
-/// A word of five letters, because an index omits words with digits.
+/// A word of five letters for a number. It has no digits, because an index omits words with digits.
 fn letters(number: u64) -> String {
     let letter = |place: u32| char::from(b'a' + (number / 26_u64.pow(place) % 26) as u8);
     (0..5).map(letter).collect()

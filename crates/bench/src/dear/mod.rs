@@ -1,9 +1,10 @@
-//! `bench cache --seed dear`: real programs on the live cache, under each policy, on a disk of the time of the paper.
+//! `bench cache --seed dear`: real programs on the live cache, under each policy, on a disk of the time of the paper on
+//! DEAR.
 //!
 //! Owns: the options and the lanes. How a run works: the inputs of all programs are made once and put into the image of
-//! a file system. Each execution gets a copy of the image on a modelled disk, a mount, and a new process with a cache
-//! in front of it. Single programs run on a virtual clock, mixes in real time. Everything that was fixed before the
-//! first run is in `docs/decisions/0040-dear-programs.md`.
+//! a file system. Each execution gets a copy of the image on a modelled disk, mounts it, and starts a new process with
+//! a cache in front of the mount. Single programs run on a virtual clock, mixes in real time. Everything that was fixed
+//! before the first run is in `docs/decisions/0040-dear-programs.md`.
 //!
 //! | file | what is in it |
 //! |---|---|
@@ -39,11 +40,11 @@ pub use report::Report;
 pub use run::run;
 pub use through_fuse::ThroughFuse;
 
-/// The policy's share of the cache: the paper's 6 MB. *Units*: blocks.
+/// The number of blocks that a policy may hold: the paper's 6 MB.
 pub const BLOCKS: u64 = 768;
-/// The default number of executions of each program under each policy, as in the paper.
+/// The default number of executions of each program under each policy, which is that of the paper.
 const EXECUTIONS: usize = 3;
-/// The default speed-up of the disk under mixes.
+/// The default speed-up of the disk for mixes, which run in real time.
 const SPEED: f64 = 20.0;
 /// The highest speed-up of real time: beyond it, the layers above the disk cost more than the disk.
 const SPEED_MAX: f64 = 100.0;
@@ -65,13 +66,13 @@ pub struct Options {
     pub quick: bool,
     /// Only these programs and mixes, by name; all if the list is empty.
     pub only: Vec<String>,
-    /// Executions of each program under each policy.
+    /// The number of executions of each program under each policy.
     pub executions: Option<usize>,
-    /// The speed-up of the disk under mixes.
+    /// The speed-up of the disk for mixes.
     pub speed: Option<f64>,
 }
 
-/// The cache under which a program runs.
+/// A cache with which programs run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lane {
     /// Its name.
@@ -84,7 +85,7 @@ pub struct Lane {
 
 /// The lane with which all others are compared.
 const BASE: &str = "lru";
-/// The same lane a second time: smaller differences are noise.
+/// The base lane a second time: smaller differences than between these two are noise.
 const AGAIN: &str = "lru-again";
 /// The kernel's page cache.
 const PAGES: &str = "page cache";
@@ -108,17 +109,17 @@ const LANES_QUICK: [&str; 4] = [BASE, AGAIN, "dear", "adaptive"];
 pub struct Plan {
     /// The options.
     pub options: Options,
-    /// Executions of each program and mix.
+    /// The number of executions of each program and mix.
     pub executions: usize,
-    /// The speed-up of the disk under mixes.
+    /// The speed-up of the disk for mixes.
     pub speed: f64,
     /// The lanes, the base first.
     pub lanes: Vec<Lane>,
-    /// The single programs, then the mixes; each as a list of its programs.
+    /// The single programs, then the mixes; each is a list of programs.
     pub workloads: Vec<Vec<&'static Program>>,
-    /// The programs and mixes that do not run, with what is missing.
+    /// The programs and mixes that cannot run, with the reason.
     pub not_run: Vec<String>,
-    /// Whether all seven programs and all mixes run, often enough for a verdict.
+    /// Whether all programs and all mixes run often enough for a verdict.
     pub is_judged: bool,
 }
 
@@ -170,7 +171,7 @@ impl Plan {
     }
 }
 
-/// The name of a program, or of a mix of them.
+/// The name of a program or a mix.
 pub fn name_of(programs: &[&Program]) -> String {
     programs.iter().map(|program| program.name).collect::<Vec<_>>().join("+")
 }

@@ -1,8 +1,8 @@
 //! The process with the cache of one execution: it shows a directory through the cache.
 //!
 //! Owns: the messages between parent and process (a line of JSON each way), the memory that gives a policy its number
-//! of blocks, and the record of references. Each execution has its own process instead of a reboot, and the processor
-//! time of the process is charged to the program.
+//! of blocks, and the record of references. Each execution starts this process again, where the paper rebooted, so its
+//! cache is cold. The process's processor time is part of the response time.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
@@ -27,40 +27,40 @@ const MEMORY_BYTES: (u64, u64) = (1 << 20, 1 << 34);
 /// The settings of the process.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Setup {
-    /// The directory below.
+    /// The directory whose files it shows.
     pub source: PathBuf,
-    /// The directory at which it is mounted.
+    /// The directory at which it shows them.
     pub directory: PathBuf,
     /// The policy.
     pub policy: String,
-    /// How many blocks the policy may hold.
+    /// The number of blocks that the policy may hold.
     pub blocks: u64,
-    /// Whether a session is one stream.
+    /// Whether all processes of a session are one stream.
     pub by_session: bool,
-    /// The file to which the references are written at the end.
+    /// The file to which the recorded references are written at the end, if any.
     pub record: Option<PathBuf>,
 }
 
 /// The figures of the cache.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 pub struct Figures {
-    /// Blocks that the policy may hold.
+    /// The number of blocks that the policy may hold.
     pub blocks: u64,
-    /// Hits of the policy.
+    /// The hits of the policy.
     pub hits: u64,
-    /// Misses of the policy.
+    /// The misses of the policy.
     pub misses: u64,
-    /// Hits that an LRU would have missed.
+    /// The hits that an LRU would have missed.
     pub saved: u64,
-    /// Misses that an LRU would have hit.
+    /// The misses that an LRU would have hit.
     pub lost: u64,
-    /// Blocks that were read.
+    /// The number of blocks that the cache read.
     pub block_reads: u64,
-    /// Reads that failed.
+    /// The number of reads that failed.
     pub errors: u64,
-    /// Processor time of the process in user mode. *Units*: seconds.
+    /// The processor time of the process in user mode. *Units*: seconds.
     pub user_s: f64,
-    /// Processor time of the process in the kernel. *Units*: seconds.
+    /// The processor time of the process in the kernel. *Units*: seconds.
     pub system_s: f64,
 }
 
@@ -71,7 +71,7 @@ enum Answer {
     Failed(String),
 }
 
-/// The memory with which a cache of this policy has `blocks` blocks.
+/// Returns the memory size with which a cache of this policy has `blocks` blocks. *Units*: bytes.
 ///
 /// Call it inside a runtime. *Errors*: [`ErrorKind::Usage`] if there is no such memory size.
 pub fn memory_for(policy: &str, blocks: u64) -> Result<u64, Error> {
@@ -90,7 +90,7 @@ pub fn memory_for(policy: &str, blocks: u64) -> Result<u64, Error> {
     }
 }
 
-/// A cache without readahead.
+/// The options of a cache without readahead.
 pub fn options(policy: &str, memory_bytes: u64) -> Options {
     Options { memory_bytes, policy: policy.to_owned(), readahead_bytes: 0, ..Options::default() }
 }
@@ -173,7 +173,7 @@ fn figures(tree: &Tree) -> Figures {
     }
 }
 
-/// The parent's handle of the process; dropping it kills the process.
+/// The parent's handle to the process; dropping it kills the process.
 pub struct Client {
     child: Child,
     input: Option<ChildStdin>,
@@ -216,7 +216,7 @@ impl Client {
         }
     }
 
-    /// Unmounts, and waits for the end.
+    /// Makes the process unmount, and waits for its end.
     pub fn finish(mut self) -> Result<(), Error> {
         drop(self.input.take());
         let ended = sys::wait_for(self.child.id(), PATIENCE)?;
@@ -231,7 +231,7 @@ impl Client {
 
 impl Drop for Client {
     fn drop(&mut self) {
-        // After a process was waited for, its number may belong to another process.
+        // After a process is reaped, its number may belong to another process.
         if !self.is_reaped {
             let _ = self.child.kill();
             let _ = self.child.wait();

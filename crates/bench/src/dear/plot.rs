@@ -1,7 +1,7 @@
-//! Pictures of a report: figure 7 as block reads, figure 8 as the parts of the response time.
+//! Pictures of a report: the paper's figure 7 shows block reads, its figure 8 the parts of the response time.
 //!
-//! One SVG file, readable on light and dark backgrounds. Each program has a group of bars, one per lane. Bars are
-//! relative to LRU, so programs of any size can be compared.
+//! The result is one SVG file, readable on light and dark backgrounds. Each program has a group of bars, one per lane.
+//! Bars are relative to LRU, so programs of any size can be compared.
 
 use std::fmt::Write;
 
@@ -9,14 +9,14 @@ use super::execute::Execution;
 use super::results::Workload;
 use super::{BASE, Lane};
 
-/// Sizes, in pixels.
+/// The sizes of the picture, in pixels.
 const LEFT: f64 = 50.0;
 const BAR: f64 = 9.0;
 const GAP: f64 = 26.0;
 const HEIGHT: f64 = 170.0;
-/// Bars are cut at this many times LRU.
+/// Bars end at this many times the value of LRU.
 const MOST: f64 = 1.5;
-/// Distinguishable for colour-blind readers too.
+/// The colours of lanes, which colour-blind readers can distinguish too.
 const COLOURS: [&str; 10] =
     ["#777777", "#aaaaaa", "#cc79a7", "#882255", "#d55e00", "#e69f00", "#0072b2", "#009e73", "#56b4e9", "#999933"];
 const INK: &str = "#777";
@@ -93,7 +93,7 @@ mod tests {
     fn every_lane_of_every_program_has_its_bars() {
         let all = [workload(&[&PROGRAMS[0]], |_| 1.0), workload(&[&PROGRAMS[0], &PROGRAMS[2]], |_| 9.0)];
         let picture = plot(&all);
-        // Single programs have reads, stall and processor; mixes have reads and time.
+        // A single program has three bars per lane (reads, disk time, processor time), a mix has two (reads, time).
         assert_eq!(picture.matches("<rect").count(), 10 * 3 + 10 * 2);
         assert!(picture.contains(">cscope+sort</text>") && picture.ends_with("</svg>\n"));
         assert!(!picture.contains("NaN") && !picture.contains("height=\"-"), "{picture}");

@@ -1,7 +1,7 @@
 //! The seven programs; their inputs were fixed before the first run (`docs/decisions/0040-dear-programs.md`).
 //!
-//! Owns: for each program its requirements, the making of its inputs, and its script. Leaves to others: the bytes of
-//! inputs (`inputs`), and running (`execute`).
+//! Owns: the requirements, the inputs and the script of each program. Leaves to others: how inputs are generated
+//! (`inputs`) and how programs run (`execute`).
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use crate::random::Random;
 /// A program of the experiment.
 #[derive(Debug)]
 pub struct Program {
-    /// Its name, which is also its folder.
+    /// The name of the program and of its folder.
     pub name: &'static str,
     /// Its Debian package.
     pub package: &'static str,
@@ -20,23 +20,23 @@ pub struct Program {
     pub needs: &'static [&'static str],
     /// Whether it refuses to run as root.
     pub is_nobody: bool,
-    /// Makes its inputs.
+    /// The function that makes its inputs.
     pub make: fn(&Maker) -> Result<(), Error>,
     /// The shell script, run in its folder; its output is compared between policies.
     pub script: &'static str,
     /// The files that it writes, which are compared too.
     pub leaves: &'static [&'static str],
-    /// The paper's measurements with 6 MB. *Units*: seconds under DEAR and under LRU.
+    /// The response times under DEAR and under LRU that the paper measured with 6 MB. *Units*: seconds.
     pub seed_s: Option<(f64, f64)>,
 }
 
-/// The directories in which programs are searched.
+/// The directories in which executables are searched.
 const PATHS: [&str; 6] = ["/usr/local/bin", "/usr/bin", "/bin", "/usr/sbin", "/sbin", "/usr/lib/postgresql/15/bin"];
 
 const POSTGRES: &str = "postgres --single -j -D data -c shared_buffers=128kB -c work_mem=64kB -c fsync=off \
                         -c max_parallel_workers_per_gather=0 postgres";
 
-/// All of them, in the order of the paper.
+/// All programs, in the order of the paper.
 pub const PROGRAMS: [Program; 7] = [
     Program {
         name: "cscope",
@@ -146,17 +146,17 @@ pub const PROGRAMS: [Program; 7] = [
     },
 ];
 
-/// The programs that run together.
+/// The mixes: programs that run at the same time.
 pub const MIXES: [&[&str]; 4] =
     [&["cscope", "sort"], &["cscope", "gnuplot"], &["glimpse", "postgres"], &["sort", "cpp", "ld"]];
 
 impl Program {
-    /// The program of a name.
+    /// Finds a program by its name.
     pub fn named(name: &str) -> Option<&'static Program> {
         PROGRAMS.iter().find(|program| program.name == name)
     }
 
-    /// The first missing executable, if one is missing on this machine.
+    /// The first executable that this machine lacks, if any.
     pub fn missing(&self) -> Option<&'static str> {
         let is_there = |need: &str| path().split(':').any(|folder| Path::new(folder).join(need).is_file());
         self.needs.iter().copied().find(|need| !is_there(need))

@@ -1,8 +1,9 @@
-//! The recorded references of a program: the effect of other sizes and parameters, the limit, and the time of a policy.
+//! The recorded references of a program: replays of them show the effect of other sizes and parameters, the limit
+//! (MIN), and the processor time of a policy.
 //!
-//! Owns: the record's file and the replay. A replay does not know about truncated or deleted files, whose blocks the
-//! live cache forgets. So its misses are exact only for programs that only read. Reads are the misses of references
-//! that read.
+//! Owns: the record's file and the replay. A replay does not know which files were truncated or deleted, but the live
+//! cache drops their blocks. So the misses of a replay are exact only for programs that only read. A miss of a
+//! reference that reads counts as a read.
 
 use std::io::Write;
 use std::path::Path;
@@ -15,15 +16,15 @@ use super::BLOCKS;
 use crate::statistics::median;
 use crate::{Error, sys};
 
-/// Bytes of a reference in the file: block, stream, and whether it writes.
+/// The size of a reference in the file, in bytes: block, stream, and whether it writes.
 const REFERENCE_BYTES: usize = 13;
-/// How often a policy's time is measured.
+/// The number of measurements of a policy's time.
 const TIMES: usize = 5;
-/// The paper's sizes, periods and sublists.
+/// The cache sizes, periods of detection and numbers of sublists in the paper.
 const SIZES_MB: [u64; 4] = [2, 4, 6, 8];
 const PERIODS: [u32; 4] = [100, 250, 500, 1000];
 const SUBLISTS: [usize; 3] = [3, 5, 10];
-/// Blocks per megabyte.
+/// The number of blocks per MB.
 const BLOCKS_MB: u64 = BLOCKS / 6;
 
 /// A recorded reference.
@@ -33,7 +34,7 @@ pub struct Reference {
     pub id: u64,
     /// The stream.
     pub stream: u32,
-    /// Whether it was a write.
+    /// Whether the reference was a write.
     pub is_write: bool,
 }
 
@@ -61,18 +62,18 @@ pub fn read(path: &Path) -> Result<Vec<Reference>, Error> {
     Ok(bytes.chunks_exact(REFERENCE_BYTES).map(reference).collect())
 }
 
-/// The counts of a replay.
+/// The counters of a replay.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Counts {
-    /// References.
+    /// The number of references.
     pub references: u64,
-    /// Misses.
+    /// The number of misses.
     pub misses: u64,
-    /// Misses of references that read.
+    /// The number of misses of references that read.
     pub reads: u64,
 }
 
-/// Replays references.
+/// Replays references on a policy.
 pub fn replay(policy: &mut dyn Policy, references: &[Reference]) -> Counts {
     let mut counts = Counts::default();
     for reference in references {
@@ -84,18 +85,18 @@ pub fn replay(policy: &mut dyn Policy, references: &[Reference]) -> Counts {
     counts
 }
 
-/// The results from a program's references.
+/// The results that replays of a program's references give.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Known {
-    /// Distinct blocks.
+    /// The number of distinct blocks.
     pub distinct: u64,
-    /// Under LRU.
+    /// The counters under LRU.
     pub lru: Counts,
-    /// Under MIN.
+    /// The counters under MIN, the optimum.
     pub min: Counts,
     /// The processor time of each policy. *Units*: microseconds per reference.
     pub policy_us: Vec<(String, f64)>,
-    /// Other sizes and parameters.
+    /// The replays with other sizes and parameters.
     pub sensitivity: Vec<Varied>,
 }
 
@@ -104,15 +105,15 @@ pub struct Known {
 pub struct Varied {
     /// The parameter: `size`, `period` or `sublists`.
     pub parameter: &'static str,
-    /// Its value: MB, references, or a number.
+    /// The value of the parameter: MB, a number of references, or a number of sublists.
     pub value: u64,
     /// The policy.
     pub policy: &'static str,
-    /// The counts.
+    /// The counters.
     pub counts: Counts,
 }
 
-/// Computes all results from references, with the time of each of the `policies`.
+/// Computes all results from references, and measures the time of each of the `policies`.
 pub fn know(references: &[Reference], policies: &[&str]) -> Known {
     let ids: Vec<u64> = references.iter().map(|reference| reference.id).collect();
     let mut sorted = ids.clone();
@@ -144,7 +145,7 @@ pub fn know(references: &[Reference], policies: &[&str]) -> Known {
     Known { distinct: sorted.len() as u64, lru: counts("lru", BLOCKS), min, policy_us, sensitivity }
 }
 
-/// The time of a policy per reference, in thread time: the median of some replays.
+/// The processor time of a policy per reference: the median of several replays. *Units*: microseconds.
 fn policy_us(policy: &str, references: &[Reference]) -> f64 {
     let timed = |_| {
         let Some(mut policy) = by_name(policy, BLOCKS) else { return f64::NAN };
@@ -189,7 +190,7 @@ mod tests {
                 .find(|varied| varied.parameter == parameter && varied.value == value && varied.policy == policy);
             found.expect("it was varied").counts.misses
         };
-        // The same parameters give the same replay, whichever parameter is varied.
+        // The default value of each parameter gives the same replay.
         assert_eq!(of("size", 6, "dear"), of("period", 500, "dear"));
         assert_eq!(of("period", 500, "dear"), of("sublists", 5, "dear"));
         assert!(of("size", 6, "dear") < 5000 && of("size", 8, "lru") == 1000, "{known:?}");

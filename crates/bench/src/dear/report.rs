@@ -22,9 +22,9 @@ pub struct Report {
     pub experiment: String,
     /// The options and the machine.
     pub setting: Value,
-    /// All figures: LRU against itself, then the figures that miss their target, then the rest.
+    /// All figures in this order: LRU compared with itself, figures that miss their target, the rest.
     pub figures: Vec<Figure>,
-    /// One row for each program or mix and lane.
+    /// One row for each pair of a lane and a program or mix.
     pub rows: Vec<Value>,
     /// The results of each program's recorded references.
     pub sensitivity: Vec<Value>,
@@ -40,7 +40,7 @@ impl Report {
     /// Makes the report of a run.
     pub fn new(plan: &Plan, workloads: Vec<Workload>, cost: Cost, took: Duration) -> Report {
         let figures = results::figures(&workloads, Some(&cost), plan.is_judged);
-        // A quick run has no verdict; otherwise a missing program counts like a missed target.
+        // A quick run has no verdict. In other runs a missing program counts as a missed target.
         let is_missing = !plan.not_run.is_empty() && plan.options.only.is_empty();
         let is_short = !plan.options.quick && (is_missing || figures.iter().any(Figure::is_short));
         let setting = json!({
@@ -77,7 +77,7 @@ impl Report {
         &self.text
     }
 
-    /// A picture.
+    /// The picture, as SVG.
     pub fn svg(&self) -> &str {
         &self.plot
     }

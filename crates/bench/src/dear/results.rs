@@ -1,8 +1,8 @@
 //! The results of a run, and the figures that follow from them.
 //!
-//! Owns: executions by workload and lane, their means, and the figures with their targets. Percentages are computed for
-//! each program and then averaged, as in the paper. Leaves to others: running (`run`) and presentation (`text`,
-//! `plot`).
+//! Owns: executions by workload and lane, their means, and the figures with their targets. Savings in percent are
+//! computed for each program and then averaged, as in the paper. Leaves to others: running (`run`) and presentation
+//! (`text`, `plot`).
 
 use super::cost::Cost;
 use super::execute::Execution;
@@ -10,12 +10,13 @@ use super::replay::Known;
 use super::{AGAIN, BASE, Lane, PAGES, Program, name_of};
 use crate::store::Figure;
 
-/// The targets of savings against LRU, in percent of reads and of time: for single programs and for mixes.
+/// The smallest accepted savings compared with LRU, in percent of reads and of time: for single programs, and for
+/// mixes.
 const ALONE_MIN: (f64, f64) = (23.0, 12.0);
 const TOGETHER_MIN: (f64, f64) = (12.0, 8.0);
 /// The policies that have these targets.
 const JUDGED: [&str; 2] = ["dear", "adaptive"];
-/// The highest cost of a hit without I/O, and by how much `dear` may exceed LRU. *Units*: microseconds.
+/// The longest accepted time of a hit without I/O, and how much more than LRU `dear` may take. *Units*: microseconds.
 const HIT_US_MAX: f64 = 2.0;
 const ABOVE_US_MAX: f64 = 0.5;
 
@@ -26,7 +27,7 @@ pub struct Workload {
     pub programs: Vec<&'static Program>,
     /// The executions of each lane, in the order of the plan.
     pub lanes: Vec<(Lane, Vec<Execution>)>,
-    /// The results of its references, for a single program.
+    /// The results of replays of its references; only for a single program.
     pub known: Option<Known>,
 }
 
@@ -52,7 +53,7 @@ impl Workload {
     }
 }
 
-/// The mean; NaN without values.
+/// The mean of some values; NaN without values.
 pub fn mean(values: impl Iterator<Item = f64>) -> f64 {
     let (sum, count) = values.fold((0.0, 0), |(sum, count), value| (sum + value, count + 1));
     if count == 0 { f64::NAN } else { sum / f64::from(count) }
@@ -63,7 +64,7 @@ pub fn saved(base: f64, value: f64) -> f64 {
     100.0 * (1.0 - value / base)
 }
 
-/// All figures: the noise first, then missed targets, then the rest.
+/// All figures in this order: the noise, missed targets, the rest.
 pub fn figures(workloads: &[Workload], cost: Option<&Cost>, is_judged: bool) -> Vec<Figure> {
     let mut figures = Vec::new();
     for (is_alone, when, targets) in [(true, "alone", ALONE_MIN), (false, "together", TOGETHER_MIN)] {
@@ -109,7 +110,7 @@ pub fn figures(workloads: &[Workload], cost: Option<&Cost>, is_judged: bool) -> 
     figures
 }
 
-/// The saving of a lane against the base: the mean over workloads, with its range over executions.
+/// The saving of a lane compared with the base: the mean over workloads, with its range over executions.
 fn saving(
     name: String,
     workloads: &[&Workload],
@@ -139,7 +140,7 @@ pub(super) mod tests {
     use super::*;
     use crate::dear::LANES;
 
-    /// A workload in which `ratio` gives each lane's reads and time relative to LRU.
+    /// Makes a workload in which the reads and the time of each lane are `ratio` times those of LRU.
     pub fn workload(programs: &[&'static Program], ratio: impl Fn(&str) -> f64) -> Workload {
         let lanes = LANES.iter().map(|lane| {
             let reads = (1000.0 * ratio(lane.name)) as u64;

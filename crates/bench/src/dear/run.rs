@@ -1,8 +1,8 @@
-//! Runs a plan: makes the image once, then every execution in turn.
+//! Runs a plan: makes the image once, then does every execution in turn.
 //!
 //! Owns: the order of steps. For each program the lanes take turns, alternately forwards and backwards. The first
 //! execution of a program is recorded and not measured: it loads the programs' own files into memory. The output and
-//! files of all later executions are compared with it.
+//! files of all later executions are compared with those of the first.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -23,9 +23,9 @@ const PAGES_BYTES: u64 = 6 << 20;
 
 /// Runs a plan; `programs.worker` has to call [`serve`](super::serve).
 ///
-/// It gives the calling thread its own mounts; the thread must live as long as the process. *Errors*:
+/// It moves the calling thread into its own mount namespace; the thread must live as long as the process. *Errors*:
 /// [`ErrorKind::Void`](crate::ErrorKind::Void) if a program gave other bytes under a policy;
-/// [`ErrorKind::Missing`](crate::ErrorKind::Missing) if this machine cannot run it.
+/// [`ErrorKind::Missing`](crate::ErrorKind::Missing) if this machine cannot run the plan.
 pub fn run(plan: &Plan, programs: &Programs, progress: &mut (dyn FnMut(&Progress) + Send)) -> Result<Report, Error> {
     machine::check()?;
     let _ = nectary_attach::release_stale();
@@ -85,7 +85,7 @@ fn run_workload(
     let is_alone = programs.len() == 1;
     let time = if is_alone { Timekeeping::Virtual } else { Timekeeping::Real { speed: plan.speed } };
     step(format!("{name}: recording"));
-    // With the streams that `dear` gets.
+    // The streams are the same as those of the lane `dear`.
     let recording = Lane { by_session: true, ..LANES[0] };
     let record = is_alone.then(|| place.folder.join("record"));
     let virtually = Order { programs, lane: &recording, time: Timekeeping::Virtual, record, memory_bytes: None };

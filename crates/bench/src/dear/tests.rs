@@ -1,4 +1,5 @@
-//! A tiny, deterministic part of the experiment: a loop on the live cache over a modelled disk on a virtual clock.
+//! A tiny, deterministic part of the experiment: a loop over blocks in the live cache, above a modelled disk with a
+//! virtual clock.
 
 use std::sync::Arc;
 
@@ -7,7 +8,7 @@ use nectary_buffer::{BufferCache, DeviceSource, Options};
 
 use super::{BLOCKS, mounted, replay};
 
-/// The blocks of the loop, and how often it repeats.
+/// The number of blocks of the loop, and how often it repeats.
 const LOOP: u64 = 1000;
 const ROUNDS: u64 = 5;
 const BLOCK_BYTES: u64 = 8192;

@@ -1,5 +1,5 @@
-//! The report as text: figures, then figures 7 and 8 of the paper as tables, sensitivity, and the meaning of the
-//! columns.
+//! The report as text: the figures of the run, figures 7 and 8 of the paper as tables, sensitivity, and the meaning of
+//! the columns.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use super::{BASE, BLOCKS, Plan};
 use crate::machine;
 use crate::store::Figure;
 
-/// The paper's averages for 6 MB: single programs and several at once.
+/// The paper's averages for 6 MB: for single programs, and for several at once.
 const SEED: &str = "the paper, DEAR against LRU: alone 23 % fewer reads (51 % at most) and 12 % less time (35 %); \
                     together 12 % (20 %) and 8 % (18 %)";
 
@@ -92,7 +92,7 @@ fn line(text: &mut String, figure: &Figure, is_quick: bool) {
     let _ = writeln!(text, "  {name:34} {value:7.3} {unit} ({low:.3} to {high:.3}){target}{verdict}");
 }
 
-/// One row per program, one column per lane.
+/// Writes a table with one row per program and one column per lane.
 fn table(
     text: &mut String,
     plan: &Plan,
@@ -119,7 +119,7 @@ fn table(
     text.push('\n');
 }
 
-/// The seed's response times with 6 MB and ours, as ratios, because the machines differ.
+/// Writes the paper's response times with 6 MB, and ours. Both are ratios of DEAR to LRU, because the machines differ.
 fn beside_the_seed(text: &mut String, workloads: &[&Workload]) {
     let _ = writeln!(text, "\nResponse time under DEAR over that under LRU, 6 MB: the paper's and ours");
     for workload in workloads {
@@ -133,7 +133,7 @@ fn beside_the_seed(text: &mut String, workloads: &[&Workload]) {
     }
 }
 
-/// Figure 8: the parts of the response time.
+/// Writes the parts of the response time, which figure 8 of the paper shows.
 fn decomposition(text: &mut String, plan: &Plan, workloads: &[&Workload]) {
     let _ = writeln!(text, "\nResponse time in its parts, in s (figure 8)");
     let _ = writeln!(
@@ -166,7 +166,8 @@ fn decomposition(text: &mut String, plan: &Plan, workloads: &[&Workload]) {
     }
 }
 
-/// The recorded references with one parameter changed; times are computed from the run with 6 MB.
+/// Writes the replays of the recorded references with one parameter changed. Their times are computed from the run with
+/// 6 MB.
 fn sensitivity(text: &mut String, workload: &Workload) {
     let Some(known) = &workload.known else { return };
     let live = workload.mean(BASE, |one| one.cache.misses as f64);
@@ -193,7 +194,7 @@ fn sensitivity(text: &mut String, workload: &Workload) {
     }
 }
 
-/// Reads and computed time of a replay.
+/// The reads of a replay, and its computed time.
 fn computed(workload: &Workload, varied: &Varied) -> String {
     let of = |part: fn(&Execution) -> f64| workload.mean(varied.policy, part);
     let processor_s = of(|one| one.response_s() - one.stall_s);

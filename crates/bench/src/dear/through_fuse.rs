@@ -1,8 +1,9 @@
 //! The cost of a hit for a program: a read through FUSE, compared with a FUSE file whose answer is always ready.
 //!
-//! Owns: the file that answers from a fixed buffer, and the order of rounds. This process serves all of them with the
-//! same request loop, bypassing the kernel's page cache, so only the cache differs. The contenders take turns (A B B A
-//! …); each round gives a median and a 99th percentile per contender, in real time.
+//! Owns: the file that answers from a fixed buffer, and the order of rounds. This process serves this file and the
+//! caches with the same request loop, and reads bypass the kernel's page cache. So only the buffer cache makes a
+//! difference. The contenders take turns (A B B A …). Each round gives the median and the 99th percentile of each
+//! contender's real times.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -36,31 +37,31 @@ const VALID: Duration = Duration::from_secs(3600);
 
 /// The size of a measurement.
 pub struct Extent {
-    /// Blocks of the file; all fit into a cache.
+    /// The number of blocks of the file; all fit into a cache.
     pub blocks: u64,
-    /// Reads per contender and round.
+    /// The number of reads per contender and round.
     pub batch: usize,
-    /// Rounds, each of which gives a pair.
+    /// The number of rounds; each round gives one pair.
     pub rounds: usize,
 }
 
-/// The measurement of the experiment.
+/// The size of the experiment's measurement.
 pub const WHOLE: Extent = Extent { blocks: 4096, batch: 1000, rounds: 21 };
 
 /// The result of one contender. *Units*: microseconds per read of a block.
 #[derive(Debug, Clone, Serialize)]
 pub struct ThroughFuse {
-    /// A policy, or `fixed`.
+    /// The name of a policy, or `fixed`.
     pub name: &'static str,
     /// The median over the medians of the rounds.
     pub median_us: Estimate,
     /// The median over the 99th percentiles of the rounds.
     pub p99_us: Estimate,
-    /// The ratio of the medians to those of the fixed buffer, in pairs.
+    /// The median ratio to the fixed buffer: each round's medians are one pair.
     pub ratio: Estimate,
 }
 
-/// Measures a read through FUSE for the fixed buffer and under each policy. Files and mounts are made in `folder`.
+/// Measures a read through FUSE for the fixed buffer and under each policy. Makes its files and mounts in `folder`.
 ///
 /// *Errors*: [`ErrorKind::Void`] if a read returned wrong bytes.
 pub fn through_fuse(folder: &Path, extent: &Extent) -> Result<Vec<ThroughFuse>, Error> {

@@ -1,8 +1,8 @@
-//! A bare disk: a loop device with direct I/O on a file, without a model and without one of our processes below it.
+//! A bare disk: a loop device with direct I/O on a file. No model and no FUSE process is below it.
 //!
 //! Owns: the loop device and its file, which is written once before use so that the file system has allocated all
-//! blocks. Promises: dropping it releases the loop device and removes the file. Leaves to others: releasing and
-//! removing them if this process is killed (`guardian`).
+//! blocks. Promises: dropping it releases the loop device and removes the file. Leaves to others: the cleanup if this
+//! process is killed (`guardian`).
 
 use std::fs::File;
 use std::io::Write;
@@ -14,7 +14,7 @@ use nectary_block::Buffer;
 
 use crate::Error;
 
-/// The block size of the loop device, in bytes: a page, as of the devices below.
+/// The block size of the loop device, in bytes: a page.
 const BLOCK_BYTES: u32 = 4096;
 /// The size of each write to the file, in bytes.
 const WRITE_BYTES: usize = 1 << 20;

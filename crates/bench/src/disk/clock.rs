@@ -1,10 +1,11 @@
 //! The clock of modelled disks, shared between the process that serves them and those that use them.
 //!
-//! A page of memory with one counter per disk: the time that its model has used, in nanoseconds. With a virtual clock
-//! no call waits for a disk. A call costs the processor time of its process plus the increase of its disks' counters
-//! ([`Cost`]); other work on the machine adds to neither. That is exact for one operation at a time. Writes by the
-//! kernel during a call count as waiting time, which is right if the disk is the bottleneck. `worker::timeline`
-//! combines the costs of several threads. Without a virtual clock the disks run in real time, optionally faster.
+//! The clock is a shared page of memory with one counter per disk: the time that the disk's model has used, in
+//! nanoseconds. With a virtual clock no call waits for a disk. A call costs the processor time of its process plus the
+//! increase of its disks' counters ([`Cost`]); other work on the machine adds to neither. That is exact for one
+//! operation at a time. Writes that the kernel makes during a call count as time of the call, which is right if the
+//! disk is the bottleneck. `worker::timeline` combines the costs of several threads. Without a virtual clock the disks
+//! run in real time, optionally sped up.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -20,7 +21,7 @@ use crate::{Error, sys};
 
 /// The largest number of disks on one clock.
 pub const SLOTS_MAX: usize = 64;
-/// One counter per cache line.
+/// The distance of two counters: a cache line, in bytes.
 const SLOT_BYTES: usize = 64;
 const PAGE_BYTES: usize = SLOTS_MAX * SLOT_BYTES;
 
@@ -47,7 +48,7 @@ unsafe impl Send for SharedClock {}
 unsafe impl Sync for SharedClock {}
 
 impl SharedClock {
-    /// Makes the page in a new file, all counters at 0.
+    /// Makes the page in a new file, with all counters at 0.
     pub fn create(path: &Path) -> Result<SharedClock, Error> {
         let file = File::options().read(true).write(true).create(true).truncate(true).open(path);
         let file = file.map_err(|error| Error::failed(path.display(), error))?;
@@ -83,12 +84,12 @@ impl SharedClock {
         unsafe { self.page.add(index * SLOT_BYTES).cast::<AtomicU64>().as_ref() }
     }
 
-    /// Sets the time that a disk has taken so far.
+    /// Raises a disk's counter to the time that the disk has used so far.
     pub fn set(&self, index: usize, busy: Duration) {
         self.slot(index).fetch_max(busy.as_nanos() as u64, Ordering::Relaxed);
     }
 
-    /// The time that a disk has taken so far.
+    /// The time that a disk has used so far.
     pub fn get(&self, index: usize) -> Duration {
         Duration::from_nanos(self.slot(index).load(Ordering::Relaxed))
     }
@@ -96,7 +97,7 @@ impl SharedClock {
 
 impl Drop for SharedClock {
     fn drop(&mut self) {
-        // SAFETY: the mapping belongs to this value and nothing borrows from it.
+        // SAFETY: the mapping belongs to this value, and nothing borrows from it any more.
         unsafe { libc::munmap(self.page.as_ptr().cast(), PAGE_BYTES) };
     }
 }
@@ -106,12 +107,12 @@ impl Drop for SharedClock {
 pub struct Cost {
     /// Processor time of all threads of the process.
     pub processor: Duration,
-    /// The time for which each disk served it.
+    /// The time that each disk used.
     pub disks: Vec<Duration>,
 }
 
 impl Cost {
-    /// The increase since an earlier sum.
+    /// The difference from an earlier sum.
     pub fn since(mut self, earlier: &Cost) -> Cost {
         self.processor = self.processor.saturating_sub(earlier.processor);
         for (disk, before) in self.disks.iter_mut().zip(&earlier.disks) {
@@ -131,7 +132,7 @@ pub struct DiskClock {
 }
 
 impl DiskClock {
-    /// A clock of the disks in these slots.
+    /// Makes a clock of the disks in `slots` of the shared page.
     pub fn new(time: Timekeeping, page: Option<Arc<SharedClock>>, slots: Vec<usize>) -> DiskClock {
         DiskClock { began: Instant::now(), time, page, slots }
     }
@@ -141,12 +142,12 @@ impl DiskClock {
         self.time == Timekeeping::Virtual
     }
 
-    /// How many disks it has.
+    /// The number of its disks.
     pub fn disks(&self) -> usize {
         self.slots.len()
     }
 
-    /// The cost of this process and its disks so far.
+    /// The processor time of this process and the times of its disks so far.
     pub fn cost(&self) -> Cost {
         let disks = self.page.iter().flat_map(|page| self.slots.iter().map(|slot| page.get(*slot)));
         Cost { processor: sys::processor_time(), disks: disks.collect() }

@@ -3,7 +3,7 @@
 //! The layers: `/dev/loopN` with direct I/O → FUSE block file → the disk's timing model, if there is one → memory or a
 //! file. Every contender uses the same layers, so they cost all contenders the same, and the kernel's page cache is not
 //! used below the loop device. A bare disk is only `/dev/loopN` with direct I/O on a file (`bare`). Promises: disks of
-//! equal size behave equally; the contender's process can read the model's time from a clock.
+//! equal size behave equally; a contender's process can read the time of its disks' models from a shared clock.
 
 mod bare;
 mod clock;
@@ -22,7 +22,7 @@ pub use clock::{Cost, DiskClock, SLOTS_MAX, SharedClock, Timekeeping};
 
 use crate::Error;
 
-/// The default queue depth of a modelled disk: from this many waiting requests it chooses the next.
+/// The default queue depth of a modelled disk: the disk chooses its next request from this many waiting ones.
 pub const QUEUE_DEPTH: usize = 32;
 /// The name of the measured disk in SPECs of this crate.
 const NAME: &str = "measured";
@@ -38,8 +38,8 @@ pub struct DiskOptions {
     pub queue_depth: usize,
     /// The directory whose files hold the bytes; `None` for memory.
     pub folder: Option<PathBuf>,
-    /// Whether the disk is the device of that directory as it is: without a model and without one of our processes
-    /// below the loop device.
+    /// Whether the disk is bare: only a loop device on a file in that directory, with no model and no FUSE process
+    /// below.
     pub is_bare: bool,
 }
 
@@ -54,7 +54,7 @@ pub struct DiskCounts {
     pub written_bytes: u64,
     /// Reads among the operations.
     pub reads: u64,
-    /// Time of operations, including their waiting time in queues, on the kernel's clock, in milliseconds.
+    /// The total time of the operations, including their time in queues, in milliseconds of the kernel's clock.
     pub kernel_ms: u64,
     /// Time in which the modelled disk served operations, in microseconds on its clock.
     pub busy_us: u64,
@@ -65,7 +65,7 @@ pub struct DiskCounts {
 }
 
 impl DiskCounts {
-    /// The increase since an earlier reading.
+    /// The difference from an earlier reading.
     pub fn since(&self, earlier: &DiskCounts) -> DiskCounts {
         DiskCounts {
             operations: self.operations.saturating_sub(earlier.operations),
@@ -106,7 +106,7 @@ enum Below {
 }
 
 impl MeasuredDisk {
-    /// Makes a disk of `bytes`, with its time in a slot of the shared clock.
+    /// Makes a disk of `bytes` bytes, which keeps its time in a slot of the shared clock.
     pub fn attach(
         options: &DiskOptions,
         bytes: u64,
@@ -137,7 +137,8 @@ impl MeasuredDisk {
         let open = OpenOptions { create_bytes: Some(bytes), ..OpenOptions::default() };
         let spec = format!("{NAME}({below})");
         let options = Options { read_only: false, open };
-        // A separate thread: the kernel's exceptions for threads that serve a disk must not apply to the caller.
+        // Attaches on a separate thread: the kernel's exceptions for threads that serve a disk must not apply to the
+        // caller.
         let thread = std::thread::spawn(move || Attachment::start(registry, &spec, options));
         let attachment = thread.join().map_err(|_| Error::failed("attaching a disk", "its thread panicked"))??;
         Ok(MeasuredDisk { below: Below::Attached(attachment) })
@@ -176,7 +177,7 @@ impl Drop for MeasuredDisk {
         match &mut self.below {
             Below::Attached(attachment) if attachment.release().is_ok() => drop(attachment.finish()),
             Below::Attached(attachment) => drop(attachment.release_when_unused()),
-            // It releases itself when dropped.
+            // Dropping a bare disk releases it.
             Below::Bare(_) => {}
         }
     }

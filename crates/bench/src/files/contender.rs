@@ -1,9 +1,9 @@
-//! What contends: local disks and network RAM disks, each with a file system on it.
+//! The contenders: local disks and network RAM disks, each with a file system on it.
 //!
-//! Owns: the list, and how each is set up and taken down. A policy of redundancy is one line of the list; one that
-//! `nectary` does not have yet is named with the reason. Promises: every contender has a disk of the same size, the
-//! same file system, and a client with the same memory, the cache's own included; nothing is left of one when it is
-//! dropped.
+//! Owns: the list of contenders, and how each is set up and taken down. Each redundancy policy is one line of the list;
+//! a policy that `nectary` does not have yet is reported with the reason. Promises: every contender has a disk of the
+//! same size, the same file system, and a client with the same memory, which includes the block cache; a dropped
+//! contender leaves nothing behind.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -25,16 +25,16 @@ use crate::{Error, ErrorKind};
 
 /// The client's memory in the paper, in bytes.
 pub const CLIENT_BYTES: u64 = 64 << 20;
-/// A donor's memory in the paper, in bytes.
+/// The memory of a donor in the paper, in bytes.
 pub const DONOR_BYTES: u64 = 128 << 20;
-/// The part that a donor lends, in bytes; the rest is for its process and its sockets.
+/// The part of a donor's memory that it lends, in bytes; the rest is for its process and sockets.
 const LENT_BYTES: u64 = 104 << 20;
 /// The part of the client's memory for a block cache, in bytes.
 const CACHE_BYTES: u64 = 16 << 20;
-/// The size of every disk, in bytes: enough for the largest loop and its file system, and small enough for a mirror on
-/// one donor.
+/// The size of every disk, in bytes: large enough for the file system of the largest loop, small enough for a donor to
+/// hold a whole copy.
 pub const DISK_BYTES: u64 = 96 << 20;
-/// The disk of the paper's time.
+/// The model of a disk of the paper's time.
 pub const MODEL: &str = "hdd-1999";
 /// How long a step of the set-up may take.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -46,7 +46,7 @@ pub enum Kind {
     Local,
     /// Memory of this machine with the times of a disk of 1999.
     Modelled,
-    /// Memory of this machine, without a network: no other contender can be faster.
+    /// Memory of this machine, without a network: the limit for all other contenders.
     Memory,
     /// The memory of donors, with a redundancy, with or without a block cache.
     Ram {
@@ -54,7 +54,7 @@ pub enum Kind {
         donors: u32,
         /// The value of `redundancy=`.
         redundancy: &'static str,
-        /// Whether a block cache is in front of it.
+        /// Whether a block cache is in front of the device.
         is_cached: bool,
     },
 }
@@ -64,7 +64,7 @@ pub enum Kind {
 pub struct Contender {
     /// Its name in reports and figures.
     pub name: &'static str,
-    /// What it is.
+    /// The kind of its device.
     pub kind: Kind,
 }
 
@@ -74,14 +74,14 @@ const fn ram(name: &'static str, redundancy: &'static str, donors: u32) -> Conte
 
 /// The local disk.
 pub const LOCAL: &str = "disk";
-/// The limit: the same path without a network.
+/// The contender that shows the limit: memory of this machine, without a network.
 pub const LIMIT: &str = "memory";
-/// The contender with which the noise is measured.
+/// The contender that runs twice, which shows the noise.
 pub const BASE: &str = "none-2";
-/// The same contender again: smaller differences are noise.
+/// The second run of [`BASE`]: smaller differences than between these two are noise.
 pub const AGAIN: &str = "none-2-again";
 
-/// All contenders. With S = 4, parity needs a fifth donor.
+/// All contenders. Parity over four members needs a fifth donor.
 pub const CONTENDERS: [Contender; 14] = [
     Contender { name: LOCAL, kind: Kind::Local },
     Contender { name: MODEL, kind: Kind::Modelled },
@@ -100,7 +100,7 @@ pub const CONTENDERS: [Contender; 14] = [
 ];
 
 impl Contender {
-    /// Why `nectary` cannot do this yet; `None` if it can.
+    /// Returns the reason why `nectary` does not have this contender's redundancy policy; `None` if it does.
     ///
     /// Call it inside a runtime.
     pub fn missing(&self) -> Option<String> {
@@ -118,7 +118,7 @@ impl Contender {
         }
     }
 
-    /// Whether it uses the network.
+    /// Whether the contender uses the network.
     pub fn is_remote(&self) -> bool {
         matches!(self.kind, Kind::Ram { .. })
     }
@@ -134,11 +134,11 @@ pub(super) struct Place<'a> {
     pub disk_folder: PathBuf,
     /// The file system.
     pub system: FileSystem,
-    /// The size of the files that are kept while the file system is mounted again, in bytes.
+    /// The size of each file that stays on the file system while it is unmounted and mounted again, in bytes.
     pub bytes: u32,
 }
 
-/// A running contender. Fields are dropped in this order: users before what they use.
+/// A running contender. Fields are dropped in this order, so each is dropped before the resources that it uses.
 pub(super) struct Running<'a> {
     place: &'a Place<'a>,
     worker: Option<Process>,
@@ -176,7 +176,7 @@ impl Drop for Mount {
 }
 
 impl Place<'_> {
-    /// The names of the memory groups of a run, for the guardian: more than exist at a time.
+    /// The names of all memory groups that a run can make; the guardian removes them.
     pub fn groups() -> Vec<String> {
         let donors = (0..8).map(|donor| group_name(&format!("donor-{donor}")));
         std::iter::once(group_name("client")).chain(donors).collect()
@@ -264,7 +264,7 @@ impl Place<'_> {
         Ok(Device::Attached { process: Some(process), path })
     }
 
-    /// Makes a file system on a disk as small as the paper's, with options that neither mkfs chooses by itself.
+    /// Makes the file system. The options make mkfs accept a disk as small as the paper's and write everything now.
     fn make_file_system(&self, device: &Path) -> Result<(), Error> {
         let (program, arguments): (&str, &[&str]) = match self.system {
             FileSystem::Xfs => ("mkfs.xfs", &["-q", "-f", "-K", "--unsupported"]),
@@ -282,7 +282,7 @@ fn group_name(part: &str) -> String {
     format!("nectary-bench-{}-{part}", std::process::id())
 }
 
-/// An answer of a worker.
+/// The answer of the process that runs the loops.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Answer {
     Taken(Taken),
@@ -290,7 +290,7 @@ pub(super) enum Answer {
     Failed { is_void: bool, message: String },
 }
 
-/// A request to a worker.
+/// A request to the process that runs the loops.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Task {
     Run(Loops),
@@ -310,7 +310,8 @@ impl Running<'_> {
         }
         sys::mount(self.device.path(), &root, self.place.system.kernel_name(), writing)?;
         self.mount = Some(Mount(root));
-        // Each mount has a new process, so that only the memory of the loops counts as the client's.
+        // Each mount gets a new process in the client's memory group. This process only runs loops, so only their
+        // memory counts as the client's.
         let inside = Inside { group: Some(self.client.clone()), has_own_network: false };
         let mut command = inside.command(self.place.nectary, self.place.nectary);
         command.args(["bench", "files-worker"]);
@@ -318,8 +319,7 @@ impl Running<'_> {
         Ok(())
     }
 
-    /// Unmounts the file system, mounts it so that everything is written at once, and compares the files that were
-    /// kept.
+    /// Makes files, unmounts the file system, mounts it synchronously, and compares the files.
     pub fn mount_synchronously(&mut self) -> Result<(), Error> {
         let kept = Kept { folder: self.root(), bytes: self.place.bytes };
         self.ask(&Task::Keep(kept.clone()), PATIENCE)?;
@@ -364,7 +364,7 @@ impl Running<'_> {
     }
 
     fn unmount(&mut self) -> Result<(), Error> {
-        // The worker's memory is freed first.
+        // Ends the worker first, because it uses the mount.
         self.worker = None;
         if let Some(mount) = self.mount.take() {
             let unmounted = sys::unmount(&mount.0);
@@ -374,7 +374,8 @@ impl Running<'_> {
         Ok(())
     }
 
-    /// Takes everything down; a part that does not end is an error.
+    /// Takes the contender down. *Errors*: the file system cannot be unmounted, or the process that serves the block
+    /// device does not end.
     pub fn finish(mut self) -> Result<(), Error> {
         self.unmount()?;
         if let Device::Attached { process, .. } = &mut self.device

@@ -1,7 +1,8 @@
-//! The loops on any directory.
+//! A run of the loops of `lat_fs` in any directory.
 //!
-//! Owns: the order of loops, and the report. Every number of files runs in each order of deletion, as the file system
-//! writes by itself and with every step written at once. Needs no rights; nothing is left in the directory.
+//! Owns: the order of loops, and the report. Each combination of a number of files and an order of deletion runs twice
+//! a round: with the file system's own write-back, and with `O_SYNC` and a flush of the directory after each step.
+//! Needs no privileges, and leaves nothing in the directory.
 
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -19,7 +20,7 @@ use crate::statistics::estimate;
 use crate::store::{Figure, Progress};
 use crate::{Error, ErrorKind, machine};
 
-/// The order of the tables.
+/// The orders of deletion, as the table lists them.
 const ORDERS: [Order; 3] = [Order::Forward, Order::Reverse, Order::Random];
 
 /// The settings of a run.
@@ -33,12 +34,12 @@ pub struct FolderOptions {
     pub bytes: u32,
     /// The number of rounds.
     pub rounds: usize,
-    /// Chooses the random order of deletion.
+    /// The seed of the random order of deletion.
     pub seed: u64,
 }
 
 impl FolderOptions {
-    /// The loops of the paper's size on a directory.
+    /// The defaults for a directory: 1024 files of the paper's size, in three rounds.
     pub fn new(folder: PathBuf) -> FolderOptions {
         FolderOptions { folder, files: vec![1024], bytes: FILE_BYTES, rounds: 3, seed: 1 }
     }
@@ -68,8 +69,8 @@ impl FolderReport {
 
 /// Runs the loops; `guardian` is this program as the guardian of a run.
 ///
-/// *Errors*: [`ErrorKind::Usage`] for numbers out of bounds, and for a directory that is not there;
-/// [`ErrorKind::Void`] for a wrong byte.
+/// *Errors*: [`ErrorKind::Usage`] for numbers out of bounds, and for an absent directory; [`ErrorKind::Void`] for a
+/// wrong byte.
 pub fn run(
     options: &FolderOptions,
     guardian: Command,

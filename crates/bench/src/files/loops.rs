@@ -1,4 +1,5 @@
-//! The loops of `lat_fs`: create files, delete them in an order, and write what is left in memory.
+//! The loops of `lat_fs`: they create files, delete them in a given order, and measure the time of the file system's
+//! sync.
 //!
 //! Owns: names, bytes, the order of deletion and the clock. The method of HBench-OS and lmbench is published: N files
 //! of one size are created in one directory, each opened, written and closed; then all are deleted. The time of each
@@ -18,8 +19,8 @@ use crate::random::Random;
 use crate::workload::content;
 use crate::{Error, ErrorKind, sys};
 
-/// The number of different bodies, which files use in turn. A prime, so that a file with the body of another one is
-/// detected.
+/// The number of different bodies, which files use in turn. The number is prime, because misplaced data tend to be at
+/// round distances.
 const BODIES: u32 = 61;
 /// How many files of a loop are read back and compared.
 const COMPARED: u64 = 64;
@@ -32,7 +33,7 @@ pub enum Order {
     Forward,
     /// In the opposite order.
     Reverse,
-    /// In a random order, by a fixed seed.
+    /// In a random order, which the seed determines.
     Random,
 }
 
@@ -54,7 +55,7 @@ impl Order {
             Order::Reverse => numbers.reverse(),
             Order::Random => {
                 let mut random = Random::new(seed);
-                // The algorithm of Fisher and Yates.
+                // The shuffle of Fisher and Yates.
                 for last in (1..numbers.len()).rev() {
                     numbers.swap(last, random.below(last as u64 + 1) as usize);
                 }
@@ -67,7 +68,7 @@ impl Order {
 /// Two loops over the same files.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Loops {
-    /// The directory in which the loops make a directory of their own.
+    /// The directory in which the loops make their own directory.
     pub folder: PathBuf,
     /// The number of files.
     pub files: u32,
@@ -75,36 +76,36 @@ pub struct Loops {
     pub bytes: u32,
     /// The order of deletion.
     pub order: Order,
-    /// Whether each file is opened with `O_SYNC` and the directory is flushed after each step. Not needed on a file
-    /// system that is mounted synchronously.
+    /// Whether each file is opened with `O_SYNC` and the directory is flushed after each step. A file system that is
+    /// mounted synchronously does not need this.
     pub is_flushed_each: bool,
-    /// Chooses the random order.
+    /// The seed of the random order.
     pub seed: u64,
 }
 
 /// The times of two loops. *Units*: seconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Taken {
-    /// Creating all files.
+    /// The time to create all files.
     pub create_s: f64,
-    /// Writing what creating left in memory.
+    /// The time of the sync after the creation.
     pub create_sync_s: f64,
-    /// Deleting all files.
+    /// The time to delete all files.
     pub delete_s: f64,
-    /// Writing what deleting left in memory.
+    /// The time of the sync after the deletion.
     pub delete_sync_s: f64,
 }
 
 impl Loops {
-    /// Runs both loops; nothing is left in the directory.
+    /// Runs both loops, and removes everything that they made.
     ///
-    /// *Errors*: [`ErrorKind::Void`] if a file is missing or has other bytes than it was given.
+    /// *Errors*: [`ErrorKind::Void`] if a file is missing, or if its bytes are not those that were written.
     pub fn run(&self) -> Result<Taken, Error> {
         let folder = self.folder.join(format!("lat-fs-{}", self.files));
         let failed = |error: std::io::Error| Error::failed(folder.display(), error);
         fs::create_dir(&folder).map_err(failed)?;
         let opened = File::open(&folder).map_err(failed)?;
-        // Making the directory is not measured.
+        // Syncs before the clock starts, so that the directory's creation is not measured.
         sys::sync_file_system(&opened)?;
         let paths: Vec<PathBuf> = (0..self.files).map(|number| folder.join(format!("{number:07}"))).collect();
         let bodies = bodies(self.bytes);
@@ -129,7 +130,7 @@ impl Loops {
         taken.delete_s = lap();
         sys::sync_file_system(&opened)?;
         taken.delete_sync_s = lap();
-        // Fails if a file is left.
+        // Fails if a file was not deleted.
         fs::remove_dir(&folder).map_err(failed)?;
         Ok(taken)
     }
@@ -182,7 +183,8 @@ fn compare(path: &Path, body: &[u8]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Files that stay while a file system is unmounted and mounted again, so that they are then read from its device.
+/// Files that stay on a file system while it is unmounted and mounted again, so that the next read comes from its
+/// device.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Kept {
     /// The directory of the files.
@@ -217,7 +219,7 @@ impl Kept {
     }
 }
 
-/// Milliseconds for each of `files` files.
+/// Converts the time of a loop over `files` files to milliseconds per file.
 pub fn ms_a_file(seconds: f64, files: u32) -> f64 {
     seconds * 1e3 / f64::from(files.max(1))
 }
@@ -261,7 +263,7 @@ mod tests {
                 assert!(taken.create_s > 0.0 && taken.delete_s > 0.0 && taken.create_sync_s > 0.0, "{taken:?}");
             }
         }
-        // Fails if something is left.
+        // Fails if a loop left anything behind.
         fs::remove_dir(folder).unwrap();
     }
 

@@ -1,14 +1,14 @@
-//! `bench files`: how long it takes to create and delete small files, measured like HBench-OS's and lmbench's `lat_fs`.
+//! `bench files`: the time to create and delete small files, measured as `lat_fs` of HBench-OS and lmbench does.
 //!
-//! Owns: the options and the plan. A run is on any directory (`folder`), or under the conditions of the paper on the
-//! Network RamDisk (`nrd`): a client of 64 MB, donors of 128 MB in separate network namespaces, links of 10 and 155
-//! Mb/s and unshaped, compared with a local disk and a disk of the paper's time. These conditions were fixed before the
-//! first run (`docs/decisions/0047-files.md`).
+//! Owns: the options and the plan. A run is in any directory (`folder`), or under the conditions of the paper on the
+//! Network RamDisk (`nrd`): a client with 64 MB, donors with 128 MB in separate network namespaces, links of 10 Mb/s,
+//! of 155 Mb/s and of unlimited rate. Network RAM disks are compared with a local disk and a model of a disk of the
+//! paper's time. These conditions were fixed before the first run (`docs/decisions/0047-files.md`).
 //!
 //! | file | what is in it |
 //! |---|---|
 //! | `loops` | the loops themselves |
-//! | `network`, `contender` | namespaces and links; what contends, set up and taken down |
+//! | `network`, `contender` | namespaces and links; contenders, their set-up and removal |
 //! | `folder`, `nrd` | a run on a directory, and one under the paper's conditions |
 //! | `samples`, `results`, `text` | times with their medians and ratios; figures; tables |
 
@@ -45,13 +45,13 @@ const ORDERS_FILES: u32 = 4096;
 const SYNCHRONOUS_FILES: u32 = 256;
 /// The number of rounds; each gives one pair.
 const ROUNDS: usize = 5;
-/// The same for a quick run.
+/// The numbers of files, of synchronous files, and of rounds in a quick run.
 const FILES_QUICK: [u32; 1] = [1024];
 const SYNCHRONOUS_FILES_QUICK: u32 = 16;
 const ROUNDS_QUICK: usize = 2;
-/// The paper's links in Mb/s: Ethernet and ATM.
+/// The links: as fast as the machine, and the paper's ATM and Ethernet in Mb/s.
 const LINKS: [Link; 3] = [Link::Unshaped, Link::Shaped(155), Link::Shaped(10)];
-/// The least that makes sense.
+/// The largest number of files.
 const FILES_MAX: u32 = 1_000_000;
 
 /// The experiments, each with its subject and its approximate duration.
@@ -76,7 +76,7 @@ pub struct Options {
     pub quick: bool,
     /// Only contenders whose name contains one of these; all if the list is empty.
     pub only: Vec<String>,
-    /// Only these links, in Mb/s, 0 for the unshaped one; all if the list is empty.
+    /// The rates of the links to use, in Mb/s (0 for unlimited); all links if the list is empty.
     pub links: Vec<u32>,
     /// The number of rounds.
     pub rounds: Option<usize>,
@@ -84,7 +84,7 @@ pub struct Options {
     pub system: FileSystem,
     /// The directory of the local disk's file.
     pub folder: PathBuf,
-    /// Chooses the random order of deletion.
+    /// The seed of the random order of deletion.
     pub seed: u64,
 }
 
@@ -101,9 +101,9 @@ pub struct Plan {
     pub links: Vec<Link>,
     /// The number of rounds.
     pub rounds: usize,
-    /// The loops on a file system that delays its writes.
+    /// The number of files and the order of deletion of each loop on a file system with delayed writes.
     pub loops: Vec<(u32, Order)>,
-    /// The number of files in the loops on one that writes everything at once.
+    /// The number of files of the loops on a synchronously mounted file system.
     pub synchronous_files: u32,
 }
 
@@ -155,7 +155,7 @@ impl Plan {
         Ok(Plan { options, contenders, not_run, links, rounds, loops, synchronous_files })
     }
 
-    /// Whether a contender runs over a link; a quick run measures the noise on unshaped links only.
+    /// Whether a contender runs over a link. A quick run measures the noise only on the unshaped link, if it has one.
     fn has(&self, contender: &Contender, link: Option<Link>) -> bool {
         let is_shaped = link.is_some_and(|link| link != Link::Unshaped);
         !(self.options.quick && is_shaped && contender.name == AGAIN && self.links.contains(&Link::Unshaped))
@@ -167,7 +167,7 @@ impl Plan {
     }
 }
 
-/// The main function of the process that runs the loops: serves its parent until the pipe from the parent is closed.
+/// The main function of the process that runs the loops: it serves its parent until the parent closes the pipe.
 ///
 /// Call it before the process has other threads.
 pub fn serve(input: impl BufRead, mut output: impl Write) -> Result<(), Error> {

@@ -1,10 +1,10 @@
 //! A network inside this machine: the client's link, a switch, and a link for each donor, each with a chosen rate.
 //!
-//! Owns: namespaces, links and their rates. This process is in the client's namespace. A process without other work
-//! holds the namespace of the switch, which is a bridge. Each donor's process has its own namespace. Both ends of each
-//! link send through a token bucket (TBF) with the link's rate, hardly larger than a packet, so that each packet takes
-//! its time. Links are full duplex. Promises: namespaces have no names and end with their processes, so nothing is
-//! left, however a run ends.
+//! Owns: namespaces, links and their rates. This process is in the client's namespace. The switch is a bridge in its
+//! own namespace, which an idle process (`cat`) holds open. Each donor's process has its own namespace. Both ends of
+//! each link send through a token bucket (TBF) with the link's rate. The bucket holds only two packets, so each packet
+//! takes the time that it needs at this rate. Links are full duplex. Promises: namespaces have no names and end with
+//! their processes, so nothing is left, however a run ends.
 
 use std::path::Path;
 use std::process::Command;
@@ -20,12 +20,13 @@ use crate::{Error, sys};
 pub(super) const PORT: u16 = 7070;
 /// The size of the bucket: two packets. *Units*: bytes.
 const BURST_BYTES: u32 = 3200;
-/// How much may wait at the end of a link. *Units*: bytes.
+/// How much data may wait at the sending end of a link. *Units*: bytes.
 const QUEUE_BYTES: u32 = 1 << 20;
 /// How long the process that holds the switch may take to start.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Numbers of the networks of this process: the links of a former network disappear a moment later than the network.
+/// The number of the next network. Each network has its own number, because the links of an earlier one disappear only
+/// some time after it is dropped.
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
 /// The rate of a link.
@@ -46,21 +47,21 @@ impl Link {
         }
     }
 
-    /// The arguments of `tc` that give a link this rate; `None` if the rate stays as it is.
+    /// The arguments of `tc` that limit a device to this rate; `None` for an unshaped link.
     fn shape(self, device: &str) -> Option<String> {
         let Link::Shaped(megabits) = self else { return None };
         Some(format!("qdisc add dev {device} root tbf rate {megabits}mbit burst {BURST_BYTES} limit {QUEUE_BYTES}"))
     }
 }
 
-/// Puts this thread, and the processes that it starts, into a namespace for clients. Call it once, before anything
-/// else.
+/// Moves this thread, and the processes that it starts later, into a new network namespace: the client's. Call it once,
+/// before any other function here.
 pub(super) fn begin() -> Result<(), Error> {
     sys::own_network()?;
     ip(None, "link set lo up")
 }
 
-/// A network; the client's link is removed when it is dropped.
+/// A network of a client and donors; dropping it removes the client's link.
 pub(super) struct Network {
     link: Link,
     /// The process that holds the switch's namespace.
@@ -77,7 +78,7 @@ impl Network {
         let inside = Inside { group: None, has_own_network: true };
         let command = inside.command(nectary, Path::new("cat"));
         let mut switch = Process::start(command, "the switch", folder.join(format!("switch-{number}.said")))?;
-        // The process (`cat`) repeats the line once it is in its namespace.
+        // The process (`cat`) echoes the line once it is in its namespace.
         switch.tell("inside")?;
         switch.line(PATIENCE)?;
         let uplink = format!("client{number}");
@@ -94,7 +95,8 @@ impl Network {
         Ok(network)
     }
 
-    /// Links a donor's process, which has its own network; returns the address at which the client reaches it.
+    /// Links a donor's process, which has its own network namespace, to the switch. Returns the donor's address for the
+    /// client.
     pub fn join(&mut self, donor: u32) -> Result<String, Error> {
         self.donors += 1;
         let (holder, number) = (self.switch.id(), self.donors);
@@ -115,7 +117,7 @@ impl Drop for Network {
     }
 }
 
-/// Runs `ip` here, or in the network of a process.
+/// Runs `ip` in this process's network namespace, or in that of `process`.
 fn ip(process: Option<u32>, arguments: &str) -> Result<(), Error> {
     run(tool("ip", process).args(arguments.split(' '))).map(drop)
 }

@@ -1,8 +1,8 @@
 //! A run under the conditions of the paper on the Network RamDisk.
 //!
-//! Owns: the order of steps, and that nothing is left. In each round every contender is set up, runs all loops and is
-//! taken down. Contenders on the network do that once for each link. Rounds run the contenders alternately forwards and
-//! backwards. Leaves to others: what a contender is, and the report.
+//! Owns: the order of the steps, and the cleanup. In each round every contender is set up, runs all loops and is taken
+//! down. A contender on the network goes through these steps once for each link. Rounds run the contenders alternately
+//! forwards and backwards. Leaves to others: the contenders, and the report.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -20,13 +20,13 @@ use crate::statistics::order;
 use crate::store::Progress;
 use crate::{Error, ErrorKind, machine, sys};
 
-/// Programs of the run, and the Debian packages that have them.
+/// The programs that a run needs, and the Debian packages that contain them.
 const NEEDS: [(&str, &str); 3] = [("ip", "iproute2"), ("tc", "iproute2"), ("nsenter", "util-linux")];
 
 /// Runs a plan; `nectary` is the path of this program.
 ///
-/// It gives the calling thread its own mounts and network; the thread must live as long as the process. *Errors*:
-/// [`ErrorKind::Void`] for a wrong byte; [`ErrorKind::Missing`] if this machine cannot run it.
+/// It moves the calling thread into new mount and network namespaces; the thread must live as long as the process.
+/// *Errors*: [`ErrorKind::Void`] for a wrong byte; [`ErrorKind::Missing`] if this machine cannot run the plan.
 pub fn run(plan: &Plan, nectary: &Path, progress: &mut (dyn FnMut(&Progress) + Send)) -> Result<Report, Error> {
     machine::check()?;
     for (program, package) in NEEDS {
@@ -57,7 +57,7 @@ pub fn run(plan: &Plan, nectary: &Path, progress: &mut (dyn FnMut(&Progress) + S
         let system = plan.options.system;
         run_all(plan, &Place { nectary, folder, disk_folder, system, bytes: FILE_BYTES }, progress)
     });
-    // If a step failed, the processes that served block devices were killed.
+    // If a step failed, the processes that served block devices were killed and their loop devices remain.
     let _ = nectary_attach::release_stale();
     guardian.finish();
     Ok(Report::new(plan, result?, began.elapsed()))

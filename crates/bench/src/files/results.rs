@@ -17,10 +17,9 @@ use crate::machine;
 use crate::statistics::Estimate;
 use crate::store::Figure;
 
-/// How many times as fast as a local disk a synchronously mounted network RAM disk must be, if the path to it allows
-/// that.
+/// A synchronously mounted network RAM disk must be this many times as fast as a local disk, if [`LIMIT`] is.
 const TARGET_LOCAL: f64 = 4.0;
-/// The same for a disk of the paper's time.
+/// It must be this many times as fast as the model of a disk of the paper's time.
 const TARGET_MODEL: f64 = 8.0;
 
 /// A finished run under the paper's conditions.

@@ -13,7 +13,7 @@ pub(super) struct Sample {
     /// `None` for contenders on this machine.
     pub link: Option<Link>,
     pub round: usize,
-    /// Whether the file system was mounted so that it writes everything at once.
+    /// Whether the file system was mounted synchronously.
     pub is_synchronous: bool,
     pub order: Order,
     pub files: u32,
@@ -30,7 +30,7 @@ pub(super) struct Which {
     pub order: Order,
 }
 
-/// A step of the loops, with the time in which it was written.
+/// A step of the loops.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Step {
     Create,
@@ -46,7 +46,7 @@ impl Step {
         }
     }
 
-    /// Its time with the final sync. *Units*: seconds.
+    /// The time of the step with the sync that follows it. *Units*: seconds.
     pub fn written_s(self, taken: &Taken) -> f64 {
         match self {
             Step::Create => taken.create_s + taken.create_sync_s,
@@ -60,7 +60,7 @@ pub(super) struct Samples(pub Vec<Sample>);
 
 impl Samples {
     /// The samples of a contender over a link, in the order of rounds. A contender without a link has the same samples
-    /// for each.
+    /// for every link.
     pub fn of(&self, contender: &str, link: Option<Link>, which: Which) -> Vec<&Sample> {
         let is_it = |sample: &&Sample| {
             let Which { is_synchronous, files, order } = which;
@@ -73,7 +73,7 @@ impl Samples {
         found
     }
 
-    /// How many times as long `other` took, in pairs of the same round.
+    /// The time of `other` divided by that of `contender`, over pairs of the same round.
     pub fn ratio(
         &self,
         link: Option<Link>,
@@ -101,7 +101,7 @@ impl Samples {
         list
     }
 
-    /// A median over rounds, in milliseconds per file.
+    /// The median of a time over `samples`, in milliseconds per file.
     pub fn median_ms(samples: &[&Sample], of: impl Fn(&Sample) -> f64) -> f64 {
         median(&samples.iter().map(|sample| ms_a_file(of(sample), sample.files)).collect::<Vec<_>>())
     }

@@ -11,7 +11,7 @@ use super::{FILE_BYTES, Plan};
 use crate::machine;
 use crate::store::Figure;
 
-/// The paper's figures in its text; its other figures are in the plots 11 and 12.
+/// The figures that the paper gives in its text; its plots 11 and 12 show the others.
 const SEED: &str = "\
 the paper, 16,384 files of 2 KB, creating: magnetic disk 12.629 ms a file (79 files/s); network RAM disk without
 redundancy, with block caching, ATM at 155 Mb/s: 7.601 ms (131 files/s), 1.66 times as fast. Deleting at random:

@@ -1,10 +1,11 @@
-//! Holds a memory group at its allowance, without killing a process.
+//! Holds a memory group at its allowance without killing its processes.
 //!
-//! Owns: the rule. With a hard limit, the kernel kills a process that exceeds it while the kernel can reclaim nothing.
-//! A file system's inodes cannot be reclaimed until its daemon has written them, which on a virtual clock is far too
-//! late. So the kernel's limit is higher ([`Allowance::hard_bytes`]), and between requests the kernel is asked to
-//! reclaim memory beyond the allowance. Memory that it cannot reclaim stays, is counted ([`Keeping`]), and is requested
-//! again. The rule is the same for every contender; memory beyond the allowance is an advantage for the contender.
+//! Owns: the rule of reclaim. At a hard limit, the kernel kills a process if it can reclaim nothing. It cannot reclaim
+//! a file system's inodes before the file system's daemon has written them, and on a virtual clock the daemon writes
+//! them far too late. So the kernel's limit is higher ([`Allowance::hard_bytes`]), and between requests the kernel is
+//! asked to reclaim memory beyond the allowance. Memory that the kernel cannot reclaim stays and is counted
+//! ([`Keeping`]); later checks request it again. The rule is the same for every contender; memory beyond the allowance
+//! is an advantage for the contender.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -18,7 +19,7 @@ use crate::Error;
 
 /// The number of requests between two checks.
 const EVERY: u64 = 16;
-/// How many checks are skipped after the kernel could not reclaim everything.
+/// After the kernel could not reclaim everything, this many checks do not ask it to.
 const LOOKS_LEFT_OUT: u64 = 8;
 
 /// The memory limits of a group, which the parent sends to its worker.
@@ -28,28 +29,28 @@ pub struct Allowance {
     pub path: PathBuf,
     /// Whether the interface is of version 1.
     pub is_first: bool,
-    /// Its allowance, in bytes.
+    /// The allowance, in bytes.
     pub allowed_bytes: u64,
-    /// The size at which the kernel kills, in bytes.
+    /// The hard limit, at which the kernel kills a process, in bytes.
     pub hard_bytes: u64,
 }
 
-/// The usage found between requests.
+/// The memory usage that the checks between requests found.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Keeping {
     /// The number of checks.
     pub looks: u64,
-    /// How often the usage exceeded the allowance, and how often it still did after reclaiming.
+    /// The number of checks that found the usage above the allowance.
     pub over: u64,
-    /// See `over`.
+    /// The number of checks that found it above the allowance even after reclaiming.
     pub left: u64,
-    /// The mean and the highest usage after reclaiming, in bytes.
+    /// The mean usage after reclaiming, in bytes.
     pub used_mean_bytes: u64,
-    /// See `used_mean_bytes`.
+    /// The highest usage after reclaiming, in bytes.
     pub used_max_bytes: u64,
-    /// The part of the usage that is the kernel's own objects: mean and highest, in bytes.
+    /// The mean usage by the kernel's own objects, in bytes.
     pub kernel_mean_bytes: u64,
-    /// See `kernel_mean_bytes`.
+    /// The highest usage by the kernel's own objects, in bytes.
     pub kernel_max_bytes: u64,
 }
 
@@ -85,7 +86,7 @@ impl Keeper {
 
     /// Reads the usage, and asks the kernel to reclaim memory beyond the allowance.
     pub fn keep(&self) -> Result<(), Error> {
-        // Another thread is checking.
+        // If the lock is held, another thread is checking.
         let Ok(mut state) = self.state.try_lock() else { return Ok(()) };
         let mut used = self.used_bytes()?;
         if used > self.allowance.allowed_bytes {
@@ -104,7 +105,7 @@ impl Keeper {
         state.seen.looks += 1;
         state.used_sum += used;
         state.seen.used_max_bytes = state.seen.used_max_bytes.max(used);
-        // The file with the kernel's part is slow to read.
+        // The file with the usage of the kernel's objects is slow to read, so few checks read it.
         if state.seen.looks % EVERY == 1 {
             let kernel = self.kernel_bytes();
             state.kernel_sum += kernel;
@@ -158,7 +159,7 @@ impl Keeper {
 mod tests {
     use super::*;
 
-    /// A directory with the files of a group.
+    /// A directory that imitates a group's directory.
     fn group(name: &str, used: u64) -> Allowance {
         let path = std::env::temp_dir().join(format!("nectary-bench-keeper-{name}-{}", std::process::id()));
         fs::create_dir_all(&path).unwrap();

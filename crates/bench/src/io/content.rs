@@ -1,7 +1,7 @@
-//! The contents of the streams outside of the timed part: made before it, compared after it.
+//! The contents of the streams: they are made before the timed part of a pass, and compared after it.
 //!
 //! Owns: filling, the comparison of every byte, and dropping cached pages so that reads reach the device. Promises:
-//! after [`settle`] every block of every stream has the stated generation.
+//! after [`settle`] every block of every stream has the pass's write generation.
 
 use std::fs::File;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -10,7 +10,7 @@ use super::job::{Job, Outcome, Place};
 use super::pattern::{BLOCK_BYTES, Pattern, Stamp};
 use crate::{Error, sys};
 
-/// The size of a request outside of the timed part. *Units*: bytes.
+/// The size of requests outside of the timed part. *Units*: bytes.
 const CHUNK_BYTES: u64 = 1 << 20;
 
 /// Opens a file with direct I/O if possible.
@@ -23,15 +23,16 @@ fn open(place: &Place, writes: bool) -> Result<File, Error> {
     opened.map_err(|error| Error::failed(place.path.display(), error))
 }
 
-/// Pieces of `0..bytes`, each with its offset and length.
+/// Divides `0..bytes` into pieces; returns the offset and length of each.
 fn chunks(bytes: u64) -> impl Iterator<Item = (u64, u64)> {
     (0..bytes.div_ceil(CHUNK_BYTES))
         .map(move |index| (index * CHUNK_BYTES, CHUNK_BYTES.min(bytes - index * CHUNK_BYTES)))
 }
 
-/// Writes all streams, as one generation, durably.
+/// Writes all blocks of all streams durably, with the given generation.
 ///
-/// *Errors*: [`ErrorKind::Failed`](crate::ErrorKind::Failed) if there is no room, with what to do.
+/// *Errors*: [`ErrorKind::Failed`](crate::ErrorKind::Failed) if a write fails; if there is no room, the message says
+/// what to do.
 pub fn fill(places: &[Place], bytes: u64, generation: u32) -> Result<(), Error> {
     let pattern = Pattern::new();
     let mut buffer = pattern.buffer(CHUNK_BYTES.min(bytes));
@@ -54,7 +55,7 @@ pub fn fill(places: &[Place], bytes: u64, generation: u32) -> Result<(), Error> 
     Ok(())
 }
 
-/// Compares every byte of all streams with what a pass should have left.
+/// Compares every byte of all streams with the contents that a pass should have left.
 ///
 /// *Errors*: [`ErrorKind::Void`](crate::ErrorKind::Void) at the first wrong block.
 pub fn verify(job: &Job, outcome: &Outcome) -> Result<(), Error> {
@@ -81,7 +82,8 @@ pub fn verify(job: &Job, outcome: &Outcome) -> Result<(), Error> {
     Ok(())
 }
 
-/// Compares what a pass of writes left, and gives all blocks of its streams the generation that it wrote.
+/// Compares the contents after a pass of writes. If the pass did not write all blocks, fills its streams with its write
+/// generation.
 pub fn settle(job: &Job, outcome: &Outcome) -> Result<(), Error> {
     verify(job, outcome)?;
     let is_whole = outcome.streams.iter().all(|stream| stream.writes >= job.requests());

@@ -1,10 +1,10 @@
 //! Executes one pass, and measures the time of each request.
 //!
 //! Owns: threads, rings and clocks. The requests of a stream are taken in order from one counter, so a pass that runs
-//! out of time has done the first part of them. In the timed part a write stamps its blocks, and a read compares the
-//! stamp of its first block; all bytes are compared outside of it (`content`). There are two engines: `Threads` has one
-//! thread for each request in flight, like xdd; `Uring` has one thread and one ring per stream, through the file engine
-//! of `nectary-block`.
+//! out of time has done a first part of the requests. In the timed part a write stamps its blocks, and a read compares
+//! the stamp of its first block. All bytes are compared after the timed part (`content`). There are two engines:
+//! `Threads` has one thread for each request in flight, like xdd; `Uring` has one thread and one ring per stream,
+//! through the file engine of `nectary-block`.
 
 use std::fs::File;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -19,10 +19,10 @@ use super::job::{Engine, Job, Mode, Outcome, Place, Request, StreamOutcome};
 use super::pattern::{BLOCK_BYTES, Pattern, Stamp};
 use crate::{Error, sys};
 
-/// What a stream did, and how long it took in seconds.
+/// The requests of a stream, and the time that they took in seconds.
 type Done = Result<(Vec<Request>, f64), Error>;
 
-/// Runs a pass; with `keep` the outcome has each request.
+/// Runs a pass; with `keep` the outcome contains each request.
 ///
 /// *Errors*: [`ErrorKind::Void`](crate::ErrorKind::Void) if a read returned a wrong block;
 /// [`ErrorKind::Failed`](crate::ErrorKind::Failed) if the system refused a request.
@@ -48,7 +48,8 @@ struct Stream {
 }
 
 impl Stream {
-    /// The next request: its number, its offset in the stream, and whether it writes. `None` if the pass is over.
+    /// Takes the next request: returns its number, its offset in the stream, and whether it writes. `None` if the pass
+    /// is over.
     fn claim(&self, began: Instant) -> Option<(u64, u64, bool)> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let in_round = number % self.job.requests();
@@ -56,7 +57,7 @@ impl Stream {
             return None;
         }
         let is_late = self.job.seconds_max.is_some_and(|max| began.elapsed().as_secs_f64() >= max);
-        // Each pass has at least one request.
+        // Each stream makes at least one request.
         if is_late && number > 0 {
             return None;
         }
@@ -71,12 +72,12 @@ impl Stream {
         Stamp { offset, generation, stream: self.number as u32 }
     }
 
-    /// Gives a buffer the bytes that a write at an offset leaves there.
+    /// Stamps a buffer that is to be written at an offset.
     fn prepare(&self, buffer: &mut [u8], offset: u64) {
         Pattern::stamp(buffer, self.stamp(offset, self.job.write_generation));
     }
 
-    /// Compares the first stamp of the bytes read.
+    /// Compares the stamp of the first block that was read.
     fn compare(&self, buffer: &[u8], offset: u64) -> Result<(), Error> {
         let Some(generation) = self.job.read_generations.get(self.number) else { return Ok(()) };
         let (expected, block) = (self.stamp(offset, *generation), &buffer[..BLOCK_BYTES]);
@@ -103,7 +104,7 @@ impl Start {
         Start { ready: Barrier::new(workers + 1), began: OnceLock::new(), go: Barrier::new(workers + 1) }
     }
 
-    /// Lets all workers begin when all are ready.
+    /// Waits until all workers are ready, and lets them begin; returns the time of the begin.
     fn go(&self) -> Instant {
         self.ready.wait();
         let began = *self.began.get_or_init(Instant::now);
@@ -111,7 +112,7 @@ impl Start {
         began
     }
 
-    /// Waits for the others; returns the time at which they begin.
+    /// Waits until all workers may begin; returns the time of the begin.
     fn wait(&self) -> Instant {
         self.ready.wait();
         self.go.wait();
@@ -134,7 +135,7 @@ fn open(job: &Job, place: &Place, flags: i32) -> Result<File, Error> {
     Ok(file)
 }
 
-/// An error for a refused call, with what to do about it.
+/// Makes the error of a refused call; its message says what to do.
 fn refused(job: &Job, place: &Place, error: &std::io::Error) -> Error {
     let what = match error.raw_os_error() {
         Some(libc::ENOSPC) => "; make room there, or give a smaller --size",
@@ -153,7 +154,7 @@ fn lost<T>(_: T) -> Error {
 }
 
 fn threads(job: &Job, streams: &[Arc<Stream>]) -> Result<(Vec<Done>, f64), Error> {
-    // Opened exclusively, so that nobody mounts a device while it is written to.
+    // The device is also opened exclusively, so that it cannot be mounted while it is written to.
     let is_claimed = job.is_device && job.operation.writes();
     let _claims = is_claimed.then(|| open(job, &job.places[0], libc::O_EXCL)).transpose()?;
     let files = job.places.iter().map(|place| open(job, place, 0)).collect::<Result<Vec<_>, _>>()?;
@@ -264,9 +265,9 @@ async fn open_devices(job: &Job) -> Result<Vec<SharedDevice>, Error> {
     Ok(devices)
 }
 
-/// All requests of a stream, on one ring.
+/// Makes all requests of a stream on one ring.
 fn ring(stream: &Arc<Stream>, device: &SharedDevice, start: &Start) -> Done {
-    // Also after a failure this thread joins the others, which wait for it.
+    // Even after a failure this thread must join the barrier, because the others wait there for it.
     let made = runtime().and_then(|runtime| {
         // The first operation makes the ring.
         runtime.block_on(async { device.flush(Context::default()).await })?;
@@ -293,7 +294,7 @@ fn ring(stream: &Arc<Stream>, device: &SharedDevice, start: &Start) -> Done {
     })
 }
 
-/// The loop of one request slot of a ring.
+/// The loop of one of the ring's slots, which has one request in flight.
 async fn slot(
     stream: Arc<Stream>,
     device: SharedDevice,

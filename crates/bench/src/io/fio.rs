@@ -1,9 +1,10 @@
-//! `bench io --check-fio`: whether this command and fio measure the same.
+//! `bench io --check-fio`: checks that this command and fio measure the same rates.
 //!
-//! Owns: the pairs and the verdict. In each round this command runs twice and fio once on the same file, in turns, each
-//! in a new process, so that all start alike. fio uses the same kind of call (`psync` at depth 1, otherwise io_uring),
-//! offset, size and flags. The ratio of the two own runs is the noise. A median ratio to fio that differs from 1 by
-//! more than [`TOLERANCE`] fails; so does such a noise, because the comparison then shows nothing.
+//! Owns: the pairs and the verdict. In each round this command runs twice and fio once on the same file. They take
+//! turns, and each runs in a new process, so that all start alike. fio uses the same kind of call (`psync` or
+//! io_uring), the same offsets and sizes, and the same flags. The ratio of this command's two runs is the noise. The
+//! check fails if the median ratio to fio differs from 1 by more than [`TOLERANCE`]. It also fails if the noise does,
+//! because the comparison then shows nothing.
 
 use std::process::{Command, Stdio};
 use std::time::Instant;
@@ -35,7 +36,7 @@ const SIZES: [u64; 3] = [4 << 10, 64 << 10, 1 << 20];
 /// The default numbers of requests in flight.
 const DEPTHS: [usize; 2] = [1, 8];
 
-/// The rates of a cell, round by round. *Units*: MiB per second.
+/// The rates of a cell in each round. *Units*: MiB per second.
 #[derive(Debug, Clone)]
 struct Pairs {
     cell: Cell,
@@ -59,7 +60,7 @@ impl Pairs {
 }
 
 fn is_beyond(found: &Estimate) -> bool {
-    // A median that is NaN fails too.
+    // A median that is NaN counts as beyond the tolerance.
     found.value.is_nan() || (found.value - 1.0).abs() > TOLERANCE
 }
 
@@ -101,7 +102,7 @@ pub fn check(options: &Options, programs: &Programs, progress: &mut dyn FnMut(&P
             ..streams.job(cell, engine_of(options.engine, cell.mode, cell.depth)?)
         };
         if cell.operation.writes() {
-            // The contents that fio left are not compared.
+            // fio's writes have other contents, so contents are not compared.
             job.read_generations.clear();
         }
         let mut found = Pairs { cell: *cell, own: Vec::new(), again: Vec::new(), fio: Vec::new() };
@@ -127,7 +128,7 @@ pub fn check(options: &Options, programs: &Programs, progress: &mut dyn FnMut(&P
     Ok(report(&plan, seconds, &all, began.elapsed().as_secs_f64()))
 }
 
-/// The words of fio's command line.
+/// The arguments of fio's command line.
 fn words(job: &Job) -> Vec<String> {
     let seconds = job.seconds_max.unwrap_or(SECONDS);
     let engine = match job.engine {
@@ -139,7 +140,7 @@ fn words(job: &Job) -> Vec<String> {
     words.push(format!("--rw={}", job.operation.name()));
     words.push(format!("--bs={}", job.request_bytes));
     words.push(format!("--size={}", job.requests() * job.request_bytes));
-    // More than the time allows, so that fio continues at the start of the file until the time is over.
+    // This is more than fio can do in the time, so fio starts again at the start of the file until the time is over.
     words.push("--io_size=1T".to_owned());
     words.push(format!("--runtime={}ms", (seconds * 1e3).round()));
     words.push(format!("--ioengine={}", engine.0));
@@ -158,7 +159,7 @@ fn words(job: &Job) -> Vec<String> {
     words
 }
 
-/// fio's rate. *Units*: MiB per second.
+/// Runs fio and returns its rate. *Units*: MiB per second.
 fn fio(job: &Job) -> Result<f64, Error> {
     let output = Command::new("fio").args(words(job)).stdin(Stdio::null()).output();
     let output = output
@@ -173,7 +174,7 @@ fn fio(job: &Job) -> Result<f64, Error> {
     rate(&report, job.operation.name())
 }
 
-/// The rate in fio's report: the sum of its jobs, or bytes over the longest time.
+/// The rate in fio's report: the bytes of all jobs, divided by the longest time of a job. *Units*: MiB per second.
 fn rate(report: &Value, operation: &str) -> Result<f64, Error> {
     let jobs = report["jobs"].as_array().map(Vec::as_slice).unwrap_or_default();
     let number = |name: &str| jobs.iter().filter_map(|job| job[operation][name].as_f64()).collect::<Vec<f64>>();

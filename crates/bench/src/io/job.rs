@@ -1,7 +1,7 @@
 //! One pass: its settings and its outcome.
 //!
-//! Owns: the description of a pass, which also goes to the process of a host as JSON, its outcome, and the equivalent
-//! xdd command line.
+//! Owns: the description of a pass, its outcome, and the equivalent xdd command line. Description and outcome also pass
+//! between processes as JSON.
 
 use std::path::PathBuf;
 
@@ -10,16 +10,16 @@ use serde::{Deserialize, Serialize};
 /// The operation of requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Operation {
-    /// All of them read.
+    /// All requests read.
     Read,
-    /// All of them write.
+    /// All requests write.
     Write,
-    /// Some read and some write, in an order that is the same in every run.
+    /// Some requests read and some write, in an order that is the same in every run.
     Mixed,
 }
 
 impl Operation {
-    /// Its name in reports, as in xdd's.
+    /// Its name in reports, the same as in xdd's.
     pub fn name(self) -> &'static str {
         match self {
             Operation::Read => "read",
@@ -28,7 +28,7 @@ impl Operation {
         }
     }
 
-    /// Whether anything is written.
+    /// Whether some requests write.
     pub fn writes(self) -> bool {
         self != Operation::Read
     }
@@ -43,7 +43,7 @@ pub enum Mode {
     Direct,
     /// Through the page cache; each write is durable with all metadata (`O_SYNC`).
     Sync,
-    /// Through the page cache; each write is durable with the metadata that are needed to read it (`O_DSYNC`).
+    /// Through the page cache; each write is durable with the metadata that reading it needs (`O_DSYNC`).
     Dsync,
     /// With direct I/O; each write is durable (`O_DIRECT` and `O_DSYNC`).
     DirectDsync,
@@ -61,7 +61,7 @@ impl Mode {
         }
     }
 
-    /// Whether it bypasses the page cache.
+    /// Whether this mode bypasses the page cache.
     pub fn is_direct(self) -> bool {
         matches!(self, Mode::Direct | Mode::DirectDsync)
     }
@@ -78,12 +78,12 @@ impl Mode {
     }
 }
 
-/// How several requests are in flight at once.
+/// How a pass keeps several requests in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Engine {
-    /// A thread for each request in flight, with `pread` and `pwrite`, like xdd.
+    /// One thread for each request in flight, with `pread` and `pwrite`, like xdd.
     Threads,
-    /// A thread for each stream, with io_uring.
+    /// One thread for each stream, with io_uring.
     Uring,
 }
 
@@ -92,7 +92,7 @@ pub enum Engine {
 pub struct Place {
     /// A file or a block device.
     pub path: PathBuf,
-    /// The start of its part. *Units*: bytes.
+    /// The offset at which the stream's part begins. *Units*: bytes.
     pub start: u64,
 }
 
@@ -111,7 +111,7 @@ pub struct Job {
     pub operation: Operation,
     /// How files are opened.
     pub mode: Mode,
-    /// Requests of a stream in flight at once.
+    /// The number of requests that a stream has in flight.
     pub depth: usize,
     /// The engine.
     pub engine: Engine,
@@ -119,11 +119,11 @@ pub struct Job {
     pub read_percent: u64,
     /// For each stream, the generation that reads must find; empty if this command did not write the contents.
     pub read_generations: Vec<u32>,
-    /// The generation that writes leave.
+    /// The generation that writes stamp on their blocks.
     pub write_generation: u32,
-    /// When an unfinished pass ends. *Units*: seconds.
+    /// The time after which a pass ends even if it is unfinished. *Units*: seconds.
     pub seconds_max: Option<f64>,
-    /// Whether the pass starts again at the beginning until that time is over.
+    /// Whether a pass that is done starts again until this time is over.
     pub is_repeated: bool,
     /// Whether files are truncated first, so that writes allocate.
     pub is_fresh: bool,
@@ -132,7 +132,7 @@ pub struct Job {
 }
 
 impl Job {
-    /// Requests of a stream in one round.
+    /// The number of requests of a stream in one round over its part.
     pub fn requests(&self) -> u64 {
         self.bytes / self.request_bytes
     }
@@ -149,7 +149,7 @@ impl Job {
         }
     }
 
-    /// The xdd command line for `passes` such passes.
+    /// The xdd command line that runs this pass `passes` times.
     pub fn xdd(&self, passes: usize) -> String {
         let mut line = format!("xdd -targets {}", self.places.len());
         for place in &self.places {
@@ -192,39 +192,39 @@ impl Job {
 pub struct Request {
     /// Its number in the pass, from 0.
     pub number: u64,
-    /// From the start of the pass. *Units*: nanoseconds.
+    /// The time from the start of the pass to the start of the request. *Units*: nanoseconds.
     pub start_ns: u64,
-    /// See `start_ns`.
+    /// The time from the start of the pass to the end of the request. *Units*: nanoseconds.
     pub end_ns: u64,
-    /// Whether it wrote.
+    /// Whether the request wrote.
     pub is_write: bool,
 }
 
 /// The outcome of a stream in a pass.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct StreamOutcome {
-    /// Bytes moved.
+    /// The number of bytes read and written.
     pub bytes: u64,
-    /// Requests that read.
+    /// The number of requests that read.
     pub reads: u64,
-    /// Requests that wrote.
+    /// The number of requests that wrote.
     pub writes: u64,
-    /// From the start of the pass to the stream's end. *Units*: seconds.
+    /// The time from the start of the pass to the end of the stream. *Units*: seconds.
     pub seconds: f64,
     /// The sum of the times of its requests. *Units*: seconds.
     pub waiting_s: f64,
-    /// Request times: the median, the 99th percentile and the maximum. *Units*: milliseconds.
+    /// The median time of a request. *Units*: milliseconds.
     pub half_ms: f64,
-    /// See `half_ms`.
+    /// The 99th percentile of request times. *Units*: milliseconds.
     pub most_ms: f64,
-    /// See `half_ms`.
+    /// The longest time of a request. *Units*: milliseconds.
     pub longest_ms: f64,
-    /// Each request, ordered by its start; empty unless they are kept.
+    /// Each request, ordered by start; empty unless requests are kept.
     pub requests: Vec<Request>,
 }
 
 impl StreamOutcome {
-    /// Sums up the requests of a stream.
+    /// Makes the outcome of a stream from its requests.
     pub fn of(job: &Job, mut requests: Vec<Request>, seconds: f64, keep: bool) -> StreamOutcome {
         let mut times: Vec<u64> = requests.iter().map(|request| request.end_ns - request.start_ns).collect();
         times.sort_unstable();
@@ -244,7 +244,7 @@ impl StreamOutcome {
         StreamOutcome { bytes, reads, writes, seconds, waiting_s, half_ms, most_ms, longest_ms, requests }
     }
 
-    /// Requests.
+    /// The number of requests.
     pub fn count(&self) -> u64 {
         self.reads + self.writes
     }
@@ -253,16 +253,16 @@ impl StreamOutcome {
 /// The outcome of a pass.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
-    /// Each stream.
+    /// The outcome of each stream.
     pub streams: Vec<StreamOutcome>,
-    /// From the start to the last stream's end. *Units*: seconds.
+    /// The time from the start to the end of the last stream. *Units*: seconds.
     pub seconds: f64,
-    /// Processor time of the process. *Units*: seconds.
+    /// The processor time of the process. *Units*: seconds.
     pub processor_s: f64,
 }
 
 impl Outcome {
-    /// Bytes of all streams.
+    /// The number of bytes of all streams.
     pub fn bytes(&self) -> u64 {
         self.streams.iter().map(|stream| stream.bytes).sum()
     }

@@ -1,14 +1,15 @@
 //! `bench io`: the rate of a directory, file or device for each request size, measured like xdd.
 //!
-//! Owns: the options and the cells of a run. First the streams are filled with a pattern. A cell (operation, mode,
-//! streams, depth, request size) has a number of passes. The result of writes is compared outside of the timed part.
-//! Sizes are the inner loop and passes the outer one, so that a drift of the machine affects all sizes alike.
+//! Owns: the options and the cells of a run. First the streams are filled with a pattern. Then each cell (a combination
+//! of operation, mode, streams, depth and request size) runs in several passes. The result of writes is compared after
+//! the timed part. Each pass runs all cells before the next pass begins, so that a drift of the machine affects all
+//! sizes alike.
 //!
 //! | file | what is in it |
 //! |---|---|
 //! | `pattern`, `content` | the bytes of the streams, and their comparison |
 //! | `target` | what may be used, and what is refused |
-//! | `job`, `engine` | one pass: its description, and the threads and rings that do it |
+//! | `job`, `engine` | the description of a pass, and the threads and rings that execute it |
 //! | `process` | a pass in its own process |
 //! | `run`, `results`, `report`, `plot` | the sweep, its columns, tables and pictures |
 //! | `timestamps` | the file of requests |
@@ -50,16 +51,16 @@ pub const EXPERIMENTS: [(&str, &str, &str); 4] = [
     ("bench io DIR --matrix ncar", "the figures of the NCAR report: XFS and the raw device on two hosts", "40 minutes"),
 ];
 
-/// The default length of each stream. *Units*: bytes.
+/// The default length of each stream, and that in a quick run. *Units*: bytes.
 pub const BYTES: u64 = 256 << 20;
 const BYTES_QUICK: u64 = 64 << 20;
 /// The largest request. *Units*: bytes.
 const REQUEST_BYTES_MAX: u64 = 64 << 20;
-/// The largest number of requests of a stream in a pass: each is kept until the pass has ended.
+/// The largest number of requests of a stream in a pass. All are kept in memory until the pass ends.
 const REQUESTS_MAX: u64 = 4 << 20;
 /// The largest number of streams.
 const STREAMS_MAX: usize = 64;
-/// The largest number of requests of a stream in flight at once.
+/// The largest number of requests that a stream may have in flight.
 const DEPTH_MAX: usize = 256;
 /// The largest number of threads of a pass.
 const THREADS_MAX: usize = 512;
@@ -67,7 +68,7 @@ const THREADS_MAX: usize = 512;
 const BUFFERS_BYTES_MAX: u64 = 4 << 30;
 /// The largest number of passes.
 const PASSES_MAX: usize = 1000;
-/// The longest time of a pass of a quick run. *Units*: seconds.
+/// The longest time of a pass in a quick run. *Units*: seconds.
 const SECONDS_QUICK: f64 = 0.5;
 
 /// The settings of a run.
@@ -75,23 +76,23 @@ const SECONDS_QUICK: f64 = 0.5;
 pub struct Options {
     /// A directory, file or block device.
     pub target: PathBuf,
-    /// The operations; reads and writes by default, only reads if nothing may be written.
+    /// The operations. By default reads and writes, or only reads if the target must not be written.
     pub operations: Vec<Operation>,
     /// The modes; buffered and direct by default.
     pub modes: Vec<Mode>,
-    /// The request sizes; 4 KiB to 16 MiB by doubling by default. *Units*: bytes.
+    /// The request sizes; by default the powers of two from 4 KiB to 16 MiB. *Units*: bytes.
     pub sizes: Vec<u64>,
     /// The numbers of streams; 1 by default.
     pub streams: Vec<usize>,
-    /// The numbers of requests of a stream in flight at once; 1 by default.
+    /// The numbers of requests that a stream has in flight; 1 by default.
     pub depths: Vec<usize>,
-    /// Passes of each cell.
+    /// The number of passes of each cell.
     pub passes: Option<usize>,
     /// The length of each stream. *Units*: bytes.
     pub bytes: Option<u64>,
     /// The share of mixed requests that read, in percent.
     pub read_percent: u64,
-    /// When an unfinished pass ends. *Units*: seconds.
+    /// The time after which a pass ends even if it is unfinished. *Units*: seconds.
     pub seconds: Option<f64>,
     /// The engine; by default threads at depth 1, otherwise io_uring.
     pub engine: Option<Engine>,
@@ -101,9 +102,9 @@ pub struct Options {
     pub is_warm: bool,
     /// Whether the time includes a final `fsync`.
     pub is_synced: bool,
-    /// A quick run, in less than a minute.
+    /// A quick run, which takes less than a minute.
     pub quick: bool,
-    /// Whether the outcome has each request.
+    /// Whether the report contains each request.
     pub keep: bool,
 }
 
@@ -114,9 +115,9 @@ pub struct Cell {
     pub operation: Operation,
     /// The mode.
     pub mode: Mode,
-    /// Streams.
+    /// The number of streams.
     pub streams: usize,
-    /// Requests of a stream in flight at once.
+    /// The number of requests that a stream has in flight.
     pub depth: usize,
     /// The size of a request. *Units*: bytes.
     pub request_bytes: u64,
@@ -129,11 +130,11 @@ pub struct Plan {
     pub options: Options,
     /// The cells, in the order of a pass.
     pub cells: Vec<Cell>,
-    /// Passes of each.
+    /// The number of passes of each cell.
     pub passes: usize,
     /// The length of each stream. *Units*: bytes.
     pub bytes: u64,
-    /// When an unfinished pass ends. *Units*: seconds.
+    /// The time after which a pass ends even if it is unfinished. *Units*: seconds.
     pub seconds: Option<f64>,
 }
 
@@ -211,7 +212,7 @@ impl Plan {
         Ok(Plan { cells, passes, bytes, seconds, options })
     }
 
-    /// Whether a cell writes.
+    /// Whether any cell writes.
     pub fn writes(&self) -> bool {
         self.cells.iter().any(|cell| cell.operation.writes())
     }
@@ -222,7 +223,7 @@ impl Plan {
     }
 }
 
-/// Whether this is a valid request size.
+/// Checks a request size. *Errors*: [`ErrorKind::Usage`] if it is out of bounds.
 fn check_size(size: u64, bytes: u64) -> Result<(), Error> {
     let block = BLOCK_BYTES as u64;
     if !size.is_multiple_of(block) || !(block..=REQUEST_BYTES_MAX).contains(&size) {
@@ -243,7 +244,7 @@ fn check_size(size: u64, bytes: u64) -> Result<(), Error> {
     Ok(())
 }
 
-/// The engine of a cell.
+/// Chooses the engine of a cell.
 fn engine_of(wanted: Option<Engine>, mode: Mode, depth: usize) -> Result<Engine, Error> {
     match (wanted, mode, depth) {
         (Some(Engine::Uring), Mode::Sync, _) => Err(usage("O_SYNC goes with threads: leave --engine uring out")),

@@ -1,4 +1,4 @@
-//! The contents of a file of `bench io`: a pattern that shows which write left it.
+//! The contents of a file of `bench io`: a pattern that shows which write wrote each block.
 //!
 //! Owns: the bytes of a block. Each block of 4 KiB begins with a stamp (its offset in the stream, the generation of the
 //! write, the stream); the rest is the same in all blocks. So a lost, misplaced or torn block is detected, and
@@ -11,19 +11,19 @@ use crate::{Error, ErrorKind};
 
 /// The unit of the pattern and of request sizes. *Units*: bytes.
 pub const BLOCK_BYTES: usize = 4096;
-/// The stamp at the start of a block. *Units*: bytes.
+/// The size of the stamp at the start of a block. *Units*: bytes.
 const STAMP_BYTES: usize = 32;
-/// The first bytes of each block of this command.
+/// The first bytes of each block that this command writes.
 const MAGIC: u64 = 0x4f49_5952_4154_434e;
 
 /// The place of a block, and the write that wrote it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stamp {
-    /// From the start of the stream. *Units*: bytes.
+    /// The block's offset in the stream. *Units*: bytes.
     pub offset: u64,
-    /// The number of the write pass; 0 is never written.
+    /// The number of the write pass; no pass has the number 0.
     pub generation: u32,
-    /// Which stream, from 0.
+    /// The number of the stream, from 0.
     pub stream: u32,
 }
 
@@ -37,7 +37,7 @@ impl Stamp {
         bytes
     }
 
-    /// The stamp of a block, if it has one.
+    /// Decodes the stamp of a block; `None` if the block has none.
     pub fn decode(block: &[u8]) -> Option<Stamp> {
         let word = |at: usize| block.get(at..at + 8).and_then(|bytes| bytes.try_into().ok()).map(u64::from_le_bytes);
         let half = |at: usize| block.get(at..at + 4).and_then(|bytes| bytes.try_into().ok()).map(u32::from_le_bytes);
@@ -46,27 +46,27 @@ impl Stamp {
     }
 }
 
-/// The part of a block after its stamp, the same in all blocks.
+/// The contents of a block after its stamp, which are the same in all blocks.
 pub struct Pattern {
     block: Vec<u8>,
 }
 
 impl Pattern {
-    /// The pattern is the same in every run, so that files of earlier runs are recognised.
+    /// Makes the pattern. It is the same in every run, so that files of earlier runs are recognised.
     pub fn new() -> Pattern {
         let mut random = Random::new(u64::from_le_bytes(*b"nectario"));
         let words = (0..BLOCK_BYTES / 8).flat_map(|_| random.next_u64().to_le_bytes());
         Pattern { block: words.collect() }
     }
 
-    /// A buffer of whole blocks, still without stamps.
+    /// Makes a buffer of whole blocks, which still have no stamps.
     pub fn buffer(&self, bytes: u64) -> Buffer {
         let mut buffer = Buffer::zeroed(bytes as usize);
         buffer.chunks_mut(BLOCK_BYTES).for_each(|block| block.copy_from_slice(&self.block[..block.len()]));
         buffer
     }
 
-    /// Stamps each block of a buffer that is written at an offset. *Cost*: a cache line per block.
+    /// Stamps each block of a buffer; `first` is the stamp of its first block. *Cost*: a cache line per block.
     pub fn stamp(buffer: &mut [u8], first: Stamp) {
         for (index, block) in buffer.chunks_exact_mut(BLOCK_BYTES).enumerate() {
             let offset = first.offset + (index * BLOCK_BYTES) as u64;
@@ -74,9 +74,9 @@ impl Pattern {
         }
     }
 
-    /// Compares all bytes of a buffer that was read at an offset.
+    /// Compares all bytes of a buffer; `first` is the expected stamp of its first block.
     ///
-    /// *Errors*: [`ErrorKind::Void`], with the offset of the first wrong block and what is wrong about it.
+    /// *Errors*: [`ErrorKind::Void`], with the offset of the first wrong block and the fault in it.
     pub fn check(&self, buffer: &[u8], first: Stamp) -> Result<(), Error> {
         for (index, block) in buffer.chunks(BLOCK_BYTES).enumerate() {
             let expected = Stamp { offset: first.offset + (index * BLOCK_BYTES) as u64, ..first };

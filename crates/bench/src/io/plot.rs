@@ -1,6 +1,6 @@
-//! Pictures: MiB/s over the size of a request, with the ceiling.
+//! Pictures of MiB/s over the request size, with the ceiling.
 //!
-//! Owns: the form of a chart. One SVG file, readable on light and dark ground.
+//! Owns: the form of a chart. The result is one SVG file, readable on light and dark backgrounds.
 
 use std::fmt::Write;
 
@@ -12,7 +12,7 @@ const LEFT: f64 = 70.0;
 const NAMES: f64 = 250.0;
 /// The distance between two charts.
 const GAP: f64 = 76.0;
-/// Also distinguishable for colour-blind readers.
+/// The colours of lines, which colour-blind readers can distinguish too.
 const COLOURS: [&str; 8] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#999933", "#882255"];
 const INK: &str = "#777";
 
@@ -21,9 +21,9 @@ const INK: &str = "#777";
 pub struct Line {
     /// The text next to it.
     pub name: String,
-    /// Request size in bytes, and MiB per second.
+    /// The points: a request size in bytes, and its rate in MiB per second.
     pub points: Vec<(u64, f64)>,
-    /// A ceiling is a dashed line over the whole width.
+    /// Whether the line is a ceiling: dashed, over the whole width.
     pub is_ceiling: bool,
 }
 
@@ -59,7 +59,7 @@ fn words(body: &mut String, x: f64, y: f64, colour: &str, text: &str) {
     let _ = writeln!(body, "<text x=\"{x:.1}\" y=\"{y:.1}\" fill=\"{colour}\">{}</text>", escaped(text));
 }
 
-/// A round step that divides `most` into about five.
+/// Chooses a round step for an axis that ends at `most`: one that gives about five steps.
 fn step(most: f64) -> f64 {
     let power = 10_f64.powf((most / 5.0).log10().floor());
     [1.0, 2.0, 5.0, 10.0].map(|factor| factor * power).into_iter().find(|step| most / step <= 6.0).unwrap_or(most)
@@ -129,7 +129,7 @@ fn apart(wanted: &[f64]) -> Vec<f64> {
 pub(super) mod tests {
     use super::*;
 
-    /// Checks that elements are closed in order, and that nothing is no number.
+    /// Checks that elements are closed in order, and that no coordinate is NaN.
     pub fn is_well_formed(svg: &str) {
         let mut open: Vec<&str> = Vec::new();
         for element in svg.split('<').skip(1) {

@@ -1,4 +1,4 @@
-//! A pass in a separate process: the hosts of the NCAR report, and the runs that are compared with fio.
+//! A pass in a separate process: it serves the hosts of the NCAR report, and the runs that are compared with fio.
 //!
 //! Owns: the job and the answer as JSON over pipes, and the end of the process.
 
@@ -23,7 +23,7 @@ enum Answer {
     Failed(String),
 }
 
-/// The work of the process: one pass, from and to JSON.
+/// The main function of the process: reads a job as JSON, runs the pass, and writes the answer as JSON.
 pub fn serve(mut input: impl Read, mut output: impl Write) -> Result<(), Error> {
     sys::become_worker();
     let mut text = String::new();

@@ -23,7 +23,7 @@ pub struct Report {
     pub setting: Value,
     /// The rate of each cell, and the ceilings.
     pub figures: Vec<Figure>,
-    /// Each stream and pass, in xdd's columns.
+    /// A row for each stream and pass, in xdd's columns.
     pub rows: Vec<Value>,
     #[serde(skip)]
     pub(super) is_short: bool,
@@ -80,7 +80,7 @@ impl Report {
         &self.text
     }
 
-    /// A picture.
+    /// The picture, as SVG.
     pub fn svg(&self) -> &str {
         &self.plot
     }
@@ -122,7 +122,7 @@ fn text(plan: &Plan, ceilings: &[(&str, Option<f64>)], results: &[CellResult], t
     text
 }
 
-/// A chart per operation, with a line per mode, number of streams and depth.
+/// Makes a chart for each operation, with a line for each combination of mode, number of streams and depth.
 fn charts(ceilings: Ceilings, results: &[CellResult]) -> Vec<Chart> {
     let mut charts = Vec::new();
     for operation in [Operation::Read, Operation::Write, Operation::Mixed] {

@@ -13,62 +13,62 @@ use crate::statistics::{Estimate, estimate};
 pub struct CellResult {
     /// The settings.
     pub cell: Cell,
-    /// Each pass.
+    /// The outcome of each pass.
     pub outcomes: Vec<Outcome>,
 }
 
 /// Upper limits of the rates on the target. *Units*: MiB per second.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct Ceilings {
-    /// Direct reads of 4 MiB, 8 at once.
+    /// The rate of direct reads of 4 MiB, 8 at once.
     pub read: Option<f64>,
-    /// Direct writes of 4 MiB, 8 at once.
+    /// The rate of direct writes of 4 MiB, 8 at once.
     pub write: Option<f64>,
-    /// A copy in memory.
+    /// The rate of a copy in memory.
     pub copy: Option<f64>,
 }
 
-/// A line of xdd's table: a stream and pass, all streams of a pass, or the mean over passes.
+/// A line of xdd's table. It is for one stream of a pass, all streams of a pass, or the mean over passes.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Row {
     /// `TARGET_PASS`, `COMBINED` or `AVERAGE`.
     pub what: &'static str,
-    /// From 1; 0 for the mean over passes.
+    /// The number of the pass, from 1; 0 for the mean over passes.
     pub pass: usize,
-    /// The number of the stream, from 0; in the line of all streams, their number.
+    /// The number of the stream, from 0; in a line for all streams, how many streams there are.
     pub target: usize,
-    /// Requests of a stream in flight at once.
+    /// The number of requests that a stream has in flight.
     pub queue: usize,
-    /// Bytes moved.
+    /// The number of bytes read and written.
     pub bytes: u64,
-    /// Requests.
+    /// The number of requests.
     pub ops: u64,
-    /// *Units*: seconds.
+    /// The elapsed time. *Units*: seconds.
     pub elapsed_s: f64,
-    /// *Units*: MiB a second (1024 x 1024 bytes, as in the NCAR report).
+    /// The rate. *Units*: MiB per second (1024 x 1024 bytes, as in the NCAR report).
     pub mib_s: f64,
     /// Requests per second.
     pub iops: f64,
-    /// Mean time of a request. *Units*: milliseconds.
+    /// The mean time of a request. *Units*: milliseconds.
     pub latency_ms: f64,
-    /// Processor time over elapsed time, of the whole process. *Units*: percent of one processor.
+    /// The processor time of the whole process divided by the elapsed time. *Units*: percent of one processor.
     pub cpu_percent: f64,
-    /// What requests do.
+    /// The name of the operation.
     pub op: &'static str,
-    /// How files are opened.
+    /// The name of the mode.
     pub mode: &'static str,
     /// The size of a request. *Units*: bytes.
     pub request_bytes: u64,
     /// The median time of a request. *Units*: milliseconds.
     pub half_ms: f64,
-    /// The 99th percentile; of several streams or passes, the worst.
+    /// The 99th percentile of request times; for several streams or passes, the worst one. *Units*: milliseconds.
     pub most_ms: f64,
-    /// The longest time.
+    /// The longest time of a request. *Units*: milliseconds.
     pub longest_ms: f64,
 }
 
 impl Cell {
-    /// Its name in progress and figures, as `read.direct.streams2.depth1.64k`.
+    /// The cell's name in progress and figures, such as `read.direct.streams2.depth1.64k`.
     pub fn name(&self) -> String {
         let (operation, mode) = (self.operation.name(), self.mode.name());
         let (streams, depth, size) = (self.streams, self.depth, nectary_block::format_size(self.request_bytes));
@@ -77,12 +77,12 @@ impl Cell {
 }
 
 impl CellResult {
-    /// A cell without passes.
+    /// Makes a cell without passes.
     pub fn new(cell: Cell) -> CellResult {
         CellResult { cell, outcomes: Vec::new() }
     }
 
-    /// The rate: the median of passes. *Units*: MiB per second.
+    /// The median rate over the passes. *Units*: MiB per second.
     pub fn rate(&self) -> Estimate {
         estimate(&self.outcomes.iter().map(Outcome::rate).collect::<Vec<_>>())
     }
@@ -102,7 +102,7 @@ impl CellResult {
         rows
     }
 
-    /// The mean over passes: bytes and requests of one pass, times of all passes.
+    /// The mean over all passes. Bytes, requests and the elapsed time are those of an average pass.
     pub fn average(&self) -> Option<Row> {
         let streams: Vec<&StreamOutcome> = self.outcomes.iter().flat_map(|outcome| &outcome.streams).collect();
         let passes = self.outcomes.len() as u64;
@@ -152,7 +152,7 @@ impl CellResult {
     }
 }
 
-/// The headings, in xdd's order; the unit below each.
+/// The headings in xdd's order: name, unit (in the line below), width.
 pub const HEADINGS: [(&str, &str, usize); 16] = [
     ("What", "", 11),
     ("Pass", "", 5),
@@ -181,7 +181,7 @@ pub fn headings() -> String {
 }
 
 impl Row {
-    /// The line under the headings.
+    /// The row as a line of the table.
     pub fn line(&self) -> String {
         let pass = if self.pass == 0 { "mean".to_owned() } else { self.pass.to_string() };
         let values = [
@@ -212,7 +212,7 @@ pub(super) mod tests {
     use super::super::job::{Mode, Operation};
     use super::*;
 
-    /// Two passes of two streams: 4 MiB each, in a second and in two.
+    /// Two passes of two streams that read 4 MiB each, in one second or in two.
     pub fn result() -> CellResult {
         let cell =
             Cell { operation: Operation::Read, mode: Mode::Direct, streams: 2, depth: 1, request_bytes: 1 << 20 };

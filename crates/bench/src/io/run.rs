@@ -1,6 +1,6 @@
 //! Runs a plan on a target.
 //!
-//! Owns: the order of passes, the generations of the streams, and the ceiling next to the result.
+//! Owns: the order of passes, the generations of the streams, and the measurement of the ceilings.
 
 use std::process::Command;
 use std::time::Instant;
@@ -19,13 +19,13 @@ use crate::guardian::Guardian;
 use crate::statistics::order;
 use crate::store::Progress;
 
-/// The request size for the ceiling, with several requests at once and direct I/O. *Units*: bytes.
+/// The size of the direct requests that measure the ceiling. *Units*: bytes.
 const CEILING_REQUEST_BYTES: u64 = 4 << 20;
-/// The number of these requests at once.
+/// The number of these requests in flight.
 const CEILING_DEPTH: usize = 8;
 /// How long each ceiling is measured. *Units*: seconds.
 const CEILING_SECONDS: f64 = 0.5;
-/// The amount copied for the ceiling of the page cache. *Units*: bytes.
+/// The size of the copy in memory that measures the ceiling of the page cache. *Units*: bytes.
 const COPY_BYTES: usize = 32 << 20;
 /// The generation of the first contents.
 const FIRST: u32 = 1;
@@ -42,7 +42,7 @@ pub(super) struct Streams {
 }
 
 impl Streams {
-    /// Begins with the places of a target; with `is_own` it fills them.
+    /// Makes the streams at the places of a target; with `is_own` it fills them.
     pub fn new(places: Vec<Place>, is_device: bool, bytes: u64, is_own: bool) -> Result<Streams, Error> {
         if is_own {
             fill(&places, bytes, FIRST)?;
@@ -51,7 +51,7 @@ impl Streams {
         Ok(Streams { places, is_device, bytes, generations, newest: FIRST })
     }
 
-    /// The description of a pass of a cell.
+    /// Describes a pass of a cell.
     pub fn job(&self, cell: &Cell, engine: Engine) -> Job {
         Job {
             places: self.places[..cell.streams].to_vec(),
@@ -72,7 +72,7 @@ impl Streams {
         }
     }
 
-    /// Runs a pass with `how`, and compares the contents afterwards.
+    /// Runs a pass with `how`; if it writes, compares the contents afterwards.
     pub fn pass(&mut self, job: &Job, how: impl FnOnce(&Job) -> Result<Outcome, Error>) -> Result<Outcome, Error> {
         let outcome = how(job)?;
         if job.operation.writes() {
@@ -155,7 +155,7 @@ pub fn dry_run(plan: &Plan) -> Result<String, Error> {
     Ok(text)
 }
 
-/// The highest rates of the device with the same engine, and of a copy in memory.
+/// Measures the highest rates of the device, and the rate of a copy in memory.
 fn ceilings(plan: &Plan, streams: &mut Streams) -> Result<Ceilings, Error> {
     let mut found = Ceilings::default();
     for operation in [Operation::Read, Operation::Write] {

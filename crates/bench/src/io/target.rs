@@ -1,4 +1,4 @@
-//! The target of a measurement: a directory, a file or a block device; and which targets are refused.
+//! The target of a measurement: a directory, a file or a block device, and the targets that are refused.
 //!
 //! Owns: the rules of safety. In a directory the run makes its own files. An existing file or device is written to only
 //! if the caller allows it, or if an earlier run of this command wrote the file. A device that is mounted or in use is
@@ -20,18 +20,18 @@ use crate::{Error, ErrorKind, sys};
 pub enum Kind {
     /// A directory, in which one file per stream is made.
     Folder,
-    /// A regular file: streams have parts of it.
+    /// A regular file, of which each stream has a part.
     File,
-    /// A block device: streams have parts of it.
+    /// A block device, of which each stream has a part.
     Device,
 }
 
 /// How a run uses its target.
 #[derive(Debug, Clone, Copy)]
 pub struct Wish {
-    /// The most streams.
+    /// The largest number of streams.
     pub streams: usize,
-    /// The length of each. *Units*: bytes.
+    /// The length of each stream. *Units*: bytes.
     pub bytes: u64,
     /// Whether anything is written.
     pub writes: bool,
@@ -42,11 +42,11 @@ pub struct Wish {
 /// A target that may be used.
 #[derive(Debug)]
 pub struct Target {
-    /// What it is.
+    /// The kind of the target.
     pub kind: Kind,
     /// The places of the streams.
     pub places: Vec<Place>,
-    /// Whether the contents are this run's, so that they are compared.
+    /// Whether this run writes the contents, so that it can compare them.
     pub is_own: bool,
     /// The directory in which files are made.
     pub folder: Option<PathBuf>,
@@ -57,16 +57,16 @@ fn usage(message: String) -> Error {
 }
 
 impl Target {
-    /// Checks a path, and refuses a target that must not be used. Makes nothing.
+    /// Checks a path, and refuses a target that must not be used. It makes no files.
     ///
-    /// *Errors*: [`ErrorKind::Usage`] for what the caller can change; the device's own if it is mounted or in use.
+    /// *Errors*: [`ErrorKind::Usage`] for a mistake of the caller; the error of the device if it is mounted or in use.
     pub fn find(path: &Path, wish: Wish) -> Result<Target, Error> {
         let status = std::fs::metadata(path).map_err(|error| {
             usage(format!("{}: {error}; name a directory, an existing file, or a block device", path.display()))
         })?;
         if status.is_dir() {
             let (needed, free) = (wish.bytes * wish.streams as u64, sys::free_space(path)?);
-            // The space that a file system needs besides the files.
+            // The file system needs some space besides the files.
             if needed + needed / 16 > free {
                 return Err(usage(format!(
                     "{}: {} stream(s) of {} do not fit, {} are free; make room there, or give a smaller --size",
@@ -103,7 +103,7 @@ impl Target {
         Ok(Target { kind, places, is_own: wish.writes, folder: None })
     }
 
-    /// Makes the files of a directory; the guardian knows their names before.
+    /// Makes the files in a directory; their directory is registered with the guardian first.
     pub fn make(&mut self, guardian: &mut Guardian, streams: usize) -> Result<(), Error> {
         let Some(parent) = &self.folder else { return Ok(()) };
         let folder = parent.join(format!("nectary-bench-io-{}", std::process::id()));
@@ -144,7 +144,7 @@ fn probe(path: &Path, kind: Kind) -> Result<u64, Error> {
     Ok(size_bytes - size_bytes % BLOCK_BYTES as u64)
 }
 
-/// Whether an earlier run of this command wrote a file: all blocks that are checked must be its own.
+/// Whether an earlier run of this command wrote a file: a sample of blocks must all have its pattern.
 fn is_known(path: &Path, bytes: u64) -> Result<bool, Error> {
     let file = File::open(path).map_err(|error| Error::failed(path.display(), error))?;
     let (pattern, blocks) = (Pattern::new(), bytes / BLOCK_BYTES as u64);
@@ -179,7 +179,7 @@ mod tests {
         assert_eq!(told.places.iter().map(|place| place.start).collect::<Vec<_>>(), [0, 512 << 10]);
         fill(&told.places, wish.bytes, 1).unwrap();
         assert!(Target::find(&path, wish).unwrap().is_own);
-        // One foreign block in it, and it is foreign.
+        // One block with other contents makes the file foreign.
         File::options().write(true).open(&path).unwrap().write_all_at(&[7], (1 << 20) - 1).unwrap();
         assert!(Target::find(&path, wish).is_err());
         let error = Target::find(&path, Wish { bytes: 1 << 20, ..wish }).unwrap_err();

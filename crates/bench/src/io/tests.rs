@@ -1,4 +1,4 @@
-//! Passes on small temporary files, whose counts are known.
+//! Tests of passes on small temporary files, for which the number of requests is known.
 
 use std::path::{Path, PathBuf};
 
@@ -17,7 +17,7 @@ impl Folder {
         Folder(path)
     }
 
-    /// Files for streams.
+    /// Makes an empty file for each stream.
     fn places(&self, count: usize) -> Vec<Place> {
         let place = |number: usize| {
             let path = self.0.join(format!("stream-{number}"));
@@ -106,11 +106,11 @@ fn a_wrong_byte_makes_the_run_void() {
         Job { places: places.clone(), mode: Mode::Buffered, read_generations: vec![2], write_generation: 2, ..job() };
     let outcome = run(&Job { operation: Operation::Write, ..job.clone() }, false).unwrap();
     verify(&job, &outcome).unwrap();
-    // In the middle of a block: only the comparison of all bytes can see it.
+    // This damage is in the middle of a block, where only the comparison of all bytes finds it.
     corrupt(&places[0].path, (300 << 10) + 77);
     let error = verify(&job, &outcome).unwrap_err();
     assert!(error.kind == ErrorKind::Void && error.message.contains("offset: 307200"), "{error}");
-    // At the start of a request: the read itself sees it.
+    // This damage is at the start of a request, where the read itself finds it.
     corrupt(&places[0].path, 128 << 10);
     let read = Job { operation: Operation::Read, read_generations: vec![2], ..job.clone() };
     assert_eq!(run(&read, false).unwrap_err().kind, ErrorKind::Void);

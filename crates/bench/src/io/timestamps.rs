@@ -1,8 +1,8 @@
-//! The file of requests: when each began and ended, as in xdd's detailed report.
+//! The file of requests, with the start and end of each, as in xdd's detailed report.
 //!
-//! Owns: its columns. A line a request, comma separated, with a heading: cell and pass, stream, operation, number,
-//! place, distance from the end of the request before it, start and end on the clock of the pass, and what follows from
-//! them.
+//! Owns: the columns. After a heading, there is one comma-separated line per request: cell and pass, stream, operation,
+//! number, place, distance from the end of the request before it, start and end on the clock of the pass, and the
+//! values that are computed from these.
 
 use std::io::{self, Write};
 
@@ -32,7 +32,7 @@ pub struct Timestamps {
 }
 
 impl Timestamps {
-    /// Takes the requests of a pass out of its outcome.
+    /// Moves the requests of a pass out of its outcome into this list.
     pub fn add(&mut self, cell: &Cell, pass: usize, job: &Job, outcome: &mut Outcome) {
         for (target, stream) in outcome.streams.iter_mut().enumerate() {
             let requests = std::mem::take(&mut stream.requests);
@@ -51,7 +51,7 @@ impl Timestamps {
         }
     }
 
-    /// Writes the file. *Errors*: the writer's.
+    /// Writes the file. *Errors*: those of the writer.
     pub fn write(&self, to: &mut impl Write) -> io::Result<()> {
         writeln!(to, "{HEADING}")?;
         for pass in &self.passes {

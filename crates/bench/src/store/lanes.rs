@@ -5,9 +5,9 @@
 use super::{Options, Preset};
 use crate::contender::{DIRTY_PERCENT, FileSystem, FoyerEngine, FoyerSettings, FoyerWrites, Kind, Settings};
 
-/// The seeds' memory, in MB.
+/// The memory of a contender in the paper, in MB.
 pub(super) const MEMORY_MB: u64 = 256;
-/// How the seeds' memory is divided between the proxy's cache and the buffer cache, in MB.
+/// How the paper divides this memory between the proxy's cache and the buffer cache, in MB.
 const SPLITS_MB: [(u64, u64); 2] = [(50, 206), (128, 128)];
 /// The smallest disk, for which more file systems are compared, in GB.
 const SMALLEST_GB: u64 = 4;
@@ -17,30 +17,30 @@ const EFS_GB_MAX: u64 = 8;
 /// One contender on one disk size.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Lane {
-    /// Its name in the names of figures; unique in its group.
+    /// The part of figures' names that stands for this contender; unique in its group.
     pub name: String,
-    /// The contender of the papers' table that it replaces.
+    /// The contender of the paper's table that this one replaces.
     pub seed_name: &'static str,
     /// Its kind and settings.
     pub kind: Kind,
-    /// How many disks it has.
+    /// The number of its disks.
     pub disks: usize,
-    /// The seeds' memory and its split, in MB.
+    /// The memory in the paper and how it is divided, in MB.
     pub memory: String,
 }
 
-/// Whether a contender runs: all run if none is named, but with ablations only Nectary does.
+/// Whether a contender runs. All run if `only` names none; with ablations only Nectary runs.
 pub(super) fn is_named(options: &Options, lane: &Lane) -> bool {
     let is_named = options.only.iter().any(|name| lane.name.contains(name.as_str()));
     let is_nectary = matches!(lane.kind, Kind::Nectary { .. });
     let is_ablation = options.ablations && is_nectary && lane.disks == options.preset.disks();
     let is_any = options.only.is_empty() && !options.ablations;
-    // A target without hints is meaningless for ablations.
+    // The bare disk has a target for Nectary without hints, so this contender always runs there.
     let is_aim = options.preset == Preset::Bare && lane.name == "nectary-hints-off";
     is_any || is_named || is_ablation || is_aim || lane.name == "nectary" || lane.name == "nectary-again"
 }
 
-/// The contenders on a disk size; the first two are Nectary, whose memory budget is `store_bytes`.
+/// The contenders on a disk size; the first two are Nectary. Nectary's memory budget is `store_bytes`.
 pub(super) fn lanes(options: &Options, memory_bytes: u64, store_bytes: u64, seed_gb: u64) -> Vec<Lane> {
     let store = |name: &str, disks, settings| Lane {
         name: name.to_owned(),

@@ -1,9 +1,9 @@
-//! The limit in every report: the data that any store must move, at the disk's own speed, measured by the same engine
-//! through the same layers.
+//! The limit in every report: the time to move the data that any store must move, at the disk's own speed. That speed
+//! is measured with the same I/O engine through the same layers.
 //!
-//! The limit does not depend on any contender. It assumes a store that misses only first requests: their bytes are
-//! written once, the bytes that no memory of that size can hold are read, and both run at the disk's sequential speed.
-//! An LRU over groups, with a seek per read, serves as a reference.
+//! The limit does not depend on any contender. It assumes a store that misses only the first request for each object.
+//! Such a store writes each object once and reads the bytes that no memory of its size can hold, both at the disk's
+//! sequential speed. For reference, the report also has an LRU over groups, which needs a seek per read.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::workload::Demand;
 
 /// The size of one read, in bytes: a typical object in whole blocks.
 const READ_BYTES: usize = 8192;
-/// Reads and writes that are measured.
+/// The numbers of reads and writes that are measured.
 const READS: u64 = 300;
 const WRITES: u64 = 24;
 /// A large write, in bytes.
@@ -35,8 +35,8 @@ pub struct Limit {
 }
 
 impl Limit {
-    /// Measures a new disk like those of the contenders, in the first `region_bytes`, the only part that contenders
-    /// fill.
+    /// Measures a new disk like those of the contenders. Reads are in the first `region_bytes`, because contenders fill
+    /// only this part.
     pub fn measure(
         options: &DiskOptions,
         bytes: u64,
@@ -79,14 +79,14 @@ impl Limit {
         Ok(limit)
     }
 
-    /// Requests per second of a store that misses only first requests and does only the necessary work; several disks
-    /// always share the work equally.
+    /// The requests per second of a store that misses only first requests and does only the necessary work. Several
+    /// disks share the work equally.
     pub fn requests_per_s(&self, demand: &Demand, disks: usize) -> f64 {
         let reads_s = demand.must_read_bytes as f64 / self.read_bytes_per_s;
         (demand.requests * disks as u64) as f64 / (reads_s + self.writes_s(demand))
     }
 
-    /// The same for an LRU over groups, with a seek per read.
+    /// The requests per second of an LRU over groups, which needs a seek per read.
     pub fn lru_over_groups_per_s(&self, demand: &Demand, disks: usize) -> f64 {
         let seeks_s = demand.group_reads as f64 * self.random_read_ms / 1e3;
         let beyond_bytes = demand.group_read_bytes.saturating_sub(demand.group_reads * READ_BYTES as u64);
@@ -114,7 +114,8 @@ mod tests {
             group_reads: 100,
             group_read_bytes: 100 * (READ_BYTES as u64 + 20_000),
         };
-        // A second of writing and one of reading; for groups 100 seeks of 10 ms and a second of the bytes after them.
+        // The store writes for a second and reads for a second. The LRU over groups seeks 100 times for 10 ms, and
+        // reads for a second beyond that.
         assert_eq!((limit.requests_per_s(&demand, 1), limit.requests_per_s(&demand, 2)), (500.0, 1000.0));
         assert!((limit.lru_over_groups_per_s(&demand, 1) - 1000.0 / 3.0).abs() < 1.0);
     }

@@ -1,5 +1,5 @@
-//! `bench store`: a proxy's workload directly on storage, under the conditions of the seeds' tables 4 and 5, and on a
-//! modern device.
+//! `bench store`: a proxy's workload directly on storage, under the conditions of tables 4 and 5 of the Hummingbird
+//! paper, and on a modern device.
 //!
 //! Owns: the presets and their scaling. How a run works: for each disk size every contender gets a disk, a memory group
 //! and a process, which last until the end. The workload is cut into pieces. All contenders replay a piece before the
@@ -31,14 +31,14 @@ pub use report::Report;
 pub use results::{Expected, Figure, GroupResult, LaneResult, Swept, Trend};
 pub use run::{Programs, Progress, run};
 
-/// The seeds' tables.
+/// The conditions of a run: two tables of the paper, or a bare disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Preset {
-    /// One thread, one disk, 256 MB divided in two ways; against EFS and XFS.
+    /// One thread, one disk, and 256 MB of memory, divided in two ways; compared with EFS and XFS.
     Table4,
-    /// Four threads, two disks; against UFS in three forms.
+    /// Four threads and two disks; compared with three forms of UFS.
     Table5,
-    /// One thread, one disk as it is, in real time; pages that embed 1 to 10 objects; against file systems and foyer.
+    /// One thread and a bare disk, in real time; pages embed 1 to 10 objects; compared with file systems and foyer.
     Bare,
 }
 
@@ -52,7 +52,7 @@ impl Preset {
         }
     }
 
-    /// Disks of a contender.
+    /// The number of disks of a contender.
     pub fn disks(self) -> usize {
         match self {
             Preset::Table4 | Preset::Bare => 1,
@@ -60,7 +60,7 @@ impl Preset {
         }
     }
 
-    /// Threads of the workload.
+    /// The number of threads of the workload.
     pub fn threads(self) -> usize {
         match self {
             Preset::Table4 | Preset::Bare => 1,
@@ -85,15 +85,15 @@ pub const EXPERIMENTS: [(&str, &str, &str); 6] = [
 
 /// The default scale: the smallest one at which a store has enough memory.
 pub const SCALE: f64 = 1.0 / 32.0;
-/// The default share of the trace: the whole trace, as in the seeds.
+/// The default share of the trace: the whole trace, as in the paper.
 pub const TRACE_SHARE: f64 = 1.0;
 
 /// The options of a run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Options {
-    /// The seeds' conditions.
+    /// The conditions of the run.
     pub preset: Preset,
-    /// The scale: sizes, memory and trace in proportion.
+    /// The factor by which disk sizes, memory and the length of the trace are scaled.
     pub scale: Option<f64>,
     /// The share of the trace that is replayed, from its beginning.
     pub trace: Option<f64>,
@@ -104,17 +104,19 @@ pub struct Options {
     pub ablations: bool,
     /// The seed of the requests.
     pub seed: u64,
-    /// Seeds of the workload, from `seed` on; by default five on a virtual clock, unless the run is quick.
+    /// The number of seeds of the workload; the first is `seed`. The default is 5 on a virtual clock, and 1 in real
+    /// time and for quick and ablation runs.
     pub seeds: Option<usize>,
-    /// How much of a buffer cache may be dirty, in percent; the best of a sweep by default.
+    /// How much of a buffer cache may be dirty, in percent. By default, the best of several shares that are compared
+    /// first.
     pub dirty_percent: Option<u64>,
-    /// Pairs; ten by default.
+    /// The number of pieces of the workload, each of which gives one pair; 10 by default.
     pub pairs: Option<usize>,
     /// Only Nectary and contenders whose name contains one of these; all if the list is empty.
     pub only: Vec<String>,
-    /// Disk sizes of the table to run, in GB; all if the list is empty.
+    /// The disk sizes of the table that run, in GB; all if the list is empty.
     pub sizes: Vec<u64>,
-    /// With a bare disk, only pages that embed this many objects on average; all numbers if the list is empty.
+    /// With a bare disk, the mean numbers of embedded objects per page that run; all if the list is empty.
     pub embedded: Vec<u64>,
     /// The directory whose device is the bare disk.
     pub folder: Option<PathBuf>,
@@ -122,12 +124,13 @@ pub struct Options {
     pub foyer: Option<PathBuf>,
     /// Runs disks in real time, this many times faster; the default is a virtual clock.
     pub speed: Option<f64>,
-    /// The queue depth of a modelled disk: from this many waiting requests it chooses the next; 1 is a disk of 1999.
+    /// The queue depth of a modelled disk: the disk chooses its next request from this many waiting ones. A disk of
+    /// 1999 has 1.
     pub queue_depth: usize,
 }
 
 impl Options {
-    /// A preset without further options.
+    /// The options of a preset, with the defaults for everything else.
     pub fn new(preset: Preset) -> Options {
         Options {
             preset,

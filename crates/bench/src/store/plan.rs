@@ -1,6 +1,6 @@
-//! Which contenders run, on what disks, with how much memory: the presets as data, scaled.
+//! The plan of a run: the scaled contenders, disks and memory of a preset.
 //!
-//! Owns: scaling, and refusals. Leaves to others: the contenders of each preset (`lanes`).
+//! Owns: scaling, and the refusal of wrong options. Leaves to others: the contenders of each preset (`lanes`).
 
 use super::lanes::{Lane, MEMORY_MB, is_named, lanes};
 use super::{Options, Preset, SCALE, TRACE_SHARE};
@@ -9,31 +9,35 @@ use crate::disk::{DiskOptions, Timekeeping};
 use crate::workload::Laws;
 use crate::{Error, ErrorKind};
 
-/// The memory of the store outside its budget, per further thread in real time, in bytes: rings, stacks, and free
-/// memory of its allocator. Its budget is reduced by this, so that it uses no more memory than its peers.
+/// Memory that the store uses outside its budget for each thread beyond the first, in real time: rings, stacks, and
+/// free memory of its allocator. *Units*: bytes. The store's budget is reduced by this, so that the store uses no more
+/// memory than its peers.
 const STORE_THREAD_BYTES: u64 = 4 << 20;
-/// The allowance of every memory group beyond the scaled memory: a quarter of it for tables and allocators, and a fixed
-/// number of bytes. The seeds count neither. A peer can use the rest as buffer cache.
+/// The allowance of every memory group beyond the scaled memory: a share of that memory (a quarter) for tables and
+/// allocators, and a fixed number of bytes. The paper counts neither. A peer can use what it does not need as buffer
+/// cache.
 const GROUP_SHARE: u64 = 4;
 const GROUP_BYTES: u64 = 6 << 20;
-/// By how much a contender may exceed its allowance between two checks without being killed.
+/// By how much a contender may exceed its allowance between two checks before the kernel kills it, in bytes.
 const HARD_BYTES: u64 = 512 << 20;
-/// The default number of seeds of the workload on a virtual clock, and the smallest number for an interval.
+/// The default number of seeds of the workload on a virtual clock, and the smallest number with which figures are
+/// judged.
 const SEEDS: usize = 5;
 pub(super) const SEEDS_MIN: usize = 5;
 /// The default number of pairs, and the number in a quick run.
 pub(super) const PAIRS: usize = 10;
 const PAIRS_QUICK: usize = 4;
-/// Requests of a quick run.
+/// The largest number of requests of a quick run.
 const REQUESTS_QUICK: u64 = 12_000;
 /// The highest speed-up of real time: beyond it, the layers above the disk cost more than the disk.
 const SPEED_MAX: f64 = 100.0;
-/// The seeds' disk.
+/// The model of the paper's disk.
 const MODEL: &str = "hdd-1999";
-/// Embedded objects per page on a bare disk; a quick run uses only the number that has a target.
+/// The mean numbers of embedded objects per page on a bare disk. A quick run uses only `EMBEDDED_AIM`, the one that has
+/// a target.
 const EMBEDDED: [u64; 4] = [1, 3, 5, 10];
 pub(super) const EMBEDDED_AIM: u64 = 5;
-/// Bytes of a GB, as disk makers count.
+/// The bytes of a GB, as disk makers count.
 const GB: f64 = 1e9;
 
 /// All contenders on one disk size.
@@ -43,7 +47,7 @@ pub struct Group {
     pub label: String,
     /// The size of the disk in the paper, in GB.
     pub seed_gb: u64,
-    /// The requests' laws.
+    /// The laws of the workload.
     pub laws: Laws,
     /// The scaled size of all disks together, in bytes.
     pub disk_bytes: u64,
@@ -56,17 +60,17 @@ pub struct Group {
 pub struct Plan {
     /// The options.
     pub options: Options,
-    /// The share of the seeds' sizes.
+    /// The factor by which the paper's sizes are scaled.
     pub scale: f64,
-    /// Requests of the whole scaled trace.
+    /// The number of requests of the whole scaled trace.
     pub trace_requests: u64,
-    /// How many of them are replayed.
+    /// The number of requests of the trace that are replayed.
     pub requests: u64,
-    /// Pieces of the workload.
+    /// The number of pieces of the workload.
     pub pairs: usize,
-    /// The workloads' seeds: each disk size is run once with each.
+    /// The seeds of the workload: each disk size runs once with each seed.
     pub seeds: Vec<u64>,
-    /// Threads of the workload.
+    /// The number of threads of the workload.
     pub threads: usize,
     /// The properties of the disks.
     pub disk: DiskOptions,
@@ -172,7 +176,7 @@ impl Plan {
         })
     }
 
-    /// The size at which the kernel kills a contender that exceeds its allowance, in bytes.
+    /// The hard limit of a contender's memory group, at which the kernel kills the contender, in bytes.
     pub fn hard_bytes(&self) -> u64 {
         self.group_bytes() + HARD_BYTES
     }
@@ -189,7 +193,7 @@ impl Plan {
     }
 }
 
-/// Name, disk size in GB and laws of each group of contenders.
+/// The name, the disk size in GB and the workload's laws of each group of contenders.
 fn conditions(options: &Options, scale: f64) -> Vec<(String, u64, Laws)> {
     let usual = Laws::seed_trace(options.seed, scale);
     let is_small = options.quick || options.ablations;
@@ -214,7 +218,7 @@ fn conditions(options: &Options, scale: f64) -> Vec<(String, u64, Laws)> {
     all.into_iter().take(count).collect()
 }
 
-/// Why a contender is missing, if it is.
+/// The reason why this machine cannot run a contender; `None` if it can.
 fn missing(options: &Options, lane: &Lane) -> Option<String> {
     match lane.kind {
         Kind::Files { system, .. } => system.missing(),
@@ -227,7 +231,7 @@ fn missing(options: &Options, lane: &Lane) -> Option<String> {
 
 fn store_beyond_bytes(options: &Options) -> u64 {
     match options.speed {
-        // Threads are modelled: one thread sends the requests of all of them.
+        // On a virtual clock, threads are modelled: one real thread sends all their requests.
         None => 0,
         Some(_) => STORE_THREAD_BYTES * (options.preset.threads() as u64 - 1),
     }

@@ -1,18 +1,20 @@
-//! Pictures of a report: the ratio per piece of the workload, and the parts of a request's time.
+//! Pictures of a report: for each piece of the workload, the run time of each contender divided by that of Nectary; and
+//! the mean time of a request, divided into parts.
 //!
-//! One SVG file, readable on light and dark backgrounds. One line per contender; below, one bar per contender.
+//! The result is one SVG file, readable on light and dark backgrounds. The first picture has one line per contender,
+//! the second, below it, one bar per contender.
 
 use std::fmt::Write;
 
 use super::results::{GroupResult, Spent, Trend, spent_ms};
 
-/// Sizes of a picture, in pixels.
+/// The sizes of a picture, in pixels.
 const WIDTH: f64 = 900.0;
 const HEIGHT: f64 = 300.0;
 const LEFT: f64 = 60.0;
 const NAMES: f64 = 230.0;
 const BAR: f64 = 18.0;
-/// Distinguishable for colour-blind readers too.
+/// The colours of contenders, which colour-blind readers can distinguish too.
 const COLOURS: [&str; 8] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#999933", "#882255"];
 const INK: &str = "#777";
 
@@ -38,7 +40,7 @@ fn words(body: &mut String, x: f64, y: f64, colour: &str, text: &str) {
     let _ = writeln!(body, "<text x=\"{x:.1}\" y=\"{y:.1}\" fill=\"{colour}\">{text}</text>");
 }
 
-/// Lines of the ratio per piece.
+/// Draws a line for each contender: its run time divided by Nectary's, for each piece of the workload.
 fn ratios(body: &mut String, label: &str, trends: &[Trend], top: f64) {
     let most = trends.iter().flat_map(|trend| &trend.pieces).copied().fold(1.0, f64::max).ceil();
     let width = WIDTH - LEFT - NAMES;
@@ -85,7 +87,7 @@ fn spread(wanted: Vec<f64>) -> Vec<f64> {
     placed
 }
 
-/// Bars of the parts of a request's time; returns their lower end.
+/// Draws a bar for each contender with the parts of a request's time; returns the lower end of the bars.
 fn bars(body: &mut String, result: &GroupResult, top: f64) -> f64 {
     let spent: Vec<_> = result.lanes.iter().map(|lane| (lane.name.clone(), spent_ms(lane))).collect();
     let sum = |spent: &Spent| spent.read_ms + spent.write_ms + spent.daemon_ms + spent.other_ms;

@@ -1,10 +1,10 @@
-//! The report of a run: ratios of run times with their intervals and targets, missed targets first, and a row for each
-//! contender.
+//! The report of a run: the ratios of run times with their intervals and targets, and a row for each contender. Missed
+//! targets come first.
 //!
-//! Owns: the figures and the JSON. The ratio in a table is that of whole runs. On a virtual clock there is one ratio
-//! per seed of the workload, and the interval is that of their median. In real time it is the ratio of the sums over
-//! the pieces of one run, with its interval. Pieces of one run are not repetitions; they show a trend. Leaves to
-//! others: the text (`text`) and the plots (`plot`).
+//! Owns: the figures and the JSON. A ratio compares whole runs. On a virtual clock there is one ratio per seed of the
+//! workload, and the interval is that of their median. In real time there is one run: its ratio compares the sums of
+//! the times of the pieces, and the interval comes from resampling the pieces. The pieces of one run are not
+//! repetitions, but show a trend. Leaves to others: the text (`text`) and the plots (`plot`).
 
 use std::process::Command;
 use std::time::Duration;
@@ -27,9 +27,9 @@ pub struct Report {
     pub experiment: String,
     /// The command line and the machine.
     pub setting: Value,
-    /// All figures: Nectary against itself, then the figures that miss their target, then the rest.
+    /// All figures in this order: Nectary compared with itself, figures that miss their target, the rest.
     pub figures: Vec<Figure>,
-    /// How ratios changed within a run.
+    /// How the ratios changed during a run.
     pub trends: Vec<Trend>,
     /// One row for each contender, disk size and seed.
     pub rows: Vec<Value>,
@@ -77,7 +77,8 @@ impl Report {
         &self.text
     }
 
-    /// The ratio per piece and the parts of a request's time, as an SVG picture.
+    /// An SVG picture: for each piece of the workload, the run time of each contender divided by that of Nectary; and
+    /// the mean time of a request, divided into parts. *Units*: milliseconds per request.
     pub fn svg(&self) -> &str {
         &self.plot
     }
@@ -96,9 +97,9 @@ fn target(preset: Preset, group: &Group, name: &str) -> Option<f64> {
     }
 }
 
-/// The group of pages in which a bare disk has a target against XFS.
+/// The label of the group that has targets compared with XFS on a bare disk.
 const EMBEDDED_AIM: &str = "embedded-5";
-/// Nectary without hints, and its target against XFS.
+/// The contender Nectary without hints, and its target compared with XFS.
 const HINTS_OFF: &str = "nectary-hints-off";
 const HINTS_OFF_AIM: f64 = 2.0;
 /// The largest number of bytes written to the device per byte put.
@@ -184,7 +185,7 @@ fn lane_pieces(result: &GroupResult) -> usize {
     result.lanes[0].pieces.len()
 }
 
-/// The seeds' best ratio against XFS is a separate target.
+/// Makes the figure of the best ratio to XFS, which has its own target: the best one of the paper.
 fn best_of_xfs(figures: &[Figure]) -> Option<Figure> {
     let against = figures.iter().filter(|figure| figure.name.contains(".xfs."));
     let best = against.max_by(|left, right| left.value.total_cmp(&right.value))?;

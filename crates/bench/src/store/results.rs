@@ -1,7 +1,7 @@
-//! The results of a run: one for each contender, and the figures that follow from it.
+//! The results of a run: one for each contender, and the figures that are computed from them.
 //!
-//! Owns: the data that runs fill in and reports read. Leaves to others: running (`run`, `simulation`) and presentation
-//! (`report`, `text`, `plot`).
+//! Owns: the data that a run produces and a report reads. Leaves to others: running (`run`, `simulation`) and
+//! presentation (`report`, `text`, `plot`).
 
 use serde::Serialize;
 
@@ -18,29 +18,29 @@ use crate::workload::{Demand, Locality, Totals};
 pub struct LaneResult {
     /// Its name.
     pub name: String,
-    /// In the paper's table, the contender in whose place this one stands.
+    /// The contender of the paper's table that this one replaces.
     pub seed_name: String,
-    /// The seeds' memory and its split, in MB.
+    /// The memory in the paper and how it is divided, in MB.
     pub memory: String,
-    /// How many disks it had.
+    /// The number of its disks.
     pub disks: usize,
-    /// Its pieces of the workload.
+    /// The results of each piece of the workload.
     pub pieces: Vec<Piece>,
-    /// Their sum.
+    /// The sum of the pieces.
     pub total: Piece,
     /// The counters of each of its disks during the run.
     pub counts: Vec<DiskCounts>,
     /// The disk's milliseconds per millisecond of the kernel's clock.
     pub speed: f64,
-    /// Its memory at the end.
+    /// The usage of its memory group at the end.
     pub usage: GroupUsage,
     /// Whether the disk's clock was virtual.
     pub is_virtual: bool,
-    /// How its memory group was held at its allowance.
+    /// The usage of its memory group that the checks between requests found.
     pub keeping: Keeping,
     /// Its own counters at the end.
     pub counters: serde_json::Value,
-    /// The hits of a simulation.
+    /// The hits that a simulation expects.
     pub simulated: Option<Expected>,
 }
 
@@ -51,31 +51,31 @@ pub struct GroupResult {
     pub group: Group,
     /// The limit of its disk.
     pub limit: Limit,
-    /// The demand of the workload on any store.
+    /// The work that the workload demands from any store.
     pub demand: Demand,
     /// The hits of LRUs of several sizes on this workload.
     pub locality: Locality,
-    /// The sums of the workload.
+    /// The numbers of requests, objects and bytes of the workload.
     pub totals: Totals,
     /// One result per contender.
     pub lanes: Vec<LaneResult>,
 }
 
-/// The result with one share of dirty pages.
+/// The result of a file system with one share of dirty pages.
 #[derive(Debug, Clone, Serialize)]
 pub struct Swept {
     /// The file system.
     pub system: FileSystem,
     /// The share of the buffer cache that may be dirty, in percent.
     pub dirty_percent: u64,
-    /// Time of the run, in seconds.
+    /// The time of the run, in seconds.
     pub run_s: f64,
 }
 
-/// The expected hits.
+/// The number of hits that a contender should have.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Expected {
-    /// Hits of the simulation.
+    /// The number of hits of the simulation.
     pub hits: u64,
     /// The smallest accepted number.
     pub low: u64,
@@ -88,13 +88,13 @@ pub struct Expected {
 pub struct Figure {
     /// Its name, which stays the same between versions.
     pub name: String,
-    /// The median over seeds, or of the run.
+    /// The value: the median over seeds, or that of the one run.
     pub value: f64,
     /// Its unit.
     pub unit: &'static str,
-    /// The interval's ends.
+    /// The lower end of its interval.
     pub low: f64,
-    /// See `low`.
+    /// The upper end of its interval.
     pub high: f64,
     /// The target, if one was set.
     pub target: Option<f64>,
@@ -105,7 +105,7 @@ pub struct Figure {
 }
 
 impl Figure {
-    /// Whether it misses its target; `false` if the run cannot tell.
+    /// Whether the figure misses its target; `false` if the run was too short to judge it.
     pub fn is_short(&self) -> bool {
         let is_missed = |target| if self.is_at_most { self.value > target } else { self.value < target };
         self.is_judged && self.target.is_some_and(is_missed)
@@ -119,28 +119,28 @@ pub struct Trend {
     pub name: String,
     /// The ratio for each piece of the workload: the median over seeds.
     pub pieces: Vec<f64>,
-    /// The ratio over the second half of the pieces, when the disk has reached its fill level.
+    /// The ratio over the second half of the pieces, in which the disk is full.
     pub steady: f64,
 }
 
-/// The parts of a request's time, in milliseconds.
+/// The parts of the mean time of a request, in milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(super) struct Spent {
-    /// Hits.
+    /// The time of hits.
     pub read_ms: f64,
-    /// Puts, and writing the objects that still wait at the end.
+    /// The time of puts, and of the final write of waiting objects.
     pub write_ms: f64,
-    /// Work of daemons for which requests waited, and reclaiming memory.
+    /// The time in which requests waited for daemons and for the reclaim of memory.
     pub daemon_ms: f64,
-    /// Misses, and all time that is not in another part.
+    /// The time of misses, and all time that is not in another part.
     pub other_ms: f64,
-    /// The processor time of the contender in all of these.
+    /// The contender's processor time; it overlaps the parts above.
     pub processor_ms: f64,
-    /// The time in all of these in which requests waited for busy disks.
+    /// The time in which requests waited for busy disks; it overlaps the parts above.
     pub waiting_ms: f64,
 }
 
-/// The parts of the time of a lane's requests.
+/// Computes the parts of the mean time of a contender's requests.
 pub(super) fn spent_ms(lane: &LaneResult) -> Spent {
     let total = &lane.total;
     let of = |seconds: f64| 1e3 * seconds / total.requests.max(1) as f64;
@@ -155,18 +155,18 @@ pub(super) fn spent_ms(lane: &LaneResult) -> Spent {
     }
 }
 
-/// Mean time of a hit, in memory or on disk.
+/// The mean time of a hit, in memory or on disk, in milliseconds.
 pub(super) fn hit_ms(lane: &LaneResult) -> f64 {
     let total = &lane.total;
     1e3 * total.hit_s / (total.memory_hits + total.disk_hits).max(1) as f64
 }
 
-/// Mean time of a hit that was not in the contender's own memory.
+/// The mean time of a hit outside the contender's own memory, in milliseconds.
 pub(super) fn disk_hit_ms(lane: &LaneResult) -> f64 {
     1e3 * lane.total.disk_get_s / lane.total.disk_hits.max(1) as f64
 }
 
-/// Mean time of a put.
+/// The mean time of a put, in milliseconds.
 pub(super) fn put_ms(lane: &LaneResult) -> f64 {
     1e3 * lane.total.put_s / lane.total.misses().max(1) as f64
 }

@@ -1,9 +1,9 @@
 //! Runs a plan: starts every contender of a disk size, lets them take turns, and removes everything.
 //!
-//! Owns: the order of steps, and which contender is charged for which time. First each file system is tried with
-//! several shares of dirty pages; the best is used in the comparison. Then each disk size is run once with each seed of
+//! Owns: the order of steps, and which contender is charged for which time. First each file system runs with several
+//! shares of dirty pages; the fastest share is used in the comparison. Then each disk size runs once with each seed of
 //! the workload. Contenders are stopped between their turns. File systems and stores are made outside the memory
-//! groups. Afterwards the worker is moved into its group and begins, so its caches are cold and all its memory is
+//! groups. Only then is the worker moved into its group and started, so its caches are cold and all its memory is
 //! charged.
 
 use std::path::{Path, PathBuf};
@@ -29,10 +29,10 @@ use crate::{Error, machine};
 
 /// The shares of dirty pages that are compared, in percent of the buffer cache.
 const DIRTY_PERCENTS: [u64; 4] = [10, 20, 40, 80];
-/// They are compared on the first part of the workload: its requests divided by this.
+/// The shares are compared on the beginning of the workload; its length is all requests divided by this.
 const SWEEP_SHARE: u64 = 4;
-/// The largest number of concurrent runs on virtual clocks. Their disks are in memory and use at most the free memory
-/// divided by `FREE_SHARE`.
+/// The largest number of concurrent runs on virtual clocks. Their disks are in memory, and together use at most the
+/// free memory divided by `FREE_SHARE`.
 const AT_ONCE_MAX: u64 = 3;
 const FREE_SHARE: u64 = 2;
 
@@ -106,10 +106,10 @@ struct Running {
 /// Runs a plan.
 ///
 /// Call it from a thread that lives as long as the process. *Errors*: [`ErrorKind::Void`](crate::ErrorKind::Void) if a
-/// byte was wrong; [`ErrorKind::Missing`](crate::ErrorKind::Missing) if this machine cannot run it.
+/// byte was wrong; [`ErrorKind::Missing`](crate::ErrorKind::Missing) if this machine cannot run the plan.
 pub fn run(plan: &Plan, programs: &Programs, progress: &mut (dyn FnMut(&Progress) + Send)) -> Result<Report, Error> {
     machine::check()?;
-    // Releases what is left of a run that was killed together with its guardian.
+    // Releases the loop devices of a run that was killed together with its guardian.
     let _ = nectary_attach::release_stale();
     let began = Instant::now();
     let mut guardian = Guardian::start((programs.guardian)())?;
@@ -137,12 +137,14 @@ pub fn run(plan: &Plan, programs: &Programs, progress: &mut (dyn FnMut(&Progress
     Ok(Report::new(&plan, groups, swept, began.elapsed()))
 }
 
-/// The number of steps of a run: making each contender, each piece of each contender, and the simulation.
+/// The number of steps of a run: one to make each contender, one for each piece of each contender, and one for the
+/// simulation.
 fn steps(group: &Group, pairs: usize) -> u64 {
     (group.lanes.len() * (pairs + 1) + 1) as u64
 }
 
-/// The first group, with each file system once per share of dirty pages; `None` if the shares are not compared.
+/// The group that compares the shares of dirty pages: the first group's disk, and each file system once per share.
+/// `None` if the shares are not compared.
 fn sweep_of(plan: &Plan) -> Option<Group> {
     let is_wanted =
         plan.disk.time == Timekeeping::Virtual && !plan.options.quick && plan.options.dirty_percent.is_none();
@@ -200,7 +202,7 @@ fn run_all(
             plan.groups.iter().map(of_seed).collect::<Vec<_>>()
         })
         .collect();
-    // A virtual clock does not see other work on the machine.
+    // Runs on virtual clocks may be concurrent, because other work on the machine does not change their times.
     let threads = match plan.disk.time {
         Timekeeping::Virtual => {
             let largest = plan.groups.iter().map(disks_bytes).max().unwrap_or(0).max(1);
@@ -233,7 +235,7 @@ fn run_all(
     Ok((results, swept))
 }
 
-/// Bytes of a contender's device.
+/// The size of each device of a contender, in bytes.
 fn device_bytes(group: &Group, lane: &Lane) -> u64 {
     let each = group.disk_bytes / lane.disks as u64;
     match lane.kind {
@@ -242,12 +244,12 @@ fn device_bytes(group: &Group, lane: &Lane) -> u64 {
     }
 }
 
-/// Bytes of all devices of a group.
+/// The size of all devices of a group, in bytes.
 fn disks_bytes(group: &Group) -> u64 {
     group.lanes.iter().map(|lane| device_bytes(group, lane) * lane.disks as u64).sum()
 }
 
-/// Runs all contenders of a group with the seed of its laws.
+/// Runs all contenders of a group with the seed in the group's laws.
 fn run_group(plan: &Plan, group: Group, shared: &Shared<'_>) -> Result<GroupResult, Error> {
     let number = shared.next.fetch_add(1, Ordering::Relaxed);
     let folder = shared.folder.join(format!("run-{number}"));
@@ -368,13 +370,13 @@ impl Running {
 }
 
 impl LaneResult {
-    /// All its disks together.
+    /// The sum of its disks' counters.
     pub fn disk(&self) -> DiskCounts {
         DiskCounts::sum(&self.counts)
     }
 
-    /// Mean time of an operation of its disks, measured as in the seeds: from the time at which the disk begins to
-    /// serve it. *Units*: milliseconds.
+    /// The mean time of an operation of its disks, measured as in the paper: from the moment at which the disk begins
+    /// to serve the operation. *Units*: milliseconds. For unmodelled disks it includes the time in queues.
     pub fn disk_io_ms(&self) -> f64 {
         let disk = self.disk();
         match disk.served {
@@ -383,17 +385,17 @@ impl LaneResult {
         }
     }
 
-    /// Bytes that its disks wrote for each byte that was put.
+    /// The number of bytes that its disks wrote for each byte that was put.
     pub fn written_per_byte(&self) -> f64 {
         self.disk().written_bytes as f64 / self.total.put_bytes.max(1) as f64
     }
 
-    /// Time for each piece, in seconds.
+    /// The time of each piece, in seconds.
     pub fn times(&self) -> Vec<f64> {
         self.pieces.iter().map(|piece| piece.run_s).collect()
     }
 
-    /// Time of the whole run.
+    /// The time of the whole run.
     pub fn run_time(&self) -> Duration {
         Duration::from_secs_f64(self.total.run_s.max(0.0))
     }

@@ -1,11 +1,11 @@
-//! The hits that a contender should have had, from simulated caches that share no code with any contender.
+//! Computes the hits that a contender should have, with simulated caches that share no code with any contender.
 //!
-//! Owns: two simulations and the comparison. Files: on each disk the least recently used files are deleted when blocks
-//! run out; missed objects are put on the disks in turn. The store: segments in a ring, first in, first out. An object
-//! occupies its body, its key and the header of a record; an object in fragments lives as long as its first fragment.
-//! Promises: a contender whose hits differ from these by more than [`Expected`] allows makes the run void. Files on one
-//! thread must have exactly the same hits. Several threads send requests in another order than the trace. A store pads
-//! its appends and may rewrite requested objects, which the simulation does not do.
+//! Owns: two simulations and the comparison. Simulated files: missed objects are put on the disks in turn; on each disk
+//! the least recently used files are deleted when blocks run out. The simulated store: a ring of segments, first in,
+//! first out. An object occupies its body, its key and the header of a record; an object in fragments lives as long as
+//! its first fragment. Promises: a contender whose hits differ from these by more than [`Expected`] allows makes the
+//! run void. Files on one thread must have exactly the same hits. Other contenders may differ a little: several threads
+//! send requests in another order than the trace, and a store pads its appends and may rewrite requested objects.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
@@ -15,29 +15,29 @@ use crate::contender::Kind;
 use crate::workload::{Request, TraceReader};
 use crate::{Error, ErrorKind};
 
-/// A file occupies whole blocks of this many bytes, at least one.
+/// The size of a block, in bytes; a file occupies whole blocks, at least one.
 const BLOCK_BYTES: u64 = 4096;
-/// Files fill 95 of 100 blocks of a disk's share.
+/// Files may fill this part of a disk's share, in percent.
 const FULL_PERCENT: u64 = 95;
-/// The bytes of a record in addition to its body and key, and the unit to which it is rounded up.
+/// The bytes of a record in addition to its body and key, and the unit to which a record's size is rounded up.
 const RECORD_BYTES: u64 = 192;
 const UNIT_BYTES: u64 = 64;
-/// Requests that are read at once.
+/// The number of requests that are read from the trace at once.
 const REQUESTS_AT_ONCE: u64 = 1 << 16;
 /// The accepted difference of the hit rate, in percentage points; files on one thread may not differ at all.
 const POINTS: f64 = 1.0;
 
-/// The factor by which foyer may exceed that difference upwards, because its memory holds objects that its disk does
-/// not.
+/// foyer may have up to this many times `POINTS` more hits than the simulation, because its memory holds objects that
+/// its disk does not.
 const FOYER_POINTS: u64 = 3;
 
 /// A simulated cache.
 trait Simulated {
-    /// Requests an object and puts it if it is missing; returns whether it was there.
+    /// Requests an object, and puts it if it is missing; returns whether the request was a hit.
     fn ask(&mut self, request: &Request) -> bool;
 }
 
-/// Least recently used, on each disk separately.
+/// The simulated files: LRU on each disk separately.
 struct Recency {
     blocks_max: u64,
     used: Vec<u64>,
@@ -85,14 +85,15 @@ impl Simulated for Recency {
     }
 }
 
-/// First in, first out, by segments.
+/// The simulated store: segments, first in, first out.
 struct Ring {
     segment_bytes: u64,
     segments_max: usize,
-    /// The bytes of a record in addition to body and key, and the unit to which it is rounded up.
+    /// The bytes of a record in addition to body and key, and the unit to which a record's size is rounded up.
     record_bytes: u64,
     unit_bytes: u64,
-    /// Larger bodies are in fragments; their size does not matter here, so it is the same.
+    /// The largest body that is one record. Larger bodies are cut into fragments, which have this size in the
+    /// simulation.
     whole_bytes_max: u64,
     /// The objects that begin in each segment; the last is the open one.
     segments: VecDeque<Vec<u32>>,
@@ -101,7 +102,7 @@ struct Ring {
 }
 
 impl Ring {
-    /// The ring of a store with these counters; `None` if they do not contain its shape.
+    /// Makes the ring of a store with these counters; `None` if the counters lack a parameter of the ring.
     fn new(counters: &serde_json::Value) -> Option<Ring> {
         let number = |name: &str| counters.get(name).and_then(serde_json::Value::as_u64);
         let segments_max = number("segments").filter(|count| *count > 0)? as usize;
@@ -117,7 +118,7 @@ impl Ring {
         })
     }
 
-    /// The parameters on which the hits of a ring depend.
+    /// The parameters that determine the hits of a ring.
     fn shape(&self) -> [u64; 5] {
         let Ring { segment_bytes, segments_max, whole_bytes_max, record_bytes, unit_bytes, .. } = self;
         [*segment_bytes, *segments_max as u64, *whole_bytes_max, *record_bytes, *unit_bytes]
@@ -161,9 +162,9 @@ impl Simulated for Ring {
     }
 }
 
-/// Simulates every contender of a disk size, and compares.
+/// Simulates every contender of a disk size, and compares the hits.
 ///
-/// *Errors*: [`ErrorKind::Void`] if the hits are wrong.
+/// *Errors*: [`ErrorKind::Void`] if the hits of a contender are outside the accepted range.
 pub(super) fn compare(
     plan: &Plan,
     group: &Group,
@@ -221,7 +222,7 @@ fn simulate(simulated: &mut dyn Simulated, requests: u64, trace: &mut TraceReade
 fn accepted(kind: &Kind, counters: &serde_json::Value, plan: &Plan, hits: u64) -> Expected {
     let points = (plan.requests as f64 * POINTS / 100.0) as u64;
     let was_full = counters["times_full"].as_u64().unwrap_or(0) > 0;
-    // Rewriting can only add hits.
+    // A store that rewrites objects may have more hits than the simulation.
     let reinserted = counters["counts"]["reinserted"].as_u64().unwrap_or(0) > 0;
     match kind {
         Kind::Files { .. } if plan.threads == 1 && !was_full => Expected { hits, low: hits, high: hits },
@@ -247,10 +248,10 @@ mod tests {
 
     #[test]
     fn the_least_recently_used_file_leaves_and_large_ones_stay_outside() {
-        // 10 blocks, of which 9 may be filled.
+        // The disk has 10 blocks; files may fill 9 of them.
         let mut files = Recency::new(10 * BLOCK_BYTES, 1);
         let asked = [(1, 4 * 4096), (2, 4097), (1, 4 * 4096), (3, 4 * 4096), (2, 4097), (1, 4 * 4096), (9, 1 << 20)];
-        // 1 (4 blocks), 2 (2 blocks), 1 again; 3 (4 blocks) replaces 2; 2 returns and replaces 1.
+        // Object 1 has 4 blocks, object 2 has 2, object 3 has 4. Object 3 evicts 2, then 2 evicts 1.
         assert_eq!(hits(&mut files, &asked), [false, false, true, false, false, false, false]);
         assert!(files.used[0] <= 9);
     }

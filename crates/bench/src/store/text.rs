@@ -1,4 +1,4 @@
-//! A report for people: missed targets first, then the tables, and the meaning of their columns.
+//! A report for people: missed targets first, then the tables and the meaning of their columns.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -144,7 +144,7 @@ fn sweep(text: &mut String, swept: &[Swept]) {
     }
 }
 
-/// The laws of a workload, and their results.
+/// Writes the laws of a workload, and the properties of its requests.
 fn workload(text: &mut String, result: &GroupResult) {
     let GroupResult { group, demand, locality, .. } = result;
     let laws = &group.laws;
@@ -244,7 +244,7 @@ fn table(text: &mut String, result: &GroupResult) {
     }
 }
 
-/// A contender's memory, in words.
+/// A contender's memory, as text.
 fn memory(kind: &Kind) -> String {
     match kind {
         Kind::Nectary { memory_bytes, .. } | Kind::Foyer { memory_bytes, .. } => mega(*memory_bytes),
@@ -253,7 +253,7 @@ fn memory(kind: &Kind) -> String {
     }
 }
 
-/// If there are several disks, the work of each and how long requests waited for it.
+/// If a contender has several disks, writes the work of each and how long requests waited for it.
 fn disks(text: &mut String, lane: &LaneResult) {
     if lane.counts.len() < 2 {
         return;

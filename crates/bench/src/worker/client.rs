@@ -1,8 +1,8 @@
-//! The parent's handle of a worker.
+//! The parent's handle to a worker.
 //!
-//! Owns: the worker's process and the messages to and from it. Promises: the process runs only while it handles a
-//! request. Between its answer and the next request it is stopped with all its threads (SIGSTOP), so that no contender
-//! uses processor time in the turn of another.
+//! Owns: the worker's process and the messages to and from it. Promises: the worker runs only while it handles a
+//! request. Between its answer and the next request all its threads are stopped (SIGSTOP), so that no contender uses
+//! processor time in the turn of another.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -20,7 +20,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// Starts `command`, which has to call [`serve`](super::serve), and lets it prepare.
+    /// Starts `command`, which has to call [`serve`](super::serve), and waits until it is prepared.
     ///
     /// The calling thread has to live as long as the worker, because the kernel kills the worker when the thread ends.
     pub fn start(name: &str, mut command: Command, setup: Setup) -> Result<Client, Error> {
@@ -51,7 +51,7 @@ impl Client {
         }
     }
 
-    /// The contender's counters, and how its memory group was held at its allowance.
+    /// Returns the contender's counters, and the usage of its memory group found between requests.
     pub fn counters(&mut self) -> Result<(serde_json::Value, Keeping), Error> {
         match self.ask(&Ask::Counters)? {
             Answer::Counters(counters, keeping) => Ok((counters, keeping)),
@@ -59,7 +59,7 @@ impl Client {
         }
     }
 
-    /// Stops it again in case something else has resumed it, as a terminal does when it resumes the run itself.
+    /// Stops the worker again: a terminal that resumes the run also resumes its workers.
     pub fn rest(&self) -> Result<(), Error> {
         sys::stop(self.child.id())
     }
@@ -67,7 +67,7 @@ impl Client {
     fn ask(&mut self, ask: &Ask) -> Result<Answer, Error> {
         sys::go_on(self.child.id())?;
         let answer = self.converse(ask);
-        // A dead process has been reaped, and its number may belong to another process.
+        // A dead process is reaped by this check; its number may then belong to another process.
         if matches!(self.child.try_wait(), Ok(None)) {
             self.rest()?;
         }

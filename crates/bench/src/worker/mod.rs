@@ -1,8 +1,8 @@
 //! The process of one contender.
 //!
-//! Owns: the messages between parent and worker (a line of JSON each way), and the phases of a worker: prepare outside
-//! the memory group, start inside it, replay the pieces of the workload, end. Each contender is a separate process with
-//! private mounts, so its memory is counted separately and its mounts end with it.
+//! Owns: the messages between parent and worker (a line of JSON each way), and the phases of a worker: it prepares
+//! outside the memory group, starts the contender inside it, replays the pieces of the workload, and ends. Each
+//! contender is a separate process with private mounts, so its memory is counted separately and its mounts end with it.
 
 mod client;
 mod replay;
@@ -37,7 +37,7 @@ pub struct Setup {
     pub clock: Option<(PathBuf, Vec<usize>)>,
     /// The workload's file.
     pub trace: PathBuf,
-    /// Threads that replay it.
+    /// The number of threads that replay the workload.
     pub threads: usize,
     /// Its memory group.
     pub memory: Option<Allowance>,
@@ -72,7 +72,7 @@ pub fn serve(input: impl BufRead, output: impl Write) -> Result<(), Error> {
     serve_with(input, output, None)
 }
 
-/// As [`serve`], with contenders that this crate does not implement.
+/// As [`serve`]; `opener` opens contenders that this crate does not implement.
 pub fn serve_with(input: impl BufRead, mut output: impl Write, opener: Option<Opener>) -> Result<(), Error> {
     sys::become_worker();
     let mut worker = Worker { opener, ..Worker::default() };

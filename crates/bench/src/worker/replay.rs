@@ -1,10 +1,10 @@
 //! Replays a piece of the workload against a contender, and verifies every byte that the contender returns.
 //!
 //! Each request is a get; a miss is followed by a put of the object, as if an origin had answered immediately. A piece
-//! ends when all put objects are written, so that no contender writes while another is measured. Times are in the
-//! disk's time. The calls of contenders are timed. The time to make and compare bodies is not counted if the clock is
-//! virtual or there is one thread; otherwise it is part of the run's time. On one thread in real time the time of the
-//! memory group's keeper is not charged either, which favours contenders that exceed their allowance.
+//! ends when all put objects are written, so that no contender writes while another is measured. Times are on the
+//! disk's clock, and cover the calls of contenders. The time to make and compare bodies is not counted with a virtual
+//! clock or one thread; with several threads in real time it is part of the run's time. With one thread in real time,
+//! the time of the memory group's keeper is not counted either, which favours contenders that exceed their allowance.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,7 +30,7 @@ pub struct Piece {
     pub disk_hits: u64,
     /// Bytes of the hits, all of them compared.
     pub hit_bytes: u64,
-    /// Bytes that were put.
+    /// Bytes of the objects that were put.
     pub put_bytes: u64,
     /// Time in gets that went to the disk, in seconds.
     pub disk_get_s: f64,
@@ -40,17 +40,19 @@ pub struct Piece {
     pub put_s: f64,
     /// Time of the whole piece, in seconds.
     pub run_s: f64,
-    /// The part of `run_s` for writing the waiting objects at the end, in seconds.
+    /// The part of `run_s` in which the contender writes its waiting objects at the end, in seconds.
     pub settle_s: f64,
     /// The part of `run_s` in which requests waited for daemons, in seconds; only with virtual clocks.
     pub daemon_s: f64,
-    /// The part of `run_s` for reclaiming memory beyond the allowance, in seconds; only with virtual clocks.
+    /// The part of `run_s` in which the keeper reclaims memory beyond the allowance, in seconds; only with virtual
+    /// clocks.
     pub pressure_s: f64,
-    /// Time of the harness between calls, in seconds, with one thread in real time. No other figure includes it.
+    /// The harness's own time between calls, in seconds; only with one thread in real time. No other figure includes
+    /// it.
     pub harness_s: f64,
     /// Processor time of the contender's process, including the harness, in seconds.
     pub processor_s: f64,
-    /// How long requests waited for busy disks, in seconds, all disks together; only with virtual clocks.
+    /// How long requests waited for busy disks, in seconds, summed over all disks; only with virtual clocks.
     pub waited_s: f64,
 }
 
@@ -74,12 +76,12 @@ impl Piece {
         self.waited_s += other.waited_s;
     }
 
-    /// Requests that missed; each was followed by a put.
+    /// The number of requests that missed; each was followed by a put.
     pub fn misses(&self) -> u64 {
         self.requests - self.memory_hits - self.disk_hits
     }
 
-    /// Share of requests that found their object.
+    /// The share of requests that found their object.
     pub fn hit_rate(&self) -> f64 {
         (self.memory_hits + self.disk_hits) as f64 / self.requests.max(1) as f64
     }
@@ -90,12 +92,13 @@ pub struct Player {
     clock: DiskClock,
     timeline: Timeline,
     keeper: Option<Arc<Keeper>>,
-    /// The time of the disks when the last call ended; their time between two calls is charged to the next call.
+    /// The time that each disk had used when the last call ended. Disk time between two calls is charged to the next
+    /// call.
     charged: Vec<Duration>,
 }
 
 impl Player {
-    /// A player with some threads on a clock, and the keeper of a memory group if there is one.
+    /// Makes a player with `threads` threads on a clock; `keeper` holds the contender's memory group, if it has one.
     pub fn new(clock: DiskClock, threads: usize, keeper: Option<Keeper>) -> Player {
         let timeline = Timeline::new(threads, clock.disks());
         let charged = clock.cost().disks;
@@ -115,7 +118,7 @@ impl Player {
         Ok(piece)
     }
 
-    /// The state of the contender's memory group so far.
+    /// The keeper of the contender's memory group, if it has one.
     pub fn keeper(&self) -> Option<&Keeper> {
         self.keeper.as_deref()
     }
@@ -157,8 +160,8 @@ impl Player {
         Ok(piece)
     }
 
-    /// Calls a contender. The work of its disks since the previous call is charged too, because it continues while the
-    /// harness makes and compares bodies.
+    /// Calls a contender and returns the cost of the call. The cost includes the work of the disks since the previous
+    /// call, because disks continue to work while the harness makes and compares bodies.
     fn measure<T>(&mut self, what: impl FnOnce() -> Result<T, Error>) -> Result<(T, Cost), Error> {
         let before = Cost { disks: std::mem::take(&mut self.charged), processor: self.clock.cost().processor };
         let done = what();
@@ -232,7 +235,7 @@ impl Player {
 }
 
 impl Piece {
-    /// Counts a request and verifies what was found; returns whether it was a hit.
+    /// Counts a request and verifies the found body; returns whether the request was a hit.
     fn count_get(&mut self, request: &Request, found: Option<Found>, took_s: f64) -> Result<bool, Error> {
         self.requests += 1;
         let Some(found) = found else {

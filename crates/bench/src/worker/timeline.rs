@@ -1,13 +1,14 @@
-//! Several threads on a virtual clock: computes how long each waits for which disk.
+//! Computes how long each of several threads on a virtual clock waits for each disk.
 //!
 //! Owns: the times of modelled threads, of the contender's daemon, and of its disks. Procedure: requests are executed
-//! one at a time, each for the thread with the earliest time, as in real time. The cost of each request is measured
-//! ([`Cost`]), and its end is computed: after its processor time it waits for its disks, and each disk serves requests
-//! in order. The disks of one request work in parallel, as in a stripe. A single thread waits for its daemon, because
-//! the seeds call the daemon between requests. Several threads do not wait, because the daemon is a separate thread;
-//! but a thread with more work for a busy daemon waits, as the kernel throttles processes that dirty pages. Promises:
-//! the same costs give the same times, whatever else the machine does. Not modelled, for all contenders: the choice of
-//! a disk among waiting requests, and locks inside a contender.
+//! one at a time. The next one is for the thread with the earliest time, which would be first in real time, too. The
+//! cost of each request is measured ([`Cost`]), and its end is computed: after its processor time the request waits for
+//! its disks, and each disk serves requests in order. The disks of one request work in parallel, as in a stripe. A
+//! single thread waits for the daemon, whose work is done between its requests. Several threads do not wait, because
+//! the daemon is modelled as a separate thread. But a thread that has more work for a busy daemon waits, as a process
+//! that dirties pages does when the kernel throttles it. Promises: the same costs give the same times, whatever else
+//! the machine does. Not modelled, for all contenders: the choice of a disk among waiting requests, and locks inside a
+//! contender.
 
 use std::time::Duration;
 
@@ -18,9 +19,9 @@ use crate::disk::Cost;
 pub struct Timeline {
     threads: Vec<Duration>,
     daemon: Duration,
-    /// The time at which each disk has served all its requests.
+    /// The time at which each disk has completed all its requests.
     free: Vec<Duration>,
-    /// How long requests waited for each disk before it served them.
+    /// How long requests waited for each disk.
     waited: Vec<Duration>,
 }
 
@@ -35,7 +36,7 @@ impl Timeline {
         }
     }
 
-    /// How many threads there are.
+    /// The number of threads.
     pub fn threads(&self) -> usize {
         self.threads.len()
     }
@@ -57,7 +58,7 @@ impl Timeline {
         self.threads[thread] - began
     }
 
-    /// Charges a cost to the daemon; `thread` found the work to be due.
+    /// Charges a cost to the daemon; `thread` found that the daemon's work was due.
     pub fn run_daemon(&mut self, thread: usize, cost: &Cost) {
         if self.threads.len() == 1 {
             self.run(thread, cost);
@@ -70,8 +71,8 @@ impl Timeline {
         self.daemon = self.served(self.threads[thread], cost);
     }
 
-    /// Makes all threads wait until all work and then this call are done; returns the time from the last thread's end
-    /// to the end of the call.
+    /// Makes all threads wait until all work is done, and then until a call with this cost is done. Returns the time
+    /// from the last thread's end to the end of the call.
     pub fn join(&mut self, cost: &Cost) -> Duration {
         let last = self.threads.iter().copied().max().unwrap_or_default();
         let all = self.free.iter().fold(last.max(self.daemon), |all, free| all.max(*free));
@@ -81,7 +82,7 @@ impl Timeline {
         end - last
     }
 
-    /// How long requests have waited for disks until now, all disks together.
+    /// How long requests have waited for disks so far, summed over all disks.
     pub fn waited(&self) -> Duration {
         self.waited.iter().sum()
     }

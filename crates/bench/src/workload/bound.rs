@@ -1,15 +1,18 @@
-//! The work that a workload demands from any store, and the cost in a simple one, computed only from the requests.
+//! The work that a workload demands from any store, and the reads of a simple store. Both are computed only from the
+//! requests.
 //!
 //! Owns: three numbers that do not depend on any contender.
 //! - *Compulsory misses*: the first request for each object, which no store can hit.
-//! - *What must be read*: memory of M bytes offers M times the number of requests, in units of bytes times requests. An
-//!   object that stays in memory between two of its requests uses its bytes times the number of requests between them.
-//!   The shortest such gaps are filled first, until the memory is used up. Any store has to read the rest, even one
-//!   that knows the future. The bound applies to the whole run, not to each moment, so no store can do better [1].
-//! - *LRU over groups*, for reference: memory is an LRU of pages with all that belongs to them, and one read loads a
-//!   whole page.
+//! - *Necessary reads*: a memory of M bytes over N requests has an area of M x N. An object that stays in memory
+//!   between two of its requests uses an area of its bytes times the number of requests from one to the other. The
+//!   shortest such gaps are served first, until the area is used up. Any store must read the objects of the other gaps
+//!   from disk, even a store that knows the future: the bound applies to the area of the whole run, not to each moment
+//!   [1].
+//! - *LRU over groups*, for reference: memory is an LRU of pages together with their embedded objects, and one read
+//!   loads a whole page with these.
 //!
-//! It also measures how close together requests are ([`Locality`]), which has to be the same at every scale.
+//! The file also measures how close together requests for an object are ([`Locality`]); this must be the same at every
+//! scale.
 //!
 //! [1] D. Berger, N. Beckmann, M. Harchol-Balter: Practical Bounds on Optimal Caching with Variable Object Sizes.
 //! SIGMETRICS 2018.
@@ -24,25 +27,26 @@ use super::Request;
 /// The demand of a workload.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct Demand {
-    /// Requests.
+    /// The number of requests.
     pub requests: u64,
-    /// The number of first requests for an object.
+    /// The number of requests that are the first for their object.
     pub compulsory: u64,
-    /// Bytes of the first requests.
+    /// The bytes of these first requests.
     pub compulsory_bytes: u64,
-    /// Bytes that any store with this memory must read, if it has only compulsory misses.
+    /// The bytes that a store with this memory must read if it has only compulsory misses.
     pub must_read_bytes: u64,
-    /// Reads of an LRU over groups, and their bytes.
+    /// The number of reads of an LRU over groups.
     pub group_reads: u64,
-    /// See `group_reads`.
+    /// The bytes of these reads.
     pub group_read_bytes: u64,
 }
 
-/// Computes what requests demand from a store whose memory has `memory_bytes`.
+/// Computes the work that requests demand from a store with `memory_bytes` of memory.
 pub fn demand(requests: &[Request], memory_bytes: u64) -> Demand {
     let mut demand = Demand { requests: requests.len() as u64, ..Demand::default() };
     let mut last: HashMap<u32, u64> = HashMap::new();
-    // The number of requests between two for the same object, and its bytes.
+    // For each pair of successive requests for an object: the number of requests from one to the other, and the
+    // object's bytes.
     let mut gaps: Vec<(u64, u64)> = Vec::new();
     for (at, request) in requests.iter().enumerate() {
         let bytes = u64::from(request.bytes);
@@ -58,7 +62,7 @@ pub fn demand(requests: &[Request], memory_bytes: u64) -> Demand {
     let mut room = memory_bytes as f64 * requests.len() as f64;
     for (gap, bytes) in gaps {
         let taken = gap as f64 * bytes as f64;
-        // The last gap fits in part.
+        // The last gap that gets memory fits only in part.
         let share = (room / taken).clamp(0.0, 1.0);
         room -= taken * share;
         demand.must_read_bytes += ((1.0 - share) * bytes as f64) as u64;
@@ -67,7 +71,7 @@ pub fn demand(requests: &[Request], memory_bytes: u64) -> Demand {
     demand
 }
 
-/// Reads of an LRU of groups, and their bytes.
+/// Computes the number of reads of an LRU over groups, and their bytes.
 fn group_reads(requests: &[Request], memory_bytes: u64) -> (u64, u64) {
     let mut memory = Lru::new(memory_bytes);
     let mut group_bytes: HashMap<u32, u64> = HashMap::new();
@@ -79,7 +83,7 @@ fn group_reads(requests: &[Request], memory_bytes: u64) -> (u64, u64) {
         let is_new = seen.insert(request.object, ()).is_none();
         if is_new {
             *weight += u64::from(request.bytes);
-            // The object comes from the origin, and its group grows.
+            // The object comes from the origin, and enlarges its group.
             memory.remove(u64::from(group));
         }
         let access = memory.reference(u64::from(group), (*weight).max(1), Stream::default(), &mut |_| true);
@@ -91,7 +95,7 @@ fn group_reads(requests: &[Request], memory_bytes: u64) -> (u64, u64) {
     (reads, bytes)
 }
 
-/// How close together the requests for an object are, measured as hits of an LRU.
+/// How close together the requests for an object are, measured as hit rates of LRUs.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Locality {
     /// Share of requests that hit in an LRU of the memory's size.
@@ -132,13 +136,13 @@ mod tests {
 
     #[test]
     fn what_must_be_read_is_what_no_memory_of_that_size_could_hold() {
-        // 1 is requested again immediately, 2 and 3 after three requests.
+        // Object 1 is requested again by the next request, 2 and 3 after three requests.
         let asked = requests(&[(1, 10), (1, 10), (2, 10), (3, 10), (4, 10), (2, 10), (3, 10)]);
         let of = |memory| demand(&asked, memory);
         assert_eq!((of(0).compulsory, of(0).compulsory_bytes, of(0).must_read_bytes), (4, 40, 30));
-        // Room for 7 x 10 byte requests: gaps of 1 and 3 (10 and 30) fit, and the other 3 (30) in full.
+        // The area is 7 x 10. The gaps use 1 x 10, 3 x 10 and 3 x 10, so all fit.
         assert_eq!(of(10).must_read_bytes, 0);
-        // Room for 42: 10 and 30 fit, and 2 of the last 30.
+        // The area is 42: gaps of 10 and 30 fit, and 2 of the last 30.
         assert_eq!(of(6).must_read_bytes, 9);
         assert!(of(1).must_read_bytes > of(6).must_read_bytes);
     }

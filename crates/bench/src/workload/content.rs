@@ -1,7 +1,7 @@
 //! The bytes of an object, and their verification.
 //!
-//! Each object has its own bytes, which follow from its number, so every byte that a contender returns can be compared
-//! without a copy. *Cost*: about 1.5 ns per 8 bytes.
+//! The bytes of each object are computed from its number, so every byte that a contender returns can be compared
+//! without a stored copy. *Cost*: about 1.5 ns per 8 bytes.
 
 use crate::random::mix;
 

@@ -1,7 +1,7 @@
 //! Draws requests by the laws of [`Laws`].
 //!
-//! Owns: the state so far: pages with their embedded objects, sizes, and the views. *Cost*: memory of about 20 bytes
-//! per object and 4 per view.
+//! Owns: the state of the generation: the pages with their embedded objects, the objects' sizes, and the views so far.
+//! *Cost*: memory of about 20 bytes per object and 4 per view.
 
 use super::{Laws, Request};
 use crate::random::Random;
@@ -25,16 +25,16 @@ struct View {
     objects: std::ops::Range<u32>,
 }
 
-/// Draws requests; an iterator over the number of requests in the laws.
+/// An iterator that draws the number of requests in the laws.
 pub struct Generator {
     laws: Laws,
     random: Random,
     left: u64,
-    /// The probabilities that a view is of a new page, and of a large object.
+    /// The probabilities that a view is of a new page and that it is of a large object.
     new_page: f64,
     new_large: f64,
     sizes: Vec<u32>,
-    /// Objects of all pages, one page after the other.
+    /// The objects of all pages, one page after the other.
     embedded: Vec<u32>,
     pages: Vec<Page>,
     /// For each site, the last page with embedded objects.
@@ -46,12 +46,14 @@ pub struct Generator {
 }
 
 impl Generator {
-    /// Starts from the beginning.
+    /// Makes a generator that is before the first request.
     pub fn new(laws: Laws) -> Generator {
-        // A page has `1 + mean` requests, of which `own` are new if the page is new; a large object has one.
+        // A view of a page makes `1 + mean` requests; if the page is new, `own` of them are first requests. A view of a
+        // large object makes one request.
         let mean = laws.embedded_mean;
         let own = 1.0 + mean * (1.0 - laws.shared);
-        // new_page * own + new_large = new_share * (1 + mean * (1 - new_large)), and new_large is `large_share` of it.
+        // The shares follow from new_page * own + new_large = new_share * (1 + mean * (1 - new_large)), and new_large
+        // is `large_share` of both sides.
         let new_large =
             laws.large_share * laws.new_share * (1.0 + mean) / (1.0 + laws.large_share * laws.new_share * mean);
         let new_page = (new_large / laws.large_share.max(1e-9) - new_large) / own;
@@ -89,7 +91,7 @@ impl Generator {
         let html = self.new_object(false);
         self.embedded.push(html);
         for _ in 0..self.random.geometric(self.laws.embedded_mean).min(EMBEDDED_MAX) {
-            // The objects embedded in the earlier page follow its HTML.
+            // The first object of a page is its HTML; the embedded ones follow.
             let object = match &earlier {
                 Some(earlier) if self.random.chance(self.laws.shared) => {
                     let index = 1 + self.random.below(earlier.len() as u64 - 1) as u32;
@@ -111,10 +113,10 @@ impl Generator {
         self.random.below(self.last_of_site.len() as u64) as u32
     }
 
-    /// The page of an earlier view.
+    /// Draws an earlier view and returns its page.
     fn repeated(&mut self) -> u32 {
         let count = self.views.len() as u64;
-        // Ages are relative to the number of clients, so that their law is the same at every scale.
+        // Ages are relative to the number of clients, so that their distribution is the same at every scale.
         let clients = (self.laws.clients.max(1) as f64).min(count as f64);
         let age = match self.random.chance(self.laws.recent) {
             true => ((clients * (count as f64 / clients).powf(self.random.unit())) as u64).clamp(1, count),
@@ -222,7 +224,7 @@ mod tests {
         }
         let mut counts: Vec<f64> = counts.into_values().map(|count| count as f64).collect();
         counts.sort_by(|left, right| right.total_cmp(left));
-        // The slope between ranks 100 and 10,000 on logarithmic scales.
+        // The slope of popularity between ranks 100 and 10,000, on logarithmic scales.
         let slope = (counts[100] / counts[10_000]).ln() / (100.0f64).ln();
         assert!((0.45..0.95).contains(&slope), "{slope}");
     }

@@ -1,4 +1,4 @@
-//! Requests as a caching proxy receives them, by stated laws: the same seed gives the same requests.
+//! Requests as a caching proxy receives them, drawn by the laws below. The same seed gives the same requests.
 //!
 //! # The laws
 //! Clients view pages. A view requests the page's HTML and then its embedded objects; several clients are active at the
@@ -11,8 +11,8 @@
 //! objects are rarely requested again. They make the mean size of distinct objects larger than the mean size of
 //! requests, as in real traces.
 //!
-//! Hints are made only from the requests, as wg-Hummingbird made them: a request that is not HTML belongs to the last
-//! HTML of its client.
+//! Hints are derived only from the requests, as wg-Hummingbird derives them: an object that is not HTML belongs to the
+//! last HTML object of its client.
 //!
 //! [1] H. A. Simon: On a Class of Skew Distribution Functions. Biometrika 42, 1955.
 
@@ -35,16 +35,17 @@ pub struct Request {
     pub client: u32,
     /// The number of the object.
     pub object: u32,
-    /// The size of the object, which never changes.
+    /// The size of the object in bytes, which never changes.
     pub bytes: u32,
     /// The site of the object and its page.
     pub site: u32,
-    /// The client's last HTML object, if this one is not HTML itself: the page with which it should be collocated.
+    /// The page with which the object should be collocated: the client's last HTML object. `None` if this object is
+    /// HTML.
     pub page: Option<u32>,
 }
 
 impl Request {
-    /// The key under which the object is stored: a URL of usual length.
+    /// The key under which the object is stored: a URL of typical length.
     pub fn key(&self) -> String {
         key(self.site, self.object)
     }
@@ -66,42 +67,43 @@ pub struct Laws {
     pub seed: u64,
     /// The number of requests.
     pub requests: u64,
-    /// Share of requests that are the first for their object.
+    /// The share of requests that are the first for their object.
     pub new_share: f64,
     /// The mean number of embedded objects per page.
     pub embedded_mean: f64,
-    /// Share of embedded objects that are taken from an earlier page of the site.
+    /// The share of embedded objects that an earlier page of the site embeds too.
     pub shared: f64,
-    /// Share of repeats that prefer recent views.
+    /// The share of repeated views that prefer recent views.
     pub recent: f64,
     /// Median and sigma of the log-normal law of sizes, in bytes.
     pub size: (f64, f64),
-    /// Share of distinct objects that are large.
+    /// The share of distinct objects that are large.
     pub large_share: f64,
     /// Bounds and exponent of the Pareto law of large sizes, in bytes.
     pub large: (f64, f64, f64),
-    /// Clients that are active at the same time.
+    /// The number of clients that are active at the same time.
     pub clients: usize,
     /// The number of sites.
     pub sites: usize,
 }
 
-/// Clients and sites of the seeds' trace at scale 1. They scale with it, so that the distance between requests for an
-/// object, relative to memory, is the same at every scale.
+/// The numbers of clients and sites of the paper's trace at scale 1. Both are multiplied by the scale, so that the
+/// distance between requests for an object, relative to memory, is the same at every scale.
 const SEED_CLIENTS: f64 = 512.0;
 const SEED_SITES: f64 = 16_000.0;
 
-/// The number of requests of the seeds' trace.
+/// The number of requests of the paper's trace.
 pub const SEED_REQUESTS: u64 = 4_800_000;
-/// Bytes of its distinct objects.
+/// The bytes of the distinct objects of the paper's trace.
 pub const SEED_UNIQUE_BYTES: u64 = 14_300_000_000;
-/// Bytes of its requests.
+/// The bytes of all requests of the paper's trace.
 pub const SEED_BYTES: u64 = 27_600_000_000;
 
 impl Laws {
-    /// The seeds' trace: 4.8 M requests, 14.3 GB unique, 27.6 GB in all, scaled.
+    /// The laws of the paper's trace, scaled. At scale 1 it has 4.8 M requests for 27.6 GB, of which 14.3 GB are
+    /// distinct.
     ///
-    /// `recent` was chosen such that an LRU cache of 4, 9 and 18 GB has the hit rates of the seeds' table 4: 0.62,
+    /// `recent` was chosen such that an LRU cache of 4, 9 and 18 GB has the hit rates of the paper's table 4: 0.62,
     /// 0.66, 0.67.
     pub fn seed_trace(seed: u64, scale: f64) -> Laws {
         Laws {

@@ -1,8 +1,8 @@
-//! A workload in a file: drawn once, read piece by piece by every contender's process.
+//! A workload in a file: it is drawn once, and the process of every contender reads it piece by piece.
 //!
-//! Owns: the file of one run, which is never kept: 20 bytes per request (client, object, bytes, page, site;
-//! little-endian `u32`, all ones for no page). Contenders read requests from this file, so that generating them uses
-//! none of their memory.
+//! Owns: the file, which lasts only for one run. It has 20 bytes per request: client, object, bytes, page and site as
+//! little-endian `u32`; for no page, all bits are ones. Contenders read requests from this file, so that generating
+//! them uses none of their memory.
 
 use std::fs::File;
 use std::io::{BufWriter, Read, Seek, SeekFrom, Write};
@@ -16,16 +16,16 @@ use crate::Error;
 const RECORD_BYTES: usize = 20;
 const NO_PAGE: u32 = u32::MAX;
 
-/// The sums of a workload.
+/// The totals of a workload.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Totals {
-    /// Requests.
+    /// The number of requests.
     pub requests: u64,
-    /// Bytes of all requests.
+    /// The bytes of all requests.
     pub bytes: u64,
-    /// Distinct objects.
+    /// The number of distinct objects.
     pub objects: u64,
-    /// Bytes of the distinct objects.
+    /// The bytes of the distinct objects.
     pub unique_bytes: u64,
 }
 

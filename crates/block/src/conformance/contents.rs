@@ -1,5 +1,5 @@
-//! Clauses about contents: a read returns what was last written, zeroed or discarded, through any handle and by any
-//! call.
+//! Clauses about contents: a read returns the bytes that were last written, zeroed or discarded, through any handle and
+//! by any call.
 
 use std::task::Poll;
 
@@ -8,7 +8,7 @@ use crate::buffer::Buffer;
 use crate::device::{Context, SharedDevice, WriteFlags, read, write};
 use crate::error::ErrorKind;
 
-/// How many operations are compared with a model.
+/// The number of operations that are compared with a model.
 const MODEL_OPERATIONS: u32 = 400;
 
 pub(super) async fn zeroes_at_first(device: SharedDevice) -> Verdict {
@@ -28,7 +28,7 @@ async fn compare(device: &SharedDevice, offset: u64, expected: &[u8], when: &str
     })
 }
 
-/// Random operations against a vector of bytes.
+/// Compares random operations on the device with the same operations on a vector of bytes.
 pub(super) async fn model(device: SharedDevice, mut random: Random) -> Verdict {
     let geometry = device.geometry();
     let (size, block) = (geometry.size_bytes, block(&geometry));
@@ -74,7 +74,7 @@ pub(super) async fn model(device: SharedDevice, mut random: Random) -> Verdict {
     compare(&device, 0, &model, "at the end").await
 }
 
-/// Cuts a number of blocks into pieces.
+/// Cuts a number of blocks into random pieces.
 fn split(blocks: u64, block: u64, random: &mut Random) -> Vec<usize> {
     let mut pieces = Vec::new();
     let mut left = blocks;
@@ -105,7 +105,7 @@ pub(super) async fn buffers_come_back(device: SharedDevice) -> Verdict {
     ensure(same(&buffers), || "a read gave other buffers back".to_owned())
 }
 
-/// Many operations at a time, each on its own range, through two handles.
+/// Starts many operations at a time, each on its own range, through two handles.
 pub(super) async fn concurrent(device: SharedDevice, mut random: Random) -> Verdict {
     let geometry = device.geometry();
     let block = block(&geometry);
@@ -136,7 +136,7 @@ pub(super) async fn concurrent(device: SharedDevice, mut random: Random) -> Verd
     Ok(())
 }
 
-/// Futures that are dropped, before and after they were polled.
+/// Drops the futures of operations before and after they were polled.
 pub(super) async fn dropped(device: SharedDevice, mut random: Random) -> Verdict {
     let geometry = device.geometry();
     let (block, atomic) = (block(&geometry), geometry.atomic_bytes.min(geometry.block_bytes) as usize);

@@ -1,4 +1,4 @@
-//! Clauses about crashes: what survives after a flush or a forced write.
+//! Clauses about crashes: the writes that survive after a flush or a forced write.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -9,7 +9,7 @@ use crate::device::{Context, SharedDevice, WriteFlags, read, write};
 
 type Step = fn(SharedDevice) -> Pin<Box<dyn Future<Output = Verdict> + Send>>;
 
-/// The operations before a crash, and what must be found after it.
+/// The operations before a crash, and the checks after it.
 pub(super) struct Clause {
     pub name: &'static str,
     pub before: Step,
@@ -110,7 +110,7 @@ async fn flush(device: &SharedDevice) -> Verdict {
     succeed(device.flush(Context::default()).await, "a flush")
 }
 
-/// Checks that each atomic unit of a block has one of the values.
+/// Checks that each atomic unit of a block has one of the values in all its bytes.
 async fn holds(device: &SharedDevice, index: u64, values: &[u8]) -> Verdict {
     let geometry = device.geometry();
     let found = succeed(read(&**device, index * block(&geometry), geometry.block_bytes as usize).await, "a read")?;

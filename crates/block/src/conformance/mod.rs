@@ -2,8 +2,8 @@
 //!
 //! Owns: [`check`], which tries on fresh devices every clause of the contract that can be seen from outside, and
 //! [`check_durability`], which needs a caller that can crash a device. Both return the first broken clause, so that
-//! tests can show that a bad device is caught. [`VolatileDevice`] is a device that crashes on demand, to test filters
-//! on.
+//! tests can show that a bad device is caught. [`VolatileDevice`] is a device that crashes on demand, for tests of
+//! filters.
 //!
 //! Leaves to others: faults of hardware (`nectary-sim`), speed (`nectary-bench`).
 
@@ -23,15 +23,15 @@ pub use self::volatile::VolatileDevice;
 use crate::device::{Geometry, SharedDevice};
 use crate::error::Error;
 
-/// The size of the devices under test, in bytes.
+/// The size of the devices under test. *Units*: bytes.
 pub const DEVICE_BYTES: u64 = 4 << 20;
 
-/// The clause that a device broke, and how.
+/// A broken clause, and how the device broke it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
     /// The name of the clause.
     pub clause: &'static str,
-    /// What was expected and found.
+    /// The expected and the found result.
     pub detail: String,
     /// The seed of the random choices.
     pub seed: u64,
@@ -45,7 +45,7 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// The result of one clause: nothing, or the violation in words.
+/// The result of one clause: no value, or the violation in words.
 type Verdict = Result<(), String>;
 
 type Clause = fn(SharedDevice, Random) -> Pin<Box<dyn Future<Output = Verdict> + Send>>;
@@ -75,7 +75,7 @@ const CLAUSES: &[(&str, Clause)] = &[
 
 /// Checks the contract on fresh devices of [`DEVICE_BYTES`] made by `make`, with a fixed seed.
 ///
-/// *Errors*: the first clause that is broken. `Ok` holds how many clauses were tried.
+/// *Errors*: the first clause that is broken. `Ok` has the number of clauses that were tried.
 pub async fn check<M, F>(make: M) -> Result<usize, Failure>
 where
     M: Fn(u64) -> F,
@@ -84,7 +84,7 @@ where
     check_seeded(make, 1).await
 }
 
-/// [`check`] with a given seed.
+/// As [`check`], with a given seed.
 pub async fn check_seeded<M, F>(make: M, seed: u64) -> Result<usize, Failure>
 where
     M: Fn(u64) -> F,
@@ -97,12 +97,12 @@ where
     Ok(CLAUSES.len())
 }
 
-/// Tests what a device promises about crashes.
+/// Tests the promises of a device about crashes.
 ///
-/// `make` returns a fresh device. `crash` ends a device, loses everything that its `flush_survives` allows it to lose,
+/// `make` returns a fresh device. `crash` ends a device, drops all writes that its `flush_survives` allows it to lose,
 /// and returns the device as it is after the crash.
 ///
-/// *Errors*: the first clause that is broken. `Ok` holds how many clauses were tried.
+/// *Errors*: the first clause that is broken. `Ok` has the number of clauses that were tried.
 pub async fn check_durability<M, F, C, G>(make: M, crash: C) -> Result<usize, Failure>
 where
     M: Fn(u64) -> F,
@@ -120,7 +120,7 @@ where
     Ok(durability::CLAUSES.len())
 }
 
-/// Random numbers from a seed (a short SplitMix64).
+/// A random generator that repeats its numbers for the same seed (a short SplitMix64).
 #[derive(Debug, Clone)]
 pub(crate) struct Random(pub u64);
 
@@ -132,18 +132,18 @@ impl Random {
         value ^ (value >> 27)
     }
 
-    /// A number below `bound`.
+    /// A random number below `bound`.
     pub fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound.max(1)
     }
 }
 
-/// Fails with `words` unless `holds`.
+/// Fails with `words` unless the condition `holds` is true.
 fn ensure(holds: bool, words: impl FnOnce() -> String) -> Verdict {
     if holds { Ok(()) } else { Err(words()) }
 }
 
-/// Turns an operation that has to succeed into a verdict.
+/// Converts the result of an operation that must succeed: an error becomes a violation.
 fn succeed<T>(result: Result<T, Error>, what: &str) -> Result<T, String> {
     result.map_err(|error| format!("{what} failed: {error}"))
 }

@@ -1,4 +1,4 @@
-//! Clauses about requests: units, bounds, limits, deadlines, and the texts of errors.
+//! Clauses about requests: units, bounds, limits, deadlines, and the text of errors.
 
 use std::time::{Duration, Instant};
 
@@ -46,7 +46,7 @@ pub(super) async fn empty(device: SharedDevice) -> Verdict {
     ensure(extents.is_empty(), || format!("nothing is mapped as {extents:?}"))
 }
 
-/// Tries every kind of operation on a range and checks how it is refused.
+/// Tries every kind of operation on a range, and checks that each is refused with this kind of error.
 async fn refused(device: &SharedDevice, offset: u64, length: u64, context: Context, kind: ErrorKind) -> Verdict {
     let length_in_memory = length.min(1 << 20) as usize;
     let buffer = || vec![Buffer::copy_of(&vec![0xee; length_in_memory])];
@@ -78,7 +78,7 @@ fn look(
     ensure(error.kind == kind, || format!("{what} failed as {:?}, not as {kind:?}: {error}", error.kind))?;
     ensure(error.operation == operation, || format!("{what} failed as another operation: {error}"))?;
     ensure((error.offset, error.length) == (offset, length), || format!("{what} failed at another place: {error}"))?;
-    // A filter may let the device below refuse the request; then the error has that device's name.
+    // A filter may let the device below refuse the request; the error then has the name of that device.
     ensure(device.spec().contains(&error.device), || format!("{what} failed on {}, not here", error.device))
 }
 
@@ -95,7 +95,7 @@ pub(super) async fn misaligned(device: SharedDevice) -> Verdict {
     for (offset, length) in [(1, block), (block / 2, block), (0, block - 1), (0, block + 1), (block, block / 2)] {
         refused(&device, offset, length, Context::default(), ErrorKind::Invalid).await?;
     }
-    // The total length is aligned, but not that of each buffer.
+    // The total length is aligned, but the lengths of the single buffers are not.
     let half = (block / 2) as usize;
     let buffers = || vec![Buffer::copy_of(&vec![0xee; half]), Buffer::copy_of(&vec![0xee; half])];
     let result = device.read_at(0, buffers(), Context::default()).await;

@@ -1,4 +1,4 @@
-//! A device that at a crash loses everything not flushed: the most that the contract allows.
+//! A device that loses all writes that were not flushed when it crashes, which is the most that the contract allows.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -26,7 +26,7 @@ impl VolatileDevice {
         Arc::new(VolatileDevice { inner: memory.clone(), memory, durable: Arc::new(Mutex::new(snapshot.clone())) })
     }
 
-    /// The device as it would be after a loss of power now.
+    /// The device as it would be after a loss of power at this moment.
     pub fn crash(&self) -> Arc<VolatileDevice> {
         VolatileDevice::from_snapshot(&lock(&self.durable))
     }

@@ -1,14 +1,14 @@
-//! Finding out which process holds a file or disk, for the message of a refused open.
+//! Finds the process that holds a file or disk, for the message of a refused open.
 //!
-//! Promises: best effort, bounded work, never an error; the answer is text for users.
+//! Promises: a best effort with bounded work, which never fails; the answer is text for users.
 
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
-/// How many lines of a table in `/proc` are read at most.
+/// The most lines of a table in `/proc` that are read.
 const LINES_MAX: usize = 65536;
 
-/// Names the holder of `path`, if it can be seen.
+/// Describes the holder of `path`, if it can be found.
 pub(super) fn describe(path: &Path) -> String {
     let Ok(status) = std::fs::metadata(path) else { return "another process has it open".to_owned() };
     if status.file_type().is_block_device()
@@ -26,21 +26,21 @@ pub(super) fn describe(path: &Path) -> String {
     }
 }
 
-/// True if a living process or a mount is known to hold `path`.
+/// Whether a living process or a mount is known to hold `path`.
 pub(super) fn is_known(path: &Path) -> bool {
     let Ok(status) = std::fs::metadata(path) else { return false };
     let mounted = status.file_type().is_block_device() && mounted_on(status.rdev()).is_some();
     mounted || lock_holder(status.dev(), status.ino()).is_some_and(is_alive)
 }
 
-/// False if a process is gone, or a zombie: its open files are about to be closed.
+/// Whether a process is alive. The kernel closes the files of a zombie soon, so it counts as ended.
 fn is_alive(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let state = stat.rsplit(')').next().and_then(|rest| rest.trim_start().chars().next());
     !matches!(state, None | Some('Z' | 'X'))
 }
 
-/// The process that holds the `flock` of an inode, as `/proc/locks` says.
+/// The process that holds the `flock` of an inode, according to `/proc/locks`.
 fn lock_holder(device: u64, inode: u64) -> Option<u32> {
     let place = format!("{:02x}:{:02x}:{inode}", libc::major(device), libc::minor(device));
     let locks = std::fs::read_to_string("/proc/locks").ok()?;
@@ -53,7 +53,7 @@ fn lock_holder(device: u64, inode: u64) -> Option<u32> {
     })
 }
 
-/// The places where a block device is mounted, as `/proc/self/mountinfo` says.
+/// A place where a block device is mounted, according to `/proc/self/mountinfo`.
 fn mounted_on(device: u64) -> Option<String> {
     let number = format!("{}:{}", libc::major(device), libc::minor(device));
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").ok()?;

@@ -1,9 +1,10 @@
 //! `file:PATH` and `disk:PATH`: regular files and raw disks.
 //!
 //! Owns: the device, its promises and its latch. Reads, writes and flushes go through one of two engines: `uring` (a
-//! ring of the calling thread; an operation costs no thread switch) or `posix` (a pool of threads). All rare operations
-//! go through the pool. Promises: one owner at a time; buffers stay owned until the kernel is done with them; after a
-//! failed flush, or a failed write whose stored bytes are unknown, the device refuses all writes.
+//! ring of the calling thread, so that an operation costs no thread switch) or `posix` (a pool of threads). All other
+//! operations are rare, and go through the pool. Promises: one owner at a time; buffers stay owned until the kernel is
+//! done with them; after a failed flush, or a failed write whose stored bytes are unknown, the device refuses all
+//! writes.
 
 mod holder;
 mod open;
@@ -31,13 +32,13 @@ use crate::registry::{Engine, OpenOptions};
 use crate::request::{Request, ready, within};
 use crate::spec::quoted;
 
-/// The size above which reads are not faster per byte, in bytes.
+/// The size above which reads are not faster per byte. *Units*: bytes.
 const READ_BYTES_PREFERRED: u32 = 128 * 1024;
 
-/// The size above which writes are not faster per byte, in bytes.
+/// The size above which writes are not faster per byte. *Units*: bytes.
 const WRITE_BYTES_PREFERRED: u32 = 1024 * 1024;
 
-/// A file or a disk that only this process has open, or that processes share which agree on it.
+/// A file or a disk. Either only this process has it open, or it is shared by processes that agree on who writes where.
 ///
 /// *Durability*: a completed write survives the process; on a disk with direct I/O, it also survives a crash of the
 /// host's kernel. After a flush it survives loss of power, except on a file system in memory.
@@ -66,7 +67,7 @@ pub struct FileDevice {
 }
 
 impl FileDevice {
-    /// Opens the regular file at `path`; creates it if it is absent and [`OpenOptions::create_bytes`] says so.
+    /// Opens the regular file at `path`; creates it if it is absent and [`OpenOptions::create_bytes`] is set.
     ///
     /// *Errors*: [`ErrorKind::Absent`], [`ErrorKind::Busy`] with the holder if it can be found, [`ErrorKind::Full`]
     /// if there is no room to create it, [`ErrorKind::Invalid`] if it is not a regular file.
@@ -74,7 +75,7 @@ impl FileDevice {
         FileDevice::open("file", path.into(), options, false).await
     }
 
-    /// Opens the block device at `path`. *Errors*: as for files.
+    /// Opens the block device at `path`. *Errors*: the same as for files.
     pub async fn open_disk(path: impl Into<PathBuf>, options: &OpenOptions) -> Result<FileDevice, Error> {
         FileDevice::open("disk", path.into(), options, true).await
     }
@@ -140,7 +141,7 @@ impl FileDevice {
         within(deadline, work, move || request.error(ErrorKind::TimedOut, || shared.spec.clone(), late()))
     }
 
-    /// Runs a rare operation on the pool.
+    /// Runs a rare operation on the pool of threads.
     fn rare<T: Send + 'static>(
         &self,
         request: Request,
@@ -287,7 +288,7 @@ impl BlockDevice for FileDevice {
     }
 }
 
-/// Chooses the engine for this host.
+/// Chooses the engine that the caller wants and this host supports.
 fn choose_engine(spec: &str, wanted: Engine, uring: Result<(), &str>) -> Result<Engine, Error> {
     match (wanted, uring) {
         (Engine::Posix, _) | (Engine::Auto, Err(_)) => Ok(Engine::Posix),

@@ -1,8 +1,8 @@
-//! Opening files and disks: creation, exclusive ownership, and the units that the kernel reports.
+//! Opens files and disks: creation, exclusive ownership, and the units that the kernel reports.
 //!
-//! Promises: one owner at a time, on this host, for files (`flock`) and disks (`O_EXCL`), or any number of processes
-//! that share; a created file appears under its name complete, with its blocks allocated, or not at all. Blocking:
-//! called on the blocking pool.
+//! Promises: a file (`flock`) or disk (`O_EXCL`) has at most one owner on this host, or any number of processes that
+//! share it. A created file gets its name only when it is complete and its blocks are allocated. The functions block,
+//! so they are called on the blocking pool.
 
 use std::fs::{File, OpenOptions as FileOptions};
 use std::io;
@@ -15,13 +15,13 @@ use crate::error::{Error, ErrorKind, Operation};
 use crate::registry::OpenOptions;
 use crate::size::format_size;
 
-/// The unit that sizes of created files are rounded up to, in bytes.
+/// The sizes of created files are rounded up to a multiple of this. *Units*: bytes.
 const CREATE_UNIT_BYTES: u64 = 4096;
 
-/// The alignment that direct I/O is assumed to need if the kernel does not say, in bytes.
+/// The alignment that direct I/O is assumed to need if the kernel does not report it. *Units*: bytes.
 const ALIGNMENT_ASSUMED: u32 = 4096;
 
-/// How long to wait for a lock that no living process holds.
+/// The longest wait for a lock that no living process holds.
 const LEAVING_MAX: Duration = Duration::from_secs(2);
 
 /// The time between two attempts to take that lock.
@@ -94,12 +94,12 @@ pub(super) fn open_file(spec: &str, path: &Path, options: &OpenOptions) -> Resul
     Ok(Opened { file, size_bytes, block_bytes, direct: is_direct, in_memory })
 }
 
-/// Tries to take ownership. If the file is `busy` but no living process holds it, tries again until [`LEAVING_MAX`] is
-/// over.
+/// Tries to take ownership. If the file is `busy` but no living process holds it, tries again for up to
+/// [`LEAVING_MAX`].
 ///
-/// After a process has ended, also by SIGKILL, the kernel still needs time to remove its ring. During that time the
-/// file stays open and locked, and writes in flight may still reach it. The next process that opens the file must wait
-/// for this.
+/// After a process has ended, for example by SIGKILL, the kernel still needs time to remove its ring. During that time
+/// the file stays open and locked, and writes in flight may still reach it. The next process that opens the file must
+/// wait for this.
 fn once_left<T>(
     path: &Path,
     busy: impl Fn(&io::Error) -> bool,
@@ -116,8 +116,8 @@ fn once_left<T>(
     }
 }
 
-/// Takes the lock of a range. A process that was killed holds it until its last request has ended, and `/proc/locks` does
-/// not tell who holds it: so a busy one is tried for [`LEAVING_MAX`].
+/// Takes the lock of a range. The lock of a killed process is held until its last request has ended, and `/proc/locks`
+/// does not tell which process that is. So if the lock is busy, this tries again for up to [`LEAVING_MAX`].
 pub(super) fn lock_range(spec: &str, file: &File, offset: u64, length: u64) -> Result<(), Error> {
     let deadline = Instant::now() + LEAVING_MAX;
     loop {
@@ -156,8 +156,8 @@ pub(super) fn open_disk(spec: &str, path: &Path, options: &OpenOptions) -> Resul
         Some(libc::EBUSY) => fail(ErrorKind::Busy, holder::describe(path)),
         _ => os(error),
     })?;
-    // O_EXCL keeps owners apart; the lock keeps an owner from those who share, and lets the next process find out who
-    // holds the disk. Tools that look at disks may hold a lock for a moment.
+    // O_EXCL excludes a second owner. The lock excludes an owner and sharing processes from each other, and lets the
+    // next process find the holder of the disk. Tools that inspect disks may hold a lock for a moment.
     let lock = if is_shared { sys::lock_shared } else { sys::lock_exclusive };
     let is_locked = |error: &io::Error| error.raw_os_error() == Some(libc::EWOULDBLOCK);
     once_left(path, is_locked, || lock(&file)).map_err(|_| fail(ErrorKind::Busy, holder::describe(path)))?;
@@ -171,7 +171,7 @@ pub(super) fn open_disk(spec: &str, path: &Path, options: &OpenOptions) -> Resul
     Ok(Opened { file, size_bytes, block_bytes, direct, in_memory: false })
 }
 
-/// Creates a file without a name, allocates its blocks, and only then gives it its name.
+/// Creates a file without a name, allocates its blocks, and gives it its name only then.
 fn create(path: &Path, size_bytes: u64) -> io::Result<()> {
     let parent = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
@@ -197,8 +197,8 @@ fn create(path: &Path, size_bytes: u64) -> io::Result<()> {
     File::open(parent)?.sync_all()
 }
 
-/// Makes a file `size_bytes` long. Allocates the blocks if the file system can, so that no later write runs out of
-/// room.
+/// Makes a file `size_bytes` long. If the file system supports it, the blocks are allocated, so that no later write
+/// runs out of room.
 pub(super) fn allocate(file: &File, size_bytes: u64) -> io::Result<()> {
     let length = file.metadata()?.size();
     if size_bytes <= length {
@@ -207,7 +207,7 @@ pub(super) fn allocate(file: &File, size_bytes: u64) -> io::Result<()> {
     match sys::fallocate(file, 0, length, size_bytes - length) {
         Err(error) if matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOSYS)) => file.set_len(size_bytes),
         Err(error) => {
-            // Free the part that was allocated before the room ran out; a failure to do so is ignored.
+            // This frees the part that was allocated before the room ran out; a failure to free it is ignored.
             let _ = file.set_len(length);
             Err(error)
         }

@@ -1,8 +1,8 @@
 //! The POSIX engine: `preadv`, `pwritev2` and `fdatasync` on tokio's pool of blocking threads.
 //!
 //! Promises: an operation that has begun runs to its end and keeps its buffers until then, even if its future is
-//! dropped. Of one device, at most [`THREADS_MAX`] operations run at a time and [`WAITING_MAX`] wait; one more is
-//! refused as busy. Leaves to others: what a count or an error from the kernel means (`transfer`).
+//! dropped. At most [`THREADS_MAX`] operations of one device run at a time and [`WAITING_MAX`] wait; one more is
+//! refused as busy. Leaves to others: the meaning of a count or an error from the kernel (`transfer`).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,10 +16,10 @@ use crate::device::IoFuture;
 use crate::error::{Error, ErrorKind, Operation};
 use crate::request::ready;
 
-/// How many operations of one device hold a thread at a time, at most.
+/// The most operations of one device that hold a thread at a time.
 pub(super) const THREADS_MAX: usize = 32;
 
-/// How many operations of one device wait for a thread, at most.
+/// The most operations of one device that wait for a thread.
 pub(super) const WAITING_MAX: usize = 65536;
 
 /// The threads that one device may use.
@@ -29,7 +29,7 @@ pub(super) struct Pool {
     waiting_max: usize,
 }
 
-/// A place among the waiting operations; it is free again when this is dropped.
+/// A place among the waiting operations; dropping this value frees the place.
 struct Place(Arc<AtomicUsize>);
 
 impl Drop for Place {
@@ -43,9 +43,10 @@ impl Pool {
         Pool { threads: Arc::new(Semaphore::new(threads_max)), waiting: Arc::default(), waiting_max }
     }
 
-    /// Runs `work` on a thread: at once if a thread is free, else as soon as one is free while the future is polled.
+    /// Runs `work` on a thread: at once if a thread is free, otherwise once a thread is free, while the future is
+    /// polled.
     ///
-    /// `fail` makes the error if the work cannot run: too many operations wait, or the runtime ended.
+    /// `fail` makes the error if the work cannot run, because too many operations wait or the runtime ended.
     pub fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> Result<T, Error> + Send + 'static,
@@ -89,7 +90,7 @@ impl Pool {
     }
 }
 
-/// Does a whole operation on this thread.
+/// Runs a whole operation on this thread.
 fn run(mut transfer: Transfer) -> Result<Vec<Buffer>, Error> {
     let result = match transfer.operation {
         Operation::Flush => transfer.shared.file.sync_data().map_err(|error| transfer.os_error(&error)),

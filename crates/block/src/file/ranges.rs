@@ -1,8 +1,9 @@
-//! Operations on ranges of a file or disk: discard, zero, list mapped parts, grow. Blocking: run on the pool.
+//! Operations on ranges of a file or disk: discard, zero, list mapped parts, grow. The functions block, so they run on
+//! the pool.
 //!
 //! Promises: a discarded range reads as its old contents or as zeroes. A disk's plain discard (`BLKDISCARD`) does not
-//! promise that, so the kernel is asked to unmap with zeroes, for files and for disks. If it cannot, nothing is
-//! discarded.
+//! promise this, so files and disks use a mode in which the kernel unmaps the range and it then reads as zeroes. If the
+//! kernel does not support this, no block is discarded.
 
 use std::sync::atomic::Ordering;
 
@@ -14,7 +15,7 @@ use crate::buffer::Buffer;
 use crate::device::{Extent, SLOW_ZEROES};
 use crate::error::{Error, ErrorKind, Operation};
 
-/// How many zeroes one write has, if zeroes must be written, in bytes.
+/// The size of one write of zeroes, if zeroes must be written. *Units*: bytes.
 const ZEROES_BYTES: usize = 1 << 20;
 
 fn is_unsupported(error: &std::io::Error) -> bool {
@@ -31,12 +32,12 @@ pub(super) fn discard(shared: &Shared, offset: u64, length: u64) -> Result<(), E
     }
 }
 
-/// Zeroes a range and keeps its blocks.
+/// The mode of `fallocate` that zeroes a range and keeps its blocks.
 const ZERO: i32 = libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE;
-/// Zeroes a range and frees its blocks.
+/// The mode of `fallocate` that zeroes a range and frees its blocks.
 const PUNCH: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
 
-/// Zeroes a range by the first of these modes of `fallocate` that is supported; false if none is.
+/// Zeroes a range with the first of these modes of `fallocate` that is supported. *Returns* `false` if none is.
 fn zero_by(shared: &Shared, modes: &[i32], offset: u64, length: u64) -> Result<bool, Error> {
     for &mode in modes {
         match sys::fallocate(&shared.file, mode, offset, length) {
@@ -50,9 +51,9 @@ fn zero_by(shared: &Shared, modes: &[i32], offset: u64, length: u64) -> Result<b
     Ok(false)
 }
 
-/// Zeroes a range only if no data has to be written for it.
+/// Zeroes a range only if the kernel need not write data for it.
 pub(super) fn zero_quickly(shared: &Shared, is_disk: bool, offset: u64, length: u64) -> Result<(), Error> {
-    // If a disk cannot zero a range, the kernel writes the zeroes itself for `ZERO`, but not for `PUNCH`.
+    // On a disk that cannot zero a range, the kernel writes the zeroes itself for `ZERO`, but it fails for `PUNCH`.
     let modes: &[i32] = if is_disk { &[PUNCH] } else { &[ZERO, PUNCH] };
     if zero_by(shared, modes, offset, length)? {
         return Ok(());
@@ -81,7 +82,7 @@ pub(super) fn write_zeroes(shared: &Shared, offset: u64, length: u64) -> Result<
     Ok(())
 }
 
-/// Lists the mapped parts of a range; reports all of it as mapped if they cannot be found out.
+/// Lists the mapped parts of a range; reports the whole range as mapped if the kernel does not know them.
 pub(super) fn allocation(shared: &Shared, offset: u64, length: u64) -> Result<Vec<Extent>, Error> {
     let failed = |error| Error::from_os(&error, &shared.spec, Operation::Allocation).at(offset, length);
     let (mut position, end) = (offset, offset + length);
@@ -89,7 +90,7 @@ pub(super) fn allocation(shared: &Shared, offset: u64, length: u64) -> Result<Ve
     while position < end && !list.is_full() {
         let data = match sys::seek(&shared.file, position, libc::SEEK_DATA) {
             Ok(data) => data,
-            // No data from here on.
+            // There are no data from this position on.
             Err(error) if error.raw_os_error() == Some(libc::ENXIO) => break,
             Err(error) if is_unsupported(&error) => position,
             Err(error) => return Err(failed(error)),
@@ -108,7 +109,7 @@ pub(super) fn allocation(shared: &Shared, offset: u64, length: u64) -> Result<Ve
     Ok(list.finish())
 }
 
-/// Makes a file longer, durably. Of a disk that has become larger, uses the new size.
+/// Makes a file longer, durably. For a disk that has become larger, starts to use the new size.
 pub(super) fn grow(shared: &Shared, is_disk: bool, size_bytes: u64) -> Result<(), Error> {
     let failed = |error| Error::from_os(&error, &shared.spec, Operation::Grow).at(0, size_bytes);
     if is_disk {

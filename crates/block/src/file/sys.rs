@@ -1,6 +1,6 @@
-//! The system calls of file and disk devices, each as one safe function.
+//! The system calls of file and disk devices, one safe function for each.
 //!
-//! Owns: the `unsafe` of this folder outside the ring. Every function repeats a call that a signal interrupted.
+//! Owns: the `unsafe` of this folder outside the ring. Every function repeats its call if a signal interrupted it.
 
 use std::fs::File;
 use std::io;
@@ -9,7 +9,7 @@ use std::path::Path;
 
 use crate::buffer::Buffer;
 
-/// Repeats a call until no signal interrupts it; a negative result means an error in `errno`.
+/// Repeats a call until no signal interrupts it. A negative result of the call means an error in `errno`.
 fn retry(mut call: impl FnMut() -> i64) -> io::Result<u64> {
     loop {
         match u64::try_from(call()) {
@@ -22,7 +22,7 @@ fn retry(mut call: impl FnMut() -> i64) -> io::Result<u64> {
     }
 }
 
-/// Describes `buffers` for the kernel, without their first `skip` bytes.
+/// Describes `buffers` for the kernel, except for their first `skip` bytes.
 pub(super) fn vectors(buffers: &[Buffer], mut skip: usize) -> Vec<libc::iovec> {
     let mut vectors = Vec::with_capacity(buffers.len());
     for buffer in buffers {
@@ -37,7 +37,7 @@ pub(super) fn vectors(buffers: &[Buffer], mut skip: usize) -> Vec<libc::iovec> {
     vectors
 }
 
-/// Reads into `buffers` beyond their first `skip` bytes; returns the count of bytes read.
+/// Reads into `buffers` after their first `skip` bytes. *Returns* the number of bytes read.
 pub(super) fn read(file: &File, offset: u64, buffers: &mut [Buffer], skip: usize) -> io::Result<u64> {
     let vectors = vectors(buffers, skip);
     // SAFETY: the vectors describe memory of `buffers`, which are borrowed exclusively for the call.
@@ -46,7 +46,7 @@ pub(super) fn read(file: &File, offset: u64, buffers: &mut [Buffer], skip: usize
     })
 }
 
-/// Writes `buffers` beyond their first `skip` bytes; returns the count of bytes written.
+/// Writes `buffers` after their first `skip` bytes. *Returns* the number of bytes written.
 pub(super) fn write(file: &File, offset: u64, buffers: &[Buffer], skip: usize, fua: bool) -> io::Result<u64> {
     let vectors = vectors(buffers, skip);
     let flags = if fua { libc::RWF_DSYNC } else { 0 };
@@ -64,7 +64,7 @@ pub(super) fn fallocate(file: &File, mode: i32, offset: u64, length: u64) -> io:
 
 /// Calls `lseek` with `SEEK_DATA`, `SEEK_HOLE` or `SEEK_END`.
 pub(super) fn seek(file: &File, offset: u64, whence: i32) -> io::Result<u64> {
-    // SAFETY: the call takes no pointers; the file's position is used by nobody.
+    // SAFETY: the call takes no pointers. No other code uses the position of the file.
     retry(|| unsafe { libc::lseek(file.as_raw_fd(), offset as i64, whence) })
 }
 
@@ -74,16 +74,16 @@ pub(super) fn lock_exclusive(file: &File) -> io::Result<()> {
     retry(|| unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) as i64 }).map(drop)
 }
 
-/// As [`lock_exclusive`], but others may share it.
+/// As [`lock_exclusive`], but takes a lock that several processes can share.
 pub(super) fn lock_shared(file: &File) -> io::Result<()> {
     // SAFETY: the call takes no pointers.
     retry(|| unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_SH | libc::LOCK_NB) as i64 }).map(drop)
 }
 
-/// Takes the exclusive lock of a range for the open file description, or fails at once with `EAGAIN` or `EACCES`. It is
-/// gone with the last descriptor of that description, and the last request on it.
+/// Takes the exclusive lock of a range for the open file description, or fails at once with `EAGAIN` or `EACCES`. The
+/// kernel removes the lock when the last descriptor of that description is closed and the last request on it has ended.
 pub(super) fn lock_range(file: &File, offset: u64, length: u64) -> io::Result<()> {
-    // SAFETY: all zeroes is a value of this plain structure.
+    // SAFETY: all zeroes is a valid value of this plain structure.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
     lock.l_type = libc::F_WRLCK as libc::c_short;
     lock.l_whence = libc::SEEK_SET as libc::c_short;
@@ -92,28 +92,29 @@ pub(super) fn lock_range(file: &File, offset: u64, length: u64) -> io::Result<()
     retry(|| unsafe { i64::from(libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock)) }).map(drop)
 }
 
-/// Whether the file is in memory (tmpfs, ramfs), so that it does not survive a restart of the host.
+/// Whether the file is in memory (tmpfs, ramfs) and so does not survive a restart of the host.
 pub(super) fn is_in_memory(file: &File) -> io::Result<bool> {
     const RAMFS_MAGIC: libc::__fsword_t = 0x8584_58f6;
-    // SAFETY: all zeroes is a value of this plain structure.
+    // SAFETY: all zeroes is a valid value of this plain structure.
     let mut status: libc::statfs = unsafe { std::mem::zeroed() };
     // SAFETY: the pointer is to a structure of the right type that outlives the call.
     retry(|| unsafe { libc::fstatfs(file.as_raw_fd(), &mut status) as i64 })?;
     Ok([libc::TMPFS_MAGIC, RAMFS_MAGIC].contains(&status.f_type))
 }
 
-/// The alignment that direct I/O on the file needs: `None` if the kernel does not say, 0 if it refuses.
+/// The alignment that direct I/O on the file needs. It is `None` if the kernel does not report it, and 0 if direct I/O
+/// is not possible. *Units*: bytes.
 pub(super) fn direct_alignment(file: &File) -> Option<u32> {
-    // SAFETY: all zeroes is a value of this plain structure.
+    // SAFETY: all zeroes is a valid value of this plain structure.
     let mut status: libc::statx = unsafe { std::mem::zeroed() };
-    // SAFETY: the path is a terminated string and the structure outlives the call.
+    // SAFETY: the path is a null-terminated string, and the structure outlives the call.
     let called = retry(|| unsafe {
         libc::statx(file.as_raw_fd(), c"".as_ptr(), libc::AT_EMPTY_PATH, libc::STATX_DIOALIGN, &mut status) as i64
     });
     (called.is_ok() && status.stx_mask & libc::STATX_DIOALIGN != 0).then_some(status.stx_dio_offset_align)
 }
 
-/// The logical sector of a block device, in bytes.
+/// The size of a logical sector of a block device. *Units*: bytes.
 pub(super) fn sector_bytes(file: &File) -> io::Result<u32> {
     let mut bytes: libc::c_int = 0;
     // SAFETY: this request writes one int through the pointer.
@@ -121,13 +122,13 @@ pub(super) fn sector_bytes(file: &File) -> io::Result<u32> {
     Ok(bytes.unsigned_abs())
 }
 
-/// Gives a file that was opened without a name the name `path`; fails if the name is taken.
+/// Gives the name `path` to a file that was opened without a name; fails if the name exists.
 pub(super) fn link(file: &File, path: &Path) -> io::Result<()> {
     use std::ffi::CString;
     use std::os::unix::ffi::OsStrExt;
     let from = CString::new(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
     let to = CString::new(path.as_os_str().as_bytes())?;
     let (cwd, follow) = (libc::AT_FDCWD, libc::AT_SYMLINK_FOLLOW);
-    // SAFETY: both paths are terminated strings that outlive the call.
+    // SAFETY: both paths are null-terminated strings that outlive the call.
     retry(|| unsafe { libc::linkat(cwd, from.as_ptr(), cwd, to.as_ptr(), follow) as i64 }).map(drop)
 }

@@ -1,5 +1,4 @@
-//! Files as devices, by both engines: opening, ownership, failures, and what happens when futures and runtimes are
-//! dropped.
+//! Tests of files as devices, with both engines: opening, ownership, failures, and the drop of futures and runtimes.
 
 use std::path::PathBuf;
 use std::sync::atomic::AtomicU32;

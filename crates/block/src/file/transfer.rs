@@ -1,7 +1,7 @@
 //! One read, write or flush in progress, for either engine.
 //!
-//! Owns: the buffers until the operation has ended, its progress, and what its result means for the device. The engines
-//! only move bytes and report counts.
+//! Owns: the buffers until the operation has ended, its progress, and the consequences of its result for the device.
+//! The engines only move bytes and report counts.
 
 use std::fs::File;
 use std::sync::atomic::AtomicU64;
@@ -16,22 +16,22 @@ pub(super) struct Shared {
     pub spec: String,
     pub block_bytes: u32,
     pub size_bytes: AtomicU64,
-    /// The failure after which the device refuses writes.
+    /// The first failure after which the device refuses writes; unset if there was none.
     pub latched: OnceLock<String>,
 }
 
 impl Shared {
-    /// Refuses operations that would change the device after a failed write or flush.
+    /// Refuses an operation that would change the device, if the device is latched.
     pub fn check_latch(&self, operation: Operation, offset: u64, length: u64) -> Result<(), Error> {
         let Some(first) = self.latched.get() else { return Ok(()) };
         let detail = format!("first failure: {first}; repair the cause and open the device again");
         Err(Error::new(ErrorKind::Latched, &self.spec, operation, detail).at(offset, length))
     }
 
-    /// Latches the device, so that it refuses writes, if after `error` the stored bytes are unknown.
+    /// Latches the device, so that it refuses writes, if the stored bytes are unknown after `error`.
     ///
-    /// After a write that found no room only its own range is unknown, so the device does not latch. A failed flush
-    /// always latches, because the kernel forgets which pages it could not write.
+    /// After a write that found no room, only the range of that write is unknown, so the device does not latch. A
+    /// failed flush always latches, because the kernel forgets which pages it could not write.
     pub fn latch_after(&self, error: &Error) {
         let in_doubt = match error.operation {
             Operation::Flush => true,
@@ -41,7 +41,7 @@ impl Shared {
             _ => false,
         };
         if in_doubt {
-            // Only the first failure is kept: later ones are its consequence.
+            // Only the first failure is kept, because later failures are its consequence.
             let _ = self.latched.set(error.to_string());
         }
     }
@@ -55,20 +55,20 @@ pub(super) struct Transfer {
     pub length: u64,
     pub buffers: Vec<Buffer>,
     pub fua: bool,
-    /// How many bytes have been moved.
+    /// The number of bytes that have been moved.
     pub done: u64,
 }
 
 /// The meaning of a count from the kernel.
 pub(super) enum Progress {
-    /// Everything is done.
+    /// All bytes have been moved.
     Ended,
-    /// The rest must be requested again.
+    /// The remaining bytes must be requested again.
     More,
 }
 
 impl Transfer {
-    /// The offset of the bytes not moved yet.
+    /// The offset of the first byte that is not moved yet.
     pub fn position(&self) -> u64 {
         self.offset + self.done
     }
@@ -106,12 +106,12 @@ impl Transfer {
         Error::new(kind, &self.shared.spec, self.operation, detail).at(self.offset, self.length)
     }
 
-    /// Makes an error about this operation from the kernel's.
+    /// Makes an error about this operation from an error of the kernel.
     pub fn os_error(&self, error: &std::io::Error) -> Error {
         Error::from_os(error, &self.shared.spec, self.operation).at(self.offset, self.length)
     }
 
-    /// Ends the operation: returns the buffers or the error; after an error the device may latch.
+    /// Ends the operation: returns the buffers or the error. After an error the device may latch.
     pub fn end(self, result: Result<(), Error>) -> Result<Vec<Buffer>, Error> {
         match result {
             Ok(()) => Ok(self.buffers),

@@ -1,7 +1,7 @@
 //! `corrupt(A,rate=1%,seed=N,when=FILE)`: flips one bit in a share of the reads.
 //!
-//! Promises: only the returned bytes change, not the stored ones; one bit in each chosen read. The same seed and order
-//! of reads change the same bits.
+//! Promises: the filter flips one bit in each chosen read, in the returned bytes and not in the stored ones. The same
+//! seed and order of reads change the same bits.
 
 use std::path::PathBuf;
 
@@ -13,11 +13,11 @@ use crate::spec::quoted;
 /// The settings of the `corrupt` filter.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CorruptOptions {
-    /// The share of reads that are changed, 0 to 1.
+    /// The share of reads that are changed, from 0 to 1.
     pub rate: f64,
-    /// Changes nothing unless this file exists.
+    /// If set, reads are changed only while this file exists.
     pub when: Option<PathBuf>,
-    /// Decides which reads are changed, and at which bit.
+    /// The seed that decides which reads are changed, and at which bit.
     pub seed: u64,
 }
 
@@ -27,7 +27,7 @@ impl Default for CorruptOptions {
     }
 }
 
-/// The `corrupt` filter; see the file's head.
+/// The `corrupt` filter; see the comment at the head of this file.
 pub struct CorruptFilter {
     inner: SharedDevice,
     options: CorruptOptions,
@@ -36,7 +36,7 @@ pub struct CorruptFilter {
 }
 
 impl CorruptFilter {
-    /// Changes some of the bytes read from `inner`.
+    /// Makes a filter that changes some of the bytes read from `inner`.
     pub fn new(inner: SharedDevice, options: CorruptOptions) -> CorruptFilter {
         let chance = Chance::new(options.rate, options.seed);
         let trigger = Trigger(options.when.clone());
@@ -69,7 +69,7 @@ impl Filter for CorruptFilter {
     }
 }
 
-/// Flips the bit that `bits` choose.
+/// Flips the bit that `bits` select.
 fn flip(buffers: &mut [Buffer], bits: u64) {
     let length: usize = buffers.iter().map(|buffer| buffer.len()).sum();
     let Some(mut index) = (bits >> 3).checked_rem(length as u64) else { return };

@@ -1,6 +1,7 @@
 //! `delay(A,read=12ms,write=12ms,flush=12ms)`: delays operations before they reach the device below.
 //!
-//! Promises: an operation whose future is dropped, or whose deadline passes, during the wait does not happen.
+//! Promises: if the future of an operation is dropped during the wait, or its deadline passes, the operation does not
+//! happen.
 
 use std::time::Duration;
 
@@ -11,30 +12,30 @@ use crate::device::{IoFuture, SharedDevice};
 use crate::error::Operation;
 use crate::request::Request;
 
-/// How long each kind of operation waits.
+/// The time for which each kind of operation waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct DelayOptions {
-    /// Before a read.
+    /// The wait before a read.
     pub read: Duration,
-    /// Before a write, a write of zeroes or a discard.
+    /// The wait before a write, a write of zeroes or a discard.
     pub write: Duration,
-    /// Before a flush.
+    /// The wait before a flush.
     pub flush: Duration,
 }
 
-/// The `delay` filter; see the file's head.
+/// The `delay` filter; see the comment at the head of this file.
 pub struct DelayFilter {
     inner: SharedDevice,
     options: DelayOptions,
 }
 
 impl DelayFilter {
-    /// Delays the operations on `inner`.
+    /// Makes a filter that delays the operations on `inner`.
     pub fn new(inner: SharedDevice, options: DelayOptions) -> DelayFilter {
         DelayFilter { inner, options }
     }
 
-    /// How long an operation waits.
+    /// The time for which an operation waits.
     fn delay(&self, operation: Operation) -> Duration {
         match operation {
             Operation::Read => self.options.read,

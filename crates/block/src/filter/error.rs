@@ -1,7 +1,7 @@
 //! `error(A,rate=1%,on=read|write|flush,kind=io|full,when=FILE,seed=N)`: fails a share of the operations.
 //!
-//! Promises: an operation that fails never reaches the device below. With the same seed and order of operations the
-//! same ones fail. The filter does not latch; the device below, or its user, decides that.
+//! Promises: an operation that fails never reaches the device below. With the same seed and order of operations, the
+//! same operations fail. The filter does not latch; the user of the filter decides how to react to an error.
 
 use std::path::PathBuf;
 
@@ -11,7 +11,7 @@ use crate::error::{ErrorKind, Operation};
 use crate::request::{Request, ready};
 use crate::spec::quoted;
 
-/// Which operations can fail.
+/// The kinds of operations that can fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct On {
     /// Reads.
@@ -46,15 +46,15 @@ impl On {
 /// The settings of the `error` filter.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ErrorOptions {
-    /// The share of operations that fail, 0 to 1.
+    /// The share of operations that fail, from 0 to 1.
     pub rate: f64,
-    /// Which operations can fail.
+    /// The kinds of operations that can fail.
     pub on: On,
-    /// How they fail: [`ErrorKind::Io`] or [`ErrorKind::Full`].
+    /// The kind of the errors: [`ErrorKind::Io`] or [`ErrorKind::Full`].
     pub kind: ErrorKind,
-    /// Fails nothing unless this file exists.
+    /// If set, operations fail only while this file exists.
     pub when: Option<PathBuf>,
-    /// Decides which operations fail.
+    /// The seed that decides which operations fail.
     pub seed: u64,
 }
 
@@ -65,7 +65,7 @@ impl Default for ErrorOptions {
     }
 }
 
-/// The `error` filter; see the file's head.
+/// The `error` filter; see the comment at the head of this file.
 pub struct ErrorFilter {
     inner: SharedDevice,
     options: ErrorOptions,
@@ -74,7 +74,7 @@ pub struct ErrorFilter {
 }
 
 impl ErrorFilter {
-    /// Fails some of the operations on `inner`.
+    /// Makes a filter that fails some of the operations on `inner`.
     pub fn new(inner: SharedDevice, options: ErrorOptions) -> ErrorFilter {
         let chance = Chance::new(options.rate, options.seed);
         let trigger = Trigger(options.when.clone());

@@ -1,10 +1,11 @@
 //! `log(A,file=FILE)`: writes a line for each operation when it ends.
 //!
 //! A line has six words: the time at which the operation began, in seconds since 1970 with microseconds; the operation,
-//! `write-fua` if it is forced; offset; length; the result, `ok`, `dropped` or the kind of error; how long it took,
-//! with the unit. Promises: lines are never mixed, and are in the order in which operations end. Operations still work
-//! if the file cannot be written; lost lines are counted in [`LogFilter::lines_lost`]. The filter writes from the
-//! calling thread: use it to find errors, not to measure speed.
+//! which is `write-fua` if it is a forced write; the offset; the length; the result, which is `ok`, `dropped` or the
+//! kind of error; and the duration with its unit. Promises: lines are never mixed, and are in the order in which
+//! operations end. Operations still work if the file cannot be written; lost lines are counted in
+//! [`LogFilter::lines_lost`]. The filter writes from the calling thread, so it is for finding errors, not for measuring
+//! speed.
 
 use std::fs::File;
 use std::io::Write;
@@ -20,7 +21,7 @@ use crate::figures::Figures;
 use crate::request::Request;
 use crate::spec::quoted;
 
-/// The `log` filter; see the file's head.
+/// The `log` filter; see the comment at the head of this file.
 pub struct LogFilter {
     inner: SharedDevice,
     log: Arc<Log>,
@@ -33,7 +34,8 @@ struct Log {
 }
 
 impl LogFilter {
-    /// Writes a line for each operation on `inner` to the end of a file, which is created if it is absent.
+    /// Makes a filter that writes a line for each operation on `inner` to the end of a file, which is created if it is
+    /// absent.
     pub fn new(inner: SharedDevice, path: PathBuf) -> Result<LogFilter, Error> {
         let name = quoted(&path.to_string_lossy());
         let file = File::options().create(true).append(true).open(&path);
@@ -41,13 +43,13 @@ impl LogFilter {
         Ok(LogFilter { inner, log: Arc::new(Log { file, path, lost: AtomicU64::new(0) }) })
     }
 
-    /// How many lines could not be written.
+    /// The number of lines that could not be written.
     pub fn lines_lost(&self) -> u64 {
         self.log.lost.load(Ordering::Relaxed)
     }
 }
 
-/// An operation in progress; dropping this writes its line.
+/// An operation in progress; dropping this value writes the line of the operation.
 struct Pending {
     log: Arc<Log>,
     request: Request,
@@ -69,7 +71,7 @@ impl Drop for Pending {
             self.ended,
             self.began.elapsed().as_micros(),
         );
-        // One call on a file that is open for appending: lines do not mix.
+        // The line is written in one call to a file that is open for appending, so lines do not mix.
         let written = (&self.log.file).write(line.as_bytes());
         if !written.is_ok_and(|bytes| bytes == line.len()) {
             self.log.lost.fetch_add(1, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Filters: devices on top of another device that change one thing about it. One small file each.
+//! Filters: devices on top of another device that change one aspect of it. Each filter has one small file.
 //!
 //! Owns: the [`Filter`] trait, which forwards all operations that a filter does not change, and the parts that several
 //! filters share: a seeded chance and a trigger file. Filters compose: `stats(error(memory:1G,rate=1%))`.
@@ -23,7 +23,7 @@ use crate::error::{Error, ErrorKind, Operation};
 use crate::figures::Figures;
 use crate::request::{Request, total};
 
-/// A device on top of one other device; every operation goes to that device unless the filter overrides it.
+/// A device on top of one other device; every operation goes to the other device unless the filter overrides it.
 ///
 /// A filter that treats all kinds of operations alike overrides only [`around`](Filter::around). A filter that changes
 /// one kind overrides the method of that kind, which then does not use `around`.
@@ -44,9 +44,9 @@ pub trait Filter: Send + Sync + Sized + 'static {
         None
     }
 
-    /// Applies this filter to an operation; `operation` runs it on the given device.
+    /// Applies this filter to an operation; `operation` runs the operation on the given device.
     ///
-    /// The request is not checked yet: the device below refuses invalid requests.
+    /// The request is not checked yet; the device below refuses invalid requests.
     fn around<T: Send + 'static>(
         &self,
         _request: Request,
@@ -161,7 +161,7 @@ impl<F: Filter> BlockDevice for F {
     }
 }
 
-/// Decides by a seed, so that the same operations in the same order have the same results.
+/// Draws chances from a seed, so that the same operations in the same order have the same results.
 pub(crate) struct Chance {
     rate: f64,
     seed: u64,
@@ -173,17 +173,19 @@ impl Chance {
         Chance { rate, seed, drawn: AtomicU64::new(0) }
     }
 
-    /// Draws once. With the given probability it returns random bits, which choose what happens to the operation.
+    /// Draws one chance. With the probability `rate` it returns random bits, with which the filter chooses the effect
+    /// on the operation.
     pub fn draw(&self) -> Option<u64> {
         let index = self.drawn.fetch_add(1, Ordering::Relaxed);
         let bits = mix(self.seed ^ mix(index));
-        // 53 bits fill a double's fraction exactly, so a rate of 0 never hits and a rate of 1 always does.
+        // 53 bits fill the fraction of a double exactly, so the draw never succeeds with a rate of 0 and always with a
+        // rate of 1.
         let share = (bits >> 11) as f64 / (1u64 << 53) as f64;
         (share < self.rate).then(|| mix(bits))
     }
 }
 
-/// Spreads the bits of a number over all of the result (SplitMix64).
+/// Spreads the bits of a number over all bits of the result (SplitMix64).
 fn mix(value: u64) -> u64 {
     let value = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -191,7 +193,7 @@ fn mix(value: u64) -> u64 {
     value ^ (value >> 31)
 }
 
-/// Whether a filter is active: always, or while a file exists.
+/// Decides whether a filter is active: always, or only while a file exists.
 pub(crate) struct Trigger(pub Option<PathBuf>);
 
 impl Trigger {
@@ -200,7 +202,8 @@ impl Trigger {
     }
 }
 
-/// Waits until `end`, or until the request's deadline if that is earlier; then the operation fails and did not happen.
+/// Waits until `end`. If the deadline of the request is earlier, waits until the deadline and fails; the operation then
+/// does not happen.
 ///
 /// `why` returns the filter's SPEC and the reason for the wait.
 pub(crate) async fn wait_until(

@@ -1,6 +1,6 @@
 //! `stats(A)`: counts the operations.
 //!
-//! Promises: an operation is counted when it ends; if its future is dropped before, it is counted as dropped.
+//! Promises: an operation is counted when it ends. If its future is dropped before the end, it is counted as dropped.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,17 +15,17 @@ use crate::request::Request;
 /// The counters of one kind of operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Count {
-    /// Operations that have begun.
+    /// The number of operations that have begun.
     pub begun: u64,
-    /// Operations that succeeded.
+    /// The number of operations that succeeded.
     pub done: u64,
-    /// Operations that failed.
+    /// The number of operations that failed.
     pub failed: u64,
-    /// Operations whose future was dropped before their end was reported.
+    /// The number of operations whose future was dropped before their end was reported.
     pub dropped: u64,
-    /// Bytes of the operations that succeeded.
+    /// The number of bytes of the operations that succeeded.
     pub bytes: u64,
-    /// The total time of operations that succeeded or failed, in microseconds.
+    /// The total time of the operations that succeeded or failed. *Units*: microseconds.
     pub elapsed_us: u64,
 }
 
@@ -68,7 +68,7 @@ impl Counter {
     }
 }
 
-/// Counts as dropped each operation whose end was not reported.
+/// Counts an operation as dropped if its end was not reported.
 struct Pending {
     counter: Arc<Counter>,
     began: Instant,
@@ -106,19 +106,19 @@ struct Counters {
     zeroes: Arc<Counter>,
 }
 
-/// The `stats` filter; see the file's head.
+/// The `stats` filter; see the comment at the head of this file.
 pub struct StatsFilter {
     inner: SharedDevice,
     counters: Counters,
 }
 
 impl StatsFilter {
-    /// Counts the operations on `inner`.
+    /// Makes a filter that counts the operations on `inner`.
     pub fn new(inner: SharedDevice) -> StatsFilter {
         StatsFilter { inner, counters: Counters::default() }
     }
 
-    /// The operations so far.
+    /// The counters of the operations so far.
     pub fn snapshot(&self) -> Stats {
         let Counters { reads, writes, flushes, discards, zeroes } = &self.counters;
         Stats {

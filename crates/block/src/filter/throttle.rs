@@ -3,8 +3,8 @@
 //! Reads, writes, zeroings and discards count as operations; the bytes of reads and writes count against the bandwidth.
 //! Each limit keeps the time at which the next operation may pass. An operation waits for that time and advances it by
 //! its own cost. Up to [`BURST`] of unused time may be used later, so that the coarse timer costs no throughput.
-//! Promises: over any longer time no more passes than the rate allows, whatever the sizes and however many operations
-//! wait. An operation whose future is dropped while it waits does not happen, but its cost still counts.
+//! Promises: over any longer time the rate is not exceeded, whatever the sizes of operations are and however many
+//! operations wait. An operation whose future is dropped while it waits does not happen, but its cost still counts.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -17,26 +17,26 @@ use crate::error::Operation;
 use crate::request::Request;
 use crate::size::exact_size;
 
-/// How much unused time may be used later at once.
+/// The most unused time that may be used later at once.
 const BURST: Duration = Duration::from_millis(10);
 
-/// The limits of the `throttle` filter; `None` is no limit.
+/// The limits of the `throttle` filter; `None` means no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ThrottleOptions {
-    /// Operations per second; at least 1.
+    /// The most operations per second; at least 1.
     pub iops: Option<u64>,
-    /// Bytes per second; at least 1.
+    /// The most bytes per second; at least 1.
     pub bandwidth: Option<u64>,
 }
 
-/// The `throttle` filter; see the file's head.
+/// The `throttle` filter; see the comment at the head of this file.
 pub struct ThrottleFilter {
     inner: SharedDevice,
     options: ThrottleOptions,
     next: Mutex<Option<Next>>,
 }
 
-/// When each limit lets the next operation pass.
+/// For each limit, the time at which it lets the next operation pass.
 #[derive(Debug, Clone, Copy)]
 struct Next {
     operation: Instant,
@@ -44,7 +44,7 @@ struct Next {
 }
 
 impl ThrottleFilter {
-    /// Limits the operations on `inner` to what `options` allow.
+    /// Makes a filter that limits the operations on `inner` to the rates in `options`.
     pub fn new(inner: SharedDevice, options: ThrottleOptions) -> ThrottleFilter {
         ThrottleFilter { inner, options, next: Mutex::new(None) }
     }
@@ -56,7 +56,7 @@ impl ThrottleFilter {
         let Next { operation, byte } = next.unwrap_or(Next { operation: now, byte: now });
         let pass = operation.max(byte);
         if request.deadline.is_some_and(|deadline| pass > deadline.into()) {
-            // It will not happen, so it is not counted.
+            // The operation will not happen, so it is not counted.
             return pass;
         }
         let earliest = now.checked_sub(BURST).unwrap_or(now);
@@ -69,7 +69,7 @@ impl ThrottleFilter {
     }
 }
 
-/// How long `amount` takes at `rate` per second.
+/// The time that `amount` takes at a rate of `rate` per second.
 fn cost(amount: u64, rate: Option<u64>) -> Duration {
     let Some(rate) = rate else { return Duration::ZERO };
     let nanoseconds = u128::from(amount) * 1_000_000_000 / u128::from(rate.max(1));
@@ -95,7 +95,7 @@ impl Filter for ThrottleFilter {
             Operation::Read | Operation::Write | Operation::WriteZeroes | Operation::Discard => true,
             Operation::Open | Operation::Flush | Operation::Allocation | Operation::Grow => false,
         };
-        // An operation that the device below refuses costs nothing.
+        // An operation that the device below refuses has no cost.
         let spec = Filter::spec(self);
         if !counts || request.check(|| spec.clone(), &self.inner.geometry()).is_err() {
             return operation(&self.inner);

@@ -22,29 +22,30 @@ pub(super) struct Part {
 }
 
 impl Map {
-    /// The device of an offset, the offset on that device, and how many bytes of the unit follow.
+    /// The device of an offset, the offset on that device, and the number of bytes that follow in the same unit.
     pub fn locate(&self, offset: u64) -> (usize, u64, u64) {
         let (unit, inside) = (offset / self.unit_bytes, offset % self.unit_bytes);
         let place = unit / self.devices * self.unit_bytes + inside;
         ((unit % self.devices) as usize, place, self.unit_bytes - inside)
     }
 
-    /// The part that holds a whole range, if a single part does.
+    /// The part of a range, if the whole range is in one part.
     pub fn only(&self, offset: u64, length: u64) -> Option<Part> {
         let (device, place, left) = self.locate(offset);
         match self.devices {
             1 => Some(Part { device: 0, offset, length }),
-            // The end of the stripe is on no device, so an empty operation goes to the first device.
+            // An offset at the end of the stripe is on no device, so an empty operation goes to the first device.
             _ if length == 0 => Some(Part { device: 0, offset: 0, length: 0 }),
             _ => (length <= left).then_some(Part { device, offset: place, length }),
         }
     }
 
-    /// The part of a range on each device, in order of devices; devices without a part are omitted.
+    /// The part of a range on each device, in the order of the devices; a device that the range does not touch has no
+    /// part.
     pub fn parts(&self, offset: u64, length: u64) -> Vec<Part> {
         let end = offset + length;
         let bound = |device: u64, position: u64| {
-            // The bytes of `device` that are before `position` in the stripe.
+            // This computes the number of bytes of `device` before `position` in the stripe.
             let row_bytes = self.unit_bytes * self.devices;
             let (row, inside) = (position / row_bytes, position % row_bytes);
             row * self.unit_bytes + inside.saturating_sub(device * self.unit_bytes).min(self.unit_bytes)
@@ -56,8 +57,8 @@ impl Map {
         (0..self.devices).map(part).filter(|part| part.length > 0).collect()
     }
 
-    /// Calls `copy` for each piece of `buffers` inside one unit, with the piece, the index of its part, and the range
-    /// in that part.
+    /// Splits `buffers` into pieces inside one unit. Calls `copy` for each piece, with the piece, the index of its
+    /// part, and the range in that part.
     pub fn for_each_piece<'a>(
         &self,
         offset: u64,
@@ -81,9 +82,9 @@ impl Map {
         }
     }
 
-    /// Joins the mapped ranges of all devices; `found` are the answers of each part's device.
+    /// Joins the mapped ranges of all devices. `found` has, for each part, the answer of its device.
     ///
-    /// *Cost*: one step per change on a device, and one per unit in rows in which devices differ.
+    /// *Cost*: one step per change of state on a device, and one step per unit in rows in which the devices differ.
     pub fn merge(&self, offset: u64, length: u64, parts: &[Part], found: &[Vec<Extent>], list: &mut ExtentList) {
         let (end, row_bytes) = (offset + length, self.unit_bytes * self.devices);
         let mut cursors: Vec<usize> = vec![0; parts.len()];
@@ -117,7 +118,8 @@ impl Map {
         }
     }
 
-    /// For how many whole rows, from `row` on, all devices have the same state, and whether that state is mapped.
+    /// The number of whole rows, from `row` on, in which all devices have the same state, and whether that state is
+    /// mapped.
     fn same_rows(&self, row: u64, parts: &[Part], found: &[Vec<Extent>], cursors: &mut [usize]) -> Option<(u64, bool)> {
         if parts.len() as u64 != self.devices {
             return None;
@@ -135,7 +137,7 @@ impl Map {
     }
 }
 
-/// Advances a cursor to the extent that contains an offset.
+/// Moves a cursor forward to the extent that contains an offset.
 fn seek<'a>(extents: &'a [Extent], cursor: &mut usize, place: u64) -> Option<&'a Extent> {
     while extents.get(*cursor).is_some_and(|extent| extent.offset + extent.length <= place) {
         *cursor += 1;

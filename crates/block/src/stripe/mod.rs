@@ -1,12 +1,12 @@
-//! `stripe(A,B,…[,unit=64K])`: one device made of several; units are on them in turn.
+//! `stripe(A,B,…[,unit=64K])`: one device made of several, which hold its units in turn.
 //!
-//! Unit `u` of the stripe is unit `u / n` of device `u % n`; so a range of the stripe is one contiguous range on each
-//! device, and an operation needs at most one operation per device. The size is `n` times the whole units of the
-//! smallest device. Promises: an operation inside one unit goes to its device unchanged, without a copy. A longer one
-//! begins on all its devices at once, and its data are copied once. A flush covers all devices. Durability, and the
-//! unit that is never torn, are those of the weakest device. The order of the devices is that of the SPEC and is not
-//! stored; with another order, reads return the wrong bytes. Leaves to others: redundancy; the loss of one device is
-//! the loss of the stripe.
+//! With `n` devices, unit `u` of the stripe is unit `u / n` of device `u % n`. So a range of the stripe is one
+//! contiguous range on each device, and an operation needs at most one operation per device. The size is `n` times that
+//! of the whole units on the smallest device. Promises: an operation inside one unit goes to its device unchanged,
+//! without a copy. A longer operation begins on all its devices at once, and its data are copied once. A flush covers
+//! all devices. Durability, and the unit that is never torn, are those of the weakest device. The order of the devices
+//! is that of the SPEC and is not stored, so with another order reads return the wrong bytes. Leaves to others:
+//! redundancy, so the loss of one device is the loss of the stripe.
 
 mod map;
 
@@ -26,13 +26,13 @@ use crate::figures::Figures;
 use crate::request::{Request, ready};
 use crate::size::exact_size;
 
-/// The default unit of a stripe, in bytes.
+/// The default unit of a stripe. *Units*: bytes.
 pub const STRIPE_UNIT_BYTES: u64 = 64 << 10;
 
 /// The most devices of one stripe.
 pub const STRIPE_DEVICES_MAX: usize = 256;
 
-/// The `stripe` device; see the file's head.
+/// The `stripe` device; see the comment at the head of this file.
 pub struct StripeDevice {
     devices: Vec<SharedDevice>,
     unit_bytes: u64,
@@ -41,8 +41,8 @@ pub struct StripeDevice {
 impl StripeDevice {
     /// Makes one device of several.
     ///
-    /// *Errors*: [`ErrorKind::Invalid`] without devices, with more than [`STRIPE_DEVICES_MAX`], if the unit is not a
-    /// multiple of every device's block, or if a device is smaller than one unit.
+    /// *Errors*: [`ErrorKind::Invalid`] if there are no devices or more than [`STRIPE_DEVICES_MAX`], if the unit is not
+    /// a multiple of every device's block, or if a device is smaller than one unit.
     pub fn new(devices: Vec<SharedDevice>, unit_bytes: u64) -> Result<StripeDevice, Error> {
         let stripe = StripeDevice { devices, unit_bytes };
         let invalid = |detail: String| Error::new(ErrorKind::Invalid, &stripe.spec(), Operation::Open, detail);
@@ -83,7 +83,7 @@ impl StripeDevice {
         self.together(request, operations)
     }
 
-    /// Waits for all operations, and reports the first failure as one of this device.
+    /// Waits for all operations, and reports the first failure as an error of this device.
     fn together<T: Send + 'static>(&self, request: Request, operations: Vec<IoFuture<T>>) -> IoFuture<Vec<T>> {
         let spec = self.spec();
         Box::pin(async move {
@@ -252,7 +252,7 @@ impl BlockDevice for StripeDevice {
         self.devices.iter().any(|device| device.is_shared())
     }
 
-    /// The range names the lock; the first device holds it.
+    /// The range only identifies the lock, so the first device locks the range with the same numbers.
     fn lock(&self, offset: u64, length: u64) -> IoFuture<bool> {
         match self.devices.first() {
             Some(first) => first.lock(offset, length),
@@ -265,7 +265,7 @@ impl BlockDevice for StripeDevice {
     }
 }
 
-/// Waits for several operations at once; all begin at the first poll.
+/// Waits for several operations at once; all of them begin at the first poll.
 struct Together<T> {
     pending: Vec<Option<IoFuture<T>>>,
     results: Vec<Option<Result<T, Error>>>,
@@ -278,7 +278,7 @@ impl<T> Together<T> {
     }
 }
 
-// Its fields need no pinning: every operation has its own box.
+// The fields need no pinning, because every operation has its own box.
 impl<T> Unpin for Together<T> {}
 
 impl<T> Future for Together<T> {

@@ -1,4 +1,4 @@
-//! Promises of stripes beyond the contract: where bytes are stored, and which mistakes are refused.
+//! Tests of the promises of stripes beyond the contract: the places of bytes on the devices, and the refused mistakes.
 
 use std::sync::Arc;
 

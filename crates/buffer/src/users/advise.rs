@@ -1,9 +1,9 @@
-//! What another cache would have done with the last references.
+//! Computes the misses that another cache would have had on the last references.
 //!
-//! Owns: a [`Window`] of the last references, replays of it with other capacities and policies, and the conclusions in
-//! words. If a window does not begin with the cache's first reference, only its second half is counted; the first half
-//! fills the replayed caches. Promises: a replay of a window of all references and all blocks has exactly the cache's
-//! own misses. Leaves to others: the references (`history`).
+//! Owns: a [`Window`] of the last references, replays of the window with other capacities and policies, and the
+//! conclusions in words. If a window does not begin with the cache's first reference, only its second half is counted;
+//! the first half fills the replayed caches. Promises: if a window has all references to all blocks, a replay with the
+//! cache's policy and capacity has exactly the misses of the cache. Leaves to others: the references (`history`).
 
 use nectary_block::format_size;
 use nectary_cache::{Access, Future, Min, Policy, by_name};
@@ -16,22 +16,22 @@ use crate::users::history::Past;
 const QUARTERS: [u64; 5] = [1, 2, 4, 8, 16];
 /// The policies that advice compares with the cache's own.
 const POLICIES: [&str; 5] = ["lru", "lirs", "s3fifo", "wtinylfu", "adaptive"];
-/// With fewer counted references no advice is given.
+/// The fewest counted references for which advice is given.
 const REFERENCES_MIN: u64 = 1000;
 /// A smaller change of the misses counts as no change. *Units*: percent.
 const PERCENT_MIN: f64 = 2.0;
 
-/// References and misses.
+/// A number of references, and the number of misses among them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counted {
-    /// References that were counted.
+    /// The number of references that were counted.
     pub references: u64,
-    /// How many of them missed.
+    /// The number of counted references that missed.
     pub misses: u64,
 }
 
 impl Counted {
-    /// The share of hits, from 0 to 1; 0 without references.
+    /// The share of hits, from 0 to 1; it is 0 if there are no references.
     pub fn hit_rate(&self) -> f64 {
         if self.references == 0 { 0.0 } else { 1.0 - self.misses as f64 / self.references as f64 }
     }
@@ -42,37 +42,37 @@ impl Counted {
 pub struct Window {
     past: Vec<Past>,
     options: Options,
-    /// The capacity of the policy when it was taken. *Units*: blocks.
+    /// The capacity of the policy when the window was taken. *Units*: blocks.
     capacity: u64,
-    /// Pinned blocks, which are subtracted from every capacity. *Units*: blocks.
+    /// The number of pinned blocks, which is subtracted from every capacity. *Units*: blocks.
     pinned: u64,
     share: f64,
     is_whole: bool,
 }
 
-/// Another size of the cache, or another policy.
+/// The result of a replay with another size of the cache, or another policy.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AdviceRow {
-    /// Memory. *Units*: bytes.
+    /// The memory of the replayed cache. *Units*: bytes.
     pub memory_bytes: u64,
-    /// The policy.
+    /// The policy of the replayed cache.
     pub policy: String,
-    /// Blocks that the policy can hold with that memory.
+    /// The number of blocks that the policy can hold with that memory.
     pub capacity_blocks: u64,
-    /// Its references and misses; `None` if the memory is too little for a cache.
+    /// The references and misses of the replay; `None` if the memory is too small for a cache.
     pub counted: Option<Counted>,
-    /// Whether this is the current cache.
+    /// Whether the row has the current size and policy of the cache.
     pub is_now: bool,
 }
 
-/// What other sizes and policies would change.
+/// The misses that other sizes and policies would have, and conclusions.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Advice {
-    /// The sizes, from small to large, then the policies.
+    /// The rows for other sizes, from small to large, then the rows for other policies.
     pub rows: Vec<AdviceRow>,
-    /// The misses of the optimal policy at this size.
+    /// The references and misses of the optimal policy at the current size.
     pub min: Counted,
-    /// References and misses of the cache itself.
+    /// The references and misses of the cache itself.
     pub live: Counted,
     /// The share of the blocks that are in the sample, from 0 to 1.
     pub share: f64,
@@ -81,7 +81,7 @@ pub struct Advice {
 }
 
 impl BufferCache {
-    /// The last references. *Cost*: a copy of up to 4 MiB, under the mutex.
+    /// Takes the last references. *Cost*: a copy of up to 4 MiB, under the mutex.
     pub fn window(&self) -> Window {
         let options = self.options();
         let state = self.shared.lock();
@@ -102,7 +102,7 @@ impl Window {
         self.share
     }
 
-    /// Whether it has all blocks, and all references since the cache began or last changed.
+    /// Whether the window has the references to all blocks since the cache began or last changed.
     pub fn is_whole(&self) -> bool {
         self.is_whole
     }
@@ -115,7 +115,7 @@ impl Window {
         ((capacity as f64 * self.share).round() as u64).max(1)
     }
 
-    /// References and misses of the cache itself.
+    /// The references and misses of the cache itself.
     pub fn live(&self) -> Counted {
         let counted = &self.past[self.first_counted()..];
         let misses = counted.iter().filter(|past| !past.is_hit).count() as u64;
@@ -134,14 +134,15 @@ impl Window {
         counted
     }
 
-    /// References and misses of a policy with a capacity; `None` for an unknown policy. *Cost*: one reference of the
-    /// policy per reference in the window.
+    /// Replays the window with a policy and a capacity. *Returns* the references and misses; `None` for an unknown
+    /// policy. *Cost*: one reference to the policy per reference in the window.
     pub fn misses(&self, policy: &str, capacity_blocks: u64) -> Option<Counted> {
         Some(self.replay(&mut *by_name(policy, self.sampled(capacity_blocks))?))
     }
 
-    /// The misses of the optimal policy with the cache's capacity, or the cache's own if they are fewer: in a window
-    /// without the first references, the real cache began full and the replay begins empty.
+    /// The references and misses of the optimal policy with the cache's capacity. The cache's own misses are returned
+    /// if they are fewer, which is possible in a window without the first references, because there the real cache
+    /// began full and the replay begins empty.
     pub fn min(&self) -> Counted {
         let replayed = self.replay_min();
         Counted { misses: replayed.misses.min(self.live().misses), ..replayed }
@@ -151,12 +152,13 @@ impl Window {
         let ids: Vec<u64> = self.past.iter().map(|past| past.id).collect();
         match Future::of(&ids) {
             Some(future) => self.replay(&mut Min::new(self.sampled(self.capacity), &future)),
-            // Only for more references than a window can have.
+            // This needs more references than a window can have.
             None => Counted::default(),
         }
     }
 
-    /// What other sizes and policies would have changed. *Cost*: ten replays, together up to half a second.
+    /// Computes the misses of other sizes and policies, and the conclusions. *Cost*: ten replays, together up to half a
+    /// second.
     pub fn advise(&self) -> Advice {
         let own = &self.options;
         let mut rows: Vec<AdviceRow> =
@@ -196,7 +198,7 @@ impl Window {
         let mut says = Vec::new();
         let sizes = || advice.rows.iter().filter(|row| row.policy == self.options.policy);
         let more = sizes().filter(|row| row.memory_bytes > self.options.memory_bytes);
-        // The smallest size that saves enough.
+        // This is the smallest size that saves enough misses.
         let worth =
             more.filter_map(|row| Some((row, change(row.counted?)))).find(|(_, change)| *change <= -PERCENT_MIN);
         says.push(match worth {

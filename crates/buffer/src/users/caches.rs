@@ -1,7 +1,7 @@
 //! The caches that SPECs have opened in this process, for code that shows or changes them while they run.
 //!
-//! Owns: the list. It does not keep caches open: a cache without users is no longer in it. Leaves to others: what is
-//! done with the caches.
+//! Owns: the list of caches. The list does not keep caches open, and a cache without users leaves it. Leaves to others:
+//! showing and changing the caches.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -11,7 +11,7 @@ use crate::cache::BufferCache;
 use crate::device::{CacheDevice, open};
 use crate::names::FileId;
 
-/// A list of caches. Clones are the same list.
+/// A list of caches. Clones share the list.
 #[derive(Clone, Default)]
 pub struct Caches(Arc<Mutex<Vec<Weak<CacheDevice>>>>);
 
@@ -25,7 +25,7 @@ pub fn register(registry: &mut Registry) {
 }
 
 impl Caches {
-    /// Adds `cache(SPEC,…)` to the names that a SPEC can use; caches opened by it are in this list.
+    /// Adds `cache(SPEC,…)` to the names that a SPEC can use; caches that are opened by this name are in this list.
     pub fn register(&self, registry: &mut Registry) {
         let list = self.clone();
         registry.register("cache", move |arguments| {

@@ -1,4 +1,4 @@
-//! Changing a cache while it runs: its memory, mode and policy.
+//! Changes a cache while it runs: its memory, mode and policy.
 //!
 //! Promises: operations continue during a change, and changes are made one after another. A change to less memory waits
 //! until enough blocks are evicted; dirty blocks are written back first. When write-back mode ends, dirty blocks are
@@ -16,9 +16,9 @@ use crate::users::pins::PIN_PERCENT_MAX;
 use crate::wait::ended;
 
 impl BufferCache {
-    /// Changes the memory of a running cache, and returns when the cache uses no more than that.
+    /// Changes the memory of a running cache. It returns when the cache uses no more than the new memory.
     ///
-    /// *Errors*: [`ErrorKind::Invalid`] for less than a cache needs, or less than the pinned blocks need.
+    /// *Errors*: [`ErrorKind::Invalid`] if the memory is less than a cache needs, or less than the pinned blocks need.
     pub async fn set_memory(&self, memory_bytes: u64) -> Result<(), Error> {
         let _one = self.shared.changes.lock().await;
         let options = Options { memory_bytes, ..self.options() };
@@ -26,12 +26,12 @@ impl BufferCache {
         self.adopt(options).await
     }
 
-    /// Changes the policy of a running cache. Blocks stay in memory: the new policy sees each of them as referenced
-    /// once, in the order of files and offsets, by stream 0, which no caller uses. The verdicts on streams are
-    /// forgotten. The policies' tables differ in size, so some blocks may be evicted.
+    /// Changes the policy of a running cache. Blocks stay in memory: the new policy sees one reference to each of them,
+    /// in the order of files and offsets, by stream 0, which no caller uses. All verdicts on streams are dropped. Some
+    /// blocks may be evicted, because the tables of policies differ in size.
     ///
-    /// *Errors*: [`ErrorKind::Invalid`] for an unknown policy, or too little memory for it. *Cost*: one reference per
-    /// block in memory, under the mutex.
+    /// *Errors*: [`ErrorKind::Invalid`] if the policy is unknown, or needs more memory than the cache has. *Cost*: one
+    /// reference per block in memory, under the mutex.
     pub async fn set_policy(&self, policy: &str) -> Result<(), Error> {
         let _one = self.shared.changes.lock().await;
         let options = Options { policy: policy.to_owned(), ..self.options() };
@@ -39,17 +39,17 @@ impl BufferCache {
         self.adopt(options).await
     }
 
-    /// Changes the memory of a cache so small that simulations reach every limit.
+    /// Sets the number of frames, for caches so small that simulations reach every limit.
     #[cfg(feature = "planted")]
     pub async fn set_frames(&self, frames: u64) -> Result<(), Error> {
         let _one = self.shared.changes.lock().await;
         self.adopt(Options { frames: Some(frames), ..self.options() }).await
     }
 
-    /// Changes the mode of a running cache. When write-back ends, dirty blocks are written back and flushed.
+    /// Changes the mode of a running cache. If the old mode is write-back, dirty blocks are written back and flushed.
     ///
-    /// *Errors*: [`ErrorKind::Unsupported`] for write-back if a source is shared; those of the flush: the mode has
-    /// changed even then, and blocks that could not be written stay dirty and readable.
+    /// *Errors*: [`ErrorKind::Unsupported`] for write-back if a source is shared; those of the flush. If the flush
+    /// fails, the mode has changed nevertheless, and blocks that could not be written stay dirty and readable.
     pub async fn set_mode(&self, mode: Mode) -> Result<(), Error> {
         let _one = self.shared.changes.lock().await;
         let files: Vec<FileId> = {
@@ -72,7 +72,7 @@ impl BufferCache {
         Ok(())
     }
 
-    /// Divides memory again and waits until the excess frames are free.
+    /// Divides memory by the new options, and waits until the excess frames are free.
     async fn adopt(&self, options: Options) -> Result<(), Error> {
         let budget = options.budget();
         let less = {
@@ -124,7 +124,7 @@ impl BufferCache {
 }
 
 impl State {
-    /// Replaces the policy; the new one takes over the blocks in memory. The name was checked before.
+    /// Replaces the policy. The new policy takes over the blocks in memory. The caller has checked the name.
     fn replace_policy(&mut self, name: &str, budget: &Budget) {
         let capacity = budget.capacity.saturating_sub(self.pins.len() as u64);
         let Some(policy) = explaining(name, capacity, self.verdicts.sink()) else { return };
@@ -134,7 +134,7 @@ impl State {
         let mut ids: Vec<u64> = self.entries.iter().filter_map(is_resident).collect();
         ids.sort_unstable();
         ids.into_iter().for_each(|id| self.offer(id));
-        // Drop its verdicts on these references: they belong to no stream.
+        // The verdicts on these references are dropped, because the references belong to no stream.
         let _ = self.verdicts.take();
     }
 }

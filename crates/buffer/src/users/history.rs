@@ -1,9 +1,9 @@
-//! Past references, to compute what another cache would have done with them.
+//! Remembers past references, to compute the misses that another cache would have had on them.
 //!
 //! Owns: a bounded list of the last references to a sample of the blocks. For a small cache, every block is in the
-//! sample. For a large one, a hash of the block selects a share such that the same share of the capacity is
-//! [`SAMPLED_BLOCKS_MAX`]: a cache of that size has the same hit rate on the sample as the whole cache on all blocks
-//! [1].
+//! sample. For a large cache, a hash of the block selects a share of the blocks, such that the same share of the
+//! capacity is [`SAMPLED_BLOCKS_MAX`]. A cache of that size has about the same hit rate on the sample as the whole
+//! cache has on all blocks [1].
 //!
 //! *Cost*: two multiplications per reference, and a write if the block is in the sample; 16 bytes per remembered
 //! reference.
@@ -14,9 +14,9 @@ use std::collections::VecDeque;
 
 use nectary_block::Stream;
 
-/// The memory of one remembered reference.
+/// The memory of one remembered reference. *Units*: bytes.
 pub(crate) const REFERENCE_BYTES: u64 = 16;
-/// The largest capacity of a cache in a replay of the sample at the real size. *Units*: blocks.
+/// The largest capacity with which the sample is replayed to simulate the cache at its real size. *Units*: blocks.
 const SAMPLED_BLOCKS_MAX: u64 = 8192;
 
 /// A past reference.
@@ -29,18 +29,18 @@ pub(crate) struct Past {
 
 const _: () = assert!(size_of::<Past>() as u64 == REFERENCE_BYTES);
 
-/// The last references to the sample.
+/// The last references to the blocks of the sample.
 #[derive(Debug, Clone)]
 pub(crate) struct History {
     past: VecDeque<Past>,
     past_max: usize,
-    /// Blocks whose hash is at most this are in the sample.
+    /// Blocks whose hash is at most this value are in the sample.
     hash_max: u64,
     has_lost: bool,
 }
 
 impl History {
-    /// An empty history for a cache of a capacity; at most `past_max` references are remembered.
+    /// An empty history for a cache of this capacity; it remembers at most `past_max` references.
     pub fn new(capacity: u64, past_max: u64) -> History {
         let hash_max = match capacity <= SAMPLED_BLOCKS_MAX {
             true => u64::MAX,
@@ -49,7 +49,7 @@ impl History {
         History { past: VecDeque::new(), past_max: past_max.max(1) as usize, hash_max, has_lost: false }
     }
 
-    /// An empty history for a cache that has blocks already.
+    /// An empty history for a cache that already has blocks.
     pub fn begun_late(capacity: u64, past_max: u64) -> History {
         History { has_lost: true, ..History::new(capacity, past_max) }
     }
@@ -64,7 +64,7 @@ impl History {
             self.has_lost = true;
         }
         if self.past.len() == self.past.capacity() {
-            // Grow by doubling, but not beyond the bound.
+            // The list grows by doubling, but not beyond the bound.
             let count = self.past.len();
             self.past.reserve_exact(count.max(64).min(self.past_max - count));
         }
@@ -76,18 +76,18 @@ impl History {
         self.past.iter().copied().collect()
     }
 
-    /// Whether older references are missing.
+    /// Whether the list lacks references to the sample since the cache was empty.
     pub fn has_lost(&self) -> bool {
         self.has_lost
     }
 
-    /// The share of the blocks that are in the sample.
+    /// The share of the blocks that are in the sample, from 0 to 1.
     pub fn share(&self) -> f64 {
         if self.hash_max == u64::MAX { 1.0 } else { self.hash_max as f64 / u64::MAX as f64 }
     }
 }
 
-/// Spreads ids evenly, even adjacent ones.
+/// Spreads ids evenly over all values, even if they are adjacent.
 fn hash(id: u64) -> u64 {
     let mixed = (id ^ id >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (mixed ^ mixed >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9)

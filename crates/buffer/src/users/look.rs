@@ -1,6 +1,6 @@
-//! Which ranges of a file are in memory, and how much memory each stream takes.
+//! Queries of a cache: the ranges of a file in memory, and the memory that each stream takes.
 //!
-//! Owns: these queries. Promises: they change nothing and count as no reference.
+//! Owns: these queries. Promises: a query changes no state and counts as no reference.
 
 use hashbrown::HashMap;
 use nectary_block::{Error, Stream};
@@ -9,47 +9,47 @@ use crate::cache::BufferCache;
 use crate::names::{FileId, block_of};
 use crate::state::State;
 
-/// With more entries they are not counted by stream, because the mutex is held during the count.
+/// A cache with more entries does not count them by stream, because the mutex is held during the count.
 const COUNTED_MAX: usize = 1 << 20;
 
-/// Adjacent blocks in the same state.
+/// A range of adjacent blocks that are in the same state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HeldRange {
-    /// Its start. *Units*: bytes.
+    /// The start of the range in the file. *Units*: bytes.
     pub offset: u64,
-    /// Its length; the last block ends with the file. *Units*: bytes.
+    /// The length of the range; the last block ends with the file. *Units*: bytes.
     pub length: u64,
-    /// Whether it is in memory.
+    /// Whether the range is in memory.
     pub is_cached: bool,
-    /// Whether it is dirty.
+    /// Whether the range is dirty.
     pub is_dirty: bool,
-    /// Whether it is pinned; a pinned block that is not cached is read at its next reference.
+    /// Whether the range is pinned; a pinned block that is not cached is read at its next reference.
     pub is_pinned: bool,
 }
 
-/// Which parts of a range of a file are in memory.
+/// The parts of a range of a file that are in memory.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Holding {
     /// The size of the file. *Units*: bytes.
     pub size_bytes: u64,
-    /// Size of the blocks in memory. *Units*: bytes.
+    /// The size of the blocks in memory. *Units*: bytes.
     pub cached_bytes: u64,
-    /// Size of the dirty blocks. *Units*: bytes.
+    /// The size of the dirty blocks. *Units*: bytes.
     pub dirty_bytes: u64,
-    /// Dirty blocks whose last write-back failed. *Units*: bytes.
+    /// The size of the dirty blocks whose last write-back failed. *Units*: bytes.
     pub unwritten_bytes: u64,
-    /// Size of the pinned blocks, in memory or not. *Units*: bytes.
+    /// The size of the pinned blocks, in memory or not. *Units*: bytes.
     pub pinned_bytes: u64,
-    /// Blocks read ahead and not referenced yet. *Units*: bytes.
+    /// The size of the blocks that were read ahead and not referenced yet. *Units*: bytes.
     pub ahead_bytes: u64,
     /// The cached or pinned ranges, in order.
     pub ranges: Vec<HeldRange>,
-    /// How many further ranges there are.
+    /// The number of further ranges, which the list leaves out.
     pub ranges_left_out: u64,
 }
 
 impl BufferCache {
-    /// Which parts of a range of a file are in memory; lists up to `ranges_max` ranges.
+    /// Finds the parts of a range of a file that are in memory, and lists up to `ranges_max` of them.
     ///
     /// *Errors*: [`ErrorKind::Invalid`](nectary_block::ErrorKind::Invalid) for a file that is not in the cache. *Cost*:
     /// one step per block of the range or of the cache, whichever has fewer, under the mutex.
@@ -93,8 +93,8 @@ impl BufferCache {
         Ok(holding)
     }
 
-    /// How much memory each stream takes; a block belongs to the stream of its last reference. `None` if the cache has
-    /// too many blocks to count them under the mutex.
+    /// The memory that each stream takes; a block belongs to the stream of its last reference. *Returns* `None` if the
+    /// cache has too many blocks to count them under the mutex. *Units*: bytes.
     pub fn resident_bytes(&self) -> Option<HashMap<Stream, u64>> {
         let state = self.shared.lock();
         State::counted(&state, self.block_bytes() as u64)

@@ -1,9 +1,10 @@
-//! Pinning ranges of a file in memory, and dropping ranges from memory.
+//! Pins ranges of a file in memory, and drops ranges from memory.
 //!
-//! Owns: which blocks are pinned, and the bound on them. A pinned block is outside the policy: its memory is taken from
-//! the policy's capacity, and the policy does not see references to it. So pins never take memory that reads and writes
-//! need. A pin belongs to a range, not to its contents: if others change the file, the block is read again and stays
-//! pinned. Promises: at most [`PIN_PERCENT_MAX`] of the capacity is pinned; a pin that fails pins nothing.
+//! Owns: the set of pinned blocks, and the bound on it. A pinned block is outside of the policy: its memory is
+//! subtracted from the policy's capacity, and the policy does not see references to the block. So pins never take
+//! memory that reads and writes need. A pin applies to a range, not to its contents: if others change the file, the
+//! block is read again and stays pinned. Promises: at most [`PIN_PERCENT_MAX`] of the capacity is pinned; a pin that
+//! fails pins nothing.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -19,22 +20,22 @@ use crate::state::{Content, Entry, Load, Referred, State};
 use crate::users::history::History;
 use crate::wait::ended;
 
-/// The share of the capacity that may be pinned. *Units*: percent.
+/// The largest share of the capacity that may be pinned. *Units*: percent.
 pub const PIN_PERCENT_MAX: u64 = 50;
 
 /// The result of a drop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Dropped {
-    /// Blocks that were dropped. *Units*: bytes, whole blocks.
+    /// The size of the blocks that were dropped. *Units*: bytes, whole blocks.
     pub bytes: u64,
-    /// Blocks that stayed because they are dirty. *Units*: bytes, whole blocks.
+    /// The size of the blocks that stayed because they are dirty. *Units*: bytes, whole blocks.
     pub dirty_bytes: u64,
-    /// Blocks that stayed because they are pinned. *Units*: bytes, whole blocks.
+    /// The size of the blocks that stayed because they are pinned. *Units*: bytes, whole blocks.
     pub pinned_bytes: u64,
 }
 
 impl State {
-    /// How many blocks may be pinned with a capacity.
+    /// The most blocks that may be pinned if the budget has this capacity.
     pub fn pins_max(capacity: u64) -> u64 {
         capacity * PIN_PERCENT_MAX / 100
     }
@@ -50,13 +51,13 @@ impl State {
         self.counts.refer(is_hit, is_lru_hit);
         self.counts.pinned_hits += u64::from(is_hit);
         self.streams.count(stream, is_hit, is_lru_hit);
-        // The policy does not hold it.
+        // The policy does not hold a pinned block.
         self.referenced(id, stream, false);
         Referred { is_hit, is_resident: true }
     }
 
-    /// Sets the policy's capacity to the part that is not pinned. If it changes, the history begins again: references
-    /// from a time with another capacity cannot be used for advice.
+    /// Sets the policy's capacity to the part that is not pinned. If the capacity changes, the history begins again,
+    /// because references from a time with another capacity cannot be used for advice.
     pub fn fit_policy(&mut self) {
         let capacity = self.budget.capacity.saturating_sub(self.pins.len() as u64);
         if capacity != self.policy.capacity() {
@@ -82,8 +83,8 @@ impl State {
         self.fit_policy();
     }
 
-    /// Unpins the blocks of a range, and offers the policy those in memory, as if they were referenced now. Returns how
-    /// many blocks were pinned.
+    /// Unpins the blocks of a range, and offers those in memory to the policy, as if they were referenced now.
+    /// *Returns* the number of blocks that were pinned.
     pub fn unpin(&mut self, ids: Range<u64>) -> u64 {
         let pinned: Vec<u64> = self.pins.range(ids).copied().collect();
         if pinned.is_empty() {
@@ -114,8 +115,8 @@ impl State {
 }
 
 impl BufferCache {
-    /// Pins a range of a file in memory until it is unpinned, and reads the missing blocks. Returns how many bytes were
-    /// not pinned before, in whole blocks. If the file grows later, the new part is not pinned.
+    /// Pins a range of a file in memory until it is unpinned, and reads the missing blocks. *Returns* the number of
+    /// bytes that were not pinned before, in whole blocks. If the file grows later, the new part is not pinned.
     ///
     /// *Errors*: [`ErrorKind::Full`] if more than [`PIN_PERCENT_MAX`] of the capacity would be pinned;
     /// [`ErrorKind::Invalid`] for a range outside the file; those of reading the range. After an error no more is
@@ -126,7 +127,7 @@ impl BufferCache {
             let mut state = shared.lock();
             let span = shared.span(&state, file, Operation::Read, offset, length, Context::default())?;
             let most = State::pins_max(state.budget.capacity);
-            // Check the count before building a list of this length.
+            // The count is checked before a list of this length is built.
             let count = span.blocks.end - span.blocks.start;
             let known = state.pins.range(span.ids()).count() as u64;
             if state.pins.len() as u64 + (count - known) > most {
@@ -137,7 +138,7 @@ impl BufferCache {
             (span, fresh)
         };
         let block = self.block_bytes() as u64;
-        // A separate task: if the caller is dropped, the pin still succeeds or fails as a whole.
+        // A separate task loads the blocks, so that the pin succeeds or fails as a whole even if the caller is dropped.
         let task = self.spawn(async move {
             let loaded = shared.load(&span).await;
             if loaded.is_err() {
@@ -163,7 +164,8 @@ impl BufferCache {
         Error::new(ErrorKind::Full, &span.source.name(), Operation::Read, detail).at(span.offset, span.length)
     }
 
-    /// Returns a range to the policy; returns how many bytes were pinned, in whole blocks.
+    /// Unpins a range, and offers its blocks in memory to the policy. *Returns* the number of bytes that were pinned,
+    /// in whole blocks.
     ///
     /// *Errors*: [`ErrorKind::Invalid`] for a file that is not in the cache.
     pub fn unpin(&self, file: FileId, offset: u64, length: u64) -> Result<u64, Error> {
@@ -195,7 +197,7 @@ impl BufferCache {
     /// The ids of a range, which may go beyond the end of the file.
     pub(crate) fn clipped(&self, state: &State, file: FileId, offset: u64, length: u64) -> Result<Range<u64>, Error> {
         let span = self.shared.span(state, file, Operation::Read, 0, 0, Context::default())?;
-        // Blocks pinned or cached before the file became shorter are included.
+        // The range includes blocks that were pinned or cached before the file became shorter.
         Ok(crate::names::ids_of(span.file, offset, length, self.block_bytes() as u64))
     }
 }

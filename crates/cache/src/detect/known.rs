@@ -1,9 +1,10 @@
-//! Histories by block id, for callers that keep no entries of their own; bounded, the least recent forgotten first.
+//! Histories by block id, for callers that have no entries for blocks. The table is bounded, and forgets the least
+//! recently referenced block first.
 //!
 //! Owns: a table of at most a given number of blocks. Leaves to others: detection. A policy that has an entry for each
 //! block keeps the history there instead and saves the look-up.
 //!
-//! Cost: O(1) and one look-up a reference; 51 to 61 bytes a block.
+//! Cost: O(1) and one look-up per reference; 51 to 61 bytes per block.
 
 use super::History;
 use crate::structures::arena::{Arena, Queue};
@@ -24,7 +25,7 @@ impl Known {
         Known { blocks_max: blocks_max.max(1), arena: Arena::new(), queue: Queue::new(0), histories: Vec::new() }
     }
 
-    /// The history of `id`, made the most recent; a default one if it is not known.
+    /// Makes `id` the most recent block. *Returns* its history; a default history if the block was not known.
     pub fn refer(&mut self, id: u64) -> &mut History {
         let index = match self.arena.find(id) {
             Some(index) => {
@@ -43,12 +44,12 @@ impl Known {
         }
     }
 
-    /// How many blocks are known.
+    /// The number of known blocks.
     pub fn len(&self) -> usize {
         self.queue.count
     }
 
-    /// Whether nothing is known.
+    /// Whether no block is known.
     pub fn is_empty(&self) -> bool {
         self.queue.count == 0
     }
@@ -60,8 +61,8 @@ impl Known {
             self.arena.remove(&mut self.queue, oldest);
         }
         self.arena.insert(&mut self.queue, id, 1);
-        // The slab's limit is above every table that fits in memory, so the entry exists; otherwise two blocks would
-        // share the first history.
+        // The slab's limit exceeds every table that fits in memory, so the entry always exists. If it did not, the
+        // block would share the first history.
         let index = self.arena.find(id).map_or(0, |index| index as usize);
         if index >= self.histories.len() {
             self.histories.resize(index + 1, History::default());

@@ -1,57 +1,62 @@
-//! The detector: says from one stream's references how the stream refers to its blocks.
+//! The detector: finds, from the references of one stream, the pattern in which the stream references its blocks.
 //!
 //! Owns: virtual time, the attributes of blocks, the detection period, the trend and the verdict. Promises: a verdict
 //! is a pure function of the stream's references and the parameters; nothing is allocated once the tables of one period
-//! have grown. Leaves to others: the place of a block's [`History`] (in the policy's own entry of the block, so that
-//! detection costs no look-up; or in [`Known`], for users without entries) and the action on a verdict.
+//! have grown. Leaves to others: storing each block's [`History`] (in the policy's own entry of the block, so that
+//! detection costs no look-up; or in [`Known`], for callers without such entries), and acting on a verdict.
 //!
 //! # How to use it
-//! One [`Detector`] a stream. At each reference call [`Detector::observe`] with the block's history (a default one for
-//! a block never seen before); it answers a [`PeriodReport`] if the reference ended a period. A policy that
-//! detects takes a [`PeriodSink`] and gives it a [`PeriodEvent`] for every period of every stream; of any other policy
-//! [`crate::Watched`] does. The report and the event print themselves, one line each.
+//! Make one [`Detector`] for each stream. For each reference, call [`Detector::observe`] with the block's history (a
+//! default history for a block never seen before); it returns a [`PeriodReport`] if the reference ended a period. A
+//! policy that contains detectors takes a [`PeriodSink`] and gives it a [`PeriodEvent`] for every period of every
+//! stream; for any other policy [`crate::Watched`] detects and reports the periods. The report and the event implement
+//! `Display`, as one line each.
 //!
 //! # Idea
-//! Time is virtual: the number of references of the stream. A block has a *backward distance* (now minus its last
-//! reference), a *frequency* (its references so far) and a *forward distance* (the time to its next reference). Which
-//! replacement suits a stream depends on how the first two foretell the third. So at the end m(i) of each period
+//! Time is virtual: the number of references of the stream. A block has a *backward distance* (now minus the time of
+//! its last reference), a *frequency* (the number of its references so far) and a *forward distance* (the time to its
+//! next reference). The first two predict the third differently in each stream, and this determines which replacement
+//! suits the stream. So at the end m(i) of each period, the detector does these steps:
 //!
 //! 1. take the blocks referenced since m(i-1), with backward distance and frequency *as they were at m(i-1)* and the
 //!    forward distance *from m(i-1)* to the block's first reference in the period;
 //! 2. leave out the blocks that were never referenced before m(i-1): they have no attributes;
-//! 3. sort by backward distance, cut into five sublists of equal length, average the forward distances of each; the
-//!    same by frequency;
+//! 3. sort the blocks by backward distance, cut the list into five sublists of equal length, and average the forward
+//!    distances of each sublist; do the same by frequency;
 //! 4. judge whether the five averages rise or fall.
 //!
-//! | verdict | sign, in this order of tests | replacement that suits |
+//! | verdict | condition, tested in this order | replacement that suits |
 //! |---|---|---|
 //! | sequential | no block of the period was known at its start | MRU, and first victim of all streams |
 //! | looping | forward distance falls as backward distance grows | MRU |
 //! | probabilistic | forward distance falls as frequency grows | LFU |
 //! | clustered | forward distance grows with backward distance | LRU |
-//! | none | nothing of these | whatever it was |
+//! | none | none of these | unchanged |
 //!
 //! # Trend
-//! A strictly monotonous row of averages is rare in real references, so the trend is Kendall's tau over the averages
-//! (concordant minus discordant pairs, over all pairs) and must reach `tau_min`, 0.6: at most two of ten pairs are out
-//! of order. On five values this comes by chance in 12 % of cases a side; who must not act on chance asks for more than
-//! one report, or tests the period's samples, which stay readable until the next reference.
+//! Strictly monotonic averages are rare in real references. So the trend is Kendall's tau over the averages (concordant
+//! minus discordant pairs, divided by all pairs). It must reach `tau_min`, 0.6, which means that at most two of ten
+//! pairs are out of order. With five values, tau reaches 0.6 by chance in 12 % of cases, and -0.6 in another 12 %. A
+//! caller that must not act on chance waits for more than one report, or tests the period's samples, which stay
+//! readable until the next reference.
 //!
-//! Blocks of equal attribute value have no order among themselves. Each gets the average forward distance of all with
-//! its value, so that neither the order of a sort nor the place of a cut among them matters.
+//! Blocks with equal attribute values have no order. Each of them gets the average forward distance of all blocks with
+//! its value, so that the result depends neither on the order in which they are sorted nor on a cut between them.
 //!
 //! # Loop length
 //! In a loop of n blocks each block is referenced every n references: backward plus forward distance is n for all. The
-//! loop length of a looping period is the median of the sums.
+//! loop length of a looping period is the median of these sums.
 //!
 //! # Invariants
-//! 1. A block gives at most one sample a period: at its first reference in it.
+//! 1. A block gives at most one sample per period, at its first reference in the period.
 //! 2. A sample is taken only of a block whose last reference is before the period's start *in this stream's time*.
-//! 3. Averages that are equal as fractions have no order, so sublists within one attribute value have no trend.
+//! 3. Averages that are equal as fractions have no order, so sublists whose blocks all have one attribute value have no
+//!    trend.
 //!
 //! # Cost
-//! A reference: O(1), no look-up. A period of p references: O(p), two passes over its samples for each attribute.
-//! Memory: 24 bytes a reference of a period and 8 bytes a block, which the caller keeps.
+//! A reference costs O(1), without a look-up. The end of a period of p references costs O(p): two passes over its
+//! samples for each attribute. Memory: 24 bytes per reference of a period, and 8 bytes per block, which the caller
+//! stores.
 //!
 //! # Source
 //! J. Choi, S. H. Noh, S. L. Min, Y. Cho, "An implementation study of a detection-based adaptive block replacement
@@ -71,44 +76,45 @@ use trend::Trend;
 pub const SUBLISTS_MAX: usize = 10;
 /// The longest period. *Units*: references.
 pub const PERIOD_MAX: u32 = 1 << 16;
-/// Bits of a sample's word that hold the forward distance.
+/// The number of bits of a sample's word that hold the forward distance.
 const FORWARD_BITS: u32 = 16;
 
 /// The settings of the detector.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Parameters {
-    /// The length of the detection period. *Units*: references; taken between 1 and [`PERIOD_MAX`].
+    /// The length of the detection period. *Units*: references; clamped to 1 to [`PERIOD_MAX`].
     pub period: u32,
-    /// Into how many sublists the sorted blocks are cut; taken between 2 and [`SUBLISTS_MAX`].
+    /// The number of sublists into which the sorted blocks are cut; clamped to 2 to [`SUBLISTS_MAX`].
     pub sublists: usize,
-    /// How large Kendall's tau must be for a trend, from 0 to 1.
+    /// The smallest Kendall's tau, from 0 to 1, that counts as a trend.
     pub tau_min: f64,
 }
 
 impl Default for Parameters {
-    /// The paper's period of 500 and 5 sublists, and a tau of 0.6.
+    /// The paper's period of 500 references and 5 sublists, and a threshold of 0.6 for tau.
     fn default() -> Parameters {
         Parameters { period: 500, sublists: 5, tau_min: 0.6 }
     }
 }
 
-/// The memory of one block: its last reference and its frequency, in its stream's time.
+/// The state that the detector needs of one block: the time of its last reference in its stream, and its frequency.
 ///
-/// 8 bytes, as there are many. A block that comes back after 2^32 references of its stream counts as one that comes
-/// back after that much less; one such sample among hundreds does no harm.
+/// It has only 8 bytes, because there are many blocks. If a block is referenced again after more than 2^32 references
+/// of its stream, its backward distance is too small by a multiple of 2^32; one such sample among hundreds does no
+/// harm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct History {
-    /// The low 32 bits of the time of the last reference; of no meaning while the frequency is 0.
+    /// The low 32 bits of the time of the last reference; meaningless while the frequency is 0.
     last: u32,
-    /// How often it was referenced.
+    /// The number of references to the block.
     frequency: u32,
 }
 
 impl History {
-    /// Of a block that was never seen.
+    /// The history of a block that was never referenced.
     pub(crate) const NONE: History = History { last: 0, frequency: 0 };
 
-    /// The references so far.
+    /// The number of references to the block so far.
     pub fn frequency(&self) -> u32 {
         self.frequency
     }
@@ -123,28 +129,29 @@ impl History {
 #[derive(Debug)]
 pub struct Detector {
     parameters: Parameters,
-    /// References so far: the time of the next one.
+    /// The number of references so far, which is the time of the next reference.
     now: u64,
     /// The time at which the running period began.
     start: u64,
-    /// References of the running period that are still to come.
+    /// The number of references that the running period still lacks.
     left: u32,
-    /// Blocks of the running period that were not known at its start.
+    /// The number of blocks of the running period that were not known at its start.
     unknown: u32,
-    /// Blocks of the running period that are known only in another stream's time.
+    /// The number of blocks of the running period that are known only in another stream's time.
     foreign: u32,
     /// Samples of the running period.
     samples: usize,
-    /// One word a sample of the period: attribute above, forward distance below. As long as the period.
+    /// One word per sample of the period: the attribute in the high bits, the forward distance in the low bits. There
+    /// is a word for each reference of a period.
     by_backward: Vec<u64>,
     by_frequency: Vec<u64>,
-    /// As long as the period, for the results computed at its end.
+    /// Working memory for the end of a period, with a word for each reference of a period.
     scratch: Vec<u64>,
     report: PeriodReport,
 }
 
 impl Detector {
-    /// A detector at time 0; parameters out of range are brought to the nearest that is in range.
+    /// A detector at time 0; parameters are clamped to their ranges.
     pub fn new(parameters: Parameters) -> Detector {
         let parameters = Parameters {
             period: parameters.period.clamp(1, PERIOD_MAX),
@@ -171,12 +178,12 @@ impl Detector {
         &self.parameters
     }
 
-    /// The virtual time: references so far.
+    /// The virtual time, which is the number of references so far.
     pub fn now(&self) -> u64 {
         self.now
     }
 
-    /// References until the running period ends.
+    /// The number of references until the running period ends.
     #[inline]
     pub fn left(&self) -> u32 {
         self.left
@@ -187,16 +194,17 @@ impl Detector {
         (self.report.number > 0).then_some(&self.report)
     }
 
-    /// Counts a reference to the block of `history`, which is a default one for a block never seen, and updates it.
-    /// *Returns* the report if the reference ended a period. *Cost*: O(1), and O(period) where a period ends.
+    /// Counts a reference to a block and updates its `history`, which is a default history if the block was never
+    /// referenced. *Returns* the report if the reference ended a period. *Cost*: O(1), and O(period) when a period
+    /// ends.
     #[inline]
     pub fn observe(&mut self, history: &mut History) -> Option<&PeriodReport> {
         if self.left == self.parameters.period {
             self.begin();
         }
-        // Whether this is a sample is as good as random and known only when the block's entry has come from memory: a
-        // branch on it would keep the processor from working ahead. So the sample is written in any case, and counted
-        // where it is one.
+        // Whether this reference gives a sample is hard to predict, and is known only once the block's entry has
+        // arrived from memory. A branch on it would stall the processor. So the sample is always written, and counted
+        // only if it is one.
         let known = history.frequency > 0;
         let forward = self.now - self.start;
         let age = u64::from((self.now as u32).wrapping_sub(history.last));
@@ -208,7 +216,7 @@ impl Detector {
         self.count(history)
     }
 
-    /// As [`Detector::observe`] of a block that is known. *Returns* whether the reference ended a period.
+    /// As [`Detector::observe`], but for a block that is known. *Returns* whether the reference ended a period.
     #[inline]
     pub(crate) fn observe_known(&mut self, history: &mut History) -> bool {
         if self.left == self.parameters.period {
@@ -223,7 +231,8 @@ impl Detector {
     }
 
     /// Counts a reference to a block whose history was kept in another stream's time, and converts the history to this
-    /// stream's time. Such a block is known, so the period is not sequential, but its distances say nothing here.
+    /// stream's time. Such a block is known, so the period is not sequential. But its distances have no meaning in this
+    /// stream's time, so it gives no sample.
     pub fn observe_foreign(&mut self, history: &mut History) -> Option<&PeriodReport> {
         if self.left == self.parameters.period {
             self.begin();
@@ -232,21 +241,21 @@ impl Detector {
         self.count(history)
     }
 
-    /// Gives up the running period and the reports so far, for a stream that takes over the blocks of another; time
-    /// goes on, so that the blocks' histories stay valid.
+    /// Drops the running period and the report, because another stream takes over this stream's blocks. Time goes on,
+    /// so that the blocks' histories stay valid.
     pub fn begin_anew(&mut self) {
         self.left = self.parameters.period;
         self.report = PeriodReport::default();
     }
 
-    /// The samples of the period that ended last: (backward distance, forward distance), in no order. Readable from the
-    /// reference that ended the period to the next one.
+    /// The samples of the period that ended last, in no order, as pairs of backward distance and forward distance. They
+    /// are readable from the reference that ended the period until the next reference.
     pub fn samples_by_backward(&self) -> impl ExactSizeIterator<Item = (u64, u64)> + '_ {
         self.by_backward[..self.samples].iter().map(|&word| unpack(word))
     }
 
-    /// The samples of the period that ended last, by frequency: (frequency, forward distance). Readable as
-    /// [`Detector::samples_by_backward`].
+    /// The samples of the period that ended last, in no order, as pairs of frequency and forward distance. They are
+    /// readable as long as [`Detector::samples_by_backward`].
     pub fn samples_by_frequency(&self) -> impl ExactSizeIterator<Item = (u64, u64)> + '_ {
         self.by_frequency[..self.samples].iter().map(|&word| unpack(word))
     }
@@ -273,7 +282,7 @@ impl Detector {
         Some(&self.report)
     }
 
-    /// Ends the period: averages, judges, and writes the report.
+    /// Ends the period: averages the samples, chooses the verdict, and writes the report.
     fn judge(&mut self) {
         let (by_backward, by_frequency) = (&self.by_backward[..self.samples], &self.by_frequency[..self.samples]);
         let backward = Trend::of(by_backward, self.parameters.sublists, &mut self.scratch);

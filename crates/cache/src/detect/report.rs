@@ -1,6 +1,7 @@
 //! A detector's report of one period: the verdict and the evidence behind it, as data and as one line.
 //!
-//! Owns: the report, its text and the sink by which policies that detect give it away. Leaves to others: judging.
+//! Owns: the report, its text, and the sink to which policies that detect patterns give it. Leaves to others: the
+//! choice of the verdict.
 
 use std::fmt;
 use std::ops::Deref;
@@ -8,19 +9,19 @@ use std::ops::Deref;
 use super::SUBLISTS_MAX;
 use crate::Stream;
 
-/// How a stream refers to its blocks.
+/// The pattern in which a stream references its blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Verdict {
     /// No trend was found.
     #[default]
     None,
-    /// Each block once.
+    /// Each block is referenced once.
     Sequential,
-    /// The same blocks again and again in about the same order.
+    /// The same blocks are referenced again and again in about the same order.
     Looping,
     /// Recently referenced blocks are soon referenced again.
     Clustered,
-    /// Each block at its own rate.
+    /// Each block is referenced at its own rate.
     Probabilistic,
 }
 
@@ -43,8 +44,8 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// The average forward distances of the sublists, by increasing attribute value; a slice, empty if fewer blocks than
-/// sublists were known. *Units*: references.
+/// The average forward distances of the sublists, by increasing attribute value. The slice is empty if the period had
+/// fewer known blocks than sublists. *Units*: references.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Averages {
     values: [f64; SUBLISTS_MAX],
@@ -78,20 +79,20 @@ impl fmt::Display for Averages {
     }
 }
 
-/// One period of one stream.
+/// The result of one period of one stream.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct PeriodReport {
-    /// Which period of the stream, from 1.
+    /// The number of the period in its stream, from 1.
     pub number: u64,
     /// The stream's virtual time at the end of the period.
     pub end: u64,
     /// The pattern found.
     pub verdict: Verdict,
-    /// Blocks referenced in the period and not known at its start.
+    /// The number of blocks referenced in the period and not known at its start.
     pub unknown: u32,
-    /// Blocks referenced in the period and known at its start: those in the sublists.
+    /// The number of blocks referenced in the period and known at its start, which are those in the sublists.
     pub known: u32,
-    /// Blocks referenced in the period and known only from another stream.
+    /// The number of blocks referenced in the period and known only from another stream.
     pub foreign: u32,
     /// The average forward distances by increasing backward distance.
     pub by_backward: Averages,
@@ -101,7 +102,7 @@ pub struct PeriodReport {
     pub tau_backward: f64,
     /// Kendall's tau of `by_frequency`.
     pub tau_frequency: f64,
-    /// The length of the loop, where the verdict is looping. *Units*: references.
+    /// The length of the loop, if the verdict is looping. *Units*: references.
     pub loop_length: Option<u64>,
 }
 
@@ -121,14 +122,14 @@ impl fmt::Display for PeriodReport {
     }
 }
 
-/// A report on its way out of a policy.
+/// A report that a policy passes to a listener.
 #[derive(Debug, Clone, Copy)]
 pub struct PeriodEvent<'a> {
-    /// Whose period it was.
+    /// The stream whose period ended.
     pub stream: Stream,
-    /// What was found.
+    /// The report on the period.
     pub report: &'a PeriodReport,
-    /// The replacement that is active from here on, by name.
+    /// The name of the replacement that is active from now on.
     pub replacement: &'static str,
 }
 
@@ -138,7 +139,7 @@ impl fmt::Display for PeriodEvent<'_> {
     }
 }
 
-/// The receiver of every period: called with each event as it happens, from within the reference.
+/// The listener to periods: called at the end of each period, from within the reference that ends it.
 pub type PeriodSink = Box<dyn FnMut(PeriodEvent<'_>) + Send>;
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
-//! The detector finds what was put into generated references.
+//! Tests that the detector finds the patterns of generated references.
 
 use super::*;
 
-/// A generator of references: xorshift, so that a seed replays.
+/// A random generator (xorshift); the same seed gives the same references.
 struct Random(u64);
 
 impl Random {
@@ -17,20 +17,20 @@ impl Random {
         self.next() % bound
     }
 
-    /// From 0 to less than 1.
+    /// A random number of at least 0 and less than 1.
     fn fraction(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1_u64 << 53) as f64
     }
 }
 
-/// Reports of one stream over the blocks of `references`.
+/// The reports on a stream that consists of `references`.
 fn reports(references: impl Iterator<Item = u64>) -> Vec<PeriodReport> {
     let mut detector = Detector::new(Parameters::default());
     let mut known = Known::new(1 << 20);
     references.filter_map(|id| detector.observe(known.refer(id)).copied()).collect()
 }
 
-/// The share of reports that say `verdict`.
+/// The share of reports whose verdict is `verdict`.
 fn share(reports: &[PeriodReport], verdict: Verdict) -> f64 {
     reports.iter().filter(|report| report.verdict == verdict).count() as f64 / reports.len() as f64
 }
@@ -50,7 +50,7 @@ fn a_scan_is_sequential_and_a_loop_looping_with_its_length() {
 #[test]
 fn a_scan_that_reads_each_block_thrice_is_sequential() {
     let reports = reports((0..30_000).map(|reference| reference / 3));
-    // A period may begin within the three references to one block, which is then known; one block has no trend.
+    // A period may begin between the three references to a block. That block is then known, but one block has no trend.
     assert!(reports.iter().all(|report| report.known <= 1 && report.by_backward.is_empty()));
     assert!(share(&reports, Verdict::Sequential) + share(&reports, Verdict::None) == 1.0);
     assert!(share(&reports, Verdict::Sequential) > 0.3);
@@ -72,12 +72,12 @@ fn a_loop_with_a_tenth_of_noise_is_looping_and_its_length_is_about_right() {
     assert!(lengths.filter(|length| (1250..1350).contains(length)).count() > 90);
 }
 
-/// Numbers below `bound` at which n comes up about n times as rarely as 1: Zipf's law of exponent 1, near enough.
+/// Draws a number below `bound`, approximately by Zipf's law with exponent 1.
 fn zipf(random: &mut Random, bound: u32) -> usize {
     (f64::from(bound).powf(random.fraction()) - 1.0) as usize
 }
 
-/// The share falls with the number of blocks, as fewer of a period's blocks are then referenced often enough to count.
+/// The share falls with the number of blocks, because fewer blocks of a period have then been referenced often.
 #[test]
 fn references_by_zipfs_law_are_probabilistic() {
     for (bound, share_min) in [(100, 0.85), (500, 0.75), (2000, 0.6)] {
@@ -88,7 +88,7 @@ fn references_by_zipfs_law_are_probabilistic() {
     }
 }
 
-/// A stack: each reference goes to a depth that is mostly small, and the block comes to the top.
+/// The blocks form a stack: each reference goes to a mostly small depth, and moves its block to the top.
 #[test]
 fn references_skewed_to_the_recent_are_clustered() {
     for bound in [100, 500, 2000] {
@@ -100,7 +100,8 @@ fn references_skewed_to_the_recent_are_clustered() {
             block
         }));
         let clustered = share(&reports, Verdict::Clustered);
-        // A block that stays near the top for a while is also referenced often, so some periods show that first.
+        // A block that stays near the top for a while is also referenced often, so some periods are probabilistic,
+        // which is tested first.
         let probabilistic = share(&reports, Verdict::Probabilistic);
         assert!(
             clustered > 0.55 && clustered > 2.5 * probabilistic,
@@ -115,7 +116,8 @@ fn uniform_random_references_have_no_more_verdicts_than_chance_gives() {
     let reports = reports((0..1_000_000).map(|_| random.below(2000)));
     let none = share(&reports, Verdict::None);
     println!("verdicts on uniform random references: {:.1} % of periods", 100.0 * (1.0 - none));
-    // 12 % a side by chance, three sides of two attributes that are nearly independent: about 31 %.
+    // Three trends lead to a verdict, each by chance in 12 % of periods and nearly independently: together in about 31
+    // %.
     assert!((0.60..0.80).contains(&none), "{none}");
 }
 

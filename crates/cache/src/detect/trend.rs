@@ -1,33 +1,35 @@
-//! The trend of one attribute over one period: sublists, averages with equal values averaged, Kendall's tau.
+//! The trend of one attribute over one period: cuts the samples into sublists, averages each sublist, and computes
+//! Kendall's tau.
 //!
-//! Owns: the arithmetic. Promises: averages that are equal as fractions count as equal. They are fixed-point integers
-//! until they are reported: a forward distance has 16 bits, an average 31 more for its fraction, and a sum at most 2^16
-//! of them. An average is rounded down twice, by less than a unit each time, so that equal fractions differ by one unit
-//! at most, and different ones, whose denominators are products of two lengths, practically always by more. Leaves to
-//! others: the meaning of a trend.
+//! Owns: the arithmetic. Promises: averages that are equal as fractions count as equal. Averages are fixed-point
+//! integers until they are reported: a forward distance has 16 bits, the fraction of an average has 31 more, and a sum
+//! adds at most 2^16 of them. An average is rounded down twice, each time by less than one unit, so the averages of
+//! equal fractions differ by at most one unit. Different fractions practically always differ by more, because their
+//! denominators are products of two lengths. Leaves to others: the meaning of a trend.
 //!
-//! The samples are not sorted: the averages need only know which sublist a sample is in. So samples are counted and
-//! summed in one pass by buckets of about equal attribute values; a bucket that lies within one sublist adds its sum to
-//! it, and so does, in parts, a bucket of one value. Only the samples of the few other buckets in which a cut falls are
-//! gathered and sorted. For the same reason only a value on both sides of a cut needs its common average.
+//! The samples are not sorted, because an average depends only on which samples are in its sublist. One pass counts and
+//! sums the samples in buckets of about equal attribute values. A bucket that is inside one sublist adds its sum to
+//! that sublist; the sum of a bucket with only one value can be divided between sublists. Only the samples of the few
+//! other buckets, in which a sublist ends, are gathered and sorted. Likewise, the common average of a value is only
+//! needed if the value is on both sides of a cut.
 
 use super::{Averages, FORWARD_BITS, SUBLISTS_MAX, unpack};
 
-/// Bits of an average's fraction while it is summed.
+/// The number of bits of an average's fraction while averages are summed.
 const FRACTION_BITS: u32 = 31;
-/// There are 2 to this many buckets from a power of two to the next.
+/// There are 2^`STEP_BITS` buckets between two powers of two.
 const STEP_BITS: u32 = 4;
 /// One more than the bucket of the largest attribute value that a sample's word can hold.
 const BUCKETS: usize = (64 - (FORWARD_BITS + STEP_BITS) as usize + 1) << STEP_BITS;
-/// The first this many buckets have one value each.
+/// Each of the first `EXACT_BUCKETS` buckets has only one value.
 const EXACT_BUCKETS: usize = 2 << STEP_BITS;
-/// The word of a bucket has the sum of the forward distances in its low bits, and the count of samples above: there are
-/// at most 2^16 samples, and each is below 2^16.
+/// The low `SUM_BITS` bits of a bucket's word hold the sum of its forward distances, and the bits above hold the number
+/// of its samples. The sum fits, because there are at most 2^16 samples, each below 2^16.
 const SUM_BITS: u32 = 32;
-/// The word of the bucket whose samples are to be gathered.
+/// Replaces the word of a bucket whose samples are to be gathered.
 const CUT: u64 = u64::MAX;
 
-/// For one attribute: the average of each sublist, and the trend of these averages.
+/// The result for one attribute: the average of each sublist, and the trend of these averages.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Trend {
     pub(super) averages: Averages,
@@ -36,8 +38,9 @@ pub(super) struct Trend {
 }
 
 impl Trend {
-    /// Cuts samples by their attribute into `sublists` of equal length (to one) and averages each; fewer samples than
-    /// sublists have no averages. `scratch` is at least as long as the samples.
+    /// Cuts samples by their attribute into `sublists` lists, whose lengths differ by at most one, and averages each
+    /// list. If there are fewer samples than sublists, there are no averages. `scratch` is at least as long as the
+    /// samples.
     pub(super) fn of(samples: &[u64], sublists: usize, scratch: &mut [u64]) -> Trend {
         let mut averages = Averages::default();
         if samples.len() < sublists {
@@ -58,8 +61,8 @@ impl Trend {
     }
 }
 
-/// The bucket of a sample, by its attribute value above the smallest one: one bucket for each value below
-/// [`EXACT_BUCKETS`], then 16 buckets from each power of two to the next.
+/// The bucket of a sample, by the difference between its attribute value and the smallest one. Each difference below
+/// [`EXACT_BUCKETS`] has its own bucket; above, there are 16 buckets between two powers of two.
 #[inline]
 fn bucket_of(word: u64, smallest: u64) -> usize {
     let value = (word >> FORWARD_BITS).wrapping_sub(smallest);
@@ -67,7 +70,7 @@ fn bucket_of(word: u64, smallest: u64) -> usize {
     ((shift as usize) << STEP_BITS) + (value >> shift) as usize
 }
 
-/// The sums of the sublists' forward distances, fixed-point, where the sublists end at `ends`.
+/// The sum of the forward distances of each sublist, as a fixed-point number; the sublists end at `ends`.
 fn sums(samples: &[u64], ends: &[usize], scratch: &mut [u64]) -> [u64; SUBLISTS_MAX] {
     let smallest = samples.iter().min().map_or(0, |word| word >> FORWARD_BITS);
     let mut buckets = [0_u64; BUCKETS];
@@ -78,13 +81,13 @@ fn sums(samples: &[u64], ends: &[usize], scratch: &mut [u64]) -> [u64; SUBLISTS_
         last = last.max(bucket);
     }
     let mut sums = Sums { ends, sublist: 0, room: ends[0], whole: 0, sums: [0; SUBLISTS_MAX] };
-    // If a sublist ends within a bucket, and the values in that bucket can differ, they must be sorted. These buckets
-    // are noted here, and their samples are gathered below.
+    // If a sublist ends within a bucket whose values can differ, the samples of the bucket must be sorted. `cut` notes
+    // the sublist and its free room at each such bucket; the samples are gathered below.
     let mut cut = [(0, 0); SUBLISTS_MAX];
     let mut cut_count = 0;
     for (bucket, word) in buckets[..=last].iter_mut().enumerate() {
         let (count, sum) = ((*word >> SUM_BITS) as usize, *word & ((1 << SUM_BITS) - 1));
-        // Most buckets are like this, the empty ones too.
+        // Most buckets are inside one sublist or empty.
         if sums.add_whole(count, sum) {
             continue;
         }
@@ -105,7 +108,8 @@ fn sums(samples: &[u64], ends: &[usize], scratch: &mut [u64]) -> [u64; SUBLISTS_
         gathered += usize::from(buckets[bucket_of(word, smallest)] == CUT);
     }
     let gathered = &mut scratch[..gathered];
-    // By value only: the order of equal ones does not matter. Buckets ascend with values.
+    // The samples are sorted by value only, because the order of equal values does not matter. This also orders them by
+    // bucket.
     gathered.sort_unstable_by_key(|word| word >> FORWARD_BITS);
     let mut cut = cut[..cut_count].iter();
     for bucket in gathered.chunk_by(|left, right| bucket_of(*left, smallest) == bucket_of(*right, smallest)) {
@@ -124,18 +128,20 @@ fn sums(samples: &[u64], ends: &[usize], scratch: &mut [u64]) -> [u64; SUBLISTS_
 
 /// The sums of the sublists while samples are added in the order of their attribute.
 struct Sums<'a> {
-    /// Where the sublists end.
+    /// The positions in the order of samples at which the sublists end.
     ends: &'a [usize],
-    /// The sublist that is being filled, and how many samples more it takes.
+    /// The sublist that is being filled, and the number of samples for which it still has room.
     sublist: usize,
     room: usize,
-    /// The sum of the samples added whole that are not in `sums` yet, no fixed-point number.
+    /// The sum of the samples that [`Sums::add_whole`] has added and that `sums` does not include yet; it is not a
+    /// fixed-point number.
     whole: u64,
     sums: [u64; SUBLISTS_MAX],
 }
 
 impl Sums<'_> {
-    /// Adds samples by their sum if they are in one sublist; otherwise adds nothing and returns `false`.
+    /// Adds `count` samples with the sum `sum` if they all fit in one sublist; otherwise adds nothing and returns
+    /// `false`.
     #[inline]
     fn add_whole(&mut self, count: usize, sum: u64) -> bool {
         if self.room == 0 && count > 0 {
@@ -149,7 +155,7 @@ impl Sums<'_> {
         is_whole
     }
 
-    /// Adds samples that all count as `average`, to as many sublists as they span.
+    /// Adds `count` samples that each count as `average`, to as many sublists as they span.
     fn add_cut(&mut self, mut count: usize, average: u64) {
         while count > 0 {
             if self.room == 0 {
@@ -162,7 +168,7 @@ impl Sums<'_> {
         }
     }
 
-    /// Goes on to the next sublist; samples that are to be added stand in one.
+    /// Goes on to the next sublist, which exists because the caller has more samples to add.
     #[cold]
     fn advance(&mut self) {
         self.settle();
@@ -175,7 +181,8 @@ impl Sums<'_> {
     }
 }
 
-/// Concordant minus discordant pairs over all pairs; equal values, to one unit, are neither.
+/// The difference between concordant and discordant pairs, divided by all pairs. Values that differ by at most one unit
+/// count as neither.
 fn kendall_tau(averages: &[u64]) -> f64 {
     let (mut balance, mut pairs) = (0_i32, 0_i32);
     for (index, left) in averages.iter().enumerate() {
@@ -189,7 +196,8 @@ fn kendall_tau(averages: &[u64]) -> f64 {
     if pairs == 0 { 0.0 } else { f64::from(balance) / f64::from(pairs) }
 }
 
-/// The median of backward plus forward distance over `samples`; `None` if `scratch` is shorter than they are.
+/// The median of backward plus forward distance over `samples`; `None` if there are none, or if `scratch` is shorter
+/// than `samples`.
 pub(super) fn loop_length(samples: &[u64], scratch: &mut [u64]) -> Option<u64> {
     let sums = scratch.get_mut(..samples.len())?;
     for (sum, &word) in sums.iter_mut().zip(samples) {
@@ -242,7 +250,7 @@ mod tests {
 
     #[test]
     fn averages_that_are_equal_as_fractions_have_no_trend() {
-        // The first sublist averages 4 and three times 16/3, the second four times 5.
+        // The first sublist has the values 4 and three times 16/3, the second four times 5. Both averages are 5.
         let value_of_3 = [(2, 5), (2, 5), (2, 6)];
         let first: Vec<(u64, u64)> = [(1, 4)].into_iter().chain(value_of_3).collect();
         for shift in 0..100 {

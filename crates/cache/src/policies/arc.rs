@@ -55,9 +55,9 @@ pub struct Arc {
     t2: Queue,
     b1: Queue,
     b2: Queue,
-    /// The target weight of T1. A fraction, because it changes by ratios.
+    /// The target weight of T1. It is a fraction, because it changes by ratios.
     target: f64,
-    /// Whether room is made for an id that B2 remembered.
+    /// Whether room is currently made for an id that was in B2.
     is_for_b2: bool,
 }
 
@@ -88,7 +88,8 @@ impl Arc {
         }
     }
 
-    /// Forgets ghosts until a newcomer of weight `room` fits the bounds; `is_for_t1` if it will enter T1.
+    /// Forgets ghosts until a newcomer of weight `room` fits the bounds. `is_for_t1` tells whether the newcomer will
+    /// enter T1.
     fn trim_ghosts(&mut self, room: u64, is_for_t1: bool) {
         let in_t1 = if is_for_t1 { room } else { 0 };
         while self.t1.weight.saturating_add(self.b1.weight).saturating_add(in_t1) > self.capacity {
@@ -187,7 +188,7 @@ impl Policy for Arc {
         self.capacity = capacity;
         self.target = self.target.min(capacity as f64);
         self.is_for_b2 = false;
-        // The queues alternate, so twice the count offers every id.
+        // The queues give victims in turn, so this many refusals are enough to offer every id.
         let refusals_max = 2 * self.len();
         make_room(self, 0, refusals_max, evict);
         self.trim_ghosts(0, true);

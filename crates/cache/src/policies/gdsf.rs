@@ -7,8 +7,8 @@
 //! last victim. So every new or recently accessed id has a higher worth than all evicted ones, and newcomers overtake
 //! ids that are no longer accessed, even if those were very popular.
 //!
-//! With equal weights it is LFU that ages by its victims (LFU-DA). It raises the hit rate of requests and lowers the
-//! hit rate of bytes, because it prefers small ids.
+//! With equal weights GDSF is the same as LFU that ages by its victims (LFU-DA). It raises the hit rate of requests and
+//! lowers the hit rate of bytes, because it prefers small ids.
 //!
 //! # What happens
 //! | event | |
@@ -22,10 +22,9 @@
 //! 1. A resident id is in the heap or parked.
 //! 2. Age never falls, and no worth in the heap is below it.
 //!
-//! # Cost
-//! O(log n) per reference and per victim; 67 to 77 bytes per resident id. Worth is a 64-bit number in units of 2^-28
-//! references per unit of weight. With unit weights it saturates only after 2^36 times the capacity in victims; then
-//! all worths are equal, and the order is the order of the last references.
+//! # Cost O(log n) per reference and per victim; 67 to 77 bytes per resident id. Worth is a 64-bit number in units of
+//! 2^-28 references per unit of weight. With weights of 1 it saturates only after 2^36 victims per unit of capacity;
+//! then all worths are equal, and the order is the order of the last references.
 //!
 //! # Source
 //! L. Cherkasova, "Improving WWW proxies performance with greedy-dual-size-frequency caching policy", HP Laboratories
@@ -37,7 +36,7 @@ use crate::policies::ranked::{Ranked, Ranking};
 use crate::structures::arena::Arena;
 use crate::structures::heap::Heap;
 
-/// One reference to an id of weight 1.
+/// The worth of one reference to an id of weight 1.
 const WORTH_UNIT: u64 = 1 << 28;
 
 const IN_HEAP: u8 = 0;

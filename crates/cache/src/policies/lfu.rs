@@ -8,10 +8,10 @@
 //!
 //! Plain LFU (`lfu`) never forgets: formerly popular ids stay for ever, which is very bad when popularity changes. With
 //! *ageing* (`lfu-aged`) all frequencies are halved once every id has had 4 references on average: a few periods after
-//! popularity changes, formerly popular ids have the same frequency as newcomers. A higher number makes it steadier and
-//! slower to adapt: of 2, 4, 10 and 20, the number 4 was within a seventh of the best at every point of four traces,
-//! while 10 missed up to 65 % more than the best on the drifting one (sprite). Ageing by the evicted frequency (LFU-DA)
-//! needs no number but a heap, and was no better there.
+//! popularity changes, formerly popular ids have the same frequency as newcomers. A higher number makes the policy
+//! steadier but slower to adapt. Of the numbers 2, 4, 10 and 20, 4 was within a seventh of the best at every point of
+//! four traces, while 10 missed up to 65 % more than the best on the drifting trace (sprite). Ageing by the frequency
+//! of the victims (LFU-DA) needs no such number but a heap, and was no better on these traces.
 //!
 //! # What happens
 //! | event | |
@@ -51,7 +51,7 @@ const NONE: u32 = u32::MAX;
 
 const GROUPED: u8 = 0;
 
-/// The ids of one frequency, in the order in which they reached it.
+/// The ids of one frequency, in the order in which they reached that frequency.
 #[derive(Debug)]
 struct Group {
     queue: Queue,
@@ -83,7 +83,7 @@ pub struct ByFrequency {
     groups: Vec<Group>,
     lowest: u32,
     free: u32,
-    /// References until the frequencies are halved.
+    /// The number of references until the frequencies are halved.
     references_left: u64,
 }
 
@@ -132,7 +132,8 @@ impl ByFrequency {
         self.free = index;
     }
 
-    /// Puts an id that is in no queue into the group of `frequency`, searched from the group `below` upwards.
+    /// Puts an id that is in no queue into the group of `frequency`; the search for the group starts at the group
+    /// `below` and goes upwards.
     fn put(&mut self, arena: &mut Arena, index: u32, frequency: u64, below: u32) {
         let mut lower = below;
         let mut higher = if lower == NONE { self.lowest } else { self.groups[lower as usize].higher };

@@ -22,8 +22,8 @@
 //! 2. The keys of resident ids are positions that are still to come, if the calls are those of the trace.
 //!
 //! # Cost
-//! O(log n) per reference. 51 to 61 bytes per resident id, and 4 bytes per reference for the future, which all runs
-//! over the trace share.
+//! O(log n) per reference. 51 to 61 bytes per resident id, and 4 bytes per reference of the trace for the [`Future`],
+//! which all simulations of the trace share.
 //!
 //! # Source
 //! L. A. Belady, "A study of replacement algorithms for a virtual-storage computer", IBM Systems Journal 5(2), 1966;
@@ -38,12 +38,12 @@ use crate::policies::ranked::{Ranked, Ranking};
 use crate::structures::arena::Arena;
 use crate::structures::heap::Heap;
 
-/// The next reference of an id that is never referenced again; so a trace has at most this many references.
+/// Marks that an id is never referenced again; so a trace has at most this many references.
 const NEVER: u32 = u32::MAX;
 
 const IN_HEAP: u8 = 0;
 
-/// For each reference of a trace, the position of the next reference to the same id. Cheap to clone.
+/// For each reference of a trace, the position of the next reference to the same id. It is cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Future(sync::Arc<[u32]>);
 

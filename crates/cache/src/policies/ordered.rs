@@ -20,15 +20,16 @@ pub trait Discipline: std::fmt::Debug + Send {
     const NAME: &'static str;
     /// Whether a hit makes an id the newest.
     const HIT_RENEWS: bool;
-    /// Whether the newest id is the victim and a refused victim becomes the oldest; otherwise the other way round.
+    /// Whether the newest id is the victim and a refused victim becomes the oldest; if not, the oldest id is the victim
+    /// and a refused victim becomes the newest.
     const NEWEST_LEAVES: bool;
 }
 
-/// One id.
+/// The record of one id.
 #[derive(Debug, Clone, Copy)]
 struct Resident {
     id: u64,
-    /// Its position in the order; [`NOWHERE`] if there is no id.
+    /// The position of the id in the order; [`NOWHERE`] in a vacant record.
     position: u32,
 }
 

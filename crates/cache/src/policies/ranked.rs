@@ -24,7 +24,7 @@ pub trait Ranking: std::fmt::Debug + Send {
     /// The next victim.
     fn lowest(&self) -> Option<u32>;
 
-    /// Whether the lowest may be evicted to make `room`; 0 if the room is not for a newcomer.
+    /// Whether the lowest id may be evicted to make `room`; `room` is 0 if it is not for a newcomer.
     fn may_leave(&self, room: u64) -> bool {
         let _ = room;
         true
@@ -42,15 +42,15 @@ pub trait Ranking: std::fmt::Debug + Send {
     /// Removes an id from the ranks.
     fn take(&mut self, arena: &mut Arena, index: u32);
 
-    /// Removes the lowest from the ranks, because it was evicted.
+    /// Removes the lowest id from the ranks, because it was evicted.
     fn take_victim(&mut self, arena: &mut Arena, index: u32) {
         self.take(arena, index);
     }
 
-    /// Removes the lowest from the ranks and stores in its entry the state that [`Ranking::put_back`] needs.
+    /// Removes the lowest id from the ranks and stores in its entry the state that [`Ranking::put_back`] needs.
     fn take_to_park(&mut self, arena: &mut Arena, index: u32);
 
-    /// How often a resident id was referenced, if the policy counts that.
+    /// The number of references to a resident id, if the policy counts them.
     fn references(&self, arena: &Arena, index: u32) -> u32 {
         let _ = (arena, index);
         1
@@ -99,7 +99,8 @@ impl<R: Ranking> Ranked<R> {
     /// Forgets an id that is neither ranked nor parked.
     fn forget(&mut self, index: u32) {
         let entry = self.arena.entry_mut(index);
-        // A walk over all entries sees forgotten ones too, so this one must not refer to a place that no longer exists.
+        // A walk over all entries sees forgotten ones too, so this entry must not refer to a place that no longer
+        // exists.
         (entry.queue, entry.place) = (PARKED, 0);
         self.used -= entry.weight;
         self.count -= 1;

@@ -80,7 +80,7 @@ impl S3Fifo {
         }
     }
 
-    /// How many evicted ids are remembered. *Units*: ids.
+    /// The number of evicted ids that are remembered. *Units*: ids.
     pub fn ghost_count(&self) -> usize {
         self.ghost.count
     }
@@ -114,7 +114,7 @@ impl S3Fifo {
         Step::Done
     }
 
-    /// One step of the main queue.
+    /// Makes one step of the main queue: gives its oldest id a second chance, or offers it to `evict`.
     fn evict_from_main(&mut self, oldest: u32, evict: &mut dyn FnMut(u64) -> bool) -> Step {
         let entry = *self.arena.entry(oldest);
         if entry.hits > 0 {
@@ -202,7 +202,8 @@ impl Policy for S3Fifo {
 
     fn set_capacity(&mut self, capacity: u64, evict: &mut dyn FnMut(u64) -> bool) {
         self.capacity = capacity;
-        // The queues alternate, and an id of main may be offered four times before the hits of another id are used up.
+        // The queues give victims in turn, and an id of main may be offered four times before the hits of another id
+        // are used up; so this many refusals are enough to offer every id.
         let refusals_max = 8 * self.len();
         make_room(self, 0, refusals_max, evict);
         self.trim_ghost();

@@ -1,11 +1,11 @@
 //! SIEVE: a hand that finds unreferenced ids in a queue that never moves.
 //!
 //! # Idea
-//! As CLOCK, but survivors keep their place and newcomers join at the head, far from the hand. So the ids that the hand
-//! has spared are together at the tail, and newcomers that are not referenced are evicted on the hand's next lap
-//! without displacing proven ids (*quick demotion*, in a single queue). Hits write one bit. SIEVE is as simple as FIFO
-//! and good on skewed web traces. It is weak against scans after the first lap, because every newcomer stays for a
-//! whole lap, and against loops, like LRU.
+//! SIEVE is like CLOCK, but survivors keep their place and newcomers join at the head, far from the hand. So the ids
+//! that the hand has spared are together at the tail, and newcomers that are not referenced are evicted on the hand's
+//! next lap without displacing proven ids (*quick demotion*, in a single queue). Hits write one bit. SIEVE is as simple
+//! as FIFO and good on skewed web traces. It is weak against scans after the first lap, because every newcomer stays
+//! for a whole lap, and against loops, like LRU.
 //!
 //! # What happens
 //! | event | |
@@ -34,7 +34,7 @@ pub type Sieve = Swept<Sorting>;
 /// The hand moves from the oldest to the newest and starts again; ids that it passes do not move.
 #[derive(Debug, Default)]
 pub struct Sorting {
-    /// The position of the hand; `None` before the oldest.
+    /// The id at the hand; `None` if the hand starts at the oldest id.
     at: Option<u32>,
 }
 

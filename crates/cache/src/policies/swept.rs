@@ -92,7 +92,8 @@ impl<H: Hand> Policy for Swept<H> {
 
     fn set_capacity(&mut self, capacity: u64, evict: &mut dyn FnMut(u64) -> bool) {
         self.capacity = capacity;
-        // An id refused on the hand's first lap is offered once more before the ids whose bit was set.
+        // An id refused on the hand's first lap is offered once more before the ids whose bit was set, so this many
+        // refusals are enough to offer every id.
         let refusals_max = 2 * self.len();
         make_room(self, 0, refusals_max, evict);
     }

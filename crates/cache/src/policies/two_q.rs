@@ -153,7 +153,7 @@ impl Policy for TwoQ {
 
     fn set_capacity(&mut self, capacity: u64, evict: &mut dyn FnMut(u64) -> bool) {
         self.capacity = capacity;
-        // The queues alternate, so twice the count offers every id.
+        // The queues give victims in turn, so this many refusals are enough to offer every id.
         let refusals_max = 2 * self.len();
         make_room(self, 0, refusals_max, evict);
         self.trim_a1out();

@@ -106,7 +106,7 @@ pub struct WTinyLfu {
     climber: Climber,
     /// The window's share of the capacity.
     window_part: f64,
-    /// The reference count of the newcomer for which room is made, if the newcomer itself is the candidate.
+    /// The reference count of the newcomer that needs room, if the newcomer itself is the candidate.
     candidate: Option<u64>,
 }
 
@@ -251,7 +251,7 @@ impl Policy for WTinyLfu {
 
     fn set_capacity(&mut self, capacity: u64, evict: &mut dyn FnMut(u64) -> bool) {
         self.capacity = capacity;
-        // The queues alternate, so three times the count offers every id.
+        // The queues give victims in turn, so this many refusals are enough to offer every id.
         let refusals_max = 3 * self.len();
         make_room(self, 0, refusals_max, evict);
         self.settle();

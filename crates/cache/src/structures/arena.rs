@@ -10,13 +10,13 @@
 use crate::structures::memory::{Told, prefetch, with_capacity};
 use crate::structures::table::{self, Record, Table};
 
-/// The end of a chain of slab indexes; so a policy holds at most `u32::MAX` entries.
+/// Marks the end of a chain of slab indexes; so a policy holds at most `u32::MAX` entries.
 const NONE: u32 = u32::MAX;
 
 /// The number of entries in the smallest slab.
 const ENTRIES_MIN: usize = 4;
 
-/// Where an entry is.
+/// The slab index of an entry, and the hash of its id.
 #[derive(Debug, Clone, Copy)]
 struct Index {
     hash: u32,
@@ -41,9 +41,9 @@ impl Record for Index {
 /// The neighbours of an entry in one queue.
 #[derive(Debug, Clone, Copy)]
 struct Links {
-    /// Towards the newest of its queue.
+    /// The next entry towards the newest of the queue.
     newer: u32,
-    /// Towards the oldest of its queue; for a free entry, the next free one.
+    /// The next entry towards the oldest of the queue; for a free entry, the next free one.
     older: u32,
 }
 
@@ -57,11 +57,11 @@ pub(crate) struct Entry {
     pub(crate) id: u64,
     pub(crate) weight: u64,
     links: Links,
-    /// For use by the policy: a place in a heap, a number of a group.
+    /// A number for use by the policy, for example a position in a heap or the number of a group.
     pub(crate) place: u32,
-    /// The number of the last queue that contained it; the policy numbers its queues.
+    /// The number of the last queue that contained the entry; the policy numbers its queues.
     pub(crate) queue: u8,
-    /// How often it was hit, as far as the policy counts that.
+    /// The number of hits, as far as the policy counts them.
     pub(crate) hits: u8,
 }
 
@@ -73,7 +73,7 @@ pub(crate) struct Queue {
     oldest: u32,
     /// The sum of the weights of its entries.
     pub(crate) weight: u64,
-    /// How many entries it has.
+    /// The number of its entries.
     pub(crate) count: usize,
 }
 
@@ -116,8 +116,8 @@ impl Arena {
         self.table.find(hash, |found| found.hash == hash && self.entries[found.index as usize].id == id)
     }
 
-    /// Prefetches the first memory of a search for `id`, and the entry of an id announced some calls earlier; call it
-    /// for each coming id.
+    /// Prefetches the first memory of a search for `id`, and the entry of an id that was announced some calls earlier.
+    /// The caller announces each coming id.
     #[inline]
     pub(crate) fn prepare(&self, id: u64) {
         self.table.prepare(table::hash(id));
@@ -127,13 +127,13 @@ impl Arena {
         }
     }
 
-    /// The entry at a slab index that this arena gave out.
+    /// The entry at a slab index that this arena returned.
     #[inline]
     pub(crate) fn entry(&self, index: u32) -> &Entry {
         &self.entries[index as usize]
     }
 
-    /// The entry at a slab index that this arena gave out, for changes by the policy.
+    /// The entry at a slab index that this arena returned, for changes by the policy.
     #[inline]
     pub(crate) fn entry_mut(&mut self, index: u32) -> &mut Entry {
         &mut self.entries[index as usize]
@@ -145,7 +145,7 @@ impl Arena {
         (newer != NONE).then_some(newer)
     }
 
-    /// Adds `id`, which must not be there, to no queue; `None` if the slab is at its limit.
+    /// Adds `id`, which must not be present, to no queue. *Returns* its slab index; `None` if the slab is at its limit.
     pub(crate) fn add(&mut self, id: u64, weight: u64) -> Option<u32> {
         let entry = Entry { id, weight, links: Links::NONE, place: 0, queue: 0, hits: 0 };
         let index = if self.free != NONE {
@@ -183,7 +183,7 @@ impl Arena {
         self.free = index;
     }
 
-    /// Adds `id`, which must not be there, as the newest of `queue`; `false` if the slab is at its limit.
+    /// Adds `id`, which must not be present, as the newest of `queue`; `false` if the slab is at its limit.
     pub(crate) fn insert(&mut self, queue: &mut Queue, id: u64, weight: u64) -> bool {
         let Some(index) = self.add(id, weight) else { return false };
         self.link(queue, index);

@@ -1,8 +1,8 @@
 //! A heap over entries of an arena: finds the entry with the highest key immediately, and can change or remove any
 //! entry.
 //!
-//! Owns: the order, and `place` in the entries. Promises: nothing is allocated once it has grown. Each node has four
-//! children: this halves the levels of a binary heap, and the children of a node share a cache line.
+//! Owns: the order, and `place` in the entries. Promises: nothing is allocated once the heap has grown. Each node has
+//! four children, so there are half as many levels as in a binary heap, and the children of a node share a cache line.
 //!
 //! Cost: O(log n) per operation; 8 bytes per entry with keys of 32 bits.
 

@@ -1,11 +1,11 @@
 //! Requests to the machine's memory: to fetch a line before it is needed, and to use large pages for large tables.
 //!
 //! Owns: the prefetch instruction, the system call for large pages, the only `unsafe` code of this crate, and the few
-//! ids between the two steps of their prefetch. Promises: changes nothing visible to the program. Leaves to others:
-//! which lines to fetch, and how early; which memory is accessed at random.
+//! ids that wait for the second step of their prefetch. Promises: changes nothing visible to the program. Leaves to
+//! others: which lines to fetch and how early, and which tables get large pages.
 //!
-//! An access to a random address needs the translation of its page too. A processor caches the translations of few
-//! pages, and a prefetch instruction waits for them. With pages of 2 MiB there are few pages.
+//! An access to a random address also needs the translation of its page. A processor caches the translations of only a
+//! few pages, and a prefetch instruction waits for a missing one. With pages of 2 MiB few translations are needed.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
@@ -34,14 +34,14 @@ pub(crate) fn with_capacity<T>(capacity: usize) -> Vec<T> {
     values
 }
 
-/// `count` times `value`, in memory from [`with_capacity`].
+/// A vector of `count` copies of `value`, in memory from [`with_capacity`].
 pub(crate) fn filled<T: Clone>(value: T, count: usize) -> Vec<T> {
     let mut values = with_capacity(count);
     values.resize(count, value);
     values
 }
 
-/// The values of `old`, followed by `value` up to `count`, in memory from [`with_capacity`].
+/// The values of `old`, followed by copies of `value` up to `count` values, in memory from [`with_capacity`].
 pub(crate) fn grown<T: Copy>(old: &[T], count: usize, value: T) -> Vec<T> {
     let mut values = with_capacity(count);
     values.extend_from_slice(old);
@@ -63,11 +63,11 @@ pub(crate) fn prefetch<T>(value: &T) {
     let _ = value;
 }
 
-/// After how many further announcements [`Told::exchange`] returns an id.
+/// The number of further announcements after which [`Told::exchange`] returns an id.
 const TOLD: usize = 8;
 
-/// The announced ids whose first cache lines are being fetched; afterwards the lines to which those refer can be
-/// prefetched.
+/// The announced ids whose first cache lines are being fetched. Once these lines have arrived, the lines to which they
+/// refer can be prefetched.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Told {
     ids: [Cell<u64>; TOLD],

@@ -1,12 +1,12 @@
-//! Ids in one of several queues, each found with one access to memory and moved without touching a neighbour.
+//! Ids in several queues: an id is found with one access to memory, and moved without touching its neighbours.
 //!
 //! Owns: a [`Table`] of records, and a [`Timeline`] for each queue. Promises: an id is in exactly one queue, and its
 //! record stores its position. An operation on a found id touches only its record, the bit of its old position and the
 //! newest end of a queue, and no other random memory. Leaves to others: the meaning of each queue.
 //!
 //! An [`Arena`](crate::structures::arena::Arena) touches four cache lines to move an id (index, entry, both
-//! neighbours); this touches one line and a bit. In exchange an id has no fixed number: its place in the table is valid
-//! until another id is inserted or removed.
+//! neighbours); this structure touches one cache line and one bit. In exchange an id has no fixed number: its place in
+//! the table is valid until another id is inserted or removed.
 //!
 //! Cost: 16 bytes per place of the table, 4/3 to 8/3 places per id, and the cost of a timeline per queue.
 
@@ -16,11 +16,11 @@ use crate::structures::timeline::{NOWHERE, Owner, Timeline};
 /// The limit on ids, so that no timeline reaches its own limit.
 const IDS_MAX: usize = 1 << 28;
 
-/// One id.
+/// The record of one id.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Entry {
     pub(crate) id: u64,
-    /// Its position in the timeline of its queue; [`NOWHERE`] if there is no id.
+    /// The position of the id in the timeline of its queue; [`NOWHERE`] in a vacant record.
     position: u32,
     queue: u8,
 }
@@ -76,7 +76,7 @@ impl<const COUNT: usize> Queues<COUNT> {
         self.timelines[queue].weight()
     }
 
-    /// How many ids a queue has.
+    /// The number of ids in a queue.
     #[inline]
     pub(crate) fn count(&self, queue: usize) -> usize {
         self.timelines[queue].count()
@@ -89,8 +89,8 @@ impl<const COUNT: usize> Queues<COUNT> {
         timeline.oldest().map(|position| timeline.id(position))
     }
 
-    /// An id that will soon be the oldest of its queue and was not returned before; its record is prefetched. `None`
-    /// when enough were returned.
+    /// An id that will soon be the oldest of its queue and was not returned before; its record is prefetched. *Returns*
+    /// `None` when enough ids were returned.
     #[inline]
     pub(crate) fn next_ahead(&mut self, queue: usize) -> Option<u64> {
         let soon = self.timelines[queue].next_ahead()?;
@@ -98,7 +98,7 @@ impl<const COUNT: usize> Queues<COUNT> {
         Some(soon)
     }
 
-    /// Adds `id`, which must not be there, as the newest of a queue; `false` if there are too many.
+    /// Adds `id`, which must not be present, as the newest of a queue; `false` if there are too many ids.
     #[inline]
     pub(crate) fn insert(&mut self, queue: usize, id: u64, weight: u64) -> bool {
         let has_room = self.table.count() < IDS_MAX;
@@ -136,7 +136,7 @@ impl<const COUNT: usize> Queues<COUNT> {
         (entry.position, entry.queue) = (position, queue as u8);
     }
 
-    /// Makes the oldest id of a queue the newest of another; `false` if there is none.
+    /// Makes the oldest id of a queue the newest of another; `false` if the first queue is empty.
     #[inline]
     pub(crate) fn pass_oldest(&mut self, from: usize, to: usize) -> bool {
         let Some(place) = self.oldest(from).and_then(|id| self.find(id)) else { return false };

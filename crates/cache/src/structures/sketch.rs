@@ -1,5 +1,5 @@
-//! A sketch of how often ids were recently referenced: counts of very many ids in few bytes, never too low, seldom too
-//! high.
+//! A sketch of how often ids were recently referenced. It counts very many ids in few bytes; a count is never too low
+//! and seldom too high.
 //!
 //! # Idea
 //! A count-min sketch: an id has one counter in each of four rows, found by its hash; every reference raises the lowest
@@ -7,8 +7,8 @@
 //! need not be distinguished. To forget, all counters are halved from time to time.
 //!
 //! The four counters of an id are in one cache line: the hash selects a block of 128 counters, in which each row has 32
-//! counters. When there are more ids than the table was made for, it doubles; both halves start as copies, so that no
-//! count is lost.
+//! counters. When there are more ids than the table was made for, the table doubles; both halves start as copies of the
+//! old table, so that no count is lost.
 //!
 //! # Invariants
 //! 1. An estimate is at least the number of references since the last halving, up to 15.

@@ -1,12 +1,12 @@
 //! Records found by hash with one access to memory: open addressing, with the records themselves in the table.
 //!
-//! Owns: the places of records. Promises: a record is at the first place that was free, beginning at the place of its
-//! hash, so mostly in the same cache line or the next; nothing is allocated once the table has grown, nor before the
-//! first record. Leaves to others: the contents of a record.
+//! Owns: the places of records. Promises: a record is at the first free place from the place of its hash on, so mostly
+//! in the same cache line or the next; nothing is allocated once the table has grown, nor before the first record.
+//! Leaves to others: the contents of a record.
 //!
-//! A table of indexes would touch one cache line in the table and one for the record, and the number of lines
-//! determines the cost of an access. In exchange records move when others are inserted or removed, so a caller must
-//! remember the id of a record instead of its place.
+//! The cost of an access depends on the number of cache lines that it touches. A table of indexes would touch one line
+//! in the table and one for the record; this table touches only one. In exchange, records move when others are inserted
+//! or removed, so a caller must remember the id of a record instead of its place.
 //!
 //! Cost: 4/3 to 8/3 of the records' size (at most three quarters of the places are occupied, and the table doubles).
 
@@ -17,15 +17,15 @@ const LINE_BYTES: usize = 64;
 /// The number of places in the smallest table.
 const PLACES_MIN: usize = 16;
 
-/// The record of a table: at most 64 bytes, best a divisor of that.
+/// A record of a table. It has at most 64 bytes, preferably a divisor of 64.
 pub(crate) trait Record: Copy {
-    /// No record.
+    /// The value of a place that has no record.
     const VACANT: Self;
 
-    /// Whether it is [`Record::VACANT`].
+    /// Whether the record is [`Record::VACANT`].
     fn is_vacant(&self) -> bool;
 
-    /// The [`hash`] of its id.
+    /// The [`hash`] of the record's id.
     fn hash(&self) -> u32;
 }
 
@@ -35,21 +35,21 @@ pub(crate) fn hash(id: u64) -> u32 {
     crate::structures::hash::hash(id) as u32
 }
 
-/// The records, by id.
+/// A table of records.
 #[derive(Debug, Clone)]
 pub(crate) struct Table<R> {
-    /// Their number is a power of two, or 0.
+    /// The places; their number is a power of two, or 0.
     places: Vec<R>,
     count: usize,
 }
 
 impl<R: Record> Table<R> {
-    /// No records.
+    /// An empty table.
     pub(crate) fn new() -> Table<R> {
         Table { places: Vec::new(), count: 0 }
     }
 
-    /// How many records there are.
+    /// The number of records.
     #[inline]
     pub(crate) fn count(&self) -> usize {
         self.count
@@ -85,7 +85,7 @@ impl<R: Record> Table<R> {
         &mut self.places[place]
     }
 
-    /// Adds a record that is not there yet. *Returns* its place.
+    /// Adds a record that is not in the table yet. *Returns* its place.
     #[inline]
     pub(crate) fn insert(&mut self, record: R) -> usize {
         if (self.count + 1) * 4 > self.places.len() * 3 {
@@ -95,7 +95,7 @@ impl<R: Record> Table<R> {
         self.put(record)
     }
 
-    /// Removes the record at an occupied place; displaced records after it move up.
+    /// Removes the record at an occupied place; displaced records after it move closer to the places of their hashes.
     #[inline]
     pub(crate) fn remove(&mut self, place: usize) {
         let last = self.places.len() - 1;

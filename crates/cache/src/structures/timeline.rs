@@ -1,18 +1,18 @@
 //! Ids with weights in the order of insertion, without links: a ring of ids, and one bit per id that tells whether it
 //! is still present.
 //!
-//! Owns: the ring, which of its ids count (are still present), and its ends. Promises: an id keeps its position until
-//! it is removed, except when the ring is full and [`Timeline::make_room`] closes the gaps; nothing is allocated before
-//! the first id, nor once the ring has four positions per counting id. Leaves to others: storing the position of an id,
-//! which its owner does.
+//! Owns: the ring, its ends, and the bits that tell which ids *count* (are still present). Promises: an id keeps its
+//! position until it is removed, except when the ring is full and [`Timeline::make_room`] closes the gaps; nothing is
+//! allocated before the first id, nor once the ring has four positions per id that counts. Leaves to others: storing
+//! the position of each id ([`Owner`]).
 //!
 //! # Idea
 //! Removing an id from a linked list writes to its neighbours, which are at random addresses. Here only its bit is
 //! cleared, and the bits of a million ids fit in the processor's cache. The ids themselves are written and read
-//! sequentially, which is fast. The price is gaps in the ring. They are skipped at the ends, 64 at once, and closed
-//! when the ring is full: then every id gets a new position, which costs its owner a look-up. Gaps are closed only if
-//! less than a quarter of the positions count; otherwise the ring is doubled. So each insertion causes at most a third
-//! of such a look-up.
+//! sequentially, which is fast. The price is gaps in the ring. Gaps at the ends are skipped, up to 64 positions at
+//! once. The other gaps are closed when the ring is full: then every id gets a new position, which costs its owner a
+//! look-up. Gaps are closed only if the ids that count use less than a quarter of the positions; otherwise the ring is
+//! doubled. So there is at most one such look-up per three insertions.
 //!
 //! Cost: 8 bytes and a bit per position, and 8 more bytes once a weight is not 1. A ring has at most 8 positions per id
 //! of the largest number of ids it ever had, and fewer if few ids are removed from the middle.
@@ -21,22 +21,23 @@ use crate::structures::memory::{filled, grown};
 
 /// The number of positions in the smallest ring; at least the number of bits in a word.
 const POSITIONS_MIN: usize = 64;
-/// A full ring is doubled if at least one in this many positions counts; otherwise its gaps are closed.
+/// A full ring is doubled if the ids that count use at least one in this many positions; otherwise its gaps are closed.
 const POSITIONS_PER_ID: usize = 4;
 /// The limit on positions, so that a position fits in 32 bits and one value is free for [`NOWHERE`].
 const POSITIONS_MAX: usize = 1 << 31;
 
-/// No position.
+/// The position of an id that is in no timeline.
 pub(crate) const NOWHERE: u32 = u32::MAX;
-/// How many positions ahead an id is returned to its owner, for prefetching.
+/// [`Timeline::next_ahead`] returns an id, for prefetching, when it is less than this many positions from the oldest
+/// end.
 const AHEAD: usize = 32;
 
-/// If the gap at the oldest end is at least the length of the ring divided by this, only that gap is reclaimed.
+/// A full ring reclaims only the gap at its oldest end, if that gap is at least the length of the ring divided by this.
 const GIVEN_UP_MIN: usize = 8;
 
-/// The owner of the positions of a timeline's ids.
+/// The owner of a timeline's ids; it stores the position of each id.
 pub(crate) trait Owner {
-    /// Tells the new position of an id.
+    /// Stores the new position of an id.
     fn moved(&mut self, id: u64, position: u32);
 
     /// Announces that [`Owner::moved`] may soon be called for an id.
@@ -47,9 +48,9 @@ pub(crate) trait Owner {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Timeline {
     ids: Vec<u64>,
-    /// One bit per position: whether its id counts. No bit is set outside the span.
+    /// One bit per position, which is set if the id at the position counts. No bit is set outside the span.
     counting: Vec<u64>,
-    /// By position; empty while all weights are 1.
+    /// The weight at each position; empty while all weights are 1.
     weights: Vec<u64>,
     /// The position of the oldest end.
     start: usize,
@@ -57,14 +58,14 @@ pub(crate) struct Timeline {
     span: usize,
     /// The distance from the oldest end up to which [`Timeline::next_ahead`] has returned ids.
     ahead: usize,
-    /// How many ids count.
+    /// The number of ids that count.
     count: usize,
     /// The sum of the weights of the ids that count.
     weight: u64,
 }
 
 impl Timeline {
-    /// How many ids count.
+    /// The number of ids that count.
     #[inline]
     pub(crate) fn count(&self) -> usize {
         self.count
@@ -127,7 +128,7 @@ impl Timeline {
         weight
     }
 
-    /// The id that was put this many positions before `position`; arbitrary if the ring no longer has it.
+    /// The id at `distance` positions before `position`; an arbitrary id if that position was reused.
     #[inline]
     pub(crate) fn id_before(&self, position: u32, distance: usize) -> u64 {
         self.ids[(position as usize).wrapping_sub(distance) & (self.ids.len().wrapping_sub(1))]
@@ -181,7 +182,7 @@ impl Timeline {
         }
     }
 
-    /// An id that will soon be the oldest and was not returned before; `None` when enough were returned for now.
+    /// An id that will soon be the oldest and was not returned before; `None` when enough ids were returned for now.
     #[inline]
     pub(crate) fn next_ahead(&mut self) -> Option<u64> {
         while self.ahead < AHEAD.min(self.span) {
@@ -195,12 +196,13 @@ impl Timeline {
         None
     }
 
-    /// Makes room in a full ring. If it closes gaps, every id that counts gets a new position, which `owner` receives.
+    /// Makes room in a full ring. If it closes gaps, every id that counts gets a new position, which `owner` stores.
     /// *Returns* `false`, without a change, at the limit of positions.
     #[cold]
     pub(crate) fn make_room(&mut self, owner: &mut impl Owner) -> bool {
         let length = self.ids.len();
-        // Needed for owners that only remove from the newest end: they never reclaim the gaps at the oldest end.
+        // An owner that only removes from the newest end never reclaims the gap at the oldest end, so this is done
+        // here.
         self.oldest();
         if self.span + length / GIVEN_UP_MIN <= length && length > 0 {
             return true;
@@ -210,7 +212,7 @@ impl Timeline {
             if doubled > POSITIONS_MAX {
                 return false;
             }
-            // The oldest id moves to the front, so that the ring ends at the end of the old memory.
+            // The oldest id moves to the front, so that the newest end is at the end of the old memory.
             self.ids.rotate_left(self.start);
             self.ids = grown(&self.ids, doubled, 0);
             if !self.weights.is_empty() {
@@ -236,7 +238,8 @@ impl Timeline {
         true
     }
 
-    /// Moves the counting ids towards the oldest end; `steps` are the distances from it.
+    /// Moves the ids that count to the oldest end, without gaps; `steps` are their distances from that end before the
+    /// move.
     fn close_gaps(&mut self, steps: Steps, owner: &mut impl Owner) {
         let mut ahead = steps.clone().skip(AHEAD);
         for (next, step) in steps.enumerate() {
@@ -286,7 +289,7 @@ impl Timeline {
     }
 }
 
-/// The distances of the counting ids from the oldest end, in rising order.
+/// The distances of all ids that count from the oldest end, in ascending order.
 #[derive(Clone)]
 struct Steps<'a> {
     counting: &'a [u64],
@@ -296,7 +299,7 @@ struct Steps<'a> {
 }
 
 impl Steps<'_> {
-    /// For a ring whose oldest end is at `start`.
+    /// The steps of a ring whose oldest end is at `start`.
     fn new(counting: &[u64], start: usize, span: usize) -> Steps<'_> {
         Steps { counting, start, step: 0, span }
     }

@@ -1,7 +1,7 @@
 //! The ledger: reads saved and lost against LRU, for each stream, counted live.
 //!
 //! Owns: four sums per stream. Promises: for each stream, `saved - lost` is the misses of an LRU of the same capacity
-//! over all streams, minus the misses of the cache, counting only accesses of this stream. At most [`STREAMS_MAX`]
+//! over all streams, minus the misses of the cache, counting only accesses of this stream. The first `STREAMS_MAX` - 1
 //! streams have their own sums; all others share the last ones. Leaves to others: the LRU.
 //!
 //! An access is *saved* if that LRU would have missed and the cache hit; it is *lost* if the LRU would have hit and the
@@ -11,19 +11,19 @@ use std::fmt;
 
 use crate::Stream;
 
-/// How many streams have their own sums, the shared ones included.
+/// The number of ledgers, including the one that the last streams share.
 const STREAMS_MAX: usize = 16;
 
-/// What the cache saved and lost for one stream.
+/// The accesses of one stream that the cache saved and lost against LRU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Ledger {
-    /// Accesses.
+    /// The number of accesses.
     pub references: u64,
-    /// Misses among them.
+    /// The number of misses among the accesses.
     pub misses: u64,
-    /// Hits that LRU would have missed.
+    /// The number of hits that LRU would have missed.
     pub saved: u64,
-    /// Misses that LRU would have hit.
+    /// The number of misses that LRU would have hit.
     pub lost: u64,
 }
 
@@ -36,23 +36,23 @@ impl Ledger {
         self.lost += u64::from(!is_hit && is_lru_hit);
     }
 
-    /// The misses of LRU over the same accesses.
+    /// The number of misses that LRU would have had over the same accesses.
     pub fn misses_lru(&self) -> u64 {
         self.misses + self.saved - self.lost
     }
 }
 
-/// The streams by slot; for the shared slot, the stream that accessed last.
+/// The ledgers by slot, each with its stream; the shared slot has the stream that accessed last.
 #[derive(Default)]
 pub(super) struct Ledgers {
     slots: Vec<(Stream, Ledger)>,
-    /// The slot of the last access; the next access often has the same.
+    /// The slot of the last access; the next access often has the same slot.
     last: usize,
     is_shared: bool,
 }
 
 impl Ledgers {
-    /// The slot of a stream that makes an access.
+    /// The slot of a stream that makes an access. A new stream gets a slot.
     pub(super) fn slot(&mut self, stream: Stream) -> usize {
         if self.slots.get(self.last).is_none_or(|slot| slot.0 != stream) {
             let known = self.slots.iter().position(|slot| slot.0 == stream);
@@ -76,7 +76,7 @@ impl Ledgers {
         &mut self.slots[slot].1
     }
 
-    /// A stream's ledger: its own, or else the shared one, if it exists.
+    /// The own ledger of a stream, or the shared one if the stream has none.
     pub(super) fn ledger(&self, stream: Stream) -> Option<Ledger> {
         let own = self.slots.iter().find(|slot| slot.0 == stream);
         own.or(self.slots.last().filter(|_| self.is_shared)).map(|slot| slot.1)

@@ -6,8 +6,8 @@
 //! ledgers is exactly the misses of LRU minus those of the policy. Leaves to others: all decisions.
 //!
 //! # Cost
-//! If only periods are reported: one search per access, in a table of at most 64 Ki blocks per stream. Otherwise also
-//! an LRU of the same capacity, and up to 64 bytes for each access of a window.
+//! If only periods are reported, each access causes one search in a table of at most 64 Ki blocks per stream.
+//! Otherwise, also an LRU of the same capacity is simulated, and each access of a window takes up to 64 bytes.
 
 mod ledger;
 mod report;
@@ -45,7 +45,7 @@ pub struct Watched {
     ledgers: Ledgers,
     /// The detectors, by slot of the stream.
     detections: Vec<Detection>,
-    /// What is needed to report more than periods.
+    /// The LRU and the current window; `None` if only periods are reported.
     books: Option<(Lru, Window)>,
     sink: EventSink,
 }
@@ -58,7 +58,7 @@ impl Watched {
         Watched { policy, ledgers: Ledgers::default(), detections: Vec::new(), books, sink }
     }
 
-    /// Reports only periods to `sink`; ledgers then do not compare with LRU.
+    /// Reports only periods to `sink`; the ledgers then do not compare with LRU.
     pub fn periods(policy: Box<dyn Policy>, mut sink: PeriodSink) -> Watched {
         let sink: EventSink = Box::new(move |event| {
             if let Event::Period(period) = event {
@@ -68,8 +68,8 @@ impl Watched {
         Watched { books: None, ..Watched::new(policy, sink) }
     }
 
-    /// What was saved and lost against LRU for a stream. The first fifteen streams have their own ledgers; all others
-    /// share one. `None` if there is no ledger for the stream yet.
+    /// The accesses of a stream that were saved and lost against LRU. The first fifteen streams have their own ledgers;
+    /// all others share one. *Returns* `None` if the stream has no ledger yet.
     pub fn ledger(&self, stream: Stream) -> Option<Ledger> {
         self.ledgers.ledger(stream)
     }
@@ -100,7 +100,7 @@ impl Watched {
     }
 }
 
-/// Offers a victim, and records the eviction.
+/// Offers a victim to `evict`, and records the eviction if `evict` gives the victim up.
 fn evicts(id: u64, books: &mut Option<(Lru, Window)>, evict: &mut dyn FnMut(u64) -> bool) -> bool {
     let is_given_up = evict(id);
     if let Some((_, window)) = books.as_mut().filter(|_| is_given_up) {

@@ -1,6 +1,6 @@
-//! The reports on a watched policy: periods, changes of leader, windows; as data and as one line each.
+//! The reports on a watched policy (periods, changes of leader, windows), each as data and as one line of text.
 //!
-//! Owns: the events and their text. Leaves to others: when they happen.
+//! Owns: the events and their text. Leaves to others: deciding when an event happens.
 
 use std::fmt;
 
@@ -14,7 +14,7 @@ use crate::policy::LeaderChange;
 pub enum Event<'a> {
     /// A stream's period ended.
     Period(StreamPeriod<'a>),
-    /// From here on the policy follows another one.
+    /// The policy changed its leader.
     Leader(LeaderChange),
     /// A window ended.
     Window(WindowReport),

@@ -1,11 +1,11 @@
-//! Tests of watching: what is told is what happened, and nothing happens because of it.
+//! Tests of watching: the reports are true, and watching changes no decision.
 
 use std::sync::{Arc, Mutex};
 
 use super::*;
 use crate::{Adaptive, NAMES, by_name};
 
-/// About Zipf of exponent 1 over `count` ids, from a generator's state.
+/// Draws an id below `count`, approximately by Zipf's law with exponent 1; `state` is that of the random generator.
 fn zipf(state: &mut u64, count: u64) -> u64 {
     *state ^= *state << 13;
     *state ^= *state >> 7;
@@ -41,7 +41,7 @@ fn a_watched_policy_decides_what_it_decides_unwatched() {
 fn the_ledger_is_that_of_a_separate_simulation() {
     let mut state = 7;
     let mut watched = Watched::new(Box::new(Adaptive::new(300)), Box::new(|_| ()));
-    // LRU as naively as can be.
+    // A naive LRU, oldest id first.
     let mut lru: Vec<u64> = Vec::new();
     let mut expected = [Ledger::default(); 3];
     for step in 0..30_000_u64 {

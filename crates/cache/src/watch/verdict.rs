@@ -1,21 +1,22 @@
 //! Verdicts on how a stream accesses its blocks, for listeners; no decision depends on them.
 //!
-//! Owns: the detector of a stream, and the evidence for its verdict. Promises: a verdict on accesses without a pattern
-//! comes in at most 1 % of periods. Leaves to others: detection ([`crate::detect`]).
+//! Owns: the detector of a stream, and the evidence for its verdict. Promises: if the accesses have no pattern, at most
+//! 1 % of periods get a verdict. Leaves to others: detection ([`crate::detect`]).
 //!
-//! Kendall's tau over five averages reaches 0.6 by chance in 12 % of cases on each side, so a verdict needs more
-//! evidence. The correlation r between the rank of the attribute and the forward distance, over all samples of the
-//! period, must be so high that a random order of the samples has it in at most 0.5 % of cases. In a random order r has
-//! the mean 0 and the variance 1/(n-1), and is close enough to normal. A period without known blocks can be a scan, or
-//! random accesses to very many blocks. So the verdict is sequential only if the numbers of new blocks rise (or fall)
-//! from one block to the next more often than in a random order. There n/2 of n steps rise on average, with the
-//! variance (n+2)/12 (the Eulerian numbers).
+//! By chance, Kendall's tau over five averages reaches 0.6 in 12 % of cases, and -0.6 in another 12 %. So a verdict
+//! needs more evidence. The correlation r between the rank of the attribute and the forward distance, over all samples
+//! of the period, must be so far from 0 that a random order of the samples reaches it in at most 0.5 % of cases. In a
+//! random order of n samples, r has mean 0 and variance 1/(n-1), and is approximately normal. A period without known
+//! blocks can be a scan, or consist of random accesses to very many blocks. So the verdict is sequential only if the
+//! numbers of new blocks rise (or fall) from one block to the next more often than in a random order. In a random order
+//! n/2 of n steps rise on average, with variance (n+2)/12 (the Eulerian distribution).
 
 use crate::detect::{Detector, Known, Parameters, PeriodReport, Verdict};
 
 /// The largest number of blocks with a history, for each stream; these take 3.5 MB.
 const KNOWN_MAX: usize = 1 << 16;
-/// The least evidence: the 0.5 % point of the normal distribution, on both sides. *Units*: standard deviations.
+/// The least evidence for a verdict: a normal distribution is farther from its mean in 0.5 % of cases. *Units*:
+/// standard deviations.
 const EVIDENCE_MIN: f64 = 2.81;
 
 /// The detection of one stream.
@@ -28,7 +29,7 @@ pub(super) struct Detection {
 }
 
 impl Detection {
-    /// The detection of a new stream.
+    /// Starts the detection of a new stream.
     pub(super) fn new() -> Detection {
         let (detector, known) = (Detector::new(Parameters::default()), Known::new(KNOWN_MAX));
         Detection { detector, known, last: 0, rises: 0.0, falls: 0.0 }
@@ -67,7 +68,8 @@ impl Detection {
     }
 }
 
-/// r √(n-1) for the rank of the attribute and the forward distance; equal attributes share the mean of their ranks.
+/// r √(n-1), where r is the correlation between the rank of the attribute and the forward distance; samples with equal
+/// attributes share the mean of their ranks.
 fn evidence(mut samples: Vec<(u64, u64)>) -> f64 {
     samples.sort_unstable();
     let count = samples.len() as f64;

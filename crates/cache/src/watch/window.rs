@@ -1,23 +1,23 @@
-//! Windows: how far the cache was from the optimum, exactly, after each window of references.
+//! The exact distance of the cache from the optimum, computed after each window of references.
 //!
-//! Owns: the references of the current window, the contents at its begin, and MIN over it. Promises: the optimum is
-//! that of Belady's MIN with bypassing, beginning with the cache's own contents at the start of the window, over all
-//! references of the window. Leaves to others: nothing.
+//! Owns: the references of the current window, the contents at its start, and the computation of MIN over it. Promises:
+//! the optimum is that of Belady's MIN with bypassing, beginning with the cache's own contents at the start of the
+//! window, over all references of the window. Leaves to others: nothing.
 //!
 //! # What was resident at the start
 //! Only ids that are referenced in the window matter. Such an id was resident at the start if its first reference hit,
 //! or if it was evicted in the window before it was referenced.
 //!
 //! # Weights
-//! With different weights the optimum is NP-hard, so a window with two weights has no distance. Neither has a window in
-//! which the capacity changed, because no single cache would be its optimum.
+//! With different weights the optimum is NP-hard, so a window with more than one weight has no distance. A window in
+//! which the capacity changed has no distance either, because no single cache would be its optimum.
 //!
 //! # What was removed
-//! A removed id counts as a new id afterwards, as no policy could have kept it.
+//! A removed id counts as a new id afterwards, because no policy could have kept it.
 //!
 //! # Cost
-//! O(1) per reference in the window, and O(log n) per reference when it ends; 60 bytes per reference of a window, at
-//! most [`WINDOW_MAX`] references.
+//! O(1) per reference in the window, and O(log n) per reference when the window ends; 60 bytes per reference of a
+//! window, at most [`WINDOW_MAX`] references.
 //!
 //! # Source
 //! L. A. Belady, "A study of replacement algorithms for a virtual-storage computer", IBM Systems Journal 5(2), 1966.
@@ -31,9 +31,9 @@ use crate::structures::hash::hash;
 /// The shortest and the longest window. *Units*: references.
 const WINDOW_MIN: u64 = 1 << 12;
 const WINDOW_MAX: u64 = 1 << 16;
-/// The number of references of a window for each unit of capacity, between these bounds.
+/// A window has this many references per unit of capacity, limited to these bounds.
 const WINDOW_FACTOR: u64 = 4;
-/// The position of a next reference that does not exist.
+/// The position of the next reference to an id that is not referenced again in the window.
 const NEVER: u32 = u32::MAX;
 
 /// The distance of a window from the optimum.
@@ -41,11 +41,11 @@ const NEVER: u32 = u32::MAX;
 pub struct WindowReport {
     /// The number of the window, from 1.
     pub number: u64,
-    /// References of the window.
+    /// The number of references of the window.
     pub references: u64,
-    /// Misses among them.
+    /// The number of misses among them.
     pub misses: u64,
-    /// Misses of the optimum; `None` if weights differ or the capacity changed.
+    /// The misses of the optimum; `None` if weights differ or the capacity changed.
     pub misses_min: Option<u64>,
 }
 
@@ -53,9 +53,9 @@ pub struct WindowReport {
 #[derive(Debug, Clone, Copy)]
 struct Seen {
     id: u64,
-    /// The position of its last reference so far; while MIN runs, that of its next one.
+    /// The position of the last reference to the id so far; while MIN runs, the position of the next one.
     place: u32,
-    /// Whether it is resident: at the start of the window; later, under MIN.
+    /// Whether the id was resident at the start of the window; while MIN runs, whether MIN holds it.
     is_resident: bool,
 }
 
@@ -66,10 +66,10 @@ pub(super) struct Window {
     misses: u64,
     weight: Option<u64>,
     is_uniform: bool,
-    /// The ids of the window; `table` finds them.
+    /// The ids of the window; `table` finds an id's index in this vector.
     seen: Vec<Seen>,
     table: HashTable<u32>,
-    /// For each reference, the position of its id in `seen`.
+    /// For each reference, the index of its id in `seen`.
     references: Vec<u32>,
     /// For each reference, the position of the next reference to the same id.
     next: Vec<u32>,
@@ -80,7 +80,7 @@ pub(super) struct Window {
 }
 
 impl Window {
-    /// A window that has not begun.
+    /// An empty window.
     pub(super) fn new(capacity: u64) -> Window {
         let length = capacity.saturating_mul(WINDOW_FACTOR).clamp(WINDOW_MIN, WINDOW_MAX);
         Window {
@@ -121,7 +121,7 @@ impl Window {
         self.is_uniform = false;
     }
 
-    /// Counts a reference; returns the report if it ended the window of a cache of `capacity`.
+    /// Counts a reference in a cache of `capacity`; returns the report if the reference ended the window.
     pub(super) fn count(&mut self, id: u64, weight: u64, is_hit: bool, capacity: u64) -> Option<WindowReport> {
         self.misses += u64::from(!is_hit);
         self.is_uniform &= *self.weight.get_or_insert(weight) == weight;
@@ -175,7 +175,7 @@ impl Window {
         let Window { seen, references, next, heap, .. } = self;
         heap.clear();
         let mut resident = 0;
-        // The position of an id becomes that of its first reference.
+        // Each id gets the position of its first reference.
         for (place, position) in references.iter().enumerate().rev() {
             seen[*position as usize].place = place as u32;
         }
@@ -193,7 +193,7 @@ impl Window {
             seen[*position as usize].place = *next;
             misses += u64::from(!is_hit);
             if *next == NEVER {
-                // An id that is not referenced again is evicted at once.
+                // MIN evicts an id that is not referenced again at once.
                 resident -= u64::from(is_hit);
                 seen[*position as usize].is_resident = false;
                 continue;
@@ -233,7 +233,7 @@ mod tests {
     use super::*;
     use crate::{Access, Stream, by_name};
 
-    /// Belady's MIN with bypassing as naively as can be, begun with `contents`.
+    /// A naive MIN with bypassing that starts with `contents`. *Returns* its misses.
     fn naive(mut contents: Vec<u64>, ids: &[u64], blocks: usize) -> u64 {
         let mut misses = 0;
         for (place, id) in ids.iter().enumerate() {
@@ -282,7 +282,8 @@ mod tests {
     #[test]
     fn a_removed_id_is_one_that_no_policy_could_have_kept() {
         let (mut window, mut last) = (Window::new(10), None);
-        // Resident when the window begins, removed at once: one miss. Then removed once more, and once while it is away.
+        // Id 1 is resident at the start of the window and removed at once, then removed again after 100 references: two
+        // misses. Then id 2 is removed while it is not resident.
         window.remove(1);
         for step in 0..WINDOW_MIN {
             let is_miss = step == 0 || step == 100;

@@ -1,6 +1,6 @@
-//! DEAR against a model that is as naive as possible, over several streams: the same accesses, victims and reports
-//! after any mix of references, refusals, removals and changes of capacity. There are few streams and ghosts, so that
-//! their bounds are reached.
+//! Compares DEAR with a model that is as naive as possible, over several streams: the accesses, victims and reports
+//! must be the same after any mix of references, refusals, removals and changes of capacity. There are few streams and
+//! ghosts, so that their bounds are reached.
 //!
 //! `PROPTEST_RNG_SEED` replays a run, `PROPTEST_CASES` lengthens it.
 
@@ -76,7 +76,7 @@ fn check(capacity: u64, parameters: Parameters, operations: &[Operation]) -> Res
     Ok(verdicts)
 }
 
-/// The requested seed, or a new one; printed either way.
+/// The configuration with the requested seed or a new one; prints the seed.
 fn config() -> ProptestConfig {
     let mut config = ProptestConfig { failure_persistence: None, ..ProptestConfig::default() };
     let seed = match config.rng_seed {

@@ -1,4 +1,4 @@
-//! DEAR as naively as possible: lists that are searched, counts that are recomputed each time.
+//! A naive model of DEAR, which searches lists and recomputes counts each time.
 //!
 //! Owns: the model. Leaves to others: the operations (`operations.rs`), and the comparison (`main.rs`).
 
@@ -17,11 +17,11 @@ struct Block {
     weight: u64,
 }
 
-/// The rank under which LFU has filed a block, and the time; refused blocks are filed before all others of the last
-/// rank.
+/// The rank under which LFU has filed a block, and the time of filing; refused blocks are filed before all others of
+/// the last rank.
 type Filing = (u64, i64);
 
-/// One stream's manager; blocks oldest first.
+/// The manager of one stream; its blocks are oldest first.
 #[derive(Debug)]
 struct Application {
     stream: u32,
@@ -43,11 +43,11 @@ pub struct Model {
     now: usize,
     filings: i64,
     applications: Vec<Application>,
-    /// Oldest first; maintained once there is a second stream.
+    /// The blocks in the order of places, oldest first; maintained once there is a second stream.
     places: Vec<u64>,
     /// Sequential applications in the order of their detection.
     sequential: Vec<usize>,
-    /// The last evictions, oldest first; `None` if the block was referenced again since.
+    /// The blocks of the last evictions, oldest first; `None` if the block was referenced again since its eviction.
     pub evictions: Vec<Option<u64>>,
     /// The last accessor of each known block.
     owners: HashMap<u64, usize>,
@@ -101,7 +101,7 @@ impl Model {
         position
     }
 
-    /// Counts a reference; a block keeps its frequency when it changes its stream.
+    /// Counts a reference; a block keeps its frequency when it moves to another stream.
     fn observe(&mut self, position: usize, id: u64) {
         self.applications[position].last = self.now;
         self.now += 1;

@@ -4,7 +4,7 @@ use nectary_cache::dear::Parameters;
 use nectary_cache::detect;
 use proptest::prelude::*;
 
-/// One step.
+/// One operation.
 #[derive(Debug, Clone)]
 pub enum Operation {
     Reference {
@@ -12,7 +12,7 @@ pub enum Operation {
         weight: u64,
         stream: u32,
     },
-    /// A part of a loop; a scan if the loop is longer than `length`.
+    /// A part of a loop; it is a scan if the loop is longer than `length`.
     Loop {
         first: u64,
         blocks: u64,
@@ -48,7 +48,7 @@ pub fn operations() -> impl Strategy<Value = Vec<Operation>> {
     proptest::collection::vec(operation, 1..150)
 }
 
-/// Short periods, few streams, few ghosts.
+/// Parameters with short periods, few streams and few ghosts.
 pub fn parameters() -> impl Strategy<Value = Parameters> {
     (3..40_u32, 2..6_usize, 1..4_usize, 0..30_usize).prop_map(|(period, sublists, streams_max, ghosts_min)| {
         Parameters { detection: detect::Parameters { period, sublists, tau_min: 0.6 }, streams_max, ghosts_min }

@@ -1,5 +1,5 @@
-//! Miss counts equal to those of an external program, on traces made from a seed, at sizes at which the policies
-//! differ.
+//! Tests that miss counts equal those of an external program, on traces made from a seed, at sizes at which the
+//! policies differ.
 //!
 //! The program `policies-outside` (crates/trace) compares with the external program itself, on many seeds.
 
@@ -17,7 +17,7 @@ const COLUMNS: [&str; 9] = ["fifo", "lru", "lfu", "clock", "sieve", "arc", "s3fi
 struct Trace {
     name: &'static str,
     next: Next,
-    /// Sizes, each with the misses of each column.
+    /// The cache sizes, each with the misses of each column.
     rows: &'static [(u64, [usize; 9])],
 }
 

@@ -1,4 +1,4 @@
-//! Misses as counted by libcachesim 0.3.5 (PyPI). Only the numbers that it printed are here, no code.
+//! The misses that libcachesim 0.3.5 (PyPI) counted. Only its numbers are here, none of its code.
 
 use crate::Trace;
 use crate::traces::{drifting, loops, mixed, scanned, skewed, uniform};

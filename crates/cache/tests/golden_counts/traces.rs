@@ -1,4 +1,4 @@
-//! Traces made from a seed; the same as those of the program `policies-outside` for seed 1.
+//! Traces made from a seed; for seed 1 they equal those of the program `policies-outside`.
 
 use rand_xoshiro::SplitMix64;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
@@ -38,7 +38,7 @@ pub fn drifting(random: &mut Random, time: u64) -> u64 {
     time / 8 + random.skewed(1500, 3)
 }
 
-/// A loop, then a longer one, with some other references in between.
+/// A loop, then a longer loop, with some random references in between.
 pub fn loops(random: &mut Random, time: u64) -> u64 {
     match random.next() % 20 {
         0 => 10_000 + random.next() % 500,
@@ -47,7 +47,7 @@ pub fn loops(random: &mut Random, time: u64) -> u64 {
     }
 }
 
-/// Every third thousand of references is a scan.
+/// The first thousand of every three thousand references is a scan.
 pub fn scanned(random: &mut Random, time: u64) -> u64 {
     match time / 1000 % 3 {
         0 => 100_000 + time,

@@ -1,4 +1,4 @@
-//! ARC, with its ghosts trimmed in one place.
+//! ARC; the ghosts are trimmed in one place.
 
 use super::{Evict, Item, Items, Model, refresh, take, weight_of};
 

@@ -1,4 +1,4 @@
-//! GDSF: worth is references divided by weight, plus the worth of the last victim.
+//! GDSF: the worth of an id is its references divided by its weight, plus the worth of the last victim.
 
 use super::{Evict, Item, Model};
 
@@ -10,7 +10,7 @@ pub struct Gdsf {
     age: u64,
     now: u64,
     valued: Vec<Valued>,
-    /// In the order in which they were refused.
+    /// The parked ids, in the order in which they were refused.
     parked: Vec<Valued>,
 }
 

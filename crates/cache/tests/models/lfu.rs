@@ -11,7 +11,7 @@ pub struct Lfu {
     now: u64,
     left: u64,
     counted: Vec<Counted>,
-    /// In the order in which they were refused.
+    /// The parked ids, in the order in which they were refused.
     parked: Vec<Counted>,
 }
 

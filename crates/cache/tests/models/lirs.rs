@@ -10,7 +10,7 @@ pub struct Lirs {
     capacity: u64,
     stack: Items,
     queue: Items,
-    /// In the order of eviction; each ghost is in the stack too.
+    /// The ghosts in the order of eviction; each ghost is in the stack too.
     ghosts: Items,
     last: Option<u64>,
 }

@@ -1,5 +1,4 @@
-//! Every policy a second time, as naive as possible: deques that are searched from end to end, sums that are recomputed
-//! each time.
+//! A naive model of every policy: it searches deques from end to end, and recomputes sums each time.
 
 mod arc;
 mod gdsf;
@@ -23,7 +22,7 @@ pub type Evict<'a> = &'a mut dyn FnMut(u64) -> bool;
 pub type Item = (u64, u64, u64);
 pub type Items = VecDeque<Item>;
 
-/// The part that differs between models; making room is the same for all.
+/// The part that differs between models; the loop that makes room is the same for all.
 pub trait Model {
     /// Handles a reference to a resident id; `false` if the id is not resident.
     fn hit(&mut self, id: u64) -> bool;
@@ -33,10 +32,11 @@ pub trait Model {
     fn step(&mut self, refusals: usize, evict: Evict<'_>) -> Option<bool>;
     /// Inserts an id; there is room for it.
     fn insert(&mut self, id: u64, weight: u64);
-    /// Called after a miss, even if no room was found.
+    /// Shrinks queues to their limits after a miss, even if no room was found.
     fn tidy(&mut self, _room: u64) {}
     fn remove(&mut self, id: u64) -> bool;
-    /// Sets the capacity. *Returns* how often victims may be refused while it is enforced.
+    /// Sets the capacity. *Returns* the number of refusals after which the model gives up while it enforces the
+    /// capacity.
     fn resize(&mut self, capacity: u64) -> usize;
     fn capacity(&self) -> u64;
     fn resident(&self) -> Vec<Item>;

@@ -15,7 +15,7 @@ pub struct Plain {
     capacity: u64,
     kind: Kind,
     queue: Items,
-    /// The distance of the hand from the newest end; if it exceeds the queue, the hand is at the oldest end.
+    /// The distance of the hand from the newest id; if the distance exceeds the queue, the hand is at the oldest id.
     hand: usize,
 }
 

@@ -45,7 +45,7 @@ pub struct WTinyLfu {
     queues: [Items; 3],
     sketch: Sketch,
     window_part: f64,
-    /// References and hits of the current sample, the hit rate of the last sample, and the last step.
+    /// The references and hits of the current sample, the hit rate of the last sample, and the last step.
     sample: (u64, u64, f64, f64),
     /// The weight for which room is made.
     room: u64,

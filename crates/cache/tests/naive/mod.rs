@@ -1,15 +1,15 @@
-//! The detector as in the paper's text, as naive as possible: it keeps every reference of the stream, and at the end of
-//! a period computes everything from that list. Bugs can be planted in it, to show that a comparison catches them.
+//! A naive detector, written from the paper's text: it keeps every reference of the stream, and at the end of a period
+//! computes everything from that list. Bugs can be planted in it, to show that a comparison catches them.
 
 use std::collections::{BTreeMap, HashMap};
 
 use nectary_cache::detect::{Parameters, PeriodReport, Verdict};
 
-/// A mistake to be made.
+/// A bug that can be planted in the naive detector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(dead_code, reason = "not every test plants every bug")]
 pub enum Planted {
-    /// No mistake.
+    /// No bug.
     Nothing,
     /// Measures the forward distance from the block's last reference instead of the period's start.
     ForwardFromReference,
@@ -25,7 +25,7 @@ pub enum Planted {
     ClusteredFirst,
 }
 
-/// One reference: the block, and whether it belonged to another stream before.
+/// One reference: the block, and whether the block belonged to another stream before.
 type Reference = (u64, bool);
 
 /// One stream's naive detector.
@@ -34,8 +34,8 @@ pub struct NaiveDetector {
     pub parameters: Parameters,
     pub planted: Planted,
     pub references: Vec<Reference>,
-    /// For each block that was forgotten, or that came from another stream: the positions at which its count restarts,
-    /// and its frequency there.
+    /// For each block that was forgotten, or that came from another stream: the positions in `references` at which its
+    /// count restarts, and its frequency there.
     pub restarts: HashMap<u64, Vec<(usize, u64)>>,
     pub start: usize,
     pub number: u64,
@@ -55,7 +55,7 @@ pub struct NaiveReport {
 }
 
 impl NaiveReport {
-    /// Whether a report of the real detector is the same, with averages equal to a millionth.
+    /// Whether a report of the real detector agrees with this one; averages may differ by a millionth.
     pub fn agrees(&self, fast: &PeriodReport) -> bool {
         let near = |naive: &[f64], fast: &[f64]| {
             naive.len() == fast.len() && naive.iter().zip(fast).all(|(naive, fast)| (naive - fast).abs() < 1e-6)
@@ -93,13 +93,13 @@ impl NaiveDetector {
         self.number = 0;
     }
 
-    /// From now on a block counts as referenced `frequency` times, and never by this stream.
+    /// Restarts the count of a block: from now on it counts as referenced `frequency` times, but never by this stream.
     #[allow(dead_code, reason = "only policies forget")]
     pub fn restart(&mut self, block: u64, frequency: u64) {
         self.restarts.entry(block).or_default().push((self.references.len(), frequency));
     }
 
-    /// How often a block was referenced before `time`, and the time of the last reference.
+    /// The number of references to a block before `time`, and the time of the last of them.
     pub fn before(&self, block: u64, time: usize) -> (u64, Option<usize>) {
         let restarts = self.restarts.get(&block).into_iter().flatten();
         let (from, inherited) = restarts.copied().rfind(|restart| restart.0 <= time).unwrap_or((0, 0));
@@ -201,7 +201,7 @@ impl NaiveDetector {
             .collect()
     }
 
-    /// Whether averages rise (direction 1) or fall (-1) by Kendall's tau.
+    /// Whether the averages rise (direction 1) or fall (-1), by Kendall's tau.
     fn rises(&self, averages: &[f64], direction: i32) -> bool {
         let (mut balance, mut pairs) = (0, 0);
         for right in 0..averages.len() {

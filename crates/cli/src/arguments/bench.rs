@@ -203,10 +203,10 @@ pub struct BenchCacheArguments {
     /// Only this program or mix, as sort or cscope+sort; may be repeated
     #[arg(long, value_name = "NAME")]
     pub only: Vec<String>,
-    /// Executions of each program under each policy; 3 where nothing is said, or 1 with --quick
+    /// Executions of each program under each policy; 3 by default, or 1 with --quick
     #[arg(long, value_name = "N")]
     pub executions: Option<usize>,
-    /// How many times faster than real the disk is under mixes; 20 where nothing is said
+    /// How many times faster than real the disk is under mixes; 20 by default
     #[arg(long, value_name = "N")]
     pub speed: Option<f64>,
     /// Write figures and rows to this file

@@ -55,25 +55,25 @@ pub struct BenchIoArguments {
     /// A directory, in which files are made; an existing file; or a block device
     #[arg(value_name = "TARGET")]
     pub target: PathBuf,
-    /// What requests do; read and write where nothing is said
+    /// What requests do; read and write by default
     #[arg(long, value_name = "OP", value_enum, value_delimiter = ',')]
     pub op: Vec<IoOperation>,
-    /// How files are opened; buffered and direct where nothing is said
+    /// How files are opened; buffered and direct by default, only direct with --check-fio
     #[arg(long, value_name = "MODE", value_enum, value_delimiter = ',')]
     pub mode: Vec<IoMode>,
-    /// Sizes of requests; 4K to 16M by doubling where nothing is said
+    /// Sizes of requests; by default 4K to 16M by doubling, fewer with --quick or --check-fio
     #[arg(long, value_name = "SIZE", value_parser = parse_size, value_delimiter = ',')]
     pub request: Vec<u64>,
-    /// Numbers of streams, each with its own part; 1 where nothing is said
+    /// Numbers of streams; no two streams share a part of the target; 1 by default
     #[arg(long, value_name = "N", value_delimiter = ',')]
     pub streams: Vec<usize>,
-    /// Requests of a stream in flight at once; 1 where nothing is said
+    /// Requests of a stream in flight at once; 1 by default, or 1 and 8 with --check-fio
     #[arg(long, value_name = "N", value_delimiter = ',')]
     pub depth: Vec<usize>,
-    /// Passes of each; 3 where nothing is said, or 1 with --quick; pairs with --check-fio, 10 where nothing is said
+    /// Passes of each combination; 3 by default, or 1 with --quick; with --check-fio the number of pairs, 10 by default
     #[arg(long, value_name = "N")]
     pub passes: Option<usize>,
-    /// Length of each stream; 256M where nothing is said, or 64M with --quick
+    /// Length of each stream; 256M by default, or 64M with --quick
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub size: Option<u64>,
     /// Of mixed requests, how many read, in percent
@@ -82,7 +82,7 @@ pub struct BenchIoArguments {
     /// End of a pass that is not done by then, in seconds
     #[arg(long, value_name = "S")]
     pub seconds: Option<f64>,
-    /// How requests are in flight at once; where nothing is said, threads at depth 1, and io_uring else
+    /// How requests are in flight at once; by default threads at depth 1 and in mode sync, otherwise io_uring
     #[arg(long, value_name = "ENGINE", value_enum)]
     pub engine: Option<IoEngine>,
     /// Overwrite a file that this command did not write, or a block device; never one that is mounted

@@ -1,4 +1,5 @@
-//! File systems on attached devices, for a given time: `attach-filesystems --fs ext4,xfs,btrfs --seconds 600 --seed 7`.
+//! Tests file systems on attached devices for a given time: `attach-filesystems --fs ext4,xfs,btrfs --seconds 600
+//! --seed 7`.
 //!
 //! Each round uses the next file system and the next device, with its own seed, and kills the attaching process several
 //! times under memory pressure. Prints one line per round. Exit code 0 only if at least one round ran, every planted

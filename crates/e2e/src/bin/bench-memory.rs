@@ -2,9 +2,9 @@
 //! out.json`.
 //!
 //! Prints rates, and Nectary's ratio to each contestant as median (min-max) over the paired rounds, including the A/A
-//! row; also the same per second of the server's processor time, which shows whether the server was the limit. Exit
-//! code 0 only if the median ratio to every peer reaches `--ratio-min` in every workload, no request failed, and none
-//! reached the origin.
+//! row, in which Nectary is compared with itself. It also prints these figures per second of the server's processor
+//! time, which show whether the server was the limit. Exit code 0 only if the median ratio to every peer reaches
+//! `--ratio-min` in every workload, no request failed, and none reached the origin.
 
 use anyhow::Result;
 use clap::Parser;
@@ -84,7 +84,7 @@ fn main() -> Result<ExitCode> {
     Ok(if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The example in this program's build directory, if it has been built.
+/// Returns the path of the example `bare_hyper` in this program's build directory, if it has been built.
 fn bare_hyper() -> Option<PathBuf> {
     let own = std::env::current_exe().ok()?;
     let built = own.parent()?.join("examples/bare_hyper");

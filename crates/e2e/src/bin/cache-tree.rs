@@ -1,6 +1,6 @@
 //! File-system exercisers and programs over `nectary cache mount`: `cache-tree --operations 1000000 --seed 7`.
 //!
-//! fsx with memory maps, pjdfstest outside of the mount and in it, a compiler, git and a database. At the end the
+//! Runs fsx with memory maps, pjdfstest outside of the mount and in it, a compiler, git and a database. At the end the
 //! source and the mount must have the same files. Exit code 0 only if everything ran and passed.
 
 use std::process::ExitCode;

@@ -1,4 +1,4 @@
-//! The deterministic origin as a program: prints its URL and serves until it is killed. For experiments by hand.
+//! The deterministic origin as a program: prints its URL and serves until it is killed. It is for experiments by hand.
 use anyhow::Result;
 use nectary_e2e::origin::Origin;
 

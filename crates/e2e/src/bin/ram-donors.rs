@@ -1,8 +1,9 @@
-//! Donors of network RAM disks that die, stand still and are cut off: `ram-donors --redundancy mirror --fs
-//! ext4,xfs,btrfs --rounds 50 --seed 7 --shard 0/1`.
+//! Runs file systems on network RAM disks whose donors are killed, stand still or are cut off: `ram-donors --redundancy
+//! mirror --fs ext4,xfs,btrfs --rounds 50 --seed 7 --shard 0/1`.
 //!
 //! A round has its own donors, device and file system; its seed decides how many donors there are, and the order of
-//! faults. Prints a line a round. Exit code 0 only if every round of the shard ran without an error or a wrong byte.
+//! faults. Prints one line per round. Exit code 0 only if every round of the shard ran without an error or a wrong
+//! byte.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -14,7 +15,7 @@ use nectary_e2e::mirror::{Fault, round};
 use nectary_e2e::report::seed_or_new;
 use nectary_e2e::rng::Rng;
 
-/// A gap beyond this is counted.
+/// A longer gap between operations is counted.
 const GAP_MAX: Duration = Duration::from_secs(1);
 
 /// Breaks the donors of network RAM disks under file systems.
@@ -80,7 +81,7 @@ fn main() -> Result<ExitCode> {
         }
     }
     println!("ram-donors: {ran} of {wanted} rounds, {faults} faults, {failed} failed, {late} gaps over {GAP_MAX:?}");
-    // 77 says that it cannot run here.
+    // Code 77 says that this machine cannot run any round.
     let code = if ran == 0 && wanted > 0 { 77 } else { u8::from(failed > 0 || ran < wanted || ran == 0) };
     Ok(ExitCode::from(code))
 }

@@ -1,8 +1,8 @@
-//! A database, git and a compiler on two mounts of a volume whose server is killed: `volume-programs --rounds 50
+//! Runs a database, git and a compiler on two mounts of a volume whose server is killed: `volume-programs --rounds 50
 //! --seed 7`.
 //!
-//! Exit code 0 only if everything that was stored or seen on another mount was there in each round, the volume's check
-//! found nothing, enough servers were killed under each program, and each check failed where something was taken away.
+//! Exit code 0 only if in each round the other mount had everything that was stored, the volume's check found no
+//! problem, enough servers were killed while each program ran, and each check failed after something was removed.
 
 use std::process::ExitCode;
 
@@ -25,7 +25,7 @@ struct Arguments {
     seed: Option<u64>,
 }
 
-/// Rounds on one volume.
+/// The largest number of rounds on one volume.
 const ROUNDS_MAX: u64 = 9;
 
 fn main() -> Result<ExitCode> {
@@ -64,7 +64,7 @@ fn main() -> Result<ExitCode> {
             "  {kind:?}: {} servers killed while it ran, {} things stored, {} looks of the other mount",
             done.kills, done.stored, done.looks
         );
-        // At least one a round of each kind.
+        // Require at least one kill for each round of this kind.
         if done.kills < arguments.rounds / 3 || done.stored == 0 {
             problems += 1;
             println!("PROBLEM: {kind:?}: too little happened");
@@ -74,7 +74,7 @@ fn main() -> Result<ExitCode> {
     Ok(ExitCode::from(u8::from(problems > 0)))
 }
 
-/// Rounds on one volume, and its check.
+/// Runs rounds on one volume, and then checks the volume.
 fn series(seed: u64, rounds: &[(Kind, u64)], planted: bool, total: &mut [Done; 3]) -> Result<()> {
     let mut volume = Volume::new("2G")?;
     let mounts = [volume.mount()?, volume.mount()?];

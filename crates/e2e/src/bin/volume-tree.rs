@@ -1,8 +1,8 @@
 //! File-system exercisers over two mounts of a volume: `volume-tree --operations 20000 --calls 20000 --seed 7`.
 //!
-//! fsx on one mount with the other as its verifier; pjdfstest against this machine's file system, on one mount and with
-//! calls that go to both in turn; random calls against this machine's file system. Exit code 0 only if everything ran
-//! and passed, and each check failed where a fault was planted.
+//! Runs fsx on one mount and compares its file on the other; runs pjdfstest on one mount, and with calls that go to
+//! both mounts in turn, and compares it with this machine's file system; compares random calls with this machine's file
+//! system. Exit code 0 only if everything ran and passed, and each check failed when a fault was planted.
 
 use std::process::ExitCode;
 
@@ -32,7 +32,7 @@ struct Arguments {
     only: Option<String>,
 }
 
-/// Looks of the other mount while fsx runs, at least.
+/// The minimum number of comparisons with the other mount while fsx runs.
 const LOOKS_MIN: u64 = 5;
 
 /// A part of the check, on a volume with two mounts.

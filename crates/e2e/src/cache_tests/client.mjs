@@ -1,9 +1,9 @@
-// Runs the suite's own client against one base URL and writes what the suite's own code makes of it.
+// Runs the suite's own client against one base URL, and writes the results as the suite's own code judges them.
 //
 //   node client.mjs SUITE BASE OUT
 //
-// SUITE is the folder of the suite, as npm installs it. Both of its layouts are known: the one of the package, and the one of the
-// repository since (`test-engine`). Browser-only tests are left out by the suite's own runner.
+// SUITE is the folder of the suite, as npm installs it. It can have one of two layouts: that of the package, or the newer
+// one of the repository (`test-engine`). The suite's own runner leaves out browser-only tests.
 import fs from 'node:fs'
 import path from 'node:path'
 import { createRequire } from 'node:module'
@@ -16,7 +16,7 @@ const tests = (await import(pathToFileURL(path.join(suite, 'tests/index.mjs'))))
 const { runTests, getResults } = await load('client/runner.mjs')
 const { determineTestResult } = await load(isNew ? 'lib/results.mjs' : 'lib/display.mjs')
 
-// The suite says on the error stream what it has in its results.
+// The suite also prints its results on the error stream.
 console.error = () => {}
 if (isNew) {
   await runTests(tests, false, base)
@@ -25,7 +25,7 @@ if (isNew) {
   await runTests(tests, fetch, false, base)
 }
 
-// What `determineTestResult` gives: a symbol for terminals stands third in it.
+// `determineTestResult` returns a list; its third element is a symbol for terminals, which these names replace.
 const names = {
   '✅': 'pass', '⛔️': 'fail', '⚠️': 'fail', Y: 'yes', N: 'no', '🔹': 'setup', '⁉️': 'harness', '⚪️': 'dependency', '↻': 'retry', '-': 'untested'
 }

@@ -112,7 +112,7 @@ fn varnish(origin: SocketAddr) -> Result<Contestant> {
 
 fn squid(origin: SocketAddr) -> Result<Contestant> {
     let (scratch, address) = (Scratch::new("cache-tests-squid")?, free_address()?);
-    // Started as root, Squid drops its rights, and must still be able to write here.
+    // If Squid is started as root, it drops its rights, and must still be able to write to this directory.
     std::fs::set_permissions(scratch.path(), std::os::unix::fs::PermissionsExt::from_mode(0o777))?;
     let (folder, host, port) = (scratch.path().display(), origin.ip(), origin.port());
     let configuration = format!(
@@ -136,7 +136,7 @@ visible_hostname squid
     let file = scratch.join("squid.conf");
     std::fs::write(&file, configuration)?;
     let mut command = Command::new(program("squid")?);
-    // One process, so that nothing remains when it is killed; a unique name, for its shared memory.
+    // Use one process, so that nothing remains when it is killed, and a unique name for its shared memory.
     command.args(["-N", "-n", &format!("nectary{}", std::process::id()), "-f"]).arg(&file);
     spawn(version("squid", "-v"), command, address, scratch)
 }
@@ -152,7 +152,7 @@ fn spawn(name: String, command: Command, address: SocketAddr, scratch: Scratch) 
     Ok(Contestant { name, address, _process: Some(process), _scratch: Some(scratch) })
 }
 
-/// A program's name and version; only the name if it does not print a version.
+/// Returns a program's name and version; only the name if it does not print a version.
 fn version(name: &str, option: &str) -> String {
     let output = Command::new(find_program(name).unwrap_or_else(|| Path::new(name).to_owned())).arg(option).output();
     let text = output.map(|output| [output.stdout, output.stderr].concat()).unwrap_or_default();

@@ -1,7 +1,7 @@
-//! Why tests fail with Nectary.
+//! The reasons why tests fail with Nectary.
 //!
-//! Owns: a sentence per failing test, by the suite's name of the test. A test that fails because it depends on another
-//! failed test is explained by that test. A failure without an explanation fails the run.
+//! Owns: a sentence for each failing test, by the suite's name of the test. A test that fails because it depends on
+//! another failed test is explained by that test. A failure without an explanation fails the run.
 
 use super::Row;
 
@@ -17,7 +17,7 @@ const STALE: &str = "The package's test takes an error that the cache makes itse
 const UPDATE: &str =
     "Describes the body, which a `304` does not replace; required by the package alone, a check in the repository.";
 
-/// A test, and why it fails.
+/// The failing tests, each with the reason.
 const EXPLANATIONS: &[(&str, &str)] = &[
     ("headers-store-Set-Cookie", COOKIE),
     ("other-set-cookie", COOKIE),
@@ -63,7 +63,7 @@ const EXPLANATIONS: &[(&str, &str)] = &[
     ),
 ];
 
-/// Why a test fails, if that is known.
+/// Returns the reason why a test fails, if it is known.
 pub fn of(row: &Row) -> Option<String> {
     if let Some((_, text)) = EXPLANATIONS.iter().find(|(id, _)| *id == row.id) {
         return Some((*text).to_owned());

@@ -1,4 +1,4 @@
-//! The cache-tests suite against Nectary and other proxies.
+//! Runs the cache-tests suite against Nectary and other proxies.
 //!
 //! Owns: a run of the suite and the meaning of its figures. `suite` installs it with npm and runs it, `contestants` has
 //! the configurations, `explanations` has the reasons of failures, `page` writes the results.
@@ -29,14 +29,14 @@ pub enum Layout {
 }
 
 impl Layout {
-    /// How many tests of a kind Nectary may fail: 158 of 160 required and 95 of 105 optimal tests of the repository
-    /// pass.
+    /// The number of tests of a kind that Nectary may fail: 158 of 160 required and 95 of 105 optimal tests of the
+    /// repository pass.
     pub fn failures_max(self, kind: &str) -> usize {
         match (self, kind) {
             (Layout::Repository, "required") => 2,
             (Layout::Repository, _) => 10,
-            // Sixteen tests that the repository has since corrected or turned into checks, each explained, and the same
-            // two as for the repository.
+            // Sixteen of these tests have since been corrected in the repository or turned into checks, and each is
+            // explained. The other two are the same as for the repository.
             (Layout::Package, "required") => 18,
             (Layout::Package, _) => 10,
         }
@@ -50,7 +50,7 @@ pub struct Measured {
     pub version: String,
     /// Its layout.
     pub layout: Layout,
-    /// One for each contestant, in their order; the first is Nectary's.
+    /// The results of each contestant, in order; the first are Nectary's.
     pub outcomes: Vec<Outcome>,
 }
 
@@ -91,7 +91,7 @@ pub(crate) struct Written {
 }
 
 impl Outcome {
-    /// How many tests of a kind pass, and how many there are.
+    /// Returns the number of tests of a kind that pass, and the number of all tests of that kind.
     pub fn passed(&self, kind: &str) -> (usize, usize) {
         let of_kind = || self.rows.iter().filter(|row| row.kind == kind);
         (of_kind().filter(|row| row.passes()).count(), of_kind().count())

@@ -41,7 +41,7 @@ pub fn failures(nectary: &Outcome) -> String {
     nectary.failures().iter().map(line).collect()
 }
 
-/// Everything, for programs.
+/// Returns all results as JSON, for programs.
 pub fn to_json(source: &str, measured: &Measured) -> Value {
     let contestants: Vec<Value> = measured
         .outcomes
@@ -64,7 +64,7 @@ pub fn to_json(source: &str, measured: &Measured) -> Value {
     json!({"suite": suite(source, measured), "machine": machine(), "commit": commit(), "contestants": contestants})
 }
 
-/// The suite's version, layout and, of a clone, commit.
+/// Returns the suite's version and layout, and the commit if it is a clone.
 pub fn suite(source: &str, measured: &Measured) -> String {
     let layout = match measured.layout {
         Layout::Package => "the package",
@@ -123,7 +123,7 @@ fn commit() -> String {
     git(Path::new("."))
 }
 
-/// The commit of a folder; nothing if it is not under git.
+/// Returns the commit of a folder; an empty text if the folder is not under git.
 fn git(folder: &Path) -> String {
     let said = Command::new("git").arg("-C").arg(folder).args(["describe", "--always", "--dirty"]).output().ok();
     said.filter(|said| said.status.success())

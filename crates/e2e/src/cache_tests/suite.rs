@@ -1,4 +1,4 @@
-//! The suite itself: installed with npm into a scratch directory, its server, its client.
+//! The suite itself, installed with npm into a scratch directory, with its server and its client.
 
 use super::Written;
 use crate::guard::{self, Process, find_program};
@@ -14,7 +14,8 @@ use std::time::Duration;
 pub const PACKAGE: &str = "http-cache-tests";
 const CLIENT: &str = include_str!("client.mjs");
 const INSTALL_LIMIT: Duration = Duration::from_secs(300);
-/// The suite waits three seconds at a time, in groups of tests.
+/// The time limit of a run. Groups of tests run one after another, and some tests pause for three seconds between
+/// requests.
 const RUN_LIMIT: Duration = Duration::from_secs(900);
 
 /// An installed suite whose server runs.

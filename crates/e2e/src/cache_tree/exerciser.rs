@@ -1,4 +1,4 @@
-//! fsx: random reads, writes, memory maps, truncations, holes and reopenings of one file; each read is compared.
+//! Runs fsx, which reads, writes, maps, truncates, punches and reopens one file at random, and compares each read.
 
 use std::fs;
 use std::process::Command;
@@ -43,7 +43,7 @@ pub fn exercise(live: &Live, operations: u64, seed: u64) -> Result<Option<()>> {
     fs::write(&settings, OPERATIONS)?;
     let mut command = Command::new(tool);
     command.arg("-f").arg(settings).args(["-N", &operations.to_string(), "-S", &seed.to_string()]);
-    // Its files about a failure are outside of the mount.
+    // fsx writes its files about a failure outside of the mount.
     command.arg("-P").arg(live.scratch.path()).arg(live.shown("exercised"));
     run(&mut command)?;
     Ok(Some(()))

@@ -24,7 +24,7 @@ pub use programs::run_programs;
 /// The memory of the cache: less than the programs write, so that blocks are evicted.
 const MEMORY: &str = "8M";
 
-/// A directory mounted through a small cache; with `in_memory` the directory is in memory, so that nothing waits for a
+/// Mounts a directory through a small cache; with `in_memory` the directory is in memory, so that nothing waits for a
 /// disk.
 pub fn mounted(arguments: &[&str], in_memory: bool) -> Result<Live> {
     let arguments = [&["--memory", MEMORY], arguments].concat();

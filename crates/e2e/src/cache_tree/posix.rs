@@ -1,4 +1,4 @@
-//! pjdfstest, test by test: the mount must have the same results as the source's own file system.
+//! Runs pjdfstest and compares each test: the mount must have the same results as the source's own file system.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -33,24 +33,24 @@ const EXCEPTIONS: [(&str, &str); 1] = [(
     "the C library tells the limit by the kind of file system, and knows none for FUSE: skipped",
 )];
 
-/// How two runs compare.
+/// The comparison of two runs.
 #[derive(Debug, Default)]
 pub struct Comparison {
-    /// How many tests had the same result.
+    /// The number of tests with the same result.
     pub alike: usize,
-    /// How many of them passed.
+    /// The number of tests that passed in both runs.
     pub passed: usize,
     /// Tests with different results, except the exceptions: the name, the result on the source's file system, and the
     /// result on the mount.
     pub differing: Vec<String>,
-    /// How many exceptions occurred.
+    /// The number of exceptions that occurred.
     pub excepted: usize,
 }
 
 /// Runs the suite outside of the mount and in it. `None` if the tool is missing.
 pub fn compare(live: &Live) -> Result<Option<Comparison>> {
     let Some(tests) = Tests::in_folder(live.scratch.path())? else { return Ok(None) };
-    // A directory on the source's file system but outside of the source, so that nothing in it is cached.
+    // This directory is on the source's file system but outside of the source, so that nothing in it is cached.
     let beside = live.scratch.join("beside");
     fs::create_dir_all(&beside)?;
     fs::set_permissions(&beside, std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
@@ -90,7 +90,7 @@ impl Tests {
         Ok(Some(Tests { tool, settings }))
     }
 
-    /// Runs all tests in a folder. The result of each: `ok`, `FAILED`, `skipped`.
+    /// Runs all tests in a folder; returns the result of each test: `ok`, `FAILED` or `skipped`.
     pub fn outcomes(&self, folder: &Path, environment: &[(&str, &Path)]) -> Result<BTreeMap<String, String>> {
         let mut command = Command::new(&self.tool);
         command.arg("-c").arg(&self.settings).arg("-p").arg(folder).env("NO_COLOR", "1").stdin(Stdio::null());

@@ -11,11 +11,11 @@ use crate::cache_tree::run;
 use crate::live::Live;
 use crate::rng::Rng;
 
-/// How many C files there are, each a separate unit.
+/// The number of C files; each is a separate unit.
 const UNITS: u64 = 40;
-/// How many files the repository has.
+/// The number of files of the repository.
 const FILES: u64 = 300;
-/// How many rows the database has.
+/// The number of rows of the database.
 const ROWS: u64 = 20_000;
 
 /// Compiles, commits, clones and queries in the mounted directory. Returns what was done, in words.

@@ -83,7 +83,7 @@ fn sources() -> std::result::Result<Vec<(String, String)>, String> {
     Ok(sources)
 }
 
-/// A separate root for apt: sources, state, cache.
+/// Makes a separate root for apt: sources, state, cache.
 fn make_root(root: &Path, sources: &[(String, String)]) -> Result<()> {
     for folder in [
         "etc/apt/apt.conf.d",

@@ -1,7 +1,7 @@
 //! cargo through reverse proxies in front of its index and its packages.
 //!
 //! The registry is the one that cargo is configured for, or its built-in one. A run without the proxy stores the
-//! registry's host and the address of its packages in cargo's home, from where they are read.
+//! registry's host and the address of its packages in cargo's home, and the test reads them there.
 
 use super::split::{Split, origin_of};
 use super::{Files, Verdict, call, compare, last_line, tree};
@@ -89,7 +89,7 @@ fn fetch(cargo: &Path, folder: &Path, registry: Option<&str>) -> Result<(bool, S
     call("cargo", command, &folder.join("cargo.log"))
 }
 
-/// The index from which a home was filled, and the address of its packages.
+/// Returns the index from which a home was filled, and the address of its packages.
 fn registry(folder: &Path) -> Result<Option<(String, String)>> {
     for entry in std::fs::read_dir(folder.join("home/registry/index"))? {
         let entry = entry?;
@@ -106,7 +106,7 @@ fn registry(folder: &Path) -> Result<Option<(String, String)>> {
     Ok(None)
 }
 
-/// The packages in a home, by their file names.
+/// Returns the packages in a home, by their file names.
 fn crates(folder: &Path) -> Result<Files> {
     let files = tree(&folder.join("home/registry/cache"))?;
     let packages = files.into_iter().filter(|(name, _)| name.ends_with(".crate"));

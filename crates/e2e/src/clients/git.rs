@@ -13,7 +13,7 @@ use std::path::{Component, Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
-/// How many files the repository has, and their length.
+/// The number of files of the repository, and their length in bytes.
 const FILES: u64 = 40;
 const FILE_BYTES: u64 = 20_000;
 

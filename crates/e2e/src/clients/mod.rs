@@ -1,5 +1,5 @@
-//! Package clients through the proxy, each twice, each time with an empty cache of the client: does the second run find
-//! its packages in the store?
+//! Runs each package client twice through the proxy, each time with an empty cache of the client, and checks that the
+//! second run finds its packages in the store.
 //!
 //! Owns: a run, and the comparison of two runs; each client has its own file: npm, pip, cargo, apt, git. Addresses of
 //! registries and mirrors are those of this machine's configuration, or those built into a client; this file contains
@@ -36,9 +36,9 @@ pub type Files = BTreeMap<String, Vec<u8>>;
 /// The results of a client.
 #[derive(Debug)]
 pub enum Verdict {
-    /// It kept its promise.
+    /// The client kept its promise.
     Kept(Report),
-    /// It could not be run; the text is the reason.
+    /// The client could not be run; the text is the reason.
     NotRun(String),
 }
 
@@ -55,7 +55,7 @@ pub struct Report {
     pub packages: usize,
     /// How many URLs both runs requested.
     pub urls: usize,
-    /// How many of them were hits in the second run.
+    /// How many URLs were hits in the second run.
     pub hits: usize,
     /// The URLs that were misses in the second run: the end of each, and its two `Cache-Status` values.
     pub misses: Vec<String>,
@@ -122,8 +122,8 @@ fn difference(left: &Files, right: &Files) -> String {
     names().find(differs).map_or_else(|| "both are empty".to_owned(), Clone::clone)
 }
 
-/// A proxy with an access log, which gives a lifetime to responses without one and ignores clients' demands for fresh
-/// responses.
+/// Prepares a proxy with an access log. It gives a lifetime to responses without one, and ignores clients' demands for
+/// fresh responses.
 fn proxy(folder: &Path, origin: Option<String>, default_ttl: &str) -> Result<ProxyCommand> {
     std::fs::create_dir_all(folder)?;
     let mut command = ProxyCommand::new(folder, origin)?;
@@ -152,7 +152,7 @@ fn call(name: &str, mut command: Command, log: &Path) -> Result<(bool, String)> 
     Ok((status.success(), text))
 }
 
-/// Every file under `folder` with its bytes, by its relative path.
+/// Returns every file under `folder` with its bytes, by its relative path.
 fn tree(folder: &Path) -> Result<Files> {
     fn walk(folder: &Path, name: &str, files: &mut Files) -> Result<()> {
         for entry in std::fs::read_dir(folder)? {

@@ -26,7 +26,7 @@ pub struct Split {
     proxies: Vec<(ProxyCommand, Nectary)>,
 }
 
-/// Scheme, host and port of a URL, and the rest.
+/// Splits a URL into its origin (scheme, host and port) and the rest.
 pub fn origin_of(url: &str) -> Option<(&str, &str)> {
     let start = url.find("://")? + 3;
     let end = url[start..].find('/').map_or(url.len(), |end| start + end);

@@ -1,9 +1,10 @@
-//! The NBD client of a stock kernel with our server: a file system is made, filled and compared across connections.
+//! Tests the NBD client of a stock kernel with our server: a file system is made, filled and compared across
+//! connections.
 //!
-//! Owns: what the machine does, and its expected output. In each session it connects, compares the files of earlier
-//! sessions (the first session makes the file system), writes files of random bytes, each with an fsync, unmounts, and
-//! disconnects. At the end this host checks the file system. Checksums of all files stay in the machine's memory, so a
-//! file that changed is found. Leaves to others: the machine (`emulated`).
+//! Owns: the actions of the machine, and its expected output. In each session it connects, compares the files of
+//! earlier sessions (the first session makes the file system), writes files of random bytes, each with an fsync,
+//! unmounts, and disconnects. At the end this host checks the file system. Checksums of all files stay in the machine's
+//! memory, so a file that changed is found. Leaves to others: the machine (`emulated`).
 
 use std::path::Path;
 use std::time::Duration;
@@ -32,7 +33,7 @@ pub struct Counts {
     pub sessions: u64,
     /// Files written.
     pub files: u64,
-    /// Their bytes.
+    /// The bytes of these files.
     pub bytes: u64,
     /// Files compared with their checksums over a new connection.
     pub compared: u64,

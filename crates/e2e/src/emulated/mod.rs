@@ -1,8 +1,8 @@
 //! A stock kernel in an emulated machine, for clients that this host's kernel does not have.
 //!
 //! Owns: the list of required programs, and one run of the machine: its kernel, its first file system, and its output.
-//! The machine has no disk; it reaches 127.0.0.1 of this host as [`HOST`]. Leaves to others: what is in the file system
-//! (`root`), and what the machine does there (`kernel_client`).
+//! The machine has no disk; it reaches 127.0.0.1 of this host as [`HOST`]. Leaves to others: the contents of the file
+//! system (`root`), and the actions of the machine (`kernel_client`).
 
 pub mod kernel_client;
 pub mod root;

@@ -87,7 +87,7 @@ impl Root {
     }
 }
 
-/// The files of these modules (`nbd.ko`) and of those they need, in loading order.
+/// Returns the files of these modules (`nbd.ko`) and of the modules that they need, in loading order.
 ///
 /// *Errors*: the kernel has no such module, or its modules are compressed.
 pub fn module_files(modules: &Path, names: &[&str]) -> Result<Vec<PathBuf>> {

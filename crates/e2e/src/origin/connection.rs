@@ -27,7 +27,7 @@ pub(super) async fn serve(listener: std::net::TcpListener, shared: Arc<Shared>, 
                         let _ = Connection { stream, shared, input: Vec::new(), out: Vec::new() }.run().await;
                     });
                 }
-                // Out of file descriptors: wait until connections end.
+                // All file descriptors are in use: wait until connections end.
                 Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
             },
             Some(_) = connections.join_next() => {}
@@ -205,7 +205,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Does what the behaviour says; false if the connection must end.
+    /// Misbehaves as the behaviour says; false if the connection must end.
     async fn misbehave(
         &mut self,
         behaviour: Behaviour,

@@ -2,7 +2,8 @@
 //!
 //! A target is `/anything/<id>?size=N&cc=TEXT&chunked&…` (see [`Resource`]); its bytes are `content(target, version)`.
 //! At run time a version can be bumped ([`Origin::bump`]), which replaces the object, and a [`Behaviour`] can be
-//! planted, which breaks its answers. Requests are counted by target, so that "one fetch" can be proven.
+//! planted, which breaks its answers. Requests are counted by target, so that a test can show that an object was
+//! fetched only once.
 //!
 //! Runs on one thread with its own runtime, which ends when the [`Origin`] is dropped. It is meant only for a proxy
 //! under test: it checks only the parts of a request that it needs for the answer.
@@ -26,7 +27,7 @@ use tokio::sync::watch;
 pub enum Behaviour {
     /// Announces the whole body, but closes after this many bytes.
     DieAfter(u64),
-    /// The same with a reset instead of a clean close.
+    /// Announces the whole body, but resets the connection after this many bytes.
     ResetAfter(u64),
     /// Uses chunks; closes after this many bytes, without the last chunk.
     ChunkedDieAfter(u64),
@@ -63,7 +64,7 @@ pub enum Behaviour {
     Status(u16),
 }
 
-/// How often a target was requested, and what was sent for it.
+/// The number of requests for a target, and the kinds of answers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Count {
     /// Requests.

@@ -1,4 +1,4 @@
-//! What a target requests from the origin: its query describes the whole answer.
+//! Reads from a target which answer the origin must send: the target's query describes the whole answer.
 
 use crate::content;
 

@@ -1,4 +1,4 @@
-//! One client of the SIGKILL rounds: uses its keys through the proxy, keeps their models, records errors.
+//! One client of the SIGKILL rounds. It uses its keys through the proxy, keeps their models, and records errors.
 //!
 //! Each key belongs to one client, so its history is known exactly; purges of tags, of prefixes and of everything also
 //! affect keys of other clients. Sizes are from 200 bytes to several fragments.
@@ -18,9 +18,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How many complaints are described in words; all are counted.
+/// The largest number of complaints that are described; all are counted.
 const COMPLAINTS_MAX: usize = 20;
-/// How long a client waits if the chosen key is not stored and it may not request new objects.
+/// The time that a client waits if the chosen key is not stored and the client may not request new objects.
 const PAUSE: Duration = Duration::from_millis(1);
 /// The header of requests that must never be passed to the origin.
 const ONLY_IF_CACHED: [(&str, &str); 1] = [("Cache-Control", "only-if-cached")];
@@ -50,7 +50,7 @@ pub struct Tally {
     pub verified_hits: u64,
     /// Stored keys that did not hit while the process ran.
     pub lost_alive: u64,
-    /// The first complaints in words.
+    /// Descriptions of the first complaints.
     pub complaints: Vec<String>,
 }
 
@@ -102,14 +102,15 @@ pub struct Round<'a> {
     pub body_bytes_begin: u64,
     /// When the round began, and the time over which new bytes are spread, so that some are being written at the kill.
     pub pace: (Instant, Duration),
-    /// The share of that time after which one client purges everything; `None` once a client does.
+    /// The share of the round's time after which one client purges everything; `None` once a client has taken this
+    /// task.
     pub purge_all_after: Mutex<Option<f64>>,
     /// Planted bug: one byte of one answer is flipped before it is compared.
     pub flip_byte: AtomicBool,
 }
 
 impl Round<'_> {
-    /// The elapsed share of the time; 1 at the end.
+    /// The elapsed share of the round's time; 1 at the end.
     fn share(&self) -> f64 {
         let (began, over) = self.pace;
         (began.elapsed().as_secs_f64() / over.as_secs_f64().max(0.001)).min(1.0)
@@ -317,7 +318,8 @@ impl Client {
                 key.hit(response.version().unwrap_or(0), began, Instant::now());
                 return self.note_missed(index, reach_after, "cut short");
             }
-            // The same, but before the proxy has sent the head, or while reading a body that is still being fetched.
+            // The ring has overwritten the body before the proxy sent the head, or while a body that is still being
+            // fetched was read.
             Err(failure) if key.has_fragments(round.whole_bytes_max) && !matches!(failure, Failure::Malformed(_)) => {
                 tally.cut_short += u64::from(!round.killed.load(Ordering::SeqCst));
                 return self.note_missed(index, reach_after, "cut short");

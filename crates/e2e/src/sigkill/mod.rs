@@ -1,10 +1,12 @@
-//! SIGKILL rounds under load: objects written before the kill must be found after it, purged ones must not.
+//! SIGKILL rounds under load: objects that were written before the kill must be found after it, and purged objects must
+//! not be found.
 //!
-//! In a round, clients load the proxy while the main thread polls the sequences. It then reads the written sequence,
-//! kills the process, starts it again, measures the time from exec to the first hit, and gets every key. Odd rounds run
-//! with little memory, so that hits come from the disk. There are two loads. With [`ROOMY`], the store is at least
-//! twice as large as everything put into it; when that would no longer be so, a new store is made. With [`LAPPING`],
-//! the ring completes cycles between kills while 48 clients purge by key, by tag, by prefix and everything.
+//! In a round, clients load the proxy while the main thread polls the sequences. The main thread then reads the written
+//! sequence, kills the process, starts it again, measures the time from exec to the first hit, and gets every key. Odd
+//! rounds run with little memory, so that hits come from the disk. There are two loads. With [`ROOMY`], the store is at
+//! least twice as large as everything put into it; when that would no longer be so, a new store is made. With
+//! [`LAPPING`], the ring completes cycles between kills while 48 clients purge by key, by tag, by prefix and
+//! everything.
 //!
 //! Promises that a planted bug of each kind is reported (see [`Plant`]), and that a seed repeats the workload; the
 //! moment of the kill within it depends on the machine.
@@ -24,30 +26,31 @@ use std::time::Duration;
 pub const FIRST_HIT_MAX: Duration = Duration::from_secs(1);
 /// The largest share of answers whose body the ring may overwrite while it is read.
 const CUT_SHORT_SHARE_MAX: f64 = 0.001;
-/// How often planting a bug is tried at most: after a purge of everything just before the kill, there is no key for the
-/// bug.
+/// The largest number of attempts to plant a bug: after a purge of everything just before the kill, there is no key for
+/// the bug.
 const PLANT_ATTEMPTS_MAX: u64 = 5;
 
-/// The actions of clients between two kills, and the minimum results per round on average; with less, a run proves
-/// nothing.
+/// The actions of clients between two kills, and the minimum counts per round on average; with smaller counts, a run
+/// proves nothing.
 #[derive(Debug)]
 pub struct Load {
     /// Bytes of the store.
     pub store_bytes: u64,
-    /// How many clients there are.
+    /// The number of clients.
     pub clients: usize,
-    /// How many keys a client has at most.
+    /// The largest number of keys of a client.
     pub keys_max: usize,
-    /// About how many body bytes a round may fetch from the origin; fetches in flight at that point still finish.
+    /// The number of body bytes after which a round begins no new fetches from the origin; fetches in flight still
+    /// finish.
     pub round_bytes_max: u64,
     /// The share of gets that are replaced by purges of a tag, of a prefix or, rarely, of everything; if it is not 0,
     /// everything is also purged once per round.
     pub wide_purges: f64,
-    /// How many cycles the ring must complete; 0 means that it must not complete one.
+    /// The number of cycles that the ring must complete; 0 means that it must not complete one.
     pub laps_min: f64,
-    /// How many purges must return: by key, by tag, by prefix, of everything.
+    /// The numbers of purges that must return: by key, by tag, by prefix, and of everything.
     pub purges_min: [f64; 4],
-    /// How many keys must be demanded after the kill.
+    /// The number of keys of which the model must require a hit after the kill.
     pub demanded_min: u64,
 }
 
@@ -91,11 +94,11 @@ pub enum Plant {
     VersionNeverPut,
     /// The model has a purge of a key that was never sent.
     KeyNeverPurged,
-    /// The same of a tag.
+    /// The model has a purge of a tag that was never sent.
     TagNeverPurged,
-    /// The same of a prefix.
+    /// The model has a purge of a prefix that was never sent.
     PrefixNeverPurged,
-    /// The same of everything.
+    /// The model has a purge of everything that was never sent.
     AllNeverPurged,
 }
 
@@ -172,27 +175,27 @@ pub struct RoundReport {
     pub round: u64,
     /// All counts, under load and after the restart.
     pub tally: Tally,
-    /// How many keys the model had.
+    /// The number of keys of the model.
     pub keys: usize,
     /// The written sequence that was read before the kill.
     pub written: u64,
     /// The last sequence at that time.
     pub last: u64,
-    /// How many cycles the ring completed under load.
+    /// The number of cycles that the ring completed under load.
     pub laps: f64,
     /// Whether the bug of the campaign was planted.
     pub is_planted: bool,
-    /// From exec to the first hit; `None` if no key had to hit.
+    /// The time from exec to the first hit; `None` if no key had to hit.
     pub first_hit: Option<Duration>,
 }
 
-/// Which first hits must come in time.
+/// The first hits that must come in time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum InTime {
-    /// Each of them.
+    /// The first hit of each round.
     #[default]
     Every,
-    /// The median: on a busy machine some come late without a fault of the proxy.
+    /// The median of all rounds: on a busy machine some first hits are late without a fault of the proxy.
     Median,
 }
 
@@ -203,7 +206,7 @@ pub struct Summary {
     pub load: &'static Load,
     /// Rounds that were run.
     pub rounds: u64,
-    /// How many cycles the ring completed.
+    /// The number of cycles that the ring completed.
     pub laps: f64,
     /// The sums of all counts.
     pub tally: Tally,

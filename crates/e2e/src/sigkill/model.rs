@@ -21,7 +21,7 @@ use crate::origin::Resource;
 use std::collections::VecDeque;
 use std::time::Instant;
 
-/// How many events of a key are kept for complaints.
+/// The largest number of events of a key that are kept for complaints.
 const HISTORY_MAX: usize = 16;
 
 /// A poll of the store's progress.
@@ -35,10 +35,10 @@ pub struct Poll {
     pub ring: RingPosition,
 }
 
-/// How the previous process ended, which decides which objects must still be found.
+/// The end of the previous process. It decides which objects must still be found.
 #[derive(Clone, Copy, Debug)]
 pub struct Stop<'a> {
-    /// The written sequence just before it was killed, and the polls of the round; `None` after a clean stop.
+    /// The written sequence just before the kill, and the polls of the round; `None` after a clean stop.
     pub killed: Option<(u64, &'a [Poll])>,
     /// The current position of the ring.
     pub ring: RingPosition,
@@ -63,7 +63,7 @@ struct Stored {
     unproven_since: Option<Instant>,
 }
 
-/// What is required of a key's next answer.
+/// The requirements on a key's next answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Expectation {
     /// Whether it must be a hit.
@@ -77,13 +77,13 @@ pub struct Expectation {
 /// How an answer compares with the model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It is as required.
+    /// The answer is as required.
     Right,
-    /// It had to be a hit but was not.
+    /// The answer had to be a hit but was not.
     Missing,
-    /// It was purged but is a hit.
+    /// The object was purged, but the answer is a hit.
     Resurrected,
-    /// A version that is not allowed.
+    /// A version answered that is not allowed.
     Stale {
         /// The version that answered.
         found: u64,
@@ -95,7 +95,7 @@ pub enum Verdict {
 /// The relevant part of one key's history.
 #[derive(Clone, Debug)]
 pub struct KeyModel {
-    /// The request.
+    /// The target of the requests for this key.
     pub target: String,
     /// Bytes of its body.
     bytes: u64,
@@ -148,7 +148,7 @@ impl KeyModel {
         }
     }
 
-    /// Its latest events, with times in milliseconds before now.
+    /// Describes the latest events of the key, with times in milliseconds before now.
     pub fn history(&self) -> String {
         let now = Instant::now();
         let ago = |at: Instant| now.saturating_duration_since(at).as_secs_f64() * 1e3;
@@ -206,8 +206,8 @@ impl KeyModel {
         self.stored.retain(|stored| stored.version >= purged_below && reach.spares(stored.hit_began));
     }
 
-    /// Records a request to which the origin would answer with `version`; returns what a hit must be while the process
-    /// runs.
+    /// Records a request to which the origin would answer with `version`; returns the requirements on a hit while the
+    /// process runs.
     pub fn asked(&mut self, version: u64) -> Expectation {
         self.requested = version;
         self.note(Instant::now(), Event::Requested(version));
@@ -231,7 +231,7 @@ impl KeyModel {
         }
     }
 
-    /// What the key must answer after the process ended.
+    /// Returns the requirements on the key's answer after the process has ended.
     pub fn after(&self, stop: Stop<'_>) -> Expectation {
         let is_proven = |stored: &&Stored| match (stop.killed, stored.unproven_since) {
             (None, _) | (_, None) => true,

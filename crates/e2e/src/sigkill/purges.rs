@@ -1,21 +1,21 @@
 //! Purges that affect keys of several clients: which objects they removed for certain, and which they may have removed.
 //!
 //! A purge that was sent at time S and has returned has purged everything fetched before S. It has not purged an object
-//! that was hit by a request begun after it returned. Everything else is uncertain. So a group needs only the latest S
-//! of the returned purges, the time when the latest one returned, and the number of purges in flight. Purges of one key
-//! are in the model of that key.
+//! that was hit by a request begun after it returned. Everything else is uncertain. So for each scope it is enough to
+//! know the latest S of the returned purges, the time when the latest purge returned, and the number of purges in
+//! flight. Purges of one key are in the model of that key.
 //!
 //! Promises: a purge counts as in flight before it is sent, and as returned only after its answer has arrived.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-/// How many tags there are; each key has one.
+/// The number of tags; each key has one tag.
 pub const TAG_COUNT: usize = 64;
-/// How many prefixes there are; each key has one.
+/// The number of prefixes; each key has one prefix.
 pub const PREFIX_COUNT: usize = 32;
 
-/// What a purge covers.
+/// The keys that a purge covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
     /// All keys with this tag.
@@ -43,7 +43,7 @@ pub struct Reach {
     pub dead_before: Option<Instant>,
     /// An object may be purged unless a request that began after this time hit it.
     pub doubt_until: Option<Instant>,
-    /// How many purges are in flight: until they return everything may be purged.
+    /// The number of purges in flight: until they return, any object may be purged.
     pub under_way: usize,
 }
 

@@ -1,4 +1,4 @@
-//! Runs the rounds: load, poll, kill, start, first hit, verify.
+//! Runs the rounds. The steps of a round are load, poll, kill, start, first hit, and verify.
 //!
 //! Owns the proxy, the origin and the clients across rounds, and the room in the store. If the ring must not complete a
 //! cycle, a new store is made before all puts together exceed half of its size.
@@ -19,19 +19,19 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// How much of the ring a restart may skip, because open segments are not filled further.
+/// The bytes of the ring that a restart may skip, because open segments are not filled further.
 const RESTART_BYTES: u64 = 32 << 20;
-/// The process is killed at most at the call with this number.
+/// The highest number of the call at which the process is killed.
 const CALLS_MAX: u64 = 12;
-/// How often the sequences are read.
+/// The interval at which the sequences are read.
 const POLL_INTERVAL: Duration = Duration::from_millis(40);
 /// The latest moment of the purge of everything, as a share of the round. Objects that are put later must be found.
 const PURGE_ALL_AFTER_MAX: f64 = 0.6;
-/// How much longer than planned a round may take on a slow machine, until the ring has completed its cycles.
+/// The extra time that a round may take on a slow machine until the ring has completed its cycles.
 const LAPS_WAIT_MAX: Duration = Duration::from_secs(20);
 /// The longest time that a start or a clean stop may take before the run gives up.
 const READY_MAX: Duration = Duration::from_secs(30);
-/// What [`Plant::ZeroedStore`] overwrites.
+/// The range of the store's file that [`Plant::ZeroedStore`] overwrites, in bytes.
 const ZEROED_BYTES: std::ops::Range<u64> = (8 << 20)..(48 << 20);
 
 /// The state that is passed from round to round.
@@ -57,7 +57,7 @@ impl<'a> Runner<'a> {
         Ok(Self { campaign, command, origin, clients, purges: Purges::default(), charged: 0, nectary: None })
     }
 
-    /// One round: load, kill, start, verify.
+    /// Runs one round: load, kill, start, verify.
     pub(super) fn round(&mut self, number: u64) -> Result<RoundReport> {
         let mut rng = Rng::new(self.campaign.seed ^ number.wrapping_mul(0x9e37_79b9));
         let load = self.campaign.load;
@@ -336,7 +336,7 @@ fn poll(
     }
 }
 
-/// Waits until nothing waits to be written; returns the position of the ring.
+/// Waits until all puts are written; returns the position of the ring.
 fn settled(nectary: &Nectary) -> Result<RingPosition> {
     let mut control = nectary.control()?;
     let deadline = Instant::now() + READY_MAX;

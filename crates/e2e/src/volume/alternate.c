@@ -1,7 +1,9 @@
-/* Preloaded into a program, it sends every second call with a path of a mount to another mount of the same volume.
+/* A library that is preloaded into a program: every second call with a path of a mount goes to another mount of the
+ * same volume.
  *
- * ALTERNATE_FROM and ALTERNATE_TO are the two directories, with names of the same length; ALTERNATE_COUNT is a file of
- * two 64-bit counters, of the calls that went to each, which all processes share. */
+ * ALTERNATE_FROM and ALTERNATE_TO are the two directories; their names have the same length. ALTERNATE_COUNT is a file
+ * with two 64-bit counters, which all processes share: of all calls with such a path, and of those that went to the
+ * other mount. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -41,7 +43,7 @@ __attribute__((constructor)) static void begin(void) {
     second_device = device_of(to);
 }
 
-/* Whether a byte can be read: tests pass addresses of nothing, too. */
+/* Whether the path can be read: tests also pass invalid addresses. */
 static int is_there(const char *path) {
     char byte;
     struct iovec into = {&byte, 1}, what = {(void *)path, 1};
@@ -52,7 +54,7 @@ static int matches(const char *path) {
     return from && path && is_there(path) && strncmp(path, from, length) == 0 && (path[length] == '/' || path[length] == 0);
 }
 
-/* Whether this call goes to the other mount. */
+/* Counts a call with a path of the mount, and returns whether the call goes to the other mount. */
 static int flips(int concerned) {
     if (!concerned || !counts) return 0;
     uint64_t calls = __atomic_fetch_add(&counts[0], 1, __ATOMIC_SEQ_CST);
@@ -60,7 +62,7 @@ static int flips(int concerned) {
     return calls & 1;
 }
 
-/* The path on the other mount; it lives as long as the call. Longer paths fail, whatever they are. */
+/* The path on the other mount, if the call goes there. The copy lives until the calling function returns. */
 #define SENT(path, flip) ({ \
     const char *result_ = (path); \
     if ((flip) && matches(result_)) { \
@@ -76,7 +78,7 @@ static int flips(int concerned) {
     static type (*real)(__VA_ARGS__); \
     if (!real) real = (type (*)(__VA_ARGS__))dlsym(RTLD_NEXT, #name)
 
-/* Both mounts show the same files: what is said of one on the other mount gets the device number of the first. */
+/* Both mounts show the same files, so attributes from the other mount get the device number of the first mount. */
 static dev_t device_of(const char *path) {
     struct stat found;
     int (*really_stat)(const char *, struct stat *) = dlsym(RTLD_NEXT, "stat");
@@ -90,7 +92,7 @@ static dev_t device_of(const char *path) {
 #define SF(name, T) \
     int name(int file, T *a) { REAL(int, name, int, T *); int result = real(file, a); if (result == 0) SAME(a); return result; }
 
-/* Calls with one path, in the first or second place, and with two. */
+/* Calls with one path, which is the first or the second argument. */
 #define P0(type, name) \
     type name(const char *path) { REAL(type, name, const char *); int flip = flips(matches(path)); return real(SENT(path, flip)); }
 #define P1(type, name, A) \
@@ -143,7 +145,7 @@ int statx(int at, const char *path, int flags, unsigned mask, struct statx *a) {
         REAL(int, name, int, const char *, int, ...); int flip = flips(matches(path)); return real(at, SENT(path, flip), flags, mode); }
 OPEN(open) OPEN(open64) OPENAT(openat) OPENAT(openat64)
 
-/* Both paths go the same way: a link or a rename is on one mount. */
+/* Both paths go to the same mount, because a link or a rename is made on one mount. */
 #define TWO(name) \
     int name(const char *a, const char *b) { REAL(int, name, const char *, const char *); \
         int flip = flips(matches(a) || matches(b)); return real(SENT(a, flip), SENT(b, flip)); }
@@ -163,7 +165,7 @@ int renameat2(int a, const char *x, int b, const char *y, unsigned flags) {
     int flip = flips(matches(x) || matches(y));
     return real(a, SENT(x, flip), b, SENT(y, flip), flags);
 }
-/* What a symbolic link says is not a path of the call. */
+/* The target of a symbolic link is contents, so it is not replaced. */
 int symlink(const char *target, const char *path) {
     REAL(int, symlink, const char *, const char *);
     int flip = flips(matches(path));

@@ -1,15 +1,16 @@
-//! A thread with a separate table of descriptors, to start processes from.
+//! A thread with a separate table of descriptors. Processes are started from it.
 //!
 //! A process that is started inherits the descriptors of the thread that starts it, and closes them when its program
-//! begins. For a file on a FUSE mount that is a flush, which waits for the mount's process. A test that starts the
-//! server of its volume while it has written to a file of a mount would wait for ever; this thread has no such file.
+//! begins. Closing a file on a FUSE mount is a flush, which waits for the mount's process. So a test that has written
+//! to an open file of a mount would wait for ever when it starts the server of its volume. This thread has no such
+//! file.
 
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 type Work = Box<dyn FnOnce() + Send>;
 
-/// The first descriptor after standard input, output and errors.
+/// The first descriptor after standard input, standard output and standard error.
 const FIRST_DESCRIPTOR: u32 = 3;
 
 static WORK: OnceLock<Mutex<Sender<Work>>> = OnceLock::new();
@@ -17,8 +18,8 @@ static WORK: OnceLock<Mutex<Sender<Work>>> = OnceLock::new();
 fn start() -> Mutex<Sender<Work>> {
     let (sender, works) = channel::<Work>();
     std::thread::spawn(move || {
-        // SAFETY: plain system calls; from the first one on the descriptors are those of this thread alone, and it owns
-        // none of them.
+        // SAFETY: plain system calls. After the first call the table of descriptors belongs to this thread alone, and
+        // the thread owns none of the descriptors that the second call closes.
         let is_alone =
             unsafe { libc::unshare(libc::CLONE_FILES) == 0 && libc::close_range(FIRST_DESCRIPTOR, u32::MAX, 0) == 0 };
         assert!(is_alone, "a separate table of descriptors: {}", std::io::Error::last_os_error());
@@ -27,7 +28,7 @@ fn start() -> Mutex<Sender<Work>> {
     Mutex::new(sender)
 }
 
-/// Does `work` in that thread, which lives as long as this process.
+/// Does `work` in the separate thread, which lives as long as this process.
 pub fn apart<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     let (done, result) = channel();
     let work: Work = Box::new(move || drop(done.send(work())));

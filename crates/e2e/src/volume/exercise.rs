@@ -1,7 +1,8 @@
-//! fsx on one mount of a volume, verified on another: while it stands still in between, and at its end.
+//! Runs fsx on one mount of a volume, and compares its file with the same file on another mount, during pauses and at
+//! the end.
 //!
-//! Owns: the pauses, and the comparison of the file's bytes on both mounts. Promises: while fsx stands still, and only
-//! then, the file is looked at. Leaves to fsx: what the bytes should be; it compares each of its own reads and maps.
+//! Owns: the pauses, and the comparison of the file's bytes on both mounts. Promises: the file is compared only while
+//! fsx is paused or has ended. Leaves to fsx: the expected bytes; fsx compares each of its reads and maps with them.
 
 use std::fs;
 use std::path::Path;
@@ -17,9 +18,9 @@ use crate::rng::Rng;
 
 /// The tool's name.
 const TOOL: &str = "fsx";
-/// The longest time between two looks of the other mount. *Units*: milliseconds.
+/// The longest time between two comparisons with the other mount. *Units*: milliseconds.
 const BETWEEN_MS_MAX: u64 = 400;
-/// No run, and no pause, takes longer.
+/// The time limit of a run, and of the wait until fsx has paused.
 const LIMIT: Duration = Duration::from_secs(1800);
 
 /// The weights of the operations, which cross the borders of blocks and pages.
@@ -43,7 +44,7 @@ punch_hole = 2.0
 copy_file_range = 3.0
 ";
 
-/// fsx at work; killed when it is dropped.
+/// A running fsx, which is killed when this is dropped.
 struct Running(Child);
 
 impl Drop for Running {
@@ -55,11 +56,11 @@ impl Drop for Running {
 
 impl Running {
     fn signal(&self, signal: i32) {
-        // SAFETY: a plain system call; the child is not waited for yet.
+        // SAFETY: a plain system call; the child is not reaped yet, so its id is not reused.
         unsafe { libc::kill(self.0.id() as i32, signal) };
     }
 
-    /// Stops it between two of its system calls. `false`: it has ended.
+    /// Pauses fsx between two of its system calls; returns false if fsx has ended.
     fn pause(&mut self) -> Result<bool> {
         self.signal(libc::SIGSTOP);
         let began = Instant::now();
@@ -77,8 +78,9 @@ impl Running {
     }
 }
 
-/// Runs `operations` operations of fsx on the first mount; returns how often the second one was compared meanwhile.
-/// With `planted`, a byte is changed on the second mount meanwhile: fsx must then fail. `None` if the tool is missing.
+/// Runs `operations` operations of fsx on the first mount; returns the number of comparisons with the second mount.
+/// With `planted`, the file is overwritten on the second mount meanwhile, and fsx must then fail. `None` if the tool is
+/// missing.
 pub fn exercise(volume: &Volume, mounts: [&Path; 2], operations: u64, seed: u64, planted: bool) -> Result<Option<u64>> {
     let Some(tool) = tool(TOOL) else {
         not_run(format!("{TOOL} is not installed: run `ci/setup test`"));
@@ -101,7 +103,7 @@ pub fn exercise(volume: &Volume, mounts: [&Path; 2], operations: u64, seed: u64,
         if running.pause()? && fs::metadata(&there).is_ok() {
             looks += compare(&here, &there)?;
             if planted {
-                // Something that fsx did not write: 255 is no byte of an empty file.
+                // Write bytes that differ from those of fsx, even if the file was empty.
                 fs::write(&there, [255; 4096])?;
             }
         }
@@ -118,7 +120,7 @@ pub fn exercise(volume: &Volume, mounts: [&Path; 2], operations: u64, seed: u64,
     Ok(Some(looks))
 }
 
-/// Compares what both mounts show; returns 1.
+/// Compares the file on both mounts; returns 1, the number of comparisons.
 fn compare(here: &Path, there: &Path) -> Result<u64> {
     let (second, first) = (fs::read(there)?, fs::read(here)?);
     let size = fs::metadata(there)?.len();

@@ -1,7 +1,7 @@
-//! A shared volume: a disk, its server, and mounts of it on this machine.
+//! Runs a shared volume: a disk, its server, and mounts of the volume on this machine.
 //!
-//! Owns: the processes, their scratch folder with a runtime directory, and their removal: nothing remains when it is
-//! dropped. Knows only the command line, not the implementation.
+//! Owns: the processes, their scratch folder with a runtime directory, and their removal: nothing remains when the
+//! volume is dropped. Knows only the command line, not the implementation.
 
 mod apart;
 pub mod exercise;
@@ -62,7 +62,7 @@ impl Volume {
         Ok(command)
     }
 
-    /// Runs a command to its end; an error if it fails. Returns its output.
+    /// Runs a command to its end; returns its output, or an error if it fails.
     pub fn run(&self, arguments: &[&str]) -> Result<String> {
         let (code, text) = self.try_run(arguments)?;
         ensure!(code == Some(0), "{}: exit code {code:?}\n{text}", arguments.join(" "));
@@ -114,7 +114,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Mounts it once more; returns where.
+    /// Mounts the volume once more; returns the directory.
     pub fn mount(&mut self) -> Result<PathBuf> {
         self.mount_from(&self.address(), &[])
     }
@@ -146,7 +146,7 @@ impl Volume {
         }
     }
 
-    /// Unmounts; an error if it or the mount's process fails.
+    /// Unmounts one mount; an error if the command or the mount's process fails.
     pub fn unmount(&mut self, index: usize) -> Result<()> {
         let shown = self.scratch.join(&format!("m{index}")).display().to_string();
         self.run(&["volume", "umount", &shown])?;
@@ -156,7 +156,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Unmounts everything, ends the server and checks the volume; returns what the check says.
+    /// Unmounts everything, ends the server and checks the volume; returns the report of the check.
     pub fn finish(&mut self) -> Result<Value> {
         for index in 0..self.mounts.len() {
             if self.mounts[index].is_some() {
@@ -167,14 +167,14 @@ impl Volume {
         self.check()
     }
 
-    /// Checks the volume while nobody serves it.
+    /// Checks the volume while no server runs; returns the report.
     pub fn check(&self) -> Result<Value> {
         let disk = self.disk();
         let text = self.run(&["volume", "check", &disk, "--json"])?;
         Ok(serde_json::from_str(&text)?)
     }
 
-    /// What a process printed.
+    /// Returns the output of a process.
     pub fn log(&self, name: &str) -> String {
         fs::read_to_string(self.scratch.join(&format!("{name}.log"))).unwrap_or_default()
     }

@@ -1,5 +1,5 @@
-//! pjdfstest on a volume, test by test against this machine's file system: on one mount, and with calls that go to two
-//! mounts in turn.
+//! Runs pjdfstest on a volume, on one mount and with calls that go to two mounts in turn, and compares each test with
+//! its result on this machine's file system.
 //!
 //! Owns: the library that is preloaded so that every second call with a path goes to the other mount, and its counts.
 //! Leaves to others: running the suite (`cache_tree`).
@@ -17,7 +17,7 @@ use crate::cache_tree::Tests;
 /// The library's source.
 const SOURCE: &str = include_str!("alternate.c");
 
-/// Tests with different results, and why.
+/// Tests with different results, each with the reason.
 const EXCEPTIONS: [(&str, &str); 2] = [
     (
         "link::link_count_max",
@@ -26,26 +26,26 @@ const EXCEPTIONS: [(&str, &str); 2] = [
     ("open::etxtbsy", "a kernel knows of the programs that run from its own mount; here the other one was opened"),
 ];
 
-/// How a run compares.
+/// The comparison of a run with this machine's file system.
 #[derive(Debug, Default)]
 pub struct Compared {
-    /// How many tests passed on both.
+    /// The number of tests that passed on both.
     pub passed: usize,
-    /// How many were skipped, or failed, on both.
+    /// The number of tests that were skipped on both, or failed on both.
     pub alike: usize,
     /// Tests with different results, and the reason if there is a known one.
     pub differing: Vec<(String, Option<&'static str>)>,
-    /// Calls with a path of the volume, and how many of them went to the second mount.
+    /// The number of calls with a path of the volume, and the number of those that went to the second mount.
     pub calls: Option<(u64, u64)>,
 }
 
-/// The name of the file system of a directory.
+/// Returns the name of the file system of a directory.
 pub fn kind_of(folder: &Path) -> Result<String> {
     let output = Command::new("stat").args(["-f", "-c", "%T"]).arg(folder).stdin(Stdio::null()).output()?;
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-/// Runs the suite beside the volume, on its first mount, and on both in turn. `None` if the tool is missing.
+/// Runs the suite beside the volume, on the first mount, and on both mounts in turn. `None` if the tool is missing.
 pub fn compare(volume: &Volume, mounts: [&Path; 2]) -> Result<Option<[Compared; 2]>> {
     let Some(tests) = Tests::in_folder(volume.scratch.path())? else { return Ok(None) };
     let beside = volume.scratch.join("beside");
@@ -56,7 +56,7 @@ pub fn compare(volume: &Volume, mounts: [&Path; 2]) -> Result<Option<[Compared; 
     let (library, counts) = (volume.scratch.join("alternate.so"), volume.scratch.join("alternate.counts"));
     build(volume, &library)?;
     fs::write(&counts, [0; 16])?;
-    // Tests run as other users, too.
+    // Some of the tests run as other users.
     fs::set_permissions(&counts, std::os::unix::fs::PermissionsExt::from_mode(0o666))?;
     let environment: [(&str, &Path); 4] = [
         ("LD_PRELOAD", &library),

@@ -1,7 +1,8 @@
-//! Programs that people run, on a volume whose server is killed meanwhile: a database, git, a compiler.
+//! Runs programs that people use on a volume whose server is killed meanwhile: a database, git, and a compiler.
 //!
-//! Owns: one round: a program on one mount, the kills, and what another mount must have afterwards: everything that the
-//! program was told is stored. Promises: all files are changed by programs, none by this process, which starts servers.
+//! Owns: one round, which is a program on one mount, the kills, and the check of another mount. The other mount must
+//! have everything that the program was told is stored. Promises: only other programs change files of the volume,
+//! because this process starts servers.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -15,60 +16,60 @@ use anyhow::{Context, Result, bail, ensure};
 use super::Volume;
 use crate::rng::Rng;
 
-/// Transactions of a database.
+/// The number of transactions of a database.
 const TRANSACTIONS: u64 = 60;
-/// Rows of a transaction.
+/// The number of rows of a transaction.
 const ROWS: u64 = 3;
-/// Commits of a repository.
+/// The number of commits of a repository.
 const COMMITS: u64 = 3;
-/// Files of a repository.
+/// The number of files of a repository.
 const FILES: u64 = 40;
-/// Units of a C program.
+/// The number of units of a C program.
 const UNITS: u64 = 12;
 /// The longest time before a kill. *Units*: milliseconds.
 const BEFORE_MS_MAX: u64 = 1200;
 /// The longest time without a server. *Units*: milliseconds.
 const AWAY_MS_MAX: u64 = 400;
-/// No program takes longer.
+/// The time limit of a program.
 const LIMIT: Duration = Duration::from_secs(240);
 
-/// What a round runs.
+/// The program of a round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// sqlite: transactions on one mount, a reader on the other.
     Database,
-    /// git: commits, a clone and a collection on one mount, `fsck` on the other.
+    /// git: commits, a clone and a garbage collection on one mount, `fsck` on the other.
     Repository,
     /// make and cc on one mount; the program runs on the other.
     Compiler,
 }
 
 impl Kind {
-    /// All of them.
+    /// All programs.
     pub const EVERY: [Kind; 3] = [Kind::Database, Kind::Repository, Kind::Compiler];
 }
 
-/// What happened in a round.
+/// The counts of a round.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Done {
     /// Servers that were killed while the program ran.
     pub kills: u64,
     /// Transactions, commits or units that the program was told are stored.
     pub stored: u64,
-    /// Looks of the other mount while the program ran, each of which had to have everything stored before it.
+    /// Checks of the other mount while the program ran; each had to find everything that was stored before it.
     pub looks: u64,
 }
 
-/// Two mounts, of which one runs the program, and a folder of both.
+/// The folder of a round on both mounts; the program runs in `here`.
 struct Place {
     here: PathBuf,
     there: PathBuf,
-    /// For files that are no part of the volume.
+    /// A folder for files that are not on the volume.
     beside: PathBuf,
 }
 
-/// Runs a program under kills and checks what is left of its work. With `planted`, something that was stored is taken
-/// away before the check, which must then fail.
+/// Runs a program while the server is killed, and checks the result of its work. With `planted`, something that was
+/// stored is removed before the check, which must then fail.
 pub fn round(volume: &mut Volume, mounts: [&Path; 2], kind: Kind, seed: u64, planted: bool) -> Result<Done> {
     let mut rng = Rng::new(seed);
     let first = rng.index(2);
@@ -79,7 +80,7 @@ pub fn round(volume: &mut Volume, mounts: [&Path; 2], kind: Kind, seed: u64, pla
     run(Command::new("mkdir").arg(&place.here))?;
     let (stored, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
     let mut done = Done::default();
-    // Servers are started by this thread, which stays.
+    // This thread kills and starts servers; other threads run the program and check the other mount.
     std::thread::scope(|scope| -> Result<()> {
         let program = scope.spawn(|| {
             let result = match kind {
@@ -103,7 +104,7 @@ pub fn round(volume: &mut Volume, mounts: [&Path; 2], kind: Kind, seed: u64, pla
     if planted {
         take_away(&place, kind)?;
     }
-    // What the other mount has does not depend on this server.
+    // Restart the server, so that the result does not depend on its memory.
     volume.kill_server();
     volume.serve()?;
     match kind {
@@ -117,7 +118,7 @@ pub fn round(volume: &mut Volume, mounts: [&Path; 2], kind: Kind, seed: u64, pla
     Ok(done)
 }
 
-/// Kills and starts servers until the program has ended.
+/// Kills the server and starts it again until the program has ended.
 fn kill(volume: &mut Volume, rng: &mut Rng, is_over: &AtomicBool, kills: &mut u64) -> Result<()> {
     let began = Instant::now();
     while !is_over.load(Ordering::Acquire) {
@@ -126,7 +127,7 @@ fn kill(volume: &mut Volume, rng: &mut Rng, is_over: &AtomicBool, kills: &mut u6
         while Instant::now() < until && !is_over.load(Ordering::Acquire) {
             std::thread::sleep(Duration::from_millis(2));
         }
-        // A few at random moments; then the program is left alone.
+        // Kill the server a few times at random moments; then let the program run to its end.
         if is_over.load(Ordering::Acquire) || *kills >= 4 {
             std::thread::sleep(Duration::from_millis(10));
             continue;
@@ -139,7 +140,8 @@ fn kill(volume: &mut Volume, rng: &mut Rng, is_over: &AtomicBool, kills: &mut u6
     Ok(())
 }
 
-/// The other mount looks again and again: everything that was stored before a look is in it.
+/// Checks the other mount again and again: everything that was stored before a check must be there. Returns the number
+/// of checks.
 fn look(place: &Place, kind: Kind, stored: &AtomicU64, is_over: &AtomicBool) -> Result<u64> {
     let mut looks = 0;
     while !is_over.load(Ordering::Acquire) {
@@ -167,7 +169,7 @@ fn look(place: &Place, kind: Kind, stored: &AtomicU64, is_over: &AtomicBool) -> 
     Ok(looks)
 }
 
-/// Takes away something that was stored: for the check of the checks.
+/// Removes something that was stored, to show that the check then fails.
 fn take_away(place: &Place, kind: Kind) -> Result<()> {
     match kind {
         Kind::Database => run(&mut sqlite(&place.there.join("database"), "DELETE FROM t WHERE id = 7;")),
@@ -196,7 +198,7 @@ fn sqlite(database: &Path, statements: &str) -> Command {
     command
 }
 
-/// Transactions one after another; each is stored when the program says so.
+/// Makes one transaction after another; a transaction counts as stored when sqlite says so.
 fn transact(place: &Place, stored: &AtomicU64) -> Result<()> {
     let mut command = Command::new("sqlite3");
     command.args(["-batch", "-bail"]).arg(place.here.join("database"));
@@ -239,7 +241,8 @@ fn number(id: u64) -> u64 {
     id * 7919 % 10_007
 }
 
-/// On the other mount: all transactions that were stored, whole ones, and nothing wrong with the file.
+/// Checks the database on the other mount: it must have all stored transactions, only whole transactions, and no
+/// damage.
 fn check_database(place: &Place, stored: u64, is_last: bool) -> Result<()> {
     let statement = "SELECT id || ' ' || number FROM t ORDER BY id; PRAGMA integrity_check;";
     let text = run(&mut sqlite(&place.there.join("database"), statement))?;
@@ -257,7 +260,7 @@ fn check_database(place: &Place, stored: u64, is_last: bool) -> Result<()> {
 fn git(place: &Path) -> Command {
     let mut command = Command::new("git");
     command.arg("-C").arg(place).env("GIT_CONFIG_NOSYSTEM", "1").env("HOME", "/nonexistent");
-    // The user's configuration does not matter, and nothing goes on after a command has ended.
+    // Ignore the user's configuration, and leave no process in the background after a command has ended.
     for setting in
         ["user.name=nectary", "user.email=nectary@localhost", "commit.gpgsign=false", "gc.auto=0", "safe.directory=*"]
     {
@@ -266,7 +269,7 @@ fn git(place: &Path) -> Command {
     command
 }
 
-/// Writes files: a shell does it, so that no file of the volume is open here.
+/// Writes files with a shell, so that this process opens no file of the volume.
 fn write_files(folder: &Path, seed: u64, files: u64) -> Result<()> {
     const SCRIPT: &str = "set -e; i=0; while [ $i -lt $2 ]; do mkdir -p folder-$((i % 7)); \
         { echo \"$1 $i\"; seq $(( ($1 * 31 + i * 17) % 700 )); } > folder-$((i % 7))/file-$i; i=$((i + 1)); done";
@@ -274,12 +277,12 @@ fn write_files(folder: &Path, seed: u64, files: u64) -> Result<()> {
     run(Command::new("sh").args(["-c", SCRIPT, "sh", &seed, &files]).current_dir(folder)).map(drop)
 }
 
-/// The commits that git said it made.
+/// Returns the commits that git has reported.
 fn commits(place: &Place) -> Result<Vec<String>> {
     Ok(fs::read_to_string(place.beside.join("commits"))?.lines().map(str::to_owned).collect())
 }
 
-/// Commits, then a clone and a collection.
+/// Makes commits, then a clone and a garbage collection.
 fn version(place: &Place, stored: &AtomicU64, seed: u64) -> Result<()> {
     let repository = place.here.join("repository");
     run(Command::new("git").args(["init", "-q"]).arg(&repository).env("HOME", "/nonexistent"))?;
@@ -325,7 +328,7 @@ fn compile(place: &Place, stored: &AtomicU64) -> Result<()> {
 }
 
 fn check_compiled(place: &Place) -> Result<()> {
-    // The program that is there, and one that is linked again there.
+    // Run the program that the other mount has, and then the program after it was linked again there.
     let sum: u64 = (0..UNITS - 1).sum();
     for again in [false, true] {
         if again {

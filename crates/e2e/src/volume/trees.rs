@@ -1,8 +1,9 @@
-//! Random calls on a volume, in turn on two mounts, and on a directory of this machine's file system: the same results.
+//! Makes random calls on a volume, each on one of two mounts, and on a directory of this machine's file system; the
+//! results must be the same.
 //!
-//! Owns: the calls, each made on both sides, and the comparison: the errno, what is returned, and afterwards the whole
-//! tree with modes, owners, links, sizes, set times, extended attributes and bytes. Promises: nothing is open on the
-//! volume while a process is started. Leaves to others: files that are open without a name, and the loss of servers.
+//! Owns: the calls, each made on both sides, and the comparison of their errno and returned values, and of the whole
+//! tree after some calls: modes, owners, link counts, sizes, extended attributes and bytes. Promises: no process is
+//! started while files of the volume are open. Leaves to others: the loss of servers.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString};
@@ -17,27 +18,27 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::rng::Rng;
 
-/// Names of a directory.
+/// The names that entries of a directory can have.
 const NAMES: [&str; 5] = ["a", "b", "c", "d", "long-name-0123456789-0123456789-0123456789-0123456789"];
-/// The deepest name.
+/// The largest number of names in a path.
 const DEPTH: u64 = 4;
-/// The largest file. *Units*: bytes.
+/// The bound of the sizes and offsets of calls. *Units*: bytes.
 const SIZE_MAX: u64 = 200_000;
 /// The longest write. *Units*: bytes.
 const WRITE_MAX: u64 = 30_000;
-/// Files that are open on both sides.
+/// The largest number of files that are open on each side.
 const OPEN_MAX: usize = 6;
-/// After so many calls the trees are compared.
+/// The number of calls between two comparisons of the trees.
 const COMPARE_EVERY: u64 = 500;
 
-/// What was done.
+/// The counts of a run.
 #[derive(Debug, Clone, Default)]
 pub struct Done {
     /// Calls.
     pub calls: u64,
-    /// Those that failed, with the same errno on both sides.
+    /// Calls that failed, with the same errno on both sides.
     pub failed: u64,
-    /// By call, how many succeeded.
+    /// For each kind of call, the number of calls that succeeded.
     pub succeeded: BTreeMap<&'static str, u64>,
     /// Comparisons of the whole tree.
     pub compared: u64,
@@ -45,7 +46,7 @@ pub struct Done {
     pub entries: u64,
 }
 
-/// What a call gives: what it returns in words, or an errno.
+/// The result of a call: its returned values in words, or an errno.
 type Given = std::result::Result<String, i32>;
 
 /// A call.
@@ -53,7 +54,7 @@ type Given = std::result::Result<String, i32>;
 enum Call {
     Mkdir(u32),
     Rmdir,
-    /// Flags and mode; the file stays open.
+    /// Opens a file with flags and a mode; the file stays open.
     Open(i32, u32),
     Mknod(u32),
     Unlink,
@@ -113,7 +114,7 @@ impl Call {
     }
 }
 
-/// A side: a root, and what is open there.
+/// A side of the comparison, with its open files.
 struct Side {
     open: Vec<File>,
 }
@@ -128,9 +129,9 @@ fn status(result: i32) -> io::Result<String> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(String::new()) }
 }
 
-/// What is the same on every file system.
+/// Returns the attributes of a path, without following a link.
 fn shown(path: &CStr) -> io::Result<libc::stat> {
-    // SAFETY: zeroes are a valid buffer for the answer.
+    // SAFETY: all zeroes are a valid value of the buffer.
     let mut stat: libc::stat = unsafe { std::mem::zeroed() };
     // SAFETY: the path and the buffer live across the call.
     status(unsafe { libc::lstat(path.as_ptr(), &mut stat) })?;
@@ -165,7 +166,7 @@ impl Side {
                 status(unsafe { libc::renameat2(libc::AT_FDCWD, name, libc::AT_FDCWD, other, *flags) })
             }
             Call::Link => status(unsafe { libc::link(name, other) }),
-            // The target is the same on both sides.
+            // The link has the same target on both sides.
             Call::Symlink => status(unsafe { libc::symlink(c"../a/b".as_ptr(), name) }),
             Call::Readlink => Ok(std::fs::read_link(path)?.display().to_string()),
             Call::Chmod(mode) => status(unsafe { libc::chmod(name, *mode) }),
@@ -197,7 +198,7 @@ impl Side {
             }
             Call::RemoveXattr => status(unsafe { libc::lremovexattr(name, XATTR.as_ptr()) }),
             Call::ReadWhole => {
-                // A pipe is not waited for.
+                // With `O_NONBLOCK` the open does not wait for the other end of a pipe.
                 let descriptor = unsafe { libc::open(name, libc::O_RDONLY | libc::O_NONBLOCK | libc::O_CLOEXEC) };
                 status(descriptor)?;
                 let mut file = unsafe { File::from_raw_fd(descriptor) };
@@ -231,7 +232,7 @@ impl Side {
     }
 }
 
-/// A path below the roots, and a call with it.
+/// A drawn call, with its paths below the roots.
 struct Drawn {
     call: Call,
     path: PathBuf,
@@ -298,8 +299,8 @@ fn draw(rng: &mut Rng, open: usize) -> Drawn {
     Drawn { call, path: first, second }
 }
 
-/// Makes `calls` random calls on a folder of the mounts, in turn, and on a folder beside the volume. With `planted`, the
-/// later writes to the mounts have another first byte, which must be noticed.
+/// Makes `calls` random calls on a folder of the volume, each on a random one of the mounts, and on a folder beside the
+/// volume. With `planted`, later writes to the mounts have a wrong first byte, which must be noticed.
 pub fn compare(mounts: [&Path; 2], beside: &Path, calls: u64, seed: u64, planted: bool) -> Result<Done> {
     let name = format!("trees-{seed}");
     for root in [mounts[0], beside] {
@@ -367,7 +368,7 @@ fn said(given: &Given) -> String {
     }
 }
 
-/// Everything below a root, each entry in words.
+/// Describes every entry below a root.
 fn tree(root: &Path) -> Result<BTreeMap<PathBuf, String>> {
     let mut found = BTreeMap::new();
     let mut folders = vec![root.to_owned()];

@@ -1,4 +1,4 @@
-//! The layouts of the kernel's messages.
+//! The layouts of the arguments of the kernel's requests.
 #![allow(missing_docs)] // The fields are the kernel's, with full words as names.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -57,7 +57,7 @@ layouts! {
     }
 }
 
-/// The bytes before the data of a write: the header and the write's own arguments.
+/// The number of bytes before the data of a write: the header and the write's own arguments.
 pub const HEAD_BYTES: usize = size_of::<InHeader>() + size_of::<WriteIn>();
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! The numbers and layouts of the protocol, from `linux/fuse.h`, up to version 7.45.
 //!
-//! Owns: operation codes, flags, layouts. Everything is in the machine's own byte order. Leaves to others: the meaning
+//! Owns: operation codes, flags, layouts. All numbers have the byte order of the machine. Leaves to others: the meaning
 //! of a request ([`request`](crate::request)).
 
 pub mod answers;
@@ -13,7 +13,7 @@ pub const MINOR: u32 = 45;
 /// The oldest supported minor version: that of Linux 5.4.
 pub const MINOR_MIN: u32 = 31;
 
-/// The kernel's unit of requests, in bytes.
+/// The unit in which the kernel limits the size of requests, in bytes.
 pub const PAGE_BYTES: usize = 4096;
 
 /// The longest accepted name of a directory entry, without its terminating zero. *Units*: bytes.
@@ -77,47 +77,48 @@ pub mod opcode {
     pub const COPY_FILE_RANGE_64: u32 = 53;
 }
 
-/// The features that kernel and file system can agree on: the bits of `INIT`; those of its second word begin at bit 32.
+/// The features on which kernel and file system can agree, as the bits of `INIT`. The bits of its second word begin at
+/// bit 32.
 pub mod features {
-    /// Several reads of a file may be sent at a time.
+    /// The kernel may send several reads of a file at a time.
     pub const ASYNC_READ: u64 = 1;
-    /// Byte-range locks are sent; without this feature the kernel keeps them itself.
+    /// The kernel sends byte-range locks. Without this feature it keeps them itself.
     pub const POSIX_LOCKS: u64 = 1 << 1;
-    /// `O_TRUNC` is sent with the open request.
+    /// The kernel sends `O_TRUNC` with the open request.
     pub const ATOMIC_TRUNCATE: u64 = 1 << 3;
     /// Writes may be larger than a page.
     pub const BIG_WRITES: u64 = 1 << 5;
-    /// The umask is left to the file system.
+    /// The file system applies the umask, instead of the kernel.
     pub const DO_NOT_MASK: u64 = 1 << 6;
-    /// `flock` is sent; without this feature the kernel keeps these locks itself.
+    /// The kernel sends the locks of `flock`. Without this feature it keeps them itself.
     pub const FLOCK: u64 = 1 << 10;
-    /// Cached pages are dropped when size or time change.
+    /// The kernel drops the cached pages of a file when its size or its time of modification has changed.
     pub const AUTO_INVALIDATE: u64 = 1 << 12;
     /// A listing may include attributes.
     pub const READ_DIRECTORY_PLUS: u64 = 1 << 13;
     /// The kernel chooses when a listing includes attributes.
     pub const READ_DIRECTORY_PLUS_AUTO: u64 = 1 << 14;
-    /// The requests of one direct I/O call may be sent at the same time.
+    /// The kernel may send all requests of one direct I/O call at the same time.
     pub const ASYNC_DIRECT_IO: u64 = 1 << 15;
-    /// Several look-ups and listings of one directory may be sent at a time.
+    /// The kernel may send several look-ups and listings of one directory at a time.
     pub const PARALLEL_DIRECTORY: u64 = 1 << 18;
     /// The file system clears set-user-id bits and capabilities at each write, truncation and change of owner.
     pub const HANDLE_KILL_PRIVILEGES: u64 = 1 << 19;
-    /// Access control lists are checked by the kernel.
+    /// The kernel checks access control lists.
     pub const POSIX_ACL: u64 = 1 << 20;
-    /// After an abort, a read of the channel fails with an error that means nothing else.
+    /// After an abort of the connection, reading the channel fails with an error that has no other cause.
     pub const ABORT_ERROR: u64 = 1 << 21;
     /// Requests may be larger than 128 KiB.
     pub const MAX_PAGES: u64 = 1 << 22;
-    /// The targets of symbolic links are cached.
+    /// The kernel caches the targets of symbolic links.
     pub const CACHE_SYMBOLIC_LINKS: u64 = 1 << 23;
-    /// As [`HANDLE_KILL_PRIVILEGES`], but the kernel requests it when needed.
+    /// Like [`HANDLE_KILL_PRIVILEGES`], but the kernel says in each request whether it is needed.
     pub const HANDLE_KILL_PRIVILEGES_2: u64 = 1 << 28;
-    /// `setxattr` has further flags.
+    /// The arguments of `setxattr` have further flags.
     pub const SETXATTR_EXTENDED: u64 = 1 << 29;
-    /// There is a second word of flags.
+    /// `INIT` has a second word of flags.
     pub const INIT_EXTENDED: u64 = 1 << 30;
-    /// The file system can make entries expire without dropping them.
+    /// The file system can make the kernel look an entry up again without dropping it first.
     pub const EXPIRE_ONLY: u64 = 1 << 35;
     /// A file opened for direct I/O can be mapped shared.
     pub const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
@@ -131,47 +132,47 @@ pub mod features {
 pub mod open_flags {
     /// Reads and writes bypass the page cache.
     pub const DIRECT_IO: u32 = 1;
-    /// The contents of the page cache stay valid.
+    /// The kernel keeps the cached contents of earlier opens.
     pub const KEEP_CACHE: u32 = 1 << 1;
     /// The file has no position.
     pub const NON_SEEKABLE: u32 = 1 << 2;
-    /// The listing may be cached.
+    /// The kernel may cache the listing.
     pub const CACHE_DIRECTORY: u32 = 1 << 3;
     /// The kernel sends no flush when a descriptor is closed.
     pub const NO_FLUSH: u32 = 1 << 5;
-    /// Several direct writes to one file may be sent at a time.
+    /// The kernel may send several direct writes to one file at a time.
     pub const PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
 }
 
-/// Which attributes a [`SetAttributes`](crate::SetAttributes) has.
+/// The bits that say which fields of a [`SetAttributes`](crate::SetAttributes) count.
 pub mod valid {
-    /// Mode.
+    /// The mode changes.
     pub const MODE: u32 = 1;
-    /// Owner.
+    /// The owner changes.
     pub const USER: u32 = 1 << 1;
-    /// Group.
+    /// The group changes.
     pub const GROUP: u32 = 1 << 2;
-    /// Size.
+    /// The size changes.
     pub const SIZE: u32 = 1 << 3;
-    /// Time of access.
+    /// The time of access changes.
     pub const ACCESSED: u32 = 1 << 4;
-    /// Time of modification.
+    /// The time of modification changes.
     pub const MODIFIED: u32 = 1 << 5;
-    /// A handle.
+    /// The request has a handle.
     pub const HANDLE: u32 = 1 << 6;
-    /// The time of access is now.
+    /// The time of access becomes the current time.
     pub const ACCESSED_NOW: u32 = 1 << 7;
-    /// The time of modification is now.
+    /// The time of modification becomes the current time.
     pub const MODIFIED_NOW: u32 = 1 << 8;
-    /// A lock owner.
+    /// The request has a lock owner.
     pub const LOCK_OWNER: u32 = 1 << 9;
-    /// Time of change.
+    /// The time of the last change of attributes is set.
     pub const CHANGED: u32 = 1 << 10;
     /// Set-user-id bits must be cleared.
     pub const KILL_PRIVILEGES: u32 = 1 << 11;
 }
 
-/// Codes of messages to the kernel without a request.
+/// The codes of messages to the kernel that answer no request.
 pub(crate) mod notice {
     pub const INVALIDATE_NODE: i32 = 2;
     pub const INVALIDATE_ENTRY: i32 = 3;
@@ -180,7 +181,7 @@ pub(crate) mod notice {
     pub const NEXT_EPOCH: i32 = 8;
 }
 
-/// Converts a device number to the protocol's form: major and minor in 32 bits.
+/// Converts a device number to the protocol's form, which has the major and the minor number in 32 bits.
 pub fn encode_device(device: u64) -> u32 {
     let (major, minor) = (libc::major(device), libc::minor(device));
     (minor & 0xff) | (major << 8) | ((minor & !0xff) << 12)

@@ -1,4 +1,4 @@
-//! A file system in memory: the minimum that real programs need, and every kind of answer.
+//! A file system in memory. It has the minimum that real programs need, and gives every kind of answer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard};
@@ -131,7 +131,7 @@ impl State {
         Ok(())
     }
 
-    /// Drops a node that has no name and no look-ups.
+    /// Drops a node if it has no name and no look-ups.
     fn bury(&mut self, number: u64) {
         if self.nodes.get(&number).is_some_and(|node| node.attributes.links == 0 && node.lookups == 0) {
             self.nodes.remove(&number);
@@ -171,7 +171,7 @@ impl State {
         Ok(listing)
     }
 
-    /// Takes a lock, or reports a conflict with another lock.
+    /// Takes or releases a lock; fails with `EAGAIN` if another lock conflicts.
     fn lock(&mut self, number: u64, lock: &Lock) -> Result<()> {
         let node = self.node(number)?;
         let is_alone = lock.kind == libc::F_WRLCK;
@@ -189,7 +189,7 @@ impl State {
         Ok(())
     }
 
-    /// Grants locks to their waiters.
+    /// Grants the locks that are now free to their waiters.
     fn grant(&mut self) {
         let waiting = std::mem::take(&mut self.waiting);
         for (unique, node, lock, reply) in waiting {

@@ -21,7 +21,7 @@ pub struct Mounted {
 }
 
 impl Mounted {
-    /// Mounts an empty file system; if this machine cannot, prints the reason and returns `None`.
+    /// Mounts an empty file system. If this machine cannot do that, prints the reason and returns `None`.
     pub fn new(test: &str) -> Option<Mounted> {
         static SERIAL: AtomicU32 = AtomicU32::new(0);
         let options = MountOptions {
@@ -63,7 +63,7 @@ impl Mounted {
         self.crew.connection().agreed().unwrap()
     }
 
-    /// Waits until a condition holds, for a bounded time.
+    /// Waits until a condition holds; panics after a bounded time.
     pub fn until(&self, what: &str, is_so: impl Fn() -> bool) {
         let began = Instant::now();
         while !is_so() {
@@ -72,7 +72,7 @@ impl Mounted {
         }
     }
 
-    /// Unmounts it and waits for the end of its crew.
+    /// Unmounts the file system and waits until its threads have ended.
     pub fn end(mut self) {
         unmount(&self.directory, false).unwrap();
         self.is_mounted = false;

@@ -24,7 +24,7 @@ use nectary_sim::arguments::Arguments;
 
 type Failure = Box<dyn std::error::Error>;
 
-/// By how much a soaking child may exceed its time before it counts as hanging.
+/// How much longer than its time a child may run before it counts as hanging.
 const GRACE: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(100);
 /// The default size of a target's committed corpus. *Units*: bytes.
@@ -87,14 +87,14 @@ fn mutants(name: &str, seed: &str, count: &str) -> Result<bool, Failure> {
     Ok(found.is_none())
 }
 
-/// The folder of the soak's files: in the target directory, or in `CARGO_TARGET_DIR`.
+/// The folder of the soak's files, in the target directory (`CARGO_TARGET_DIR`, if set).
 fn base() -> PathBuf {
     let target = std::env::var_os("CARGO_TARGET_DIR")
         .map_or_else(|| [env!("CARGO_MANIFEST_DIR"), "..", "..", "target"].iter().collect(), PathBuf::from);
     target.join("fuzz")
 }
 
-/// Writes the input of a finding and prints how to reproduce it.
+/// Writes the input of a finding to a file, and prints the command that replays it.
 fn report(target: &Target, guilty: &Guilty) -> Result<(), Failure> {
     println!("{}: FOUND after {} runs: {}", target.name, guilty.runs, guilty.finding.what);
     keep(target, &guilty.input)
@@ -106,7 +106,7 @@ fn keep(target: &Target, input: &[u8]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Runs a target in a child process, so that inputs that end the process or hang are found too.
+/// Runs a target in a child process, so that it also finds inputs that end the process or hang.
 fn soak() -> Result<bool, Failure> {
     let arguments = match Arguments::parse_from("fuzz soak", &["target", "seed", "seconds", "folder"], 2) {
         Ok(arguments) => arguments,
@@ -120,7 +120,7 @@ fn soak() -> Result<bool, Failure> {
     let mut child = Command::new(std::env::current_exe()?)
         .args(["child", target.name, &seed.to_string(), &seconds.to_string()])
         .args([&folder, &running])
-        // The counters are read in the process; no profile is written.
+        // The process reads its counters itself and needs no profile file.
         .env("LLVM_PROFILE_FILE", "/dev/null")
         .stdin(Stdio::null())
         .spawn()?;
@@ -139,7 +139,7 @@ fn soak() -> Result<bool, Failure> {
     if status.is_some_and(|status| status.code() == Some(0)) {
         return Ok(true);
     }
-    // The child reports its findings; if it was killed or died, the running input is the finding.
+    // The child reports its own findings. If it died or was killed, the input that it was running is the finding.
     if let Ok(input) = std::fs::read(&running) {
         let how = status.map_or_else(|| "it does not end".to_owned(), |status| format!("the process ended: {status}"));
         println!("{}: FOUND: {how}", target.name);

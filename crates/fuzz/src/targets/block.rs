@@ -1,4 +1,4 @@
-//! Targets of `nectary-block`: the file of a recording, SPECs, and quantities in the notation for people.
+//! Targets of `nectary-block`: recordings, SPECs, and quantities as people write them.
 
 use nectary_block::{Argument, Form, Spec, format_size, fuzzing, parse_duration, parse_share, parse_size};
 
@@ -28,7 +28,7 @@ pub const WORDS: &[&[u8]] = &[
     "\u{e9}".as_bytes(),
 ];
 
-/// A recording: reading, writing and reading again gives the same.
+/// Reads a recording: writing it and reading it again gives the same events.
 pub fn recording(input: &[u8]) {
     let (choices, rest) = choices(input);
     let mut bytes = rest.to_vec();
@@ -42,7 +42,7 @@ pub fn recording(input: &[u8]) {
     }
 }
 
-/// A recording with every kind of event.
+/// Makes a recording with every kind of event.
 pub fn recording_seeds() -> Vec<Vec<u8>> {
     use nectary_block::Event;
     let events = vec![
@@ -60,7 +60,7 @@ pub fn recording_seeds() -> Vec<Vec<u8>> {
     vec![[&[0], &bytes[..]].concat(), [&[1], &bytes[..]].concat()]
 }
 
-/// A SPEC: reading, writing and reading again gives the same.
+/// Reads a SPEC: writing it and reading it again gives the same SPEC.
 pub fn spec(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else { return };
     match Spec::parse(text) {
@@ -74,7 +74,7 @@ pub fn spec(input: &[u8]) {
     }
 }
 
-/// Whether two SPECs are equal except for their positions.
+/// Whether two SPECs are equal; positions in the text do not count.
 fn are_same(left: &Spec, right: &Spec) -> bool {
     match (&left.form, &right.form) {
         (Form::Text(left), Form::Text(right)) => left == right,
@@ -87,7 +87,7 @@ fn are_same(left: &Spec, right: &Spec) -> bool {
     }
 }
 
-/// SPECs of all shapes.
+/// Makes SPECs of all forms.
 pub fn spec_seeds() -> Vec<Vec<u8>> {
     let texts = [
         "memory:1G",
@@ -101,7 +101,7 @@ pub fn spec_seeds() -> Vec<Vec<u8>> {
     texts.map(|text| text.as_bytes().to_vec()).to_vec()
 }
 
-/// Sizes, durations, shares: parsed values are in bounds, and sizes are printed nearly as they were read.
+/// Reads sizes, durations and shares: values are in bounds, and a printed size is read as nearly the same size.
 pub fn sizes(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else { return };
     if let Ok(size) = parse_size(text) {
@@ -117,7 +117,7 @@ pub fn sizes(input: &[u8]) {
     let _ = parse_duration(text);
 }
 
-/// Quantities of all kinds.
+/// Makes quantities of all kinds.
 pub fn size_seeds() -> Vec<Vec<u8>> {
     ["4096", "1.5T", "10 GiB", "15E", "12ms", "1.5s", "100us", "0.5%", "0.01", "16E", "18446744073709551615"]
         .map(|text| text.as_bytes().to_vec())

@@ -1,6 +1,6 @@
-//! Target of `nectary-fuse`: a request of the kernel, complete or truncated, with arbitrary fields.
+//! The target of `nectary-fuse`: requests of the kernel, complete or truncated, with arbitrary fields.
 //!
-//! An accepted request keeps all promised bounds; `nectary_fuse::fuzzing` checks them.
+//! `nectary_fuse::fuzzing` checks that an accepted request keeps all promised bounds.
 
 use super::choices;
 
@@ -16,13 +16,13 @@ pub const WORDS: &[&[u8]] = &[
     &[0, 0, 1, 0],
 ];
 
-/// One request.
+/// Decodes one request.
 pub fn request(input: &[u8]) {
     let (choices, bytes) = choices(input);
     nectary_fuse::fuzzing::request(bytes, choices & 1 == 1);
 }
 
-/// One request per form of arguments.
+/// Makes one request for each form of arguments.
 pub fn request_seeds() -> Vec<Vec<u8>> {
     let with_name = |fixed: usize, names: &[u8]| [&vec![0; fixed][..], names].concat();
     let sized = |fixed: usize, at: usize, size: u32| {
@@ -67,7 +67,7 @@ pub fn request_seeds() -> Vec<Vec<u8>> {
     seeds
 }
 
-/// The byte of choices, and a request with its header.
+/// Makes an input: the byte of choices, and a request with its header.
 fn message(choices: u8, opcode: u32, arguments: &[u8]) -> Vec<u8> {
     let mut bytes = vec![choices];
     bytes.extend((40 + arguments.len() as u32).to_ne_bytes());

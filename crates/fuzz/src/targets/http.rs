@@ -1,4 +1,5 @@
-//! Targets of `nectary-proxy`: stored metadata, framing of both directions, the rules of caching, dates, URLs.
+//! Targets of `nectary-proxy`: stored metadata, the framing of requests and responses, the rules of caching, dates, and
+//! URLs. The *guard* is the proxy's check of framing.
 
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONNECTION, TRANSFER_ENCODING, UPGRADE};
@@ -13,7 +14,7 @@ use nectary_proxy::{ClientNet, OriginUrl};
 use super::choices;
 use super::http_reference::{self, End};
 
-/// The parts of heads, dates and URLs.
+/// Typical parts of heads, dates and URLs.
 pub const WORDS: &[&[u8]] = &[
     b"\r\n",
     b"\n",
@@ -68,10 +69,10 @@ pub const WORDS: &[&[u8]] = &[
     b"\xff",
 ];
 
-/// The longest head that the guards of the targets accept. *Units*: bytes.
+/// The longest head that the guard accepts in these targets. *Units*: bytes.
 const HEAD_BYTES_MAX: usize = 1024;
 
-/// Stored metadata: reading, writing and reading again gives the same, and rendering adds no line.
+/// Reads stored metadata: writing and reading them again gives the same, and no rendered header contains a line break.
 pub fn metadata(input: &[u8]) {
     let bytes = Bytes::copy_from_slice(input);
     let found = Found::read(&bytes, b"http://h/p", &policy::Policy::default());
@@ -105,7 +106,7 @@ pub fn metadata(input: &[u8]) {
     }
 }
 
-/// A response and a marker.
+/// Makes the metadata of a response, and a marker.
 pub fn metadata_seeds() -> Vec<Vec<u8>> {
     let headers = header_lines(
         b"etag: \"a\"\ncache-control: max-age=60\nx-mine: 1\nx-mine: \ndate: Sun, 06 Nov 1994 08:49:37 GMT",
@@ -132,7 +133,7 @@ fn guarded(mut framing: Framing, bytes: &[u8], mut between: impl FnMut(&mut Fram
     (ends, bytes.len(), framing)
 }
 
-/// Checks that bytes get the same answer at once and in pieces.
+/// Checks that the guard's verdict is the same for all bytes at once and for pieces of them.
 fn in_pieces(make: impl Fn() -> Framing, bytes: &[u8]) {
     let run = |size: usize| -> Result<Phase, Violation> {
         let mut framing = make();
@@ -173,7 +174,7 @@ fn same_ends(bytes: &[u8], ends: &[usize], passed: usize, next: impl Fn(&[u8]) -
     }
 }
 
-/// Requests: the guard alone, the guard and the reference parser, and the fast path.
+/// Reads requests with the guard, with the reference parser and on the fast path, and compares them.
 pub fn requests(input: &[u8]) {
     in_pieces(|| Framing::of_requests(HEAD_BYTES_MAX), input);
     let (ends, passed, framing) = guarded(Framing::of_requests(HEAD_BYTES_MAX), input, |_| {});
@@ -192,7 +193,7 @@ pub fn requests(input: &[u8]) {
     assert_eq!(uri.path_and_query().map(|path| path.as_str().as_bytes()), Some(path), "hyper sees another path");
 }
 
-/// Requests of all framings.
+/// Makes requests with all kinds of framing.
 pub fn request_seeds() -> Vec<Vec<u8>> {
     [
         "GET /a?b=c HTTP/1.1\r\nHost: h\r\nUser-Agent: x y\r\nAccept: */*\r\n\r\n",
@@ -205,7 +206,7 @@ pub fn request_seeds() -> Vec<Vec<u8>> {
     .to_vec()
 }
 
-/// Responses; the first byte chooses whether they answer a HEAD.
+/// Reads responses with the guard and with the reference parser. The first byte chooses whether they answer a HEAD.
 pub fn responses(input: &[u8]) {
     let (choices, bytes) = choices(input);
     let to_head = choices & 1 == 1;
@@ -222,7 +223,7 @@ pub fn responses(input: &[u8]) {
     same_ends(bytes, &ends, passed, |rest| http_reference::response(rest, to_head));
 }
 
-/// Responses of all framings.
+/// Makes responses with all kinds of framing.
 pub fn response_seeds() -> Vec<Vec<u8>> {
     [
         "\0HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nabcdeHTTP/1.1 304 Not Modified\r\n\r\n",
@@ -248,8 +249,8 @@ fn header_lines(text: &[u8]) -> HeaderMap {
     headers
 }
 
-/// The rules of RFC 9111, on a request and its response. Four bytes choose method, status and times; the request's
-/// lines, an empty line and the response's lines follow.
+/// Applies the rules of RFC 9111 to a request and its response. Four bytes choose method, status and times; the
+/// request's lines, an empty line and the response's lines follow.
 pub fn rules(input: &[u8]) {
     let Some((&[method, status, sent, now], text)) = input.split_first_chunk::<4>() else { return };
     let method = [Method::GET, Method::HEAD, Method::POST, Method::DELETE][usize::from(method & 3)].clone();
@@ -317,7 +318,7 @@ pub fn rules(input: &[u8]) {
     conditional::set_validation(&mut asked.clone(), &answered);
 }
 
-/// Checks that, without quotes, the directives are the parts between commas.
+/// Checks directives in headers without quotes: they are the parts between commas.
 fn plain_directives(headers: &HeaderMap, found: &cache_control::ResponseDirectives) {
     let lines: Vec<&[u8]> = headers.get_all(CACHE_CONTROL).into_iter().map(HeaderValue::as_bytes).collect();
     if lines.iter().any(|line| line.contains(&b'"')) {
@@ -335,7 +336,7 @@ fn plain_directives(headers: &HeaderMap, found: &cache_control::ResponseDirectiv
     assert_eq!((found.max_age.is_some(), found.s_maxage.is_some()), (has(b"max-age"), has(b"s-maxage")));
 }
 
-/// Headers that the rules read.
+/// Makes headers that the rules read.
 pub fn rule_seeds() -> Vec<Vec<u8>> {
     [
         "\0\0\x09\x05cache-control: max-age=5, min-fresh=3\nrange: bytes=5-10\n\ncache-control: max-age=60, s-maxage=\"70\"\ndate: Sun, 06 Nov 1994 08:49:37 GMT\nage: 7, 8\nvary: accept, X-Y\netag: \"a\"",
@@ -347,7 +348,7 @@ pub fn rule_seeds() -> Vec<Vec<u8>> {
     .to_vec()
 }
 
-/// Dates, numbers of seconds, and directives by themselves.
+/// Reads an input as a date, as a number of seconds, and as a list of directives.
 pub fn dates(input: &[u8]) {
     if let Ok(value) = HeaderValue::from_bytes(input)
         && let Some(seconds) = parse_date_s(&value)
@@ -368,7 +369,7 @@ pub fn dates(input: &[u8]) {
     assert!(bytes <= input.len());
 }
 
-/// The three forms of dates, a number, a list.
+/// Makes the three forms of dates, a number, and a list.
 pub fn date_seeds() -> Vec<Vec<u8>> {
     [
         "Sun, 06 Nov 1994 08:49:37 GMT",
@@ -381,7 +382,7 @@ pub fn date_seeds() -> Vec<Vec<u8>> {
     .to_vec()
 }
 
-/// URLs as keys, origins, networks and the operator's rules.
+/// Reads URLs, networks and the operator's rules; checks the keys and origins of URLs.
 pub fn urls(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else { return };
     if let Ok(uri) = text.parse::<Uri>() {
@@ -406,7 +407,7 @@ pub fn urls(input: &[u8]) {
     let _ = text.parse::<ClientNet>();
 }
 
-/// URLs, rules, networks.
+/// Makes URLs, rules and networks.
 pub fn url_seeds() -> Vec<Vec<u8>> {
     [
         "http://Example.org:80/a?b",

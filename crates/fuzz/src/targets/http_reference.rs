@@ -1,8 +1,8 @@
-//! The end of an HTTP/1 message for a reader behind the guard: heads parsed by httparse, and bodies by RFC 9112,
-//! section 6.
+//! The reference parser: it finds the end of an HTTP/1 message as a reader behind the guard does. It parses heads with
+//! httparse, and bodies as RFC 9112, section 6, says.
 //!
-//! Owns: a second parser, for comparison with the guard. It accepts less: it refuses ambiguous requests, which hyper
-//! would not.
+//! Owns: this second parser, with which the guard is compared. It refuses ambiguous requests, some of which hyper
+//! accepts.
 
 use httparse::{EMPTY_HEADER, Header, Request, Response, Status, parse_chunk_size};
 
@@ -11,9 +11,9 @@ const HEADERS_MAX: usize = 128;
 /// Where a message ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// After this many bytes.
+    /// The message ends after this many bytes.
     At(usize),
-    /// Not within these bytes.
+    /// The message does not end within these bytes.
     Later,
     /// The message is refused, and nothing after it is read.
     Refused,
@@ -64,7 +64,7 @@ enum Length {
     None,
 }
 
-/// The body length from the headers; `None` if they are ambiguous.
+/// The length of the body, from the headers; `None` if they are ambiguous.
 fn length(headers: &[Header<'_>]) -> Option<Length> {
     let mut found = Length::None;
     for header in headers {
@@ -112,7 +112,7 @@ fn chunked(bytes: &[u8], head: usize) -> End {
             _ => return End::Refused,
         }
     }
-    // Trailers, up to an empty line.
+    // Reads trailers up to an empty line.
     loop {
         let Some(end) = bytes[at..].iter().position(|&byte| byte == b'\n') else { return End::Later };
         let line = &bytes[at..at + end];

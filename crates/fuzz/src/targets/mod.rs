@@ -18,17 +18,17 @@ mod volume;
 pub struct Target {
     /// Its name, which is also its folder in `corpus/`.
     pub name: &'static str,
-    /// Decodes an input; panics if a property is broken.
+    /// The function that decodes an input; it panics if a property is broken.
     pub run: fn(&[u8]),
-    /// Valid inputs, made by the writer of the format; `fuzz seeds` adds them to the corpus.
+    /// The function that makes valid inputs with the writer of the format; `fuzz seeds` adds them to the corpus.
     pub seeds: fn() -> Vec<Vec<u8>>,
-    /// The parts of the format.
+    /// Typical parts of the format, which the mutator inserts.
     pub words: &'static [&'static [u8]],
     /// The longest input. *Units*: bytes.
     pub input_bytes_max: usize,
-    /// The largest memory of a run. *Units*: bytes.
+    /// The largest amount of memory that a run may have at one time. *Units*: bytes.
     pub memory_bytes_max: usize,
-    /// How many mutants the default tests run.
+    /// The number of mutants that the default tests run.
     pub mutants: u64,
 }
 
@@ -100,12 +100,12 @@ pub const TARGETS: &[Target] = &[
     Target { name: "trace-compressed", run: trace::compressed, seeds: trace::compressed_seeds, mutants: 4000, ..TRACE },
 ];
 
-/// The target of a name.
+/// Finds a target by its name.
 pub fn by_name(name: &str) -> Option<&'static Target> {
     TARGETS.iter().find(|target| target.name == name)
 }
 
-/// Splits a first byte of choices from an input.
+/// Splits an input into its first byte, which makes choices, and the rest.
 fn choices(input: &[u8]) -> (u8, &[u8]) {
     input.split_first().map_or((0, input), |(&choices, rest)| (choices, rest))
 }

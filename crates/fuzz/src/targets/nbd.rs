@@ -1,4 +1,4 @@
-//! Targets of `nectary-nbd`: input of a server from a client, input of a client from a server, and URLs.
+//! Targets of `nectary-nbd`: the server's input from a client, the client's input from a server, and URLs.
 
 use nectary_nbd::{Url, fuzzing};
 
@@ -22,24 +22,25 @@ pub const WORDS: &[&[u8]] = &[
     &[0, 1, 0, 1],
 ];
 
-/// A client's flags, options and requests.
+/// Serves a client's flags, options and requests; the server's answers are bounded in size.
 pub fn server(input: &[u8]) {
     let (choices, rest) = choices(input);
     let sent = fuzzing::serve(rest, choices & 1 == 1);
     assert!(sent <= 64 * (rest.len() + 64), "{} bytes made the server send {sent}", rest.len());
 }
 
-/// An option as a client sends it.
+/// Makes an option as a client sends it.
 fn option(number: u32, data: &[u8]) -> Vec<u8> {
     [b"IHAVEOPT", &number.to_be_bytes()[..], &(data.len() as u32).to_be_bytes(), data].concat()
 }
 
-/// The data of an option about an export.
+/// Makes the data of an option about an export.
 fn about(name: &str, rest: &[u8]) -> Vec<u8> {
     [&(name.len() as u32).to_be_bytes()[..], name.as_bytes(), rest].concat()
 }
 
-/// A client that uses all features, one that knows only the old option, and one that requests TLS.
+/// Makes the inputs of a client that uses all features, of one that knows only the old option, and of one that requests
+/// TLS.
 pub fn server_seeds() -> Vec<Vec<u8>> {
     let query = [&1u32.to_be_bytes()[..], &15u32.to_be_bytes(), b"base:allocation"].concat();
     let flags = 3u32.to_be_bytes();
@@ -71,7 +72,7 @@ pub fn server_seeds() -> Vec<Vec<u8>> {
     vec![everything, old, encrypted]
 }
 
-/// A server's greeting and answers to options.
+/// Reads a server's greeting and its answers to options.
 pub fn client(input: &[u8]) {
     let (choices, rest) = choices(input);
     fuzzing::haggle(rest, choices);
@@ -83,7 +84,7 @@ fn answer(option: u32, reply: u32, data: &[u8]) -> Vec<u8> {
     [&magic[..], &numbers, data].concat()
 }
 
-/// A server for each goal, and one that knows only the old option.
+/// Makes the answers of a server to each goal of the client, and those of a server that knows only the old option.
 pub fn client_seeds() -> Vec<Vec<u8>> {
     let greeting = [b"NBDMAGICIHAVEOPT", &3u16.to_be_bytes()[..]].concat();
     let context = [&1u32.to_be_bytes()[..], b"base:allocation"].concat();
@@ -102,19 +103,19 @@ pub fn client_seeds() -> Vec<Vec<u8>> {
     vec![transmit, info, list, old, refusing]
 }
 
-/// A server's replies to a read, a request for extents and a flush.
+/// Reads a server's replies to a read, a request for extents and a flush.
 pub fn replies(input: &[u8]) {
     let (choices, rest) = choices(input);
     fuzzing::replies(rest, choices & 1 == 1);
 }
 
-/// Valid replies, simple and structured.
+/// Makes valid replies, simple and structured.
 pub fn reply_seeds() -> Vec<Vec<u8>> {
     let seeds = fuzzing::reply_seeds();
     seeds.iter().enumerate().map(|(index, seed)| [&[index as u8][..], seed].concat()).collect()
 }
 
-/// A URL: writing it and reading it again gives the same URL.
+/// Reads a URL: writing it and reading it again gives the same URL.
 pub fn url(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else { return };
     if let Ok(url) = Url::parse(text) {
@@ -124,7 +125,7 @@ pub fn url(input: &[u8]) {
     }
 }
 
-/// The parts of URLs.
+/// Typical parts of URLs.
 pub const URL_WORDS: &[&[u8]] = &[
     b"nbd://",
     b"nbds://",
@@ -142,7 +143,7 @@ pub const URL_WORDS: &[&[u8]] = &[
     b"30s",
 ];
 
-/// URLs of all kinds.
+/// Makes URLs of all kinds.
 pub fn url_seeds() -> Vec<Vec<u8>> {
     let texts = [
         "nbd://example.com:1/a%20b",

@@ -1,7 +1,8 @@
-//! The target of what donors keep for a network RAM disk: slots, summaries, trims, shapes, records and windows.
+//! The target of the structures of a network RAM disk on its donors: slots, summaries, trims, shapes, records and
+//! windows.
 //!
-//! The first byte of an input chooses: bit 0, whether checksums are put right; the others, which structure. What decodes
-//! must be written again, and decode to the same.
+//! Bit 0 of an input's first byte chooses whether checksums are corrected; the other bits choose the structure. A
+//! structure that decodes must encode, and decode to the same again.
 
 use nectary_ram::format::slots::{Areas, Kind, Named, SLOT_HEADER_BYTES, Shape, Slot, Summary, TRIM_BYTES, Trim};
 use nectary_ram::format::{
@@ -30,10 +31,10 @@ const BLOCK: u32 = 7;
 
 /// The structures, in the order of the choices.
 const STRUCTURES: [fn(&[u8]); 7] = [slot, summary, trim, shape, record, state, swap];
-/// Where the checksum of a structure begins: what is before it is covered. *Units*: bytes.
+/// The position of a structure's checksum, which covers the bytes before it. *Units*: bytes.
 type ChecksumAt = fn(&[u8]) -> Option<usize>;
 
-/// Of each structure.
+/// The positions for the first structures.
 const CHECKSUMS: [ChecksumAt; 4] =
     [|_| Some(SLOT_HEADER_BYTES - 8), |bytes| Some(Summary::bytes_of(*bytes.get(6)?) - 8), |_| None, |_| Some(64)];
 
@@ -62,7 +63,7 @@ fn trim(bytes: &[u8]) {
 fn shape(bytes: &[u8]) {
     let Ok(shape) = Shape::decode(bytes) else { return };
     assert_eq!(Shape::decode(&shape.encode()), Ok(shape));
-    // What is within the limits has a place for everything.
+    // An accepted shape has room for all its areas.
     let areas = Areas::new(&shape);
     let last = shape.groups - 1;
     assert!(areas.slot(last) + areas.slot_bytes == areas.donor_bytes);
@@ -92,7 +93,7 @@ fn swap(bytes: &[u8]) {
     }
 }
 
-/// Puts checksums right, so that the fields are reached.
+/// Corrects checksums, so that the decoder reads the fields.
 fn put_right(structure: usize, bytes: &mut [u8]) {
     if structure == 0 && bytes.len() > SLOT_HEADER_BYTES {
         let checksum = xxh3_64(&bytes[SLOT_HEADER_BYTES..]).to_le_bytes();
@@ -100,7 +101,7 @@ fn put_right(structure: usize, bytes: &mut [u8]) {
     }
     let at = match CHECKSUMS.get(structure) {
         Some(at) => at(bytes),
-        // The record says its own length.
+        // A record contains its own length.
         None if structure == 4 && bytes.len() >= 20 => {
             let length = bytes.len() as u32;
             bytes[16..20].copy_from_slice(&length.to_le_bytes());
@@ -114,7 +115,7 @@ fn put_right(structure: usize, bytes: &mut [u8]) {
     }
 }
 
-/// One structure.
+/// Decodes one structure.
 pub fn slots(input: &[u8]) {
     let (choices, bytes) = choices(input);
     let structure = usize::from(choices >> 1) % STRUCTURES.len();
@@ -124,13 +125,13 @@ pub fn slots(input: &[u8]) {
     }
     STRUCTURES[structure](&bytes);
     if structure >= 5 {
-        // Windows are longer than inputs.
+        // A window is longer than an input, so zeroes are added.
         bytes.resize(WINDOW_BYTES, 0);
         STRUCTURES[structure](&bytes);
     }
 }
 
-/// One of each, and a record of each kind.
+/// Makes one of each structure, and a record of each kind.
 pub fn slot_seeds() -> Vec<Vec<u8>> {
     let slot = Slot { device: DEVICE, generation: 2, group: 5, member: 1, block: 9, sequence: 3, data_checksum: 0 };
     let named = Some(Named { block: 9, sequence: 3, checksum: 4 });

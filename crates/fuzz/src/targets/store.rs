@@ -1,7 +1,7 @@
-//! Targets of `nectary-store`: each on-disk structure, and a whole image opened as a store.
+//! Targets of `nectary-store`: each on-disk structure, and a whole image that is opened as a store.
 //!
-//! The first byte of an input chooses: bit 0: whether checksums, identity and addresses are corrected; for an image,
-//! bits 1 and 2: its background.
+//! Bit 0 of an input's first byte chooses whether checksums, identity and addresses are corrected. For a whole image,
+//! bits 1 and 2 choose the image that the input changes.
 
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -21,7 +21,7 @@ pub const WORDS: &[&[u8]] =
 const BLOCK_BYTES: usize = 4096;
 /// The epoch that the targets read.
 const EPOCH: u64 = 1;
-/// The largest number of bytes of a body that are read.
+/// The largest number of bytes that are read from a body.
 const BODY_BYTES_MAX: u64 = 1 << 20;
 /// The size of the golden images of the store's tests. *Units*: bytes.
 const GOLDEN_BYTES: usize = 2 << 20;
@@ -75,7 +75,7 @@ fn span() -> Span {
     Span::new().expect("the constants fit")
 }
 
-/// A device with the pieces of an input in one area of the span.
+/// Makes a device with the pieces of an input in one area of the span.
 fn area(input: &[u8], (start, length): (u64, u64)) -> SharedDevice {
     let (choices, rest) = choices(input);
     let mut area = vec![0; length as usize];
@@ -88,7 +88,7 @@ fn area(input: &[u8], (start, length): (u64, u64)) -> SharedDevice {
     Arc::new(device)
 }
 
-/// One unit, padded with zeroes to a block.
+/// Makes one unit, padded with zeroes to a block.
 fn unit(input: &[u8], address: u64) -> Vec<u8> {
     let (choices, rest) = choices(input);
     let mut unit = rest.to_vec();
@@ -99,7 +99,7 @@ fn unit(input: &[u8], address: u64) -> Vec<u8> {
     unit
 }
 
-/// A superblock: an accepted one is written back with the same fields. Reserved bytes are not read.
+/// Reads a superblock: an accepted one is written with the same fields. Reserved bytes are not compared.
 pub fn superblock(input: &[u8]) {
     let bytes = unit(input, 0);
     if let Some(written) = fuzzing::superblock(&bytes) {
@@ -110,7 +110,7 @@ pub fn superblock(input: &[u8]) {
     }
 }
 
-/// The two slots of the state.
+/// Reads the two slots of the state.
 pub fn state(input: &[u8]) {
     let span = span();
     let device = area(input, span.state());
@@ -118,7 +118,7 @@ pub fn state(input: &[u8]) {
     assert!(life < 1 << 24 && changes < 1 << 63);
 }
 
-/// An append's header and table: every record is within the segment.
+/// Reads the header and table of an append: every record is within the segment.
 pub fn append(input: &[u8]) {
     let start = span().segment(EPOCH).0;
     for (at, length) in fuzzing::append(&unit(input, start), EPOCH, start).unwrap_or_default() {
@@ -126,7 +126,7 @@ pub fn append(input: &[u8]) {
     }
 }
 
-/// A record: its parts are consecutive.
+/// Reads a record: its parts are consecutive.
 pub fn record(input: &[u8]) {
     let start = span().segment(EPOCH).0;
     let bytes = unit(input, start);
@@ -136,7 +136,7 @@ pub fn record(input: &[u8]) {
     }
 }
 
-/// A segment, read by roll forward and record by record.
+/// Reads a segment as recovery does, by roll-forward and record by record.
 pub fn segment(input: &[u8]) {
     let span = span();
     let (start, length) = span.segment(EPOCH);
@@ -148,21 +148,21 @@ pub fn segment(input: &[u8]) {
     }
 }
 
-/// Both checkpoints; an index loaded from one of them is used.
+/// Reads both checkpoints; if one is valid, its index is loaded and used.
 pub fn checkpoint(input: &[u8]) {
     let span = span();
     block_on(span.read_checkpoints(&area(input, span.checkpoints())));
 }
 
-/// The hot lists of both checkpoints: no more places than fit in their chunks.
+/// Reads the hot lists of both checkpoints: they have no more places than fit in their chunks.
 pub fn hot_list(input: &[u8]) {
     let span = span();
     let (places, damaged) = block_on(span.read_hot_lists(&area(input, span.checkpoints())));
     assert!(places <= 2 << 20 && damaged <= 512, "{places} places, {damaged} chunks");
 }
 
-/// Both copies of the purge log; accepted records are present again after a new cycle. A cycle number that no log can
-/// reach is an error.
+/// Reads both copies of the purge log: accepted records are still there after a new cycle. A cycle number that no log
+/// can reach is an error.
 pub fn purge_log(input: &[u8]) {
     let span = span();
     let device = area(input, span.purge_log());
@@ -175,7 +175,7 @@ pub fn purge_log(input: &[u8]) {
     assert_eq!(again, (rules, false), "a compacted log does not come back whole");
 }
 
-/// A whole image: opened, read, checked, written, closed and opened again.
+/// Uses a whole image: opens, reads, checks, writes and closes it, and opens it again.
 pub fn image(input: &[u8]) {
     let (choices, rest) = choices(input);
     let mut image = match choices >> 1 & 3 {
@@ -279,7 +279,7 @@ fn small((start, length): (u64, u64)) -> &'static [u8] {
     &SMALL[start as usize..(start + length) as usize]
 }
 
-/// The pieces of an area of the small store, unchanged and with the choice to correct checksums.
+/// Makes the pieces of an area of the small store: once with and once without the choice to correct checksums.
 fn seeds_of(place: (u64, u64)) -> Vec<Vec<u8>> {
     let pieces = pieces::take(small(place));
     let keep = |mut pieces: Vec<u8>| {
@@ -295,24 +295,24 @@ fn unit_seeds(unit: &[u8]) -> Vec<Vec<u8>> {
     vec![[&[0], unit].concat(), [&[1], unit].concat()]
 }
 
-/// A valid superblock.
+/// Makes a valid superblock.
 pub fn superblock_seeds() -> Vec<Vec<u8>> {
     let mut unit = span().superblock();
     unit[12..16].fill(0);
     unit_seeds(&unit)
 }
 
-/// Valid slots.
+/// Makes the valid slots of the state.
 pub fn state_seeds() -> Vec<Vec<u8>> {
     seeds_of(span().state())
 }
 
-/// A valid append.
+/// Makes a valid append.
 pub fn append_seeds() -> Vec<Vec<u8>> {
     unit_seeds(&small(span().segment(EPOCH))[..128 + 64])
 }
 
-/// Valid records: of an object, of an object with a variant, and of some with tags.
+/// Makes valid records: of objects, of an object with a variant, and of objects with tags.
 pub fn record_seeds() -> Vec<Vec<u8>> {
     let segment = small(span().segment(EPOCH));
     let starts = (0..segment.len()).step_by(64).filter(|&at| segment[at..].starts_with(b"NREC"));
@@ -321,27 +321,27 @@ pub fn record_seeds() -> Vec<Vec<u8>> {
     starts.flat_map(|at| unit_seeds(&segment[at..(at + 300).min(segment.len())])).collect()
 }
 
-/// A valid segment.
+/// Makes a valid segment.
 pub fn segment_seeds() -> Vec<Vec<u8>> {
     seeds_of(span().segment(EPOCH))
 }
 
-/// A valid checkpoint.
+/// Makes a valid checkpoint.
 pub fn checkpoint_seeds() -> Vec<Vec<u8>> {
     seeds_of(span().checkpoints())
 }
 
-/// A valid hot list.
+/// Makes a valid hot list.
 pub fn hot_list_seeds() -> Vec<Vec<u8>> {
     seeds_of(span().checkpoints())
 }
 
-/// A valid purge log.
+/// Makes a valid purge log.
 pub fn purge_log_seeds() -> Vec<Vec<u8>> {
     seeds_of(span().purge_log())
 }
 
-/// Each background image unchanged, and with a hole.
+/// Makes inputs that leave an image unchanged, and inputs that zero some bytes of it.
 pub fn image_seeds() -> Vec<Vec<u8>> {
     let mut seeds: Vec<Vec<u8>> = (0..8).map(|choices| vec![choices]).collect();
     let (start, _) = span().segment(EPOCH);

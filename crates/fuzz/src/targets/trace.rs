@@ -1,6 +1,7 @@
-//! Targets of `nectary-trace`: every format, plain, gzip and zstd.
+//! Targets of `nectary-trace`: every trace format, uncompressed and compressed with gzip or zstd.
 //!
-//! A trace is read to its end or to its first error; the error names the file and contains no control characters.
+//! Each target reads a trace to its end or to its first error. An error names the file and contains no control
+//! characters.
 
 use std::io::{Cursor, Write};
 use std::path::Path;
@@ -14,7 +15,7 @@ use nectary_trace::{Error, Reference};
 use super::choices;
 use crate::units;
 
-/// The parts of lines.
+/// Typical parts of lines.
 pub const WORDS: &[&[u8]] = &[
     b"\n",
     b"\r\n",
@@ -31,7 +32,7 @@ pub const WORDS: &[&[u8]] = &[
     b"volume=2+3,offset=5,size=6,op=4",
 ];
 
-/// More references than any valid file of such a length has.
+/// A number of references that no valid file of an input's length has.
 const REFERENCES_MAX: usize = 8 << 20;
 /// The largest number of references from one record or one call.
 const AT_ONCE_MAX: usize = 1 << 22;
@@ -70,17 +71,17 @@ fn of(format: Format) -> ReadOptions {
     ReadOptions { format: Some(format), ..ReadOptions::default() }
 }
 
-/// One block number per line.
+/// Reads one block number per line.
 pub fn text(input: &[u8]) {
     check(input, &of(Format::Text));
 }
 
-/// Lines of the ARC authors' traces.
+/// Reads lines in the form of the ARC authors' traces.
 pub fn arc(input: &[u8]) {
     check(input, &of(Format::Arc));
 }
 
-/// CSV: the first line defines the columns, if it parses as a definition.
+/// Reads CSV. If the first line parses as a definition of columns, it defines them.
 pub fn csv(input: &[u8]) {
     let end = input.iter().position(|&byte| byte == b'\n').unwrap_or(0);
     let columns = std::str::from_utf8(&input[..end]).ok().and_then(|line| Columns::parse(line).ok());
@@ -88,12 +89,12 @@ pub fn csv(input: &[u8]) {
     check(lines, &ReadOptions { columns: columns.unwrap_or_else(Columns::msr), ..of(Format::Csv) });
 }
 
-/// VSCSI, both versions.
+/// Reads both versions of VSCSI.
 pub fn vscsi(input: &[u8]) {
     check(input, &of(Format::Vscsi));
 }
 
-/// libCacheSim's oracleGeneral: one reference per record.
+/// Reads libCacheSim's oracleGeneral format: each record gives one reference.
 pub fn oracle_general(input: &[u8]) {
     if let Ok(count) = read(input, &of(Format::OracleGeneral))
         && !is_compressed(input)
@@ -103,7 +104,7 @@ pub fn oracle_general(input: &[u8]) {
     check(input, &of(Format::OracleGeneral));
 }
 
-/// Nectary's own format.
+/// Reads Nectary's own format.
 pub fn nectary(input: &[u8]) {
     let (choices, rest) = choices(input);
     let mut bytes = rest.to_vec();
@@ -113,7 +114,7 @@ pub fn nectary(input: &[u8]) {
     check(&bytes, &of(Format::Nectary));
 }
 
-/// Any bytes that begin like gzip or zstd, and guessing their format.
+/// Reads bytes that begin like gzip or zstd; the format is guessed.
 pub fn compressed(input: &[u8]) {
     let (choices, rest) = choices(input);
     let magic: &[u8] = if choices & 1 == 1 { &[0x1f, 0x8b, 8] } else { &[0x28, 0xb5, 0x2f, 0xfd] };
@@ -127,17 +128,17 @@ fn is_compressed(input: &[u8]) -> bool {
     input.starts_with(&[0x1f, 0x8b]) || input.starts_with(&[0x28, 0xb5, 0x2f, 0xfd])
 }
 
-/// Lines and comments.
+/// Makes lines and comments.
 pub fn text_seeds() -> Vec<Vec<u8>> {
     vec![b"1\n2\n\n* a comment\n18446744073709551615\n".to_vec(), b" 7 \r\n8".to_vec()]
 }
 
-/// Requests.
+/// Makes requests.
 pub fn arc_seeds() -> Vec<Vec<u8>> {
     vec![b"1 4 0 1\n100 1048576 0 2\n\n7 1 0 3\n".to_vec()]
 }
 
-/// MSR's columns, and other columns.
+/// Makes CSV with the columns of MSR's traces and with other columns.
 pub fn csv_seeds() -> Vec<Vec<u8>> {
     assert!(BLOCKS_PER_RECORD_MAX as usize <= AT_ONCE_MAX);
     vec![
@@ -147,7 +148,7 @@ pub fn csv_seeds() -> Vec<Vec<u8>> {
     ]
 }
 
-/// Two records of each version.
+/// Makes two records of each version.
 pub fn vscsi_seeds() -> Vec<Vec<u8>> {
     let (mut first, mut second) = (Vec::new(), Vec::new());
     for number in 0..2_u32 {
@@ -165,7 +166,7 @@ pub fn vscsi_seeds() -> Vec<Vec<u8>> {
     vec![first, second]
 }
 
-/// Three records.
+/// Makes three records.
 pub fn oracle_general_seeds() -> Vec<Vec<u8>> {
     let mut bytes = Vec::new();
     for (time, object, size, next) in [(1_u32, 7_u64, 512_u32, 3_i64), (2, 8, 0, -1), (3, 7, 512, -1)] {
@@ -177,7 +178,7 @@ pub fn oracle_general_seeds() -> Vec<Vec<u8>> {
     vec![bytes]
 }
 
-/// Every kind of item, in two chunks.
+/// Makes a file with every kind of item in two chunks.
 pub fn nectary_seeds() -> Vec<Vec<u8>> {
     let bytes = recorded().expect("memory takes every write");
     vec![[&[0], &bytes[..]].concat(), [&[1], &bytes[..]].concat()]
@@ -206,7 +207,7 @@ fn recorded() -> std::io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Small files, compressed.
+/// Makes small compressed files.
 pub fn compressed_seeds() -> Vec<Vec<u8>> {
     let text = b"1\n2\n3\n".repeat(40);
     let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());

@@ -1,8 +1,8 @@
 //! Targets of `nectary-volume`: each frame of the shared volume's disk, each value and key of its tables, and each
 //! message between its hosts.
 //!
-//! The first byte of an input chooses: bit 0, whether identity, address and checksum of a frame are put right; the
-//! others, which structure. What decodes must be written again, and decode to the same.
+//! For a frame, bit 0 of an input's first byte chooses whether identity, address and checksums are corrected; the other
+//! bits choose the structure. A structure that decodes must encode, and decode to the same again.
 
 use nectary_volume::format::{
     Append, Chunk, EpochHead, EpochRecord, Extent, ExtentState, FormatError, Frame, Grant, Identity, Index, Inode, Key,
@@ -31,16 +31,16 @@ pub const WORDS: &[&[u8]] = &[
 ];
 
 const VOLUME: Identity = Identity([7; 16]);
-/// Where frames of space are read. *Units*: blocks.
+/// The address at which frames in allocated space are read. *Units*: blocks.
 const BLOCK: u64 = 4096;
 const EPOCH: u64 = 3;
 const HEADER_BYTES: usize = 64;
 const MESSAGE_HEADER_BYTES: usize = 32;
 
-/// Decodes and encodes again; `None` for bytes that are refused.
+/// Decodes bytes and encodes the structure again; an error if the bytes are refused.
 type Again = fn(&[u8]) -> Result<Vec<u8>, FormatError>;
 
-/// The frames: magic, address, and how they are decoded.
+/// The kinds of frames: the magic, and the function that decodes and encodes.
 const FRAMES: [(Magic, Again); 7] = [
     (Magic::Label, |bytes| Label::decode(0, bytes)?.encode(0)),
     (Magic::Lease, |bytes| LeaseSector::decode(VOLUME, 3, 1, bytes)?.encode(VOLUME, 1)),
@@ -74,14 +74,14 @@ const VALUES: [Again; 11] = [
     |bytes| Ok(VolumeRecord::decode(bytes)?.encode()),
 ];
 
-/// Holds a decoder to its promise.
+/// If `bytes` decode, checks that their encoding decodes and encodes to the same bytes.
 fn hold(again: Again, bytes: &[u8]) {
     if let Ok(first) = again(bytes) {
         assert_eq!(again(&first).as_ref(), Ok(&first), "what decodes is written and decodes to the same");
     }
 }
 
-/// A frame.
+/// Reads a frame.
 pub fn frame(input: &[u8]) {
     let (choices, bytes) = choices(input);
     let (magic, again) = FRAMES[usize::from(choices >> 1) % FRAMES.len()];
@@ -92,7 +92,7 @@ pub fn frame(input: &[u8]) {
     hold(again, &bytes);
 }
 
-/// Puts identity, address, length and checksums right, so that the fields are reached.
+/// Corrects identity, address, length and checksums, so that the decoder reads the fields.
 fn put_right(bytes: &mut [u8], magic: Magic) {
     let length = (bytes.len() as u32).min(magic.bytes_max() as u32);
     bytes[8..12].copy_from_slice(&length.to_le_bytes());
@@ -108,7 +108,7 @@ fn put_right(bytes: &mut [u8], magic: Magic) {
     whole[12..16].copy_from_slice(&checksum.to_le_bytes());
 }
 
-/// A value of a table, or a key.
+/// Reads a value of a table, or a key.
 pub fn value(input: &[u8]) {
     let (choices, bytes) = choices(input);
     let choice = usize::from(choices);
@@ -123,7 +123,7 @@ pub fn value(input: &[u8]) {
     }
 }
 
-/// A message; bit 0 of the first byte: its header and checksum are put right.
+/// Reads a message. Bit 0 of the first byte chooses whether its header and checksum are corrected.
 pub fn message(input: &[u8]) {
     let (choices, bytes) = choices(input);
     let mut bytes = bytes.to_vec();
@@ -142,7 +142,7 @@ pub fn message(input: &[u8]) {
     }
 }
 
-/// Messages of most kinds.
+/// Makes messages of most kinds.
 pub fn message_seeds() -> Vec<Vec<u8>> {
     let file = FileId { inode: 17, generation: 3 };
     let name = || b"name".to_vec();
@@ -178,10 +178,10 @@ pub fn message_seeds() -> Vec<Vec<u8>> {
     messages.iter().map(|message| [&[1][..], &message.encode(7, 8)].concat()).collect()
 }
 
-/// A frame of each kind, without its padding; the fields of the body are zeroes where they may be.
+/// Makes a frame of each kind without its padding. The fields of its body are zero where the format allows this.
 pub fn frame_seeds() -> Vec<Vec<u8>> {
     let extent = Space { blocks: 4, state: ExtentState::Data, owner: 17, since: 2 }.encode();
-    // A transaction of a session with one mutation: a put into the table of space.
+    // The append has one transaction of a session, with one mutation: a put into the table of space.
     let mut append = vec![0; 64];
     append[4] = 1;
     let mut transaction = [(40 + 48_u32).to_le_bytes(), [1, 0, 1, 0]].concat();
@@ -214,7 +214,7 @@ pub fn frame_seeds() -> Vec<Vec<u8>> {
     seeds.collect()
 }
 
-/// A value of each kind, and a key of each table.
+/// Makes a value of each kind, and a key of each table.
 pub fn value_seeds() -> Vec<Vec<u8>> {
     let inode = Inode { mode: 0o120_777, links: 1, inline: b"target".to_vec(), ..Inode::default() };
     let name = Name { inode: 17, generation: 1, kind: 8, name: b"file".to_vec() };
@@ -240,7 +240,7 @@ pub fn value_seeds() -> Vec<Vec<u8>> {
     let values = values.into_iter().enumerate().map(|(number, value)| [&[number as u8][..], &value].concat());
     let keys = [Key::Volume, Key::Entry(1, 2), Key::Xattr(1, b"user.a".to_vec()), Key::Grant(1, 2, 3), Key::Project(1)];
     let tables = Table::ALL.len() as u8;
-    // The first choice beyond the values that gives this table.
+    // The choice, beyond those for values, that selects this table.
     let choice = |key: &Key| (key.table().number() - 1) + tables;
     values.chain(keys.iter().map(|key| [&[choice(key)][..], &key.encode()].concat())).collect()
 }

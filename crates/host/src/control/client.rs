@@ -1,7 +1,7 @@
-//! The client side of a control socket; blocking, because the caller has nothing else to do.
+//! The client side of a control socket. It blocks, because the caller has nothing else to do.
 //!
-//! Owns: one request and its answer, and the list of running parts. Promises: each read or write waits no longer than
-//! the timeout, and an answer is no longer than the protocol's bound, whatever the server does.
+//! Owns: one request and its answer, and the list of running parts. Promises, whatever the server does: each read or
+//! write waits no longer than the timeout, and no more bytes of an answer are read than the protocol allows.
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -14,7 +14,7 @@ use serde_json::Value;
 use super::message::{RESPONSE_BYTES_MAX, Request, Response};
 use crate::{Error, RuntimeDirectory, Status};
 
-/// Sends a request to the part whose socket is at `path` and waits for its answer; no single wait is longer than
+/// Sends a request to the part whose socket is at `path` and waits for its answer. Each read or write waits at most
 /// `timeout`.
 ///
 /// *Errors*: [`Error::Absent`] if nothing listens, [`Error::Fault`] if the part refuses, [`Error::Protocol`] if its
@@ -31,8 +31,8 @@ pub fn request(path: &Path, method: &str, params: Value, timeout: Duration) -> R
     let mut line = serde_json::to_vec(&Request { method: method.to_owned(), params })
         .map_err(|error| malformed(format!("the request cannot be written as JSON: {error}")))?;
     line.push(b'\n');
-    // A server with too many clients answers before it reads. Its answer says more than the error of the write, so read
-    // it first.
+    // A server with too many clients answers before it reads, so this write may fail. The answer says more than the
+    // write's error, so it is read first.
     let sent = stream.write_all(&line);
     line.clear();
     let mut answer = BufReader::new((&stream).take(RESPONSE_BYTES_MAX as u64));
@@ -56,14 +56,14 @@ pub fn request(path: &Path, method: &str, params: Value, timeout: Duration) -> R
 /// A part that was found running.
 #[derive(Debug)]
 pub struct Part {
-    /// Its socket.
+    /// The path of its socket.
     pub path: PathBuf,
-    /// The answer, or why there was none.
+    /// The answer to `status`, or the reason why there was none.
     pub status: Result<Status, Error>,
 }
 
-/// Requests the state of every part of `directory`, at most `timeout` each; removes sockets that no process serves any
-/// more.
+/// Requests the status of every part of `directory`, and waits at most `timeout` for each read or write. Removes
+/// sockets that no process serves any more.
 ///
 /// *Errors*: [`Error::Io`] if the directory cannot be read.
 pub fn parts(directory: &RuntimeDirectory, timeout: Duration) -> Result<Vec<Part>, Error> {
@@ -83,7 +83,8 @@ pub fn parts(directory: &RuntimeDirectory, timeout: Duration) -> Result<Vec<Part
     Ok(parts)
 }
 
-/// Removes a socket if nobody listens on it; the lock keeps a new server from appearing in between.
+/// Removes a socket if nobody listens on it. The lock keeps a server from starting on it between the check and the
+/// removal.
 fn remove_stale(directory: &RuntimeDirectory, path: &Path) -> Result<(), Error> {
     let _lock = directory.lock()?;
     match UnixStream::connect(path) {

@@ -1,6 +1,6 @@
 //! The messages of the control socket.
 //!
-//! Owns: their form and their bounds. Leaves to others: sending and receiving them.
+//! Owns: the form of the messages and the bounds on their length. Leaves to others: sending and receiving them.
 
 use std::fmt;
 
@@ -42,9 +42,9 @@ pub enum FaultKind {
     Invalid,
     /// The requested thing does not exist.
     NotFound,
-    /// The part cannot do it now.
+    /// The part cannot serve the request now.
     Busy,
-    /// The part tried and failed.
+    /// The part tried to serve the request and failed.
     Failed,
 }
 
@@ -77,7 +77,7 @@ impl fmt::Display for Fault {
     }
 }
 
-/// `response` as one line, including its newline.
+/// Encodes a response as one line, including its newline. A response that is too long is replaced by a fault.
 pub(crate) fn encode(response: &Response) -> Vec<u8> {
     let mut line = serde_json::to_vec(response).unwrap_or_default();
     if line.is_empty() || line.len() >= RESPONSE_BYTES_MAX {

@@ -34,12 +34,12 @@ pub struct Methods {
 }
 
 impl Methods {
-    /// Only the built-in method `methods`.
+    /// Starts with the built-in method `methods` and no other.
     pub fn new() -> Methods {
         Methods::default()
     }
 
-    /// Adds a method, or replaces one of the same name. `call` gets the request's parameters, null if there are none.
+    /// Adds a method, or replaces one of the same name. `call` gets the request's parameters, or null if it has none.
     ///
     /// Calls of several clients run concurrently; a call under way is dropped when the server stops.
     pub fn register<F>(

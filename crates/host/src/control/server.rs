@@ -1,9 +1,9 @@
 //! The server side of a control socket.
 //!
-//! Owns: the socket file (mode 0600; a stale file is replaced; removed at the end), the connections and their limits.
-//! Promises: the socket of a running part is never taken over; a client that is slow, silent or sends without end costs
-//! one bounded buffer for a bounded time; when [`ControlServer::stop`] returns, everything the server started has
-//! ended.
+//! Owns: the socket file, the connections and their limits. The file has mode 0600, replaces a stale one, and is
+//! removed at the end. Promises: a server never takes over the socket of a running part; a client that is slow, silent
+//! or sends without end costs one bounded buffer for a bounded time; when [`ControlServer::stop`] returns, everything
+//! that the server started has ended.
 
 use std::fs;
 use std::io;
@@ -24,19 +24,19 @@ use super::methods::Methods;
 use crate::log::{Level, Throttle};
 use crate::{Error, RuntimeDirectory, Shutdown};
 
-/// How many clients may wait to be accepted.
+/// The most clients that wait to be accepted.
 const BACKLOG: i32 = 16;
-/// How long the server waits after a failed accept, for example if there are no free descriptors.
+/// How long the server waits after a failed accept, for example when no file descriptor is free.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// The bounds of a server.
 #[derive(Debug, Clone)]
 pub struct Limits {
-    /// How many clients are served at once; a further one is told to try again.
+    /// The most clients that are served at the same time. A further one is told to try again.
     pub connections_max: usize,
     /// The longest request line, including its newline, in bytes.
     pub request_bytes_max: usize,
-    /// How long a client may take to send a request or to read an answer.
+    /// The longest time for which a client may take to send a request or to read an answer.
     pub idle: Duration,
 }
 
@@ -46,7 +46,7 @@ impl Default for Limits {
     }
 }
 
-/// A running control socket; it owns its task.
+/// A running server of a control socket.
 #[derive(Debug)]
 pub struct ControlServer {
     path: PathBuf,
@@ -58,8 +58,8 @@ pub struct ControlServer {
 impl ControlServer {
     /// Creates the socket of the part called `part` and serves `methods` on it.
     ///
-    /// Must be called in a tokio runtime with I/O and time enabled; the server runs there. *Errors*: [`Error::Busy`] if
-    /// another process serves that part; [`Error::Io`] if the socket cannot be created.
+    /// Must be called in a tokio runtime with I/O and time enabled. The server runs in that runtime. *Errors*:
+    /// [`Error::Busy`] if another process serves that part; [`Error::Io`] if the socket cannot be created.
     pub fn start(
         directory: &RuntimeDirectory,
         part: &str,
@@ -73,20 +73,21 @@ impl ControlServer {
         Ok(ControlServer { path, linked: true, shutdown, task })
     }
 
-    /// Where the socket is.
+    /// The path of the socket.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Removes the socket, drops all connections and waits until they have ended.
+    /// Removes the socket, ends all connections and waits until they have ended.
     pub async fn stop(mut self) {
         self.unlink();
         self.shutdown.request();
-        // Waiting fails only if the task panicked; then there is nothing to stop.
+        // Waiting fails only if the task panicked. Then it has ended, too.
         let _ = (&mut self.task).await;
     }
 
-    /// Removes the socket file while the socket still listens: later the file could belong to another process.
+    /// Removes the socket file. The socket must still listen: after that, another process could replace the file by its
+    /// own.
     fn unlink(&mut self) {
         if std::mem::take(&mut self.linked) {
             let _ = fs::remove_file(&self.path);
@@ -101,19 +102,20 @@ impl Drop for ControlServer {
     }
 }
 
-/// Creates the socket. The lock keeps two processes from both treating the same socket as stale.
+/// Creates the socket. The lock keeps two processes from both replacing the same stale socket.
 fn bind(directory: &RuntimeDirectory, path: &Path) -> Result<UnixListener, Error> {
     let _lock = directory.lock()?;
     match BlockingStream::connect(path) {
         Ok(_) => return Err(Error::Busy { path: path.to_owned() }),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        // Nothing listens on it: its process was killed.
+        // Nothing listens on the socket: its process was killed.
         Err(_) => fs::remove_file(path).map_err(|source| Error::Io { path: path.to_owned(), source })?,
     }
     listen(path).map_err(|source| Error::Io { path: path.to_owned(), source })
 }
 
-/// Binds, restricts the mode, and only then listens, so nobody can connect before the mode is set.
+/// Binds the socket, restricts the file's mode, and only then listens, so that nobody can connect before the mode is
+/// set.
 fn listen(path: &Path) -> io::Result<UnixListener> {
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
     socket.bind(&SockAddr::unix(path)?)?;
@@ -146,7 +148,7 @@ async fn serve(listener: UnixListener, methods: Arc<Methods>, limits: Limits, sh
     connections.shutdown().await;
 }
 
-/// Tells a client that there are too many clients; bytes that the socket does not accept at once are dropped.
+/// Tells a client that there are too many clients. Bytes that the socket does not accept at once are dropped.
 fn refuse(stream: &UnixStream, connections_max: usize) {
     let message = format!("{connections_max} clients are being served, which is the limit");
     let fault = Fault::new(FaultKind::Busy, message, "try again in a moment");
@@ -181,7 +183,7 @@ enum Line {
     End,
 }
 
-/// Reads one line of at most `bytes_max` bytes. A line without a newline at the end of the stream does not count.
+/// Reads one line of at most `bytes_max` bytes. An incomplete line at the end of the stream is dropped.
 async fn read_line(stream: &mut BufReader<UnixStream>, line: &mut Vec<u8>, bytes_max: usize) -> io::Result<Line> {
     loop {
         let available = stream.fill_buf().await?;

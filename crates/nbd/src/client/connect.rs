@@ -1,6 +1,6 @@
-//! From a URL to an export: connecting, TLS, haggling.
+//! The way from a URL to an export: connecting, TLS, haggling.
 //!
-//! Owns: the order of steps and their deadline. Leaves to others: the messages (`handshake`).
+//! Owns: the order of these steps, and the deadline for all of them. Leaves to others: the messages (`handshake`).
 
 use std::io;
 use std::path::Path;
@@ -16,28 +16,28 @@ use crate::transport::{Transport, prepare, read_all};
 use crate::url::{Address, Url};
 use crate::wire::request::{self, Header};
 
-/// How a client connects; callers start from the default and change single fields.
+/// The way in which a client connects. Callers start from the default and change single fields.
 #[derive(Clone, Default)]
 #[non_exhaustive]
 pub struct ConnectOptions {
-    /// Certificates for TLS; by default the certificates that the URL names, else the certificates of the system.
+    /// The certificates for TLS. By default they are those that the URL names, or those of the system.
     pub tls: Option<ClientTls>,
-    /// Never connects again: after one connection ends, all requests fail. For a caller that has to check the server
-    /// before it connects again.
+    /// Whether the device never connects again: after one of its connections has ended, all requests fail. This is for
+    /// a caller that must check the server before it connects again.
     pub is_single_session: bool,
-    /// The unit of offsets and lengths, in bytes, a power of two; by default the block that the server prefers. One
-    /// below 512 is for callers that want less than a block device: the server must take it.
+    /// The unit of offsets and lengths, in bytes, a power of two. By default it is the block that the server prefers. A
+    /// unit below 512 is for callers that need no real block device; the server must accept it.
     pub unit_bytes: Option<u32>,
 }
 
 /// The result of a connection.
 pub(super) enum Reached {
-    /// An export; its stream is useful if the goal was to read and write.
+    /// An export and its stream, which can be used if the goal was to read and write.
     Export(Transport, Box<Agreed>),
     List(Vec<Listed>),
 }
 
-/// The certificates for a URL, if its scheme is one with TLS.
+/// The certificates for a URL; `None` if its scheme has no TLS.
 pub(super) fn load_tls(url: &Url, options: &ConnectOptions) -> Result<Option<ClientTls>, Error> {
     match (&options.tls, &url.tls_certificates) {
         _ if !url.tls => Ok(None),
@@ -47,7 +47,7 @@ pub(super) fn load_tls(url: &Url, options: &ConnectOptions) -> Result<Option<Cli
     }
 }
 
-/// Loads the certificates from a directory, with the file names that other NBD clients use too.
+/// Loads the certificates from a directory. The names of the files are those that other NBD clients use, too.
 fn from_folder(folder: &Path) -> Result<ClientTls, nectary_host::Error> {
     let (certificate, key) = (folder.join("client-cert.pem"), folder.join("client-key.pem"));
     let identity = certificate.exists().then_some((certificate.as_path(), key.as_path()));
@@ -82,7 +82,7 @@ async fn haggle(url: &Url, tls: Option<ClientTls>, goal: Goal) -> Result<Reached
     let mut machine = Handshake::new(goal, &url.export, url.tls);
     loop {
         let mut bytes = vec![0; machine.wants()];
-        // Not buffered: the bytes after STARTTLS belong to TLS.
+        // Reading is not buffered, because the bytes after STARTTLS belong to TLS.
         read_all(&mut stream, &mut bytes).await.map_err(failed)?;
         let mut actions = std::collections::VecDeque::from(machine.take(&bytes));
         while let Some(action) = actions.pop_front() {

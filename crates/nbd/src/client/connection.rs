@@ -1,9 +1,9 @@
-//! One connection of a client in transmission: requests out, replies in, by cookie.
+//! One connection of a client in transmission. It sends requests, and assigns replies to them by their cookies.
 //!
 //! Owns: the requests in flight with their buffers, the one task that writes and reads, and the end of a connection,
 //! which fails every request in flight with the reason. Promises: buffers stay with their request until the server has
-//! answered it, even if its future was dropped; a request without an answer for longer than the device's request time
-//! fails the connection. When the connection is dropped it says goodbye to the server and ends.
+//! answered it, even if the request's future was dropped; a request that has no answer after the device's request time
+//! makes the connection fail; a connection that is dropped sends `NBD_CMD_DISC` to the server and ends.
 
 use std::collections::HashMap;
 use std::io;
@@ -22,21 +22,21 @@ use crate::limits::{CONNECTION_BYTES_MAX, REQUESTS_MAX};
 use crate::transport::{ReadHalf, Transport, WriteHalf, read_all, write_slices};
 use crate::wire::request::{self, Header};
 
-/// How many bytes are read from the stream at once.
+/// The most bytes that are read from the stream at once.
 const READ_BYTES: usize = 128 << 10;
 /// The shortest time between two checks of the pending requests.
 const WATCH_TIME_MIN: Duration = Duration::from_millis(1);
-/// How many requests are written at once.
+/// The most requests that are written at once.
 const BATCH_MAX: usize = 64;
 
-/// Why a connection has ended.
+/// The reason why a connection has ended.
 #[derive(Debug, Clone)]
 pub(super) struct Failure {
     pub kind: ErrorKind,
     pub reason: Arc<str>,
 }
 
-/// How a request ended, and its buffers.
+/// The outcome of a request, and its buffers.
 pub(super) type Ended = Result<(Outcome, Vec<Buffer>), Failure>;
 
 /// A request to be sent.
@@ -45,9 +45,9 @@ pub(super) struct Command {
     pub command: u16,
     pub offset: u64,
     pub length: u32,
-    /// Data to write, or room for data to read.
+    /// The data of a write, or the room for the data of a read.
     pub buffers: Vec<Buffer>,
-    /// For writes: whether the write is forced.
+    /// For writes: whether the write is forced (FUA); `None` for other commands.
     pub write: Option<bool>,
 }
 
@@ -60,7 +60,7 @@ impl Command {
         }
     }
 
-    /// The bytes that the command occupies while it is in flight.
+    /// The number of bytes for which the command needs permits while it is in flight.
     fn bytes(&self) -> u32 {
         if self.buffers.is_empty() { 0 } else { self.length.min(CONNECTION_BYTES_MAX as u32) }
     }
@@ -74,7 +74,7 @@ pub(super) struct Permits {
 
 struct Entry {
     began: Instant,
-    /// `None` while the buffers are written or read into.
+    /// The buffers; `None` while the task writes them or reads into them.
     buffers: Option<Vec<Buffer>>,
     outcome: Option<Outcome>,
     token: Option<Token>,
@@ -122,18 +122,18 @@ impl Connection {
         Connection { shared, queue, requests, bytes: Arc::new(Semaphore::new(CONNECTION_BYTES_MAX)) }
     }
 
-    /// Why the connection ended, if it has ended.
+    /// The reason why the connection has ended; `None` if it has not.
     pub fn failure(&self) -> Option<&Failure> {
         self.shared.failure.get()
     }
 
-    /// The permits for a request, if there is room now.
+    /// The permits for a request; `None` if it must wait for them.
     pub fn try_permits(&self, command: &Command) -> Option<Permits> {
         let take = |semaphore: &Arc<Semaphore>, count| semaphore.clone().try_acquire_many_owned(count).ok();
         Some(Permits { _request: take(&self.requests, 1)?, _bytes: take(&self.bytes, command.bytes())? })
     }
 
-    /// Waits for room for a request.
+    /// Waits for the permits for a request.
     pub async fn permits(&self, command: &Command) -> Result<Permits, Failure> {
         let closed = || Failure { kind: ErrorKind::Io, reason: "the connection is closed".into() };
         let take = async |semaphore: &Arc<Semaphore>, count| {
@@ -142,7 +142,7 @@ impl Connection {
         Ok(Permits { _request: take(&self.requests, 1).await?, _bytes: take(&self.bytes, command.bytes()).await? })
     }
 
-    /// Sends a request; the receiver returns its result.
+    /// Sends a request. The receiver gets its result.
     pub fn submit(&self, command: Command, permits: Permits) -> Result<oneshot::Receiver<Ended>, Failure> {
         let (reply, receiver) = oneshot::channel();
         let expected = command.expected();
@@ -151,7 +151,7 @@ impl Connection {
             return Err(failure.clone());
         }
         let Command { flags, command, offset, length, buffers, write } = command;
-        // `fail` takes the same lock, so a write is either counted as in flight or not begun.
+        // `fail` takes the same lock. So a write is counted as in flight when the connection fails, or it is not begun.
         let begin = |fua| self.shared.journal.begin(fua);
         let latched = |reason: String| Failure { kind: ErrorKind::Latched, reason: reason.into() };
         let token = write.map(begin).transpose().map_err(latched)?;
@@ -162,7 +162,7 @@ impl Connection {
         let entry = Entry { began: Instant::now(), buffers, outcome: None, token, reply, _permits: permits };
         in_flight.entries.insert(cookie, entry);
         let header = Header { flags, command, cookie, offset, length }.encode();
-        // If the task has just ended, `fail` ends this request too.
+        // If the task has just ended, `fail` ends this request, too.
         let _ = self.queue.send(Outgoing { header, cookie, data });
         Ok(receiver)
     }
@@ -173,7 +173,7 @@ impl Shared {
         self.in_flight.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ends the connection: every request in flight fails.
+    /// Ends the connection and fails every request in flight.
     fn fail(&self, failure: Failure) {
         let mut in_flight = self.lock();
         let _ = self.failure.set(failure.clone());
@@ -185,7 +185,7 @@ impl Shared {
 }
 
 impl InFlight {
-    /// The server has answered; the request ends as soon as its buffers are back.
+    /// Records the server's answer. The request ends as soon as its buffers are back.
     fn answered(&mut self, cookie: u64, outcome: Outcome) {
         if let Some(entry) = self.entries.get_mut(&cookie) {
             if let Some(token) = entry.token.take() {
@@ -210,7 +210,7 @@ impl InFlight {
         }
         if let Some(Entry { outcome: Some(outcome), buffers: Some(buffers), reply, .. }) = self.entries.remove(&cookie)
         {
-            // The caller that began it may be gone.
+            // The caller that began the request may be gone.
             let _ = reply.send(Ok((outcome, buffers)));
         }
     }
@@ -239,7 +239,7 @@ fn lost(error: &io::Error) -> Failure {
     Failure { kind, reason }
 }
 
-/// Writes requests until the device is dropped; then says goodbye.
+/// Writes requests until the device is dropped, and then `NBD_CMD_DISC`.
 async fn write(mut writer: WriteHalf, mut queue: UnboundedReceiver<Outgoing>, shared: &Shared) -> io::Result<()> {
     let mut batch = Vec::with_capacity(BATCH_MAX);
     while queue.recv_many(&mut batch, BATCH_MAX).await > 0 {
@@ -299,7 +299,7 @@ async fn try_read(reader: &mut BufReader<ReadHalf>, shared: &Shared) -> Result<s
             let in_flight = shared.lock();
             (in_flight.replies.wants(), in_flight.replies.is_between())
         };
-        // Between replies a server may be silent; `watch` checks for requests that wait too long.
+        // Between replies a server may be silent for any time; `watch` ends the connection if a request waits too long.
         if is_between && reader.fill_buf().await?.is_empty() {
             return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
         }
@@ -342,7 +342,7 @@ fn put_back(shared: &Shared, cookie: u64, buffers: Vec<Buffer>) -> Result<Step, 
     in_flight.replies.data_taken()
 }
 
-/// The slices of `length` bytes from `at` on, over all buffers.
+/// The slices of the buffers that cover `length` bytes from position `at` on.
 fn range(buffers: &mut [Buffer], at: u32, length: u32) -> impl Iterator<Item = &mut [u8]> {
     let (mut skip, mut left) = (at as usize, length as usize);
     buffers.iter_mut().filter_map(move |buffer| {
@@ -354,7 +354,7 @@ fn range(buffers: &mut [Buffer], at: u32, length: u32) -> impl Iterator<Item = &
     })
 }
 
-/// Waits until a request has gone unanswered for too long.
+/// Waits until a request has had no answer for too long.
 async fn watch(shared: &Shared, request_time: Duration) -> Failure {
     let mut pause = tokio::time::interval((request_time / 4).max(WATCH_TIME_MIN));
     loop {

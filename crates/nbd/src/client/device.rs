@@ -1,18 +1,18 @@
 //! An export of any NBD server as a device.
 //!
-//! Owns: the connections of the device, its geometry, and the commands of each operation. Operations are spread over
-//! the connections in turn if the server says that several may be used (`multi-conn`), and begin when they are called,
-//! not when they are awaited.
+//! Owns: the connections of the device, its geometry, and the commands of each operation. If the server allows several
+//! connections (`multi-conn`), operations use them in turn. A read or write that fits one command begins when it is
+//! called; all other operations begin when they are awaited.
 //!
 //! # When a connection is lost
-//! Requests in flight on it fail with the reason; the next request reconnects. If writes were in flight, or answered
-//! and not yet flushed, the server may have lost them (`journal`): the device then refuses all writes and flushes
-//! ([`ErrorKind::Latched`]) until it is opened again. Reads continue.
+//! Requests in flight on the connection fail with the reason, and the next request reconnects. If writes were in
+//! flight, or answered and not yet flushed, the server may have lost them (`journal`): the device then refuses all
+//! writes and flushes ([`ErrorKind::Latched`]) until it is opened again. Reads continue.
 //!
-//! # What a server does without
-//! No FLUSH: a flush does nothing, and `flush_survives` equals `write_survives`. No FUA: a forced write is followed by
-//! a flush. No TRIM: a discard does nothing. No WRITE_ZEROES: zeroes are written. No FAST_ZERO: `zero_quickly` always
-//! fails. No `base:allocation`: everything counts as mapped.
+//! # When a server lacks a feature
+//! Without FLUSH, a flush does nothing, and `flush_survives` equals `write_survives`. Without FUA, a forced write is
+//! followed by a flush. Without TRIM, a discard does nothing. Without WRITE_ZEROES, zeroes are written as data. Without
+//! FAST_ZERO, `zero_quickly` always fails. Without `base:allocation`, all blocks count as mapped.
 
 use std::future::Future;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -34,9 +34,10 @@ use crate::url::Url;
 use crate::wire::command_flag::{FAST_ZERO, FUA};
 use crate::wire::{flag, request};
 
-/// Longer requests are not faster per byte. *Units*: bytes.
+/// The preferred length of a request: longer ones are not faster per byte. *Units*: bytes.
 const PREFERRED_BYTES: u32 = 1 << 20;
-/// The size constraints of a server that states none, and the bounds of a device's block. *Units*: bytes.
+/// The smallest block, preferred block and largest payload of a server that states none. The next constants are the
+/// bounds of a device's block. *Units*: bytes.
 const DEFAULT_SIZES: (u32, u32, u32) = (1, 4096, PAYLOAD_BYTES_MAX);
 const BLOCK_BYTES_MIN: u32 = 512;
 const BLOCK_BYTES_MAX: u32 = 4096;
@@ -49,7 +50,8 @@ pub struct NbdDevice {
 impl NbdDevice {
     /// Connects to an export. The connections belong to the tokio runtime of the caller.
     ///
-    /// *Errors*: nothing listens, no such export, TLS, or a server whose blocks are larger than 4096 bytes.
+    /// *Errors*: those of connecting, and [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) if the server's
+    /// blocks are larger than 4096 bytes.
     pub async fn connect(url: &Url, options: ConnectOptions) -> Result<NbdDevice, crate::Error> {
         let request_time = url.request_time.unwrap_or(REQUEST_TIME);
         let journal = Journal::default();
@@ -81,8 +83,8 @@ impl NbdDevice {
         Ok(NbdDevice { inner: Arc::new(inner) })
     }
 
-    /// Why a connection of the device has ended, if one has ended. With [`ConnectOptions::is_single_session`], no
-    /// request succeeds afterwards.
+    /// The reason why a connection of the device has ended; `None` if none has. With
+    /// [`ConnectOptions::is_single_session`], no request succeeds after that.
     pub fn failure(&self) -> Option<String> {
         self.inner.failure().map(|failure| failure.reason.to_string())
     }
@@ -134,7 +136,7 @@ fn geometry(url: &Url, agreed: &Agreed, unit_bytes: Option<u32>) -> Result<(Geom
     Ok((geometry, u64::from(payload)))
 }
 
-/// Waits until the deadline; unfinished work continues after it.
+/// Waits for the work until the request's deadline. After it, commands that were sent continue.
 fn within<T: Send + 'static>(
     inner: &Arc<Inner>,
     request: Request,
@@ -238,7 +240,7 @@ impl BlockDevice for NbdDevice {
         let quick = flag::SEND_WRITE_ZEROES | flag::SEND_FAST_ZERO;
         let reason = match self.inner.agreed.flags & quick == quick {
             _ if length == 0 => None,
-            // One command only: with several, some could succeed and others fail.
+            // Use only one command: with several, some could succeed and others fail.
             true if length > RANGE_BYTES => Some("it is more than is zeroed at once"),
             true => None,
             false => Some("the server has no fast zeroes"),
@@ -289,7 +291,7 @@ impl BlockDevice for NbdDevice {
 }
 
 impl NbdDevice {
-    /// A discard or a zeroing.
+    /// Begins a discard or a zeroing.
     fn range(
         &self,
         operation: Operation,

@@ -1,10 +1,11 @@
-//! From a server's extents to a device's: whole blocks, in order, without gaps, bounded.
+//! Turns a server's extents into those of a device, which consist of whole blocks, are in order and without gaps, and
+//! are bounded in number.
 
 use nectary_block::{EXTENTS_MAX, Extent};
 
 use crate::wire::{STATE_HOLE, STATE_ZERO};
 
-/// Collects the answers of a server, and tells which range is still without an answer.
+/// Collects the answers of a server, and knows for which range an answer is still missing.
 pub(super) struct ExtentList {
     extents: Vec<Extent>,
     start: u64,
@@ -25,7 +26,7 @@ impl ExtentList {
         self.extents.len() + 2 >= EXTENTS_MAX
     }
 
-    /// The range that has no answer yet, if there is one.
+    /// The offset and the length of the range for which an answer is still missing; `None` if there is none.
     pub fn left(&self) -> Option<(u64, u64)> {
         (self.position < self.end).then_some((self.position, self.end - self.position))
     }
@@ -47,7 +48,7 @@ impl ExtentList {
         }
     }
 
-    /// The list; a range without an answer counts as mapped.
+    /// Returns the list. A range without an answer counts as mapped.
     pub fn finish(mut self) -> Vec<Extent> {
         self.push(self.end, true);
         self.extents

@@ -1,9 +1,9 @@
-//! Haggling on the side of the client: a plain state machine, bytes in, actions out.
+//! Haggling on the client's side, as a plain state machine that takes bytes and returns actions.
 //!
-//! Owns: the order of requests to a server, and how to continue when it refuses one. TLS, if wanted, comes before
-//! everything else; then structured replies, `base:allocation`, and the export by `NBD_OPT_GO` with its size
-//! constraints, or by `NBD_OPT_EXPORT_NAME` if the server supports nothing newer. Promises: lengths are bounded before
-//! they are used; an unexpected reply ends the haggling with a reason.
+//! Owns: the order of options that the client sends, and how it continues when the server refuses one. If TLS is
+//! wanted, it comes before everything else. Then come structured replies, `base:allocation`, and the export by
+//! `NBD_OPT_GO` with its size constraints, or by `NBD_OPT_EXPORT_NAME` if the server supports nothing newer. Promises:
+//! lengths are bounded before they are used; an unexpected reply ends the haggling with a reason.
 
 use serde::Serialize;
 
@@ -13,7 +13,7 @@ use crate::wire::bytes::{Reader, message, text};
 use crate::wire::option::{self, ContextRequest, InfoRequest, info, rep};
 use crate::wire::{ALLOCATION_CONTEXT, FIXED_NEWSTYLE, MAGIC, NO_ZEROES, OLD_STYLE_MAGIC, OPTION_MAGIC};
 
-/// A client's wishes for a connection.
+/// The purpose for which a client connects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Goal {
     /// To read and write.
@@ -24,7 +24,7 @@ pub(crate) enum Goal {
     List,
 }
 
-/// The next action.
+/// What the client must do next.
 #[derive(Debug)]
 pub(crate) enum Action {
     /// Send these bytes.
@@ -49,16 +49,16 @@ pub(crate) struct Agreed {
     pub allocation: Option<u32>,
     pub name: Option<String>,
     pub description: Option<String>,
-    /// Smallest and preferred block, largest payload.
+    /// The smallest block, the preferred block and the largest payload, in bytes.
     pub block_sizes: Option<(u32, u32, u32)>,
 }
 
 /// An export in a server's list.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Listed {
-    /// Its name.
+    /// The name of the export.
     pub name: String,
-    /// The server's text about it.
+    /// The server's description of the export.
     pub description: Option<String>,
 }
 
@@ -102,7 +102,7 @@ impl Handshake {
         }
     }
 
-    /// How many bytes to read next; 0 when the haggling is over.
+    /// The number of bytes to read next; 0 when the haggling is over.
     pub fn wants(&self) -> usize {
         match self.state {
             State::Greeting => 18,
@@ -142,7 +142,7 @@ impl Handshake {
         actions
     }
 
-    /// The stream is encrypted from now on; returns the bytes to send.
+    /// Records that the stream is encrypted from now on. Returns the next actions.
     pub fn encrypted(&mut self) -> Vec<Action> {
         let mut actions = Vec::new();
         self.begin(&mut actions);
@@ -265,7 +265,7 @@ impl Handshake {
 
     fn refused(&mut self, reply: u32, data: &[u8], actions: &mut Vec<Action>) {
         match (self.option, reply) {
-            // The server refuses all options without TLS, so the connection fails.
+            // The server accepts no option without TLS, so the connection fails.
             (_, rep::ERR_TLS_REQD) => {}
             (option::STRUCTURED_REPLY, _) => {
                 return self.send_export(actions);
@@ -333,7 +333,7 @@ impl Handshake {
                     _ => false,
                 }
             }
-            // The document says to ignore unknown types.
+            // The protocol document says that unknown types are ignored.
             Some(_) => true,
         };
         if !is_good {

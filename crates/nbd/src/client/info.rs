@@ -1,4 +1,4 @@
-//! A server's description of its exports, without reading or writing one.
+//! Information about a server's exports. No export is read or written for it.
 
 use serde::Serialize;
 
@@ -8,26 +8,26 @@ use crate::error::{Error, ErrorKind};
 use crate::url::Url;
 use crate::wire::flag;
 
-/// A server's description of an export.
+/// A server's information about an export.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ExportInfo {
-    /// The server's name for the export, or else the requested one.
+    /// The server's name for the export, or the requested name if the server states none.
     pub name: String,
-    /// The server's text about it.
+    /// The server's description of the export.
     pub description: Option<String>,
-    /// Its size, in bytes.
+    /// The size of the export, in bytes.
     pub size_bytes: u64,
     /// Whether the connection is encrypted.
     pub tls: bool,
     /// Whether replies are structured.
     pub structured_replies: bool,
-    /// Whether the server tells which ranges are allocated (`base:allocation`).
+    /// Whether the server can say which ranges are allocated (`base:allocation`).
     pub allocation: bool,
-    /// Writes are refused.
+    /// Whether writes are refused.
     pub read_only: bool,
-    /// It has the characteristics of a rotating disk.
+    /// Whether the export has the characteristics of a rotating disk.
     pub rotational: bool,
-    /// The names of its abilities.
+    /// The abilities of the export, by their names in [`ExportInfo::WORDS`].
     pub can: Vec<&'static str>,
     /// The smallest block, in bytes, if the server states it.
     pub block_bytes_min: Option<u32>,
@@ -38,7 +38,7 @@ pub struct ExportInfo {
 }
 
 impl ExportInfo {
-    /// The names of an export's abilities.
+    /// The names of all abilities that an export can have.
     pub const WORDS: [&'static str; 11] = [
         "write",
         "flush",
@@ -91,9 +91,9 @@ impl ExportInfo {
     }
 }
 
-/// Asks a server about an export.
+/// Requests information about an export from its server.
 ///
-/// *Errors*: [`ErrorKind::Absent`] if nothing listens or there is no such export; other kinds as in [`ErrorKind`].
+/// *Errors*: [`ErrorKind::Absent`] if nothing listens or there is no such export; any other kind for its reason.
 pub async fn info(url: &Url, options: &ConnectOptions) -> Result<ExportInfo, Error> {
     match open(url, options, Goal::Info).await? {
         Reached::Export(_, agreed) => Ok(ExportInfo::new(url, &agreed)),
@@ -101,9 +101,9 @@ pub async fn info(url: &Url, options: &ConnectOptions) -> Result<ExportInfo, Err
     }
 }
 
-/// Asks a server for its exports; the URL's export does not matter.
+/// Requests the list of a server's exports. The export in the URL does not matter.
 ///
-/// *Errors*: [`ErrorKind::Refused`] if the server does not list its exports; otherwise as for [`info`].
+/// *Errors*: [`ErrorKind::Refused`] if the server does not list its exports; otherwise those of [`info`].
 pub async fn list(url: &Url, options: &ConnectOptions) -> Result<Vec<Listed>, Error> {
     match open(url, options, Goal::List).await? {
         Reached::List(list) => Ok(list),

@@ -1,12 +1,12 @@
-//! The written data that a server may still lose.
+//! The record of writes that a server may still lose.
 //!
 //! Owns: the count of writes in flight and of writes that no flush has covered. Promises: if a connection is lost while
-//! the server could lose one of these writes, or could still receive it late, all later writes and flushes fail. A new
-//! connection may reach a server that has lost the writes, and a flush there would wrongly report them as safe.
+//! there are such writes, all later writes and flushes fail. A new connection could reach a server that has lost these
+//! writes, or receives them only later, and a flush there would wrongly report them as safe.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The journal of one device; clones share it.
+/// The journal of one device. All clones share it.
 #[derive(Clone, Default)]
 pub(super) struct Journal {
     state: Arc<Mutex<State>>,
@@ -20,7 +20,7 @@ struct State {
 }
 
 impl Journal {
-    /// Begins a write, a zeroing or a discard. *Errors*: why writes are refused.
+    /// Records that a write, a zeroing or a discard begins. *Errors*: the reason why writes are refused.
     pub fn begin(&self, fua: bool) -> Result<Token, String> {
         let mut state = self.lock();
         if let Some(reason) = &state.latched {
@@ -30,7 +30,7 @@ impl Journal {
         Ok(Token { journal: self.clone(), fua, is_done: false })
     }
 
-    /// The number of writes that a flush beginning now covers. *Errors*: why flushes are refused.
+    /// The number of writes that a flush covers if it begins now. *Errors*: the reason why flushes are refused.
     pub fn begin_flush(&self) -> Result<u64, String> {
         let state = self.lock();
         match &state.latched {
@@ -39,7 +39,7 @@ impl Journal {
         }
     }
 
-    /// A flush has succeeded.
+    /// Records that a flush has succeeded, which covers `covered` writes.
     pub fn flushed(&self, covered: u64) {
         let mut state = self.lock();
         // Two concurrent flushes may cover the same writes.
@@ -51,7 +51,7 @@ impl Journal {
         self.lock().latched.get_or_insert(reason);
     }
 
-    /// Notes that a connection has ended for this reason.
+    /// Records that a connection has ended for this reason.
     pub fn lost(&self, reason: &str) {
         let mut state = self.lock();
         if state.in_flight > 0 || state.unflushed > 0 {
@@ -64,7 +64,7 @@ impl Journal {
         }
     }
 
-    /// Why writes are refused, if they are.
+    /// The reason why writes are refused; `None` if they are not.
     pub fn latched(&self) -> Option<String> {
         self.lock().latched.clone()
     }
@@ -82,7 +82,7 @@ pub(super) struct Token {
 }
 
 impl Token {
-    /// Notes that the server has executed or refused the write.
+    /// Records that the server has executed or refused the write.
     pub fn answered(mut self, is_success: bool) {
         self.is_done = true;
         let mut state = self.journal.lock();

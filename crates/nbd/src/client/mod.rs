@@ -1,8 +1,8 @@
 //! The client: exports of any NBD server as devices.
 //!
 //! Owns: connecting and haggling, requests and replies by cookie, several connections, and the SPECs `nbd:`, `nbds:`,
-//! `nbd+unix:` and `nbds+unix:`. Promises: data from a server is checked before it is used; every request ends: if its
-//! connection ends first, with an error.
+//! `nbd+unix:` and `nbds+unix:`. Promises: data from a server is checked before it is used; every request ends, and if
+//! its connection ends first, it ends with an error.
 //!
 //! | file | what is in it |
 //! |---|---|

@@ -1,6 +1,7 @@
 //! Operations that can need more than one command: flushes, ranges, long reads and writes, allocation.
 //!
-//! Promises: the number of pieces in flight is bounded; an operation succeeds only if all of its pieces succeed.
+//! Promises: the number of an operation's pieces in flight is bounded; an operation succeeds only if all of its pieces
+//! succeed.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -18,10 +19,10 @@ use crate::wire::{flag, request};
 pub(super) const RANGE_BYTES: u64 = 1 << 30;
 /// Zeroes that have to be written as data are written in pieces of this size. *Units*: bytes.
 const ZEROES_BYTES: u64 = 1 << 20;
-/// How many pieces of a long operation are in flight at once.
+/// The most pieces of a long operation that are in flight at once.
 const PIECES_IN_FLIGHT: usize = 4;
 
-/// Makes all writes durable that were answered before.
+/// Makes all writes durable that were answered before the call.
 pub(super) async fn flush(inner: &Arc<Inner>, request: &Request) -> Result<(), Error> {
     let covered = inner.journal.begin_flush().map_err(|reason| inner.error(request, ErrorKind::Latched, &reason))?;
     if inner.has(flag::SEND_FLUSH) {
@@ -50,7 +51,7 @@ pub(super) async fn ranges(inner: &Arc<Inner>, request: &Request, command: u16, 
     Ok(())
 }
 
-/// Writes zeroes if the server has no command for it.
+/// Writes zeroes as data, for a server that has no command for zeroes.
 pub(super) async fn zeroes(inner: &Arc<Inner>, request: &Request) -> Result<(), Error> {
     let (mut offset, end) = (request.offset, request.offset + request.length);
     let step = ZEROES_BYTES.min(inner.payload_bytes_max);
@@ -132,7 +133,7 @@ pub(super) async fn long_write(
     Ok(buffers)
 }
 
-/// A place in a list of buffers.
+/// A position in a list of buffers.
 #[derive(Default)]
 struct Cursor {
     index: usize,
@@ -146,7 +147,7 @@ impl Cursor {
         start..self.at
     }
 
-    /// Copies all of `piece` into the buffers.
+    /// Copies all bytes of `piece` into the buffers.
     fn fill(&mut self, buffers: &mut [Buffer], mut piece: &[u8]) {
         while let Some(buffer) = buffers.get_mut(self.index).filter(|_| !piece.is_empty()) {
             let range = self.next(buffer.len(), piece.len());
@@ -159,7 +160,7 @@ impl Cursor {
         }
     }
 
-    /// Fills all of `piece` from the buffers.
+    /// Fills all of `piece` with bytes from the buffers.
     fn copy(&mut self, buffers: &[Buffer], mut piece: &mut [u8]) {
         while let Some(buffer) = buffers.get(self.index).filter(|_| !piece.is_empty()) {
             let range = self.next(buffer.len(), piece.len());

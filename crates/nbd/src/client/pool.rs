@@ -1,8 +1,8 @@
 //! The connections of a device.
 //!
-//! Owns: which connection a request uses, how an ended connection is replaced, and how the result of a command becomes
-//! the result of an operation. Promises: one attempt to connect at a time per connection; a server whose export has
-//! changed is refused.
+//! Owns: the choice of the connection for a request, replacing a connection that has ended, and turning the result of a
+//! command into that of an operation. Promises: for each connection, at most one attempt to reconnect is under way; a
+//! server whose export has changed is refused.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,7 +19,7 @@ use super::replies::Outcome;
 use crate::url::Url;
 use crate::wire::{errno, flag};
 
-/// One of the connections of a device; it may have ended.
+/// A place for one of the connections of a device. The connection may have ended.
 pub(super) struct Slot {
     pub current: Mutex<Arc<Connection>>,
     pub connecting: tokio::sync::Mutex<()>,
@@ -69,19 +69,20 @@ impl Inner {
         self.agreed.flags & flag != 0
     }
 
-    /// The failure of the first connection in the list that has ended.
+    /// The failure of the first connection in the list that has ended; `None` if none has.
     pub fn failure(&self) -> Option<Failure> {
         self.slots.iter().find_map(|slot| slot.current().failure().cloned())
     }
 
-    /// A connection that has not ended, if there is one; the connections are used in turn.
+    /// A connection that has not ended; `None` if all have. The connections are used in turn.
     fn live(&self) -> Option<Arc<Connection>> {
         let start = self.next.fetch_add(1, Ordering::Relaxed);
         let count = self.slots.len();
         (0..count).map(|step| self.slots[(start + step) % count].current()).find(|found| found.failure().is_none())
     }
 
-    /// A connection that has not ended; ended connections are replaced, one attempt at a time.
+    /// Returns a connection that has not ended. Replaces connections that have ended, with at most one attempt at a
+    /// time for each.
     async fn connection(&self) -> Result<Arc<Connection>, Failure> {
         if self.options.is_single_session
             && let Some(failure) = self.failure()
@@ -90,7 +91,7 @@ impl Inner {
         }
         for slot in self.slots.iter().filter(|slot| slot.current().failure().is_some()) {
             let _turn = match self.live() {
-                // Another caller is reconnecting this slot, and another connection works.
+                // If another caller is reconnecting this slot, use a connection that works instead of waiting.
                 Some(live) => match slot.connecting.try_lock() {
                     Ok(turn) => turn,
                     Err(_) => return Ok(live),
@@ -128,10 +129,11 @@ impl Inner {
         Err(crate::Error::new(crate::ErrorKind::Protocol, self.url.to_string(), message))
     }
 
-    /// Sends a command, immediately if there is room.
+    /// Sends a command. It is sent immediately if all connections work and the chosen one has room for it, and
+    /// otherwise when the result is awaited.
     pub fn send(self: &Arc<Inner>, command: Command) -> Sending {
         self.requests.fetch_add(1, Ordering::Relaxed);
-        // If a connection has ended, it is replaced first, even if others work.
+        // A connection that has ended is replaced first, even if others work.
         let is_whole = self.slots.iter().all(|slot| slot.current().failure().is_none());
         if let Some(connection) = self.live().filter(|_| is_whole)
             && let Some(permits) = connection.try_permits(&command)
@@ -150,7 +152,7 @@ impl Inner {
         }))
     }
 
-    /// *Errors*: why writes are refused, if they are.
+    /// Checks that writes are not refused. *Errors*: the reason if they are.
     pub fn check_writable(&self, request: &Request) -> Result<(), Error> {
         if self.has(flag::READ_ONLY) {
             return Err(self.error(request, ErrorKind::Unsupported, "the export is read-only"));

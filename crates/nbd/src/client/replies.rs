@@ -1,8 +1,9 @@
-//! Replies on the side of the client: a plain state machine, bytes in, their meaning out.
+//! Replies on the client's side, as a plain state machine that takes bytes and returns their meaning.
 //!
-//! Owns: the expected answer of each request, and all checks of replies: the cookie is in flight, the kind of reply was
-//! agreed on and fits the request, and each byte of requested data comes exactly once. Promises: a length is bounded
-//! before it is used. A broken rule is an error, and the connection cannot be used afterwards.
+//! Owns: the expected answer of each request, and all checks of replies: the cookie is that of a request in flight, the
+//! kind of reply was agreed on and fits the request, and each byte of requested data arrives exactly once. Promises: a
+//! length is bounded before it is used. A reply that breaks a rule is an error, after which the connection cannot be
+//! used.
 
 use std::collections::HashMap;
 
@@ -13,19 +14,19 @@ use crate::wire::{CHUNK_MAGIC, SIMPLE_REPLY_MAGIC, reply};
 /// The answer that a request expects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Expected {
-    /// Data of a range.
+    /// The data of a range.
     Data { offset: u64, length: u32 },
-    /// Extents.
+    /// The extents of a range.
     Status,
     /// Only success or an error.
     Nothing,
 }
 
-/// How a request ended.
+/// The result of a request that has ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Done,
-    /// Lengths and flags from the requested offset on.
+    /// The lengths and flags of extents, from the requested offset on.
     Status(Vec<(u32, u32)>),
     /// The server's error value and message.
     Refused(u32, String),
@@ -49,12 +50,12 @@ enum State {
     Magic,
     Simple,
     Chunk,
-    /// The offset of a chunk of data.
+    /// The offset at the start of a chunk of data.
     Offset,
     Hole,
     Status,
     Error,
-    /// Data are being read.
+    /// The caller reads data or writes zeroes.
     Taking,
 }
 
@@ -69,7 +70,7 @@ struct Chunk {
 
 struct Pending {
     expected: Expected,
-    /// Ranges of the request that have arrived, sorted and joined.
+    /// The ranges of the request's data that have arrived. They are sorted, and adjacent ones are joined.
     pieces: Vec<(u32, u32)>,
     status: Option<Vec<(u32, u32)>>,
     error: Option<(u32, String)>,
@@ -89,12 +90,12 @@ impl Replies {
         Replies { is_structured, allocation, pending: HashMap::new(), state: State::Magic, chunk: Chunk::default() }
     }
 
-    /// Notes that a request is being sent. Its cookie must not be in flight.
+    /// Records that a request is being sent. Its cookie must not be in flight.
     pub fn expect(&mut self, cookie: u64, expected: Expected) {
         self.pending.insert(cookie, Pending { expected, pieces: Vec::new(), status: None, error: None });
     }
 
-    /// How many bytes to read next.
+    /// The number of bytes to read next.
     pub fn wants(&self) -> usize {
         match self.state {
             State::Magic => 4,
@@ -160,7 +161,7 @@ impl Replies {
         }
     }
 
-    /// Notes that the data of the last step were read, or the zeroes written.
+    /// Records that the caller has read the data of the last step, or written its zeroes.
     pub fn data_taken(&mut self) -> Result<Step, String> {
         self.end_of_chunk()
     }
@@ -216,7 +217,7 @@ impl Replies {
         self.pending.get_mut(&cookie).ok_or_else(unknown)
     }
 
-    /// Notes that a range has arrived; returns its position in the request.
+    /// Records that a range of data arrives. Returns its position in the requested range.
     fn piece(&mut self, offset: u64, length: u32) -> Result<u32, String> {
         let pending = self.known(self.chunk.cookie)?;
         let Expected::Data { offset: first, length: whole } = pending.expected else { return Err(short()) };

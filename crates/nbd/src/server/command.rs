@@ -1,6 +1,6 @@
-//! From a request on the wire to a checked command, or to the error that answers the request; without I/O.
+//! Turns a request from the wire into a checked command, or into the error that answers the request. This does no I/O.
 //!
-//! Owns: every check of a request, with the error value that the document requires.
+//! Owns: every check of a request, with the error value that the protocol document requires.
 
 use super::handshake::Agreed;
 use crate::limits::PAYLOAD_BYTES_MAX;
@@ -8,7 +8,7 @@ use crate::wire::command_flag::{DF, FAST_ZERO, FUA, NO_HOLE, REQ_ONE};
 use crate::wire::errno::{EINVAL, ENOSPC, ENOTSUP, EOVERFLOW, EPERM};
 use crate::wire::request::{self, Header};
 
-/// A request that passed all checks. Ranges are inside the export.
+/// A request that has passed all checks. Its range is inside the export.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Command {
     Read {
@@ -26,7 +26,7 @@ pub(crate) enum Command {
         length: u32,
         fua: bool,
     },
-    /// With `quick`: only if zeroing takes less time than writing.
+    /// If `quick` is true, the request must fail unless zeroing takes less time than writing.
     Zero {
         offset: u64,
         length: u32,
@@ -45,7 +45,7 @@ pub(crate) enum Command {
     },
 }
 
-/// Why a request is refused.
+/// The reason why a request is refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Refusal {
     pub error: u32,
@@ -122,17 +122,17 @@ pub(crate) fn check(header: &Header, agreed: &Agreed) -> Result<Command, Refusal
 /// The range of whole blocks that contains some bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Frame {
-    /// The offset of its first block.
+    /// The offset of the first block.
     pub start: u64,
-    /// Its length, whole blocks.
+    /// The length of the blocks, in bytes.
     pub length: usize,
-    /// Where the bytes start in the frame.
+    /// The position at which the bytes start in the frame.
     pub shift: usize,
 }
 
 impl Frame {
-    /// The frame of `length` bytes at `offset`. It does not pass the end of the device, whose size is a multiple of the
-    /// block.
+    /// The frame of `length` bytes at `offset`. It does not extend beyond the end of the device, because the device's
+    /// size is a multiple of the block.
     pub fn of(offset: u64, length: u32, block_bytes: u32) -> Frame {
         let block = u64::from(block_bytes);
         let start = offset - offset % block;

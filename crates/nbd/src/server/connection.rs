@@ -1,9 +1,9 @@
-//! One connection of a server: haggle, read requests, execute them concurrently, reply.
+//! One connection of a server. It haggles, reads requests, executes them concurrently, and replies.
 //!
 //! Owns: the order of steps, the bounds on requests in flight, and how a connection ends. One task reads requests and
-//! begins them, one writes replies; a request that does not end at once has its own task. Promises: a request that was
-//! begun is never cancelled, because it may hold a range lock while the device works on it. A connection therefore ends
-//! only after all of its requests.
+//! begins them, and one writes replies; a request that does not end at once gets its own task. Promises: a request that
+//! was begun is never cancelled, because it may hold a range lock while the device works on it. So a connection ends
+//! only after all of its requests have ended.
 
 use std::future::Future;
 use std::io;
@@ -28,13 +28,14 @@ use crate::transport::{ReadHalf, Transport, WriteHalf, read_all, write_slices};
 use crate::wire::reply;
 use crate::wire::request::{self, Header};
 
-/// How many bytes are read from the stream at once.
+/// The most bytes that are read from the stream at once.
 const READ_BYTES: usize = 128 << 10;
 
-/// How many replies are written at once.
+/// The most replies that are written at once.
 const BATCH_MAX: usize = 64;
 
-/// Serves a client until the connection ends. *Errors*: why it ended, if the client or the network is at fault.
+/// Serves a client until the connection ends. *Errors*: the reason why it ended, if the client or the network caused
+/// that.
 pub(super) async fn converse(stream: Transport, shared: &Arc<Shared>) -> Result<(), String> {
     let agreed = tokio::select! {
         () = shared.stop.requested() => return Ok(()),
@@ -51,11 +52,12 @@ async fn haggle(mut stream: Transport, shared: &Arc<Shared>) -> Result<Option<(T
     let failed = |error: io::Error| format!("the connection failed in the handshake: {error}");
     stream.write_all(&machine.greeting()).await.map_err(failed)?;
     let mut bytes = Vec::new();
-    // Whether anything was received: a client that connects and leaves has only checked that a server listens.
+    // Whether any byte was received. It is no error if a client connects and leaves without one: it has only checked
+    // that a server listens.
     let mut has_spoken = false;
     loop {
         bytes.resize(machine.wants(), 0);
-        // Not buffered: the bytes after STARTTLS belong to TLS and must not be read here.
+        // Reading is not buffered, because the bytes after STARTTLS belong to TLS and must not be read here.
         match read_all(&mut stream, &mut bytes).await {
             Err(_) if !has_spoken => return Ok(None),
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
@@ -91,7 +93,7 @@ async fn haggle(mut stream: Transport, shared: &Arc<Shared>) -> Result<Option<(T
     }
 }
 
-/// The resources of a request until its reply is written.
+/// The permits that a request holds until its reply is written.
 struct Permits {
     _request: OwnedSemaphorePermit,
     _connection: OwnedSemaphorePermit,
@@ -152,7 +154,7 @@ impl Reply {
         Reply { head, buffers, shift: skip, length: data, _permits: permits }
     }
 
-    /// Adds all bytes that are to be written.
+    /// Adds all bytes of the reply to the list of slices to be written.
     fn slices<'a>(&'a self, list: &mut Vec<&'a [u8]>) {
         list.push(&self.head);
         let (mut shift, mut left) = (self.shift, self.length);
@@ -168,7 +170,7 @@ impl Reply {
     }
 }
 
-/// A request that was read whole.
+/// A request that was read completely.
 struct Request {
     header: Header,
     command: Result<Command, Refusal>,
@@ -186,7 +188,7 @@ struct Reading<'a> {
 }
 
 impl Reading<'_> {
-    /// The next request; `None` if the client has ended the connection.
+    /// Reads the next request; `None` if the client has ended the connection.
     async fn next(&mut self) -> Result<Option<Request>, String> {
         let failed = |error: io::Error| format!("the connection failed: {error}");
         // A client may be silent for any time between requests.
@@ -222,7 +224,7 @@ impl Reading<'_> {
         Ok(Some(Request { header, command, payload, permits }))
     }
 
-    /// Waits until there is room for a request.
+    /// Waits until the limits allow another request.
     async fn permits(
         &mut self,
         command: &Result<Command, Refusal>,
@@ -301,7 +303,7 @@ async fn transmit(stream: Transport, agreed: Agreed, shared: &Arc<Shared>) -> Re
     let written = tokio::select! {
         biased;
         written = &mut writing => written.unwrap_or_else(|error| Err(error.to_string())),
-        // The client may be gone or stuck, so the remaining replies are dropped.
+        // The export ends. The client may be gone or stuck, so the remaining replies are dropped.
         () = agreed.export.ended().requested() => {
             writing.abort();
             let _ = writing.await;
@@ -311,7 +313,7 @@ async fn transmit(stream: Transport, agreed: Agreed, shared: &Arc<Shared>) -> Re
     ended.and(written)
 }
 
-/// Begins a request; if the device completes it immediately, it is answered without a task.
+/// Begins a request. If the device completes it immediately, it is answered without its own task.
 async fn begin(
     request: Request,
     executor: &Arc<Executor>,
@@ -334,7 +336,7 @@ async fn begin(
         let (executor, replies) = (executor.clone(), replies.clone());
         Box::pin(async move {
             let answer = executor.run(command, payload).await;
-            // If the writer of replies has ended, the connection has ended too.
+            // If the writer of replies has ended, the connection has ended, too.
             let _ = replies.send(Reply::new(header.cookie, is_structured, Some(command), answer, permits));
         })
     };
@@ -343,7 +345,7 @@ async fn begin(
     }
 }
 
-/// Writes replies until all senders are gone; informs the reading side of a failure.
+/// Writes replies until all senders are dropped. Tells the reading side about a failure by `broken`.
 async fn write_replies(
     mut writer: WriteHalf,
     mut queue: UnboundedReceiver<Reply>,

@@ -1,8 +1,9 @@
 //! The execution of a request on the device.
 //!
-//! Owns: buffers, requests that are not whole blocks, and the device operations of each command. A partial block is
-//! read, changed and written under an exclusive lock of its blocks; whole blocks are written under a shared one.
-//! Promises: a command that succeeds has done all of its work, including FUA; its memory is bounded by its length.
+//! Owns: buffers, requests that do not consist of whole blocks, and the device operations of each command. A partial
+//! block is read, changed and written under an exclusive lock of the block; whole blocks are written under a shared
+//! lock. Promises: a command that succeeds has done all of its work, including FUA; the memory that a command uses is
+//! bounded by its length.
 
 use std::sync::atomic::Ordering;
 
@@ -22,13 +23,13 @@ const STEP_BYTES: usize = 1 << 20;
 /// The answer to a request.
 pub(crate) enum Answer {
     Done,
-    /// Bytes `shift..shift + length` of the buffers, one after another.
+    /// The bytes `shift..shift + length` of the concatenated buffers.
     Data {
         buffers: Vec<Buffer>,
         shift: usize,
         length: u32,
     },
-    /// Lengths and flags from the requested offset on.
+    /// The lengths and flags of extents, from the requested offset on.
     Status(Vec<(u32, u32)>),
 }
 
@@ -40,18 +41,18 @@ pub(crate) struct Payload {
 }
 
 impl Payload {
-    /// Room for the data of a write of `length` bytes at `offset`.
+    /// Allocates room for the data of a write of `length` bytes at `offset`.
     pub fn new(offset: u64, length: u32, block_bytes: u32) -> Payload {
         let frame = Frame::of(offset, length, block_bytes);
         let buffers = match frame.is_whole(length) {
             true => pieces(frame.length),
-            // One buffer: the partial blocks at its ends are read into it first.
+            // One buffer for the whole frame, into which the partial blocks at its ends are read first.
             false => vec![Buffer::recycled(frame.length)],
         };
         Payload { buffers, frame, length: length as usize }
     }
 
-    /// The destination of the data, piece by piece.
+    /// The slices into which the data are read.
     pub fn slices(&mut self) -> impl Iterator<Item = &mut [u8]> {
         let (shift, mut left) = (self.frame.shift, self.length);
         self.buffers.iter_mut().enumerate().map(move |(index, buffer)| {
@@ -63,12 +64,12 @@ impl Payload {
     }
 }
 
-/// Whether an error says that zeroing would not be quick; that is not a failure.
+/// Whether an error only says that zeroing would not be quick. This does not count as a failure of the device.
 fn is_slow(command: Command, error: &Error) -> bool {
     matches!(command, Command::Zero { quick: true, .. }) && error.kind == ErrorKind::Unsupported
 }
 
-/// Buffers for whole blocks.
+/// Allocates buffers for `length` bytes, which are whole blocks.
 fn pieces(length: usize) -> Vec<Buffer> {
     let lengths = (0..length).step_by(PIECE_BYTES).map(|start| PIECE_BYTES.min(length - start));
     lengths.map(Buffer::recycled).collect()
@@ -83,7 +84,7 @@ pub(crate) struct Executor {
 }
 
 impl Executor {
-    /// Executes the command; a write has a `payload`.
+    /// Executes a command. A write has a `payload`.
     pub async fn run(&self, command: Command, payload: Option<Payload>) -> Result<Answer, Refusal> {
         let counters = &self.export.counters;
         let done = self.try_run(command, payload).await;
@@ -111,7 +112,7 @@ impl Executor {
         match (command, payload) {
             (Command::Read { offset, length }, _) => self.read(offset, length).await,
             (Command::Write { length, fua, .. }, Some(payload)) => self.write(length, fua, payload).await,
-            // Never happens: every write has a payload.
+            // This never happens: every write has a payload.
             (Command::Write { .. }, None) => Ok(Answer::Done),
             (Command::Flush, _) => self.flush().await,
             (Command::Trim { offset, length, fua }, _) => self.trim(offset, length, fua).await,
@@ -176,7 +177,7 @@ impl Executor {
         Ok(Answer::Done)
     }
 
-    /// Discards the blocks that are entirely in the range.
+    /// Discards the blocks that lie entirely in the range.
     async fn trim(&self, offset: u64, length: u32, fua: bool) -> Result<Answer, Error> {
         let block = u64::from(self.block_bytes());
         let (start, end) = (offset.next_multiple_of(block), (offset + u64::from(length)) / block * block);
@@ -196,7 +197,7 @@ impl Executor {
             (offset.next_multiple_of(block), end / block * block)
         };
         if whole_start >= whole_end {
-            // No whole block: the range is inside one block, or in parts of two.
+            // The range contains no whole block: it is inside one block, or in parts of two.
             if quick && length > 0 {
                 let detail = "part of a block is written as data";
                 let device = self.export.device();
@@ -205,7 +206,7 @@ impl Executor {
             }
             return self.zero_bytes(offset, end, block).await;
         }
-        // The blocks first: if they cannot be zeroed quickly, nothing has changed.
+        // The whole blocks are zeroed first: if that cannot be done quickly, nothing has changed.
         match quick {
             true => self.zero_blocks_quickly(whole_start, whole_end).await?,
             false => self.zero_blocks(whole_start, whole_end, no_hole).await?,

@@ -1,4 +1,4 @@
-//! The exports of a server: devices under names, and their descriptions for clients.
+//! The exports of a server: devices with names, and their descriptions for clients.
 //!
 //! Owns: the table of exports, their transmission flags and size constraints, and their counters. An export has one set
 //! of range locks for all of its connections.
@@ -20,7 +20,7 @@ use crate::wire::request;
 /// The smallest preferred block that an export announces, in bytes.
 const PREFERRED_BYTES_MIN: u32 = 4096;
 
-/// A device under a name.
+/// A device that clients can use under a name.
 pub struct Export {
     name: String,
     description: String,
@@ -32,7 +32,7 @@ pub struct Export {
 }
 
 impl Export {
-    /// Describes an export.
+    /// Makes an export of a device.
     ///
     /// *Errors*: [`ErrorKind::Invalid`] if the name or description is longer than 4096 bytes or contains a NUL.
     pub fn new(name: &str, description: &str, device: SharedDevice, read_only: bool) -> Result<Export, Error> {
@@ -47,23 +47,23 @@ impl Export {
         Ok(Export { name, description, device, read_only, ended: Shutdown::new(), ranges, counters })
     }
 
-    /// Makes its connections end when `ended` is requested. Requests that were begun are finished; all others, and
-    /// replies that the client has not received, are dropped.
+    /// Lets the export's connections end when `ended` is requested. Requests that were begun are finished. All other
+    /// requests are dropped, and so are replies that the client has not received.
     pub fn ending(self, ended: Shutdown) -> Export {
         Export { ended, ..self }
     }
 
-    /// The request to end its connections.
+    /// The [`Shutdown`] that ends the export's connections when it is requested.
     pub(super) fn ended(&self) -> &Shutdown {
         &self.ended
     }
 
-    /// The name by which clients request it.
+    /// The name by which clients request the export.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its description, for people.
+    /// The description of the export, for people.
     pub fn description(&self) -> &str {
         &self.description
     }
@@ -78,7 +78,7 @@ impl Export {
         self.read_only
     }
 
-    /// The traffic so far.
+    /// The counters of the export's traffic so far.
     pub fn figures(&self) -> ExportFigures {
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let [reads, writes, flushes, trims, zeroes, others] = &self.counters.requests;
@@ -110,30 +110,31 @@ impl Export {
         flags
     }
 
-    /// Smallest block, preferred block and largest payload, in bytes.
+    /// The smallest block, the preferred block and the largest payload, in bytes.
     pub(crate) fn block_sizes(&self) -> (u32, u32, u32) {
         (1, self.device.geometry().block_bytes.max(PREFERRED_BYTES_MIN), PAYLOAD_BYTES_MAX)
     }
 }
 
-/// Why a name has no export; the text is for the client's user.
+/// The reason why a client gets no export for a name. The text is for the client's user.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Missing {
     /// No export has this name.
     Unknown(String),
-    /// The export exists or could be made, but this client does not get it now.
+    /// The export exists or could be made, but the client does not get it now.
     Refused(String),
 }
 
 /// Exports that appear and disappear while the server runs.
 pub trait ExportSource: Send + Sync + 'static {
-    /// The export of a name that a client requests; this call may create it.
+    /// Finds the export of a name that a client requests. The call may create the export.
     ///
-    /// It is called for each option that names an export, more than once on a connection: as long as an export is held,
-    /// its name must return the same export. A connection holds its export until its last request has ended.
+    /// The server calls this for each option that names an export, so it may do so more than once for a connection. As
+    /// long as a connection holds an export, the name must lead to the same export. A connection holds its export until
+    /// its last request has ended.
     fn find(&self, name: &str) -> Result<Arc<Export>, Missing>;
 
-    /// Names and descriptions for a client that requests a list.
+    /// The names and descriptions for a client that requests a list.
     fn list(&self) -> Vec<(String, String)>;
 }
 
@@ -164,7 +165,7 @@ impl Exports {
         Ok(Exports { list, source: None })
     }
 
-    /// Exports from `source`. Their devices are not flushed when the server stops.
+    /// Takes exports from `source`. Their devices are not flushed when the server stops.
     pub fn of(source: Arc<dyn ExportSource>) -> Exports {
         Exports { list: Vec::new(), source: Some(source) }
     }
@@ -187,7 +188,7 @@ impl Exports {
         found.cloned().ok_or_else(|| Missing::Unknown("there is no export of this name".to_owned()))
     }
 
-    /// Names and descriptions, for a client that requests a list.
+    /// The names and descriptions for a client that requests a list.
     pub(crate) fn listed(&self) -> Vec<(String, String)> {
         match &self.source {
             Some(source) => source.list(),
@@ -199,25 +200,25 @@ impl Exports {
 /// The traffic of an export.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct ExportFigures {
-    /// Reads.
+    /// The number of reads.
     pub reads: u64,
-    /// Writes.
+    /// The number of writes.
     pub writes: u64,
-    /// Flushes.
+    /// The number of flushes.
     pub flushes: u64,
-    /// Trims.
+    /// The number of trims.
     pub trims: u64,
-    /// Writes of zeroes.
+    /// The number of writes of zeroes.
     pub zeroes: u64,
-    /// Requests for allocation, and hints.
+    /// The number of requests for allocation, and of hints to cache.
     pub others: u64,
-    /// Bytes read.
+    /// The bytes that were read.
     pub read_bytes: u64,
-    /// Bytes written, without zeroes.
+    /// The bytes that were written, without those of writes of zeroes.
     pub written_bytes: u64,
-    /// Requests that were refused as invalid.
+    /// The number of requests that were refused as invalid.
     pub refused: u64,
-    /// Requests that the device failed.
+    /// The number of requests that failed because the device failed.
     pub failed: u64,
 }
 

@@ -1,9 +1,9 @@
-//! Haggling on the side of the server: a plain state machine, bytes in, actions out.
+//! Haggling on the server's side, as a plain state machine that takes bytes and returns actions.
 //!
 //! Owns: the answer to each option, and the features that client and server agree on. Promises: every option gets an
 //! answer (unknown ones `NBD_REP_ERR_UNSUP`, too long ones `NBD_REP_ERR_TOO_BIG`) unless the document requires the
-//! connection to end; STARTTLS resets everything that was agreed before it. If TLS is configured it is required before
-//! anything else (the document's FORCEDTLS), otherwise it is refused by policy (NOTLS).
+//! connection to end; STARTTLS resets everything that was agreed before it. If TLS is configured, it is required before
+//! anything else (the document's FORCEDTLS); otherwise it is refused by policy (NOTLS).
 //!
 //! | state | wants | then |
 //! |---|---|---|
@@ -23,10 +23,10 @@ use crate::wire::{ALLOCATION_CONTEXT, FIXED_NEWSTYLE, MAGIC, NO_ZEROES, OPTION_M
 /// The number of the only metadata context.
 pub(crate) const ALLOCATION_ID: u32 = 1;
 
-/// How many bytes are skipped at once.
+/// The most bytes that are skipped at once.
 const SKIP_BYTES: usize = 4096;
 
-/// The next action.
+/// What the server must do next.
 pub(crate) enum Action {
     /// Send these bytes.
     Send(Vec<u8>),
@@ -93,7 +93,7 @@ impl Handshake {
         out
     }
 
-    /// How many bytes to read next; 0 when the haggling is over.
+    /// The number of bytes to read next; 0 when the haggling is over.
     pub fn wants(&self) -> usize {
         match self.state {
             State::Flags => 4,
@@ -131,7 +131,7 @@ impl Handshake {
         actions
     }
 
-    /// Notes that the stream is encrypted; everything that was agreed before is reset.
+    /// Records that the stream is encrypted. Everything that was agreed before is reset.
     pub fn encrypted(&mut self) {
         self.is_encrypted = true;
         self.is_structured = false;
@@ -282,7 +282,7 @@ impl Handshake {
     fn contexts(&mut self, option: u32, data: &[u8], actions: &mut Vec<Action>) {
         let is_set = option == option::SET_META_CONTEXT;
         if is_set {
-            // A failed choice resets the earlier one too.
+            // A failed choice also resets the earlier one.
             self.context = None;
         }
         if !self.is_structured {
@@ -321,7 +321,7 @@ fn refuse(option: u32, reply: u32, message: &str) -> Action {
     Action::Send(option::encode_reply(option, reply, message.as_bytes()))
 }
 
-/// The answer if the client does not get the export.
+/// The answer to an option if the client does not get the export.
 fn absent(option: u32, missing: &Missing) -> Action {
     match missing {
         Missing::Unknown(why) => refuse(option, rep::ERR_UNKNOWN, why),

@@ -1,7 +1,8 @@
 //! The addresses of a server: TCP addresses and Unix sockets.
 //!
-//! Owns: the form `tcp:ADDR` or `unix:PATH`, the socket file (mode 0600, a stale one replaced, removed at the end), and
-//! which addresses other machines can reach. Promises: the socket of a live process is never replaced.
+//! Owns: the form `tcp:ADDR` or `unix:PATH`, the socket file, and which addresses other machines can reach. The file
+//! has mode 0600, replaces a stale one, and is removed at the end. Promises: the socket of a live process is never
+//! replaced.
 
 use std::fs;
 use std::io;
@@ -18,15 +19,15 @@ use crate::error::{Error, ErrorKind};
 use crate::transport::{Transport, prepare};
 use crate::url::{Address, DEFAULT_PORT, Url};
 
-/// How many clients may wait to be accepted.
+/// The most clients that wait to be accepted.
 const BACKLOG: i32 = 128;
 
 /// An address to listen on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Listen {
-    /// `tcp:127.0.0.1:10809`, `tcp:[::1]:0`.
+    /// A TCP address, as `tcp:127.0.0.1:10809` or `tcp:[::1]:0`.
     Tcp(SocketAddr),
-    /// `unix:/run/nbd.sock`.
+    /// The path of a Unix socket, as `unix:/run/nbd.sock`.
     Unix(PathBuf),
 }
 
@@ -93,7 +94,7 @@ enum Socketed {
     Unix(UnixListener),
 }
 
-/// A socket that listens.
+/// A listening socket and its address.
 pub(super) struct Listener {
     address: Listen,
     socket: Socketed,
@@ -111,7 +112,7 @@ impl Listener {
             Listen::Unix(path) => {
                 remove_stale(path).map_err(failed)?;
                 let socket = bind_unix(path).map_err(failed)?;
-                // Absolute, because programs with another working directory use the URL.
+                // The path must be absolute, because programs with another working directory use the URL.
                 let address = Listen::Unix(std::path::absolute(path).map_err(failed)?);
                 Ok(Listener { address, socket: Socketed::Unix(socket) })
             }
@@ -122,7 +123,7 @@ impl Listener {
         &self.address
     }
 
-    /// The next client, and its name for messages.
+    /// Waits for the next client; returns it, and its name for messages.
     pub async fn accept(&self) -> io::Result<(Accepted, String)> {
         match &self.socket {
             Socketed::Tcp(socket) => {
@@ -140,14 +141,14 @@ impl Listener {
     }
 }
 
-/// An accepted client, in the runtime of the listener.
+/// An accepted client whose stream belongs to the listener's runtime.
 pub(super) enum Accepted {
     Tcp(TcpStream),
     Unix(UnixStream),
 }
 
 impl Accepted {
-    /// Its stream, in this runtime.
+    /// The client's stream, in the same runtime.
     pub fn stay(self) -> Transport {
         match self {
             Accepted::Tcp(stream) => Box::new(stream),
@@ -155,7 +156,7 @@ impl Accepted {
         }
     }
 
-    /// Detaches it from this runtime, to move it to another one.
+    /// Detaches the client from this runtime, so that it can be moved to another one.
     pub fn leave(self) -> io::Result<Moved> {
         Ok(match self {
             Accepted::Tcp(stream) => Moved::Tcp(stream.into_std()?),
@@ -164,14 +165,14 @@ impl Accepted {
     }
 }
 
-/// A client that belongs to no runtime.
+/// A client whose stream belongs to no runtime.
 pub(super) enum Moved {
     Tcp(std::net::TcpStream),
     Unix(BlockingStream),
 }
 
 impl Moved {
-    /// Its stream in the runtime that calls this.
+    /// The client's stream, in the runtime of the caller.
     pub fn arrive(self) -> io::Result<Transport> {
         Ok(match self {
             Moved::Tcp(stream) => Box::new(TcpStream::from_std(stream)?),
@@ -201,7 +202,7 @@ fn bind_tcp(address: SocketAddr) -> io::Result<std::net::TcpListener> {
     Ok(socket.into())
 }
 
-/// Removes a socket if nobody listens on it; fails for any other file.
+/// Removes a socket if nobody listens on it. Fails if somebody does, or if the file is not a socket.
 fn remove_stale(path: &Path) -> io::Result<()> {
     let Ok(metadata) = fs::symlink_metadata(path) else { return Ok(()) };
     if !metadata.file_type().is_socket() {
@@ -214,7 +215,7 @@ fn remove_stale(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Binds, sets the mode, and listens only afterwards: connections before that are refused.
+/// Binds the socket, sets the file's mode, and only then listens. Connections before that are refused.
 fn bind_unix(path: &Path) -> io::Result<UnixListener> {
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
     socket.bind(&SockAddr::unix(path)?)?;

@@ -1,8 +1,9 @@
 //! The server: devices as exports for any NBD client.
 //!
-//! Owns: listeners, connections and their limits, and the order of steps when the server stops. Promises: operations
-//! completed on one connection are covered by a flush on any other; a faulty, slow or lost client uses bounded memory
-//! and ends only its own connection; when [`Server::stop`] returns all requests have ended and the devices are flushed.
+//! Owns: listeners, connections and their limits, and the order of steps when the server stops. Promises: a flush on
+//! any connection covers the operations that were completed on all connections; a faulty, slow or lost client uses
+//! bounded memory and ends only its own connection; when [`Server::stop`] returns, all requests have ended, except
+//! those that exceed the time limit for it, and the devices are flushed.
 //!
 //! | file | what is in it |
 //! |---|---|
@@ -47,23 +48,23 @@ use crate::transport::Transport;
 pub use export::{Export, ExportFigures, ExportSource, Exports, Missing};
 pub use listen::Listen;
 
-/// How long the server waits after it could not accept a connection, for example without free descriptors.
+/// How long the server waits after it could not accept a connection, for example when no file descriptor is free.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// How a server serves; callers start from the default and change single fields.
+/// The settings of a server. Callers start from the default and change single fields.
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct ServerOptions {
-    /// How many clients are served at once; the server disconnects further ones.
+    /// The most clients that are served at the same time. The server disconnects further ones.
     pub connections_max: usize,
-    /// How many bytes of requests may be in flight on all connections together; at least 64 MiB.
+    /// The most bytes of requests in flight on all connections together. Less than 64 MiB counts as 64 MiB.
     pub bytes_max: usize,
-    /// The certificate; if there is one, every connection must be encrypted.
+    /// The server's certificate. If there is one, every connection must be encrypted.
     pub tls: Option<ServerTls>,
-    /// Allows addresses that other machines can reach, without TLS.
+    /// Whether addresses that other machines can reach are allowed without TLS.
     pub insecure: bool,
-    /// How many own threads share the connections of each address, not more than [`THREADS_MAX`]. With 0, the runtime
-    /// that starts the server serves all connections; devices that belong to this runtime need that.
+    /// The number of threads that share the connections of each address, at most [`THREADS_MAX`]. With 0, the runtime
+    /// that starts the server serves all connections, which is necessary for devices that belong to this runtime.
     pub threads: usize,
 }
 
@@ -82,13 +83,13 @@ impl Default for ServerOptions {
 /// The counters of a server.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct ServerFigures {
-    /// Connections now.
+    /// The number of open connections.
     pub connections: u64,
-    /// Connections that were accepted.
+    /// The number of connections that were accepted.
     pub accepted: u64,
-    /// Connections that were turned away because there were too many.
+    /// The number of connections that were turned away because there were too many.
     pub turned_away: u64,
-    /// Connections that ended because of the client or the network.
+    /// The number of connections that ended because of the client or the network.
     pub broken: u64,
     /// Why the last broken connection ended.
     pub last_reason: Option<String>,
@@ -108,7 +109,7 @@ struct Shared {
     last_reason: std::sync::Mutex<Option<String>>,
 }
 
-/// A running server; it owns its listeners and connections.
+/// A running server, with its listeners and connections.
 ///
 /// # Examples
 /// ```
@@ -136,8 +137,9 @@ pub struct Server {
 impl Server {
     /// Listens and serves clients, in the tokio runtime of the caller.
     ///
-    /// *Errors*: an address is in use or cannot be bound; or other machines can reach an address and there is no TLS,
-    /// unless [`ServerOptions::insecure`] is set.
+    /// *Errors*: [`ErrorKind::Busy`](crate::ErrorKind::Busy) if an address is in use, another kind if it cannot be
+    /// bound; [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if other machines can reach an address and there is no
+    /// TLS, unless [`ServerOptions::insecure`] is set.
     pub fn start(listen: &[Listen], exports: Exports, options: ServerOptions) -> Result<Server, Error> {
         if options.tls.is_none() && !options.insecure {
             listen.iter().try_for_each(Listen::check_private)?;
@@ -181,7 +183,7 @@ impl Server {
         self.addresses.iter().flat_map(urls).collect()
     }
 
-    /// A function that returns the server's figures, also after the server has stopped.
+    /// A function that returns the server's figures and exports, also after the server has stopped.
     pub fn reader(&self) -> impl Fn() -> (ServerFigures, Vec<Arc<Export>>) + Send + Sync + Clone + use<> {
         let shared = self.shared.clone();
         move || (shared.figures(), shared.exports.iter().cloned().collect())
@@ -189,7 +191,8 @@ impl Server {
 
     /// Stops accepting clients, waits for requests in flight, closes all connections, and flushes the devices.
     ///
-    /// *Errors*: the first flush that failed. Connections that take longer than [`STOP_TIME_MAX`] are abandoned.
+    /// *Errors*: that of the first flush that failed. Requests that take longer than [`STOP_TIME_MAX`] are abandoned,
+    /// with a warning in the log.
     pub async fn stop(mut self) -> Result<(), nectary_block::Error> {
         self.shared.stop.request();
         let ended = async { while self.tasks.join_next().await.is_some() {} };
@@ -212,7 +215,7 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.shared.stop.request();
-        // Requests in flight hold locks until the device has completed them, so they are not cancelled here.
+        // Requests in flight hold locks until the device has completed them, so the tasks are not cancelled here.
         std::mem::take(&mut self.tasks).detach_all();
     }
 }
@@ -234,7 +237,7 @@ impl Shared {
     }
 }
 
-/// Accepts connections and owns them.
+/// Accepts connections until the server stops, and waits until they have ended.
 async fn accept(listener: Listener, threads: Option<Threads>, shared: Arc<Shared>) {
     static ACCEPT_FAILED: Throttle = Throttle::every(Duration::from_secs(60));
     static TURNED_AWAY: Throttle = Throttle::every(Duration::from_secs(60));
@@ -271,7 +274,7 @@ async fn accept(listener: Listener, threads: Option<Threads>, shared: Arc<Shared
             },
         }
     }
-    // The file of a Unix socket is removed before the socket is closed.
+    // Dropping the listener removes the file of a Unix socket before it closes the socket.
     drop(listener);
     while connections.join_next().await.is_some() {}
     if let Some(threads) = threads {

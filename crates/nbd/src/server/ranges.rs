@@ -1,11 +1,12 @@
 //! Locks on ranges of an export.
 //!
 //! Owns: the order between writes that change part of a block and all other writes of that block. A partial write reads
-//! the block, changes it and writes it back. No other write may change the block at the same time, so a partial write
-//! locks exclusively. Whole blocks are written under a shared lock, which excludes only partial writes. Promises:
-//! conflicting requests for the same blocks get their locks in order; a dropped wait leaves the queue.
+//! the block, changes it and writes it back. No other write may change the block meanwhile, so a partial write takes an
+//! exclusive lock. Whole blocks are written under a shared lock, which excludes only partial writes. Promises:
+//! conflicting requests get their locks in the order in which they came; a dropped wait leaves the queue.
 //!
-//! *Cost*: a mutex and a walk over the held locks, whose number the limits on requests in flight bound.
+//! *Cost*: a mutex, and a walk over the locks that are held or waited for. Their number is bounded by the limits on
+//! requests in flight.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -15,7 +16,7 @@ use std::task::{Context, Poll};
 
 use tokio::sync::oneshot;
 
-/// The locks of one export; clones share them.
+/// The locks of one export. All clones share them.
 #[derive(Clone, Default)]
 pub(crate) struct RangeLocks {
     state: Arc<Mutex<State>>,
@@ -43,7 +44,7 @@ impl Claim {
 }
 
 impl State {
-    /// Grants the lock to each waiter that conflicts with no holder and no earlier waiter.
+    /// Grants the lock of each waiter that conflicts with no held lock and no earlier waiter.
     fn grant(&mut self) {
         let mut index = 0;
         while index < self.waiting.len() {
@@ -56,14 +57,14 @@ impl State {
             }
             let Some((claim, granted)) = self.waiting.remove(index) else { return };
             self.held.push(claim);
-            // If the receiver was dropped, its guard has released or will release the claim.
+            // If the receiver was dropped, so is the guard of the same [`Lock`], which releases the claim.
             let _ = granted.send(());
         }
     }
 }
 
 impl RangeLocks {
-    /// Locks `start..end`; the returned future waits if necessary.
+    /// Locks the range `start..end`. The returned future waits until the lock is granted.
     pub fn lock(&self, start: u64, end: u64, exclusive: bool) -> Lock {
         let mut state = self.lock_state();
         state.next += 1;
@@ -87,7 +88,7 @@ impl RangeLocks {
     }
 }
 
-/// A lock that may have to be waited for.
+/// A future that waits for a lock.
 pub(crate) struct Lock {
     guard: Option<Guard>,
     granted: Option<oneshot::Receiver<()>>,
@@ -110,7 +111,7 @@ impl Future for Lock {
     }
 }
 
-/// A held lock, or a place in the queue; released when dropped.
+/// A held lock, or a place in the queue. It is released when it is dropped.
 pub(crate) struct Guard {
     locks: RangeLocks,
     id: u64,
@@ -147,7 +148,7 @@ mod tests {
         let held = (is_ready(&mut first).unwrap(), is_ready(&mut second).unwrap());
         let mut part = Box::pin(locks.lock(4096, 8192, true));
         assert!(is_ready(&mut part).is_none());
-        // It is behind the waiting partial write and needs the same block.
+        // This write came after the waiting partial write and needs the same block.
         let mut late = Box::pin(locks.lock(0, 8192, false));
         let mut elsewhere = Box::pin(locks.lock(8192, 12288, true));
         assert!(is_ready(&mut late).is_none() && is_ready(&mut elsewhere).is_some());
@@ -167,7 +168,7 @@ mod tests {
         let mut third = Box::pin(locks.lock(0, 10, true));
         assert!(is_ready(&mut second).is_none() && is_ready(&mut third).is_none());
         drop(held);
-        // The lock was granted, and is dropped before it was polled.
+        // The lock was granted, and its future is dropped before it is polled.
         drop(second);
         assert!(is_ready(&mut third).is_some());
         let state = locks.lock_state();

@@ -1,9 +1,9 @@
 //! Threads that serve connections, each with a runtime of one thread.
 //!
-//! Owns: which thread gets a connection (the one with the fewest), and the end of the threads. A connection stays on
-//! its thread: the tasks that read requests and write replies wake each other without using another processor.
-//! Promises: when [`Threads::end`] returns, all connections have ended and all threads are gone. Leaves to others:
-//! accepting clients, and serving a connection.
+//! Owns: the choice of the thread for a connection (the one with the fewest connections), and the end of the threads. A
+//! connection stays on its thread, so that its tasks, which read requests and write replies, wake each other without
+//! another processor. Promises: when [`Threads::end`] returns, all connections and all threads have ended. Leaves to
+//! others: accepting clients, and serving a connection.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,22 +17,22 @@ use super::{Shared, serve_and_count};
 use crate::error::Error;
 use crate::limits::CONNECTIONS_MAX;
 
-/// Some threads.
+/// The threads of one address.
 pub(super) struct Threads {
     list: Vec<Thread>,
-    /// Closed when every thread has dropped its sender.
+    /// The channel that is closed when every thread has dropped its sender.
     ended: mpsc::Receiver<()>,
 }
 
 struct Thread {
     connections: mpsc::Sender<(Moved, String)>,
-    /// The number of its connections.
+    /// The number of the thread's connections.
     count: Arc<AtomicUsize>,
     handle: JoinHandle<()>,
 }
 
 impl Threads {
-    /// Starts `count` threads. *Errors*: the system refuses a thread.
+    /// Starts `count` threads. *Errors*: that of the system if it refuses a thread.
     pub fn start(count: usize, shared: &Arc<Shared>) -> Result<Threads, Error> {
         let failed = |error: std::io::Error| Error::from_io(&error, "the server", "cannot start a thread");
         let (running, ended) = mpsc::channel(1);
@@ -52,11 +52,11 @@ impl Threads {
         Ok(Threads { list, ended })
     }
 
-    /// Gives a connection to the thread with the fewest connections; waits if the queue of that thread is full.
+    /// Gives a connection to the thread with the fewest connections. Waits if the queue of that thread is full.
     pub async fn serve(&self, stream: Moved, peer: String) {
         let Some(thread) = self.list.iter().min_by_key(|thread| thread.count.load(Ordering::Relaxed)) else { return };
         thread.count.fetch_add(1, Ordering::Relaxed);
-        // A thread ends only when this is dropped, or with a panic, and then the connection ends too.
+        // Sending fails only if the thread has panicked. Then the connection ends, too.
         let _ = thread.connections.send((stream, peer)).await;
     }
 

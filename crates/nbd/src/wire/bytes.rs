@@ -1,6 +1,6 @@
 //! Reading numbers and strings from received bytes.
 //!
-//! Promises: missing bytes give `None`, never a panic or an allocation.
+//! Promises: if bytes are missing, the result is `None`; nothing panics or allocates.
 
 use super::STRING_BYTES_MAX;
 
@@ -15,7 +15,7 @@ impl<'a> Reader<'a> {
         Reader { rest: bytes }
     }
 
-    /// The next `count` bytes.
+    /// Reads the next `count` bytes.
     pub fn bytes(&mut self, count: usize) -> Option<&'a [u8]> {
         let (taken, rest) = self.rest.split_at_checked(count)?;
         self.rest = rest;
@@ -38,13 +38,13 @@ impl<'a> Reader<'a> {
         self.array().map(u64::from_be_bytes)
     }
 
-    /// A string after its length of 32 bits.
+    /// Reads a string, which follows its length of 32 bits.
     pub fn string(&mut self) -> Option<Result<&'a str, StringError>> {
         let length = self.u32()?;
         Some(text(self.bytes(length as usize)?))
     }
 
-    /// All remaining bytes.
+    /// Reads all remaining bytes.
     pub fn rest(&mut self) -> &'a [u8] {
         std::mem::take(&mut self.rest)
     }
@@ -54,12 +54,12 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// The error in a string.
+/// What is wrong with a string.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StringError {
-    /// Longer than [`STRING_BYTES_MAX`].
+    /// It is longer than [`STRING_BYTES_MAX`].
     TooLong,
-    /// Not UTF-8, or with a NUL in it.
+    /// It is not UTF-8, or it contains a NUL.
     NotText,
 }
 
@@ -71,14 +71,14 @@ pub(crate) fn text(bytes: &[u8]) -> Result<&str, StringError> {
     std::str::from_utf8(bytes).ok().filter(|text| !text.contains('\0')).ok_or(StringError::NotText)
 }
 
-/// A text of the other side, without control characters.
+/// Reads a text of the other side, and replaces control characters by spaces.
 pub(crate) fn message(bytes: &[u8]) -> String {
     let bytes = &bytes[..bytes.len().min(STRING_BYTES_MAX)];
     let text = String::from_utf8_lossy(bytes);
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
-/// A text, cut to the longest string that the document allows.
+/// Cuts a text to the longest string that the protocol document allows.
 pub(crate) fn clipped(text: &str) -> &str {
     let mut end = text.len().min(STRING_BYTES_MAX);
     while !text.is_char_boundary(end) {

@@ -11,19 +11,19 @@ pub(crate) const EOVERFLOW: u32 = 75;
 pub(crate) const ENOTSUP: u32 = 95;
 pub(crate) const ESHUTDOWN: u32 = 108;
 
-/// The value for a failure of a device.
+/// The error value for a failure of a device.
 pub(crate) fn of_device(error: &Error) -> u32 {
     match error.kind {
         ErrorKind::Full => ENOSPC,
-        // ENOTSUP is reserved for fast zeroes.
+        // The protocol reserves ENOTSUP for fast zeroes.
         ErrorKind::Invalid | ErrorKind::Unsupported => EINVAL,
-        // Another process uses the device.
+        // `Busy` means that another process uses the device.
         ErrorKind::Busy => EPERM,
         ErrorKind::Absent | ErrorKind::TimedOut | ErrorKind::Io | ErrorKind::Latched => EIO,
     }
 }
 
-/// The kind of a server's error value; unknown ones count as EINVAL, as the document requires.
+/// The kind of a server's error value. Unknown values count as EINVAL, as the protocol document requires.
 pub(crate) fn to_kind(value: u32) -> ErrorKind {
     match value {
         ENOSPC => ErrorKind::Full,

@@ -1,7 +1,8 @@
 //! The bytes of the protocol: numbers, headers, options and replies, as the NBD protocol document defines them.
 //!
-//! Owns: encoding and decoding, big-endian, without I/O. Promises: no received length is used before it is compared
-//! with the bytes that were received. Leaves to others: the answers (`server`) and the requests (`client`).
+//! Owns: encoding and decoding. Numbers are big-endian, and nothing here does I/O. Promises: no received length is used
+//! before it is compared with the bytes that were received. Leaves to others: the answers (`server`) and the requests
+//! (`client`).
 
 pub(crate) mod bytes;
 pub(crate) mod errno;
@@ -11,28 +12,28 @@ pub(crate) mod request;
 
 /// The first eight bytes that a server sends.
 pub(crate) const MAGIC: u64 = 0x4e42_444d_4147_4943;
-/// The next eight bytes if options can be negotiated; they also begin each option.
+/// The eight bytes after [`MAGIC`] if options can be negotiated. They also begin each option.
 pub(crate) const OPTION_MAGIC: u64 = 0x4948_4156_454f_5054;
-/// The next eight bytes from a server of the old style.
+/// The eight bytes after [`MAGIC`] from a server of the old style, which has no options.
 pub(crate) const OLD_STYLE_MAGIC: u64 = 0x0000_4202_8186_1253;
-/// Begins a reply to an option.
+/// The eight bytes that begin a reply to an option.
 pub(crate) const OPTION_REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
-/// Begins a request.
+/// The four bytes that begin a request.
 pub(crate) const REQUEST_MAGIC: u32 = 0x2560_9513;
-/// Begins a simple reply.
+/// The four bytes that begin a simple reply.
 pub(crate) const SIMPLE_REPLY_MAGIC: u32 = 0x6744_6698;
-/// Begins a chunk of a structured reply.
+/// The four bytes that begin a chunk of a structured reply.
 pub(crate) const CHUNK_MAGIC: u32 = 0x668e_33ef;
 
 /// The longest string that the document allows, in bytes.
 pub(crate) const STRING_BYTES_MAX: usize = 4096;
 
-/// Handshake flag of a server: fixed newstyle.
+/// A server's handshake flag: it uses fixed newstyle haggling.
 pub(crate) const FIXED_NEWSTYLE: u16 = 1;
-/// Handshake flag of a server: it can leave out the zeroes after `NBD_OPT_EXPORT_NAME`.
+/// A server's handshake flag: it can leave out the zeroes after `NBD_OPT_EXPORT_NAME`.
 pub(crate) const NO_ZEROES: u16 = 2;
 
-/// Transmission flags.
+/// The transmission flags of an export.
 pub(crate) mod flag {
     pub const HAS_FLAGS: u16 = 1;
     pub const READ_ONLY: u16 = 1 << 1;
@@ -47,7 +48,7 @@ pub(crate) mod flag {
     pub const SEND_FAST_ZERO: u16 = 1 << 11;
 }
 
-/// Flags of a command.
+/// The flags of a command.
 pub(crate) mod command_flag {
     pub const FUA: u16 = 1;
     pub const NO_HOLE: u16 = 1 << 1;

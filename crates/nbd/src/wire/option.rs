@@ -5,12 +5,12 @@
 use super::bytes::{Reader, StringError};
 use super::{OPTION_MAGIC, OPTION_REPLY_MAGIC};
 
-/// The largest number of information requests or queries in one option.
+/// The most information requests or queries in one option.
 pub(crate) const LIST_MAX: usize = 1024;
 
-/// The header of an option, in bytes.
+/// The length of an option's header, in bytes.
 pub(crate) const HEADER_BYTES: usize = 16;
-/// The header of a reply to an option, in bytes.
+/// The length of the header of a reply to an option, in bytes.
 pub(crate) const REPLY_HEADER_BYTES: usize = 20;
 
 pub(crate) const EXPORT_NAME: u32 = 1;
@@ -91,7 +91,7 @@ pub(crate) fn encode(option: u32, data: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Reads an option's header: option and length; `None` for a wrong magic.
+/// Reads an option's header. Returns the option and the length of its data; `None` if the magic number is wrong.
 pub(crate) fn header(bytes: &[u8]) -> Option<(u32, u32)> {
     let mut reader = Reader::new(bytes);
     if reader.u64()? != OPTION_MAGIC {
@@ -111,7 +111,8 @@ pub(crate) fn encode_reply(option: u32, reply: u32, data: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Reads the header of a reply: option, type and length; `None` for a wrong magic.
+/// Reads the header of a reply. Returns the option, the type of the reply and the length of its data; `None` if the
+/// magic number is wrong.
 pub(crate) fn reply_header(bytes: &[u8]) -> Option<(u32, u32, u32)> {
     let mut reader = Reader::new(bytes);
     if reader.u64()? != OPTION_REPLY_MAGIC {
@@ -120,10 +121,10 @@ pub(crate) fn reply_header(bytes: &[u8]) -> Option<(u32, u32, u32)> {
     Some((reader.u32()?, reader.u32()?, reader.u32()?))
 }
 
-/// Why the data of an option is not understood.
+/// The reason why the data of an option are not understood.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DataError {
-    /// A length passes the end of the data, or bytes are left over.
+    /// A length extends beyond the end of the data, or bytes are left over.
     Malformed,
     /// A string is not valid text.
     NotText,

@@ -3,19 +3,19 @@
 use super::bytes::clipped;
 use super::{CHUNK_MAGIC, SIMPLE_REPLY_MAGIC};
 
-/// A simple reply, in bytes.
+/// The length of a simple reply without data, in bytes.
 pub(crate) const SIMPLE_BYTES: usize = 16;
-/// The header of a chunk, in bytes.
+/// The length of a chunk's header, in bytes.
 pub(crate) const CHUNK_BYTES: usize = 20;
 
-/// The chunk is the last of its reply.
+/// The flag of the last chunk of a reply.
 pub(crate) const DONE: u16 = 1;
 
 pub(crate) const NONE: u16 = 0;
 pub(crate) const OFFSET_DATA: u16 = 1;
 pub(crate) const OFFSET_HOLE: u16 = 2;
 pub(crate) const BLOCK_STATUS: u16 = 5;
-/// Chunk types with this bit are errors.
+/// The bit of chunk types that report errors.
 pub(crate) const IS_ERROR: u16 = 1 << 15;
 pub(crate) const ERROR: u16 = IS_ERROR | 1;
 
@@ -35,7 +35,7 @@ pub(crate) fn chunk(out: &mut Vec<u8>, flags: u16, kind: u16, cookie: u64, lengt
     out.extend(length.to_be_bytes());
 }
 
-/// Writes a whole reply of one error chunk.
+/// Writes a whole reply that consists of one error chunk.
 pub(crate) fn error(out: &mut Vec<u8>, cookie: u64, error: u32, message: &str) {
     let message = clipped(message);
     chunk(out, DONE, ERROR, cookie, 6 + message.len() as u32);

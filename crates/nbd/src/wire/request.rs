@@ -3,7 +3,7 @@
 use super::REQUEST_MAGIC;
 use super::bytes::Reader;
 
-/// The header of a request, in bytes.
+/// The length of a request's header, in bytes.
 pub(crate) const BYTES: usize = 28;
 
 pub(crate) const READ: u16 = 0;
@@ -15,7 +15,7 @@ pub(crate) const CACHE: u16 = 5;
 pub(crate) const WRITE_ZEROES: u16 = 6;
 pub(crate) const BLOCK_STATUS: u16 = 7;
 
-/// A request as on the wire, unchecked.
+/// The header of a request as it was received, without any check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Header {
     pub flags: u16,
@@ -26,7 +26,7 @@ pub(crate) struct Header {
 }
 
 impl Header {
-    /// Reads a header. *Errors*: the wrong magic that was found.
+    /// Reads a header. *Errors*: the wrong magic number that was found.
     pub fn decode(bytes: &[u8; BYTES]) -> Result<Header, u32> {
         let mut reader = Reader::new(bytes);
         let mut next = || {

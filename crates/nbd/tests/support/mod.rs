@@ -1,4 +1,4 @@
-//! For the tests of this crate: a server on its own socket, and a client that sends any bytes.
+//! What the tests of this crate share: a server on its own socket, and a client that can send any bytes.
 #![allow(dead_code)]
 
 use std::path::PathBuf;
@@ -25,7 +25,7 @@ pub fn serve(device: SharedDevice, read_only: bool) -> Served {
     serve_with(device, read_only, ServerOptions::default())
 }
 
-/// Serves a device from `threads` own threads of the server.
+/// Serves a device with `threads` threads of the server.
 pub fn serve_from_threads(device: SharedDevice, threads: usize) -> Served {
     let mut options = ServerOptions::default();
     options.threads = threads;
@@ -48,12 +48,12 @@ impl Served {
         Url::parse(&format!("{}&x-connections={connections}", self.server.urls()[0])).unwrap()
     }
 
-    /// A device on the export.
+    /// Connects to the export; returns it as a device.
     pub async fn device(&self, connections: u32) -> Arc<NbdDevice> {
         Arc::new(NbdDevice::connect(&self.url(connections), ConnectOptions::default()).await.unwrap())
     }
 
-    /// A client that has sent its flags and can haggle.
+    /// Connects a client that has sent its flags and can haggle.
     pub async fn raw(&self) -> Raw {
         let mut stream = UnixStream::connect(&self.socket).await.unwrap();
         let mut greeting = [0; 18];
@@ -63,7 +63,7 @@ impl Served {
         Raw { stream, is_structured: false }
     }
 
-    /// A client in transmission with simple replies.
+    /// Connects a client that is in transmission, with simple replies.
     pub async fn transmitting(&self) -> Raw {
         let mut raw = self.raw().await;
         raw.go().await;
@@ -97,7 +97,7 @@ impl Raw {
         self.bytes(bytes).await.iter().fold(0, |number, &byte| (number << 8) | u64::from(byte))
     }
 
-    /// Whether the server ends the connection; bytes that it sends before are ignored.
+    /// Waits until the server ends the connection; false if it does not. Bytes before the end are ignored.
     pub async fn is_closed(&mut self) -> bool {
         let mut rest = Vec::new();
         tokio::time::timeout(PATIENCE, self.stream.read_to_end(&mut rest)).await.is_ok()
@@ -112,7 +112,7 @@ impl Raw {
         self.stream.write_all(&bytes).await.unwrap();
     }
 
-    /// Reads one reply to an option: type and data.
+    /// Reads one reply to an option; returns its type and data.
     pub async fn option_reply(&mut self, option: u32) -> (u32, Vec<u8>) {
         assert_eq!(self.number(8).await, 0x3_e889_0455_65a9);
         assert_eq!(self.number(4).await, u64::from(option));
@@ -149,7 +149,7 @@ impl Raw {
         self.stream.write_all(&bytes).await.unwrap();
     }
 
-    /// Reads one reply; `length` is the length of the data if the reply is a simple one to a successful read.
+    /// Reads one reply. `length` is the number of bytes of data in a simple reply to a successful read.
     pub async fn reply(&mut self, length: usize) -> Reply {
         let magic = self.number(4).await;
         if magic == 0x6744_6698 {
@@ -179,7 +179,7 @@ impl Raw {
     }
 }
 
-/// The name of an export as encoded in options, then `rest`.
+/// Encodes the name of an export as options have it, and appends `rest`.
 pub fn named(name: &str, rest: &[u8]) -> Vec<u8> {
     [&(name.len() as u32).to_be_bytes()[..], name.as_bytes(), rest].concat()
 }

@@ -21,8 +21,8 @@ pub struct Times {
 
 /// The age that a response had when it was received, in milliseconds.
 ///
-/// `Date` has whole seconds, so the apparent age is counted in whole seconds: the fraction of a second is not age. Of
-/// several `Age` values the first counts; it is ignored if it is not a number.
+/// `Date` has whole seconds, so the time of the response is rounded down to whole seconds before `Date` is subtracted
+/// from it. Of several `Age` values the first counts; it is ignored if it is not a number.
 pub fn corrected_initial_age_ms(headers: &HeaderMap, times: Times) -> u64 {
     let response_s = times.response_ms / 1000;
     let apparent_s = headers.get(DATE).and_then(parse_date_s).map_or(0, |date_s| response_s.saturating_sub(date_s));
@@ -49,7 +49,7 @@ mod tests {
     fn initial_age_is_the_greater_of_apparent_and_claimed_age() {
         type Lines<'a> = &'a [(&'a str, &'a str)];
         let table: &[(Lines, u64, u64, u64)] = &[
-            // headers, request, response, expected
+            // The response's headers, the times of request and response in milliseconds, and the expected age.
             (&[], 0, 0, 0),
             (&[("date", DATE_TEXT)], 0, 999, 999),
             (&[("date", DATE_TEXT)], 5000, 5999, 5000),

@@ -1,9 +1,10 @@
 //! `Cache-Control` in requests and responses, and `Pragma` in requests without `Cache-Control`.
 //!
 //! Owns: the meaning of each directive, and of duplicate and malformed ones. *Source*: RFC 9111, 4.2.1 and 5.2; RFC
-//! 5861. [`targeted`](super::targeted) reads the header that replaces it in a reverse proxy.
+//! 5861. [`targeted`](super::targeted) reads the header that replaces `Cache-Control` in a reverse proxy.
 //! - Names compare without regard to case; arguments may be tokens or quoted strings.
-//! - Of duplicates the first counts. A freshness directive whose argument is no number counts as 0: stale.
+//! - If a directive occurs twice, the first one counts. A freshness directive whose argument is not a number counts as
+//!   0, so the response is stale.
 //! - `no-cache` and `private` with field names count as the plain directive, which is stricter. The exception is
 //!   `no-cache="set-cookie"`, which applies to the cookie only.
 //! - Unknown directives are ignored.
@@ -13,37 +14,37 @@ use http::header::{CACHE_CONTROL, PRAGMA};
 
 use super::list::{directive, members_of};
 
-/// The longest duration of a directive, in seconds; longer ones are cut to it.
+/// The longest duration of a directive, in seconds. Longer ones count as this one.
 pub const DELTA_SECONDS_MAX: u64 = 1 << 31;
 
 /// The directives of a response's `Cache-Control`. Durations in seconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ResponseDirectives {
-    /// Not to be stored.
+    /// The response must not be stored.
     pub no_store: bool,
-    /// Not to be used without validation.
+    /// The response must not be used without validation.
     pub no_cache: bool,
-    /// `Set-Cookie` is not to be used without validation; the rest of the response may be.
+    /// `Set-Cookie` must not be used without validation; the rest of the response may be.
     pub no_cache_cookie: bool,
-    /// For one user's cache only.
+    /// Only the cache of a single user may store the response.
     pub private: bool,
-    /// Storable even if it would not be otherwise.
+    /// The response may be stored even if no other header allows it.
     pub public: bool,
-    /// Not to be used stale.
+    /// The response must not be used after its lifetime without validation.
     pub must_revalidate: bool,
-    /// Not to be used stale by a shared cache.
+    /// A shared cache must not use the response after its lifetime without validation.
     pub proxy_revalidate: bool,
-    /// Storable only by a cache that understands the status code.
+    /// Only a cache that understands the status code may store the response.
     pub must_understand: bool,
-    /// How long it is fresh.
+    /// How long the response is fresh.
     pub max_age: Option<u64>,
-    /// How long it is fresh in a shared cache.
+    /// How long the response is fresh in a shared cache.
     pub s_maxage: Option<u64>,
-    /// How long after its lifetime it may be used while it is validated.
+    /// How long after its lifetime the response may be used while it is being validated.
     pub stale_while_revalidate: Option<u64>,
-    /// How long after its lifetime it may be used if the origin fails.
+    /// How long after its lifetime the response may be used if the origin fails.
     pub stale_if_error: Option<u64>,
-    /// These directives come from a header that replaces `Expires`, too.
+    /// Whether these directives come from a header that also replaces `Expires`.
     pub replaces_expires: bool,
 }
 
@@ -52,17 +53,17 @@ pub struct ResponseDirectives {
 pub struct RequestDirectives {
     /// Stored responses must be validated.
     pub no_cache: bool,
-    /// The response is not to be stored.
+    /// The response must not be stored.
     pub no_store: bool,
-    /// Only a stored response is wanted.
+    /// Only a stored response may answer the request.
     pub only_if_cached: bool,
-    /// The greatest age that is accepted.
+    /// The greatest age of the response that the client accepts.
     pub max_age: Option<u64>,
-    /// How long the response must stay fresh.
+    /// How long the response must still be fresh.
     pub min_fresh: Option<u64>,
-    /// How stale the response may be; `u64::MAX` for any.
+    /// How long the response may have been stale; `u64::MAX` for any time.
     pub max_stale: Option<u64>,
-    /// How stale the response may be if the origin fails.
+    /// How long the response may have been stale if the origin fails.
     pub stale_if_error: Option<u64>,
 }
 
@@ -101,8 +102,8 @@ impl ResponseDirectives {
 }
 
 impl RequestDirectives {
-    /// Without the directives that demand a fresher response than the origin's lifetime: `no-cache`, `max-age`,
-    /// `min-fresh` and `Pragma`. `no-store` and `only-if-cached` stay.
+    /// Removes the directives with which a client demands a fresher response than the origin requires: `no-cache` (also
+    /// from `Pragma`), `max-age` and `min-fresh`. `no-store` and `only-if-cached` stay.
     pub fn without_demands(self) -> RequestDirectives {
         RequestDirectives { no_cache: false, max_age: None, min_fresh: None, ..self }
     }
@@ -177,12 +178,12 @@ impl Name {
     }
 }
 
-/// Whether a list of field names is only `Set-Cookie`.
+/// Whether a directive's list of field names contains `Set-Cookie` and nothing else.
 pub(super) fn is_about_cookies(argument: Option<&[u8]>) -> bool {
     argument.is_some_and(|names| names.trim_ascii().eq_ignore_ascii_case(b"set-cookie"))
 }
 
-/// Reads a number of seconds; one too large to count is [`DELTA_SECONDS_MAX`].
+/// Reads a number of seconds, at most [`DELTA_SECONDS_MAX`]; `None` if it is not a number.
 pub fn delta_seconds(argument: Option<&[u8]>) -> Option<u64> {
     let digits = argument?;
     if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {

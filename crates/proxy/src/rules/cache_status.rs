@@ -1,6 +1,6 @@
 //! `Cache-Status`: what this cache did with a request.
 //!
-//! Owns: the member that is appended to every response's list. *Source*: RFC 9211.
+//! Owns: the list member that this cache appends to `Cache-Status` in every response. *Source*: RFC 9211.
 
 use std::io::Write;
 
@@ -20,14 +20,14 @@ pub enum Forward {
     UriMiss,
     /// Responses are stored for the URL, but for other request headers.
     VaryMiss,
-    /// The request's directives demand it.
+    /// The request's directives demand a request to the origin.
     Request,
     /// The stored response is stale.
     Stale,
 }
 
 impl Forward {
-    /// The token of RFC 9211.
+    /// The token that RFC 9211 defines for the reason.
     pub fn token(self) -> &'static str {
         match self {
             Forward::Bypass => "bypass",
@@ -40,7 +40,7 @@ impl Forward {
     }
 }
 
-/// The events of one request.
+/// What this cache did with one request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CacheStatus {
     /// Answered from the store, fresh for `ttl_s` more seconds (negative: stale).
@@ -50,11 +50,11 @@ pub enum CacheStatus {
     },
     /// Forwarded to the origin.
     Forwarded {
-        /// Why.
+        /// Why the request was forwarded.
         why: Forward,
         /// The origin's status, if it answered.
         status: Option<u16>,
-        /// Whether the response is being stored on the disk: not if admission refused it.
+        /// Whether the response is being stored on the disk. It is not if admission refused it.
         stored: bool,
         /// Whether the request waited for another request's fetch.
         collapsed: bool,
@@ -77,13 +77,13 @@ pub enum CacheStatus {
     },
     /// Answered by this cache itself, without the store or an origin.
     Own {
-        /// One token that says why.
+        /// A token that names the reason.
         detail: &'static str,
     },
 }
 
 impl CacheStatus {
-    /// The list member, for a response.
+    /// The list member, as a header value.
     pub fn value(&self) -> HeaderValue {
         let mut text = Vec::with_capacity(64);
         self.write(&mut text);

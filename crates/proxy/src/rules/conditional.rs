@@ -1,7 +1,7 @@
 //! Conditional requests answered from a stored response, and conditions that validate one.
 //!
-//! Owns: entity tag comparison, `If-None-Match`, `If-Modified-Since`, `If-Range`. `If-Match` and `If-Unmodified-Since`
-//! are for origins: requests that carry them are forwarded. *Source*: RFC 9110, 8.8 and 13; RFC 9111, 4.3.
+//! Owns: entity tag comparison, `If-None-Match`, `If-Modified-Since`, `If-Range`. Only origins evaluate `If-Match` and
+//! `If-Unmodified-Since`: requests with these headers are forwarded. *Source*: RFC 9110, 8.8 and 13; RFC 9111, 4.3.
 
 use http::header::{
     DATE, ETAG, IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_RANGE, IF_UNMODIFIED_SINCE, LAST_MODIFIED,
@@ -60,8 +60,8 @@ pub fn is_not_modified(
     modified_s <= since_s
 }
 
-/// Whether a range may be served: there is no `If-Range`, or it names exactly the stored response by a strong
-/// validator.
+/// Whether a range may be served: the request has no `If-Range`, or its `If-Range` is a strong validator of the stored
+/// response.
 pub fn if_range_holds(request: &HeaderMap, headers: &HeaderMap) -> bool {
     let Some(condition) = request.get(IF_RANGE) else { return true };
     let condition = condition.as_bytes().trim_ascii();
@@ -69,7 +69,7 @@ pub fn if_range_holds(request: &HeaderMap, headers: &HeaderMap) -> bool {
         return headers.get(ETAG).is_some_and(|tag| strongly_match(condition, tag.as_bytes()));
     }
     let Some(modified) = headers.get(LAST_MODIFIED) else { return false };
-    // A date is a strong validator if the response was made at least a second after it.
+    // A modification date is a strong validator if the response was generated at least a second later.
     let is_strong = match (headers.get(DATE).and_then(parse_date_s), parse_date_s(modified)) {
         (Some(date_s), Some(modified_s)) => date_s > modified_s,
         _ => false,
@@ -77,7 +77,8 @@ pub fn if_range_holds(request: &HeaderMap, headers: &HeaderMap) -> bool {
     is_strong && condition == modified.as_bytes()
 }
 
-/// Replaces a request's conditions by ones that validate the stored response; false if it has no validator.
+/// Replaces a request's conditions by ones that validate the stored response; false if the stored response has no
+/// validator.
 pub fn set_validation(request: &mut HeaderMap, stored: &HeaderMap) -> bool {
     for name in CONDITIONAL_HEADERS {
         request.remove(name);
@@ -92,8 +93,8 @@ pub fn set_validation(request: &mut HeaderMap, stored: &HeaderMap) -> bool {
     tag.is_some() || modified.is_some()
 }
 
-/// Whether a `304` with `headers` is about the stored response: it does not name another response by a strong entity
-/// tag.
+/// Whether a `304` with `headers` confirms the stored response. It does not if its entity tag is strong and is not the
+/// stored one.
 pub fn validates(headers: &HeaderMap, stored: &HeaderMap) -> bool {
     match (headers.get(ETAG), stored.get(ETAG)) {
         (Some(fresh), Some(stored)) if fresh.as_bytes().starts_with(b"\"") => {

@@ -1,8 +1,9 @@
 //! `Set-Cookie` and the store.
 //!
-//! Owns: the decision about a response that sets a cookie. RFC 9111, 7.3 leaves it to the origin's `Cache-Control`. But
-//! many origins send session cookies with responses that are fresh for a while, and a stored copy would hand one
-//! client's cookie to another. So such a response is stored only if the origin or the operator allows it:
+//! Owns: the decision whether a response that sets a cookie is stored, and with the cookie or without it. RFC 9111, 7.3
+//! leaves this to the origin's `Cache-Control`. But many origins send session cookies with responses that are fresh for
+//! a while, and a stored copy would hand one client's cookie to another. So such a response is stored only if the
+//! origin or the operator allows it:
 //!
 //! | the response has | it is stored | hits have the cookie |
 //! |---|---|---|
@@ -19,15 +20,15 @@ use super::cache_control::ResponseDirectives;
 /// What happens to a response's cookies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cookies {
-    /// There are none, or they are stored with the other headers.
+    /// The response has no cookies, or they are stored with the other headers.
     Kept,
-    /// They go to the requesting client and are not stored; other headers may be stored.
+    /// The cookies go to the requesting client and are not stored; the rest of the response may be stored.
     Apart,
-    /// Nothing of the response is stored.
+    /// The response is not stored, because of its cookies.
     Forbidding,
 }
 
-/// Decides about a response; `stores_cookies` is the operator's setting.
+/// Decides about the cookies of a response; `stores_cookies` is the operator's setting.
 pub fn cookies(headers: &HeaderMap, directives: &ResponseDirectives, stores_cookies: bool) -> Cookies {
     if !headers.contains_key(SET_COOKIE) || directives.public || stores_cookies {
         Cookies::Kept
@@ -38,7 +39,7 @@ pub fn cookies(headers: &HeaderMap, directives: &ResponseDirectives, stores_cook
     }
 }
 
-/// Takes the cookies out of headers.
+/// Removes the cookies from headers and returns them.
 pub fn take(headers: &mut HeaderMap) -> Vec<HeaderValue> {
     let taken = headers.get_all(SET_COOKIE).iter().cloned().collect();
     headers.remove(SET_COOKIE);

@@ -2,7 +2,7 @@
 //!
 //! Owns: the rules `[HOST][/PATH]=TTL` or `TTL` alone. HOST is exact, `*.suffix` or `*`; PATH is a prefix, or a pattern
 //! of the whole path and query if it has a `*`. The first rule that matches counts. Without rules there is no default.
-//! [`freshness`](super::freshness) decides to which responses it applies.
+//! [`freshness`](super::freshness) decides to which responses the default applies.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ pub struct Rule {
     ttl_s: u64,
 }
 
-/// Rules in the order in which they are tried.
+/// The rules, in the order in which they are tried.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DefaultTtl {
     rules: Vec<Rule>,
@@ -53,7 +53,7 @@ impl Rule {
 }
 
 impl DefaultTtl {
-    /// Makes an ordered set of rules.
+    /// Takes the rules in their order.
     pub fn new(rules: Vec<Rule>) -> DefaultTtl {
         DefaultTtl { rules }
     }

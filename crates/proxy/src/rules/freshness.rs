@@ -21,7 +21,7 @@ pub enum Source {
     DefaultTtl,
     /// A tenth of the time since the last modification.
     Heuristic,
-    /// None of these; the lifetime is 0.
+    /// There is no source; the lifetime is 0.
     None,
 }
 
@@ -34,13 +34,14 @@ pub struct Freshness {
     pub source: Source,
 }
 
-/// Whether a status may be stored and given a lifetime by default (RFC 9110, 15.1; 206 is not stored here).
+/// Whether a response with this status may be stored and given a lifetime by default (RFC 9110, 15.1, except 206, which
+/// is not stored here).
 pub fn is_heuristically_cacheable(status: StatusCode) -> bool {
     matches!(status.as_u16(), 200 | 203 | 204 | 300 | 301 | 308 | 404 | 405 | 410 | 414 | 501)
 }
 
-/// Whether the operator's default lifetime applies to a status: not to those that say that something is absent or
-/// failed.
+/// Whether the operator's default lifetime applies to a status. It applies to heuristically cacheable statuses, except
+/// `204` and all errors but `410`.
 pub fn takes_default_ttl(status: StatusCode) -> bool {
     matches!(status.as_u16(), 200 | 203 | 300 | 301 | 308 | 410)
 }
@@ -53,7 +54,8 @@ pub fn is_explicit(headers: &HeaderMap, directives: &ResponseDirectives) -> bool
 /// The freshness lifetime of a response received at `response_ms`; `default_ttl_s` is the operator's default for its
 /// URL.
 ///
-/// An `Expires` that is not a date means stale. The default does not apply to `no-cache`, `no-store` and `private`.
+/// A response whose `Expires` is not a date is stale. The default does not apply to responses with `no-cache`,
+/// `no-store` or `private`.
 pub fn lifetime(
     status: StatusCode,
     headers: &HeaderMap,

@@ -1,6 +1,6 @@
 //! Headers that belong to one connection and are not forwarded.
 //!
-//! Owns: their list, and removing them. *Source*: RFC 9110, 7.6.1; RFC 9111, 3.1.
+//! Owns: the list of these headers, and removing them. *Source*: RFC 9110, 7.6.1; RFC 9111, 3.1.
 
 use http::header::{
     AGE, CACHE_CONTROL, CDN_CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, DATE, EXPIRES, FORWARDED, HOST, HeaderName,

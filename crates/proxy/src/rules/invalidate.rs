@@ -8,7 +8,7 @@ use http::{HeaderMap, Method, StatusCode, Uri};
 
 use super::key::push_key;
 
-/// Whether a method may change its target; unknown methods may.
+/// Whether a method may change its target. An unknown method counts as one that may.
 pub fn is_unsafe(method: &Method) -> bool {
     !(method == Method::GET || method == Method::HEAD || method == Method::OPTIONS || method == Method::TRACE)
 }
@@ -33,7 +33,7 @@ pub fn invalidated(method: &Method, target: &[u8], status: StatusCode, headers: 
     keys
 }
 
-/// The key of a reference that is relative to the URL of key `target` (RFC 3986, 5.2).
+/// Resolves a reference against the URL of key `target` (RFC 3986, 5.2) and returns the key of the result.
 fn resolve(target: &[u8], reference: &str) -> Option<Vec<u8>> {
     let target = std::str::from_utf8(target).ok()?;
     let (scheme, rest) = target.split_once("://")?;

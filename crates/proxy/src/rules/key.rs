@@ -1,4 +1,4 @@
-//! The primary part of a cache key: the URL, whatever the method.
+//! The primary part of a cache key: the URL. All methods share one key.
 //!
 //! Owns: `scheme://authority/path?query` with a lower-case host, no default port, no user information and no fragment;
 //! path and query byte for byte. So different URLs never have the same key.
@@ -28,7 +28,8 @@ impl Origin {
         Origin::new(https, uri.authority()?)
     }
 
-    /// Makes an origin of a scheme and an authority.
+    /// Makes an origin of a scheme and an authority; `None` if the authority has no host, user information, or a bad
+    /// port.
     pub fn new(https: bool, authority: &Authority) -> Option<Origin> {
         let text = authority.as_str();
         let host = authority.host();
@@ -76,7 +77,7 @@ impl Origin {
     }
 }
 
-/// Appends the key of an absolute URI to `out`; false if it has none, and then nothing is appended.
+/// Appends the key of an absolute URI to `out`. If the URI has no key, appends nothing and returns false.
 pub fn push_key(out: &mut Vec<u8>, uri: &Uri) -> bool {
     let Some(authority) = uri.authority() else { return false };
     let default_port = match uri.scheme_str() {
@@ -135,7 +136,7 @@ pub fn push_decimal(out: &mut Vec<u8>, mut value: u64) {
     out.extend_from_slice(&digits[start..]);
 }
 
-/// Splits a key into its host and its path with query; both are empty if `key` is not a key.
+/// Splits a key into its host and its path with query; both are empty if `key` has no scheme.
 pub fn host_and_path(key: &[u8]) -> (&[u8], &[u8]) {
     let Some(start) = key.windows(3).take(8).position(|window| window == b"://").map(|at| at + 3) else {
         return (b"", b"");

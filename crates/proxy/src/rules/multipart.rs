@@ -1,6 +1,7 @@
 //! Several ranges in one response: `multipart/byteranges`.
 //!
-//! Owns: the text before, between and after the parts. *Source*: RFC 9110, 14.6; RFC 2046, 5.1.
+//! Owns: the text before, between and after the ranges: boundaries, and the headers of each part. *Source*: RFC 9110,
+//! 14.6; RFC 2046, 5.1.
 
 use std::hash::{BuildHasher, RandomState};
 use std::ops::Range;
@@ -11,7 +12,7 @@ use http::HeaderValue;
 /// A piece of the body.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Section {
-    /// Bytes of the message itself.
+    /// A boundary and the headers of a part.
     Text(Bytes),
     /// Bytes of the object.
     Object(Range<u64>),
@@ -27,9 +28,9 @@ pub struct Multipart {
 }
 
 impl Multipart {
-    /// The body of `parts` of an object of `size_bytes`.
+    /// Makes the body that has the ranges `parts` of an object of `size_bytes`.
     pub fn new(parts: &[Range<u64>], content_type: Option<&HeaderValue>, size_bytes: u64) -> Multipart {
-        // Random, so that no object can contain the boundary on purpose.
+        // The boundary is random, so that nobody can make an object that contains it.
         let boundary = format!("nectary-{:016x}{:016x}", random(), random());
         let mut sections = Vec::with_capacity(2 * parts.len() + 1);
         for part in parts {
@@ -50,7 +51,7 @@ impl Multipart {
         Multipart { content_type: content_type.expect("visible ASCII"), sections }
     }
 
-    /// How long the body is.
+    /// The length of the body, in bytes.
     pub fn body_bytes(&self) -> u64 {
         let of = |section: &Section| match section {
             Section::Text(text) => text.len() as u64,
@@ -60,7 +61,7 @@ impl Multipart {
     }
 }
 
-/// A number unknown to clients.
+/// A number that clients cannot guess.
 fn random() -> u64 {
     RandomState::new().hash_one(0)
 }

@@ -1,7 +1,7 @@
-//! Whether a response is stored and for how long, by all rules together.
+//! Decides by all rules together whether a response is stored and how long it is fresh.
 //!
-//! Owns: the settings of the operator and the kind of proxy (forward or reverse), and which header a response's
-//! directives are read from.
+//! Owns: the settings of the operator, the kind of proxy (forward or reverse), and the choice of the header that gives
+//! a response's directives.
 
 use http::{HeaderMap, Method, StatusCode};
 
@@ -12,7 +12,7 @@ use super::freshness::{Freshness, lifetime};
 use super::storable::{Storability, storability};
 use super::targeted;
 
-/// How responses are judged.
+/// The settings by which responses are judged.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Policy {
     /// Lifetimes for responses that have none.
@@ -27,7 +27,7 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// A response's directives.
+    /// The directives of a response, from the header that counts in this kind of proxy.
     pub fn directives(&self, headers: &HeaderMap) -> ResponseDirectives {
         let targeted = self.is_for_origin.then(|| targeted::directives(headers)).flatten();
         targeted.unwrap_or_else(|| ResponseDirectives::parse(headers))
@@ -70,7 +70,7 @@ mod tests {
     use super::super::headers;
     use super::*;
 
-    /// Whether it is stored, and for how many seconds it is fresh.
+    /// Whether a response with these headers is stored, and for how many seconds it is fresh.
     fn judge(is_for_origin: bool, lines: &[(&str, &str)]) -> (bool, u64) {
         let policy = Policy { is_for_origin, ..Policy::default() };
         let (map, none) = (headers(lines), HeaderMap::new());
@@ -82,7 +82,7 @@ mod tests {
     #[test]
     fn a_targeted_field_stands_for_cache_control_and_expires_in_a_reverse_proxy_alone() {
         const LATER: &str = "Thu, 01 Jan 1970 01:00:00 GMT";
-        // In a reverse proxy, and in a forward proxy.
+        // Each row has a response's headers, and the result of `judge` in a reverse and in a forward proxy.
         type Row<'a> = (&'a [(&'a str, &'a str)], (bool, u64), (bool, u64));
         let table: &[Row] = &[
             (&[("cdn-cache-control", "max-age=60"), ("cache-control", "no-store")], (true, 60), (false, 0)),

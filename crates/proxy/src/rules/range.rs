@@ -1,27 +1,27 @@
 //! Byte ranges of a whole response.
 //!
-//! Owns: the ranges that a `Range` header requests once the size is known. The whole response is served for other
-//! units, malformed headers, more than [`RANGES_MAX`] ranges, and ranges that together are longer than the whole. RFC
-//! 9110, 14.2 allows that and 17.15 recommends it.
+//! Owns: which ranges a `Range` header requests of a response whose size is known. The whole response is served for
+//! other units, malformed headers, more than [`RANGES_MAX`] ranges, and ranges that together are longer than the whole.
+//! RFC 9110, 14.2 allows this and 17.15 recommends it.
 
 use std::ops::Range;
 
 use http::HeaderMap;
 use http::header::RANGE;
 
-/// The most ranges that one response has.
+/// The most ranges that one response may have.
 pub const RANGES_MAX: usize = 16;
 
 /// The part of a response that a request wants.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Wanted {
-    /// All of it.
+    /// The whole response.
     Whole,
     /// These bytes; not empty.
     Part(Range<u64>),
     /// Several parts, in this order; none is empty.
     Parts(Vec<Range<u64>>),
-    /// None of the requested ranges has a byte of the response.
+    /// No requested range contains a byte of the response.
     Unsatisfiable,
 }
 
@@ -38,7 +38,7 @@ pub fn wanted(request: &HeaderMap, size_bytes: u64) -> Wanted {
     }
 }
 
-/// The same for a header with several ranges.
+/// [`wanted`] for a header with several ranges.
 fn wanted_of_several(value: &[u8], size_bytes: u64) -> Wanted {
     let Some(list) = ranges_of(value) else { return Wanted::Whole };
     let (mut parts, mut count, mut bytes) = (Vec::new(), 0, 0u64);
@@ -63,7 +63,7 @@ fn wanted_of_several(value: &[u8], size_bytes: u64) -> Wanted {
     }
 }
 
-/// The first byte of a single range that counts from the front; 0 for any other header.
+/// The first byte of a range, if the header has one range and gives its first byte; 0 for any other header.
 pub fn first_byte(request: &HeaderMap) -> u64 {
     match request.get(RANGE).and_then(|line| parse(line.as_bytes())) {
         Some(Spec::From(first, _)) => first,
@@ -72,14 +72,14 @@ pub fn first_byte(request: &HeaderMap) -> u64 {
 }
 
 enum Spec {
-    /// From the first to the last position, both included.
+    /// The bytes from the first to the last position, both included.
     From(u64, u64),
     /// This many bytes at the end.
     Last(u64),
 }
 
 impl Spec {
-    /// The range in a response of this size; `None` if it would be empty.
+    /// The range within a response of this size; `None` if it would be empty.
     fn within(self, size_bytes: u64) -> Option<Range<u64>> {
         let range = match self {
             Spec::From(first, last) => first..last.saturating_add(1).min(size_bytes),

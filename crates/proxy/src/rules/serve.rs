@@ -1,7 +1,7 @@
 //! Whether a stored response may answer a request as it is.
 //!
 //! Owns: RFC 9111, 4, 4.2.4 and 5.2.1, and RFC 5861: the response is fresh, may be used stale, may be used stale while
-//! it is validated, or must be validated first; and whether it may be used if validation fails. The caller handles
+//! it is validated, or must be validated first; and whether it may be used if validation fails. Leaves to the caller:
 //! `only-if-cached`, and the case that nothing is stored.
 //!
 //! | the stored response is stale, and | it is served |
@@ -10,8 +10,8 @@
 //! | the request says `no-cache`, or a `max-age` or `min-fresh` that it does not meet | never |
 //! | the request says `max-stale` | for this long |
 //! | the origin says `stale-while-revalidate` | for this long, while it is validated |
-//! | origin or request say `stale-if-error` | for this long, if the origin fails or answers 500, 502, 503 or 504 |
-//! | the origin cannot be reached and says none of this | for as long as the operator says |
+//! | origin or request has `stale-if-error` | for this long, if the origin fails or answers 500, 502, 503 or 504 |
+//! | the origin cannot be reached and says none of these | for as long as the operator says |
 
 use http::StatusCode;
 
@@ -19,23 +19,22 @@ use super::age::current_age_ms;
 use super::cache_control::{RequestDirectives, ResponseDirectives};
 use super::cache_status::Forward;
 
-/// The facts about a stored response that the decision depends on.
+/// The facts about a stored response on which the decision depends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Stored {
-    /// When it was received, Unix milliseconds.
+    /// When it was received, in Unix milliseconds.
     pub response_ms: u64,
     /// Its age when it was received, in milliseconds.
     pub initial_age_ms: u64,
     /// Its freshness lifetime, in milliseconds.
     pub lifetime_ms: u64,
-    /// How long after its lifetime it may be served while it is validated, in seconds.
+    /// How long after its lifetime it may be served while it is being validated, in seconds.
     pub while_revalidate_s: u32,
-    /// How long after its lifetime it may be served if the origin fails, in seconds; `None` if the response does not
-    /// say.
+    /// How long after its lifetime it may be served if the origin fails, in seconds; `None` without `stale-if-error`.
     pub if_error_s: Option<u32>,
-    /// Never without validation.
+    /// Whether it must never be served without validation.
     pub no_cache: bool,
-    /// Never stale.
+    /// Whether it must never be served stale.
     pub forbids_stale: bool,
 }
 
@@ -69,14 +68,14 @@ impl Stored {
 /// The decision about a stored response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// Serve it. If it is stale, the request allows that.
+    /// Serve it: it is fresh, or the request allows a stale response.
     Serve {
         /// Its age, in seconds.
         age_s: u64,
         /// How long it stays fresh, in seconds; negative when stale.
         ttl_s: i64,
     },
-    /// Serve it, and validate it with the origin, so that the next request finds a fresh one.
+    /// Serve it stale, and validate it with the origin, so that the next request finds a fresh response.
     ServeAndValidate {
         /// Its age, in seconds.
         age_s: u64,
@@ -97,7 +96,7 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// The failure that a status stands for, for `stale-if-error` (RFC 5861, 4).
+    /// The failure that a status means for `stale-if-error` (RFC 5861, 4); `None` if the status is no failure.
     pub fn of(status: StatusCode) -> Option<Failure> {
         matches!(status.as_u16(), 500 | 502 | 503 | 504).then_some(Failure::Error)
     }
@@ -129,7 +128,8 @@ pub fn decide(stored: &Stored, request: &RequestDirectives, now_ms: u64) -> Verd
 /// Decides about a stored response that could not be validated because the origin failed. If it may be served anyway,
 /// returns its age and its remaining lifetime in seconds, as in [`Verdict::Serve`].
 ///
-/// `unreachable_s` is how stale a response without `stale-if-error` may be if the origin cannot be reached.
+/// `unreachable_s` is how long, in seconds, a response without `stale-if-error` may have been stale if the origin
+/// cannot be reached.
 pub fn decide_on_failure(
     stored: &Stored,
     request: &RequestDirectives,

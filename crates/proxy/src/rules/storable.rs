@@ -1,7 +1,7 @@
 //! Whether a response may be stored.
 //!
-//! Owns: RFC 9111, 3 and 3.5, for a shared cache that stores only whole responses to GET, and none that it could never
-//! serve.
+//! Owns: RFC 9111, 3 and 3.5, for a shared cache that stores only whole responses to GET, and no response that it could
+//! never serve.
 
 use http::header::{AUTHORIZATION, ETAG, LAST_MODIFIED};
 use http::{HeaderMap, Method, StatusCode};
@@ -10,29 +10,30 @@ use super::cache_control::{RequestDirectives, ResponseDirectives};
 use super::freshness::{Freshness, is_explicit, is_heuristically_cacheable};
 use super::vary::Vary;
 
-/// Whether a response is stored, or why not.
+/// Whether a response may be stored, or why it must not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Storability {
     /// It may be stored.
     Storable,
     /// The method is not GET.
     Method,
-    /// The status is 1xx, 206 or 304; or unknown here with `must-understand`; or 600 and above, which RFC 9110, 15
-    /// treats as server errors.
+    /// The status is 1xx, 206 or 304; or it is 600 or above, which RFC 9110, 15 treats as a server error; or this cache
+    /// does not know it and the response has `must-understand`.
     Status,
-    /// `no-store` in the request or the response.
+    /// The request or the response has `no-store`.
     NoStore,
-    /// `private`.
+    /// The response has `private`.
     Private,
     /// The request had `Authorization` and the response does not allow sharing.
     Authorization,
-    /// `Set-Cookie`, and nothing permits storing it (`cookies`).
+    /// The response has `Set-Cookie`, and nothing permits storing it (see `cookies`).
     SetCookie,
-    /// Nothing allows it: no lifetime, not `public`, and no status that is cacheable by default.
+    /// Nothing allows storing: the response has no lifetime and no `public`, and its status is not cacheable by
+    /// default.
     NotAllowed,
-    /// `Vary: *`, or more names than are kept.
+    /// The response has `Vary: *`, or more names in `Vary` than the cache supports.
     Vary,
-    /// It would be stale at once and could never be validated.
+    /// The response would be stale at once, and could never be validated.
     Useless,
 }
 
@@ -42,15 +43,16 @@ impl Storability {
         self == Storability::Storable
     }
 
-    /// Whether the stored response for the URL must be purged: the origin now has another one, which must not be
-    /// stored. Not if only the request forbids storing, or if the origin is in trouble.
+    /// Whether the stored response for the URL must be purged, because the origin now has another one, which must not
+    /// be stored. It stays if only the method or `Authorization` of the request forbids storing, or if the status is a
+    /// server error.
     pub fn supersedes(self, status: StatusCode) -> bool {
         let is_about_the_request = matches!(self, Storability::Method | Storability::Authorization);
         !(self.is_storable() || is_about_the_request || status.is_server_error() || status.as_u16() >= 600)
     }
 }
 
-/// The final status codes whose meaning for caches this cache knows.
+/// Whether this cache knows what a final status code means for caches.
 fn is_understood(status: StatusCode) -> bool {
     matches!(status.as_u16(),
         200..=205 | 300..=303 | 307 | 308 | 400..=417 | 421 | 422 | 426 | 428 | 429 | 431 | 451 | 500..=505 | 511)
@@ -78,7 +80,7 @@ pub fn storability(
     if response.must_understand && !is_understood(status) {
         return Storability::Status;
     }
-    // With must-understand, no-store is for caches that do not understand it.
+    // In a response with `must-understand`, `no-store` is meant for caches that do not know `must-understand`.
     if request.no_store || (response.no_store && !response.must_understand) {
         return Storability::NoStore;
     }

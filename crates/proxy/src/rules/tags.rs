@@ -19,19 +19,19 @@ const CACHE_GROUPS: HeaderName = HeaderName::from_static("cache-groups");
 /// The groups that a response to an unsafe request makes invalid.
 const CACHE_GROUP_INVALIDATION: HeaderName = HeaderName::from_static("cache-group-invalidation");
 
-/// The tags that headers name, including the groups of `origin`, which is `scheme://authority`.
+/// The tags that headers name. Cache groups become tags of `origin`, which is `scheme://authority`.
 pub fn tags_of(headers: &HeaderMap, origin: &[u8]) -> Vec<Vec<u8>> {
     let mut tags = plain_tags_of(headers);
     tags.extend(groups_of(headers, &CACHE_GROUPS, origin));
     tags
 }
 
-/// Whether there is a header for tags, even an empty one.
+/// Whether headers include one that names tags, even with an empty value.
 pub fn are_about_tags(headers: &HeaderMap) -> bool {
     [SURROGATE_KEY, CACHE_TAG, CACHE_GROUPS].iter().any(|name| headers.contains_key(name))
 }
 
-/// The groups that a response's headers make invalid, as tags.
+/// The tags of the groups that a response's headers make invalid.
 pub fn invalidated_groups_of(headers: &HeaderMap, origin: &[u8]) -> Vec<Vec<u8>> {
     groups_of(headers, &CACHE_GROUP_INVALIDATION, origin)
 }

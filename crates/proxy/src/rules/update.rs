@@ -8,10 +8,11 @@ use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, HeaderName};
 
 const ABOUT_THE_BODY: [HeaderName; 3] = [CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE];
 
-/// Updates the headers of the stored response with those of a `304`, which has no hop-by-hop headers here.
+/// Updates the headers of the stored response with those of a `304`, from which the caller has removed hop-by-hop
+/// headers.
 ///
-/// Every header of the `304` replaces all lines of that name; the others stay. The old `Age` and `Date` are removed
-/// even if the `304` has none: they would make the response look as old as before.
+/// Every header of the `304` replaces all stored lines of the same name; other stored headers stay. The old `Age` and
+/// `Date` are removed even if the `304` has none: they would make the response look as old as before.
 pub fn merged(stored: &HeaderMap, fresh: &HeaderMap) -> HeaderMap {
     let mut result = stored.clone();
     result.remove(http::header::AGE);

@@ -17,14 +17,14 @@ pub const VARY_NAMES_MAX: usize = 16;
 /// Headers whose values are case-insensitive (RFC 9110, 8.3.2, 8.4.1 and 8.5.1).
 const WITHOUT_CASE: [&str; 3] = ["accept-charset", "accept-encoding", "accept-language"];
 
-/// The headers that a response varies by.
+/// The request headers by which a response varies.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Vary {
-    /// Nothing.
+    /// No header.
     Nothing,
-    /// These headers; sorted, each once.
+    /// These headers, sorted, each once.
     Names(Vec<HeaderName>),
-    /// Anything: the response can never be reused.
+    /// `*`: the response can never be reused.
     Any,
 }
 
@@ -77,7 +77,7 @@ pub fn push_variant(out: &mut Vec<u8>, names: &[HeaderName], request: &HeaderMap
     }
 }
 
-/// Whether a request would get the variant, as [`push_variant`] wrote it.
+/// Whether a request's headers match a variant that [`push_variant`] wrote.
 pub fn matches_variant(variant: &[u8], request: &HeaderMap) -> bool {
     let mut found = Vec::new();
     variant.split(|&byte| byte == b'\n').filter(|line| !line.is_empty()).all(|line| {
@@ -89,7 +89,7 @@ pub fn matches_variant(variant: &[u8], request: &HeaderMap) -> bool {
     })
 }
 
-/// The names in a variant, as [`push_variant`] wrote it.
+/// The names in a variant that [`push_variant`] wrote.
 pub fn names_in(variant: &[u8]) -> Vec<HeaderName> {
     variant
         .split(|&byte| byte == b'\n')

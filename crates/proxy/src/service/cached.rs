@@ -2,8 +2,9 @@
 //!
 //! Owns: the choice whether a request is answered from the store, joins another request's fetch, begins a fetch that
 //! others may join, or goes to the origin alone; and falling back to the stored response if the origin fails. A request
-//! looks again if it found a marker, another fetch ended, or it learned its variant. The number of rounds is bounded;
-//! then the request goes alone.
+//! looks into the store again after it found a marker, which names the headers by which the URL varies, after it
+//! learned these headers from another request's fetch, or after another fetch has ended. The number of lookups is
+//! bounded; after the last one the request goes to the origin alone.
 
 use http::header::SET_COOKIE;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
@@ -25,10 +26,10 @@ use crate::rules::vary::{matches_variant, names_in, push_variant};
 use crate::stored::response::Found;
 use crate::upstream::FetchError;
 
-/// How often a request looks into the store before it makes its own fetch.
+/// How often a request looks into the store before it goes to the origin alone.
 const ROUNDS_MAX: usize = 5;
 
-/// The variant part of a request's key; empty until it is known.
+/// The variant part of a request's key; empty until the headers by which the URL varies are known.
 #[derive(Default)]
 struct Variant {
     names: Vec<HeaderName>,
@@ -110,7 +111,7 @@ pub(super) async fn serve(mut request: ClientRequest) -> Response<ReplyBody> {
 }
 
 /// Lets the origin validate a response that has just been served stale. If that is not possible now, the next request
-/// tries again.
+/// will try.
 fn validate_for_later(request: &ClientRequest, key: KeyRef<'_>, names: &[HeaderName], object: &Object) {
     let worker = &request.worker;
     if request.directives.no_store || worker.fills.get() >= worker.options.limits.fills_max {
@@ -140,7 +141,7 @@ async fn alone(request: ClientRequest, why: Forward, stale: Option<Object>) -> R
     }
 }
 
-/// Whether a request that is not answered from the store should not fill it either.
+/// Whether a request that is not answered from the store goes to the origin without filling the store.
 fn goes_alone(request: &ClientRequest, is_stale: bool) -> bool {
     request.method == Method::HEAD
         || request.directives.no_store
@@ -167,7 +168,7 @@ fn answer(
     from_stored(&question, headers, stored, Source::Object(object.clone()), age_s, status.value(), outcome)
 }
 
-/// The object that may be served although the origin failed, with its age and its remaining lifetime in seconds.
+/// The object, with its age and its remaining lifetime in seconds, if it may be served although the origin failed.
 fn stale_on(request: &ClientRequest, stale: Option<Object>, failure: Failure) -> Option<(Object, u64, i64)> {
     let (object, policy) = (stale?, &request.worker.policy);
     let Found::Response(stored) = object.decoded(|bytes| Found::read(bytes, &request.key, policy)) else { return None };
@@ -245,12 +246,12 @@ fn with_cookies(mut response: Response<ReplyBody>, cookies: Vec<HeaderValue>) ->
     response
 }
 
-/// The outcome of another request's fetch.
+/// The outcome of another request's fetch, for a request that waited for it.
 enum Followed {
     Answered(Response<ReplyBody>),
     /// The URL varies by these headers, and this request is for another variant.
     Varies(ClientRequest, Vec<HeaderName>),
-    /// The response cannot answer this request.
+    /// The response cannot answer this request, which goes to the origin alone.
     Alone(ClientRequest),
 }
 
@@ -262,7 +263,8 @@ async fn follow(request: ClientRequest, why: Forward, mut reader: FillReader, st
             if !matches_variant(&variant, &request.headers) {
                 return Followed::Varies(request, names_in(&variant));
             }
-            // A response that must be validated for each request has only been validated for the other one.
+            // The fetch has validated the response only for the other request. This request may need its own
+            // validation.
             let found = Found::read(&metadata, &request.key, &request.worker.policy);
             let Found::Response(stored) = found else { return Followed::Alone(request) };
             if let Verdict::Validate(_) = decide(&stored.stored, &request.directives, request.worker.now_ms()) {

@@ -1,7 +1,8 @@
 //! One client's connection, from the first byte to the last.
 //!
-//! Owns: hyper on the watched stream, ending it when the watch says so, tunnels after a `CONNECT`, and reading what a
-//! refused client still sends, for a short time: closing earlier could lose the refusal.
+//! Owns: running hyper on the watched stream until it or the watch ends the connection, tunnels after a `CONNECT`, and
+//! closing a connection after a refusal. What a refused client still sends is read for a short time: closing earlier
+//! could lose the refusal.
 
 use std::future::poll_fn;
 use std::net::SocketAddr;
@@ -28,10 +29,10 @@ use crate::wire::framing::Violation;
 use crate::wire::stream::{SharedStream, WatchedStream};
 use crate::worker::{Mode, Worker};
 
-/// How long a client may take to read a refusal while it keeps sending.
+/// How long the bytes of a refused client are still read, so that it can read the refusal.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// The most that hyper buffers of one connection, each way.
+/// The most bytes that hyper buffers in each direction of a connection, unless longer heads are allowed.
 const BUFFER_BYTES_MAX: usize = 64 * 1024;
 
 /// Serves a client until its connection ends.
@@ -73,20 +74,21 @@ pub(crate) async fn serve(worker: Rc<Worker>, watch: Rc<Watch>, stream: TcpStrea
             is_draining = true;
             Pin::new(&mut connection).graceful_shutdown();
         }
-        // Only a body that could not be completed is the proxy's fault; the client knows about all other errors.
+        // Of all errors, only that of a response's body that could not be completed needs a reset: without one the
+        // client might not notice it.
         let polled = connection.poll_without_shutdown(context);
         if polled.is_pending() && watch.has_announced() {
             stream.announce(context);
         }
         if polled.is_pending() && watch.is_draining() && !is_draining && watch.is_written() {
-            // The rest of an answer has just been written: now the connection can end.
+            // The last bytes of an answer have just been written. The next poll ends the connection.
             context.waker().wake_by_ref();
         }
         if polled.is_pending() && watch.violation().is_some() && stream.is_refused() {
             return Poll::Ready(Ended::Refused);
         }
         if polled.is_pending() && is_draining && watch.is_settled() {
-            // An incomplete request does not count as under way.
+            // Only an incomplete request may be left; it does not count as under way.
             return Poll::Ready(Ended::Well);
         }
         polled.map(|result| match result {
@@ -119,18 +121,18 @@ pub(crate) async fn serve(worker: Rc<Worker>, watch: Rc<Watch>, stream: TcpStrea
     end(&client, stream, unanswered).await;
 }
 
-/// How hyper's part of a connection ended.
+/// How hyper's work on a connection ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ended {
     /// Nothing remains to be sent.
     Well,
-    /// With a request that hyper has not read to its end, and that must still be refused.
+    /// In a request that hyper has not read to its end, and that must still be refused.
     Refused,
     /// Before an answer was complete.
     InAnAnswer,
 }
 
-/// Ends a connection so that the client sees it reset.
+/// Lets a connection end with a reset.
 fn abort(stream: TcpStream) {
     _ = socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO));
 }

@@ -19,10 +19,11 @@ use crate::rules::key::push_decimal;
 use crate::wire::stream::Shortcut;
 use crate::worker::{Mode, Worker};
 
-/// Longer bodies may not fit into the send buffer; hyper sends them, and they are counted as they are sent.
+/// The longest body that is answered here. Longer ones may not fit into the send buffer: hyper sends them, so that
+/// their bytes are counted when they are sent.
 const BODY_BYTES_MAX: usize = 64 * 1024;
 
-/// Answers for one client.
+/// Answers the plain requests of one client.
 pub(crate) struct Direct {
     pub worker: Rc<Worker>,
     pub client: Rc<Client>,
@@ -136,12 +137,13 @@ fn plain(request: &[u8]) -> Option<Plain<'_>> {
     (hosts == 1).then_some(Plain { path, referrer, user_agent })
 }
 
-/// Bytes that hyper accepts in a path unchanged.
+/// Whether hyper accepts a byte in a path unchanged.
 fn is_plain(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"-._~/?&=+%:@!$,;*()".contains(&byte)
 }
 
-/// Lines between `\r\n`. An empty line (after it a second head follows) and a lone `\r` give a line that is not plain.
+/// The lines of a head, separated by `\r\n`. An empty line, after which a second head may follow, and a lone `\r` yield
+/// a line that [`plain`] refuses.
 struct Lines<'a> {
     rest: &'a [u8],
 }

@@ -36,14 +36,14 @@ use crate::upstream::{Destination, FetchError, Forwarding, Lease, Reach, Request
 use crate::wire::informational::Informational;
 use crate::worker::{Mode, Worker};
 
-/// What is fetched.
+/// A fetch that is to be made.
 pub(super) struct Plan {
     worker: Rc<Worker>,
     key: Vec<u8>,
     /// The client's headers, which `Vary` refers to.
     headers: HeaderMap,
     directives: RequestDirectives,
-    /// The names by which the URL is known to vary.
+    /// The request headers by which the URL is known to vary.
     names: Vec<HeaderName>,
     stale: Option<Object>,
     to: Option<Destination>,
@@ -69,13 +69,13 @@ pub(super) enum Told {
 }
 
 impl ClientRequest {
-    /// Which addresses this request may reach.
+    /// The addresses to which this request may be sent.
     pub(super) fn reach(&self) -> Reach {
         let is_from_here = self.client.is_loopback || matches!(self.worker.mode, Mode::Reverse { .. });
         if is_from_here { Reach::Everywhere } else { Reach::Beyond }
     }
 
-    /// The destination of this request, and the head to send there.
+    /// The destination of this request, and the head to send to it.
     pub(super) fn upstream(&self) -> (Option<Destination>, RequestHead) {
         // Only the origin of a reverse proxy is told the client's address; the origins of a forward proxy are not.
         let is_reverse = matches!(self.worker.mode, Mode::Reverse { .. });
@@ -103,7 +103,7 @@ impl Plan {
     /// Plans to fetch the whole of the requested response.
     pub fn new(request: &ClientRequest, names: Vec<HeaderName>, stale: Option<Object>) -> Plan {
         let (to, mut head) = request.upstream();
-        // Also for a HEAD that found a stored response to validate.
+        // A HEAD that found a stale response validates it with a GET, too.
         head.method = Method::GET;
         head.ask_for_all();
         Plan {
@@ -119,7 +119,7 @@ impl Plan {
         }
     }
 
-    /// The same for a fetch that no client waits for: nobody receives informational responses.
+    /// Like [`Plan::new`], for a fetch that no client waits for. Nobody receives its informational responses.
     pub fn for_later(request: &ClientRequest, names: Vec<HeaderName>, stale: Object) -> Plan {
         Plan { herald: Herald::silent(&request.worker), ..Plan::new(request, names, Some(stale)) }
     }
@@ -180,7 +180,7 @@ pub(super) async fn run(plan: Plan, mut fill: Fill, tell: oneshot::Sender<Told>)
             lease.finish();
             let stored = stale.as_ref().filter(|stored| validates(&parts.headers, stored));
             if let (Some(stored), Some(object)) = (stored, &plan.stale) {
-                // The object gets the tags of the 304, and keeps its own.
+                // The object gets the tags of the 304, and keeps those that it has.
                 let is_tagged = tag(&plan, &mut fill, &parts.headers);
                 let mut fresh = parts.headers.clone();
                 let own_cookies = if keeps_cookies(&worker, &merged(stored, &fresh)) {
@@ -192,13 +192,14 @@ pub(super) async fn run(plan: Plan, mut fill: Fill, tell: oneshot::Sender<Told>)
                 if worker.options.strip_tags {
                     strip(&mut headers);
                 }
-                // Its key in the store depends on these names, so they must be the same.
+                // The object's key in the store depends on the names in `Vary`, so they must not change.
                 if is_tagged && Vary::parse(&headers).union(&plan.names) == Vary::of(plan.names.clone()) {
                     refresh(&plan, fill, object, &headers, times, (tell, own_cookies)).await;
                     return;
                 }
             }
-            // It confirms another response than the stored one, or one of another variant: request the whole response.
+            // The 304 cannot renew the object: it confirms another response, changes `Vary`, or has too many tags.
+            // Request the whole response.
             validates_stale = false;
             head = plan.head.clone();
             continue;
@@ -209,7 +210,7 @@ pub(super) async fn run(plan: Plan, mut fill: Fill, tell: oneshot::Sender<Told>)
     }
 }
 
-/// Counts a fetch as under way.
+/// Counts a fetch as under way until it is dropped.
 struct Counted(Rc<Worker>);
 
 impl Counted {
@@ -290,7 +291,7 @@ async fn fetch_body(
         .then(|| to_metadata(status, &headers, times))
         .flatten();
     let Some(metadata) = metadata else {
-        // An origin in trouble may answer the next request with a storable response.
+        // After a server error the next response may be storable, so the key is not remembered.
         if !is_trouble(status) && plan.stale.is_none() {
             worker.hit_for_miss.borrow_mut().insert(&plan.key, times.response_ms);
         }
@@ -302,7 +303,7 @@ async fn fetch_body(
         return;
     };
     let body_bytes = response.body().size_hint().exact();
-    // Wait, so that `is_promised` is right when clients are told whether the response is stored.
+    // Wait for room, so that clients are told correctly whether the response is stored (`is_promised`).
     fill.wait_for_room(&variant, &metadata, body_bytes).await;
     let is_too_large = body_bytes.is_some_and(|bytes| bytes > fill.object_bytes_max());
     if !fill.start(&variant, metadata, body_bytes) {
@@ -332,7 +333,7 @@ async fn fetch_body(
         && names != plan.names
         && let Some(marker) = encode_marker(&names)
     {
-        // If the marker cannot be stored, the variant is not found again. That only costs a miss.
+        // Without the marker, later requests do not find the variant. That only costs a miss.
         _ = worker.store.put(KeyRef::new(&plan.key, b""), marker, bytes::Bytes::new()).await;
     }
 }
@@ -353,7 +354,7 @@ fn is_trouble(status: StatusCode) -> bool {
     status.as_u16() >= 500
 }
 
-/// Removes responses that the origin has superseded from the store.
+/// Purges stored responses that the origin has superseded.
 async fn purge(worker: &Worker, key: &[u8]) {
     worker.stats.invalidations.add(1);
     if let Err(error) = worker.store.purge_key(key).await {

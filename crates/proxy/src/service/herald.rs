@@ -1,8 +1,8 @@
 //! Informational responses for the client whose request an origin is working on.
 //!
 //! Owns: who receives them: the client whose request was sent to the origin, unless it speaks HTTP/1.0. A client that
-//! joins another client's fetch, or is answered from the store, receives none. A `100` is passed on too: `Expect` is
-//! not sent to origins, so the proxy has not requested it. *Source*: RFC 9110, 15.2.
+//! joins another client's fetch, or is answered from the store, receives none. A `100` is passed on, too: the proxy
+//! sends no `Expect` to origins, so it has not requested the `100` for itself. *Source*: RFC 9110, 15.2.
 
 use std::rc::Rc;
 
@@ -14,10 +14,10 @@ use crate::rules::hop::remove_hop_by_hop;
 use crate::wire::informational::{Informational, render};
 use crate::worker::Worker;
 
-/// Where informational responses go.
+/// The destination of the informational responses to one request.
 pub(super) struct Herald {
     worker: Rc<Worker>,
-    /// The client, if it is to get them.
+    /// The client; `None` if it does not get them.
     client: Option<Rc<Client>>,
 }
 
@@ -30,7 +30,7 @@ impl ClientRequest {
 }
 
 impl Herald {
-    /// Tells nobody.
+    /// Makes a herald that tells no client.
     pub fn silent(worker: &Rc<Worker>) -> Herald {
         Herald { worker: worker.clone(), client: None }
     }

@@ -18,7 +18,7 @@ use crate::body::ReplyBody;
 use crate::rules::vary::push_variant;
 use crate::worker::{Mode, Worker};
 
-/// Answers from memory, and reuses the map of the request's headers. If it cannot, returns `None` and leaves the
+/// Answers from memory, in the map of the request's headers. If that is not possible, returns `None` and leaves the
 /// request unchanged.
 pub(super) fn resident(
     worker: &Rc<Worker>,
@@ -58,7 +58,7 @@ pub(super) fn resident(
     }
     let object = object;
     let Lookup::Serve(stored, age_s, ttl_s) = look_at(worker, key, &object, &directives, at_ms) else { return None };
-    // A body in fragments may have lost some of them; `route` handles that.
+    // An object that is not in one piece may have lost some of its fragments; `route` handles that.
     object.whole()?;
     let cache_status = worker.rendered.borrow_mut().hit(ttl_s);
     let version = request.version();

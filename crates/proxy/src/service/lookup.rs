@@ -1,7 +1,8 @@
 //! Whether an object of the store answers a request: one decision for all code that serves hits.
 //!
 //! Owns: that decision. Its callers differ in what they can wait for and in how they write the answer: `direct` writes
-//! bytes, `hit` and `cached` make responses with `reply`. It decodes an object's metadata once and waits for nothing.
+//! bytes, `hit` and `cached` make responses with `reply`. The decision waits for nothing, and the metadata of an object
+//! are decoded only once.
 
 use http::HeaderName;
 use nectary_store::Object;
@@ -16,13 +17,14 @@ use crate::worker::Worker;
 pub(super) enum Lookup<'a> {
     /// It is the answer, with its age and its remaining lifetime in seconds.
     Serve(&'a StoredResponse, u64, i64),
-    /// The same, and it must be validated for the next request.
+    /// It is the answer, with its age and its remaining lifetime in seconds, and it must be validated for the next
+    /// request.
     ServeAndValidate(u64, i64),
     /// It must be validated first, for this reason.
     Validate(Forward),
     /// The URL varies by these headers: look up the variant for the request's values.
     Varies(&'a [HeaderName]),
-    /// It cannot be read.
+    /// Its metadata cannot be read.
     Damaged,
 }
 

@@ -4,7 +4,7 @@
 //! answer at once from memory if `lookup` finds a fresh response. `route` chooses the path of all other requests:
 //! `cached` (look up, join or begin a fetch), `fetch` (the task that fills the store), `pass` (straight to the origin),
 //! `tunnel`, `purge` (if `admin` allows it). `reply` makes responses, `refusal` answers bytes that are not a request,
-//! `herald` passes `1xx` on, `locality` hints.
+//! `herald` passes `1xx` responses on, and `locality` tells the store which objects belong together.
 
 mod admin;
 mod cached;

@@ -1,4 +1,4 @@
-//! Requests that go to the origin and whose answer is not shared.
+//! Requests that go to the origin and whose answers no other client gets.
 //!
 //! Owns: passing on requests that may not be answered from the store or stored. After an unsafe request it purges the
 //! stored responses that the request may have changed, before it passes on the response.
@@ -22,10 +22,10 @@ use crate::rules::invalidate::{invalidated, is_unsafe, origin_of};
 use crate::rules::tags::{invalidated_groups_of, strip};
 use crate::upstream::{FetchError, Lease, RequestBody, exchange, pieces};
 
-/// Limits how often a failed purge is logged; the object is out of memory, but perhaps still on the device.
+/// Limits how often a failed purge is logged. Such a purge may be lost when the store is opened again.
 pub(super) static PURGE_FAILED: Throttle = Throttle::every(Duration::from_secs(60));
 
-/// Passes a request on, and its response back.
+/// Passes a request to the origin, and the response to the client.
 pub(super) async fn pass(request: ClientRequest, body: Option<Incoming>, why: Forward) -> Response<ReplyBody> {
     match ask(&request, body).await {
         Ok((response, lease)) => forward(request, response, lease, why, Size::Any),
@@ -36,7 +36,7 @@ pub(super) async fn pass(request: ClientRequest, body: Option<Incoming>, why: Fo
     }
 }
 
-/// Passes a request on, and purges the responses that it made invalid.
+/// Passes a request to the origin, and purges the stored responses that it made invalid.
 pub(super) async fn ask(
     request: &ClientRequest,
     body: Option<Incoming>,
@@ -57,16 +57,16 @@ pub(super) async fn ask(
     Ok((response, lease))
 }
 
-/// Whether a response is not stored because of its size.
+/// Why a response is not stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Size {
-    /// For another reason.
+    /// For a reason other than its size.
     Any,
     /// It is longer than the store accepts.
     TooLarge,
 }
 
-/// Passes back a response that is not stored.
+/// Passes a response that is not stored to the client.
 pub(super) fn forward(
     request: ClientRequest,
     response: Response<Incoming>,
@@ -103,7 +103,7 @@ pub(super) fn forward(
     finish(&request.client, parts.status, parts.headers, content, Some(Box::new(ticket)))
 }
 
-/// Lets the next request for a URL fill the store if this response could have.
+/// Lets the next request for a URL fill the store if this response could have been stored.
 fn forget_if_storable(request: &ClientRequest, response: &Response<Incoming>) {
     if request.method != Method::GET || !request.worker.hit_for_miss.borrow().contains(&request.key, request.at_ms) {
         return;

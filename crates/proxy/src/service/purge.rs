@@ -2,7 +2,7 @@
 //!
 //! Owns: the meaning of a purge request. With `Surrogate-Key`, `Cache-Tag` or `Cache-Groups` it purges these tags, and
 //! its URL only names the origin of the groups. Without these headers it purges its URL. Leaves to others: which
-//! clients may request it (`admin`).
+//! clients may purge (`admin`).
 
 use futures_util::future::join_all;
 use http::header::{ACCEPT, HOST};
@@ -50,7 +50,7 @@ async fn purge_tags(request: &ClientRequest, tags: &[Vec<u8>]) -> Response<Reply
         let text = format!("A purge by tag names 1 to {TAGS_MAX} tags of at most {TAG_BYTES_MAX} bytes each.");
         return own(request, StatusCode::BAD_REQUEST, "tags-out-of-bounds", &text, false);
     }
-    // All at once, so that they share a block of the log and a flush.
+    // The purges run concurrently, so that they share a block of the purge log and a flush.
     let purges = join_all(tags.iter().map(|tag| request.worker.store.purge_tag(tag))).await;
     if let Some(error) = purges.into_iter().find_map(Result::err) {
         let text = format!("What has the tags is out of this process, but the purge is not on the device: {error}");
@@ -61,7 +61,7 @@ async fn purge_tags(request: &ClientRequest, tags: &[Vec<u8>]) -> Response<Reply
     purged(request, serde_json::json!({ "purged_tags": names }), &text)
 }
 
-/// A tag as the request named it; for a group its name.
+/// The name of a tag, as the request gave it. For the tag of a cache group, it is the group's name.
 fn name(tag: &[u8]) -> &[u8] {
     tag.rsplit(|byte| *byte == 0).next().unwrap_or(tag)
 }
@@ -77,7 +77,7 @@ fn purged(request: &ClientRequest, json: serde_json::Value, text: &str) -> Respo
     own_with(request, StatusCode::OK, status, Outcome::Purged, kind, &text, false)
 }
 
-/// The key of a path and a `Host`.
+/// The key of the URL that the request's path and `Host` form.
 fn key_of_host(request: &ClientRequest) -> Option<Vec<u8>> {
     let path = request.uri.path_and_query()?.clone();
     let host: Authority = request.headers.get(HOST)?.to_str().ok()?.parse().ok()?;

@@ -1,6 +1,6 @@
 //! The answer to a client whose bytes were refused before they formed a request.
 //!
-//! Owns: the status of each violation, and the bytes of the answer. No request was parsed, so none is logged or
+//! Owns: the status of each violation, and the bytes of the answer. There is no parsed request that could be logged or
 //! counted; only the connection is counted. *Source*: RFC 9112, 2.3, 3 and 6.1; RFC 9110, 15.5 and 15.6.
 
 use crate::wire::framing::Violation;

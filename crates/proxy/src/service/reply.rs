@@ -1,7 +1,8 @@
 //! Responses to clients.
 //!
-//! Owns: making a response from a stored response, from a stream that is being stored, or from the proxy's own text:
-//! whole, in parts, `304` or `416`; `Age`, `Cache-Status`, and what is logged.
+//! Owns: making a response from a stored response, from a stream that is being stored, or from the proxy's own text.
+//! The response is whole or partial, a `304` or a `416`, and has `Age` and `Cache-Status`. Also owns what is logged
+//! about it.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -23,16 +24,16 @@ use crate::stored::response::StoredResponse;
 use crate::upstream::{BodyFault, FetchError};
 use crate::worker::Worker;
 
-/// The header's name.
+/// The name of the header `Cache-Status`.
 pub(crate) const CACHE_STATUS: HeaderName = http::header::CACHE_STATUS;
-/// A body up to this length is logged as sent when its response is made.
+/// A response whose body has at most this length is logged as sent when it is made.
 const LOGGED_AT_ONCE_BYTES_MAX: u64 = 64 * 1024;
 
 /// The source of a stored response's body.
 pub(crate) enum Source {
     /// The store.
     Object(Object),
-    /// A fetch under way, with the length if it is known.
+    /// A fetch under way, with the body's length if it is known.
     Fill(FillReader, Option<u64>),
 }
 
@@ -70,7 +71,7 @@ pub(crate) struct Question<'a> {
 }
 
 impl ClientRequest {
-    /// This request, for [`from_stored`].
+    /// The parts of this request that [`from_stored`] needs.
     pub fn question(&self) -> Question<'_> {
         Question {
             worker: &self.worker,
@@ -115,7 +116,7 @@ pub(crate) fn from_stored(
                 status = StatusCode::PARTIAL_CONTENT;
                 range = Some(part);
             }
-            // A fetch under way can only be read once, from the front.
+            // A fetch under way can only be read once, from front to end.
             Wanted::Parts(several) if matches!(source, Source::Object(_)) => {
                 status = StatusCode::PARTIAL_CONTENT;
                 parts = Some(multipart(&several, stored, size));
@@ -172,7 +173,7 @@ fn multipart(parts: &[Range<u64>], stored: &StoredResponse, size_bytes: u64) -> 
     Box::new(Multipart::new(parts, stored.headers().get(CONTENT_TYPE), size_bytes))
 }
 
-/// Logs a short response at once; for a longer one makes the ticket that logs it later.
+/// Logs a response with a short body at once. For a longer body, makes the ticket that logs it later.
 fn log(
     question: &Question<'_>,
     headers: &HeaderMap,
@@ -225,7 +226,7 @@ fn log(
     None
 }
 
-/// Puts a response together.
+/// Makes a response of its parts.
 pub(crate) fn finish(
     client: &Rc<Client>,
     status: StatusCode,
@@ -279,7 +280,7 @@ pub(crate) fn own_with(
     finish(&request.client, status, headers, content, None)
 }
 
-/// The answer to a client if there is no response, because the origin or the client failed.
+/// The answer to a client if the origin has given no response, because the origin or the client failed.
 pub(crate) fn failed(request: &ClientRequest, error: &FetchError, cache_status: CacheStatus) -> Response<ReplyBody> {
     let status = match error {
         FetchError::Client(fault) => return at_fault(request, *fault),

@@ -45,7 +45,7 @@ pub(crate) struct ClientRequest {
     pub uri: Uri,
     pub version: Version,
     pub headers: HeaderMap,
-    /// The primary key of its URL, or its target as received if it has none.
+    /// The primary key of its URL, or its target as received if the URL has no key.
     pub key: Vec<u8>,
     pub features: Features,
     pub directives: RequestDirectives,
@@ -74,7 +74,7 @@ impl ClientRequest {
     }
 }
 
-/// Appends the primary key of a request to `out`; false if its target has none in the worker's mode.
+/// Appends the primary key of a request to `out`; false if the target has no key in the worker's mode.
 ///
 /// A reverse proxy has one origin, whatever authority the client names.
 pub(crate) fn push_request_key(worker: &Worker, uri: &Uri, out: &mut Vec<u8>) -> bool {
@@ -94,21 +94,21 @@ pub(crate) fn push_request_key(worker: &Worker, uri: &Uri, out: &mut Vec<u8>) ->
 /// Facts about a request's headers, found in one pass.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Features {
-    /// How many `Host` lines there are; the next field says whether the last one is valid.
+    /// The number of `Host` lines. The next field says whether the last of them is valid.
     pub host_count: u8,
     pub is_host_good: bool,
-    /// `Cache-Control` or `Pragma`.
+    /// Whether there is `Cache-Control` or `Pragma`.
     pub has_directives: bool,
-    /// Conditions that the store can answer.
+    /// Whether there are conditions that can be answered from the store.
     pub is_conditional: bool,
-    /// Conditions that only an origin can answer.
+    /// Whether there are conditions that only an origin can answer.
     pub is_for_origin: bool,
     pub has_range: bool,
     pub has_via: bool,
 }
 
 impl Features {
-    /// Reads the headers.
+    /// Finds the facts about a request's headers.
     pub fn of(headers: &HeaderMap) -> Features {
         let mut found = Features::default();
         for (name, value) in headers {

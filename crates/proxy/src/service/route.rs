@@ -1,7 +1,7 @@
 //! The path of a request that is not answered at once.
 //!
-//! Owns: what is refused before the store or an origin is involved (no or several `Host`s, unsuitable targets, clients
-//! that are not admitted, loops, sizes), and the choice between cache, pass, tunnel and purge.
+//! Owns: refusals before the store or an origin is involved (no `Host` or several, unsuitable targets, clients that are
+//! not admitted, loops, sizes), and the choice between cache, pass, tunnel and purge.
 
 use std::rc::Rc;
 use std::time::Instant;
@@ -18,7 +18,7 @@ use crate::rules::cache_status::Forward;
 use crate::rules::list::members_of;
 use crate::worker::{Mode, Worker};
 
-/// Answers a request.
+/// Answers a request that [`hit`](super::hit) could not answer.
 pub(super) async fn route(
     worker: Rc<Worker>,
     client: Rc<Client>,
@@ -81,7 +81,7 @@ pub(super) async fn route(
     cached::serve(request).await
 }
 
-/// Refuses requests that no origin may get.
+/// Refuses a request that must not reach the store or an origin.
 fn refuse(request: &ClientRequest, body: &Incoming) -> Option<Response<ReplyBody>> {
     let limits = &request.worker.options.limits;
     let refusal = |status, detail, text: &str| Some(own(request, status, detail, text, true));

@@ -1,7 +1,7 @@
 //! `CONNECT`: copies bytes both ways between a client and an origin, without reading them.
 //!
-//! Owns: the check of the port, and copying until both directions have ended, the tunnel is idle for too long, or the
-//! worker stops waiting. Bytes that came right after the request's head are sent first.
+//! Owns: the check of the port, and copying until both directions have ended, the tunnel was idle for too long, or the
+//! worker cuts off its connections. Bytes that came right after the request's head are sent first.
 
 use std::rc::Rc;
 
@@ -21,7 +21,7 @@ use crate::wire::deadlines::{Watch, until_killed};
 use crate::wire::stream::WatchedStream;
 use crate::worker::Mode;
 
-/// How many bytes are copied at a time.
+/// The most bytes that are copied at a time.
 const COPY_BYTES: usize = 16 * 1024;
 
 /// Connects to the target of the request. The tunnel begins when the response has been sent.
@@ -46,7 +46,7 @@ pub(super) async fn open(request: ClientRequest) -> Response<ReplyBody> {
         }
         Err(error) => {
             let mut response = failed(&request, &error, forwarded(None));
-            // Later bytes on this connection are meant for the origin.
+            // The connection must end: the client's next bytes would be meant for the origin.
             let close = http::HeaderValue::from_static("close");
             response.headers_mut().insert(http::header::CONNECTION, close);
             response
@@ -54,7 +54,7 @@ pub(super) async fn open(request: ClientRequest) -> Response<ReplyBody> {
     }
 }
 
-/// Copies until the tunnel ends. `early` is what arrived right after the head.
+/// Copies until the tunnel ends. `early` has the bytes that arrived right after the request's head.
 pub(super) async fn run(
     watch: &Rc<Watch>,
     client: WatchedStream<TcpStream>,
@@ -73,13 +73,13 @@ pub(super) async fn run(
             copy(&mut client_read, &mut origin_write, &mut 0).await;
         };
         let down = copy(&mut origin_read, &mut client_write, sent_bytes);
-        // A side that has stopped sending still receives the rest from the other.
+        // A side that has stopped sending still receives the rest from the other side.
         tokio::join!(up, down);
     };
     until_killed(watch, work).await;
 }
 
-/// Copies one direction to its end, then shuts down the other side's stream.
+/// Copies one direction to its end, then shuts down writing on the receiver's stream.
 async fn copy(from: &mut (impl AsyncRead + Unpin), to: &mut (impl AsyncWrite + Unpin), copied_bytes: &mut u64) {
     let mut room = vec![0; COPY_BYTES];
     loop {

@@ -1,7 +1,8 @@
 //! The metadata of stored responses, as bytes.
 //!
-//! Owns: the layout of `docs/formats/http-metadata.md`, writing it and reading it back. Reading never panics: any
-//! deviation from that page is `None`, which is a miss. Nothing is copied: values are slices of the metadata.
+//! Owns: writing and reading the layout of `docs/formats/http-metadata.md`. Reading never panics: metadata that deviate
+//! from that page are read as `None`, which makes the request a miss. Reading copies nothing: values are slices of the
+//! metadata.
 
 use bytes::Bytes;
 use http::header::{self, HeaderName, HeaderValue};
@@ -16,7 +17,7 @@ const KIND_RESPONSE: u16 = 1;
 const KIND_MARKER: u16 = 2;
 const HEAD_BYTES: usize = 40;
 
-/// The names that are stored as numbers; a name's number is its position here plus one.
+/// The header names that are stored as numbers. The number of a name is its position in this array plus one.
 static NAMES: [HeaderName; 53] = [
     header::ACCEPT,
     header::ACCEPT_CHARSET,
@@ -76,20 +77,20 @@ static NAMES: [HeaderName; 53] = [
 /// The fixed part of a stored response, before its headers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ResponseHead {
-    /// Its status.
+    /// The status of the response.
     pub status: StatusCode,
-    /// When it was requested and received.
+    /// The times at which it was requested and received.
     pub times: Times,
     /// Its age when it was received, in milliseconds.
     pub initial_age_ms: u64,
 }
 
-/// Metadata that was read.
+/// The decoded metadata of an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Metadata {
     /// A response.
     Response(ResponseHead, Entries),
-    /// The request headers by which a URL varies.
+    /// The names of the request headers by which a URL varies.
     Marker(Vec<HeaderName>),
 }
 
@@ -107,13 +108,13 @@ impl Entries {
             .map_while(|entry| entry.and_then(|entry| entry.header(&self.bytes)))
     }
 
-    /// The headers as text, in their order. *Cost*: no allocation and no reference count.
+    /// The headers as text, in their order. *Cost*: no allocation, and no change of a reference count.
     pub fn lines(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         Walk { bytes: &self.bytes, at: HEAD_BYTES, left: self.count }
             .map_while(|entry| entry.and_then(|entry| entry.line(&self.bytes)))
     }
 
-    /// How many headers there are.
+    /// The number of headers.
     pub fn count(&self) -> usize {
         usize::from(self.count)
     }
@@ -220,7 +221,7 @@ pub fn decode(bytes: &Bytes) -> Option<Metadata> {
     }
 }
 
-/// Walks entries. An item that is `None` means damage, and is the last item.
+/// An iterator over entries. The item `None` means that the metadata are damaged; it is the last item.
 struct Walk<'a> {
     bytes: &'a Bytes,
     at: usize,
@@ -344,7 +345,7 @@ mod tests {
             for bit in 0..8 {
                 let mut damaged = bytes.to_vec();
                 damaged[at] ^= 1 << bit;
-                // Detecting the damage is the store's task; reading must only not panic.
+                // The store's checksums detect the damage. Here reading must only not panic.
                 if let Some(Metadata::Response(_, entries)) = decode(&damaged.into()) {
                     assert!(entries.iter().count() <= 4);
                 }

@@ -1,8 +1,9 @@
-//! A stored response in the form that requests use.
+//! A stored response, decoded once for all requests that it answers.
 //!
-//! Owns: the facts that are computed once per object in memory (lifetime, age, directives), and the headers for the
-//! three ways to send a stored response: whole, a part, `304`. It is small, because every object in memory may have
-//! one: for each response the headers are built from the metadata, into a map that the connection reuses.
+//! Owns: the facts that are computed once per object in memory (lifetime, age, directives), and the headers for sending
+//! a stored response whole, in part, or as a `304`. The decoded form is small, because every object in memory may have
+//! one. It has no map of headers: for each answer they are written from the metadata into a map that the connection
+//! reuses.
 
 use bytes::Bytes;
 use http::header::{
@@ -21,14 +22,14 @@ use crate::rules::serve::Stored;
 pub enum Found {
     /// A response.
     Response(StoredResponse),
-    /// The request headers by which the URL varies.
+    /// The names of the request headers by which the URL varies.
     Marker(Box<[HeaderName]>),
-    /// Nothing that this version can read.
+    /// Metadata that this version cannot read.
     Damaged,
 }
 
 impl Found {
-    /// Reads an object's metadata. `key` is the primary key, for the operator's lifetimes.
+    /// Reads an object's metadata. `key` is the primary key; the operator's default lifetimes depend on it.
     pub fn read(metadata: &Bytes, key: &[u8], policy: &Policy) -> Found {
         match decode(metadata) {
             Some(Metadata::Response(head, entries)) => Found::Response(StoredResponse::new(head, entries, key, policy)),
@@ -41,9 +42,9 @@ impl Found {
 /// A stored response.
 #[derive(Debug)]
 pub struct StoredResponse {
-    /// Status, times, age.
+    /// Its status, its times and its age.
     pub head: ResponseHead,
-    /// The parts of a response that decide whether it may be served.
+    /// The facts that decide whether it may be served.
     pub stored: Stored,
     entries: Entries,
 }
@@ -63,13 +64,13 @@ impl StoredResponse {
         self.entries.to_map()
     }
 
-    /// Puts its headers into `out`, which is empty and may have capacity from an earlier use.
+    /// Puts its headers into the empty map `out`.
     pub fn write_headers(&self, out: &mut HeaderMap) {
         out.reserve(self.entries.count() + 3);
         self.entries.iter().for_each(|(name, value)| _ = out.append(name, value));
     }
 
-    /// Writes its headers as lines.
+    /// Appends its headers to `out` as lines of HTTP/1.1.
     pub fn render_headers(&self, out: &mut Vec<u8>) {
         for (name, value) in self.entries.lines() {
             for part in [name, b": ", value, b"\r\n"] {
@@ -78,7 +79,7 @@ impl StoredResponse {
         }
     }
 
-    /// Puts the headers of a `304` into `out`: those that update the client's copy.
+    /// Puts the headers that a `304` must have into `out`: those that update the client's copy.
     pub fn write_headers_of_304(&self, out: &mut HeaderMap) {
         const KEPT: [HeaderName; 8] =
             [CACHE_CONTROL, CDN_CACHE_CONTROL, CONTENT_LOCATION, DATE, ETAG, EXPIRES, LAST_MODIFIED, VARY];
@@ -87,7 +88,7 @@ impl StoredResponse {
     }
 }
 
-/// Prepares a response's headers for the store and writes its metadata; `None` if it exceeds the format.
+/// Prepares a response's headers for the store and writes its metadata; `None` if they exceed a bound of the format.
 ///
 /// `headers` must have no hop-by-hop headers. `Age` moves into the head and `Content-Length` is removed. A missing
 /// `Date` is set to the time of reception, as RFC 9110, 6.6.1 requires of caches.
@@ -102,7 +103,7 @@ pub fn to_metadata(status: StatusCode, headers: &HeaderMap, times: Times) -> Opt
     encode_response(&ResponseHead { status, times, initial_age_ms }, &kept)
 }
 
-/// A time as an HTTP date.
+/// Writes a time as an HTTP date.
 pub fn http_date(unix_ms: u64) -> HeaderValue {
     let time = std::time::UNIX_EPOCH + std::time::Duration::from_millis(unix_ms);
     HeaderValue::from_maybe_shared(Bytes::from(httpdate::fmt_http_date(time))).expect("a date is ASCII")

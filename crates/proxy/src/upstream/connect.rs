@@ -1,4 +1,4 @@
-//! New connections to origins: names, addresses, TLS.
+//! Opening connections to origins: looking up names, trying addresses, TLS.
 
 use std::io;
 use std::path::Path;
@@ -19,7 +19,7 @@ use super::{Destination, Idle, Reach, Upstream};
 use crate::wire::deadlines::Side;
 use crate::wire::stream::WatchedStream;
 
-/// Connects to the first of a host's addresses that answers, within the connect timeout.
+/// Connects to the first of a host's addresses that accepts the connection, within the connect timeout.
 pub(crate) async fn connect_tcp(
     upstream: &Upstream,
     host: &str,

@@ -1,4 +1,4 @@
-//! Why an exchange with an origin gave no response, and whether that allows a stale response.
+//! The reasons why an exchange with an origin gives no response, and which of them allow a stale response.
 
 use super::BodyFault;
 use crate::rules::serve::Failure;
@@ -7,10 +7,10 @@ use crate::wire::framing::Violation;
 /// Why there is no response.
 #[derive(Debug, Clone, thiserror::Error)]
 pub(crate) enum FetchError {
-    /// No connection.
+    /// The connection could not be opened.
     #[error("cannot connect to the origin: {0}")]
     Connect(String),
-    /// It took too long.
+    /// The origin took too long.
     #[error("the origin took too long: {0}")]
     TimedOut(&'static str),
     /// The body of the client's request is bad, so the origin could not answer it.

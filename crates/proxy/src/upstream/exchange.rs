@@ -23,12 +23,12 @@ pub(crate) struct Lease {
     upstream: Rc<Upstream>,
     to: Destination,
     connection: Option<Idle>,
-    /// Whether the whole request is certainly sent when the response has ended.
+    /// Whether the request has certainly been sent completely when the response has ended.
     is_reusable: bool,
 }
 
 impl Lease {
-    /// Returns the connection for the next exchange.
+    /// Gives the connection back for the next exchange.
     pub fn finish(mut self) {
         if let Some(connection) = self.connection.take() {
             connection.watch.end();
@@ -38,7 +38,7 @@ impl Lease {
         }
     }
 
-    /// The error; the connection's watch may know its cause better than hyper.
+    /// The error of an exchange that failed in hyper. The connection's watch may know a more exact cause.
     fn explain(&self, error: &hyper::Error) -> FetchError {
         let Some(connection) = &self.connection else { return FetchError::Broken(error.to_string()) };
         if let Some(violation) = connection.watch.violation() {
@@ -63,10 +63,11 @@ impl Drop for Lease {
     }
 }
 
-/// The callback for each informational response.
+/// A callback that receives each informational response.
 pub(crate) type Hear<'a> = &'a dyn Fn(&Informational);
 
-/// Sends a request and waits for the head of the final response; `hear` receives the informational ones before it.
+/// Sends a request and waits for the head of the final response. `hear` is called for each informational response
+/// before it.
 pub(crate) async fn exchange(
     upstream: &Rc<Upstream>,
     to: &Destination,
@@ -81,8 +82,8 @@ pub(crate) async fn exchange(
                 continue;
             }
             match send(upstream, to, kept, head.clone(), RequestBody::Empty, hear).await {
-                // A kept connection that broke was probably closed before the request was sent. Bytes that came before
-                // the request are not its response.
+                // The origin had probably closed this kept connection before the request was sent, or had sent bytes
+                // that are not the response to it. Try a new connection.
                 Err(FetchError::Broken(_) | FetchError::Refused(Violation::Unexpected)) => break,
                 result => return result,
             }
@@ -126,7 +127,7 @@ async fn send(
     }
 }
 
-/// The pieces of a response's body. At its end the connection is returned for the next exchange.
+/// The pieces of a response's body. After the last piece the connection is kept for the next exchange.
 pub(crate) fn pieces(body: Incoming, lease: Lease) -> Pieces {
     Box::pin(unfold(Some((body, lease)), async |state| {
         let (mut body, lease) = state?;

@@ -19,11 +19,11 @@ const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto
 /// The earlier hops of a request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Forwarding {
-    /// Who sent it.
+    /// The peer that sent the request.
     pub peer: IpAddr,
     /// Whether the peer's headers about earlier hops are trusted.
     pub is_trusted: bool,
-    /// Whether the proxy tells the origin the client's address.
+    /// Whether the origin gets the client's address.
     pub is_told: bool,
 }
 
@@ -38,7 +38,7 @@ impl Forwarding {
             return;
         }
         let peer = self.peer.to_canonical();
-        // Extends the list that a trusted peer sent. A second list, without the peer's entries, would contradict the
+        // Extend the list that a trusted peer has sent. A second list without the peer's entries would contradict the
         // first.
         let (has_one, has_other) = (headers.contains_key(FORWARDED), headers.contains_key(X_FORWARDED_FOR));
         if has_one || !has_other {

@@ -1,8 +1,8 @@
 //! The proxy as a client of origins.
 //!
-//! Owns: connections to origins, which each worker keeps for reuse, and one exchange on one connection. A request that
-//! may be repeated is sent on a kept connection, and once more on a new one if the kept one is dead. Any other request
-//! gets a new connection.
+//! Owns: the connections to origins, which each worker keeps for reuse, and exchanges on them, one at a time on each
+//! connection. A request that may be repeated is sent on a kept connection, and once more on a new one if the kept one
+//! is dead. Any other request gets a new connection.
 
 mod connect;
 mod error;
@@ -33,7 +33,7 @@ use crate::rules::key::Origin;
 use crate::stats::{OriginState, WorkerStats};
 use crate::wire::deadlines::Watch;
 
-/// The destination of an exchange, and its limits.
+/// The origin to which a request goes, and the addresses that may be used for it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Destination {
     pub origin: Origin,
@@ -43,9 +43,9 @@ pub(crate) struct Destination {
 /// Which addresses may be connected to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Reach {
-    /// All.
+    /// All addresses.
     Everywhere,
-    /// All except loopback and link-local addresses: clients from other machines must not reach services there.
+    /// All except loopback and link-local addresses: clients on other machines must not reach services at those.
     Beyond,
 }
 
@@ -70,8 +70,8 @@ struct Idle {
 }
 
 impl Idle {
-    /// Whether another request may be sent: not if the connection has ended, or the origin has sent bytes that were
-    /// refused.
+    /// Whether another request may be sent. It may not if the connection has ended, or if the origin has sent bytes
+    /// that were refused.
     fn is_usable(&self) -> bool {
         !self.sender.is_closed() && !self.watch.is_killed() && self.watch.violation().is_none()
     }
@@ -82,7 +82,7 @@ pub(crate) struct Upstream {
     options: Arc<ProxyOptions>,
     stats: Arc<WorkerStats>,
     connections: Rc<Connections>,
-    /// Records whether the origin accepts connections; only in a reverse proxy.
+    /// The record of whether the origin accepts connections; `None` in a forward proxy.
     origin: Option<Arc<OriginState>>,
     idle: RefCell<HashMap<Destination, Vec<Idle>>>,
     tls: OnceCell<TlsConnector>,
@@ -90,7 +90,7 @@ pub(crate) struct Upstream {
 }
 
 impl Upstream {
-    /// No connections yet.
+    /// Starts without connections.
     pub fn new(
         options: Arc<ProxyOptions>,
         stats: Arc<WorkerStats>,
@@ -101,7 +101,7 @@ impl Upstream {
         Rc::new(Upstream { options, stats, connections, origin, idle, tls, is_closed })
     }
 
-    /// Forgets connections that have ended.
+    /// Drops idle connections that have ended.
     pub fn sweep(&self) {
         self.idle.borrow_mut().retain(|_, connections| {
             connections.retain(|idle| !idle.sender.is_closed());
@@ -109,7 +109,7 @@ impl Upstream {
         });
     }
 
-    /// Closes all idle connections, and keeps none from now on.
+    /// Closes all idle connections. From now on no connection is kept.
     pub fn close(&self) {
         self.is_closed.set(true);
         self.idle.borrow_mut().clear();

@@ -19,12 +19,12 @@ use crate::rules::hop::remove_hop_by_hop;
 use crate::wire::deadlines::Watch;
 use crate::wire::framing::Violation;
 
-/// Headers that make some origins answer another request than the one sent, but are part of no key and no `Vary`. A
-/// client that sets them could decide what others get from the store, so they are removed from requests whose responses
-/// could be stored. [`Forwarding`] handles the headers about earlier hops.
+/// Headers on which some origins answer another request than the one that was sent, although neither the key nor `Vary`
+/// covers these headers. A client that sets them could decide what others get from the store, so they are removed from
+/// requests whose responses could be stored. [`Forwarding`] handles the headers about earlier hops.
 const UNKEYED: [&str; 4] = ["x-host", "x-http-method-override", "x-original-url", "x-rewrite-url"];
 
-/// A request's head as an origin gets it.
+/// A request's head in the form that is sent to an origin.
 #[derive(Debug, Clone)]
 pub(crate) struct RequestHead {
     pub method: Method,
@@ -33,7 +33,8 @@ pub(crate) struct RequestHead {
 }
 
 impl RequestHead {
-    /// Prepares a client's request: removes hop-by-hop headers, sets `Host` to the origin's, appends to `Via`.
+    /// Makes the head from a client's request: removes hop-by-hop headers, sets `Host` to the origin's, appends to
+    /// `Via`.
     pub fn new(
         method: Method,
         uri: &Uri,
@@ -59,13 +60,13 @@ impl RequestHead {
         RequestHead { method, target: origin_form(uri), headers }
     }
 
-    /// Makes it an unconditional request for the whole response.
+    /// Changes the head into an unconditional request for the whole response.
     pub fn ask_for_all(&mut self) {
         self.headers.remove(RANGE);
         CONDITIONAL_HEADERS.iter().for_each(|name| _ = self.headers.remove(name));
     }
 
-    /// The request for hyper.
+    /// Makes the request that hyper sends.
     pub fn with_body(self, body: RequestBody) -> Request<RequestBody> {
         let mut request = Request::new(body);
         *request.method_mut() = self.method;
@@ -75,7 +76,7 @@ impl RequestHead {
     }
 }
 
-/// The path and query of a URI; `/` if it has none; `*` stays.
+/// The path and query of a URI. An empty path becomes `/`; `*` stays.
 fn origin_form(uri: &Uri) -> PathAndQuery {
     match uri.path_and_query() {
         Some(path) if path.as_str().starts_with('/') || path.as_str() == "*" => path.clone(),
@@ -86,16 +87,16 @@ fn origin_form(uri: &Uri) -> PathAndQuery {
 
 /// The body of a request to an origin.
 pub(crate) enum RequestBody {
-    /// None.
+    /// The request has no body.
     Empty,
-    /// A client's.
+    /// The body of a client's request.
     Client(ClientBody),
 }
 
 /// The body of a client's request.
 pub(crate) struct ClientBody {
     incoming: Incoming,
-    /// How many bytes it may still have.
+    /// How many more bytes the body may have.
     left: u64,
     watch: Rc<Watch>,
     fault: Rc<Cell<Option<BodyFault>>>,
@@ -122,7 +123,7 @@ impl RequestBody {
         RequestBody::Client(ClientBody { incoming, left: bytes_max, watch: watch.clone(), fault })
     }
 
-    /// The cell into which the client's mistake is written, once it is known.
+    /// The cell that will hold the client's mistake if there is one.
     pub fn fault(&self) -> Option<Rc<Cell<Option<BodyFault>>>> {
         match self {
             RequestBody::Empty => None,
@@ -130,7 +131,7 @@ impl RequestBody {
         }
     }
 
-    /// Whether there is none.
+    /// Whether the request has no body.
     pub fn is_empty(&self) -> bool {
         matches!(self, RequestBody::Empty)
     }

@@ -1,7 +1,8 @@
-//! A connection to an origin with two users: hyper reads and writes it, and the pool checks whether bytes wait in it.
+//! A connection to an origin with two users: hyper reads and writes it, and the pool checks whether it has received
+//! bytes.
 //!
-//! Owns: that check. Bytes that an origin sends before a request are not the answer to it, but the runtime may not have
-//! noticed them yet when the request is about to be sent.
+//! Owns: that check. Bytes that an origin sends before a request are not the answer to the request, but the runtime may
+//! not have noticed them yet when the request is about to be sent.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -14,7 +15,7 @@ use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-/// A TCP connection that is shared on one thread.
+/// A TCP connection that its two users share on one thread.
 #[derive(Debug, Clone)]
 pub(super) struct Socket(Rc<TcpStream>);
 
@@ -77,7 +78,7 @@ impl AsyncWrite for Socket {
 
     fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(match SockRef::from(&*self.0).shutdown(Shutdown::Write) {
-            // It has ended already.
+            // The connection has already ended.
             Err(error) if error.kind() == io::ErrorKind::NotConnected => Ok(()),
             result => result,
         })

@@ -1,12 +1,12 @@
 //! The state of one connection that the worker's sweeper checks.
 //!
-//! Owns: time limits without a timer per request, refusals by [`Framing`], and whether the connection is to end now or
-//! after its exchange. Every connection, from a client or to an origin, has one [`Watch`]. Its stream reports what is
-//! read and written, the service reports when an exchange begins and ends, and the sweeper checks on every tick whether
-//! it is overdue.
+//! Owns: time limits without a timer per request, the violation that [`Framing`] found, and whether the connection must
+//! end now or after its exchange. Every connection, from a client or to an origin, has one [`Watch`]. Its stream
+//! reports what is read and written, the service reports when an exchange begins and ends, and the sweeper checks on
+//! every tick whether it is overdue.
 //!
-//! Times are ticks of [`TICK`], so a limit may be exceeded by up to two ticks, and nothing on the data path reads a
-//! clock.
+//! Times are counted in ticks of [`TICK`], so that nothing on the data path reads a clock. A limit may be exceeded by
+//! up to two ticks.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -42,34 +42,35 @@ impl Clock {
 /// How long each phase of a connection may last, in ticks.
 #[derive(Debug, Clone, Copy)]
 pub struct Deadlines {
-    /// Between exchanges.
+    /// The pause between exchanges.
     pub idle: u32,
-    /// From the first byte of a head to its last; for an origin also from the request to the first byte.
+    /// The time from the first byte of a head to its last. On a connection to an origin it also limits the time from
+    /// the request to the first byte.
     pub head: u32,
-    /// While no byte of an expected body arrives.
+    /// The time in which no byte of an expected body arrives.
     pub body: u32,
-    /// While the peer accepts no byte that is to be written.
+    /// The time in which the peer accepts no byte although bytes must be written.
     pub write: u32,
-    /// While a tunnel carries no byte either way.
+    /// The time in which a tunnel carries no byte in either direction.
     pub tunnel: u32,
-    /// From a refusal to the end of the connection.
+    /// The time from a refusal to the end of the connection.
     pub linger: u32,
 }
 
 impl Deadlines {
-    /// The ticks that cover a duration.
+    /// The number of ticks in a duration, rounded up; at least 1.
     pub fn ticks(duration: Duration) -> u32 {
         let ticks = duration.as_millis().div_ceil(TICK.as_millis());
         u32::try_from(ticks).unwrap_or(u32::MAX / 2).clamp(1, u32::MAX / 2)
     }
 }
 
-/// Whose connection it is.
+/// The kind of peer that a connection has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
-    /// A client's: requests come in.
+    /// The peer is a client, which sends requests.
     Client,
-    /// To an origin: responses come in.
+    /// The peer is an origin, which sends responses.
     Origin,
 }
 
@@ -80,22 +81,25 @@ pub struct Watch {
     clock: Rc<Clock>,
     deadlines: Deadlines,
     framing: RefCell<Framing>,
-    /// Exchanges under way.
+    /// The number of exchanges under way.
     busy: Cell<u32>,
     /// Whether a response may still be in the writer's own buffer.
     unflushed: Cell<bool>,
-    /// Since when a head is being read, a read waits, or a write waits.
+    /// The ticks since which a head is being read, a read waits, and a write waits.
     head_since: Cell<Option<u32>>,
     read_since: Cell<Option<u32>>,
     write_since: Cell<Option<u32>>,
     active: Cell<u32>,
-    /// To an origin: whether no byte of the request under way has been sent, so no byte can be its answer.
+    /// To an origin: whether no byte of the request under way has been sent yet, so that received bytes cannot answer
+    /// it.
     unsent: Cell<bool>,
-    /// To an origin: since when a final response's head is awaited, and who waits for informational ones.
+    /// To an origin: the tick since which the head of a final response is awaited, and the task that receives
+    /// informational responses.
     answer_since: Cell<Option<u32>>,
     listener: RefCell<Option<Waker>>,
-    /// From a client: informational responses to be written, and whether they can be written now. They can if the
-    /// parser's earlier output is written, so its next bytes begin a response.
+    /// To a client: the informational responses that must be written, whether there are any, and whether they may be
+    /// written now. They may if everything that the parser has written so far is flushed, so that its next bytes begin
+    /// a response.
     announced: RefCell<Vec<u8>>,
     has_announced: Cell<bool>,
     is_at_start: Cell<bool>,
@@ -106,7 +110,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// A watch for a new connection.
+    /// Makes the watch of a new connection.
     pub fn new(side: Side, clock: Rc<Clock>, deadlines: Deadlines, head_bytes_max: usize) -> Rc<Watch> {
         let framing = match side {
             Side::Client => Framing::of_requests(head_bytes_max),
@@ -137,8 +141,8 @@ impl Watch {
         })
     }
 
-    /// An exchange begins. To an origin: a request is about to be sent, and one response may come; `to_head` says that
-    /// the request is a HEAD.
+    /// Records that an exchange begins. To an origin, a request is about to be sent, and one response may come;
+    /// `to_head` says that the request is a HEAD.
     pub fn begin(&self, to_head: bool) {
         self.busy.set(self.busy.get() + 1);
         self.unflushed.set(true);
@@ -151,7 +155,7 @@ impl Watch {
         }
     }
 
-    /// An exchange has ended, well or not.
+    /// Records that an exchange has ended, with or without success.
     pub fn end(&self) {
         self.busy.set(self.busy.get().saturating_sub(1));
         self.active.set(self.clock.tick());
@@ -169,15 +173,15 @@ impl Watch {
         self.framing.borrow_mut().take_informational()
     }
 
-    /// To a client: adds an informational response, to be sent before the answer under way.
+    /// To a client: adds an informational response that is to be sent before the answer under way.
     pub fn announce(&self, response: &[u8]) {
         self.announced.borrow_mut().extend_from_slice(response);
         self.has_announced.set(true);
         self.wake();
     }
 
-    /// The answer under way is ready and about to be written. If the client has not yet read the previous answer,
-    /// informational responses cannot be sent before this one, so they are dropped.
+    /// Records that the answer under way is ready and will now be written. If the previous answer is not completely
+    /// sent, informational responses cannot be sent before this answer, so they are dropped.
     pub fn answered(&self) {
         if !self.is_at_start.get() {
             self.announced.borrow_mut().clear();
@@ -189,7 +193,7 @@ impl Watch {
         self.has_announced.get()
     }
 
-    /// All bytes from [`Watch::take_announced`] are written.
+    /// Records that all bytes from [`Watch::take_announced`] are written.
     pub(super) fn on_announced(&self) {
         self.has_announced.set(!self.announced.borrow().is_empty());
     }
@@ -200,7 +204,7 @@ impl Watch {
         (self.is_at_start.get() && !announced.is_empty()).then(|| std::mem::take(&mut *announced))
     }
 
-    /// The parser has begun to write.
+    /// Records that the parser has begun to write.
     pub(super) fn on_parser_writes(&self) {
         self.is_at_start.set(false);
     }
@@ -210,7 +214,7 @@ impl Watch {
         self.busy.get() > 0
     }
 
-    /// Whether no exchange is under way and no write waits; also true in the middle of a request's head.
+    /// Whether no exchange is under way and no write waits. This may also be so in the middle of a request's head.
     pub fn is_settled(&self) -> bool {
         !self.is_busy() && self.write_since.get().is_none()
     }
@@ -235,7 +239,7 @@ impl Watch {
         self.is_refused_in_head() && self.is_settled() && !self.unflushed.get()
     }
 
-    /// Whose connection it is.
+    /// The kind of peer that the connection has.
     pub fn side(&self) -> Side {
         self.side
     }
@@ -250,12 +254,12 @@ impl Watch {
         self.violation.get()
     }
 
-    /// Whether the connection is to end now, because it is overdue or the worker stops.
+    /// Whether the connection must end now, because it is overdue or the worker stops.
     pub fn is_killed(&self) -> bool {
         self.killed.get()
     }
 
-    /// Whether the connection is to end after the exchange under way.
+    /// Whether the connection must end after the exchange under way.
     pub fn is_draining(&self) -> bool {
         self.draining.get()
     }
@@ -303,7 +307,7 @@ impl Watch {
         match (self.side, phase) {
             (_, Phase::Head) => past(&self.head_since, limits.head),
             (_, Phase::Body) => past(&self.read_since, limits.body),
-            // While busy, earlier requests still have to be answered.
+            // While it is busy, earlier requests are still being answered.
             (Side::Client, Phase::Refused) => !self.is_busy() && quiet(limits.linger),
             (Side::Origin, Phase::Refused) => quiet(limits.linger),
             (Side::Client, Phase::Opaque) => quiet(limits.tunnel),
@@ -320,7 +324,7 @@ impl Watch {
         }
     }
 
-    /// Records received bytes, and changes later minor versions in them to 1.1. *Errors*: as [`Framing::accept`].
+    /// Records received bytes, and changes later minor versions in them to 1.1. *Errors*: those of [`Framing::accept`].
     pub(super) fn on_read(&self, bytes: &mut [u8]) -> Result<(), (usize, Violation)> {
         let tick = self.clock.tick();
         self.read_since.set(None);
@@ -367,7 +371,7 @@ impl Watch {
         }
     }
 
-    /// The writer has nothing more to write.
+    /// Records that everything that was written is flushed.
     pub(super) fn on_flushed(&self) {
         self.is_at_start.set(true);
         if !self.is_busy() {

@@ -1,4 +1,4 @@
-//! When each phase is overdue.
+//! Tests of the time limit of each phase.
 
 use super::*;
 
@@ -9,18 +9,18 @@ fn watch(side: Side) -> (Rc<Watch>, Rc<Clock>) {
     (Watch::new(side, clock.clone(), DEADLINES, 1024), clock)
 }
 
-/// Reads correct bytes.
+/// Reports received bytes, which must be correct.
 fn read(watch: &Watch, bytes: &[u8]) {
     watch.on_read(&mut bytes.to_vec()).expect("fine");
 }
 
-/// Sends a request.
+/// Reports that a request is sent.
 fn send(watch: &Watch) {
     watch.begin(false);
     watch.on_written();
 }
 
-/// The tick, counted from now, at which the watch is first overdue.
+/// After how many ticks the watch is overdue.
 fn ticks_until_overdue(watch: &Watch, clock: &Clock) -> Option<u32> {
     (0..100).find(|_| {
         let overdue = watch.is_overdue();

@@ -1,8 +1,8 @@
 //! A strict reader of HTTP/1 framing that runs ahead of the parser.
 //!
 //! Owns: where heads and bodies begin and end on one connection, and the refusal of everything that two readers could
-//! interpret differently. It parses nothing else. hyper parses the rest, and itself refuses names with spaces, bare CR,
-//! control characters and bad numbers. This reader also refuses bytes that hyper would accept:
+//! interpret differently. This reader parses nothing else. hyper parses the rest, and itself refuses names with spaces,
+//! bare CR, control characters and bad numbers. This reader also refuses what hyper would accept:
 //! - `Content-Length` together with `Transfer-Encoding`; different `Content-Length`s; a `Content-Length` that is a
 //!   list;
 //! - transfer codings other than exactly `chunked`, once, in HTTP/1.1;
@@ -14,7 +14,7 @@
 //! the whole of a refused head; (2) after a violation everything is refused; (3) memory is bounded by the limit on
 //! heads.
 //!
-//! Cost: one search for line ends in heads, a few comparisons per line; bodies of known length are skipped.
+//! Cost: one search for line ends in heads, and a few comparisons per line; bodies of known length are skipped.
 
 use super::informational::{INFORMATIONAL_MAX, Informational};
 pub use super::violation::Violation;
@@ -24,24 +24,24 @@ const CHUNK_EXTENSION_BYTES_MAX: u32 = 256;
 /// The most bytes of a body's trailers.
 const TRAILER_BYTES_MAX: usize = 8 * 1024;
 
-/// Where the reader is.
+/// The kind of bytes that the reader expects next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
-    /// Between messages.
+    /// The next byte begins a message.
     Between,
-    /// In a head.
+    /// The rest of a head.
     Head,
-    /// In a body.
+    /// The rest of a body.
     Body,
-    /// In bytes without framing: a tunnel, or a body that ends with the connection.
+    /// Bytes without framing: a tunnel, or a body that ends with the connection.
     Opaque,
-    /// Refused.
+    /// None: the bytes were refused.
     Refused,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// Before the start line of a message.
+    /// Before the end of the start line of a message.
     Between,
     Headers,
     Length(u64),
@@ -56,7 +56,7 @@ enum State {
     Refused(Violation),
 }
 
-/// The part of a chunk size that was read.
+/// The part of a chunk's size that was read so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct Size {
     value: u64,
@@ -79,30 +79,30 @@ struct Head {
 pub struct Framing {
     state: State,
     head: Head,
-    /// Bytes of the head or the trailers so far.
+    /// The number of bytes of the head or the trailers that were read so far.
     head_bytes: usize,
     head_bytes_max: usize,
-    /// The part of the current line that was read.
+    /// The part of the current line that was read so far.
     partial: Vec<u8>,
     empty_lines: u8,
     is_response: bool,
-    /// For responses: whether one is awaited, and whether it answers a HEAD.
+    /// For responses: whether a response is awaited, and whether it answers a HEAD.
     awaited: bool,
     bodiless: bool,
-    /// Informational responses to the current request: how many, the one being read, and those that nobody has taken
-    /// yet.
+    /// Informational responses to the current request: their number, the one that is being read, and those that were
+    /// not taken yet.
     informational_count: u32,
     informational_now: Option<Informational>,
     informational: Vec<Informational>,
     refused_in_head: bool,
-    /// The positions, in the bytes accepted last, of later minor versions, which are to be read as `1`.
+    /// The positions, in the bytes accepted last, of minor versions later than 1, which the parser must read as `1`.
     later_minors: Vec<usize>,
-    /// The position in these bytes where the step under way began.
+    /// The position, in these bytes, at which the step under way began.
     step_start: usize,
 }
 
 impl Framing {
-    /// Reads requests.
+    /// Makes a reader of requests.
     pub fn of_requests(head_bytes_max: usize) -> Framing {
         Framing {
             state: State::Between,
@@ -123,12 +123,12 @@ impl Framing {
         }
     }
 
-    /// Reads responses; each must be announced by [`Framing::await_response`].
+    /// Makes a reader of responses. Each must be announced by [`Framing::await_response`].
     pub fn of_responses(head_bytes_max: usize) -> Framing {
         Framing { is_response: true, awaited: false, ..Framing::of_requests(head_bytes_max) }
     }
 
-    /// A request was sent: one response may come, without a body if the request was a HEAD.
+    /// Records that a request is sent: one response may come, without a body if the request is a HEAD.
     pub fn await_response(&mut self, to_head: bool) {
         self.awaited = true;
         self.bodiless = to_head;
@@ -140,7 +140,7 @@ impl Framing {
         self.is_response && self.awaited && matches!(self.state, State::Between | State::Headers)
     }
 
-    /// Whether informational responses have arrived that nobody has taken.
+    /// Whether informational responses have arrived that were not taken yet.
     pub fn has_informational(&self) -> bool {
         !self.informational.is_empty()
     }
@@ -150,7 +150,7 @@ impl Framing {
         std::mem::take(&mut self.informational)
     }
 
-    /// Where the reader is.
+    /// The kind of bytes that the reader expects next.
     pub fn phase(&self) -> Phase {
         match self.state {
             State::Between if self.partial.is_empty() => Phase::Between,
@@ -166,7 +166,7 @@ impl Framing {
         self.refused_in_head
     }
 
-    /// The positions, in the bytes accepted last, of minor versions later than 1, which are to be read as `1`.
+    /// The positions, in the bytes accepted last, of minor versions later than 1, which the parser must read as `1`.
     /// *Source*: RFC 9110, 2.5.
     pub fn later_minors(&self) -> &[usize] {
         &self.later_minors
@@ -280,7 +280,7 @@ impl Framing {
             self.note_later_minor(&line, taken);
             let is_other = self.state == State::Between && self.is_other_version(&line);
             self.partial = line;
-            // Refuse it at once: the parser would refuse it for another reason.
+            // Refuse another version at once, or the parser would refuse it for a different reason.
             return if is_other { Err((0, Violation::Version)) } else { Ok(taken) };
         };
         let result = if self.partial.is_empty() {
@@ -300,19 +300,21 @@ impl Framing {
                 self.state = state;
                 Ok(taken)
             }
-            // The parser gets no more bytes of a refused line; earlier pieces it may already have.
+            // The parser gets no more bytes of a refused line. It may already have the earlier ones.
             Err(violation) => Err((0, violation)),
         }
     }
 
-    /// The error for a line that exceeds the limit; `accepted` are its last bytes within the limit.
+    /// The error for a line that exceeds the limit. The part of the line within the limit is `partial` followed by
+    /// `accepted`.
     fn too_long(&self, accepted: &[u8]) -> Violation {
         let is_target = self.state == State::Between && !self.is_response;
         let has_target = self.partial.contains(&b' ') || accepted.contains(&b' ');
         if is_target && has_target { Violation::TargetTooLong } else { Violation::TooLong }
     }
 
-    /// Records a later minor version in a start line that may be incomplete; its last `came` bytes are new.
+    /// Records the position of a minor version later than 1 in a start line, which may be incomplete. Only the last
+    /// `came` bytes of the line are new.
     fn note_later_minor(&mut self, line: &[u8], came: usize) {
         if self.state != State::Between {
             return;
@@ -376,7 +378,7 @@ impl Framing {
         Ok(State::Headers)
     }
 
-    /// Whether a start line, which may be incomplete, has another major version than 1.
+    /// Whether a start line, which may be incomplete, has a major version other than 1.
     fn is_other_version(&self, line: &[u8]) -> bool {
         let word = if self.is_response { Some(line) } else { line.split(|byte| *byte == b' ').nth(2) };
         let major = word.and_then(|word| word.strip_prefix(b"HTTP/")).and_then(|version| version.first());
@@ -453,12 +455,12 @@ fn later_minor_of_request(line: &[u8]) -> Option<usize> {
     }
 }
 
-/// The same for a response's start line.
+/// [`later_minor_of_request`] for a response's start line.
 fn later_minor_of_response(line: &[u8]) -> Option<usize> {
     matches!(line, [b'H', b'T', b'T', b'P', b'/', b'1', b'.', b'2'..=b'9', ..]).then_some(7)
 }
 
-/// The violation of a `Transfer-Encoding` other than exactly `chunked`.
+/// Returns the violation of a `Transfer-Encoding` whose value is not exactly `chunked`.
 fn wrong_coding(value: &[u8]) -> Violation {
     let mut codings = value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
     let last = codings.next_back().unwrap_or_default();
@@ -466,7 +468,7 @@ fn wrong_coding(value: &[u8]) -> Violation {
     if last.is_empty() || codings.any(is_chunked) { Violation::TransferCoding } else { Violation::UnknownCoding }
 }
 
-/// The trimmed value of a header line, if it has this name, which is in lower case.
+/// The trimmed value of a header line; `None` if the header has another name than `name`, which is in lower case.
 fn value_of<'a>(text: &'a [u8], name: &[u8]) -> Result<Option<&'a [u8]>, Violation> {
     let Some((found, rest)) = text.split_at_checked(name.len()) else { return Ok(None) };
     if !found.eq_ignore_ascii_case(name) {

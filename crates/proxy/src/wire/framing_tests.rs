@@ -1,10 +1,10 @@
-//! Tables of streams: which are refused and why, however the bytes are split.
+//! Tests that streams are accepted or refused in the same way however their bytes are split.
 
 use super::*;
 
 const MAX: usize = 1024;
 
-/// Feeds `text` in pieces of `piece` bytes. Returns the last phase, or the violation and how many bytes were accepted.
+/// Feeds `text` in pieces of `piece` bytes. Returns the last phase, or the number of accepted bytes and the violation.
 fn run(mut framing: Framing, text: &[u8], piece: usize) -> Result<Phase, (usize, Violation)> {
     let mut at = 0;
     for chunk in text.chunks(piece) {
@@ -215,7 +215,7 @@ fn a_refused_head_never_ends_in_what_was_accepted() {
 #[test]
 fn responses_are_read_as_strictly_where_it_matters() {
     use Violation::*;
-    // text, whether it answers a HEAD, expected
+    // The text, whether it answers a HEAD, and the expected result.
     let table: &[(&str, bool, Result<Phase, Violation>)] = &[
         ("HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabc", false, Ok(Phase::Between)),
         ("HTTP/1.1 200 OK\nContent-Length: 3\n\nabc", false, Ok(Phase::Between)),
@@ -249,7 +249,7 @@ fn responses_are_read_as_strictly_where_it_matters() {
     check(|| Framing::of_responses(MAX), b"HTTP/1.1 200 OK\r\n", Err(Unexpected));
 }
 
-/// Parts of random streams that are similar to HTTP.
+/// The parts from which random streams are made that look like HTTP.
 const PARTS: [&str; 34] = [
     "GET / HTTP/1.1\r\n",
     "POST / HTTP/1.0\r\n",

@@ -1,12 +1,13 @@
 //! Informational responses (`1xx`) on their way from an origin to a client.
 //!
-//! Owns: which part of such a response is kept, its bounds, and how it is written. hyper reads these responses but
-//! hides their headers, so the framing keeps the lines. *Source*: RFC 9110, 15.2; RFC 8297.
+//! Owns: the part of such a response that is kept, the bounds, and the bytes that a client gets. hyper reads these
+//! responses but hides their headers, so the reader of the framing keeps their lines. *Source*: RFC 9110, 15.2; RFC
+//! 8297.
 
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
-/// The most informational responses before a final one. Together with the final head they are no longer than the limit
-/// on heads.
+/// The most informational responses before a final one. Their heads and the final head together have at most as many
+/// bytes as one head may have.
 pub const INFORMATIONAL_MAX: u32 = 16;
 
 /// One informational response as received.
@@ -14,7 +15,7 @@ pub const INFORMATIONAL_MAX: u32 = 16;
 pub struct Informational {
     /// Its status, from 100 to 199.
     pub status: u16,
-    /// Its header lines without their ends.
+    /// Its header lines, without their line ends.
     pub lines: Vec<Vec<u8>>,
 }
 
@@ -32,7 +33,7 @@ impl Informational {
     }
 }
 
-/// Appends a response without a body.
+/// Appends a response without a body to `out`.
 pub fn render(status: u16, headers: &HeaderMap, out: &mut Vec<u8>) {
     let reason = StatusCode::from_u16(status).ok().and_then(|status| status.canonical_reason()).unwrap_or("");
     out.extend_from_slice(format!("HTTP/1.1 {status} {reason}\r\n").as_bytes());

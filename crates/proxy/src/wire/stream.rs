@@ -1,8 +1,8 @@
 //! The stream that reports to a [`Watch`], and the shortcut past hyper for requests that are answered at once.
 //!
-//! Owns: the bytes read and written on one connection; the [`Shortcut`] and its responses. Nothing after refused
-//! framing is read: the parser of requests waits for bytes that never come, until the connection ends. A client's
-//! stream has two users: hyper, which reads and writes it as usual, and the connection, which calls
+//! Owns: reading and writing on one connection, and the [`Shortcut`] and its responses. Nothing after refused framing
+//! is read: the parser of requests waits, without further bytes, until the connection ends. A client's stream has two
+//! users: hyper, which reads and writes it as usual, and the task of the connection, which calls
 //! [`SharedStream::poll_shortcut`] first and polls hyper only if hyper has something to do.
 
 use std::cell::RefCell;
@@ -18,8 +18,8 @@ use super::deadlines::{Side, Watch};
 
 /// A part that can answer a request before hyper sees it.
 pub trait Shortcut {
-    /// Answers one complete head of a request without a body: appends the response's head and returns the response's
-    /// body. `None`, and nothing appended, if hyper must answer the request.
+    /// Answers a request that has no body and whose head is complete: appends the response's head to `head` and returns
+    /// the response's body. If hyper must answer the request, appends nothing and returns `None`.
     fn answer(&self, request: &[u8], head: &mut Vec<u8>) -> Option<Bytes>;
 }
 
@@ -30,7 +30,7 @@ pub struct WatchedStream<S> {
 }
 
 impl<S> WatchedStream<S> {
-    /// Puts a watch on a stream.
+    /// Reports the bytes of a stream to a watch.
     pub fn new(stream: S, watch: Rc<Watch>) -> WatchedStream<S> {
         WatchedStream { stream, watch }
     }
@@ -59,8 +59,8 @@ impl<S: AsyncRead + Unpin> AsyncRead for WatchedStream<S> {
         let this = &mut *self;
         if let Some(violation) = this.watch.violation() {
             if this.watch.side() == Side::Client && this.watch.is_refused_in_head() {
-                // Earlier requests must still be answered. No wake-up is needed: the connection checks `is_refused`
-                // after it has polled the parser.
+                // Earlier requests must still be answered. No wake-up is needed: the task of the connection checks
+                // `is_refused` after it has polled the parser.
                 return Poll::Pending;
             }
             return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, violation)));
@@ -117,24 +117,25 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for WatchedStream<S> {
     }
 }
 
-/// A client's stream, shared by hyper and by the connection, which tries the shortcut first.
+/// A client's stream. It is shared by hyper and by the task of the connection, which tries the shortcut first.
 pub struct SharedStream<S>(Rc<RefCell<Front<S>>>);
 
-/// The state that both share.
+/// The state that the two users of the stream share.
 struct Front<S> {
     stream: WatchedStream<S>,
-    /// Whether hyper waits for bytes; if not, it may have requests in its buffer.
+    /// Whether hyper waits for bytes. If it does not, it may have requests in its buffer.
     is_awaited: bool,
-    /// Bytes that were read and not answered by the shortcut: hyper's next bytes.
+    /// Bytes that were read and that the shortcut did not answer. hyper reads them next.
     came: Vec<u8>,
-    /// Informational responses that are being written, and how many of their bytes are written.
+    /// The informational responses that are being written, and the number of their bytes that are written.
     announced: Vec<u8>,
     announced_sent: usize,
-    /// A response of the shortcut that is being written.
+    /// The head and the body of the shortcut's response that is being written, and the number of bytes that are
+    /// written.
     head: Vec<u8>,
     body: Bytes,
     sent: usize,
-    /// Why it could not be written: hyper's next error.
+    /// The error with which writing it failed. hyper gets it at the next read.
     failed: Option<io::Error>,
 }
 
@@ -160,22 +161,23 @@ impl<S> SharedStream<S> {
         })))
     }
 
-    /// The stream; `None` while there is another owner.
+    /// The stream; `None` if another clone still exists.
     pub fn into_inner(self) -> Option<WatchedStream<S>> {
         Rc::into_inner(self.0).map(|front| front.into_inner().stream)
     }
 }
 
 impl<S: AsyncWrite + Unpin> SharedStream<S> {
-    /// Writes the informational responses that can be written now. An error is dropped: hyper's next write meets it
-    /// again.
+    /// Writes the informational responses that can be written now. An error is dropped, because hyper's next write
+    /// fails with it again.
     pub fn announce(&self, context: &mut Context<'_>) {
         _ = self.0.borrow_mut().poll_announced(context);
     }
 }
 
 impl<S> SharedStream<S> {
-    /// Whether a request's head was refused and everything before it is answered: hyper waits for the rest of the head.
+    /// Whether a request's head was refused and everything before it is answered, so that hyper only waits for the rest
+    /// of the head.
     pub fn is_refused(&self) -> bool {
         let front = self.0.borrow();
         front.is_awaited && front.came.is_empty() && front.head.is_empty() && front.stream.watch.is_refused()
@@ -183,8 +185,8 @@ impl<S> SharedStream<S> {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> SharedStream<S> {
-    /// Reads requests and answers them by the shortcut as long as possible. Pending if it waits for the client to send
-    /// or to read; ready if hyper must be polled. `room` is the buffer for requests.
+    /// Reads requests and answers them by the shortcut as long as possible. Returns pending if the client must send or
+    /// read first, and ready if hyper must be polled. `room` is the buffer for requests.
     pub fn poll_shortcut(&self, context: &mut Context<'_>, shortcut: &impl Shortcut, room: &mut [u8]) -> Poll<()> {
         let front = &mut *self.0.borrow_mut();
         loop {
@@ -222,8 +224,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> SharedStream<S> {
 }
 
 impl<S: AsyncWrite + Unpin> Front<S> {
-    /// Writes the informational responses if the next byte begins a response; pending while the client does not read
-    /// them.
+    /// Writes the informational responses if the next byte begins a response. Returns pending while the client does not
+    /// read them.
     fn poll_announced(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.stream.watch.has_announced() {
             if self.announced.is_empty() {

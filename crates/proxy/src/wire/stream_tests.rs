@@ -1,4 +1,4 @@
-//! Which bytes of a refused request reach the parser, and which requests reach it.
+//! Tests of what reaches the parser: which bytes of a refused request, and which requests.
 
 use std::future::poll_fn;
 
@@ -50,7 +50,7 @@ async fn a_bad_body_is_an_error_for_its_reader() {
     assert_eq!(watch.violation(), Some(Violation::Chunk));
 }
 
-/// Answers `/a` with `A` and nothing else.
+/// A shortcut that answers only `/a`, with the body `A`.
 struct Letters;
 
 impl Shortcut for Letters {

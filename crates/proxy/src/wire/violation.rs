@@ -1,42 +1,42 @@
-//! Why bytes of a peer are refused.
+//! The reasons why bytes of a peer are refused.
 //!
 //! Owns: the reasons and their texts. Leaves to others: detecting them (`framing`), and the answer to the client
 //! (`service/refusal`).
 
 use std::fmt;
 
-/// Why bytes are refused.
+/// The reason why bytes are refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Violation {
     /// A line of a request ends in LF without CR.
     BareLineFeed,
     /// A header line begins with a space.
     FoldedLine,
-    /// Both `Content-Length` and `Transfer-Encoding`.
+    /// A message has both `Content-Length` and `Transfer-Encoding`.
     BothLengths,
-    /// A `Content-Length` that is not a number, or several that differ.
+    /// A `Content-Length` is not a number, or several differ.
     ContentLength,
-    /// `chunked` twice or not last, an empty value, or any transfer coding in HTTP/1.0.
+    /// `Transfer-Encoding` has `chunked` twice or not last, is empty, or occurs in HTTP/1.0.
     TransferCoding,
-    /// A transfer coding other than `chunked`.
+    /// `Transfer-Encoding` has a coding other than `chunked`.
     UnknownCoding,
-    /// A space between a framing header's name and its colon.
+    /// There is a space between a framing header's name and its colon.
     SpaceBeforeColon,
     /// A request's target is longer than a whole head may be.
     TargetTooLong,
     /// The head, a chunk's extensions or the trailers are too long.
     TooLong,
-    /// A major version other than 1.
+    /// The major version is not 1.
     Version,
-    /// A chunk whose size line or end is wrong.
+    /// The size line or the end of a chunk is wrong.
     Chunk,
-    /// A status line that cannot be read.
+    /// A status line cannot be read.
     StatusLine,
-    /// A `101`: the proxy never requests another protocol.
+    /// The origin sent a `101`, although the proxy never requests another protocol.
     Switching,
-    /// More informational responses than may come before a final one.
+    /// There are more informational responses before a final one than the limit.
     TooManyInformational,
-    /// Unrequested bytes.
+    /// Bytes arrived that answer no request.
     Unexpected,
 }
 

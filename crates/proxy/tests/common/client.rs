@@ -6,14 +6,14 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// Longer waits count as failures.
+/// A test fails if it waits longer than this.
 const LIMIT: Duration = Duration::from_secs(20);
 
 /// A response as received.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reply {
     pub status: u16,
-    /// Lower-case names.
+    /// Names in lower case, with their values.
     pub headers: Vec<(String, String)>,
     pub body: Vec<u8>,
     /// Whether the body was complete.
@@ -37,7 +37,7 @@ impl Reply {
         self.header("cache-status")
     }
 
-    /// Whether it came from the store without a request to the origin.
+    /// Whether the response came from the store without a request to the origin.
     pub fn is_hit(&self) -> bool {
         self.cache_status().contains("nectary; hit")
     }
@@ -184,7 +184,7 @@ impl Client {
     }
 }
 
-/// A request's bytes; a `Host` is added if the lines have none.
+/// The bytes of a request with these lines. A `Host` is added if they have none.
 pub fn request(lines: &[&str]) -> String {
     let mut text = String::new();
     lines.iter().for_each(|line| text.push_str(&format!("{line}\r\n")));
@@ -194,7 +194,7 @@ pub fn request(lines: &[&str]) -> String {
     text + "\r\n"
 }
 
-/// One GET on its own connection.
+/// Sends one GET on a new connection, and reads its response.
 pub async fn get(proxy: SocketAddr, url: &str, headers: &[&str]) -> Reply {
     let line = format!("GET {url} HTTP/1.1");
     let lines: Vec<&str> = std::iter::once(line.as_str()).chain(headers.iter().copied()).collect();

@@ -9,7 +9,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
-/// The actions of the origin for one request: pieces to send, in order.
+/// The steps of the origin's answer to one request, in order.
 #[derive(Clone, Debug, Default)]
 pub struct Script {
     steps: Vec<Step>,
@@ -19,62 +19,62 @@ pub struct Script {
 #[derive(Clone, Debug)]
 enum Step {
     Send(Vec<u8>),
-    /// The same bytes again and again, as long as the peer reads them.
+    /// Sends the same bytes again and again, as long as the peer reads them.
     Repeat(Vec<u8>),
-    /// Waits until the test releases a gate.
+    /// Waits until the test opens a gate.
     Wait(&'static str),
     /// Waits for ever.
     Hang,
 }
 
 impl Script {
-    /// A response with headers (lines without line ends) and a body with `Content-Length`.
+    /// A response with `headers`, which are lines without line ends, and with a body and its `Content-Length`.
     pub fn response(status: &str, headers: &[&str], body: &[u8]) -> Script {
         let mut head = format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\n", body.len());
         headers.iter().for_each(|line| head.push_str(&format!("{line}\r\n")));
         Script::raw(&[format!("{head}\r\n").as_bytes(), body].concat())
     }
 
-    /// `200` that is fresh for an hour.
+    /// A `200` response that is fresh for an hour.
     pub fn fresh(body: &[u8]) -> Script {
         Script::response("200 OK", &["cache-control: max-age=3600"], body)
     }
 
-    /// `200` with headers.
+    /// A `200` response with headers.
     pub fn ok(headers: &[&str], body: &[u8]) -> Script {
         Script::response("200 OK", headers, body)
     }
 
-    /// Bytes as they are.
+    /// Sends these bytes and nothing else.
     pub fn raw(bytes: &[u8]) -> Script {
         Script { steps: vec![Step::Send(bytes.to_vec())], then_close: false }
     }
 
-    /// Further bytes.
+    /// Then sends these bytes.
     pub fn then(mut self, bytes: &[u8]) -> Script {
         self.steps.push(Step::Send(bytes.to_vec()));
         self
     }
 
-    /// A wait for the gate of that name.
+    /// Then waits until the gate of this name is open.
     pub fn wait(mut self, gate: &'static str) -> Script {
         self.steps.push(Step::Wait(gate));
         self
     }
 
-    /// The same bytes for ever.
+    /// Then sends the same bytes for ever.
     pub fn endless(mut self, bytes: &[u8]) -> Script {
         self.steps.push(Step::Repeat(bytes.to_vec()));
         self
     }
 
-    /// Silence for ever.
+    /// Then sends nothing, and keeps the connection open.
     pub fn hang(mut self) -> Script {
         self.steps.push(Step::Hang);
         self
     }
 
-    /// The end of the connection.
+    /// Closes the connection after all steps.
     pub fn close(mut self) -> Script {
         self.then_close = true;
         self
@@ -85,7 +85,7 @@ impl Script {
 #[derive(Clone, Debug)]
 pub struct Got {
     pub line: String,
-    /// Lower-case names.
+    /// Names in lower case, with their values.
     pub headers: Vec<(String, String)>,
     pub body: Vec<u8>,
 }
@@ -100,7 +100,7 @@ impl Got {
 
 #[derive(Default)]
 struct State {
-    /// Scripts by path; the last one is repeated.
+    /// The scripts of each path, in the order of requests; the last one is repeated.
     scripts: HashMap<String, Vec<Script>>,
     got: Vec<Got>,
     gates: HashMap<&'static str, Arc<Semaphore>>,
@@ -114,7 +114,7 @@ impl State {
     }
 }
 
-/// A running origin; ends when dropped.
+/// A running origin, which ends when it is dropped.
 pub struct Origin {
     pub address: SocketAddr,
     state: Arc<Mutex<State>>,
@@ -128,7 +128,7 @@ impl Drop for Origin {
 }
 
 impl Origin {
-    /// Starts an origin without scripts: everything is `404` without a lifetime.
+    /// Starts an origin without scripts. It answers every request with a `404` that has no lifetime.
     pub async fn start() -> Origin {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address");
@@ -149,7 +149,7 @@ impl Origin {
         self
     }
 
-    /// Opens a gate for all requests, now and later.
+    /// Opens a gate for all requests that wait at it, and for later ones.
     pub fn open(&self, gate: &'static str) {
         self.state.lock().expect("state").gate(gate).add_permits(1000);
     }
@@ -159,17 +159,17 @@ impl Origin {
         format!("http://{}{path}", self.address)
     }
 
-    /// The requests so far.
+    /// The requests that have arrived so far.
     pub fn got(&self) -> Vec<Got> {
         self.state.lock().expect("state").got.clone()
     }
 
-    /// How many requests there were.
+    /// The number of requests that have arrived so far.
     pub fn count(&self) -> usize {
         self.state.lock().expect("state").got.len()
     }
 
-    /// How many connections there were.
+    /// The number of connections that were opened so far.
     pub fn connections(&self) -> usize {
         self.state.lock().expect("state").connections
     }
@@ -239,7 +239,7 @@ async fn serve(mut stream: TcpStream, state: Arc<Mutex<State>>) {
     }
 }
 
-/// Reads a request with a body that has a length or is chunked; chunks are kept as received.
+/// Reads a request. Its body has a length or is chunked; a chunked body is kept as received.
 async fn read_request(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> Option<Got> {
     let end = loop {
         if let Some(end) = buffer.windows(4).position(|window| window == b"\r\n\r\n") {

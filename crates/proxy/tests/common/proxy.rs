@@ -8,7 +8,7 @@ use nectary_host::Shutdown;
 use nectary_proxy::{AdminOptions, AdminToken, Proxy, ProxyOptions, ProxyStats};
 use nectary_store::{AdmissionOptions, CreateOptions, OpenOptions, Store};
 
-/// A running proxy; stopped when dropped.
+/// A running proxy, which is stopped when it is dropped.
 pub struct TestProxy {
     pub address: SocketAddr,
     /// The first address for administration.
@@ -18,7 +18,7 @@ pub struct TestProxy {
     proxy: Option<Proxy>,
 }
 
-/// The line of a request that shows the token of [`options`].
+/// The header line that shows the token of [`options`].
 pub const AUTHORIZATION: &str = "authorization: Bearer a-token-for-tests";
 
 /// The token that [`AUTHORIZATION`] shows.
@@ -39,7 +39,7 @@ impl TestProxy {
         TestProxy::start_with(options, AdmissionOptions::default()).await
     }
 
-    /// Starts a proxy whose store does not admit everything.
+    /// Starts a proxy whose store follows the given admission rule.
     pub async fn start_with(options: ProxyOptions, admission: AdmissionOptions) -> TestProxy {
         let device: nectary_block::SharedDevice = Arc::new(MemoryDevice::new(256 << 20));
         Store::create(device.clone(), &CreateOptions::default()).await.expect("a store");
@@ -63,7 +63,7 @@ impl TestProxy {
         TestProxy::start(ProxyOptions { origin, ..options() }).await
     }
 
-    /// Its counters.
+    /// The proxy's counters.
     pub fn stats(&self) -> ProxyStats {
         self.proxy.as_ref().expect("running").stats().snapshot()
     }
@@ -75,7 +75,7 @@ impl TestProxy {
         }
     }
 
-    /// Stops it and waits until it has ended, while the test's own tasks continue.
+    /// Stops the proxy and waits until it has ended, while the test's own tasks continue.
     pub async fn stop(&mut self) {
         self.shutdown.request();
         let proxy = self.proxy.take().expect("running");

@@ -26,7 +26,7 @@ pub(super) struct Target {
     pub address: Address,
     pub id: String,
     pub client: u64,
-    /// That of a Nectary donor.
+    /// The incarnation of a Nectary donor; `None` for another NBD server, or if nothing answers.
     pub incarnation: Option<u128>,
 }
 

@@ -2,9 +2,10 @@
 //! metadata.
 //!
 //! Owns: the exchange of the record, by which a session becomes the owner. Promises: comparing, storing and changing
-//! the owner are one step. Requests of the earlier owner that have begun end before it, and none takes effect
-//! afterwards. Its connections are ended, even if the client reads no answers. Leaves to others: the bytes
-//! (`format::window`), and the blocks (`device`), which only the owner's session may use.
+//! the owner are one step. Requests that the earlier owner has begun end before this step, and none takes effect
+//! afterwards. When the owner changes, the connections of all other sessions are ended, even if their clients read no
+//! answers. Leaves to others: the bytes (`format::window`), and the blocks (`device`), which only the owner's session
+//! may use.
 
 use std::sync::{Arc, PoisonError};
 

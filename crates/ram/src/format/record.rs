@@ -133,14 +133,14 @@ impl Geometry {
     }
 }
 
-/// What a donor is for the device.
+/// The state of a donor: whether it has the data of its stripes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MemberState {
     /// It has every stripe that is placed on it.
     Present = 1,
     /// It is not in use: its data may be old.
     Left = 2,
-    /// It is filled from the others: as if left, until that is done.
+    /// It is being filled from the others. Until that is done, its data are not believed when a client attaches.
     Rebuilding = 3,
 }
 
@@ -151,7 +151,7 @@ pub struct Member {
     pub incarnation: u64,
     /// Its identity in the device: the number of the view by which it joined, or joined again.
     pub joined: u64,
-    /// What it is.
+    /// Whether it has the data of its stripes.
     pub state: MemberState,
 }
 

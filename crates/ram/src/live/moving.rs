@@ -11,7 +11,7 @@
 //! | connecting | this client owns the other donor, whose record is that of the former one |
 //! | copying | few parts were changed since they were copied; then no request is sent for a moment, and the rest is copied |
 //! | settling | the other donor is trusted, and all donors were told |
-//! | emptying | the former donor has nothing of the device any more, or does not answer |
+//! | emptying | the former donor was emptied, or emptying it failed |
 //!
 //! A donor that is left already has nothing to copy: the other one takes its place at once, and is filled like any donor
 //! that is back.
@@ -295,7 +295,8 @@ pub async fn copy(
     }
 }
 
-/// Takes the device's record and blocks from a donor; what a donor that does not answer keeps counts for nobody.
+/// Removes the device's record and blocks from a donor that is not in use. If the donor does not answer, they stay
+/// there, and the device does not use them.
 pub async fn empty(device: Arc<NbdDevice>) -> Result<(), String> {
     let (area, _) = area(&device).await?;
     let body = DonorRequest::SwapMetadata { expected: Stamp::of(&area), record: bytes::Bytes::new() };

@@ -85,11 +85,11 @@ pub(super) enum Done {
     Ended(Donor, u64, RequestId, Ended),
     /// The machine had given the connection up.
     Dropped,
-    /// The other donor of a move is there, or not.
+    /// The other donor of a move was prepared, or why this failed.
     Prepared(u64, Result<Option<Ready>, String>),
-    /// A part of a move was copied, or not; whether it is the other donor that failed.
+    /// A part of a move was copied, or why this failed and whether the other donor was at fault.
     Copied(u64, u64, Result<(), (bool, String)>),
-    /// The former donor of a move has nothing of the device any more, or does not say so.
+    /// The former donor of a move was emptied, or why this failed.
     Emptied(u64, Result<(), String>),
 }
 

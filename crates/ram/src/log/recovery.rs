@@ -63,7 +63,7 @@ pub(super) struct Recovery {
     waiting: BTreeMap<Donor, VecDeque<u64>>,
     /// Reads that are not answered, by number.
     reads: BTreeMap<u64, SurveyRead>,
-    /// How many of them are on their way.
+    /// How many reads are in flight.
     sent: usize,
     sent_bytes: u64,
     next: u64,

@@ -1,11 +1,12 @@
 //! A naive model beside a placement: donors with what was sent to them, a client with what it holds, and every promise
 //! checked after every step.
 //!
-//! Owns: `World`, which runs the steps of a placement, and `run`, random operations by a seed. A step is checked for
-//! itself (donors, groups, slots) when the placement decides it. Up to [`WINDOW`] steps are under way at once; they
-//! reach the donors in any order that the placement allows, by the seed. After each that does, the client's memory and
-//! one donor are lost: every flushed block must be found on the others, as a scan after a crash finds it. After an
-//! operation each donor is lost, with the client's memory and without.
+//! Owns: `World`, which runs the steps of a placement, and `run`, random operations chosen by a seed. Each step is
+//! checked (donors, groups, slots) when the placement decides it. Up to [`WINDOW`] steps are under way at once. The
+//! seed chooses the order in which they reach the donors, among the orders that the placement allows. Whenever data or
+//! parity reaches a donor, the loss of the client's memory and of one donor is checked: every flushed block must be
+//! found on the other donors, as a scan after a crash finds it. After each operation the loss of each donor is checked,
+//! with and without the loss of the client's memory.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;

@@ -2,10 +2,10 @@
 //!
 //! `--policy` is `mirror` (the default), `parity-log`, `parity-cache` or `adaptive`.
 //!
-//! Exits with 0 when no invariant is broken, every history can be explained, each scenario was met often enough, and
-//! each planted bug was caught, twice by the same seed. With `--bug NAME --replay SEED` it runs that seed alone with
-//! that bug planted, and exits with 0 when it was caught. `--shard I/K` takes every K-th run, from the I-th on;
-//! `--story SEED` prints what happens in one run.
+//! Exits with 0 when no invariant is broken, every history of operations has a possible order, each scenario was met
+//! often enough, and each planted bug was caught by a seed that catches it again. With `--bug NAME --replay SEED` it
+//! runs only that seed with that bug planted, and exits with 0 if the bug was caught. `--shard I/K` takes every K-th
+//! run, from the I-th on; `--story SEED` prints what happens in one run.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -120,7 +120,7 @@ fn print_runs(report: &Report, first: u64) -> bool {
     report.broken_count == 0 && report.is_enough()
 }
 
-/// The policies that log parity.
+/// Runs the planted bugs and the seeds for a policy that logs parity; returns the exit code.
 fn log(arguments: &Arguments, policy: Policy, shard: (u64, u64)) -> ExitCode {
     if arguments.word("story").is_some() {
         ram_log::story(arguments.number("story", 0), policy).iter().for_each(|line| println!("{line}"));

@@ -1,8 +1,8 @@
-//! `store-crash-states`: opens a store after a crash at any moment and compares it with the promises.
+//! `store-crash-states`: opens a store after a crash at any moment, and checks that it keeps its promises.
 //!
 //! Exits with 0 when enough distinct images were checked, enough of them had live objects, no promise was broken, and
-//! each planted bug was caught, twice by the same crash state of the same seed. With `--bug NAME --replay SEED --state
-//! N` it checks only that crash state with that bug planted, and exits with 0 if the bug was caught.
+//! each planted bug was caught by a crash state that catches it again. With `--bug NAME --replay SEED --state N` it
+//! checks only that crash state with that bug planted, and exits with 0 if the bug was caught.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -15,9 +15,10 @@ use nectary_store::planted::Bug;
 const ARGUMENTS: [&str; 8] = ["seed", "workloads", "states", "planted", "bug", "replay", "state", "log"];
 /// At least this share of the distinct images must have live objects, in percent.
 const LIVE_PERCENT_MIN: u64 = 95;
-/// The same for a sample: among few workloads, one that deletes all its objects is a large share.
+/// In a sample at least this share must have live objects, in percent: among few workloads, one that deletes all its
+/// objects is a large share.
 const LIVE_PERCENT_MIN_OF_A_SAMPLE: u64 = 80;
-/// Fewer workloads are a sample, in which rare events need not occur.
+/// A run with fewer workloads is a sample, in which rare events need not occur.
 const WORKLOADS_WHOLE: u64 = 200;
 /// A planted bug must be caught within this many workloads.
 const PLANTED_WORKLOADS_MAX: u64 = 200;
@@ -39,7 +40,7 @@ fn main() -> ExitCode {
     let options = CrashRunOptions {
         seed: seed.wrapping_mul(1_000_000),
         workloads,
-        // Twice as many states as requested images, because equal images are counted once.
+        // Check twice as many states as requested images, because equal images are counted once.
         states_per_workload: (states * 2).div_ceil(workloads) + 1,
     };
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {

@@ -1,8 +1,8 @@
 //! `store-model`: a long run of operations on a store against a model, with restarts and damage.
 //!
 //! Exits with 0 when no answer differed, only damaged objects were missing, and a wrong model and each planted bug were
-//! noticed, twice by the same seed. With `--bug NAME --replay SEED` it runs only that seed, with that bug planted, and
-//! exits with 0 if the bug was noticed.
+//! noticed by a seed that notices them again. With `--bug NAME --replay SEED` it runs only that seed, with that bug
+//! planted, and exits with 0 if the bug was noticed.
 
 use std::io::Write;
 
@@ -16,9 +16,10 @@ const ARGUMENTS: [&str; 8] = ["seed", "operations", "keys", "restart-every", "da
 /// A planted bug must be caught within this many runs.
 const PLANTED_RUNS_MAX: u64 = 16;
 
-/// Fewer operations are a sample, in which the ring completes one cycle or none, so rare events need not occur.
+/// A run with fewer operations is a sample, in which the ring completes one cycle or none, so rare events need not
+/// occur.
 const OPERATIONS_WHOLE: u64 = 200_000;
-/// In addition, one in this many operations is done on a late device.
+/// A second run, on a late device, has one operation for this many of the first run.
 const LATE_SHARE: u64 = 4;
 
 fn main() -> std::process::ExitCode {

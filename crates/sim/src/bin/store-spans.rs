@@ -1,8 +1,8 @@
 //! `store-spans`: stores of several spans that are lost and return, against a model.
 //!
 //! Exits with 0 if no purged or replaced object reappeared, even after a span was restored from an older copy, only
-//! objects of lost spans were lost, and each planted bug was caught, twice by the same seed. With `--bug NAME --replay
-//! SEED` it runs only the store of that seed with that bug planted, and exits with 0 if the bug was caught.
+//! objects of lost spans were lost, and each planted bug was caught by a seed that catches it again. With `--bug NAME
+//! --replay SEED` it runs only the store of that seed with that bug planted, and exits with 0 if the bug was caught.
 
 use std::io::Write;
 

@@ -1,8 +1,8 @@
-//! `volume-crash-states`: a shared volume with real clients and a real server, after a crash at any moment.
+//! `volume-crash-states`: checks a shared volume with real clients and a real server after a crash at any moment.
 //!
-//! Exits with 0 when no promise was broken, everything that can happen happened, there were enough distinct states, and
-//! each planted bug was caught, twice by the same seed. With `--bug NAME --replay SEED` it runs only that seed with that
-//! bug planted, and exits with 0 if the bug was caught. `--least N` is how many distinct states there must be.
+//! Exits with 0 when no promise was broken, every expected event occurred, there were enough distinct states, and each
+//! planted bug was caught by a seed that catches it again. With `--bug NAME --replay SEED` it runs only that seed with
+//! that bug planted, and exits with 0 if the bug was caught. `--least N` sets the minimum number of distinct states.
 
 use std::io::Write;
 use std::process::ExitCode;

@@ -1,8 +1,8 @@
 //! `volume-journal`: opens a volume after a crash at any moment, and lets servers contend for one.
 //!
-//! Exits with 0 when no promise was broken, everything that can happen happened, and each planted bug was caught, twice
-//! by the same case. With `--bug NAME --replay SEED --state N` it checks only that case with that bug planted, and exits
-//! with 0 if the bug was caught.
+//! Exits with 0 when no promise was broken, every expected event occurred, and each planted bug was caught by a case
+//! that catches it again. With `--bug NAME --replay SEED --state N` it checks only that case with that bug planted, and
+//! exits with 0 if the bug was caught.
 
 use std::io::Write;
 use std::process::ExitCode;

@@ -1,9 +1,9 @@
-//! `volume-simulation`: tokens, leases and sessions of the shared volume, with faults, and histories that must have an
-//! explanation.
+//! `volume-simulation`: simulates tokens, leases and sessions of the shared volume under faults; every history of calls
+//! must have a possible order.
 //!
-//! Exits with 0 when no promise is broken, every history can be explained, everything that runs have to meet was met,
-//! and each planted bug was caught, twice by the same seed. With `--bug NAME --replay SEED` it runs that seed alone
-//! with that bug planted, and exits with 0 when it was caught. `--shard I/K` takes every K-th run, from the I-th on;
+//! Exits with 0 when no promise is broken, every history has a possible order, every scenario occurred, and each
+//! planted bug was caught by a seed that catches it again. With `--bug NAME --replay SEED` it runs only that seed with
+//! that bug planted, and exits with 0 if the bug was caught. `--shard I/K` takes every K-th run, from the I-th on;
 //! `--story SEED` prints what happens in one run.
 
 use std::io::Write;

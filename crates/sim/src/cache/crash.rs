@@ -15,7 +15,7 @@ use crate::campaign::Account;
 use crate::crash::{CrashOptions, CrashStates};
 use crate::late::in_virtual_time;
 
-/// How many violations are described in words.
+/// The largest number of violations that are described.
 const BROKEN_MAX: usize = 10;
 
 /// The results of a run.
@@ -27,13 +27,13 @@ pub struct CrashReport {
     pub in_flight: u64,
     /// States checked.
     pub states: u64,
-    /// How many of them had a new image.
+    /// Distinct images among the checked states.
     pub distinct: u64,
-    /// Flushes and forced writes that had succeeded before those states.
+    /// Flushes that had succeeded before a checked state, summed over the states.
     pub promises: u64,
-    /// How many violations were found.
+    /// The number of violations.
     pub broken_count: u64,
-    /// The first of them in words.
+    /// Descriptions of the first violations.
     pub broken: Vec<String>,
 }
 
@@ -47,7 +47,7 @@ impl Account for CrashReport {
     }
 }
 
-/// Checks the crash states of workloads from `seed` on, until `images` distinct images were checked.
+/// Checks the crash states of workloads with the seeds from `seed` on, until `images` distinct images were checked.
 pub fn run(
     seed: u64,
     images: u64,
@@ -97,7 +97,7 @@ fn record(seed: u64) -> (History, Recording) {
     (world.history.take(), recorder.take())
 }
 
-/// How many operations began while another was in flight.
+/// Counts the operations that began while another one was in flight.
 fn overlapping(recording: &Recording) -> u64 {
     let (mut under_way, mut overlapping) = (0_u64, 0);
     for event in &recording.events {

@@ -1,8 +1,8 @@
-//! What clients of a cached device did and saw, cell by cell, and whether a device that does one operation at a time
-//! could have given these answers.
+//! Records what clients of a cached device did and saw, cell by cell, and decides whether a device that does one
+//! operation at a time could have given these answers.
 //!
-//! A cell is 4 KiB of the device. It holds the unique number of the write that wrote it, or 0 if it is zeroes. Two
-//! questions are answered:
+//! A cell is 4 KiB of the device. It holds the unique number of the write that filled it, or 0 if its bytes are zeroes.
+//! Two questions are answered:
 //!
 //! - *Are the answers possible?* There must be an order of the operations on a cell that keeps the order of those that
 //!   did not overlap, and in which every read returns the result of the last change before it. A discard leaves zeroes
@@ -16,7 +16,7 @@ use std::collections::HashSet;
 /// A moment: the number of events before it.
 pub type Time = u64;
 
-/// Never.
+/// The time of an event that never happens.
 const NEVER: Time = Time::MAX;
 
 /// The effect of an operation on a cell.
@@ -33,7 +33,7 @@ pub struct Changed {
     pub cells: std::ops::Range<usize>,
     pub change: Change,
     pub began: Time,
-    /// `NEVER` if it failed or got no answer.
+    /// The time at which the change succeeded; `NEVER` if it failed or got no answer.
     pub ended: Time,
     pub is_forced: bool,
 }
@@ -78,7 +78,7 @@ enum Kind {
 }
 
 impl History {
-    /// The next moment.
+    /// Advances the time by one event; returns the new time.
     pub fn tick(&mut self) -> Time {
         self.now += 1;
         self.now
@@ -96,7 +96,7 @@ impl History {
         self.changes[place].ended = self.tick();
     }
 
-    /// The events before a moment.
+    /// Returns the history up to a moment, without the reads, to check a crash at that moment.
     pub fn until(&self, moment: Time) -> History {
         let changes = self.changes.iter().filter(|changed| changed.began <= moment);
         let ended = |ended| if ended <= moment { ended } else { NEVER };
@@ -156,7 +156,7 @@ impl History {
     }
 }
 
-/// Which steps are placed in the order: all before `first`, and those in `behind`.
+/// The steps that already have a place in the order: all before `first`, and those in `behind`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 struct Taken {
     first: usize,
@@ -181,7 +181,7 @@ impl Taken {
     }
 }
 
-/// The search for an order: Wing and Gong's algorithm, with Lowe's cache of tried states.
+/// The search for an order. It is Wing and Gong's algorithm, with Lowe's cache of tried states.
 struct Search<'a> {
     steps: &'a [Step],
     seen: HashSet<(Taken, u64)>,

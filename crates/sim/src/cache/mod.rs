@@ -1,6 +1,7 @@
-//! Many clients on one cached device at a time, and whether their answers can be explained.
+//! Runs many concurrent clients on one cached device, and checks that a possible order of the operations explains their
+//! answers.
 //!
-//! Owns: a run, and the results of many. `world`: the device, its faults and its clients; `history`: the allowed
+//! Owns: a run, and the results of many runs. `world`: the device, its faults and its clients; `history`: the allowed
 //! answers; `crash`: crash states of such runs. A seed repeats a run exactly.
 
 pub mod crash;
@@ -20,9 +21,9 @@ use world::{CELL_BYTES, CELLS, World};
 pub const OPERATIONS: u64 = 160;
 /// The minimum and maximum number of clients of a run.
 pub const CLIENTS: (u64, u64) = (4, 8);
-/// How many violations are described in words.
+/// The largest number of violations that are described.
 const BROKEN_MAX: usize = 10;
-/// How many flushes may report earlier failures after the faults have ended.
+/// After the end of the faults, this many flushes in succession must not all fail; fewer may report earlier failures.
 const FLUSHES_MAX: u32 = 4;
 
 /// The results of many runs.
@@ -36,13 +37,13 @@ pub struct Report {
     pub overlapping: u64,
     /// Operations that failed.
     pub failed: u64,
-    /// Changes of memory and mode.
+    /// Changes of the cache's size or mode.
     pub changes: u64,
     /// Losses of power that were checked.
     pub crashes: u64,
-    /// Hits of the policies.
+    /// Hits of the cache.
     pub hits: u64,
-    /// Misses.
+    /// Misses of the cache.
     pub misses: u64,
     /// References that waited for the read of another reference.
     pub joined: u64,
@@ -54,14 +55,14 @@ pub struct Report {
     pub write_back_errors: u64,
     /// The number of violations.
     pub broken_count: u64,
-    /// The first of them in words.
+    /// Descriptions of the first violations.
     pub broken: Vec<String>,
     /// A hash of all events.
     pub trace: u64,
 }
 
 impl Report {
-    /// Whether enough happened for the result to mean something.
+    /// Whether enough has happened to make a result without errors meaningful.
     pub fn is_enough(&self) -> bool {
         let each = [self.failed, self.changes, self.crashes, self.hits, self.misses, self.joined, self.written_back];
         let has_all = each.iter().all(|&count| count > 0) && self.ahead_used > 0 && self.write_back_errors > 0;
@@ -117,7 +118,7 @@ pub fn run(seed: u64, report: &mut Report) {
 async fn settle(world: &World) {
     world.faults.set(0);
     let mut flushes = 0;
-    // Operations that clients abandoned may still be in flight.
+    // Repeat the close, because operations that clients abandoned may still be in flight and fail.
     while world.device.cache().close().await.is_err() {
         flushes += 1;
         if flushes == FLUSHES_MAX {
@@ -129,7 +130,7 @@ async fn settle(world: &World) {
     }
     world.flush(Context::default()).await;
     let image = world.disk.image();
-    // Cell by cell, because a small cache has no memory for many at a time.
+    // Read one cell at a time, because a small cache has no memory for many.
     for cell in 0..CELLS {
         let part = cell * CELL_BYTES..(cell + 1) * CELL_BYTES;
         let found = read(&world.device, part.start as u64, CELL_BYTES).await;
@@ -159,7 +160,7 @@ pub fn run_many(seed: u64, runs: u64, mut progress: impl FnMut(&Report) -> bool)
     report
 }
 
-/// Runs seeds from `seed` on with one bug planted, until one catches it.
+/// Runs seeds from `seed` on with one bug planted, until a run catches it.
 pub fn run_planted(bug: Bug, seed: u64, runs: u64) -> Option<Caught> {
     (seed..seed + runs).find_map(|seed| replay_planted(bug, seed))
 }

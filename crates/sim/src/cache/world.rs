@@ -21,9 +21,9 @@ use crate::disk::{Disk, DiskOptions};
 use crate::late::{Late, Owned, UnderWay};
 use crate::random::Random;
 
-/// Cells of the device.
+/// The number of cells of the device.
 pub const CELLS: usize = 40;
-/// A cell, in bytes.
+/// The size of a cell, in bytes.
 pub const CELL_BYTES: usize = 4096;
 /// The unit that a write never tears, in bytes.
 const SECTOR_BYTES: usize = 512;
@@ -31,7 +31,7 @@ const SECTOR_BYTES: usize = 512;
 const CELLS_MAX: usize = 3;
 /// The minimum and maximum number of frames of a cache.
 const FRAMES: (u64, u64) = (32, 64);
-/// The policies of the runs.
+/// The cache policies from which each run draws one.
 const POLICIES: [&str; 5] = ["lru", "mru", "s3fifo", "lirs", "dear"];
 
 /// A filter whose operations fail by chance, before or after they reach the device below.
@@ -40,7 +40,7 @@ pub struct Faulty {
     faults: Faults,
 }
 
-/// The handle of a [`Faulty`].
+/// The handle that sets how often the operations of a [`Faulty`] fail.
 #[derive(Clone)]
 pub struct Faults {
     random: Arc<Mutex<Random>>,
@@ -105,7 +105,7 @@ pub struct World {
     pub overlapping: Cell<u64>,
     /// Operations that failed.
     pub failed: Cell<u64>,
-    /// Changes of memory and mode.
+    /// Changes of the cache's size or mode.
     pub changes: Cell<u64>,
     /// Losses of power that were checked.
     pub crashes: Cell<u64>,
@@ -167,7 +167,7 @@ impl World {
         tokio::time::sleep(Duration::from_millis(ms)).await;
     }
 
-    /// Does one operation after another, until `operations` were done by all clients.
+    /// Does one operation after another, until all clients together have done `operations`.
     pub async fn client(&self, stream: u32, operations: u64) {
         let context = Context { stream: Stream(stream), deadline: None };
         while self.operations.get() < operations {
@@ -187,7 +187,7 @@ impl World {
         }
     }
 
-    /// Some adjacent cells; a few cells are chosen often, so that operations overlap.
+    /// Draws some adjacent cells; a few cells are chosen often, so that operations overlap.
     fn cells(&self) -> std::ops::Range<usize> {
         let first = if self.chance(60) { self.below(8) } else { self.below(CELLS as u64) } as usize;
         let count = 1 + self.below(CELLS_MAX as u64) as usize;
@@ -272,7 +272,7 @@ impl World {
         self.leave(&cells);
     }
 
-    /// Waits for a change to end, or gives up before.
+    /// Waits for a change to end, or sometimes gives it up before it ends; records a success.
     async fn end<T>(&self, place: usize, change: IoFuture<T>) {
         let ended = if self.chance(4) {
             tokio::time::timeout(Duration::from_millis(self.below(3)), change).await.ok()
@@ -286,7 +286,7 @@ impl World {
         }
     }
 
-    /// Flushes, and checks a loss of power right after it.
+    /// Flushes, and checks the contents of the disk after a loss of power at the end of the flush.
     pub async fn flush(&self, context: Context) {
         self.operations.set(self.operations.get() + 1);
         let began = self.history.borrow_mut().tick();
@@ -316,12 +316,12 @@ impl World {
     }
 }
 
-/// The bytes of cells that a write fills with its number.
+/// Returns the bytes of `cells` cells that are filled with the number of a write.
 fn filled(number: u64, cells: usize) -> Vec<u8> {
     number.to_le_bytes().repeat(cells * CELL_BYTES / 8)
 }
 
-/// The number that fills some bytes; `None` if there are several.
+/// Returns the number that fills some bytes; `None` if they have several numbers.
 fn number_in(bytes: &[u8]) -> Option<u64> {
     let number = u64::from_le_bytes(bytes.get(..8)?.try_into().ok()?);
     bytes.chunks_exact(8).all(|eight| eight == number.to_le_bytes()).then_some(number)

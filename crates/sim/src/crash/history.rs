@@ -1,8 +1,8 @@
 //! The possible contents of the disk at each moment of a recording.
 //!
-//! Owns: for every operation, when it began, from when on it survives a crash of the process, and from when on it
-//! survives a loss of power. A point is a number of events: "before `point`" means that the events `..point` had
-//! happened.
+//! Owns: for every operation, the event with which it began, the event after which it survives a crash of the process,
+//! and the event after which it survives a loss of power. A point is a number of events: "before `point`" means that
+//! the events `..point` had happened.
 
 use std::collections::HashMap;
 
@@ -47,30 +47,30 @@ impl Operation {
     }
 }
 
-/// A recording, prepared.
+/// A recording in the form that the search for crash states needs.
 pub(super) struct History {
     /// The operations, in the order in which they began.
     pub operations: Vec<Operation>,
-    /// The events with which flushes succeeded, in order. Each ends an epoch.
+    /// The events with which flushes succeeded, in order. Each of these events ends an epoch.
     pub flushes: Vec<usize>,
-    /// (event that ended it, new size) of growths.
+    /// For each growth of the device: the event with which it succeeded, and the new size in bytes.
     pub growths: Vec<(usize, u64)>,
-    /// (event, mark).
+    /// For each mark: its event, and its value.
     pub marks: Vec<(usize, u64)>,
-    /// How many events there are.
+    /// The number of events.
     pub event_count: usize,
     /// The points to try for a loss of power; between two of them nothing relevant happens.
     pub power_points: Vec<usize>,
 }
 
-/// Never.
+/// The event of something that never happens.
 const NEVER: usize = usize::MAX;
 
 impl History {
     pub fn new(recording: &Recording) -> History {
         let events = &recording.events;
         let mut operations: Vec<Operation> = Vec::new();
-        // The position of this operation in its list.
+        // Maps the number of an operation to its position in `operations`.
         let mut by_number: HashMap<u64, usize> = HashMap::new();
         let mut flush_begun: HashMap<u64, usize> = HashMap::new();
         let mut growth_begun: HashMap<u64, u64> = HashMap::new();
@@ -133,18 +133,18 @@ impl History {
         History { operations, flushes, growths, marks, event_count: events.len(), power_points }
     }
 
-    /// The device's size at a point, if it has grown.
+    /// Returns the device's size at a point: `base_bytes`, or the new size if it has grown.
     pub fn size_bytes(&self, base_bytes: u64, point: usize) -> u64 {
         let grown = self.growths.iter().take_while(|&&(event, _)| event < point).map(|&(_, size)| size).max();
         base_bytes.max(grown.unwrap_or(0))
     }
 
-    /// The last flush that had succeeded at a point.
+    /// Returns the event with which the last flush before a point succeeded.
     pub fn flushed_through(&self, point: usize) -> Option<usize> {
         self.flushes.partition_point(|&event| event < point).checked_sub(1).map(|index| self.flushes[index])
     }
 
-    /// How many marks had been set at a point.
+    /// Counts the marks that had been set at a point.
     pub fn marks_before(&self, point: usize) -> usize {
         self.marks.partition_point(|&(event, _)| event < point)
     }

@@ -1,7 +1,7 @@
 //! Images of a crashed device: one base per epoch, and changes to copies of it.
 //!
 //! Promises: a state takes memory only for its changes, not for the image. The hash of an image is the sum of the xxh3
-//! hashes of its pieces, each seeded with its position; it is updated with each change. Pieces of zeroes add nothing.
+//! hashes of its pieces, each seeded with its position; each change updates it. Pieces of zeroes add nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,19 +13,19 @@ use super::history::{Change, Operation};
 /// The unit that a write never tears, in bytes.
 pub(super) const SECTOR_BYTES: u64 = 512;
 
-/// The piece that is hashed at a time, in bytes.
+/// The size of a hashed piece, in bytes.
 const PIECE_BYTES: u64 = 4096;
 
-/// How much of an operation reached the disk, in sectors.
+/// The part of an operation that reached the disk, in sectors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Part {
-    /// All of it.
+    /// All sectors.
     Whole,
-    /// The first ones.
+    /// This many sectors from the beginning.
     Head(u64),
-    /// All except the first ones.
+    /// All sectors except this many from the beginning.
     Tail(u64),
-    /// Some, by a seed.
+    /// Some sectors, chosen by this seed.
     Some(u64),
 }
 

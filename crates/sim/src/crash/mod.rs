@@ -1,5 +1,5 @@
-//! Crash states: the images that a disk could have after a crash at some point of a recording; if there are too many, a
-//! sample.
+//! Crash states: the images that a disk could have after a crash at some point of a recording, or a sample of them if
+//! there are too many.
 //!
 //! There are two kinds of crash. When the *process* dies, completed operations survive; those in flight survive wholly,
 //! partly or not at all. When *power* is lost, only operations covered by a flush or by forced unit access are certain.
@@ -13,7 +13,7 @@
 //! 4. A growth takes effect when it has succeeded, not before.
 //! 5. Every state has the marks recorded before it: the promises to the user of the device.
 //!
-//! Owns: the possible states. Leaves to others: which promises to check in them.
+//! Owns: the possible states. Leaves to others: the promises to check in these states.
 //!
 //! *Cost*: a state takes memory for the writes of its epoch; images share everything else.
 
@@ -35,7 +35,7 @@ use self::image::{Image, Part};
 use self::plan::{Choice, Plan};
 use crate::random::Random;
 
-/// How many operations a description names at most.
+/// The largest number of operations that a description names.
 const NAMES_MAX: usize = 6;
 
 /// The kind of crash.
@@ -48,7 +48,7 @@ pub enum CrashModel {
 }
 
 impl CrashModel {
-    /// The event from which on an operation is certain.
+    /// Returns the event after which an operation is certain to survive.
     fn certain_from(self, operation: &Operation) -> usize {
         match self {
             CrashModel::Process => operation.completed,
@@ -57,14 +57,14 @@ impl CrashModel {
     }
 }
 
-/// Which crash states are tried.
+/// The choice of the crash states that are tried.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CrashOptions {
-    /// How many states to try at most per epoch and kind of crash.
+    /// The largest number of states to try per epoch and kind of crash.
     pub max_per_epoch: usize,
     /// Decides which states are tried if there are too many to try all.
     pub seed: u64,
-    /// How many operations a random subset keeps, or loses, at most.
+    /// The largest number of operations that a random subset keeps or loses.
     pub subset_size: usize,
     /// The kinds of crash.
     pub models: Vec<CrashModel>,
@@ -88,7 +88,7 @@ pub struct CrashState {
     pub snapshot: Snapshot,
     /// A hash of the image: equal images have equal hashes.
     pub hash: u64,
-    /// How many events of the recording had happened.
+    /// The number of events of the recording that had happened.
     pub point: usize,
     /// The event with which the last successful flush had ended, if there was one.
     pub flushed_through: Option<usize>,
@@ -112,13 +112,13 @@ impl CrashState {
         MemoryDevice::from_snapshot(&self.snapshot)
     }
 
-    /// The image as bytes. *Cost*: copies the whole of it.
+    /// The image as bytes. *Cost*: copies the whole image.
     pub fn image(&self) -> Vec<u8> {
         self.snapshot.image()
     }
 }
 
-/// An epoch of the recording: a crash at one of these points happens in it.
+/// An epoch of the recording, as the first and the last point at which a crash happens in it.
 #[derive(Debug, Clone, Copy)]
 struct Epoch {
     first_point: usize,
@@ -153,7 +153,7 @@ pub struct CrashStates {
     base_bytes: u64,
     /// The certain part of the image after the flushes before the current epoch.
     base: Image,
-    /// Which operations `base` has.
+    /// For each operation, whether `base` contains it.
     applied: Vec<bool>,
     epochs: std::vec::IntoIter<Epoch>,
     /// The remaining work in the current epoch.
@@ -221,7 +221,7 @@ impl CrashStates {
         Some(())
     }
 
-    /// Applies to the base the operations that are durable at the first point of the epoch.
+    /// Updates the base by the operations that are durable at the first point of the epoch.
     fn settle(&mut self) {
         let point = self.epoch.first_point;
         let new: Vec<usize> = (0..self.history.operations.len())
@@ -290,7 +290,8 @@ impl Iterator for CrashStates {
     }
 }
 
-/// Orders operations by begin, and adds the later operations of the base that overlap any of them.
+/// Sorts operations by their begin, and adds later operations of the base that overlap any of them, because they must
+/// be applied again on top.
 fn with_later_overlaps<'h>(
     history: &'h History,
     applied: &[bool],

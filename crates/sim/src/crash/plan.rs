@@ -1,20 +1,21 @@
-//! Which states of an epoch are tried, and in which order.
+//! Chooses the states of an epoch that are tried, and their order.
 //!
 //! Owns: the choice. At each crash point every uncertain write may have happened or not. There are too many
-//! combinations, so the plan has: all and none of these writes at every point; at some points, always at the last of
-//! the epoch, each prefix by order of begin and of end, each single loss, each single survivor, and torn writes; then
-//! random small subsets until there are enough. If the list is longer than the limit, a seeded sample is taken, which
-//! always contains two states of the last point: with all uncertain writes, and with none.
+//! combinations, so the plan is a list of cases: at every point, all of these writes and none of them; at some points,
+//! always including the last point of the epoch, each prefix in the order of begin and of end, each single loss, each
+//! single survivor, and torn writes; then random small subsets until the list is long enough. If the list is longer
+//! than the limit, a seeded sample is taken, which always contains two states of the last point: with all uncertain
+//! writes, and with none.
 
 use super::CrashModel;
 use super::history::{History, Operation};
 use super::image::{Part, SECTOR_BYTES};
 use crate::random::Random;
 
-/// At how many points of an epoch, in addition to the last, every single fault is tried.
+/// The number of points of an epoch at which every single fault is tried, in addition to the last point.
 const FOCUS_POINTS: usize = 3;
 
-/// For how many uncertain writes single faults are tried, at one point.
+/// The largest number of uncertain writes for which single faults are tried at one point.
 const FOCUS_OPERATIONS: usize = 256;
 
 /// A crash at a point, and which uncertain operations survive it.
@@ -24,24 +25,24 @@ pub(super) struct Plan {
     pub choice: Choice,
 }
 
-/// Which uncertain operations survive, in the order in which they began.
+/// The uncertain operations that survive; indices count the operations in the order in which they began.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Choice {
     All,
     None,
-    /// The first ones by begin.
+    /// This many, in the order in which they began.
     Begun(usize),
-    /// The first ones by end.
+    /// This many, in the order in which they ended.
     Ended(usize),
-    /// All except one.
+    /// All except the one with this index.
     Lost(usize),
-    /// Only one.
+    /// Only the one with this index.
     Only(usize),
-    /// All, one of them torn.
+    /// All, and the one with this index is torn.
     TornAmongAll(usize, Part),
-    /// All writes before one, and that one torn.
+    /// All that began before the one with this index, and that one is torn.
     TornLast(usize, Part),
-    /// Random bits decide.
+    /// A random subset, drawn by this seed.
     Random(u64),
 }
 
@@ -74,7 +75,7 @@ pub(super) fn plans(
     for point in focus {
         single_faults(&in_doubt(history, model, point), random, |choice| plans.push(Plan { point, choice }));
     }
-    // The rest is random: more plans than needed, because many of them repeat earlier images.
+    // Add random plans, more than needed, because many of them repeat earlier images.
     for _ in 0..max {
         let point = points[random.below(points.len() as u64) as usize];
         plans.push(Plan { point, choice: Choice::Random(random.bits()) });
@@ -113,7 +114,7 @@ fn single_faults(doubt: &[&Operation], random: &mut Random, mut add: impl FnMut(
     }
 }
 
-/// Turns a choice into operations and parts, in the order in which they began.
+/// Returns the operations that a choice keeps, with the surviving part of each, in the order in which they began.
 pub(super) fn chosen<'h>(doubt: &[&'h Operation], choice: &Choice, subset_size: usize) -> Vec<(&'h Operation, Part)> {
     let whole = |index: &usize| (doubt[*index], Part::Whole);
     let all = 0..doubt.len();
@@ -140,7 +141,7 @@ pub(super) fn chosen<'h>(doubt: &[&'h Operation], choice: &Choice, subset_size: 
     }
 }
 
-/// A small subset, or all except a small subset; sometimes with one torn write.
+/// Draws a small subset, or all operations except a small subset; sometimes one of them is torn.
 fn subset<'h>(doubt: &[&'h Operation], seed: u64, subset_size: usize) -> Vec<(&'h Operation, Part)> {
     let mut random = Random::new(seed);
     let size = 1 + random.below(subset_size.max(1) as u64) as usize;

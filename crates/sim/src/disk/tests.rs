@@ -83,7 +83,7 @@ async fn late_operations_end_in_another_order_and_a_flush_does_not_wait_for_them
         task.await.unwrap();
     }
     assert!(!order.lock().unwrap().is_sorted(), "{order:?}");
-    // A flush does not cover a write whose end was not reported.
+    // A flush does not cover a write that had not ended when the flush began.
     let pending = BlockDevice::write_at(&*disk, 0, vec![block(2)], WriteFlags::default(), Context::default());
     BlockDevice::flush(&*disk, Context::default()).await.unwrap();
     assert_eq!(read(&*disk.crash(), 0, BLOCK).await.unwrap()[0], 1);

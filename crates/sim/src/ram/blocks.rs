@@ -1,17 +1,17 @@
 //! The possible contents of each block.
 //!
-//! Each change has a number, from which its contents follow. Owns: for each block the number of the last acknowledged
-//! change, and the numbers of changes that are in progress or failed. Promises: a number stays possible until a later
-//! change is acknowledged.
+//! Each change has a number, from which the contents of its blocks are computed. Owns: for each block the number of the
+//! last acknowledged change, and the numbers of changes that are in progress or failed. Promises: a number stays
+//! possible until a later change is acknowledged.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Bytes of a block.
+/// The size of a block, in bytes.
 pub const BLOCK_BYTES: usize = 16;
 const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// The contents of a block for a number; 0 is zeroes.
+/// Returns the contents that a change with this number gives a block; number 0 stands for zeroes.
 pub fn contents(number: u64, block: u64) -> [u8; BLOCK_BYTES] {
     let mut bytes = [0; BLOCK_BYTES];
     if number != 0 {
@@ -21,7 +21,7 @@ pub fn contents(number: u64, block: u64) -> [u8; BLOCK_BYTES] {
     bytes
 }
 
-/// The number of a block's contents; `None` if they were never written there.
+/// Returns the number of the change that gives a block these contents; `None` if no change does.
 pub fn number_of(bytes: &[u8], block: u64) -> Option<u64> {
     let number = u64::from_le_bytes(bytes.get(..8)?.try_into().ok()?);
     (contents(number, block)[..] == *bytes).then_some(number)
@@ -31,7 +31,8 @@ pub fn number_of(bytes: &[u8], block: u64) -> Option<u64> {
 #[derive(Debug, Clone, Copy)]
 struct Pending {
     number: u64,
-    /// The number of the client, then the position in its history. Changes of a later client count as later.
+    /// The number of the client, then the position of the change in the history. Changes of a later client count as
+    /// later.
     order: (usize, usize),
 }
 
@@ -82,12 +83,12 @@ impl Blocks {
         blocks
     }
 
-    /// Whether some block was last changed to zeroes, after other bytes.
+    /// Whether the last change of some block wrote zeroes over other bytes.
     pub fn has_trimmed(&self) -> bool {
         self.blocks.iter().any(|block| block.was_written && block.acknowledged == 0)
     }
 
-    /// Whether a change of the block may still happen.
+    /// Whether a change of the block that was not acknowledged may still happen.
     pub fn is_pending(&self, block: u64) -> bool {
         !self.blocks[block as usize].pending.is_empty()
     }
@@ -100,7 +101,7 @@ impl Blocks {
         })
     }
 
-    /// The possible numbers of a block, in words.
+    /// Describes the possible numbers of a block.
     pub fn expected(&self, block: u64) -> String {
         let entry = &self.blocks[block as usize];
         let pending: Vec<u64> = entry.pending.iter().map(|pending| pending.number).collect();

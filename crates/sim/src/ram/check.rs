@@ -24,18 +24,18 @@ use super::coverage::Scenario;
 use super::network::ClientId;
 use super::world::{STRIPE_BLOCKS, Stage, World};
 
-/// The largest number of concurrent copies of a machine, in addition to the user's operations.
+/// The largest number of concurrent copy operations of a client, in addition to its user's operations.
 const COPIES_BESIDE_MAX: usize = 8;
 
 impl World {
-    /// The bytes of a block on a donor; `None` if it is not placed there.
+    /// Returns the bytes of a block on a donor; `None` if the block is not placed on that donor.
     fn copy(&self, donor: Donor, block: u64) -> Option<&[u8]> {
         let place = self.ring.places(block / STRIPE_BLOCKS).into_iter().find(|place| place.donor == donor)?;
         let from = place.offset as usize + (block % STRIPE_BLOCKS) as usize * BLOCK_BYTES;
         self.donors[donor].memory.get(from..from + BLOCK_BYTES)
     }
 
-    /// Whether a donor's copy of a block has possible contents; `true` if it has no copy.
+    /// Whether a donor's copy of a block has possible contents; `true` if the donor has no copy.
     fn is_good(&self, donor: Donor, block: u64) -> bool {
         let copy = self.copy(donor, block);
         copy.is_none_or(|copy| self.blocks.may_be(block, copy)) || self.lies.contains(&(donor, block))
@@ -113,7 +113,7 @@ impl World {
         let all: Vec<Found<'_>> = (0..self.donors.len()).map(found).collect();
         let numbers = self.donors.iter().map(|at| at.record.as_ref().map(|record| record.view.number()));
         let numbers: BTreeSet<Option<(u64, u64)>> = numbers.collect();
-        // While a view is being stored, the first donor that has it may be needed.
+        // While a view is being stored, an attaching client may need the first donor that has the new view.
         let is_told = numbers.len() == 1 && !numbers.contains(&None);
         let mut believed = vec![false; all.len()];
         let mut broken = None;

@@ -1,7 +1,7 @@
 //! A client: its machine, its connections, and the threads of its user.
 //!
-//! Owns: the next operation of a user, and the operations that it waits for. Leaves to others: the allowed answers
-//! (`check`).
+//! Owns: the next operation of a user, and the operations that the user waits for. Leaves to others: the allowed
+//! answers (`check`).
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -25,7 +25,7 @@ pub enum Pending {
         blocks: Range<u64>,
         began: u64,
     },
-    /// The position in the history.
+    /// A change; `place` is its position in the history.
     Change {
         place: usize,
         blocks: Range<u64>,
@@ -47,7 +47,7 @@ pub struct Client {
     pub is_attached: bool,
     pub pending: BTreeMap<u64, Pending>,
     pub next_id: u64,
-    /// It is killed after this many steps in a phase.
+    /// The phase in which the client is killed, and the number of steps in that phase before the kill.
     pub kill_at: Option<(Phase, u64)>,
 }
 
@@ -58,7 +58,7 @@ pub struct Wish {
     pub kind: WishKind,
 }
 
-/// The kinds of wishes.
+/// The kinds of operations of a user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WishKind {
     Read,

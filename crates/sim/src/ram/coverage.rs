@@ -15,10 +15,10 @@ macro_rules! scenarios {
         }
 
         impl Scenario {
-            /// All of them.
+            /// All scenarios.
             pub const ALL: &[Scenario] = &[$(Scenario::$name,)*];
 
-            /// Its name in reports.
+            /// The scenario's name in reports.
             pub fn name(self) -> &'static str {
                 match self {
                     $(Scenario::$name => $words,)*
@@ -33,9 +33,9 @@ scenarios! {
     LateWrite: "write lands after its connection was given up",
     /// A flush began while a write was in progress.
     FlushBesideWrite: "flush beside a write",
-    /// A client was lost when some block was last changed to zeroes.
+    /// A client was lost when the last change of some block had written zeroes.
     TrimThenCrash: "client lost after a trim",
-    /// An attacher died after fencing some of the donors.
+    /// An attaching client died after it had fenced some of the donors.
     HalfFenced: "attacher dies after fencing some donors",
     /// A donor that one client had left returned to a later client.
     LeftReturnsLater: "left donor returns after the client crashed",
@@ -43,7 +43,7 @@ scenarios! {
     PausedAndCut: "client paused, all donors cut, then back",
     /// A client was killed while reading the donors' records.
     KilledInSurvey: "client killed in survey",
-    /// A client was killed while making itself the owner.
+    /// A client was killed while it made itself the owner of the donors.
     KilledInClaim: "client killed in claim",
     /// A client was killed while storing its view.
     KilledInOpening: "client killed in opening",

@@ -1,7 +1,8 @@
 //! A simulated donor: memory, a metadata area, an incarnation, and one owning connection.
 //!
 //! Owns: the execution of a request. Promises: the donor's side of `nectary_ram::mirror`: only the owner reads and
-//! writes; a record is replaced only if the old one is as expected, and the exchange makes its connection the owner.
+//! writes; a record is replaced only if the old one is as expected, and this exchange makes the connection that
+//! requested it the owner.
 
 use bytes::Bytes;
 use nectary_ram::format::{Record, Stamp};
@@ -14,15 +15,15 @@ pub type ConnectionId = usize;
 /// A donor.
 #[derive(Debug)]
 pub struct DonorModel {
-    /// Its number, different after each restart.
+    /// The number of its current start; each restart has another number.
     pub incarnation: u64,
     /// Its memory for the device.
     pub memory: Vec<u8>,
     /// Its metadata area.
     pub area: Vec<u8>,
-    /// The record in it.
+    /// The record in the metadata area.
     pub record: Option<Record>,
-    /// The connection that reads and writes.
+    /// The only connection that may read and write.
     pub owner: Option<ConnectionId>,
     /// The time until which it is paused.
     pub paused_until_us: u64,
@@ -30,7 +31,7 @@ pub struct DonorModel {
     pub slow_until_us: u64,
     /// The time until which it does not run.
     pub down_until_us: u64,
-    /// Whether it does not fence: a planted bug.
+    /// Planted bug: the donor does not fence, and so also serves connections that do not own it.
     pub never_fences: bool,
 }
 
@@ -50,7 +51,7 @@ impl DonorModel {
         }
     }
 
-    /// Restarts it without its memory.
+    /// Restarts the donor without its memory.
     pub fn restart(&mut self, incarnation: u64, down_until_us: u64) {
         self.incarnation = incarnation;
         self.memory.fill(0);
@@ -94,7 +95,7 @@ impl DonorModel {
     }
 }
 
-/// The range of a request that changes or reads memory.
+/// Returns the range of a request that changes or reads memory, as its offset and its length in bytes.
 pub fn range(body: &DonorRequest) -> Option<(u64, u64)> {
     match body {
         DonorRequest::Write { offset, data, .. } => Some((*offset, data.len() as u64)),

@@ -175,7 +175,7 @@ impl World {
         }
     }
 
-    /// Makes a fault happen that waits for a rebuild, if a rebuild is in progress.
+    /// Makes the fault happen that waits for a rebuild, if a rebuild is in progress.
     pub fn hunt(&mut self, client: ClientId) {
         let Some(hunt) = self.faults.hunt.filter(|_| self.stage == Stage::Work) else { return };
         let standing = self.clients[client].machine.standing();
@@ -208,7 +208,7 @@ impl World {
         }
     }
 
-    /// Whether all data are on other donors too, and the client knows it.
+    /// Whether any one donor may lose its memory: all its data are also on other donors, and the client knows that.
     fn may_lose_memory(&self) -> bool {
         let (client, now_us) = (&self.clients[self.current], self.now_us());
         let is_whole = client.machine.standing().iter().all(|standing| *standing == Standing::Trusted);
@@ -236,7 +236,8 @@ impl World {
         self.records_changed();
     }
 
-    /// Another client takes over the device while the old one lives, paused or cut off from some donors.
+    /// Makes another client take over the device while the old client lives: it runs, is paused, or is cut off from
+    /// some donors.
     fn take_over(&mut self, donor: usize, long_us: u64) {
         self.heal_lies();
         let (old, new, now_us) = (self.current, self.clients.len(), self.now_us());
@@ -249,7 +250,7 @@ impl World {
                 self.network.cut(new, donor, until_us);
                 let others = (0..self.donors.len()).filter(|other| *other != donor);
                 others.for_each(|other| self.network.cut(old, other, until_us));
-                // Its users continue, though most of their requests wait.
+                // The old client's users continue, though most of their requests wait.
                 for more in 0..MORE_OPERATIONS {
                     let at_us = now_us + (more + 1) * TIMES.lease_us / MORE_OPERATIONS;
                     self.network.plan(at_us, Happening::Submit { client: old });
@@ -259,7 +260,8 @@ impl World {
         self.network.plan(now_us, Happening::Start { take_over: true, trust_remaining: false });
     }
 
-    /// A donor changes bytes of a block whose checksum the client knows.
+    /// Makes a donor change bytes of a random block; returns false if the client does not know the block's checksum, or
+    /// if this fault is not allowed now.
     fn lie(&mut self) -> bool {
         let block = self.random.below(self.geometry.blocks());
         let client = &self.clients[self.current];

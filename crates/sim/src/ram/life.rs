@@ -1,4 +1,4 @@
-//! The lives of clients: started, attached, refused, killed.
+//! The lives of clients: they are started, attached, refused, and killed.
 //!
 //! Owns: the current client of the device, the reaction when a client cannot attach or is killed, and the confirmations
 //! of its user. Promises: exactly one client is current; if it ends before the run, another is started.
@@ -71,7 +71,7 @@ impl World {
         let mut trust_remaining = false;
         if let Refusal::CannotSettle { present, .. } = refusal {
             self.coverage.met(Scenario::CannotSettle);
-            // The user makes sure that no other client exists, and knows the written data.
+            // The user makes sure that no other client exists, and knows whether the donor that is left has all data.
             let others: Vec<ClientId> = (0..self.clients.len()).filter(|other| *other != client).collect();
             others.into_iter().for_each(|other| self.close(other));
             trust_remaining = self.random.chance(50) && self.has_everything(present);
@@ -103,7 +103,7 @@ impl World {
         add(Scenario::ComesAndGoes, figures.taken_back.min(figures.replayed));
     }
 
-    /// Kills a client if it is due in its current phase.
+    /// Kills a client if its kill is due in its current phase.
     pub fn kill_if_due(&mut self, client: ClientId) {
         let state = &mut self.clients[client];
         let phase = state.machine.phase();

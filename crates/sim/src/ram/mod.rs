@@ -1,8 +1,9 @@
 //! A mirrored network RAM disk under a seeded network, clock, crashes and faults.
 //!
 //! Owns: a run, and the report of many runs. `donor`: the donor's side; `network`: messages in virtual time; `client`:
-//! the machine of `nectary_ram::mirror` and the operations of its user; `life`, `user`; `faults`; `check`: the
-//! invariants after every step; `coverage`: the scenarios. The same seed repeats a run exactly.
+//! the machine of `nectary_ram::mirror` and the operations of its user; `life`: the starts and ends of clients; `user`:
+//! the calls of users; `faults`: the faults; `check`: the invariants after every step; `coverage`: the scenarios. The
+//! same seed repeats a run exactly.
 
 pub(crate) mod blocks;
 mod check;
@@ -52,7 +53,7 @@ pub struct Report {
     pub short: u64,
     /// Virtual time. *Units*: microseconds.
     pub time_us: u64,
-    /// Scenarios met.
+    /// Scenarios reached.
     pub coverage: Coverage,
     /// The number of violations.
     pub broken_count: u64,
@@ -111,12 +112,12 @@ pub fn run_many(seed: u64, runs: u64, shard: (u64, u64), mut progress: impl FnMu
     report
 }
 
-/// Runs seeds from `seed` on with one bug planted, until one finds it.
+/// Runs seeds from `seed` on with one bug planted, until a run catches it.
 pub fn run_planted(bug: Bug, seed: u64, runs: u64) -> Option<Caught> {
     (seed..seed + runs).find_map(|seed| replay_planted(bug, seed))
 }
 
-/// Runs one seed, and returns what happened.
+/// Runs one seed, and returns a description of the events.
 pub fn story(seed: u64) -> Vec<String> {
     let mut world = World::new(seed);
     world.story = Some(Vec::new());

@@ -31,11 +31,11 @@ pub enum Happening {
     DonorSeesEnd { connection: ConnectionId },
     /// The client sees that a connection has ended.
     ClientSeesEnd { connection: ConnectionId },
-    /// A client's timer.
+    /// A client's timer expires.
     Wake { client: ClientId },
     /// A thread of a client's user does its next operation.
     Submit { client: ClientId },
-    /// The next fault.
+    /// The next fault happens.
     Fault,
     /// A client is started.
     Start { take_over: bool, trust_remaining: bool },
@@ -54,16 +54,16 @@ pub struct Connection {
     pub is_client_open: bool,
     /// Whether the donor still serves it.
     pub is_donor_open: bool,
-    /// Whether requests that were being executed when the donor saw the end are finished.
+    /// Whether the donor finishes the requests that it was executing when it saw the end.
     pub is_finished: bool,
     /// The extra delay of messages in flight when the client abandoned the connection; `None` if they are lost.
     pub late_us: Option<u64>,
-    /// The times at which the last message arrives, per direction.
+    /// The times at which the last message arrives at the donor and at the client.
     down_us: u64,
     up_us: u64,
 }
 
-/// The queue, the connections, the cuts.
+/// The queue of events, the connections and the cuts.
 #[derive(Debug)]
 pub struct Network {
     pub now_us: u64,
@@ -102,7 +102,7 @@ impl Network {
         self.cuts.clear();
     }
 
-    /// The time until which the two are cut off from each other, if they are.
+    /// Returns the time until which a client and a donor are cut off from each other, if they are.
     pub fn cut_until(&self, client: ClientId, donor: usize) -> Option<u64> {
         self.cuts.get(&(client, donor)).copied().filter(|until_us| *until_us > self.now_us)
     }
@@ -156,7 +156,7 @@ impl Network {
         }
     }
 
-    /// Connections that a donor serves.
+    /// Returns the connections that a donor serves.
     pub fn served(&self, donor: usize) -> Vec<ConnectionId> {
         let is_served = |at: &usize| self.connections[*at].donor == donor && self.connections[*at].is_donor_open;
         (0..self.connections.len()).filter(is_served).collect()

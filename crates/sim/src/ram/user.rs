@@ -1,4 +1,4 @@
-//! The users of clients: submitting operations, and recording them.
+//! The users of clients: they submit operations, and every operation is recorded.
 //!
 //! Owns: submitting operations, and the history. Leaves to others: the choice of operations (`client`), the allowed
 //! answers (`check`).

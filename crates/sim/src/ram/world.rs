@@ -18,7 +18,7 @@ use super::{TIME_MAX_US, WRITES};
 use crate::cache::history::History;
 use crate::random::Random;
 
-/// Blocks of a stripe.
+/// The number of blocks of a stripe.
 pub const STRIPE_BLOCKS: u64 = 4;
 
 /// The stage of a run.
@@ -61,11 +61,11 @@ pub struct World {
     pub writes: u64,
     pub operations: u64,
     pub failed: u64,
-    /// Donors whose data an attaching client may accept, according to their records.
+    /// For each donor, whether an attaching client may accept its data, according to the donors' records.
     pub believed: Vec<bool>,
     /// Whether all donors have the same record.
     pub is_told: bool,
-    /// Donors that a client had left when it was lost.
+    /// For each donor, whether the client that was killed last had left it.
     pub left_at_crash: Vec<bool>,
     /// The number of clients in succession that were killed before they had attached.
     pub killed_unattached: u64,
@@ -256,7 +256,7 @@ impl World {
         }
     }
 
-    /// The donor finishes or drops the requests of other connections, and ends those connections.
+    /// Makes a donor finish or drop the requests of other connections than `owner`, and end those connections.
     fn fence(&mut self, donor: usize, owner: ConnectionId) {
         if self.donors[donor].never_fences {
             return;
@@ -264,7 +264,7 @@ impl World {
         let mut others = self.network.served(donor);
         others.retain(|other| *other != owner);
         let is_drained = self.random.chance(50);
-        // Includes connections whose end the donor has already seen.
+        // Include connections whose end the donor has already seen.
         let all: Vec<ConnectionId> = (0..self.network.connections.len())
             .filter(|at| self.network.connections[*at].donor == donor && *at != owner)
             .collect();
@@ -433,7 +433,7 @@ impl World {
         format!("{:?}, {:?}, {links:?}, view {:?}", machine.phase(), machine.standing(), machine.view().number())
     }
 
-    /// The donors that a client has left.
+    /// Returns for each donor whether a client has left it.
     pub fn left_by(&self, client: ClientId) -> Vec<bool> {
         let standing = self.clients[client].machine.standing().iter();
         standing.map(|standing| matches!(standing, Standing::Out | Standing::Leaving | Standing::Rebuilding)).collect()

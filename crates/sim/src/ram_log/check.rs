@@ -2,15 +2,16 @@
 //!
 //! Owns: the invariants of a device that logs parity, and the allowed answers to its users.
 //!
-//! - A recovery finds what was flushed, or newer data: from the donors that an attacher would believe, also without any
-//!   one of them.
-//! - The current client holds, or can read from any set of donors without one, the last acknowledged data, or newer
-//!   data.
-//! - The parity of a sealed group is the XOR of its slots with their headers, live or dead, and its summary names them.
+//! - A recovery finds the flushed data or newer data on the donors that an attaching client would believe, even if any
+//!   one of them is missing.
+//! - The current client has the last acknowledged data or newer data in its memory, or can read them from the donors,
+//!   even if any one of them is missing.
+//! - The parity of a sealed group is the XOR of its slots with their headers, live or dead. The group's summary names
+//!   these slots.
 //! - Members of a group and its parity are on different donors.
-//! - No read returns bytes that nobody wrote there, or older ones than an earlier read or acknowledgement. No request
-//!   fails as lost, unless more was lost than the policy survives.
-//! - What a client finds when it attaches does not change later.
+//! - No read returns bytes that were never written there, or data that are older than an earlier read returned or an
+//!   earlier acknowledgement confirmed. No request fails as lost, unless more was lost than the policy survives.
+//! - The data that a client finds when it attaches do not change later.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,7 +26,8 @@ use super::world::{Stage, World};
 use crate::ram::blocks::{BLOCK_BYTES, number_of};
 use crate::ram::network::ClientId;
 
-/// How many steps above the limit one operation may add: a write of a few blocks with cleaning, or a filling.
+/// The largest number of steps above the limit that one operation may add, such as a write of a few blocks with
+/// cleaning, or the filling of a donor.
 const STEPS_BESIDE_MAX: usize = 1000;
 
 impl World {
@@ -35,7 +37,8 @@ impl World {
         Oracle { shape: self.shape, areas: self.areas, memory }
     }
 
-    /// The donors that an attacher would believe if `missing` were away.
+    /// Returns for each donor whether an attaching client would believe it if donor `missing` were absent; `None` if
+    /// the client could not attach.
     fn believed_without(&self, missing: Option<usize>) -> Option<Vec<bool>> {
         let now_us = self.now_us();
         let found = |donor: usize| match &self.donors[donor] {
@@ -50,7 +53,7 @@ impl World {
         merge(&all, false).ok().map(|merged| merged.trusted)
     }
 
-    /// Checks after a change of the donors' memory, or of what was flushed.
+    /// Checks the data that a recovery would find, after a change of the donors' memory or of the flushed data.
     pub fn check_recoveries(&mut self, what: &str) {
         if !self.is_created || self.is_lossy || self.broken.is_some() {
             return;
@@ -118,7 +121,8 @@ impl World {
         self.hunt(client);
     }
 
-    /// Checks that a block can be read: from the client's memory, or from the donors without any one of them.
+    /// Checks that a block can be read from the client's memory or from the donors. A slot must have a possible number
+    /// both directly and through parity.
     fn check_block(&self, client: ClientId, oracle: &Oracle<'_>, block: u32) -> Option<String> {
         let expected = || self.values.expected(block);
         let check = |bytes: &[u8], how: &str| {

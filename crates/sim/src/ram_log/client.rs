@@ -12,7 +12,7 @@ use crate::ram::client::TIMES;
 use crate::ram::donor::ConnectionId;
 use crate::random::Random;
 
-/// An operation whose end a user waits for.
+/// An operation for which a user waits.
 #[derive(Debug, Clone)]
 pub enum Pending {
     Read { blocks: Range<u32>, began: u64 },
@@ -40,13 +40,13 @@ pub struct Client {
     pub is_attached: bool,
     pub pending: BTreeMap<u64, Pending>,
     pub next_id: u64,
-    /// It is killed after this many steps in a phase.
+    /// The phase in which the client is killed, and the number of steps in that phase before the kill.
     pub kill_at: Option<(KillAt, u64)>,
-    /// A donor that it loses while it recovers, and for how long.
+    /// A donor from which the client is cut off while it recovers, and the duration of the cut in microseconds.
     pub cut_in_recovery: Option<(usize, u64)>,
 }
 
-/// A layout as small as its settings allow.
+/// Draws the settings of a layout; the layout is as small as they allow.
 pub fn layout(random: &mut Random, policy: Policy) -> Layout {
     let members = [2, 3, 4][random.below(3) as usize];
     let mut layout = Layout {
@@ -63,7 +63,7 @@ pub fn layout(random: &mut Random, policy: Policy) -> Layout {
     layout
 }
 
-/// The configuration of a client.
+/// Returns the configuration of a client.
 pub fn configuration(layout: &Layout, seed: u64, client: u64, intent: Intent) -> Configuration {
     Configuration {
         device: [seed as u8; 16],

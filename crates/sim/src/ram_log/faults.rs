@@ -39,11 +39,11 @@ pub struct Faults {
     until_us: u64,
     hunt: Option<Hunt>,
     may_lose: bool,
-    /// Whether other donors become slow while one is being left.
+    /// Whether the donors become slow as soon as the client is leaving one of them.
     slows_on_leave: bool,
     /// The phase and step in which the next client is killed.
     pub kill_at: Option<(KillAt, u64)>,
-    /// A donor that the next client loses while it recovers, and for how long.
+    /// A donor from which the next client is cut off while it recovers, and the duration of the cut in microseconds.
     pub cut_in_recovery: Option<(usize, u64)>,
     pub kills_left: u64,
 }
@@ -165,7 +165,7 @@ impl World {
                 return Some(2 * long_us);
             }
             92..98 if is_attached => {
-                // The next client loses a donor while it recovers.
+                // The next client is cut off from a donor while it recovers.
                 self.faults.cut_in_recovery = Some((donor, long_us));
                 self.kill(client);
                 return Some(long_us);
@@ -180,8 +180,8 @@ impl World {
         Some(any_us)
     }
 
-    /// Some donors become slow while another is being left. So their answer about the new view may come later than
-    /// their answers to newer requests.
+    /// Makes the donors slow while the client is leaving one of them. So their answers about the new view may arrive
+    /// later than their answers to newer requests.
     pub fn slow_on_leave(&mut self, client: ClientId) {
         let standing = self.clients[client].machine.standing();
         let is_due = self.faults.slows_on_leave && self.stage == Stage::Work;
@@ -200,7 +200,7 @@ impl World {
         }
     }
 
-    /// Makes a fault happen that waits for a donor to be filled, if one is being filled.
+    /// Makes the fault happen that waits for the filling of a donor, if a donor is being filled.
     pub fn hunt(&mut self, client: ClientId) {
         let Some(hunt) = self.faults.hunt.filter(|_| self.stage == Stage::Work) else { return };
         let standing = self.clients[client].machine.standing();
@@ -233,7 +233,7 @@ impl World {
         }
     }
 
-    /// Whether all data are on other donors too, and the client knows it.
+    /// Whether any one donor may lose its memory: all its data are also on other donors, and the client knows that.
     fn may_lose_memory(&self) -> bool {
         let (client, now_us) = (&self.clients[self.current], self.now_us());
         let is_whole = client.machine.standing().iter().all(|standing| *standing == Standing::Trusted);
@@ -260,7 +260,8 @@ impl World {
         self.check_recoveries("after the loss of a donor");
     }
 
-    /// Another client takes over the device while the old one lives, paused or cut off from some donors.
+    /// Makes another client take over the device while the old client lives: it runs, is paused, or is cut off from
+    /// some donors.
     fn take_over(&mut self, donor: usize, long_us: u64) {
         let (old, new, now_us) = (self.current, self.clients.len(), self.now_us());
         match self.random.below(4) {
@@ -272,7 +273,7 @@ impl World {
                 self.network.cut(new, donor, until_us);
                 let others = (0..self.donors.len()).filter(|other| *other != donor);
                 others.for_each(|other| self.network.cut(old, other, until_us));
-                // Its users continue, though most of their requests wait.
+                // The old client's users continue, though most of their requests wait.
                 for more in 0..MORE_OPERATIONS {
                     let at_us = now_us + (more + 1) * TIMES.lease_us / MORE_OPERATIONS;
                     self.network.plan(at_us, Happening::Submit { client: old });

@@ -1,4 +1,4 @@
-//! The lives of clients: started, attached, refused, killed.
+//! The lives of clients: they are started, attached, refused, and killed.
 //!
 //! Owns: the current client of the device, and the reaction when a client cannot attach or is killed. Promises: exactly
 //! one client is current; if it ends before the run, another is started.
@@ -28,7 +28,7 @@ impl World {
         self.network.plan(self.now_us(), Happening::Wake { client: self.current });
     }
 
-    /// Records what a newly attached client found in each block.
+    /// Returns the number that a newly attached client found in each block; `None` if it found none.
     fn found(&self, client: ClientId) -> Vec<Option<u64>> {
         let machine = &self.clients[client].machine;
         let is_trusted = |donor: &usize| machine.standing()[*donor] == Standing::Trusted;
@@ -134,7 +134,8 @@ impl World {
         counts.iter().for_each(|(name, count)| self.coverage.met(name, *count));
     }
 
-    /// Kills a client if it is due in its current phase, and cuts off the donor that it is to lose while it recovers.
+    /// Kills a client if its kill is due in its current phase, and cuts it off from the donor that it must lose while
+    /// it recovers.
     pub fn kill_if_due(&mut self, client: ClientId) {
         let now_us = self.now_us();
         let state = &mut self.clients[client];

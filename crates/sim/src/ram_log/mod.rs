@@ -1,9 +1,10 @@
 //! A network RAM disk that logs parity, under a seeded network, clock, crashes and faults.
 //!
-//! Owns: a run, and the report of many runs. `client`: the machine of `nectary_ram::log`; `life`, `user`; `faults`;
-//! `values`: the possible contents of each block; `oracle`: what a recovery has to find, computed from the donors'
-//! memory alone; `check`: the invariants after every step; `coverage`: the scenarios. Donors and network are those of
-//! `ram`. The same seed and policy repeat a run exactly.
+//! Owns: a run, and the report of many runs. `client`: the machine of `nectary_ram::log`; `life`: the starts and ends
+//! of clients; `user`: the calls of users; `faults`: the faults; `values`: the possible contents of each block;
+//! `oracle`: the data that a recovery has to find, computed from the donors' memory alone; `check`: the invariants
+//! after every step; `coverage`: the scenarios. Donors and network are those of `ram`. The same seed and policy repeat
+//! a run exactly.
 
 mod check;
 mod client;
@@ -25,7 +26,7 @@ use crate::planted::{Case, Caught};
 
 /// The smallest number of acknowledged writes in a run that is not lossy.
 pub const WRITES: u64 = 200;
-/// The same for a run whose users fill the device.
+/// The smallest number of acknowledged writes in a run whose users fill the device.
 const WRITES_OF_FULL: u64 = 500;
 /// The smallest number of faults in a run.
 pub const FAULTS: u64 = 3;
@@ -37,16 +38,16 @@ const BROKEN_MAX: usize = 10;
 /// A bug that can be planted, in the log or in the placement below it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Planted {
-    /// Of the log.
+    /// A bug of the log.
     Log(Bug),
-    /// Of the placement.
+    /// A bug of the placement.
     Placement(placement::Bug),
 }
 
 impl Planted {
     /// The bugs that a sample of runs finds.
     pub fn betrayed() -> Vec<Planted> {
-        // The bug shows only if a loss happens at a moment that a sample does not reach.
+        // These bugs show only if a loss happens at a moment that a sample does not reach.
         let is_missed = |planted: &Planted| match planted {
             Planted::Log(bug) => *bug == Bug::PinsIgnored,
             Planted::Placement(bug) => *bug != placement::Bug::DeadSlotLeftOut,
@@ -62,7 +63,7 @@ impl Planted {
         log.chain(placed.into_iter().map(Planted::Placement)).collect()
     }
 
-    /// Its name in reports.
+    /// The bug's name in reports.
     pub fn name(self) -> &'static str {
         match self {
             Planted::Log(bug) => bug.name(),
@@ -100,7 +101,7 @@ pub struct Report {
     pub short: u64,
     /// Virtual time. *Units*: microseconds.
     pub time_us: u64,
-    /// Scenarios met.
+    /// Scenarios reached.
     pub coverage: Coverage,
     /// The number of violations.
     pub broken_count: u64,
@@ -162,12 +163,12 @@ pub fn run_many(
     report
 }
 
-/// Runs seeds from `seed` on with one bug planted, until one finds it.
+/// Runs seeds from `seed` on with one bug planted, until a run catches it.
 pub fn run_planted(bug: Planted, policy: Policy, seed: u64, runs: u64) -> Option<Caught> {
     (seed..seed + runs).find_map(|seed| replay_planted(bug, policy, seed))
 }
 
-/// Runs one seed, and returns what happened.
+/// Runs one seed, and returns a description of the events.
 pub fn story(seed: u64, policy: Policy) -> Vec<String> {
     let mut world = World::new(seed, policy);
     world.story = Some(Vec::new());

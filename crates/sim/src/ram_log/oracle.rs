@@ -1,8 +1,8 @@
-//! What a recovery has to find in the donors' memory: the rule of `docs/formats/ram-slots.md`, programmed a second
-//! time.
+//! Computes the data that a recovery has to find in the donors' memory. It is a second implementation of the rule in
+//! `docs/formats/ram-slots.md`.
 //!
-//! Owns: reading the donors' memory, without any state of a client. Promises: of the machine's code it uses only the
-//! decoders and the arithmetic of areas.
+//! Owns: reading the donors' memory, without any state of a client. Promises: it shares only the decoders and the
+//! arithmetic of areas with the client's machine.
 
 use std::collections::BTreeMap;
 
@@ -10,10 +10,10 @@ use nectary_ram::format::slots::{Areas, Kind, Shape, Slot, Summary, Trim, device
 
 use crate::ram::blocks::number_of;
 
-/// The donors to read, with their memory.
+/// The memory of each donor to read.
 pub type Memory<'a> = BTreeMap<usize, &'a [u8]>;
 
-/// The device in its donors' memory.
+/// A device, as its donors' memory has it.
 pub struct Oracle<'a> {
     pub shape: Shape,
     pub areas: Areas,
@@ -27,13 +27,13 @@ struct Copy {
 }
 
 impl<'a> Oracle<'a> {
-    /// A slot of a donor, as it is stored.
+    /// Returns a slot of a donor, as it is stored.
     pub fn slot(&self, donor: usize, group: u32) -> Option<&'a [u8]> {
         let from = self.areas.slot(group) as usize;
         self.memory.get(&donor)?.get(from..from + self.areas.slot_bytes as usize)
     }
 
-    /// A slot of a donor, computed from the other donors.
+    /// Returns a slot of a donor, computed from the other donors.
     pub fn computed(&self, donor: usize, group: u32) -> Option<Vec<u8>> {
         let mut sum = vec![0; self.areas.slot_bytes as usize];
         for other in (0..self.areas.donors as usize).filter(|other| *other != donor) {
@@ -42,7 +42,7 @@ impl<'a> Oracle<'a> {
         Some(sum)
     }
 
-    /// The summary of a sealed group.
+    /// Returns the summary of a sealed group.
     pub fn summary(&self, group: u32) -> Option<Summary> {
         let memory = self.memory.get(&self.areas.parity_donor(group))?;
         let summary = Summary::decode(memory.get(self.areas.summary(group) as usize..)?).ok()?;
@@ -50,7 +50,7 @@ impl<'a> Oracle<'a> {
         (is_it && summary.device == device_checksum(&self.shape.device)).then_some(summary)
     }
 
-    /// The contents of a slot, if it belongs to a group: block, sequence and number.
+    /// Returns the contents of a slot, if it belongs to a group: block, sequence and number.
     pub fn contents(&self, bytes: &[u8], group: u32, member: u8) -> Option<(u32, u64, Option<u64>)> {
         let (slot, data) = Slot::decode_whole(bytes).ok()?;
         let is_it = (slot.group, slot.member) == (group, member);
@@ -58,7 +58,7 @@ impl<'a> Oracle<'a> {
         is_ours.then(|| (slot.block, slot.sequence, number_of(data, u64::from(slot.block))))
     }
 
-    /// The number of each block; `None` if it cannot be known.
+    /// Returns the number that a recovery finds in each block; `None` if the block cannot be read.
     pub fn numbers(&self) -> Vec<Option<u64>> {
         let zero = || Copy { sequence: 0, number: Some(0) };
         let mut best: Vec<Copy> = (0..self.shape.blocks).map(|block| self.trim(block).unwrap_or_else(zero)).collect();
@@ -109,7 +109,7 @@ impl<'a> Oracle<'a> {
         Some(Copy { sequence, number: Some(0) })
     }
 
-    /// Computes missing slots of groups without a summary from their parities.
+    /// Computes the lost slots of open groups from the parities in the spare areas.
     fn spared(&self) -> Vec<(u32, u64, Option<u64>)> {
         let mut found = Vec::new();
         for (donor, memory) in &self.memory {

@@ -1,4 +1,4 @@
-//! The users of clients: submitting operations, and recording them.
+//! The users of clients: they submit operations, and every operation is recorded.
 
 use std::ops::Range;
 

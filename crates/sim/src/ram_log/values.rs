@@ -1,8 +1,9 @@
 //! The possible contents of each block, with the client's memory and without it.
 //!
-//! Owns: the history of each block: what was written, acknowledged, flushed, and lost with a client. Promises:
-//! acknowledged data count until their client is lost, flushed data for ever. After a loss a block has one of its
-//! versions from the flushed one on. Once a client has attached, it has exactly the version that this client found.
+//! Owns: the history of each block: its written, acknowledged and flushed versions, and those that were lost with a
+//! client. Promises: acknowledged data must be found until their client is lost, and flushed data for ever. After a
+//! loss a block has one of its versions from the flushed one on. Once a client has attached, each block has exactly the
+//! version that this client found.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -13,12 +14,12 @@ struct Version {
     number: u64,
     /// The client that wrote it.
     client: usize,
-    /// When it was acknowledged.
+    /// The time at which it was acknowledged.
     acked: Option<u64>,
-    /// When it was first acknowledged or read since the last loss of a client: later reads may not return older
-    /// versions.
+    /// The time at which it was first acknowledged or read since the last loss of a client: later reads may not return
+    /// older versions.
     settled: Option<u64>,
-    /// When it turned out to be lost.
+    /// The time at which it turned out to be lost.
     dropped: Option<u64>,
 }
 
@@ -26,11 +27,11 @@ struct Version {
 struct Block {
     /// All versions, in the order in which they were submitted; the first is zeroes.
     versions: Vec<Version>,
-    /// The flushed version: it, or a newer one, survives everything.
+    /// The index of the flushed version; this version, or a newer one, survives everything.
     floor: usize,
 }
 
-/// Every block.
+/// The versions of every block.
 #[derive(Debug)]
 pub struct Values {
     blocks: Vec<Block>,
@@ -39,14 +40,14 @@ pub struct Values {
 }
 
 impl Values {
-    /// All zeroes.
+    /// A device of zeroes.
     pub fn new(count: u32) -> Values {
         let zero = Version { number: 0, client: 0, acked: Some(0), settled: Some(0), dropped: None };
         let blocks = (0..count).map(|_| Block { versions: vec![zero.clone()], floor: 0 }).collect();
         Values { blocks, under_way: BTreeMap::new(), tick: 1 }
     }
 
-    /// The next moment.
+    /// Advances the time by one; returns the new time.
     pub fn tick(&mut self) -> u64 {
         self.tick += 1;
         self.tick
@@ -83,7 +84,8 @@ impl Values {
         Ok(())
     }
 
-    /// Notes that a flush which began at `began` is acknowledged: what was acknowledged before survives everything.
+    /// Notes that a flush which began at `began` is acknowledged: changes that were acknowledged before `began` survive
+    /// everything.
     pub fn flush(&mut self, client: usize, began: u64) -> Result<(), String> {
         for block in 0..self.blocks.len() {
             let entry = &mut self.blocks[block];
@@ -108,7 +110,7 @@ impl Values {
         }
     }
 
-    /// Notes the numbers that an attaching client found, and promises to keep.
+    /// Notes the numbers that an attaching client found in the blocks; from now on the blocks have these numbers.
     pub fn attached(&mut self, found: &[Option<u64>]) -> Result<(), String> {
         let now = self.tick();
         for (block, found) in found.iter().enumerate() {
@@ -163,17 +165,17 @@ impl Values {
         versions.any(|version| Some(version.number) == number)
     }
 
-    /// Text for an error: the versions that a block may have, by number.
+    /// Describes the versions that a block may have, for an error.
     pub fn expected(&self, block: u32) -> String {
         words(&self.blocks[block as usize])
     }
 
-    /// Whether some block was written and then zeroed, and that was flushed.
+    /// Whether the flushed version of some block is a zeroing or a trim.
     pub fn has_flushed_zeroes(&self) -> bool {
         self.blocks.iter().any(|block| block.floor > 0 && block.versions[block.floor].number == 0)
     }
 
-    /// Whether something was acknowledged and not flushed.
+    /// Whether some change was acknowledged and not flushed.
     pub fn has_unflushed(&self) -> bool {
         self.blocks.iter().any(|block| {
             block.versions[block.floor + 1..].iter().any(|version| version.acked.is_some() && version.dropped.is_none())

@@ -65,7 +65,7 @@ pub struct World {
     pub flushes: u64,
     pub operations: u64,
     pub failed: u64,
-    /// Donors that a client had left when it was lost.
+    /// For each donor, whether the client that was killed last had left it.
     pub left_at_crash: Vec<bool>,
     /// The number of clients in succession that were killed before they had attached.
     pub killed_unattached: u64,
@@ -259,7 +259,7 @@ impl World {
         }
     }
 
-    /// The connection of a write ended while the donor executed it, so a part of the write may be stored.
+    /// Stores a part of a write whose connection ended while the donor executed it, or nothing.
     fn tear(&mut self, connection: ConnectionId, body: &DonorRequest) {
         let DonorRequest::Write { offset, data, .. } = body else { return };
         let donor = self.network.connections[connection].donor;
@@ -277,12 +277,12 @@ impl World {
         self.check_recoveries("after a write that was cut off");
     }
 
-    /// The donor finishes or drops the requests of other connections, and ends those connections.
+    /// Makes a donor finish or drop the requests of other connections than `owner`, and end those connections.
     fn fence(&mut self, donor: usize, owner: ConnectionId) {
         let mut others = self.network.served(donor);
         others.retain(|other| *other != owner);
         let is_drained = self.random.chance(50);
-        // Includes connections whose end the donor has already seen.
+        // Include connections whose end the donor has already seen.
         let all: Vec<ConnectionId> = (0..self.network.connections.len())
             .filter(|at| self.network.connections[*at].donor == donor && *at != owner)
             .collect();

@@ -18,7 +18,7 @@ pub struct Verdict {
     pub live: u32,
     /// Keys that had to hit.
     pub demanded: u32,
-    /// Objects that entered memory with a neighbour's read.
+    /// Objects that entered memory because a read of a neighbour included them.
     pub neighbours: u64,
     /// Objects that entered memory from the hot list.
     pub warmed: u64,

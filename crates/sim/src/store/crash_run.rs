@@ -3,8 +3,8 @@
 //! Workloads run on the store's threads, as for users, and so differ a little each time. Workloads with a planted bug
 //! run in virtual time on one thread, so that a seed and the number of a crash state repeat the result.
 //!
-//! Owns: the results: how many distinct images, how many with live objects, how many violations. Leaves to others: the
-//! operations of a workload, the possible states, and the promises.
+//! Owns: the results: the numbers of distinct images, of images with live objects, and of violations. Leaves to others:
+//! the operations of a workload, the possible states, and the promises.
 
 use std::collections::HashSet;
 
@@ -18,9 +18,9 @@ use crate::store::crash_check::check;
 use crate::store::expectation::{Event, Expectation};
 use crate::store::workload::{self, Workload};
 
-/// Operations of a workload while it is recorded.
+/// The number of operations of a workload while it is recorded.
 const OPERATIONS: u32 = 40;
-/// How many violations are described in words.
+/// The largest number of violations that are described.
 const VIOLATIONS_MAX: usize = 10;
 
 /// The results of a run.
@@ -30,38 +30,38 @@ pub struct CrashReport {
     pub workloads: u64,
     /// States checked.
     pub states: u64,
-    /// How many of them had a new image.
+    /// Distinct images among the checked states.
     pub distinct: u64,
     /// Distinct images in which at least one object hit.
     pub live: u64,
     /// Objects that the workloads re-inserted.
     pub reinserted: u64,
-    /// Objects written next to those that hints tie them to.
+    /// Objects that were written next to the objects to which hints tie them.
     pub tied: u64,
     /// Objects that workloads rewrote from memory.
     pub rewritten: u64,
     /// Purges by tag that returned.
     pub tag_purges: u64,
-    /// Objects that entered memory with a neighbour's read when images were checked.
+    /// Objects that entered memory when images were checked, because a read of a neighbour included them.
     pub neighbours: u64,
     /// Objects that entered memory from the hot list when images were checked.
     pub warmed: u64,
-    /// Compared answers that had to be hits.
+    /// Answers that had to be hits.
     pub demanded: u64,
     /// The number of broken promises.
     pub violation_count: u64,
-    /// The first of them in words.
+    /// Descriptions of the first broken promises.
     pub violations: Vec<String>,
 }
 
-/// How much to run.
+/// The amount of work of a run.
 #[derive(Debug, Clone, Copy)]
 pub struct CrashRunOptions {
     /// The seed of the first workload; the following ones have the next seeds.
     pub seed: u64,
-    /// How many workloads.
+    /// The number of workloads.
     pub workloads: u64,
-    /// How many states to check per workload, at most.
+    /// The largest number of states to check per workload.
     pub states_per_workload: u64,
 }
 
@@ -127,25 +127,25 @@ async fn check_planted(workload: &Workload, states: &[CrashState], number: usize
     Some(Caught {
         case: Case { seed: workload.seed, state: Some(number as u64) },
         broken: format!("{}: {first}", state.description),
-        // Without the hash of the image, because a superblock contains the time at which it was made.
+        // The account omits the hash of the image, because a superblock contains the time at which it was made.
         account: format!("{} events, {} states, {verdict:?}", workload.events.len(), states.len()),
     })
 }
 
-/// All crash states of a workload, in an order that depends on its seed.
+/// Returns the crash states of a workload, in an order that depends on its seed.
 fn crash_states(workload: &Workload) -> Vec<CrashState> {
     // States of one epoch are similar: take some of each epoch, spread over the whole recording.
     let options = CrashOptions { max_per_epoch: 8, seed: workload.seed, ..CrashOptions::default() };
     CrashStates::new(workload.base.clone(), &workload.recording, options).collect()
 }
 
-/// At most `most` numbers below `count`, evenly spread.
+/// Returns at most `most` numbers below `count`, evenly spread.
 fn sample(count: usize, most: u64) -> impl Iterator<Item = usize> {
     let most = count.min(most as usize);
     (0..most).map(move |number| number * count / most)
 }
 
-/// How many of a workload's events had happened in a state.
+/// Returns the number of a workload's events that had happened in a state.
 fn known(workload: &Workload, state: &CrashState) -> usize {
     state.last_mark().map_or(workload.events_before, |mark| mark as usize)
 }

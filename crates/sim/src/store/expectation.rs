@@ -1,4 +1,5 @@
-//! What a store must, may and must not answer after a crash: the store's promises as a small model.
+//! Decides which answers a store must, may and must not give after a crash. It is a small model of the store's
+//! promises.
 //!
 //! Events are reported in the order in which they happened. After a crash, the recovered store must keep all promises
 //! made before it.
@@ -20,11 +21,11 @@ use crate::crash::CrashModel;
 /// One version of a key.
 #[derive(Debug, Clone)]
 pub struct Version {
-    /// Its number; the body is made from it.
+    /// Its number, from which its body is computed.
     pub number: u32,
     /// Length of its body in bytes.
     pub length: usize,
-    /// When its put or fill began, in events.
+    /// The number of events before its put or fill began.
     pub began: usize,
     /// The segment epoch that was being written when it began.
     pub head: u64,
@@ -44,7 +45,7 @@ pub struct Version {
 pub enum Event {
     /// A put or fill began.
     Began { key: u32, version: u32, length: usize, head: u64, tags: u32 },
-    /// It was accepted with a sequence.
+    /// A version was accepted with a sequence.
     Accepted { key: u32, version: u32, sequence: u64, admitted: bool },
     /// A purge began.
     PurgeBegan { key: u32 },
@@ -52,7 +53,7 @@ pub enum Event {
     PurgeReturned { key: u32 },
     /// A purge of a tag began.
     TagPurgeBegan { tag: u32 },
-    /// It returned.
+    /// A purge of a tag returned.
     TagPurgeReturned { tag: u32 },
     /// The store reported its sequences.
     Sequences { written: u64, flushed: u64 },
@@ -63,15 +64,15 @@ pub enum Event {
 #[derive(Debug, Clone, Default)]
 struct KeyHistory {
     versions: Vec<Version>,
-    /// When purges began, and whether they returned.
+    /// For each purge of the key: the number of events before it began, and whether it returned.
     purges: Vec<(usize, bool)>,
 }
 
-/// What the store must answer.
+/// The history of each key, from which the allowed answers follow.
 #[derive(Debug, Clone, Default)]
 pub struct Expectation {
     keys: HashMap<u32, KeyHistory>,
-    /// For each purge of a tag: the tag, when it began, and whether it returned.
+    /// For each purge of a tag: the tag, the number of events before it began, and whether it returned.
     tag_purges: Vec<(u32, usize, bool)>,
     events: usize,
     written: u64,
@@ -85,7 +86,7 @@ pub struct RecoveredStore {
     pub sequence: u64,
     /// The segment epoch being written.
     pub head: u64,
-    /// How many segments there are.
+    /// The number of segments.
     pub segment_count: u64,
 }
 
@@ -94,7 +95,7 @@ pub struct RecoveredStore {
 pub struct Allowed {
     /// Versions that a hit may have.
     pub versions: Vec<Version>,
-    /// Whether it must hit.
+    /// Whether a get of the key must hit.
     pub must_hit: bool,
 }
 
@@ -122,7 +123,7 @@ impl Expectation {
                         found.sequence = Some(sequence);
                         found.in_memory_alone = !admitted;
                     }
-                    // A later sequence is a later version, whenever it began.
+                    // A version with a higher sequence is later, regardless of when its put began.
                     history.versions.sort_by_key(|version| version.sequence.unwrap_or(u64::MAX));
                 }
             }
@@ -285,7 +286,7 @@ mod tests {
         expectation.tell(&Event::TagPurgeReturned { tag: 1 });
         let allowed = expectation.allowed(1, CrashModel::Power, STORE);
         assert_eq!((numbers(&allowed), allowed.must_hit), (vec![], false), "not even version 1, whose tag is another");
-        // The lost version may still exist: the version that it replaced may hit, but need not.
+        // The version that was purged by tag may still exist, so the version that it replaced may hit, but need not.
         let mut expectation = Expectation::default();
         put_tagged(&mut expectation, 1, 5, 0);
         put_tagged(&mut expectation, 2, 20, 0b10);

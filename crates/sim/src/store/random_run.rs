@@ -1,9 +1,9 @@
 //! A long seeded run of operations against a model, with restarts and damage.
 //!
-//! Owns: the model (the current version of each key), and the count of objects that may be missing: those that the ring
-//! has overwritten, and one per damaged place. If no later append confirms that a damaged record was flushed, the
-//! damage looks like a power cut. The store then reports the sequence up to which it recovered. Of each key, the last
-//! version before that sequence or any later version may be found. Every answer is compared byte by byte.
+//! Owns: the model (the current version of each key), and the count of objects that may be missing: the objects that
+//! the ring has overwritten, and one per damaged place. If no later append confirms that a damaged record was flushed,
+//! the damage looks like a power cut. The store then reports the sequence up to which it recovered. Of each key, the
+//! last version before that sequence or any later version may be found. Every answer is compared byte by byte.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -24,13 +24,13 @@ use crate::random::Random;
 use crate::store::crash_check::read;
 use crate::store::{body, primary, tag, variant};
 
-/// A write budget so small that a life uses it up.
+/// A write budget that is so small that a life uses all of it.
 const BUDGET: WriteBudget = WriteBudget { bytes: 64 << 20, period: Duration::from_secs(86_400) };
 /// One operation in this many purges everything; some others purge by prefix or tag.
 const PURGE_ALL_EVERY: u64 = 30_000;
-/// Tags in the run.
+/// The number of tags in the run.
 const TAGS: u64 = 300;
-/// Keys of a page: the page itself and its embedded objects.
+/// The number of keys of a page: the page itself and its embedded objects.
 const PAGE_KEYS: u32 = 8;
 
 /// What to run.
@@ -38,17 +38,17 @@ const PAGE_KEYS: u32 = 8;
 pub struct RunOptions {
     /// The seed.
     pub seed: u64,
-    /// How many operations.
+    /// The number of operations.
     pub operations: u64,
-    /// Over how many keys.
+    /// The number of keys.
     pub keys: u32,
-    /// Operations between restarts.
+    /// The number of operations between restarts.
     pub operations_per_restart: u64,
-    /// Damaged places at each restart.
+    /// The number of damaged places at each restart.
     pub damage_per_restart: u64,
     /// The store's size in bytes.
     pub store_bytes: u64,
-    /// Whether the device's operations take time and end in any order; only in virtual time.
+    /// Whether the device's operations take time and end in any order; this needs virtual time.
     pub is_late: bool,
     /// Where the store's background work runs. On the caller's thread and in virtual time a seed repeats a run; with
     /// threads it does not, because their timing varies.
@@ -59,7 +59,7 @@ pub struct RunOptions {
     pub plant_wrong_model: bool,
 }
 
-/// All defects that can be planted.
+/// The results of a run.
 #[derive(Debug, Default, Clone)]
 pub struct RunReport {
     /// Operations done.
@@ -70,7 +70,7 @@ pub struct RunReport {
     pub misses: u64,
     /// Gets that had to hit according to the model.
     pub demanded: u64,
-    /// How many of them missed.
+    /// Gets that had to hit and missed.
     pub demanded_missing: u64,
     /// Restarts.
     pub restarts: u64,
@@ -82,7 +82,7 @@ pub struct RunReport {
     pub damage_noticed: u64,
     /// Objects that the store re-inserted.
     pub reinserted: u64,
-    /// Objects that entered memory with a neighbour's read.
+    /// Objects that entered memory because a read of a neighbour included them.
     pub neighbours: u64,
     /// Objects that were moved next to their page.
     pub regrouped: u64,
@@ -96,7 +96,7 @@ pub struct RunReport {
     pub admitted_replacing: u64,
     /// Keys whose last versions a restart may have lost.
     pub uncertain: u64,
-    /// How many of them were lost: the replaced version was found.
+    /// Keys whose last version a restart lost: a get found a replaced version.
     pub rolled_back: u64,
     /// The highest share of a write budget that a life used for puts that could have been refused.
     pub budget_used_max: f64,
@@ -113,7 +113,7 @@ struct Expected {
     live: bool,
     /// Whether it was not admitted to the disk; it then need not be found.
     in_memory_alone: bool,
-    /// Up to two; `u16::MAX` for none.
+    /// Its tags, at most two; `u16::MAX` stands for no tag.
     tags: [u16; 2],
 }
 
@@ -123,21 +123,21 @@ struct Run {
     under_way: UnderWay,
     store: Option<Store>,
     expected: Vec<Expected>,
-    /// By key, the versions replaced since the last restart, oldest first.
+    /// For each key, the versions that were replaced since the last restart, oldest first.
     replaced: HashMap<u32, Vec<Expected>>,
     /// Keys whose current version a restart may have lost.
     uncertain: HashSet<u32>,
     version: u32,
     segment_count: u64,
     whole_bytes_max: u64,
-    /// How many puts the open store has not admitted so far.
+    /// The number of puts that the open store has not admitted so far.
     unadmitted: u64,
     opened: Instant,
     report: RunReport,
     options: RunOptions,
 }
 
-/// Runs; `progress` gets the number of operations done.
+/// Does the operations; `progress` gets the number of operations done.
 pub async fn run(options: RunOptions, mut progress: impl FnMut(u64)) -> RunReport {
     let memory = Arc::new(MemoryDevice::new(options.store_bytes));
     let under_way = UnderWay::default();
@@ -184,7 +184,7 @@ pub enum Plant {
 }
 
 impl Plant {
-    /// The results of a run.
+    /// Returns all bugs that can be planted.
     pub fn all() -> Vec<Plant> {
         let bugs = Bug::RUNNING.into_iter().chain(Bug::ADMISSION);
         [Plant::WrongModel].into_iter().chain(bugs.map(Plant::Bug)).collect()
@@ -208,7 +208,7 @@ pub fn run_planted(plant: Plant, seed: u64, runs: u64) -> Option<Caught> {
 pub fn replay_planted(planted: Plant, seed: u64) -> Option<Caught> {
     let options = RunOptions {
         seed,
-        // Enough for several lives with each rule of admission and each way to read.
+        // This many operations take several lives with each rule of admission and each way to read.
         operations: 100_000,
         keys: 10_000,
         operations_per_restart: 8_000,
@@ -228,12 +228,12 @@ pub fn replay_planted(planted: Plant, seed: u64) -> Option<Caught> {
     Some(Caught { case: Case::of_seed(seed), broken, account: format!("{report:?}") })
 }
 
-/// The page that a key is put with.
+/// Returns the page with which a key is put.
 fn page_of(key: u32) -> u32 {
     key / PAGE_KEYS * PAGE_KEYS
 }
 
-/// The options of a life: the size of reads and the rules of admission change at each restart.
+/// Returns the options of a life; the size of reads and the rules of admission change at each restart.
 fn open_options(restarts: u64, background: Background) -> OpenOptions {
     let write_delay = Duration::from_millis(50);
     let cluster_read = [ClusterRead::Cluster, ClusterRead::Auto, ClusterRead::Object][(restarts % 3) as usize];
@@ -243,7 +243,7 @@ fn open_options(restarts: u64, background: Background) -> OpenOptions {
     OpenOptions { memory_bytes: 24 << 20, write_delay, reinsert_percent, rewrite_percent, cluster_read, ..usual }
 }
 
-/// The device of a life.
+/// Makes the device of a life.
 fn device_of(memory: &Arc<MemoryDevice>, under_way: &UnderWay, options: &RunOptions, restarts: u64) -> SharedDevice {
     if !options.is_late {
         return memory.clone();
@@ -252,7 +252,7 @@ fn device_of(memory: &Arc<MemoryDevice>, under_way: &UnderWay, options: &RunOpti
     Arc::new(Owned::new(Arc::new(late), under_way))
 }
 
-/// Every other life admits everything.
+/// Returns the rules of admission of a life; every other life admits everything.
 fn admission(restarts: u64) -> AdmissionOptions {
     let open = AdmissionOptions::default();
     match restarts % 6 {
@@ -362,7 +362,8 @@ impl Run {
         self.forget_replaced(key);
     }
 
-    /// Forgets replaced versions and doubts: from now on a key has its current version or none.
+    /// Forgets the replaced versions of a key and the uncertainty about it: from now on the key has its current version
+    /// or none.
     fn forget_replaced(&mut self, key: u32) {
         self.replaced.remove(&key);
         self.uncertain.remove(&key);
@@ -398,7 +399,8 @@ impl Run {
             let put = self.store().put_tagged(key, &tag_refs, metadata.clone(), bytes.clone()).await;
             match put {
                 Ok(sequence) => break sequence.0,
-                // Refused because the writer is behind: wait and retry, because here every put must be accepted.
+                // The put was refused because the writer is behind: wait and retry, because here every put must be
+                // accepted.
                 Err(_) if self.store().sync().await.is_ok() => {}
                 Err(error) => {
                     self.report.differences.push(format!("put of key {key:?} failed: {error}"));
@@ -430,7 +432,7 @@ impl Run {
         self.uncertain.clear();
     }
 
-    /// Purges all keys whose number begins with a random number.
+    /// Purges all keys whose number begins with three random digits.
     async fn purge_prefix(&mut self) {
         let number = 100 + self.random.below(900) as u32;
         if let Err(error) = self.store().purge_prefix(&primary(number)).await {
@@ -447,7 +449,7 @@ impl Run {
         }
     }
 
-    /// Purges all keys whose version has a tag; the versions that those replaced stay hidden.
+    /// Purges all keys whose version has a tag; the versions that these versions replaced stay hidden.
     async fn purge_tag(&mut self) {
         let number = self.random.below(TAGS) as u16;
         if let Err(error) = self.store().purge_tag(&tag(number.into())).await {
@@ -475,7 +477,7 @@ impl Run {
         }
     }
 
-    /// New metadata for a stored object, as after a 304.
+    /// Stores new metadata for a stored object, as after a 304.
     async fn refresh(&mut self, key: u32) {
         let name = primary(key);
         let key_ref = KeyRef::new(&name, variant(key));
@@ -541,8 +543,8 @@ impl Run {
         self.report.uncertain += self.uncertain.len() as u64;
     }
 
-    /// Checks that objects that could be refused were admitted within the budget: the initial credit, and the income
-    /// since.
+    /// Checks that the objects that could have been refused were admitted within the budget: the initial credit plus
+    /// the income since then.
     fn look_at_the_budget(&mut self) {
         let stat = self.store().stat();
         if stat.admission.write_budget.is_none() {
@@ -557,7 +559,7 @@ impl Run {
         }
     }
 
-    /// Flips a bit somewhere.
+    /// Flips a random bit of the store.
     async fn damage(&mut self) {
         let block = 4096;
         let offset = self.random.below(self.options.store_bytes / block) * block;

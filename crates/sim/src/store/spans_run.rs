@@ -1,10 +1,10 @@
 //! A long seeded run of a store of several spans that are lost and return, against a model.
 //!
-//! Owns: which versions of each key may be found. After a put, until the store ends: only that version. After an end:
-//! the last synced version or a later one. After a purge: nothing that began before it. This does not depend on which
-//! spans are present: a loss costs only hits, and only those on the lost span. If a span is restored from an older copy
-//! while another span was present all the time, no purged object reappears. No replaced object reappears either, unless
-//! the copy is from the same life.
+//! Owns: the versions of each key that may be found. After a put, until the store ends, only that version may be found.
+//! After an end, the last synced version or a later one may be found. After a purge, no version that began before it
+//! may be found. These rules do not depend on the spans that are present: a loss causes only misses, and only of
+//! objects on the lost span. If a span is restored from an older copy while another span was present all the time, no
+//! purged object reappears. No replaced object reappears either, unless the copy is from the same life.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,13 +24,13 @@ use crate::random::Random;
 use crate::store::{body, primary, variant};
 use crate::switch::{Off, Switch};
 
-/// How large a span is, in bytes.
+/// The size of a span, in bytes.
 const SPAN_BYTES: u64 = 4 << 20;
-/// How many fills may be left open for a while.
+/// The largest number of fills that stay open for a while.
 const FILLS_MAX: usize = 4;
 /// Within this many opens, each with other spans missing, one must succeed.
 const OPENS_MAX: u32 = 500;
-/// Operations between two events.
+/// The number of operations between two events.
 const OPERATIONS_PER_EVENT: u64 = 60;
 
 /// What to run.
@@ -38,11 +38,11 @@ const OPERATIONS_PER_EVENT: u64 = 60;
 pub struct SpansOptions {
     /// The seed.
     pub seed: u64,
-    /// How many stores to run, one after another.
+    /// The number of stores to run, one after another.
     pub stores: u64,
-    /// How many losses, returns, ends and crashes each store has.
+    /// The number of losses, returns, ends and crashes of each store.
     pub events: u64,
-    /// Over how many keys.
+    /// The number of keys.
     pub keys: u32,
     /// Whether to stop at the first difference.
     pub stops_at_difference: bool,
@@ -63,7 +63,7 @@ pub struct SpansReport {
     pub returns: u64,
     /// Ends by a kill, by a clean stop, and by a loss of power.
     pub ends: [u64; 3],
-    /// Spans restored from older copies: from before the last open, and from since then.
+    /// Spans restored from older copies: from copies made before the last open, and from copies made since then.
     pub put_back: [u64; 2],
     /// Opens that a crash interrupted.
     pub torn_opens: u64,
@@ -71,7 +71,7 @@ pub struct SpansReport {
     pub refused: u64,
     /// Gets that had to hit, because their span was not the lost one.
     pub demanded: u64,
-    /// How many of them missed.
+    /// Gets that had to hit and missed.
     pub demanded_missing: u64,
     /// The answers that differ from the model.
     pub differences: Vec<String>,
@@ -96,9 +96,9 @@ struct Device {
     disk: Arc<Disk>,
     off: Off,
     is_away: bool,
-    /// A copy of its state at an earlier moment, and the number of the last open before that moment.
+    /// A copy of the span's disk at an earlier moment, with the number of opens before that moment.
     copy: Option<(u64, Arc<Disk>)>,
-    /// The state after each flush, if a crash will interrupt the open.
+    /// The disk's state after each flush, if a crash will interrupt the open.
     flushed: Option<Images>,
 }
 
@@ -108,10 +108,10 @@ struct Run {
     store: Option<Spans>,
     expected: Vec<Expected>,
     fills: Vec<(u32, u32, Fill)>,
-    /// The operations in flight, if operations take time and end in any order.
+    /// The operations in flight, in a run in which operations take time and end in any order.
     under_way: Option<UnderWay>,
     version: u32,
-    /// Opens so far.
+    /// The number of opens so far.
     opens: u64,
     /// Whether all spans are present at the next open.
     keeps_all: bool,
@@ -124,7 +124,7 @@ struct Run {
 pub async fn run(options: SpansOptions, mut progress: impl FnMut(u64)) -> SpansReport {
     let mut report = SpansReport::default();
     for number in 0..options.stores {
-        // The first store has the given seed: so `--stores 1 --seed` repeats a single store.
+        // The first store has the given seed, so `--stores 1 --seed` repeats a single store.
         let seed = seed_of(options.seed, number);
         let mut random = Random::new(seed);
         let count = 2 + random.below(3) as usize;
@@ -168,7 +168,7 @@ pub async fn run(options: SpansOptions, mut progress: impl FnMut(u64)) -> SpansR
     report
 }
 
-/// The seed of one store of many: even and odd seeds alternate, and successive seeds are otherwise unrelated.
+/// Returns the seed of one store of many: even and odd seeds alternate, and successive seeds are otherwise unrelated.
 fn seed_of(first: u64, number: u64) -> u64 {
     first.wrapping_add(number.wrapping_mul(0xd6e8_feb8_6659_fd93))
 }
@@ -410,7 +410,7 @@ impl Run {
         }
     }
 
-    /// Lets operations in flight end; some of them may never reach a device.
+    /// Waits until the operations in flight have ended; some of them may never reach a device.
     async fn settle(&mut self) {
         if let Some(under_way) = &mut self.under_way {
             std::mem::take(under_way).settle(Some(self.random.below(u64::MAX))).await;
@@ -454,14 +454,14 @@ impl Run {
             let before: Vec<Arc<Disk>> = self.devices.iter().map(|device| device.disk.crash()).collect();
             self.devices.iter_mut().for_each(|device| device.flushed = Some(Images::default()));
             self.open().await;
-            // A span that begins empty is emptied before the membership records that it is present.
+            // An empty span is initialised before the membership records that the span is present.
             let is_empty = |span: &SpanStat| span.stat.as_ref().is_some_and(|stat| stat.recovery.open_count == 1);
             let empty: Vec<bool> = self.store().stat().spans.iter().map(is_empty).collect();
             self.store = None;
             self.settle().await;
             self.report.torn_opens += 1;
-            // The last flush is that of the second change of the membership, the one before it that of the first. No
-            // disk has the second change while another disk lacks the first.
+            // The last flush made the second change of the membership durable, and the flush before it the first
+            // change. No disk has the second change while another disk lacks the first.
             let is_second = self.random.chance(50);
             for ((device, before), is_empty) in self.devices.iter_mut().zip(before).zip(empty) {
                 let mut images = device.flushed.take().map(|images| images.take()).unwrap_or_default();
@@ -542,7 +542,8 @@ impl Run {
     }
 }
 
-/// The device of a span as a user would name it; the device of a missing span cannot be opened, or fails afterwards.
+/// Returns the device of a span as a user would name it. The device of a missing span cannot be opened, or its
+/// operations fail.
 fn named(span: usize, device: &Device, late: Option<(&UnderWay, u64)>) -> SpanDevice {
     let inner: SharedDevice = device.disk.clone() as Arc<dyn BlockDevice>;
     let spec = format!("disk{span}");
@@ -564,7 +565,7 @@ fn named(span: usize, device: &Device, late: Option<(&UnderWay, u64)>) -> SpanDe
     SpanDevice { spec, device: Ok(Arc::new(Switch::new(inner, &device.off))), size_bytes }
 }
 
-/// Version and body of an object; `None` if the body cannot be read to its end.
+/// Returns the version and the body of an object; `None` if the body cannot be read to its end.
 async fn contents(object: &Object) -> Option<(u32, Vec<u8>)> {
     let version = u32::from_le_bytes(object.metadata()[..].try_into().ok()?);
     let mut bytes = Vec::with_capacity(object.body_bytes() as usize);
@@ -575,7 +576,7 @@ async fn contents(object: &Object) -> Option<(u32, Vec<u8>)> {
     Some((version, bytes))
 }
 
-/// The length of a version's body: mostly small, some of several fragments.
+/// Returns the length of a version's body: most bodies are small, and some have several fragments.
 fn length(version: u32) -> usize {
     if version % 41 == 7 { 70_000 } else { 200 + version as usize * 37 % 3000 }
 }

@@ -17,18 +17,18 @@ use crate::random::Random;
 use crate::store::expectation::Event;
 use crate::store::{body, primary, tag, variant};
 
-/// Size of the store in bytes: some ten segments of 32 KiB.
+/// The size of the store in bytes: some ten segments of 32 KiB.
 pub const STORE_BYTES: u64 = 512 << 10;
 const SEGMENT_BYTES: u64 = 32 << 10;
-/// Keys of a workload.
+/// The number of keys of a workload.
 pub const KEYS: u32 = 24;
 /// One operation in this many purges everything; some others purge by prefix or tag.
 const PURGE_ALL_EVERY: u64 = 400;
-/// Tags of a workload.
+/// The number of tags of a workload.
 const TAGS: u32 = 6;
-/// How many of the keys are put most of the time.
+/// The number of keys that are put most of the time.
 const BUSY_KEYS: u32 = 6;
-/// How many keys are requested in a row, so that some objects count as requested.
+/// The number of keys that are requested in a row, so that some objects count as requested.
 const LOOKS: u32 = 4;
 /// The salt of the bodies of the former store; none of these bodies may ever be returned.
 const FORMER_SALT: u64 = 0xdead;
@@ -43,11 +43,11 @@ pub struct Workload {
     pub recording: Recording,
     /// The events; mark `n` in the recording means that `events[..n]` have happened.
     pub events: Vec<Event>,
-    /// How many of them had happened before the recording began.
+    /// The number of events before the recording began.
     pub events_before: usize,
     /// Objects that were re-inserted.
     pub reinserted: u64,
-    /// Objects that were written next to those that hints tie them to.
+    /// Objects that were written next to the objects to which hints tie them.
     pub tied: u64,
     /// Objects that were rewritten from memory, to keep them or to store them next to their page.
     pub rewritten: u64,
@@ -65,12 +65,12 @@ struct Running {
     reinserted: u64,
     tied: u64,
     rewritten: u64,
-    /// How many puts the open store has not admitted so far.
+    /// The number of puts that the open store has not admitted so far.
     unadmitted: u64,
 }
 
-/// The options of stores. With background work on the caller's thread and in virtual time, a seed repeats a workload;
-/// with threads it does not, because their timing varies.
+/// Returns the options with which stores are opened. With background work on the caller's thread and in virtual time, a
+/// seed repeats a workload; with threads it does not, because their timing varies.
 pub fn open_options(background: Background) -> OpenOptions {
     let write_delay = Duration::from_millis(2);
     OpenOptions {
@@ -85,7 +85,7 @@ pub fn open_options(background: Background) -> OpenOptions {
     }
 }
 
-/// Runs the workload of a seed. `operations` is its length while recorded.
+/// Runs the workload of a seed. `operations` is the number of recorded operations.
 pub async fn run(seed: u64, operations: u32, background: Background) -> Workload {
     let mut random = Random::new(seed);
     let memory = Arc::new(MemoryDevice::new(STORE_BYTES));
@@ -98,7 +98,7 @@ pub async fn run(seed: u64, operations: u32, background: Background) -> Workload
     Store::create(device.clone(), &create).await.expect("a store is made");
     let reinsert_percent = [0, 20, 50, 50][random.below(4) as usize];
     let write_delay = Duration::from_millis(random.below(6));
-    // An unused draw, so that existing seeds keep their meaning.
+    // This draw is unused; it keeps the meaning of existing seeds.
     random.chance(50);
     let cluster_bytes = [0, 8 << 10, 16 << 10, 16 << 10][random.below(4) as usize];
     let rewrite_percent = [0, 20, 100, 100][random.below(4) as usize];
@@ -131,8 +131,8 @@ pub async fn run(seed: u64, operations: u32, background: Background) -> Workload
         unadmitted: 0,
     };
 
-    // Before the recording, often run one to three cycles, so that there are reclaimed segments, re-inserted objects
-    // and old cycles.
+    // Before the recording, the ring often completes one to three cycles, so that there are reclaimed segments,
+    // re-inserted objects and segments of old cycles.
     let before = if running.random.chance(60) { 200 + running.random.below(400) } else { running.random.below(12) };
     for _ in 0..before {
         running.operate().await;
@@ -168,12 +168,14 @@ pub async fn run(seed: u64, operations: u32, background: Background) -> Workload
     Workload { seed, base, recording: recorder.take(), events, events_before, reinserted, tied, rewritten }
 }
 
-/// In one of six workloads not everything is admitted; not in more, because images then contain few objects.
+/// Returns the rules of admission of a workload. One workload in six does not admit everything; it is not more, because
+/// images then contain few objects.
 fn admission(seed: u64) -> AdmissionOptions {
     let open = AdmissionOptions::default();
     match seed % 12 {
         1 => AdmissionOptions { rule: AdmitRule::SecondRequest, ..open },
-        // Up to 2 KiB; some replace longer objects that were written before the recording.
+        // Objects of up to 2 KiB are admitted; some of them replace longer objects that were written before the
+        // recording.
         7 => AdmissionOptions { bytes_max: Some(2048), ..open },
         _ => open,
     }
@@ -257,13 +259,13 @@ impl Running {
         }
     }
 
-    /// Begins a version: its key, number, length, and tags.
+    /// Begins a version; returns its key, number, length and tags.
     fn begin(&mut self) -> (u32, u32, usize, u32) {
         // A few keys are replaced all the time; the others stay long enough to be re-inserted.
         let keys = if self.random.chance(75) { BUSY_KEYS } else { KEYS };
         let key = self.random.below(keys.into()) as u32;
         self.next_version += 1;
-        // Up to 4 KiB is one record here; longer ones are fragments.
+        // Up to 4 KiB, a body is one record here; longer bodies are stored as fragments.
         let length = match self.random.below(10) {
             0 => 0,
             1..=7 => self.random.below(4096),
@@ -309,7 +311,7 @@ impl Running {
         }
     }
 
-    /// Purges everything; reported as a purge of each key.
+    /// Purges everything, and reports this as a purge of each key.
     async fn purge_all(&mut self) {
         (0..KEYS).for_each(|key| self.tell(Event::PurgeBegan { key }));
         if self.store().purge_all().await.is_ok() {
@@ -340,7 +342,7 @@ impl Running {
         }
     }
 
-    /// A fill that begins before a purge of its tag, if it has a tag, and ends after it.
+    /// Makes a fill that begins before a purge of its tag, if it has a tag, and ends after that purge.
     async fn fill_across_a_purge_of_its_tag(&mut self) {
         let (key, version, length, tags) = self.begin();
         let name = primary(key);
@@ -367,7 +369,7 @@ impl Running {
         }
     }
 
-    /// A fill that begins before a purge and ends after it; it must not be stored.
+    /// Makes a fill that begins before a purge of its key and ends after that purge; the fill must not be stored.
     async fn fill_across_a_purge(&mut self) {
         let (key, version, length, _) = self.begin();
         let name = primary(key);

@@ -1,54 +1,54 @@
-//! Defects of the model, planted one at a time, which a run has to find.
+//! Bugs that are planted in the model one at a time; a run has to find each of them.
 
 use std::cell::Cell;
 
-/// A defect.
+/// A bug that can be planted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Bug {
-    /// A recall is answered before reads and writes in work have ended.
+    /// A client answers a recall before its reads and writes in flight have ended.
     RecallBeforeIo,
-    /// What was read is answered after the lease.
+    /// A client returns the result of a read after its lease has ended.
     ReadAfterLease,
-    /// A session that is over commits.
+    /// The server accepts operations of a session that was ended.
     DeadCommit,
-    /// A size is merged whatever was truncated meanwhile.
+    /// The server merges the size of a commit although the file was truncated since then.
     SizeWithoutGeneration,
-    /// Names are kept when the token goes.
+    /// A client keeps cached names when it gives the directory's token back.
     NameKept,
-    /// Freed blocks are used again at once.
+    /// The server grants freed blocks again at once, although clients may still have them in their maps.
     ExtentUsedAgain,
-    /// A session that was ended for another one is resumed.
+    /// The server resumes a session that it had ended because another session waited.
     ResumedAfterConflict,
-    /// A page that is read during an invalidation stays.
+    /// A page that is read during an invalidation is not invalidated again.
     PageOfPassKept,
-    /// Pages are not invalidated.
+    /// A client gives a token back without invalidating the kernel's pages.
     PagesKept,
-    /// A write is acknowledged after the lease.
+    /// A client acknowledges a write after its lease has ended.
     WriteAfterLease,
-    /// Blocks of a lost session are used again before its writes have ended.
+    /// The blocks of an ended session are granted again before its writes in flight have ended.
     NoQuarantine,
-    /// Pages stay mapped when the lease ends.
+    /// The kernel's pages stay mapped after the lease has ended.
     PagesPastLease,
-    /// Dirty pages are not written back before the token goes.
+    /// Dirty pages are forgotten without a write-back.
     DirtyPagesDropped,
-    /// An operation that comes again is done again.
+    /// The server does an operation again when the client sends it again.
     DoneTwice,
-    /// A grant of a server that is gone counts.
+    /// A client accepts messages of a former server.
     OldEpoch,
-    /// A stat shows what was committed before what was seen already.
+    /// A stat shows an older size than the client already knows.
     OldStat,
-    /// Requests of a connection that another one replaced are served.
+    /// The server serves requests of a connection that another one has replaced.
     StaleConnection,
-    /// What an ended session held is granted before its end is durable.
+    /// The server grants the tokens of an ended session before the end of the session is durable.
     GrantBeforeEnd,
-    /// A stat shows what was not committed after the lease.
+    /// A stat shows an uncommitted size after the lease has ended.
     StatAfterLease,
-    /// A new server grants before it heard what is held.
+    /// A new server grants tokens before the clients have told it which tokens they hold.
     NoGrace,
 }
 
 impl Bug {
-    /// All of them.
+    /// All bugs.
     pub const EVERY: &'static [Bug] = &[
         Bug::RecallBeforeIo,
         Bug::ReadAfterLease,
@@ -72,7 +72,7 @@ impl Bug {
         Bug::NoGrace,
     ];
 
-    /// The printed name.
+    /// The bug's name in reports.
     pub fn name(self) -> &'static str {
         match self {
             Bug::RecallBeforeIo => "recall answered before I/O in work ended",
@@ -103,12 +103,12 @@ thread_local! {
     static PLANTED: Cell<Option<Bug>> = const { Cell::new(None) };
 }
 
-/// Plants one defect in runs of this thread, or none.
+/// Plants one bug, or none, for the runs of this thread.
 pub fn plant(bug: Option<Bug>) {
     PLANTED.set(bug);
 }
 
-/// Whether it is planted.
+/// Whether a bug is planted.
 pub fn planted(bug: Bug) -> bool {
     PLANTED.get() == Some(bug)
 }

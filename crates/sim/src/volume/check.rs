@@ -1,28 +1,29 @@
-//! Whether calls on one value can be explained: there is an order of them in which each saw what it saw, and in which
-//! none comes before one that was over when it began.
+//! Decides whether the calls on one value can be explained. They can if there is an order of the calls in which each
+//! call sees the value that it saw, and in which no call comes before one that had ended when it began.
 //!
-//! Owns: the search of Wing and Gong, with the states that led nowhere remembered (Lowe, *Testing for linearizability*,
-//! 2017). Calls of unknown outcome may be left out. Cost: exponential in the calls at a time, linear in their number.
+//! Owns: the search of Wing and Gong, which also remembers the states that led nowhere (Lowe, *Testing for
+//! linearizability*, 2017). Calls of unknown outcome may be left out. *Cost*: exponential in the number of concurrent
+//! calls, linear in the number of all calls.
 
 use std::collections::HashSet;
 
 use super::history::Entry;
 
-/// States that a search may look at.
+/// The largest number of states that a search visits.
 const STATES_MAX: usize = 2_000_000;
 
-/// What came of a search.
+/// The result of a search.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
-    /// There is such an order.
+    /// An order explains the calls.
     Explained,
-    /// There is none.
+    /// No order explains the calls.
     Broken,
-    /// The search was given up.
+    /// The search was given up, because it had visited too many states.
     Unknown,
 }
 
-/// Searches an order from `value` on.
+/// Searches for an order of the calls on a value that is `value` at first.
 pub fn explain(entries: &[Entry], value: u64) -> Verdict {
     let mut order: Vec<Entry> = entries.to_vec();
     order.sort_by_key(|entry| entry.invoked);
@@ -36,7 +37,8 @@ pub fn explain(entries: &[Entry], value: u64) -> Verdict {
     }
 }
 
-/// A state of the search: the first call that has not taken effect, the later ones that have, and the value.
+/// A state of the search: the first call that has no place in the order yet, the later calls that have one, and the
+/// value.
 type Point = (usize, Vec<u32>, u64);
 
 struct Search {
@@ -44,13 +46,13 @@ struct Search {
     done: Vec<bool>,
     seen: HashSet<Point>,
     first: usize,
-    /// The latest begin of a call that is done.
+    /// The latest begin among the calls in the order.
     latest: u64,
-    /// Calls that are to be done yet.
+    /// The number of calls that still need a place in the order.
     required: usize,
 }
 
-/// A call that was chosen, and what there was before.
+/// A call that was chosen, and the state of the search before it.
 struct Choice {
     at: usize,
     first: usize,
@@ -98,10 +100,10 @@ impl Search {
         self.seen.insert((self.first, behind, value))
     }
 
-    /// The calls that may be next, the most likely last, with the value after each.
+    /// Returns the calls that may be next, each with the value after it; the most likely call is the last.
     fn candidates(&self, value: u64) -> Vec<(usize, u64)> {
         let mut found = Vec::new();
-        // A call that was over before another began comes first, unless it did not happen.
+        // A call that had ended before another began must come first, unless its outcome is unknown.
         let mut until = u64::MAX;
         for at in self.first..self.order.len() {
             let entry = &self.order[at];

@@ -1,7 +1,8 @@
-//! A client: what it knows, its session, its lease, its connections.
+//! A client: its session, its lease, its connections, and its knowledge of files and names.
 //!
-//! Owns: calls with numbers that are sent again, the clock of its host, pauses. It follows `client/session.rs` and
-//! `client/link.rs`. Leaves to others: tokens (`hold`), data (`data`), the kernel's pages (`kernel`).
+//! Owns: numbered calls, which are sent again on a new connection, the clock of the client's host, and pauses. It
+//! follows `client/session.rs` and `client/link.rs`. Leaves to others: tokens (`hold`), data (`data`), the kernel's
+//! pages (`kernel`).
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,7 +20,7 @@ use super::image::{Answer, Operation, Refusal, Reply};
 use super::network::{Connection, Down, Question, Up};
 use super::world::{LEASE_MS, World};
 
-/// A lease is renewed so many times in its length.
+/// The number of renewals during the length of a lease.
 const RENEWALS_OF_LEASE: u64 = 5;
 
 /// Why a call fails.
@@ -27,11 +28,11 @@ const RENEWALS_OF_LEASE: u64 = 5;
 pub enum Fail {
     /// The session is over.
     Ended,
-    /// The server refused.
+    /// The server refused the call.
     Refused(Refusal),
 }
 
-/// What a call is answered with.
+/// The answer to a call.
 #[derive(Debug, Clone)]
 enum Said {
     Reply(Reply),
@@ -50,28 +51,28 @@ pub struct Client {
     pub host: usize,
     pub session: Cell<u64>,
     pub epoch: Cell<u64>,
-    /// Its host, or its process, is gone.
+    /// Whether its host or its process is gone.
     pub is_dead: Cell<bool>,
-    /// Its session is over, and it knows.
+    /// Whether its session is over and it knows that.
     pub ended: Cell<bool>,
     pub is_paused: Cell<bool>,
-    /// Its clock stands still while it is paused.
+    /// Whether its clock stands still while it is paused.
     pub stops_clock: Cell<bool>,
-    /// It was paused past its lease, and its pages are not invalidated yet.
+    /// Whether it was paused past its lease and its pages are not invalidated yet.
     pub is_exempt: Cell<bool>,
-    /// Its clock stood still past its lease.
+    /// Whether its clock stood still past its lease, so that it may still believe in the lease.
     pub is_deceived: Cell<bool>,
-    /// Caches answer nothing, as the lease is not renewed.
+    /// Whether its caches answer nothing, because the lease was not renewed.
     pub is_lapsed: Cell<bool>,
     parked: RefCell<Vec<TaskId>>,
     waiting: RefCell<Vec<TaskId>>,
     inbox: RefCell<Vec<(Rc<Connection>, Down)>>,
-    /// The speed of its clock. *Units*: millionths.
+    /// The speed of its clock relative to true time. *Units*: millionths.
     rate: u64,
     stopped_us: Cell<u64>,
     paused_at: Cell<u64>,
     lease: Cell<Lease>,
-    /// When the last answered renewal was sent, in true time.
+    /// The true time at which the last answered renewal was sent.
     renewal_us: Cell<u64>,
     sent_us: RefCell<BTreeMap<u64, u64>>,
     control: RefCell<Option<Rc<Connection>>>,
@@ -85,11 +86,12 @@ pub struct Client {
     pub space: RefCell<Vec<u32>>,
     /// The last append that is known to be durable.
     pub durable: Cell<u64>,
-    /// Maps that are in use without a token: what was durable when they were requested.
+    /// For each map that is in use without a token: the last append that was known to be durable when the map was
+    /// requested.
     pub maps: RefCell<Vec<u64>>,
 }
 
-/// A client and the world: what the model's calls are methods of.
+/// A client and its world. The calls of the model are methods of this type.
 #[derive(Clone)]
 pub struct Mount {
     pub world: Rc<World>,
@@ -133,13 +135,13 @@ impl Client {
         }
     }
 
-    /// Its clock. *Units*: microseconds.
+    /// The time on the client's clock. *Units*: microseconds.
     pub fn clock(&self, world: &World) -> u64 {
         let now = if self.is_paused.get() && self.stops_clock.get() { self.paused_at.get() } else { world.now() };
         (now - self.stopped_us.get()) * self.rate / 1_000_000
     }
 
-    /// Waits for what its own tasks or messages change.
+    /// Waits until `is_so` returns true; checks this after each change by the client's own tasks or by messages.
     pub fn wait<F: FnMut() -> bool>(
         self: &Rc<Client>,
         world: &Rc<World>,
@@ -155,12 +157,12 @@ impl Client {
         })
     }
 
-    /// Who waits looks again.
+    /// Makes the waiting tasks of the client check their conditions again.
     pub fn touch(&self, world: &World) {
         world.wake(self.waiting.take());
     }
 
-    /// Keeps a task for after the pause, if there is one.
+    /// Keeps a task until the pause of the client ends; returns false if the client is not paused.
     pub fn park(&self, task: TaskId) -> bool {
         if self.is_paused.get() {
             self.parked.borrow_mut().push(task);
@@ -168,7 +170,7 @@ impl Client {
         self.is_paused.get()
     }
 
-    /// Its host stands still for a while.
+    /// Pauses the client's host for `us` microseconds.
     pub fn pause(self: &Rc<Client>, world: &Rc<World>, us: u64, stops_clock: bool) {
         if self.is_paused.replace(true) {
             return;
@@ -199,7 +201,7 @@ impl Client {
         self.touch(world);
     }
 
-    /// Whether what its programs see and do now is no evidence.
+    /// Whether the calls of its programs prove nothing now, because its clock stood still past its lease.
     pub fn is_blind(&self) -> bool {
         self.is_deceived.get()
     }
@@ -208,7 +210,7 @@ impl Client {
         self.lease.get()
     }
 
-    /// A message came.
+    /// Handles a message from the server; a paused client handles it after the pause.
     pub fn deliver(self: &Rc<Client>, world: &Rc<World>, connection: &Rc<Connection>, message: Down) {
         if self.is_dead.get() || self.ended.get() || !connection.is_client_open.get() {
             return;
@@ -265,7 +267,7 @@ impl Client {
         *waiting.said.borrow_mut() = Some(said);
     }
 
-    /// The session is over: every call fails.
+    /// Ends the client, because its session is over: every call fails.
     pub fn end(self: &Rc<Client>, world: &Rc<World>) {
         if !self.ended.replace(true) {
             self.calls.borrow_mut().clear();
@@ -274,14 +276,14 @@ impl Client {
         self.touch(world);
     }
 
-    /// In words.
+    /// Describes the state of the client.
     pub fn describe(&self) -> String {
         let calls: Vec<String> = self.calls.borrow().values().map(|call| format!("{:?}", call.message)).collect();
         let (ended, paused) = (self.ended.get(), self.is_paused.get());
         format!("session {}, ended {ended}, paused {paused}, calls {calls:?}", self.session.get())
     }
 
-    /// Whether a request arrives at the server later than at this time.
+    /// Whether the last request on the bulk connection arrives at the server later than at this time.
     pub fn is_bulk_behind(&self, at_us: u64) -> bool {
         self.bulk.borrow().as_ref().is_some_and(|bulk| bulk.up_us.get() > at_us)
     }
@@ -297,7 +299,7 @@ impl Client {
 }
 
 impl Mount {
-    /// Waits until something of this client is so.
+    /// Waits until `is_so` returns true for this client.
     pub async fn wait(&self, is_so: impl FnMut() -> bool) {
         self.client.wait(&self.world, is_so).await;
     }
@@ -311,7 +313,7 @@ impl Mount {
         self.world.spawn(self.client.number, future);
     }
 
-    /// Whether the session is over.
+    /// Returns an error if the session is over.
     pub fn failure(&self) -> Result<(), Fail> {
         if self.client.ended.get() { Err(Fail::Ended) } else { Ok(()) }
     }
@@ -326,7 +328,7 @@ impl Mount {
         self.failure()
     }
 
-    /// Whether the lease holds, now that I/O has ended.
+    /// Returns an error if the lease has ended, unless this bug is planted.
     pub fn still_leased(&self, bug: Bug) -> Result<(), Fail> {
         if self.client.lease().holds(self.client.clock(&self.world)) || planted(bug) {
             return Ok(());
@@ -351,7 +353,7 @@ impl Mount {
         said.take().ok_or(Fail::Ended)
     }
 
-    /// Does an operation.
+    /// Sends an operation to the server, and waits for the answer.
     pub async fn operate(&self, operation: Operation) -> Result<Answer, Fail> {
         let make = |request| {
             let number = self.client.next_number.get();
@@ -365,7 +367,7 @@ impl Mount {
         }
     }
 
-    /// Asks.
+    /// Sends a question to the server, and waits for the answer.
     pub async fn ask(&self, question: Question) -> Result<Answer, Fail> {
         match self.call(|request| (Up::Ask { request, question }, None)).await? {
             Said::Reply(reply) => reply.map_err(Fail::Refused),
@@ -373,7 +375,7 @@ impl Mount {
         }
     }
 
-    /// Waits for a token.
+    /// Requests a token, and waits for the grant.
     pub async fn acquire(&self, object: usize, level: u8) -> Result<Held, Fail> {
         let token = self.client.objects[object].token;
         match self.call(|request| (Up::Acquire { request, token, level }, None)).await? {
@@ -382,14 +384,14 @@ impl Mount {
         }
     }
 
-    /// Says something on the control connection, if there is one.
+    /// Sends a message on the control connection, if there is one.
     pub fn say(&self, message: Up) {
         if let Some(control) = &*self.client.control.borrow() {
             self.world.up(control, message);
         }
     }
 
-    /// Keeps a connection up for as long as the session lives.
+    /// Keeps the control connection or the bulk connection up for as long as the session lives.
     pub async fn keep(self, is_control: bool) {
         let client = &self.client;
         while !client.ended.get() {
@@ -441,7 +443,7 @@ impl Mount {
         }
     }
 
-    /// Tells the server what is held: it may be another one than before.
+    /// Tells the server which tokens the client holds, because it may be a new server.
     fn reclaim(&self) {
         let held = self.client.objects.iter().filter_map(|object| {
             let state = object.hold.borrow();

@@ -1,14 +1,14 @@
-//! What runs have to meet, counted.
+//! The scenarios that runs have to reach, with counts.
 //!
-//! Owns: the names; those with a number are points of the list of what a simulator of the volume must include: 1 sizes
-//! for kernels, 2 appends in pieces, 3 invalidations that write back, 4 answers after the lease, 5 clocks, 6 servers
-//! that are away, 7 late writes of lost hosts, 8 full disks, 9 servers that crash in a loop, 10 late extensions and
+//! Owns: the names of the scenarios. A number in a name is a topic that a simulation of the volume must cover: 1 the
+//! sizes that kernels see, 2 appends in pieces, 3 invalidations that write back, 4 answers after the lease, 5 clocks, 6
+//! absent servers, 7 late writes of lost hosts, 8 full disks, 9 servers that crash in a loop, 10 late extensions and
 //! replies, 11 freed extents, 12 renewals behind bulk traffic, 13 fairness.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-/// All of them.
+/// All scenarios.
 pub const SCENARIOS: &[&str] = &[
     "1: the size that another host extended is seen",
     "2: another host appends between the pieces of an append",
@@ -68,35 +68,35 @@ pub const SCENARIOS: &[&str] = &[
     "what was not committed is lost with its session",
 ];
 
-/// How often each was met.
+/// How often each scenario was reached.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Coverage {
     counts: RefCell<BTreeMap<&'static str, u64>>,
 }
 
 impl Coverage {
-    /// It was met. *Panics* if it is none of [`SCENARIOS`].
+    /// Counts a scenario. *Panics* in a debug build if it is none of [`SCENARIOS`].
     pub fn met(&self, name: &'static str) {
         self.add(name, 1);
     }
 
-    /// It was met so often. *Panics* if it is none of [`SCENARIOS`].
+    /// Counts a scenario `count` times. *Panics* in a debug build if it is none of [`SCENARIOS`].
     pub fn add(&self, name: &'static str, count: u64) {
         debug_assert!(SCENARIOS.contains(&name), "{name} is no scenario");
         *self.counts.borrow_mut().entry(name).or_default() += count;
     }
 
-    /// How often it was met.
+    /// How often a scenario was reached.
     pub fn count(&self, name: &str) -> u64 {
         self.counts.borrow().get(name).copied().unwrap_or(0)
     }
 
-    /// Adds those of another run.
+    /// Adds the counts of another run.
     pub fn merge(&self, other: &Coverage) {
         other.counts.borrow().iter().for_each(|(name, count)| self.add(name, *count));
     }
 
-    /// Those that were never met.
+    /// The scenarios that were never reached.
     pub fn missing(&self) -> Vec<&'static str> {
         SCENARIOS.iter().copied().filter(|name| self.count(name) == 0).collect()
     }

@@ -1,7 +1,7 @@
-//! Reading, writing and committing files whose contents are known under a token.
+//! Reads, writes and commits files whose contents a client knows under a token.
 //!
-//! Owns: the order of a read, of a write and of a commit, as in `client/data.rs`, `client/commit.rs` and
-//! `client/change.rs`, with whole blocks.
+//! Owns: the order of the steps of a read, a write and a commit, as in `client/data.rs`, `client/commit.rs` and
+//! `client/change.rs`, but only for whole blocks.
 
 use super::bugs::{Bug, planted};
 use super::client::{Fail, Mount};
@@ -11,26 +11,26 @@ use super::hold::Access;
 use super::image::{Answer, Operation, Refusal};
 use super::network::Question;
 
-/// Blocks that are requested at a time.
+/// The number of free blocks that a client requests at a time.
 const SPACE_BLOCKS: usize = 4;
 
-/// Where a write goes.
+/// The place of a write in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum At {
-    /// *Units*: blocks.
+    /// A block of the file, by its index.
     Block(u64),
     /// The end of the file.
     End,
 }
 
-/// A call of a program that changes something: when it began, and what it did.
+/// A call of a program that changes something: the time of its begin, and its entries in the history.
 #[derive(Debug, Default)]
 pub struct Deed {
     pub invoked: u64,
     pub entries: Vec<EntryId>,
 }
 
-/// Where a block is.
+/// The place of a file's block.
 enum Place {
     Kept(u64),
     At(u32),
@@ -40,25 +40,25 @@ enum Place {
 }
 
 impl Mount {
-    /// Notes what a call does, from now on perhaps seen by others.
+    /// Records an effect of a call; other calls may see it from now on.
     pub fn did(&self, deed: &mut Deed, key: Key, act: Act) {
         let id = self.world.history.borrow_mut().begin(self.client.number, key, act, deed.invoked);
         deed.entries.push(id);
     }
 
-    /// A call of a program begins.
+    /// Records that a call of a program begins.
     pub fn begin(&self) -> Deed {
         Deed { invoked: self.world.history.borrow_mut().tick(), entries: Vec::new() }
     }
 
-    /// It is over, and its caller knows.
+    /// Records that a call has succeeded, and that its caller knows this.
     pub fn end(&self, deed: Deed) {
         if !self.client.is_blind() {
             deed.entries.into_iter().for_each(|id| self.world.history.borrow_mut().end(id));
         }
     }
 
-    /// The contents for a reader.
+    /// Waits until the contents of a file are known, and locks them for a reader.
     async fn readable(&self, object: usize, access: Access) -> Result<Guard, Fail> {
         loop {
             let guard = self.lock(object, Kind::Read).await;
@@ -70,7 +70,7 @@ impl Mount {
         }
     }
 
-    /// The contents for one who changes them, alone.
+    /// Waits until the contents of a file are known, and locks them for a single writer.
     pub async fn writable(&self, object: usize, access: Access) -> Result<Guard, Fail> {
         loop {
             self.admit(object, access).await?;
@@ -89,7 +89,7 @@ impl Mount {
         }
     }
 
-    /// Asks what the server answers by itself, as the map.
+    /// Asks a question that the server answers without waiting for commits: for attributes it requests the map.
     async fn ask_now(&self, question: Question) -> Result<Answer, Fail> {
         let question = match question {
             Question::Attributes(file) => Question::Map(file),
@@ -121,7 +121,8 @@ impl Mount {
         }
     }
 
-    /// Before I/O begins: the lease allows it. Whatever happens between this and the I/O, the I/O may come late.
+    /// Waits until the lease allows I/O to begin. The client may be paused between this check and the I/O, so the I/O
+    /// may be late.
     pub async fn begin_io(&self) -> Result<(), Fail> {
         self.leased().await?;
         self.world.before_a_pause(&self.client);
@@ -129,7 +130,7 @@ impl Mount {
         Ok(())
     }
 
-    /// Reads a block; nothing behind the end.
+    /// Reads a block; returns `None` behind the end of the file.
     pub async fn read(&self, object: usize, block: u64, access: Access) -> Result<Option<u64>, Fail> {
         loop {
             self.leased().await?;
@@ -166,7 +167,7 @@ impl Mount {
         Ok(())
     }
 
-    /// A free block in hand.
+    /// Takes a free block that was granted to the client, and requests further blocks if there is none.
     pub async fn take_space(&self) -> Result<u32, Fail> {
         loop {
             if let Some(block) = self.client.space.borrow_mut().pop() {
@@ -199,7 +200,7 @@ impl Mount {
         self.world.io(&self.client, disk, Some(value)).await;
         self.object(object).content.borrow_mut().fresh.insert(block, (disk, value));
         self.world.tell(|| format!("client {}: {block} of {object} is {value} at {disk}", self.client.number));
-        // What was kept before is older, what was kept meanwhile is newer.
+        // A kept page that is not newer than this write is obsolete; a newer one was kept during the write and stays.
         let mut kept = self.object(object).kept.borrow_mut();
         if let Some((_, reserved)) = kept.get(&block).copied().filter(|kept| kept.0 <= value) {
             kept.remove(&block);
@@ -208,7 +209,7 @@ impl Mount {
         Ok(())
     }
 
-    /// Writes a block; returns which, or nothing if the file is as large as it may be.
+    /// Writes a block; returns its index, or `None` if the file already has its largest size.
     pub async fn write(&self, object: usize, at: At, deed: &mut Deed) -> Result<Option<u64>, Fail> {
         let guard = self.writable(object, Access::WRITE).await?;
         let block = match at {
@@ -218,7 +219,7 @@ impl Mount {
         if block >= self.world.blocks {
             return Ok(None);
         }
-        // Values grow in the order in which they replace each other.
+        // Each value is larger than the value that it replaces.
         let value = self.world.next_value();
         self.did(deed, Key::Block(object, block), Act::Write(value));
         self.write_block(object, block, (value, None)).await?;
@@ -237,7 +238,7 @@ impl Mount {
         Ok(Some(block))
     }
 
-    /// Writes a page of the kernel: to memory where no I/O may begin.
+    /// Writes a page of the kernel back; keeps it in memory if the lease does not allow I/O to begin.
     pub async fn write_page(&self, object: usize, block: u64, kept: Kept) -> Result<(), Fail> {
         if !self.object(object).hold.borrow_mut().begin_page_write() {
             if !self.client.ended.get() && !self.client.is_exempt.get() {
@@ -264,7 +265,7 @@ impl Mount {
         result
     }
 
-    /// Commits what was written, under the lock.
+    /// Commits the writes to a file. The caller holds the lock of its contents.
     pub async fn commit_locked(&self, object: usize) -> Result<(), Fail> {
         let at = self.object(object);
         if object >= self.world.files {
@@ -302,7 +303,7 @@ impl Mount {
         Ok(())
     }
 
-    /// Makes what was written durable.
+    /// Makes the writes to a file durable.
     pub async fn sync(&self, object: usize) -> Result<(), Fail> {
         let _guard = self.lock(object, Kind::Write).await;
         self.commit_locked(object).await?;
@@ -310,7 +311,7 @@ impl Mount {
         Ok(())
     }
 
-    /// Forgets what was written and could not be committed. Its blocks are not used again.
+    /// Forgets the writes to a file that could not be committed. The client does not use their blocks again.
     pub fn drop_fresh(&self, object: usize) {
         let mut content = self.object(object).content.borrow_mut();
         content.fresh.clear();
@@ -318,7 +319,7 @@ impl Mount {
         content.failed = true;
     }
 
-    /// Cuts or extends.
+    /// Truncates or extends a file.
     pub async fn truncate(&self, object: usize, size: u64, deed: &mut Deed) -> Result<(), Fail> {
         let _guard = self.writable(object, Access::WRITE).await?;
         self.did(deed, Key::Size(object), Act::Write(size));
@@ -340,7 +341,8 @@ impl Mount {
         Ok(())
     }
 
-    /// The size as a `stat` shows it. A version that was seen before hides an older one.
+    /// Returns the size that a `stat` shows. If the client knows a newer version than that of the server's answer, it
+    /// shows the newer one.
     pub async fn stat(&self, object: usize) -> Result<u64, Fail> {
         let Answer::Attributes(inode) = self.ask(Question::Attributes(object)).await? else {
             return Err(Fail::Ended);
@@ -349,7 +351,7 @@ impl Mount {
         self.world.sleep(1).await;
         let content = self.object(object).content.borrow();
         if content.is_dirty() {
-            // What is not committed may be lost with the session.
+            // An uncommitted size may be lost with the session.
             self.still_leased(Bug::StatAfterLease)?;
             return Ok(content.size);
         }

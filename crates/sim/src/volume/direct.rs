@@ -1,5 +1,6 @@
-//! A file that several hosts read and write at a time without a token: nothing of it is cached, maps are used only
-//! until the read ends, sizes are merged by their maximum, and truncate generations say which sizes still count.
+//! A file that several hosts read and write at the same time without a token. Nothing of it is cached, and a map is
+//! used only until the read ends. A commit can only raise the size, and is refused if its truncate generation is
+//! outdated.
 
 use super::bugs::Bug;
 use super::client::{Fail, Mount};
@@ -22,7 +23,7 @@ impl Mount {
 
     /// Reads a block.
     pub async fn read_direct(&self, block: u64) -> Result<(), Fail> {
-        // What is freed from now on is not used again until this map is forgotten.
+        // Blocks that are freed from now on are not used again until this map is forgotten.
         let since = self.client.durable.get();
         self.client.maps.borrow_mut().push(since);
         let result = self.read_mapped(block).await;
@@ -77,7 +78,7 @@ impl Mount {
         Ok(())
     }
 
-    /// Cuts or extends.
+    /// Truncates or extends the file.
     pub async fn truncate_direct(&self, size: u64) -> Result<(), Fail> {
         let mut deed = self.begin();
         self.did(&mut deed, Key::Size(self.direct()), Act::Write(size));
@@ -89,7 +90,7 @@ impl Mount {
         Ok(())
     }
 
-    /// The size.
+    /// Reads the size, as a `stat` does.
     pub async fn stat_direct(&self) -> Result<(), Fail> {
         let deed = self.begin();
         if let Answer::Attributes(inode) = self.ask(Question::Attributes(self.direct())).await? {

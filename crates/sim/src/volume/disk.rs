@@ -1,7 +1,7 @@
-//! The shared disk: it does what hosts told it, whatever became of them.
+//! The shared disk: it completes each operation that a host has begun, even if the host is lost.
 //!
-//! Owns: what is in each block, and I/O in work. Promises: I/O happens at one moment between its begin and its end; a
-//! write that was begun happens even if its host is lost.
+//! Owns: the contents of each block, and the I/O in flight. Promises: an operation takes effect at one moment between
+//! its begin and its end; a write that has begun takes effect even if its host is lost.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -10,15 +10,15 @@ use super::client::Client;
 use super::executor::MS;
 use super::world::World;
 
-/// What is in a block that nobody wrote to.
+/// The contents of a block that was never written.
 pub const UNWRITTEN: u64 = u64::MAX;
 
 /// The disk.
 pub struct Disk {
     blocks: RefCell<Vec<u64>>,
-    /// I/O in work of each client.
+    /// The number of operations in flight of each client.
     pub in_work: RefCell<Vec<u64>>,
-    /// Until when it is slow.
+    /// The time until which the disk is slow.
     pub slow_until: Cell<u64>,
 }
 
@@ -28,12 +28,12 @@ impl Disk {
         Disk { blocks: RefCell::new(blocks), in_work: RefCell::default(), slow_until: Cell::new(0) }
     }
 
-    /// What is in a block now.
+    /// The current contents of a block.
     pub fn value(&self, block: u32) -> u64 {
         self.blocks.borrow()[block as usize]
     }
 
-    /// I/O in work of a client.
+    /// The number of operations in flight of a client.
     pub fn in_work_of(&self, client: usize) -> u64 {
         self.in_work.borrow().get(client).copied().unwrap_or(0)
     }
@@ -56,7 +56,7 @@ impl World {
         }
     }
 
-    /// Reads a block, or writes it; returns what is in it.
+    /// Reads a block, or writes `write` to it; returns its contents.
     pub async fn io(self: &Rc<World>, client: &Rc<Client>, block: u32, write: Option<u64>) -> u64 {
         let (first, second) = (self.io_us(), self.io_us());
         let result: Rc<Cell<Option<u64>>> = Rc::default();
@@ -84,7 +84,7 @@ impl World {
         result.get().unwrap_or(UNWRITTEN)
     }
 
-    /// What was written is durable.
+    /// Takes the time of a flush. It has no other effect, because this disk loses no writes.
     pub async fn flush_disk(self: &Rc<World>) {
         let us = self.io_us();
         self.sleep(us).await;

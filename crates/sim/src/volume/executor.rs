@@ -1,7 +1,8 @@
-//! Tasks in virtual time, on one thread, in an order that the seed decides.
+//! Runs tasks in virtual time, on one thread, in an order that the seed decides.
 //!
-//! Owns: the time, what is due, and which task goes on next. Promises: a seed repeats a run exactly; a task of a host
-//! that is paused goes on after the pause, wherever it stopped. Leaves to others: what hosts and tasks are.
+//! Owns: the time, the events that are due, and the choice of the next task. Promises: a seed repeats a run exactly; a
+//! task of a paused host continues after the pause, at the point where it stopped. Leaves to others: the work of hosts
+//! and tasks.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -17,22 +18,22 @@ pub type TaskId = usize;
 /// A millisecond. *Units*: microseconds.
 pub const MS: u64 = 1000;
 
-/// What is done at a time.
+/// A function to call at a given time.
 type Call = Box<dyn FnOnce(&Rc<World>)>;
 
-/// What happens at a time.
+/// An event at a given time.
 enum Event {
     Wake(TaskId),
     Call(Call),
 }
 
-/// A task, and the client that it is part of.
+/// A task of a client.
 struct Task {
     client: usize,
     future: Pin<Box<dyn Future<Output = ()>>>,
 }
 
-/// Time and tasks.
+/// The time, the planned events and the tasks.
 #[derive(Default)]
 pub struct Executor {
     now_us: Cell<u64>,
@@ -44,7 +45,7 @@ pub struct Executor {
 }
 
 impl Executor {
-    /// Ends everything.
+    /// Drops all tasks and planned events.
     pub fn clear(&self) {
         let tasks = self.tasks.take();
         let queue = self.queue.take();
@@ -53,7 +54,7 @@ impl Executor {
 }
 
 impl World {
-    /// *Units*: microseconds.
+    /// The current time. *Units*: microseconds.
     pub fn now(&self) -> u64 {
         self.executor.now_us.get()
     }
@@ -64,7 +65,7 @@ impl World {
         self.executor.queue.borrow_mut().insert((at_us.max(self.now()), next), event);
     }
 
-    /// Does something at a time.
+    /// Calls a function at a given time.
     pub fn at(&self, at_us: u64, call: impl FnOnce(&Rc<World>) + 'static) {
         self.plan(at_us, Event::Call(Box::new(call)));
     }
@@ -76,24 +77,24 @@ impl World {
         self.executor.ready.borrow_mut().push(tasks.len() - 1);
     }
 
-    /// Ends all tasks of a client where they are.
+    /// Drops all tasks of a client at the points that they have reached.
     pub fn end_tasks(&self, client: usize) {
         let of = |task: &mut Option<Task>| task.take_if(|task| task.client == client);
         let ended: Vec<Task> = self.executor.tasks.borrow_mut().iter_mut().filter_map(of).collect();
         drop(ended);
     }
 
-    /// Tasks go on that waited.
+    /// Lets waiting tasks continue.
     pub fn wake(&self, tasks: impl IntoIterator<Item = TaskId>) {
         self.executor.ready.borrow_mut().extend(tasks);
     }
 
-    /// The task that is at work.
+    /// The task that is running.
     pub fn current(&self) -> TaskId {
         self.executor.current.get()
     }
 
-    /// Waits for a time.
+    /// Waits for this many microseconds.
     pub fn sleep(self: &Rc<World>, us: u64) -> impl Future<Output = ()> + use<> {
         let (world, until, mut is_planned) = (self.clone(), self.now() + us, false);
         std::future::poll_fn(move |_| {
@@ -107,14 +108,14 @@ impl World {
         })
     }
 
-    /// Lets others go first, if it happens so.
+    /// Sometimes lets other tasks run first.
     pub async fn yields(self: &Rc<World>) {
         if self.chance(40) {
             self.sleep(self.below(60)).await;
         }
     }
 
-    /// One step. Returns false if nothing is left to do.
+    /// Handles one event or polls one task; returns false if nothing is left to do.
     pub fn step(self: &Rc<World>) -> bool {
         let due = {
             let mut queue = self.executor.queue.borrow_mut();

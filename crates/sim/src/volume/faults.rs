@@ -1,6 +1,6 @@
-//! What goes wrong: hosts pause or are lost, connections and servers too.
+//! The faults of a run: hosts pause or are lost, connections are lost, servers crash, and the disk is slow.
 //!
-//! Owns: when and what. Promises: a run has at least [`FAULTS`](super::FAULTS) of them.
+//! Owns: the times and kinds of faults. Promises: a run has at least [`FAULTS`](super::FAULTS) faults.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -11,16 +11,17 @@ use super::executor::MS;
 use super::world::{LEASE_MS, World};
 use crate::random::Random;
 
-/// What is planned, and what was done.
+/// The planned faults, and the number of faults so far.
 #[derive(Debug, Default)]
 pub struct Faults {
     planned: u64,
     pub done: Cell<u64>,
-    /// A host that is paused between a check and what follows, and for how long.
+    /// A host whose client will be paused between a check and the step that relies on it, and the duration in
+    /// microseconds.
     armed: Cell<Option<(usize, u64)>>,
-    /// The server crashes when it grants something next.
+    /// Whether the server crashes at its next grant.
     crashes_at_grant: Cell<bool>,
-    /// Until when hosts have no way to the server.
+    /// For each host, the time until which it cannot reach the server.
     cuts_us: [Cell<u64>; 3],
 }
 
@@ -45,7 +46,7 @@ impl World {
         });
     }
 
-    /// Connections are lost now and then, beside all faults.
+    /// Plans the next loss of a connection; such losses occur in addition to the faults.
     pub fn plan_loss(self: &Rc<World>) {
         let at = self.now() + 20 * MS + self.below(150 * MS);
         self.at(at, |world| {
@@ -61,7 +62,7 @@ impl World {
         self.faults.cuts_us[host].get() > self.now()
     }
 
-    /// Nothing goes wrong any more.
+    /// Ends all faults.
     pub fn heal(self: &Rc<World>) {
         self.faults.armed.set(None);
         self.faults.crashes_at_grant.set(false);
@@ -69,7 +70,8 @@ impl World {
         self.disk.slow_until.set(0);
     }
 
-    /// The lease was checked and I/O is about to begin, or an answer came and is about to be used.
+    /// Pauses a client if that is planned. The caller has just checked the lease and is about to begin I/O, or has just
+    /// received an answer and is about to use it.
     pub fn before_a_pause(self: &Rc<World>, client: &Rc<Client>) {
         if let Some((host, us)) = self.faults.armed.get()
             && host == client.host
@@ -80,7 +82,7 @@ impl World {
         }
     }
 
-    /// The server granted something, and the grant is on its way.
+    /// Crashes the server soon if that is planned. The caller has just sent a grant.
     pub fn after_grant(self: &Rc<World>) {
         if self.faults.crashes_at_grant.replace(false) {
             self.at(self.now() + self.below(300), |world| {
@@ -142,7 +144,7 @@ impl World {
         self.at(self.now() + us, |world| {
             world.server.borrow_mut().start(world);
             if world.chance(25) {
-                // It crashes again before everybody is back.
+                // The server crashes again before all clients have reconnected.
                 let soon = world.now() + world.below(30 * MS);
                 world.at(soon, |world| world.restart(5 * MS, "9: a server crashes again soon"));
             }

@@ -1,4 +1,4 @@
-//! What a client knows of a file, and its locks.
+//! A client's knowledge of a file, and its locks on the file.
 //!
 //! Owns: the state behind a token: contents, pages of the kernel, names. It follows `client/file.rs`.
 
@@ -16,28 +16,29 @@ use super::image::Inode;
 pub struct Page {
     pub value: u64,
     pub is_dirty: bool,
-    /// It is read, or written back.
+    /// Whether it is being read or written back.
     pub is_locked: bool,
-    /// A block in hand to which it is written back: a store must not find the disk full later.
+    /// The block to which it will be written back. The store reserves this block, so that the write-back cannot find
+    /// the disk full.
     pub reserved: Option<u32>,
 }
 
-/// A write-back that waits because no I/O is allowed, and the block that it has in hand.
+/// A write-back that waits because no I/O is allowed: its value, and the block that is reserved for it.
 pub type Kept = (u64, Option<u32>);
 
-/// What is known of a file's contents.
+/// A client's knowledge of a file's contents.
 #[derive(Debug, Clone, Default)]
 pub struct Content {
     pub is_known: bool,
     pub inode: Inode,
-    /// With what was written since. *Units*: blocks.
+    /// The size, including uncommitted writes. *Units*: blocks.
     pub size: u64,
-    /// Committed blocks, as far as they are known; `None` is a hole.
+    /// The known part of the committed map; `None` is a hole.
     pub map: BTreeMap<u64, Option<u32>>,
-    /// What was written and is not committed, and what is in it.
+    /// The writes that are not committed: for each block of the file, its block on the disk and its value.
     pub fresh: BTreeMap<u64, (u32, u64)>,
     pub is_modified: bool,
-    /// A commit failed.
+    /// Whether a commit failed.
     pub failed: bool,
 }
 
@@ -58,7 +59,7 @@ impl Content {
     }
 }
 
-/// What a token protects, on one client.
+/// The state on one client that a token protects.
 pub struct Object {
     pub token: Token,
     pub hold: RefCell<Holding>,
@@ -67,10 +68,11 @@ pub struct Object {
     pub content: RefCell<Content>,
     readers: Cell<u32>,
     is_written: Cell<bool>,
-    /// Pages that were written back while no I/O was allowed.
+    /// Pages whose write-back waits in memory because no I/O is allowed.
     pub kept: RefCell<BTreeMap<u64, Kept>>,
     pub pages: RefCell<BTreeMap<u64, Page>>,
-    /// Programs that have it mapped, and one that writes without a map: they do not mix.
+    /// The number of programs that have the file mapped. `is_excluded` is set while a program writes without a map;
+    /// both cannot be the case at the same time.
     mappers: Cell<u32>,
     is_excluded: Cell<bool>,
     pub names: RefCell<BTreeMap<u64, u64>>,
@@ -93,7 +95,7 @@ impl Object {
         }
     }
 
-    /// In words.
+    /// Describes the state of the object.
     pub fn describe(&self) -> String {
         format!(
             "{:?}: {:?}, giving {}, readers {}, written {}, pages {:?}, mappers {}, excluded {}, kept {:?}",
@@ -109,22 +111,22 @@ impl Object {
         )
     }
 
-    /// Whether nobody has the contents locked.
+    /// Whether no task has the contents locked.
     pub fn is_free(&self) -> bool {
         !self.is_written.get() && self.readers.get() == 0
     }
 }
 
-/// Which lock.
+/// The locks of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// The contents, shared.
+    /// A shared lock on the contents.
     Read,
-    /// The contents, alone.
+    /// An exclusive lock on the contents.
     Write,
     /// A task gives the token back, or commits because other hosts wait.
     Giving,
-    /// A program maps the file. Several may.
+    /// A program maps the file. Several programs may hold this lock.
     Mapped,
     /// A program writes to the file while no program maps it.
     Unmapped,

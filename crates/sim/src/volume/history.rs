@@ -1,42 +1,42 @@
-//! What programs did and saw, by key.
+//! Records the calls of programs, by the key whose value they saw or changed.
 //!
-//! Owns: calls with their begin and end, what a lost host lost, and what must not be lost. Leaves to others: whether
-//! there is an order that explains them (`check`).
+//! Owns: the calls with their begin and end, the changes that were lost with a host, and the values that must not be
+//! lost. Leaves to others: the search for an order that explains the calls (`check`).
 
 use std::collections::BTreeMap;
 
-/// What a call is about. Calls about several are checked for each.
+/// The thing whose value a call sees or changes. A call that concerns several keys has an entry for each of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Key {
     /// A block of a file.
     Block(usize, u64),
     /// The size of a file, in blocks.
     Size(usize),
-    /// What a name leads to; 0 is nothing.
+    /// The inode of a name; 0 means that the name does not exist.
     Name(u64),
 }
 
-/// What a call does to the value of its key, and what it saw of it.
+/// The value that a call saw under its key, and the change that it made to the value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Act {
-    /// It saw this.
+    /// It saw this value.
     Read(u64),
-    /// It made it this.
+    /// It set the value to this.
     Write(u64),
-    /// It saw the one and made it the other.
+    /// It saw the first value and set the second one.
     Swap(u64, u64),
-    /// It raised it to at least this.
+    /// It raised the value to at least this.
     Raise(u64),
-    /// It saw something.
+    /// It saw a value other than 0.
     Some,
-    /// It saw that it is at least this.
+    /// It saw that the value is at least this.
     AtLeast(u64),
-    /// It saw that it is at most this.
+    /// It saw that the value is at most this.
     AtMost(u64),
 }
 
 impl Act {
-    /// The value after it; `None`: it cannot have happened with this one before.
+    /// Returns the value after the call; `None` if the call cannot have happened while the value was `value`.
     pub fn apply(self, value: u64) -> Option<u64> {
         match self {
             Act::Read(seen) => (seen == value).then_some(value),
@@ -50,21 +50,21 @@ impl Act {
     }
 }
 
-/// The end of a call that never came.
+/// The end of a call that has not ended.
 pub const NEVER: u64 = u64::MAX;
 
 /// A call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry {
-    /// Counted over all calls, as `returned`.
+    /// The time at which it began, as `History::tick` counts it.
     pub invoked: u64,
-    /// When it was over. Later it did nothing any more.
+    /// The time at which it ended; after this time it has no effect.
     pub returned: u64,
-    /// Its outcome is not known: it may have happened, or not.
+    /// Whether its outcome is unknown: it may have happened or not.
     pub is_optional: bool,
-    /// What it did.
+    /// The value that it saw, and its change.
     pub act: Act,
-    /// The client that it was done on.
+    /// The client on which it was made.
     pub client: usize,
 }
 
@@ -72,24 +72,24 @@ pub struct Entry {
 #[derive(Debug, Default)]
 pub struct History {
     entries: BTreeMap<Key, Vec<Entry>>,
-    /// The smallest value that a lost host may leave, as it was committed.
+    /// For each key, the smallest value that a lost host may leave, because a value that was committed must stay.
     floors: BTreeMap<Key, u64>,
-    /// When the sessions of clients were over.
+    /// For each client whose session is over, the time of its end.
     closed: BTreeMap<usize, u64>,
     ticks: u64,
 }
 
-/// A call that may end.
+/// The identity of an entry: its key, and its index among the entries of that key.
 pub type EntryId = (Key, usize);
 
 impl History {
-    /// The next point in time.
+    /// Advances the time by one; returns the new time.
     pub fn tick(&mut self) -> u64 {
         self.ticks += 1;
         self.ticks
     }
 
-    /// A call takes effect about now; whether it is over, its caller does not know yet.
+    /// Records that a call may take effect from now on; its caller does not know the outcome yet.
     pub fn begin(&mut self, client: usize, key: Key, act: Act, invoked: u64) -> EntryId {
         let entries = self.entries.entry(key).or_default();
         let returned = self.closed.get(&client).copied().unwrap_or(NEVER);
@@ -97,7 +97,7 @@ impl History {
         (key, entries.len() - 1)
     }
 
-    /// Its caller knows that it happened.
+    /// Records that a call has happened, and that its caller knows this.
     pub fn end(&mut self, id: EntryId) {
         let returned = self.tick();
         if let Some(entry) = self.entries.get_mut(&id.0).and_then(|entries| entries.get_mut(id.1)) {
@@ -106,7 +106,7 @@ impl History {
         }
     }
 
-    /// Its caller knows that it happened, and what it did.
+    /// Records that a call has happened, and that its caller has learned its effect.
     pub fn settle(&mut self, id: EntryId, act: Act) {
         if let Some(entry) = self.entries.get_mut(&id.0).and_then(|entries| entries.get_mut(id.1)) {
             entry.act = act;
@@ -114,13 +114,13 @@ impl History {
         self.end(id);
     }
 
-    /// A call that happened between then and now.
+    /// Records a call that happened between `invoked` and now.
     pub fn add(&mut self, client: usize, key: Key, act: Act, invoked: u64) {
         let id = self.begin(client, key, act, invoked);
         self.end(id);
     }
 
-    /// A client's session is over: none of its calls takes effect any more.
+    /// Records that a client's session is over: none of its calls takes effect any more.
     pub fn close(&mut self, client: usize) {
         let now = self.tick();
         self.closed.insert(client, now);
@@ -131,18 +131,18 @@ impl History {
         }
     }
 
-    /// A value that is not to be lost.
+    /// Records a value that must not be lost.
     pub fn keep(&mut self, key: Key, value: u64) {
         let floor = self.floors.entry(key).or_default();
         *floor = (*floor).max(value);
     }
 
-    /// The smallest value that may be left.
+    /// Returns the smallest value that a key may have after a loss.
     pub fn floor(&self, key: Key) -> u64 {
         self.floors.get(&key).copied().unwrap_or(0)
     }
 
-    /// The calls of each key.
+    /// Returns the calls of each key.
     pub fn keys(&self) -> impl Iterator<Item = (Key, &[Entry])> {
         self.entries.iter().map(|(key, entries)| (*key, entries.as_slice()))
     }

@@ -1,7 +1,8 @@
-//! A client's tokens: `nectary_volume::tokens::Holding`, and around it what `client/hold.rs` does.
+//! A client's tokens: `nectary_volume::tokens::Holding`, and a model of the code around it, which is in
+//! `client/hold.rs`.
 //!
-//! Owns: requests, recalls, and what is done before a token goes: pages are invalidated, what was written is committed,
-//! what is known is forgotten.
+//! Owns: requests, recalls, and the steps before a token is given back: the client invalidates pages, commits its
+//! writes, and forgets its knowledge of the file.
 
 use nectary_volume::protocol::{Held, Token, What};
 use nectary_volume::tokens::{Heard, Holding, Recalled, Why, level};
@@ -12,15 +13,15 @@ use super::executor::MS;
 use super::file::Kind;
 use super::network::Up;
 
-/// After a request was refused, the next one waits so long.
+/// The pause after a request was refused. *Units*: microseconds.
 const REFUSED_PAUSE_US: u64 = 5 * MS;
 
-/// What a call needs to see or change a file's data.
+/// The permission that a call needs to see or change a file's data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
-    /// This level of its token.
+    /// This level of the file's token.
     Level(u8),
-    /// Nothing: it was admitted already.
+    /// No permission, because the call was already admitted.
     Admitted,
 }
 
@@ -44,7 +45,7 @@ impl Mount {
         self.wait_for(object, |_| level, |state| state.admits(level)).await
     }
 
-    /// Waits for a token, and requests it.
+    /// Waits until `admit` returns true; requests the token at the level that is needed.
     pub async fn wait_for(
         &self,
         object: usize,
@@ -114,7 +115,7 @@ impl Mount {
         self.say(Up::Return(Held { token, level, sequence }));
     }
 
-    /// A recall came.
+    /// Handles a recall from the server.
     pub fn serve_recall(&self, recalled: Recalled, token: Token) {
         let Some(object) = self.client.objects.iter().position(|object| object.token == token) else { return };
         if let Heard::Begin = self.hear(object, recalled) {
@@ -125,7 +126,7 @@ impl Mount {
 
     async fn give_back(&self, object: usize, recalled: Recalled) {
         let _turn = self.lock(object, Kind::Giving).await;
-        // The one before may have done it.
+        // The task that had the lock before may already have given the token back.
         let Heard::Begin = self.hear(object, recalled) else { return };
         let (sequence, wanted, why) = recalled;
         match why {
@@ -143,7 +144,7 @@ impl Mount {
         }
     }
 
-    /// Gives a token back, down to a level. The caller has `Giving`.
+    /// Gives a token back, down to the level `to`. The caller holds the lock `Giving`.
     async fn give(&self, object: usize, to: u8) {
         let at = self.object(object);
         let mut pass = at.hold.borrow_mut().begin_giving();
@@ -197,7 +198,7 @@ impl Mount {
         self.say_returned(at.token, level, sequence);
     }
 
-    /// A handle is opened with which a program may map the file for writing.
+    /// Opens a handle with which a program may map the file for writing.
     pub async fn add_writer(&self, object: usize) {
         let is_stale = self.object(object).hold.borrow_mut().add_writer();
         if is_stale {
@@ -210,7 +211,7 @@ impl Mount {
         }
     }
 
-    /// Gives a token back that nobody needs now.
+    /// Gives a token back without a recall, because no program needs it now.
     pub async fn give_up(&self, object: usize) {
         let _turn = self.lock(object, Kind::Giving).await;
         let is_held = {

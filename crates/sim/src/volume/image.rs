@@ -1,6 +1,7 @@
-//! What is durable: files, names, space and sessions, as a server has them in memory.
+//! The metadata of a volume: files, names, space and sessions, as a server has them in memory.
 //!
-//! Owns: what operations do. It follows `nectary_volume::metadata`, with one block an extent and sizes in blocks.
+//! Owns: the effects of operations. It follows `nectary_volume::metadata`, but each extent is one block, and sizes are
+//! in blocks.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,60 +10,60 @@ use super::bugs::{Bug, planted};
 /// A file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Inode {
-    /// *Units*: blocks.
+    /// The size. *Units*: blocks.
     pub size: u64,
-    /// One more at each truncate.
+    /// The number of truncates so far.
     pub generation: u64,
-    /// One more at each change.
+    /// The number of changes so far.
     pub version: u64,
-    /// Where the blocks are.
+    /// For each block of the file, its block on the disk.
     pub map: BTreeMap<u64, u32>,
 }
 
-/// What a session asks to be changed.
+/// A change that a session requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Operation {
-    /// Maps blocks, and extends.
+    /// Maps written blocks into a file, and extends the file.
     Commit { file: usize, generation: u64, size: u64, extents: Vec<(u64, u32)> },
-    /// Cuts or extends.
+    /// Truncates or extends a file.
     Truncate { file: usize, size: u64 },
-    /// Makes a name.
+    /// Creates a name.
     Create { name: u64, inode: u64 },
-    /// Takes it away.
+    /// Removes a name.
     Unlink { name: u64 },
-    /// Moves it to another one.
+    /// Moves an inode from a name to another name.
     Rename { name: u64, to: u64 },
 }
 
-/// What an operation answers.
+/// The answer to an operation or a question.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
     /// A file as it is now, without its map.
     Attributes(Inode),
-    /// Where its blocks are, and the last append that this shows.
+    /// A file with its map, and the last append that the map includes.
     Map(Inode, u64),
-    /// What a name leads to, and after a rename what the other one led to.
+    /// The inode of a name, and after a rename the former inode of the other name.
     Named(u64, u64),
     /// Blocks that are granted.
     Space(Vec<u32>),
 }
 
-/// Why it is not done.
+/// The reason for which a request is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refusal {
     /// The session is over.
     Ended,
-    /// The file was truncated meanwhile.
+    /// The file was truncated after the commit's generation.
     Stale,
-    /// There is no space.
+    /// There is no free block.
     Full,
-    /// Numbers are missing before this one.
+    /// Operations with lower numbers are missing.
     OutOfOrder,
-    /// It was acknowledged, and the reply forgotten.
+    /// The client has acknowledged the reply to this operation, and the server has forgotten it.
     Forgotten,
-    /// It commits what is not granted to it.
+    /// The commit contains a block that is not granted to the session.
     NotGranted,
-    /// Too many wait.
+    /// Too many requests wait for the token.
     Conflict,
 }
 
@@ -76,21 +77,21 @@ pub struct Session {
     pub replies: BTreeMap<u64, Reply>,
 }
 
-/// All of it.
+/// The metadata of a volume.
 #[derive(Debug, Clone, Default)]
 pub struct Image {
     pub files: Vec<Inode>,
     pub names: BTreeMap<u64, u64>,
     pub free: BTreeSet<u32>,
     pub granted: BTreeMap<u32, u64>,
-    /// Blocks that were taken out of a map, and by which append.
+    /// Blocks that were removed from a map, each with the append that removed it.
     pub draining: BTreeMap<u32, u64>,
     pub sessions: BTreeMap<u64, Session>,
     pub next_session: u64,
 }
 
 impl Image {
-    /// A new volume.
+    /// Makes a new volume.
     pub fn new(files: usize, blocks: u32) -> Image {
         Image { files: vec![Inode::default(); files], free: (0..blocks).collect(), next_session: 1, ..Image::default() }
     }
@@ -99,7 +100,8 @@ impl Image {
         self.sessions.get(&session).is_some_and(|session| !session.is_ended)
     }
 
-    /// Does an operation, or repeats its reply. What it frees is freed by append `sequence`.
+    /// Does an operation, or repeats its reply if it was done before. Append `sequence` counts as the one that frees
+    /// its blocks.
     pub fn operate(&mut self, sequence: u64, session: u64, number: u64, operation: &Operation) -> Reply {
         let Some(found) = self.sessions.get(&session) else { return Err(Refusal::Ended) };
         if found.is_ended && !planted(Bug::DeadCommit) {
@@ -167,7 +169,8 @@ impl Image {
         }
     }
 
-    /// Blocks that are in no map of a session any more can be used again. Returns how many became free.
+    /// Frees the blocks that were removed from a map by append `drained` or an earlier one: no session uses a map with
+    /// these blocks any more. Returns the number of freed blocks.
     pub fn drained(&mut self, drained: u64) -> usize {
         let ready: Vec<u32> =
             self.draining.iter().filter(|(_, since)| **since <= drained).map(|(block, _)| *block).collect();
@@ -191,7 +194,7 @@ impl Image {
         Ok(Answer::Space(granted))
     }
 
-    /// A session's host writes nothing any more: what was granted to it is free.
+    /// Frees the blocks that were granted to a session whose host writes nothing any more; returns their number.
     pub fn release(&mut self, session: u64) -> usize {
         let blocks: Vec<u32> = self.granted.iter().filter(|(_, of)| **of == session).map(|(block, _)| *block).collect();
         for block in &blocks {
@@ -201,7 +204,7 @@ impl Image {
         blocks.len()
     }
 
-    /// A session begins.
+    /// Begins a session; returns its number.
     pub fn begin(&mut self) -> u64 {
         let number = self.next_session;
         self.next_session += 1;
@@ -210,7 +213,7 @@ impl Image {
     }
 }
 
-/// The attributes alone.
+/// Returns the attributes of a file without its map.
 pub fn without_map(inode: &Inode) -> Inode {
     Inode { size: inode.size, generation: inode.generation, version: inode.version, map: BTreeMap::new() }
 }

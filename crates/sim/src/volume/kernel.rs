@@ -1,7 +1,7 @@
 //! The kernel of a host: pages of files that programs have mapped.
 //!
 //! Owns: pages and their locks. A page is locked while it is read or written back; an invalidation waits for the lock,
-//! and first writes a dirty page back. A load or a store in a page that is there tells the client nothing.
+//! and first writes a dirty page back. The client does not notice a load from, or a store to, a page that is present.
 
 use std::ops::Range;
 
@@ -33,7 +33,7 @@ impl Mount {
         self.wait(|| !self.page(object, block).is_some_and(|page| page.is_locked)).await;
     }
 
-    /// A page is there when this returns, and nobody has touched it since; false behind the end of the file.
+    /// Makes a page present and unlocked; returns false behind the end of the file.
     async fn fault(&self, object: usize, block: u64) -> Result<bool, Fail> {
         loop {
             self.unlocked(object, block).await;
@@ -59,7 +59,7 @@ impl Mount {
         }
     }
 
-    /// Whether pages may not be seen any more, as the lease is about to end or has ended.
+    /// Whether programs may no longer see pages, because the lease is about to end or has ended.
     fn is_late(&self) -> bool {
         let may_cache = self.client.lease().may_cache(self.client.clock(&self.world));
         let is_late = self.client.is_lapsed.get() || self.client.ended.get() || !may_cache;
@@ -75,7 +75,7 @@ impl Mount {
         result
     }
 
-    /// A program loads from its map.
+    /// Loads from a mapped file, as a program does.
     pub async fn load(&self, object: usize, block: u64) -> Result<(), Fail> {
         let deed = self.begin();
         if self.fault(object, block).await?
@@ -90,7 +90,8 @@ impl Mount {
         Ok(())
     }
 
-    /// A program looks at what it has mapped, over and over, which tells nobody.
+    /// Reads the pages that are present again and again, as a program does with its maps; the client does not notice
+    /// this.
     pub async fn gaze(self) {
         while self.world.is_working() {
             let us = MS + self.world.below(15 * MS);
@@ -106,7 +107,7 @@ impl Mount {
         }
     }
 
-    /// A program stores to its map.
+    /// Stores to a mapped file, as a program does.
     pub async fn store(&self, object: usize, block: u64) -> Result<(), Fail> {
         let mut deed = self.begin();
         let reserved = self.take_space().await?;
@@ -155,7 +156,7 @@ impl Mount {
     async fn write_back_page(&self, object: usize, block: u64, page: Page, forgets: bool) {
         if page.is_dirty && !planted(Bug::DirtyPagesDropped) {
             self.set_page(object, block, Some(Page { is_locked: true, ..page }));
-            // An error means that the session is over, and with it what was written.
+            // An error means that the session is over, so the page is lost with it.
             let _ = self.write_page(object, block, (page.value, page.reserved)).await;
         }
         self.world.tell(|| format!("client {}: {block} of {object} {page:?}, {forgets}", self.client.number));
@@ -163,7 +164,7 @@ impl Mount {
         self.set_page(object, block, (!forgets && !self.is_late()).then_some(left));
     }
 
-    /// Forgets pages when the lease is not renewed. Those that are locked are not seen, and not waited for.
+    /// Forgets pages when the lease is not renewed. Does not wait for locked pages, because programs cannot see them.
     pub async fn watch_lease(self) {
         let client = &self.client;
         loop {
@@ -191,7 +192,8 @@ impl Mount {
         }
     }
 
-    /// What a program does with a map: alone with other maps on its host.
+    /// Maps a file, loads from its blocks or stores to them, and unmaps it. Meanwhile other programs of the host may
+    /// map the file, but not write to it without a map.
     pub async fn map(&self, object: usize, is_writer: bool, blocks: &[u64]) -> Result<(), Fail> {
         let _mapped = self.lock(object, Kind::Mapped).await;
         if is_writer {
@@ -219,7 +221,8 @@ impl Mount {
         result
     }
 
-    /// What a program does without a map: what is mapped is written back before.
+    /// Prepares a call without a map: writes mapped pages back. With `forgets`, it also invalidates the pages, and the
+    /// returned guard keeps programs of the host from mapping the file.
     pub async fn unmapped(&self, object: usize, forgets: bool) -> Option<super::file::Guard> {
         let guard = if forgets { Some(self.lock(object, Kind::Unmapped).await) } else { None };
         self.pages_of(object, 0..u64::MAX, forgets).await;

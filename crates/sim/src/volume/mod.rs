@@ -1,7 +1,7 @@
-//! Tokens, leases and sessions of the shared volume, under a seeded network, clocks, pauses and losses.
+//! Simulates the tokens, leases and sessions of the shared volume under a seeded network, clocks, pauses and losses.
 //!
-//! Owns: a run and the account of many. The machines of `nectary_volume::tokens` run here as they do in a mount and in
-//! a server; what is around them is a model that follows the same rules. A run is repeated exactly by its seed.
+//! Owns: a run, and the report of many runs. The state machines of `nectary_volume::tokens` run here as in a mount and
+//! in a server; the code around them is a model that follows the same rules. A seed repeats a run exactly.
 
 mod bugs;
 mod check;
@@ -31,16 +31,16 @@ pub use history::{Act, Entry, NEVER};
 use crate::planted::{Case, Caught};
 use world::World;
 
-/// Operations of a run, at least.
+/// The smallest number of operations of a run.
 pub const OPERATIONS: u64 = 200;
-/// Faults of a run, at least.
+/// The smallest number of faults of a run.
 pub const FAULTS: u64 = 3;
-/// A run that takes longer hangs. *Units*: microseconds of virtual time.
+/// A longer run counts as hanging. *Units*: microseconds of virtual time.
 const TIME_MAX_US: u64 = 60_000_000;
-/// The number of violations that are kept in words.
+/// The largest number of violations that are described.
 const BROKEN_MAX: usize = 10;
 
-/// The account of many runs.
+/// The report of many runs.
 #[derive(Debug, Default, Clone)]
 pub struct Report {
     /// Runs done.
@@ -51,26 +51,26 @@ pub struct Report {
     pub failed: u64,
     /// Faults.
     pub faults: u64,
-    /// Clients, with those that followed a lost one on its host.
+    /// Clients, including those that replaced a lost client.
     pub clients: u64,
     /// Runs with fewer operations or faults than they must have.
     pub short: u64,
     /// Virtual time. *Units*: microseconds.
     pub time_us: u64,
-    /// Values whose calls were too many to be explained or not.
+    /// Values with so many calls that the search for an order was given up.
     pub undecided: u64,
-    /// What was met.
+    /// Scenarios reached.
     pub coverage: Coverage,
-    /// Violations, counted.
+    /// The number of violations.
     pub broken_count: u64,
-    /// The first of them in words.
+    /// Descriptions of the first violations.
     pub broken: Vec<String>,
     /// A hash of the ends of all runs.
     pub trace: u64,
 }
 
 impl Report {
-    /// Whether enough happened that finding no error means something.
+    /// Whether enough has happened to make a result without errors meaningful.
     pub fn is_enough(&self) -> bool {
         self.short == 0 && self.undecided == 0 && self.coverage.missing().is_empty()
     }
@@ -100,8 +100,8 @@ pub fn run(seed: u64, report: &mut Report) {
     }
 }
 
-/// Runs seeds from `seed` on, of which shard `shard.0` of `shard.1` takes its part; `progress` is told the account
-/// after each and says whether to go on.
+/// Runs the seeds from `seed` on that belong to shard `shard.0` of `shard.1`; `progress` gets the report after each run
+/// and returns whether to continue.
 pub fn run_many(seed: u64, runs: u64, shard: (u64, u64), mut progress: impl FnMut(&Report) -> bool) -> Report {
     let mut report = Report::default();
     for at in (0..runs).filter(|at| at % shard.1 == shard.0) {
@@ -113,7 +113,7 @@ pub fn run_many(seed: u64, runs: u64, shard: (u64, u64), mut progress: impl FnMu
     report
 }
 
-/// Runs one seed, and tells what happened in it.
+/// Runs one seed, and returns a description of the events.
 pub fn story(seed: u64) -> Vec<String> {
     let world = World::new(seed);
     *world.story.borrow_mut() = Some(Vec::new());
@@ -123,7 +123,7 @@ pub fn story(seed: u64) -> Vec<String> {
     story
 }
 
-/// Runs seeds from `seed` on with one bug planted, until one finds it.
+/// Runs seeds from `seed` on with one bug planted, until a run catches it.
 pub fn run_planted(bug: Bug, seed: u64, runs: u64) -> Option<Caught> {
     (seed..seed + runs).find_map(|seed| replay_planted(bug, seed))
 }

@@ -1,4 +1,5 @@
-//! Names under the token of their directory: lookups are cached, also absent ones; changes are operations.
+//! Names, which the token of their directory protects. Lookups are cached, also those of absent names; changes are
+//! operations of the server.
 
 use nectary_volume::protocol::{FileId, What};
 use nectary_volume::tokens::level;
@@ -13,7 +14,7 @@ use super::network::Question;
 
 /// The directory.
 pub const DIRECTORY: FileId = FileId { inode: 100, generation: 1 };
-/// What protects its names.
+/// The kind of token that protects the directory's names.
 pub const PROTECTS: What = What::Directory;
 
 impl Mount {
@@ -54,7 +55,7 @@ impl Mount {
         Ok(())
     }
 
-    /// Makes a name, takes one away, or moves one.
+    /// Creates, removes or moves a name.
     pub async fn change_name(&self, name: u64, to: u64) -> Result<(), Fail> {
         let mut deed = self.begin();
         let _guard = self.names(Kind::Write, level::WRITE).await?;
@@ -77,7 +78,7 @@ impl Mount {
         object.names.borrow_mut().clear();
         let Answer::Named(inode, _) = self.operate(operation).await? else { return Err(Fail::Ended) };
         if inode != found.max(after) {
-            // It was another one than the token said.
+            // The name had another inode than the client believed under its token.
             let id = deed.entries.remove(0);
             self.world.history.borrow_mut().settle(id, Act::Swap(inode, after));
         } else {

@@ -1,7 +1,8 @@
 //! Messages between clients and the server.
 //!
-//! Owns: connections, and when messages arrive. Promises: messages of a connection arrive in order, those of two
-//! connections cross; what is on its way when a connection is lost is lost, or comes late.
+//! Owns: connections, and when messages arrive. Promises: messages of one connection arrive in order; messages of two
+//! connections may overtake each other; messages that are on their way when a connection is lost are lost, or arrive
+//! late.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -13,20 +14,20 @@ use super::executor::MS;
 use super::image::{Operation, Reply};
 use super::world::World;
 
-/// What changes nothing.
+/// A request that changes no file and no name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Question {
-    /// A file as it is.
+    /// The attributes of a file.
     Attributes(usize),
-    /// Where its blocks are.
+    /// The map of a file.
     Map(usize),
-    /// What a name leads to.
+    /// The inode of a name.
     Lookup(u64),
-    /// Blocks to write to.
+    /// This many free blocks to write to.
     Space(usize),
 }
 
-/// What a client says.
+/// A message from a client to the server.
 #[derive(Debug, Clone)]
 pub enum Up {
     Hello { session: u64 },
@@ -38,7 +39,7 @@ pub enum Up {
     Ask { request: u64, question: Question },
 }
 
-/// What the server says.
+/// A message from the server to a client.
 #[derive(Debug, Clone)]
 pub enum Down {
     Welcome { session: u64 },
@@ -52,32 +53,32 @@ pub enum Down {
 /// A connection.
 #[derive(Debug)]
 pub struct Connection {
-    /// In the order in which they were made.
+    /// Its number, in the order in which connections are made.
     number: u64,
     pub client: usize,
     pub is_control: bool,
-    /// The server's, when it was made.
+    /// The epoch of the server when the connection was made.
     pub epoch: u64,
-    /// The session that it is of, once the server knows.
+    /// The session to which it belongs, once the server knows that.
     pub session: Cell<u64>,
     pub is_client_open: Cell<bool>,
     is_lost: Cell<bool>,
-    /// How much later than others messages arrive that were on their way when it was lost; `None`: they are lost.
+    /// The extra delay of messages that are on their way when the connection is lost; `None` if they are lost.
     late_us: Option<u64>,
-    /// When the last message arrives.
+    /// The time at which the last message arrives at the server; `down_us` is that of the client.
     pub up_us: Cell<u64>,
     down_us: Cell<u64>,
 }
 
 impl Connection {
-    /// Whether it was made later than another one of its session.
+    /// Whether it was made later than another connection of its session.
     pub fn is_newer(&self, other: &Connection) -> bool {
         self.number > other.number
     }
 }
 
 impl World {
-    /// A connection, if there is a way to the server now.
+    /// Makes a connection, if the client's host can reach the server now.
     pub fn connect(self: &Rc<World>, client: usize, is_control: bool) -> Option<Rc<Connection>> {
         if !self.server.borrow().is_up || self.is_cut(self.client(client).host) {
             return None;
@@ -106,7 +107,7 @@ impl World {
         }
     }
 
-    /// The client says something.
+    /// Sends a message to the server.
     pub fn up(&self, connection: &Rc<Connection>, message: Up) {
         let at = connection.up_us.get().max(self.now() + self.delay_us(connection.is_control));
         connection.up_us.set(at);
@@ -136,7 +137,7 @@ impl World {
         }
     }
 
-    /// The server says something.
+    /// Sends a message to the client.
     pub fn down(&self, connection: &Rc<Connection>, message: Down) {
         if connection.is_lost.get() {
             return;
@@ -157,7 +158,7 @@ impl World {
         });
     }
 
-    /// A connection is lost. Its client sees that a little later.
+    /// Loses a connection; its client sees that a little later.
     pub fn lose(&self, connection: &Rc<Connection>) {
         if connection.is_lost.replace(true) {
             return;
@@ -170,7 +171,7 @@ impl World {
         });
     }
 
-    /// All connections of a host, or of all.
+    /// Loses the connections of a host, or of all hosts, whose `is_control` is one of `roles`.
     pub fn lose_all(&self, host: Option<usize>, roles: &[bool]) {
         let connections = self.connections.borrow().clone();
         for connection in connections {

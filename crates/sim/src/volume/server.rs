@@ -1,8 +1,9 @@
-//! The metadata server: it has the machine of `nectary_volume::tokens`, and around it what `server/owner.rs` and
-//! `server/grants.rs` do.
+//! The metadata server: the state machine of `nectary_volume::tokens`, and a model of the code around it, which is in
+//! `server/owner.rs` and `server/grants.rs`.
 //!
-//! Owns: the image, what of it is durable, answers that wait until it is, requests and questions that wait for tokens,
-//! and when sessions are ended. Promises: those of the owner, in the order of arrival.
+//! Owns: the image and its durable version, answers that wait until changes are durable, requests and questions that
+//! wait for tokens, and the decision to end a session. Promises: it keeps the promises of `server/owner.rs`, and
+//! handles messages in the order of their arrival.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -17,13 +18,14 @@ use super::image::{Answer, Image, Refusal, Reply, without_map};
 use super::network::{Connection, Down, Question, Up};
 use super::world::{DRIFT_MS, LEASE_MS, SLOWER, World};
 
-/// How often it looks for sessions that are late, and for blocks that became free.
+/// The interval at which the server looks for late sessions and for blocks that became free. *Units*: microseconds.
 const TICK_US: u64 = 10 * MS;
 
-/// What waits until everything before it is durable.
+/// An output that waits until all changes before it are durable.
 enum Out {
     Say(Rc<Connection>, Down),
-    /// A session is over: what each key is from now on, and since when.
+    /// A session is over: its number, the time since when, and the value that each key with a lost change has from now
+    /// on.
     Lost(u64, u64, Vec<(Key, u64)>),
 }
 
@@ -46,7 +48,7 @@ pub struct Server {
     held: Vec<Out>,
     next_held: Vec<Out>,
     is_dirty: bool,
-    /// The machine has something to say.
+    /// Whether the machine has actions to do.
     has_actions: bool,
     sequence: u64,
     arbiter: Arbiter,
@@ -57,17 +59,18 @@ pub struct Server {
     controls: BTreeMap<u64, Rc<Connection>>,
     bulks: BTreeMap<u64, Rc<Connection>>,
     drained: BTreeMap<u64, u64>,
-    /// When renewals came, when those that were answered, and since when none are. *Units*: milliseconds.
+    /// For each session, the time of its last renewal, that of its last answered renewal, and the time since which its
+    /// renewals are not answered. *Units*: milliseconds.
     heard: BTreeMap<u64, u64>,
     answered: BTreeMap<u64, u64>,
     barred: BTreeMap<u64, u64>,
-    /// Each grant and when its level was given, to see that it is not recalled too soon.
+    /// Each grant and the time at which its level was granted, to check that it is not recalled too soon.
     granted: BTreeMap<(u64, Token), (Held, u64)>,
     wake_ms: Option<u64>,
 }
 
 impl Server {
-    /// One that has nothing yet.
+    /// Makes a server that has not started.
     pub fn new(image: Image) -> Server {
         Server { image: image.clone(), durable: image, ..Server::default() }
     }
@@ -76,7 +79,7 @@ impl Server {
         world.now() / MS
     }
 
-    /// It starts, and knows what is durable.
+    /// Starts the server with the durable metadata.
     pub fn start(&mut self, world: &Rc<World>) {
         let (epoch, sequence) = (self.epoch + 1, self.sequence + 2);
         let durable = std::mem::take(&mut self.durable);
@@ -114,7 +117,7 @@ impl Server {
         });
     }
 
-    /// It is gone, with what was not durable.
+    /// Crashes the server: changes that are not durable are lost, except sometimes those of the append in flight.
     pub fn crash(&mut self, world: &Rc<World>) {
         if self.arbiter.counts().2 > 0 {
             world.coverage.met("9: a server crashes before all sessions have reclaimed");
@@ -131,7 +134,7 @@ impl Server {
         world.lose_all(None, &[true, false]);
     }
 
-    /// A message came.
+    /// Handles a message from a client.
     pub fn hear(&mut self, world: &Rc<World>, connection: &Rc<Connection>, message: Up) {
         let (now, session) = (Self::ms(world), connection.session.get());
         let current = self.bulks.get(&session).filter(|_| !connection.is_control && session != 0);
@@ -154,7 +157,7 @@ impl Server {
                     world.coverage.met("6: a suspended session resumes");
                 }
                 self.answered.insert(session, now);
-                // Later than this nothing is freed that an append up to this one froze.
+                // A map that the client requests after this answer has no block that an append up to this one removed.
                 let sequence = if self.is_idle() { self.sequence + 1 } else { self.sequence };
                 world.down(connection, Down::Renewed { sent, sequence });
             }
@@ -231,7 +234,7 @@ impl Server {
         }
         let of = if connection.is_control { &self.controls } else { &self.bulks };
         if of.get(&session).is_some_and(|current| current.is_newer(connection)) {
-            // It comes late: its client has given it up.
+            // This connection is late: its client has already replaced it.
             return;
         }
         connection.session.set(session);
@@ -286,7 +289,7 @@ impl Server {
         }
     }
 
-    /// Does what the machine says, and stores what was changed.
+    /// Does the actions of the machine, and begins to store the changes.
     pub fn go_on(&mut self, world: &Rc<World>) {
         loop {
             let actions = self.arbiter.take_actions();
@@ -333,7 +336,7 @@ impl Server {
                 }
             }
             Action::Recall { session, held, why } => {
-                // What was granted by the server before was held long enough.
+                // A grant of the former server counts as held long enough.
                 let granted = self.granted.get(&(session, held.token));
                 if why == Why::Conflict && granted.is_some_and(|(_, at)| now < at + MINIMUM_MS) {
                     world.break_with(format!("grant {} is recalled too soon", held.sequence));
@@ -364,7 +367,7 @@ impl Server {
                 continue;
             }
             let barred_for = self.barred.get(&session).map(|since| now - since);
-            // The time to give back is shorter here, so that runs are.
+            // The time limit for giving back is shorter here, so that runs are short.
             let waited = |since: u64| if since == 0 { 0 } else { now.saturating_sub(since) * SLOWER };
             let waited = awaited.get(&session).map(|since| waited(*since));
             if waited.is_some_and(|waited| waited > GIVE_BACK_MAX_MS) {
@@ -403,8 +406,8 @@ impl Server {
         }
     }
 
-    /// A host that is gone writes nothing any more: if its session is over, what was granted to it is free. Returns how
-    /// many blocks that are.
+    /// Frees the blocks that were granted to a session whose host writes nothing any more; returns their number, or
+    /// `None` if the end of the session is not durable.
     pub fn release(&mut self, session: u64) -> Option<usize> {
         self.durable.sessions.get(&session).filter(|found| found.is_ended)?;
         self.is_dirty = true;
@@ -456,7 +459,7 @@ impl Server {
                 world.down(&connection, message);
                 let session = connection.session.get();
                 if is_welcome && connection.is_control && !self.image.is_active(session) {
-                    // It was ended since the greeting.
+                    // The session was ended after the greeting.
                     world.down(&connection, Down::Evicted);
                 } else if is_welcome && connection.is_control {
                     self.controls.insert(session, connection);
@@ -466,7 +469,8 @@ impl Server {
             }
             Out::Lost(session, since, values) => {
                 world.lost(session, since, values);
-                // What it held is granted to others only now: after a crash it must not be there again.
+                // Grant the tokens of the session to others only now: before its end was durable, a crash could have
+                // brought the session back.
                 self.arbiter.forget(Self::ms(world), session);
                 self.has_actions = true;
             }
@@ -474,7 +478,7 @@ impl Server {
     }
 }
 
-/// The token of a file's data, or of names.
+/// Makes the token of a file's data or of a directory's names.
 pub fn token(object: FileId, what: What) -> Token {
     Token { object, what }
 }

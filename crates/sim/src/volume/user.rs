@@ -1,24 +1,24 @@
-//! Programs: several on each host, each does one thing after another.
+//! Programs: several run on each host, and each makes one call after another.
 
 use super::client::{Fail, Mount};
 use super::data::At;
 use super::executor::MS;
 use super::history::{Act, Key};
 
-/// Names that are used.
+/// The number of names that programs use.
 const NAMES: u64 = 3;
-/// Pieces of a large append, as the kernel cuts it.
+/// The number of pieces into which the kernel cuts a large append.
 const PIECES: usize = 3;
 
 impl Mount {
-    /// A program saw something.
+    /// Records a value that a program saw.
     pub fn saw(&self, key: Key, act: Act, invoked: u64) {
         if !self.client.is_blind() {
             self.world.history.borrow_mut().add(self.client.number, key, act, invoked);
         }
     }
 
-    /// Does one thing after another, until the session or the run is over.
+    /// Makes one call after another, until the session or the run is over.
     pub async fn program(self) {
         while self.world.is_working() && self.failure().is_ok() {
             let pause = if self.world.chance(30) { self.world.below(15 * MS) } else { self.world.below(2 * MS) };
@@ -80,7 +80,7 @@ impl Mount {
         Ok(written)
     }
 
-    /// An append that the kernel cuts into pieces.
+    /// Makes an append that the kernel cuts into pieces.
     async fn append(&self, object: usize) -> Result<(), Fail> {
         let mut last = None;
         for _ in 0..PIECES {
@@ -114,7 +114,7 @@ impl Mount {
         Ok(())
     }
 
-    /// Reads everything, at the end of a run.
+    /// Reads all files and names at the end of a run.
     pub async fn read_all(self) {
         let done = self.read_everything().await;
         if done.is_ok() {

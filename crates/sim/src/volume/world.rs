@@ -1,9 +1,9 @@
 //! A run: hosts, a server and a disk, in virtual time.
 //!
-//! Owns: the lives of clients, what is lost with one, the end of the run, and what is broken. Promises: a seed repeats
-//! a run exactly. Leaves to others: what goes wrong (`faults`).
+//! Owns: the lives of clients, the changes that are lost with a client, the end of the run, and the violation that ends
+//! it. Promises: a seed repeats a run exactly. Leaves to others: the choice of faults (`faults`).
 //!
-//! *Circle*: the other files have methods of the world, or hold what it hands to them.
+//! *Circle*: the other files have methods of [`World`], or keep references to it.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -26,18 +26,19 @@ use super::server::{Server, token};
 use super::{OPERATIONS, TIME_MAX_US};
 use crate::random::Random;
 
-/// A session's lease. *Units*: milliseconds.
+/// The length of a session's lease. *Units*: milliseconds.
 pub const LEASE_MS: u64 = 400;
-/// Clocks may differ by so much in a lease. *Units*: milliseconds.
+/// The time that the server adds to a lease, because clocks may differ by this much over a lease. *Units*:
+/// milliseconds.
 pub const DRIFT_MS: u64 = 100;
-/// How much slower time is for the bound of giving back.
+/// The factor by which the time limit for giving a token back is shorter than in a real server.
 pub const SLOWER: u64 = 20;
-/// Clocks of clients run so much faster or slower. *Units*: millionths.
+/// The largest deviation of the speed of a client's clock. *Units*: millionths.
 const RATE: u64 = 150_000;
-/// Programs of a host.
+/// The number of programs of a host.
 const PROGRAMS: u64 = 3;
 
-/// How far a run is.
+/// The stage of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
     Work,
@@ -54,18 +55,18 @@ pub struct World {
     pub disk: Disk,
     pub connections: RefCell<Vec<Rc<Connection>>>,
     clients: RefCell<Vec<Rc<Client>>>,
-    /// The client of each host.
+    /// The current client of each host.
     pub hosts: RefCell<Vec<usize>>,
-    /// Programs of each client.
+    /// For each client, the number of its programs that still run.
     programs: RefCell<BTreeMap<usize, u64>>,
     pub faults: Faults,
     pub history: RefCell<History>,
     pub coverage: Coverage,
     broken: RefCell<Option<String>>,
     pub story: RefCell<Option<Vec<String>>>,
-    /// Files under tokens; one more is direct.
+    /// The number of files that tokens protect; one more file is used without a token.
     pub files: usize,
-    /// Of a file.
+    /// The largest size of a file. *Units*: blocks.
     pub blocks: u64,
     values: Cell<u64>,
     connected: Cell<u64>,
@@ -125,7 +126,7 @@ impl World {
         self.random.borrow_mut().chance(percent)
     }
 
-    /// How many clients there were.
+    /// The number of clients so far.
     pub fn clients(&self) -> usize {
         self.clients.borrow().len()
     }
@@ -134,7 +135,7 @@ impl World {
         self.clients.borrow()[number].clone()
     }
 
-    /// The client of a host.
+    /// Returns the current client of a host.
     pub fn client_of(&self, host: usize) -> Rc<Client> {
         self.client(self.hosts.borrow()[host])
     }
@@ -143,26 +144,26 @@ impl World {
         FileId { inode: file as u64 + 1, generation: 1 }
     }
 
-    /// A number that no block had before, larger than all.
+    /// Returns a new value for a block, which is larger than all values before.
     pub fn next_value(&self) -> u64 {
         self.values.set(self.values.get() + 1);
         self.values.get()
     }
 
-    /// The number of a connection.
+    /// Returns the number of a new connection.
     pub fn next_connection(&self) -> u64 {
         self.connected.set(self.connected.get() + 1);
         self.connected.get()
     }
 
-    /// Notes what happens, if anybody wants to know.
+    /// Records an event, if a description of the run is requested.
     pub fn tell(&self, what: impl FnOnce() -> String) {
         if let Some(story) = &mut *self.story.borrow_mut() {
             story.push(format!("{} us: {}", self.now(), what()));
         }
     }
 
-    /// Something that must hold does not.
+    /// Notes that an invariant is broken.
     pub fn break_with(&self, what: String) {
         let at = self.now();
         self.broken.borrow_mut().get_or_insert(format!("{what} (at {at} us)"));
@@ -191,7 +192,7 @@ impl World {
         }
     }
 
-    /// A client begins on a host.
+    /// Starts a client on a host.
     pub fn mount(self: &Rc<World>, host: usize) {
         let number = self.clients.borrow().len();
         let rate = 1_000_000 - RATE + self.below(2 * RATE);
@@ -214,7 +215,7 @@ impl World {
         }
     }
 
-    /// A client's session is over, and it knows: its process ends, and another one begins.
+    /// Ends the process of a client that knows that its session is over, and starts another one.
     pub fn remount(self: &Rc<World>, client: &Rc<Client>) {
         let client = client.clone();
         self.at(self.now() + MS + self.below(50 * MS), move |world| {
@@ -227,7 +228,7 @@ impl World {
         });
     }
 
-    /// A client is gone, with what it knew; another one begins on its host.
+    /// Kills a client, whose knowledge is lost; another client starts on its host after `after_us` microseconds.
     pub fn kill(self: &Rc<World>, client: &Rc<Client>, after_us: u64) {
         client.is_dead.set(true);
         self.end_tasks(client.number);
@@ -242,7 +243,7 @@ impl World {
         self.retire(client.clone());
     }
 
-    /// What was granted to a client is free once it writes nothing any more, and its session is over.
+    /// Frees the blocks that were granted to a client, once its writes have ended and its session is over.
     fn retire(self: &Rc<World>, client: Rc<Client>) {
         self.at(self.now() + 20 * MS, move |world| {
             let mut server = world.server.borrow_mut();
@@ -265,7 +266,8 @@ impl World {
         self.clients.borrow().iter().find(|client| client.session.get() == session).cloned()
     }
 
-    /// What a session that is ended leaves: each value that it changed and did not commit, as the server has it.
+    /// Returns the current time and, for each key that an ending session has changed and not committed, the server's
+    /// value.
     pub fn unsaved(&self, session: u64, image: &Image) -> (u64, Vec<(Key, u64)>) {
         let (mut values, since) = (Vec::new(), self.history.borrow_mut().tick());
         let Some(client) = self.of_session(session) else { return (since, values) };
@@ -290,7 +292,7 @@ impl World {
         image.files[file].map.get(&block).map_or(0, |disk| self.disk.value(*disk))
     }
 
-    /// A session is over for good: what it did not commit is lost.
+    /// Records that a session is over for good: its uncommitted changes are lost.
     pub fn lost(&self, session: u64, since: u64, values: Vec<(Key, u64)>) {
         let Some(client) = self.of_session(session) else { return };
         let mut history = self.history.borrow_mut();
@@ -306,13 +308,13 @@ impl World {
         history.close(client.number);
     }
 
-    /// A file is cut: what was committed behind the end may be gone.
+    /// Records that a file is truncated: committed data behind the new end may be gone.
     pub fn cut(&self, file: usize, size: u64) {
         let value = self.next_value();
         self.cuts.borrow_mut().extend((size..self.blocks).map(|block| (Key::Block(file, block), value)));
     }
 
-    /// What a program synced is durable.
+    /// Checks that the data which a program synced are durable.
     pub fn check_synced(&self, file: usize, content: &Content) {
         let server = self.server.borrow();
         for block in 0..self.blocks {
@@ -362,7 +364,7 @@ impl World {
         }
     }
 
-    /// Tells the state of everything, for a run that hangs.
+    /// Records the state of all clients, for a run that hangs.
     fn describe(&self) {
         for client in self.clients.borrow().iter().filter(|client| !client.is_dead.get()) {
             self.tell(|| {
@@ -393,7 +395,7 @@ impl World {
 }
 
 impl Mount {
-    /// Commits what was written, from time to time.
+    /// Commits the client's writes from time to time.
     async fn commit_sometimes(self) {
         while self.failure().is_ok() {
             self.world.sleep((50 + self.world.below(100)) * MS).await;

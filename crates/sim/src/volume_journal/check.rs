@@ -1,7 +1,8 @@
-//! What must be true of a volume after a crash.
+//! Checks the promises that a volume must keep after a crash.
 //!
 //! 1. A server can start a volume that was completely created.
-//! 2. Every acknowledged transaction is there. Of the others a prefix is there, and none of them in part.
+//! 2. Every acknowledged transaction is there. Of the other transactions a prefix is there, and no transaction is there
+//!    in part.
 //! 3. The volume can be used: later appends and a checkpoint are there at the next start.
 
 use nectary_block::SharedDevice;
@@ -13,17 +14,17 @@ use super::workload::{Promised, Workload, changes, tables_after};
 use crate::crash::CrashState;
 use crate::random::Random;
 
-/// Incarnations of servers after the crash are numbered from here on.
+/// The incarnations of servers after the crash have numbers from this one on.
 const AFTER: u64 = 1000;
-/// More starts of servers than any workload has.
+/// A number of starts that is larger than that of any workload.
 const LIVES: u64 = 16;
 
-/// What was found in a state.
+/// The results of a check of a state.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Seen {
     /// Whether a server started the volume.
     pub is_started: bool,
-    /// How many transactions were there that had not been acknowledged.
+    /// The number of unacknowledged transactions that the server recovered.
     pub unacknowledged: u64,
 }
 
@@ -53,7 +54,8 @@ pub async fn check(workload: &Workload, state: &CrashState) -> Result<Seen, Stri
     Ok(Seen { is_started: true, unacknowledged })
 }
 
-/// Compares the tables with those of all prefixes that may be there.
+/// Compares the tables with the tables after each prefix of transactions that may be there; returns the number of
+/// unacknowledged transactions.
 fn compare(workload: &Workload, promised: Promised, server: &Server) -> Result<u64, String> {
     let mut tables = tables_after(workload, promised.acknowledged);
     if tables == server.tables {
@@ -74,7 +76,7 @@ fn compare(workload: &Workload, promised: Promised, server: &Server) -> Result<u
     ))
 }
 
-/// Appends, sometimes with a checkpoint, and starts a server again.
+/// Checks that the volume can be used: appends, sometimes writes a checkpoint, and starts a server again.
 async fn goes_on(device: &SharedDevice, mut server: Server, random: &mut Random) -> Result<(), Error> {
     for _ in 0..1 + random.below(3) {
         server.append(changes(random, false), &mut ()).await?;

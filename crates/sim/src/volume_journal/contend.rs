@@ -1,7 +1,7 @@
-//! Several servers contend for one disk, each with pauses in the middle of any operation, which can be longer than its
+//! Several servers contend for one disk. Each server can pause in the middle of any operation, also for longer than its
 //! lease.
 //!
-//! Checks: no epoch has two leaders; everything acknowledged is on the volume at the end; no server acknowledges
+//! Checks: no epoch has two leaders; every acknowledged record is on the volume at the end; no server acknowledges
 //! anything after a server has acknowledged something in a later epoch.
 
 use std::collections::BTreeMap;
@@ -175,7 +175,7 @@ async fn lead(mut server: Server, incarnation: u64, random: &mut Random, shared:
     }
 }
 
-/// Records what was acknowledged.
+/// Records the acknowledged appends of a leader.
 struct Told<'a> {
     shared: &'a Mutex<Shared>,
     epoch: u64,

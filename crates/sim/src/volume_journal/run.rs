@@ -14,23 +14,23 @@ use crate::planted::{Case, Caught};
 
 /// The largest number of crash states of one epoch of a recording.
 const STATES_PER_EPOCH: usize = 4;
-/// How many violations are described in words.
+/// The largest number of violations that are described.
 const VIOLATIONS_MAX: usize = 10;
 
 /// The bugs of a journal.
 pub const BUGS: [Bug; 5] =
     [Bug::AcknowledgedBeforeFlush, Bug::ManifestBeforeRuns, Bug::SealIgnored, Bug::PointerSkipped, Bug::BallotIgnored];
 
-/// The number of runs.
+/// The amount of work.
 #[derive(Debug, Clone, Copy)]
 pub struct Amount {
     /// The seed of the first run; the following ones have the next seeds.
     pub seed: u64,
-    /// How many workloads, and how many contentions.
+    /// The number of workloads.
     pub runs: u64,
     /// The largest number of crash states of each workload.
     pub states_per_run: u64,
-    /// Contentions for each workload.
+    /// The number of contentions for each workload.
     pub contentions: u64,
 }
 
@@ -41,7 +41,7 @@ pub struct Report {
     pub workloads: u64,
     /// Crash states checked.
     pub states: u64,
-    /// Distinct images among them.
+    /// Distinct images among the checked states.
     pub distinct: u64,
     /// States in which a server started the volume.
     pub started: u64,
@@ -61,7 +61,7 @@ pub struct Report {
     pub contention: Contention,
     /// The number of violations.
     pub violation_count: u64,
-    /// The first of them in words.
+    /// Descriptions of the first violations.
     pub violations: Vec<String>,
 }
 
@@ -135,7 +135,7 @@ async fn one(seed: u64, states_per_run: u64, seen: &mut HashSet<u64>, report: &m
     }
 }
 
-/// Runs seeds with one bug planted until one of them catches it.
+/// Runs seeds with one bug planted, until a run catches it.
 pub fn run_planted(bug: Bug, amount: Amount) -> Option<Caught> {
     (amount.seed..amount.seed + amount.runs).find_map(|seed| {
         if bug == Bug::BallotIgnored {
@@ -193,7 +193,7 @@ fn states(workload: &Workload) -> Vec<CrashState> {
     CrashStates::new(vec![0; VOLUME_BYTES as usize], &workload.recording, options).collect()
 }
 
-/// At most `most` numbers below `count`, evenly spread.
+/// Returns at most `most` numbers below `count`, evenly spread.
 fn sample(count: usize, most: u64) -> impl Iterator<Item = usize> {
     let most = count.min(most as usize);
     (0..most).map(move |number| number * count / most.max(1))

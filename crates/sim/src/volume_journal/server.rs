@@ -1,8 +1,8 @@
 //! A small server: a journal, its tables, and the segments of a volume.
 //!
-//! Owns: which segments are free. It reads this from the *space* table alone, so each crash state has its own answer. A
-//! segment is used again as soon as that is allowed: if its epoch is the current one, or if no server of its epoch is
-//! left.
+//! Owns: the choice of free segments. It depends on the *space* table alone, so each crash state decides for itself
+//! which segments are free. A checkpoint frees an unused segment as soon as that is allowed: if the segment's epoch is
+//! the current one, or if no server of that epoch is left.
 
 use nectary_block::SharedDevice;
 use nectary_volume::format::{
@@ -34,7 +34,7 @@ pub fn format_options() -> FormatOptions {
     }
 }
 
-/// How a server starts.
+/// Returns the options with which a server starts.
 pub fn start_options(server: u32, incarnation: u64) -> StartOptions {
     let mut bytes = [0; 16];
     bytes[..8].copy_from_slice(&incarnation.to_le_bytes());
@@ -48,7 +48,7 @@ pub fn start_options(server: u32, incarnation: u64) -> StartOptions {
     }
 }
 
-/// The first records: the segments that are reserved for the journal.
+/// Returns the first records of a volume: the segments that are reserved for the journal.
 pub fn first(layout: &Layout) -> Vec<Mutation> {
     layout.segments.iter().map(|segment| space(segment.block, segment.epoch)).collect()
 }
@@ -58,22 +58,22 @@ fn space(block: u64, epoch: u64) -> Mutation {
     Mutation { table: Table::Space, key: Key::Space(block).encode(), action: Action::Put(space.encode()) }
 }
 
-/// A transaction of the server.
+/// Makes a transaction of the server.
 pub fn transaction(mutations: Vec<Mutation>) -> Transaction {
     Transaction { kind: TransactionKind::Server, session: 0, number: 0, reply: Vec::new(), mutations }
 }
 
-/// The record that no server of an epoch is left.
+/// Returns the record which says that no server of an epoch is left.
 pub fn gone(epoch: u64) -> Mutation {
     let key = Key::Inode(GONE + epoch);
     Mutation { table: key.table(), key: key.encode(), action: Action::Put(Vec::new()) }
 }
 
-/// What an observer is told of each append.
+/// Observes each append.
 pub trait Observer {
     /// These transactions are about to be appended.
     fn begun(&mut self, transactions: &[Transaction]);
-    /// They were acknowledged.
+    /// The transactions of the last `begun` were acknowledged.
     fn acknowledged(&mut self);
 }
 

@@ -1,8 +1,8 @@
-//! A seeded workload on a recorded volume: epochs with appends, new segments and checkpoints. Servers end in order, by
-//! a crash, or by a pause after which the old leader continues too late.
+//! A seeded workload on a recorded volume: epochs with appends, new segments and checkpoints. A server ends by
+//! resigning, by a crash, or by a pause after which it continues too late as the old leader.
 //!
-//! Owns: the operations, and the promises at each moment, as marks in the recording. Promises: nothing that a replaced
-//! leader tries counts as a transaction.
+//! Owns: the operations, and the promises at each moment, which it records as marks. Promises: the appends of a
+//! replaced leader do not count as transactions.
 
 use nectary_block::{Recorder, Recording, SharedDevice};
 use nectary_volume::format::{Action, Key, Mutation, Transaction, TransactionKind};
@@ -15,7 +15,7 @@ use crate::random::Random;
 
 /// The mark of a volume that was created.
 const FORMATTED: u64 = 3 << 32;
-/// The mark of transactions that were begun; it has their total number.
+/// The mark of transactions that were begun. A mark contains the total number of transactions so far.
 const BEGUN: u64 = 1 << 32;
 /// The mark of transactions that were acknowledged.
 const ACKNOWLEDGED: u64 = 2 << 32;
@@ -24,7 +24,7 @@ const ACKNOWLEDGED: u64 = 2 << 32;
 pub struct Workload {
     /// The seed.
     pub seed: u64,
-    /// The writes, on a disk that is empty at first.
+    /// The recorded writes, on a disk that is empty at first.
     pub recording: Recording,
     /// The tables of the new volume.
     pub base: Tables,
@@ -38,11 +38,11 @@ pub struct Workload {
     pub late: u64,
     /// Transactions so large that the journal continues in other segments.
     pub large: u64,
-    /// The first wrong answer of a server that runs.
+    /// The first error of the workload itself, without a crash.
     pub broken: Option<String>,
 }
 
-/// What was promised at a moment, according to the marks before it.
+/// The promises at a moment, according to the marks before it.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Promised {
     /// Whether the volume was created.
@@ -54,7 +54,7 @@ pub struct Promised {
 }
 
 impl Promised {
-    /// Reads marks.
+    /// Reads the promises from marks.
     pub fn of(marks: &[u64]) -> Promised {
         let mut promised = Promised::default();
         for mark in marks {
@@ -86,7 +86,7 @@ impl Observer for Marks {
     }
 }
 
-/// Random changes of a few records.
+/// Draws transactions with random changes of a few records.
 pub fn changes(random: &mut Random, is_large: bool) -> Vec<Transaction> {
     let count = if is_large { 60 } else { 1 + random.below(5) };
     (0..count).map(|_| change(random, is_large)).collect()
@@ -162,7 +162,7 @@ async fn lives(device: &SharedDevice, workload: &mut Workload, marks: &mut Marks
         let mut options = start_options(random.below(2) as u32, life);
         let by_lock = old.is_none();
         if by_lock {
-            // The former process has ended, so its sectors and segments may be used again.
+            // All former servers have ended, so their sectors and segments may be used again.
             options.confirmed_gone = (1..life).map(|life| start_options(0, life).incarnation).collect();
         }
         let mut server = Server::start(device.clone(), options).await?;
@@ -207,7 +207,7 @@ async fn steps(
     Ok(())
 }
 
-/// The old leader continues after a new one took over: nothing that it does may count.
+/// Lets the old leader append after a new one took over; the append must fail. Returns the number of failed appends.
 async fn wake(mut late: Server, random: &mut Random) -> Result<u64, Error> {
     match late.log.append(changes(random, false)).await {
         Err(Error::Lost { .. }) => Ok(1),
@@ -216,7 +216,7 @@ async fn wake(mut late: Server, random: &mut Random) -> Result<u64, Error> {
     }
 }
 
-/// The tables after `count` transactions.
+/// Returns the tables after the first `count` transactions.
 pub fn tables_after(workload: &Workload, count: usize) -> Tables {
     let mut tables = workload.base.clone();
     for transaction in &workload.transactions[..count] {

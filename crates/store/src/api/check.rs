@@ -1,7 +1,7 @@
 //! Checking a whole store: every record that the index points to is read and verified.
 //!
-//! Owns: the walk and its report. The check changes nothing. Leaves to others: what happens to a damaged object (the
-//! next get makes it a miss).
+//! Owns: reading all records, and the report. The check changes nothing. Leaves to others: the handling of a damaged
+//! object (the next get makes the object a miss).
 
 use nectary_block::{Buffer, read};
 use serde::Serialize;
@@ -14,10 +14,10 @@ use crate::state::State;
 
 /// The size of one read, in bytes.
 const WINDOW_BYTES: u64 = 2 << 20;
-/// How many damaged places a report names.
+/// The largest number of damaged records whose offsets a report lists.
 const NAMED_MAX: usize = 20;
 
-/// What a check found.
+/// The result of a check.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct CheckReport {
     /// Entries of the index that were checked.
@@ -37,7 +37,7 @@ pub struct CheckReport {
 }
 
 impl CheckReport {
-    /// Adds the report of another span. The offsets are those of the first span with damage.
+    /// Adds the report of another span. Only the offsets of the first span with damage are kept.
     pub(crate) fn add(&mut self, other: CheckReport) {
         self.entries += other.entries;
         self.objects += other.objects;
@@ -51,7 +51,7 @@ impl CheckReport {
     }
 }
 
-/// Reads everything; `progress` receives the number of checked entries and the number of all.
+/// Reads every record; `progress` receives the number of checked entries and the number of all entries.
 pub(crate) async fn check(state: &State, mut progress: impl FnMut(u64, u64)) -> CheckReport {
     let mut locations = state.index.locations();
     locations.sort_unstable_by_key(|location| location.granule);

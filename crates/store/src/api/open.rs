@@ -1,6 +1,7 @@
 //! Making stores and opening them.
 //!
-//! Owns: the assembly of a span's parts: the memory that each part gets, and its handles to other parts.
+//! Owns: the assembly of a span from its parts. Each part gets its share of memory, and handles to the other parts that
+//! it uses.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
@@ -45,14 +46,14 @@ use crate::state::{Progress, State, Tables};
 use crate::write::budget::Budget;
 use crate::write::{Start, Writer};
 
-/// How many commands wait for the writer at most; further callers wait until there is room.
+/// The largest number of commands in the writer's queue. Further callers wait until the queue has room.
 const COMMANDS_MAX: usize = 1024;
 
 impl Store {
     /// Makes an empty store on a device.
     ///
-    /// *Errors*: `Invalid` if the size does not fit; `Corrupt` if something else is on the device and `force` is not
-    /// set. *Durability*: when this returns, the empty store is flushed.
+    /// *Errors*: `Invalid` if the size is out of bounds. If `force` is not set: `Busy` if a store is on the device,
+    /// `Corrupt` if other data are on it. *Durability*: when this returns, the empty store is flushed.
     pub async fn create(device: SharedDevice, options: &CreateOptions) -> Result<(), Error> {
         Store::create_span(device, options, Member::SOLE).await
     }
@@ -98,15 +99,15 @@ impl Store {
         Ok(())
     }
 
-    /// Whether a device has a store: `true`, or `false` if it is blank.
+    /// Returns whether a device has a store; false if the device is blank.
     ///
-    /// *Errors*: `Corrupt` if something else is there, so that it is not overwritten by mistake.
+    /// *Errors*: `Corrupt` if the device has other data, so that these are not overwritten by mistake.
     pub async fn probe(device: &SharedDevice) -> Result<bool, Error> {
         let size = device.geometry().size_bytes;
         if size < 2 * BLOCK_BYTES {
             return if size == 0 { Ok(false) } else { recover::read_superblock(device).await.map(|_| true) };
         }
-        // The data of another program begin in the first MiB of a device or have a copy in the last.
+        // Other programs' data begin in the first MiB of a device, or have a copy in its last MiB.
         let length = size.min(1 << 20) / BLOCK_BYTES * BLOCK_BYTES;
         let begin = read(&**device, 0, length as usize).await?;
         let end = read(&**device, size / BLOCK_BYTES * BLOCK_BYTES - length, length as usize).await?;
@@ -116,10 +117,11 @@ impl Store {
         recover::read_superblock(device).await.map(|_| true)
     }
 
-    /// Opens a store and recovers it: from its newest index checkpoint and the records written since, or by a scan.
+    /// Opens a store and recovers it from its newest index checkpoint and the records written since; without a
+    /// checkpoint, all segments are scanned.
     ///
     /// *Errors*: `Corrupt` if there is no store of a version that this program knows; `Invalid` for a budget that is
-    /// too small; `Io`. Damage after the superblock is no error: the damaged objects are lost. *Cost*: reads the
+    /// too small; `Io`. Damage after the superblock is no error: only the damaged objects are lost. *Cost*: reads the
     /// appends since the checkpoint, not the objects; while a large checkpoint is loaded, a get waits for the part that
     /// it needs, and `stat` reports the checkpoint's number of entries.
     pub async fn open(device: SharedDevice, options: OpenOptions) -> Result<Store, Error> {

@@ -1,4 +1,4 @@
-//! How stores are made and opened.
+//! The options for making and opening a store.
 //!
 //! Owns: the options, their defaults and bounds, and the checks that need no device.
 
@@ -12,7 +12,7 @@ use crate::recover::IndexLoading;
 use crate::rewrite::keep::{REWRITE_PERCENT_DEFAULT, REWRITE_PERCENT_MAX};
 use crate::rewrite::reinsert::REINSERT_PERCENT_MAX;
 
-/// The default share of a segment that is re-inserted, in percent. It is off: see decision 0019.
+/// The default share of a segment that is re-inserted, in percent. Re-insertion is off by default: see decision 0019.
 const REINSERT_PERCENT_DEFAULT: u32 = 0;
 /// The default size of a cluster, in bytes.
 const CLUSTER_BYTES_DEFAULT: u64 = 64 << 10;
@@ -23,7 +23,7 @@ pub const CLUSTER_BYTES_MAX: u64 = 1 << 20;
 /// The smallest memory budget, in bytes.
 pub const MEMORY_BYTES_MIN: u64 = 8 << 20;
 
-/// How a store is made.
+/// The options for making a store.
 #[derive(Debug, Clone, Default)]
 pub struct CreateOptions {
     /// Size of the store in bytes; 0 for the whole device.
@@ -37,38 +37,39 @@ pub struct CreateOptions {
     pub seed: Option<u64>,
 }
 
-/// How a store is opened.
+/// The options for opening a store.
 #[derive(Debug, Clone)]
 pub struct OpenOptions {
     /// Memory for everything: index, buffers, fills and the memory tier, in bytes.
     pub memory_bytes: u64,
     /// The largest part of `memory_bytes` for objects in memory; by default all that the other uses leave.
     pub objects_bytes_max: Option<u64>,
-    /// How long a put may wait in memory before it is written.
+    /// The longest time for which a put may wait in memory before it is written.
     pub write_delay: Duration,
-    /// How often the device is flushed if something was written. With `None` it is flushed only at the end of each
-    /// segment and at checkpoints, purges and syncs.
+    /// The interval at which the device is flushed if something was written. With `None`, the device is flushed only at
+    /// the end of each segment and at checkpoints, purges and syncs.
     pub flush_interval: Option<Duration>,
-    /// How much of a segment may be rewritten before the segment is reclaimed, in percent. Objects requested since they
-    /// were written are rewritten; those that are not in memory are read first. At most [`REINSERT_PERCENT_MAX`]; 0,
-    /// the default, turns re-insertion off.
+    /// The largest part of a segment that may be rewritten before the segment is reclaimed, in percent. Objects
+    /// requested since they were written are rewritten; those that are not in memory are read first. The value is at
+    /// most [`REINSERT_PERCENT_MAX`]; 0, the default, turns re-insertion off.
     pub reinsert_percent: u32,
-    /// How many bytes may be rewritten from memory, in percent of the bytes that are put. Objects that are requested
-    /// together are moved next to each other, and requested objects are rewritten before their segment is reclaimed.
-    /// Rewriting from memory costs no read. At most [`REWRITE_PERCENT_MAX`]; 0 turns it off.
+    /// The largest number of bytes that may be rewritten from memory, in percent of the bytes that are admitted to the
+    /// disk. Objects that are requested together are moved next to each other, and requested objects are rewritten
+    /// before their segment is reclaimed. Rewriting from memory costs no read. The value is at most
+    /// [`REWRITE_PERCENT_MAX`]; 0 turns this rewriting off.
     pub rewrite_percent: u32,
     /// The size of a cluster in bytes. Objects that [`collocate`](crate::Store::collocate) ties are packed into one
-    /// cluster, and one read may read the whole cluster. A power of two from [`CLUSTER_BYTES_MIN`] to
+    /// cluster, and one read may read the whole cluster. The size is a power of two from [`CLUSTER_BYTES_MIN`] to
     /// [`CLUSTER_BYTES_MAX`], or 0 for no clusters.
     pub cluster_bytes: u64,
-    /// Whether a read from disk reads the object or its cluster.
+    /// Whether a read from disk reads only the object or its whole cluster.
     pub cluster_read: ClusterRead,
     /// Whether the objects that were in memory when the store was last open are read into memory again in the
     /// background, until memory is full.
     pub warm_up: bool,
-    /// Which objects are admitted to the disk; by default all.
+    /// The rules that decide which objects are admitted to the disk. By default all objects are admitted.
     pub admission: AdmissionOptions,
-    /// How the index is read when the store is opened.
+    /// The way in which the index is read when the store is opened.
     pub index_loading: IndexLoading,
     /// The runtime of background work.
     pub background: Background,

@@ -1,7 +1,8 @@
 //! The public purges: of a key, by prefix, by tag, of everything.
 //!
-//! Owns: the four calls; each waits until there is room for another rule. Leaves to others: the order of purges among
-//! puts (`put/purge.rs`), the rules (`purge/rules.rs`), and writing them and making room for more (`write/purges.rs`).
+//! Owns: the four calls. Each waits until there is room for another purge rule. Leaves to others: the order of purges
+//! among puts (`put/purge.rs`), the rules (`purge/rules.rs`), and writing purges to disk and making room for more rules
+//! (`write/purges.rs`).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,7 +22,7 @@ use crate::put::commit::Puts;
 use crate::put::purge::{Begun, Target};
 use crate::write::Command;
 
-/// Counts one waiting purge, until it is dropped.
+/// Counts one waiting purge until this value is dropped.
 struct Waiting<'a>(&'a AtomicU64);
 
 impl Drop for Waiting<'_> {
@@ -30,13 +31,14 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// In a store of several spans, purges go one after another. All spans get all purges in the same order: the next purge
-/// waits until the writer of each span has this one, or the caller of this one has given up.
+/// The turn of a purge in a store of several spans. There, all spans get all purges in the same order: the next purge
+/// waits until the writer of each span has received this one, or the caller of this one has given up.
 #[derive(Default)]
 pub(crate) struct Turn {
-    /// The number of the purge, and up to which number all spans are known to have the purges.
+    /// The number of this purge, and the highest number up to which all spans are known to have all purges.
     pub order: PurgeOrder,
-    /// The lock on the turn; each span's part of the purge holds a clone.
+    /// The lock that makes later purges wait; each span's part of this purge holds a clone. `None` in a store of one
+    /// span.
     pub guard: Option<Arc<OwnedMutexGuard<u64>>>,
 }
 
@@ -44,17 +46,17 @@ impl Store {
     /// Purges a key with all its variants.
     ///
     /// *Durability*: when this returns, no later get finds an object that was put before the purge, or whose fill began
-    /// before it; also after a crash or a power cut. *Cost*: nothing is written if the store cannot hold the key;
-    /// otherwise one block is written twice and flushed once, shared by purges at the same time. If the store remembers
-    /// as many purges as it may ([`purge_records_max`](crate::Stat::purge_records_max)), the call waits: the oldest
-    /// segments are reclaimed, and older purges are forgotten with them. *Errors*: if the purge could not be made
-    /// durable; in memory it is valid all the same. `Busy` if fills that began long ago prevent the store from
-    /// forgetting any purge; then nothing is purged.
+    /// before it, not even after a crash or a power cut. *Cost*: nothing is written if it is certain that the store has
+    /// no object of the key; otherwise one block is written twice and flushed once, shared by purges at the same time.
+    /// If the store remembers as many purges as it may ([`purge_records_max`](crate::Stat::purge_records_max)), the
+    /// call waits: the oldest segments are reclaimed, and older purges are forgotten with them. *Errors*: `Busy` if
+    /// fills that began long ago prevent the store from forgetting older purges; then nothing is purged. Any other
+    /// error means that the purge could not be made durable; it is still valid in memory.
     pub async fn purge_key(&self, primary: &[u8]) -> Result<(), Error> {
         self.purge_key_in(primary, Turn::default()).await
     }
 
-    /// The same purge, in its turn in a store of several spans.
+    /// Does this span's part of the same purge, in a store of several spans.
     pub(crate) async fn purge_key_in(&self, primary: &[u8], turn: Turn) -> Result<(), Error> {
         let puts = self.puts();
         let key = KeyRef::new(primary, b"");
@@ -74,29 +76,30 @@ impl Store {
     /// Purges everything.
     ///
     /// *Durability*: when this returns, no later get finds an object that was put before the purge, or whose fill began
-    /// before it; also after a crash or a power cut. *Cost*: one block is written twice and flushed once, shared by
+    /// before it, not even after a crash or a power cut. *Cost*: one block is written twice and flushed once, shared by
     /// purges at the same time. A purged object leaves memory and the index when it is requested or reclaimed. This
-    /// purge replaces all other remembered purges. *Errors*: if the purge could not be made durable; in memory it is
-    /// valid all the same.
+    /// purge replaces all other remembered purges. *Errors*: the purge could not be made durable; it is still valid in
+    /// memory.
     pub async fn purge_all(&self) -> Result<(), Error> {
         self.purge_all_in(Turn::default()).await
     }
 
-    /// The same purge, in its turn in a store of several spans.
+    /// Does this span's part of the same purge, in a store of several spans.
     pub(crate) async fn purge_all_in(&self, turn: Turn) -> Result<(), Error> {
         self.purge(Target::All, turn, |_| ()).await
     }
 
     /// Purges every key whose primary part begins with `prefix`, with all its variants.
     ///
-    /// *Durability* and *cost* are those of [`purge_key`](Store::purge_key) for a key that the store holds, and so are
-    /// the errors; also `Busy` if prefixes of too many different lengths are remembered (nothing is purged). While the
-    /// purge is remembered, each hit of an older object hashes the beginning of its key.
+    /// *Durability* and *Cost* are those of [`purge_key`](Store::purge_key) for a key that the store has. *Errors*:
+    /// those of `purge_key`; also `Busy` if purges by prefixes of too many different lengths are remembered, and
+    /// `Invalid` if no key can be as long as the prefix (nothing is purged in either case). While the purge is
+    /// remembered, each hit of an older object hashes the beginning of its key.
     pub async fn purge_prefix(&self, prefix: &[u8]) -> Result<(), Error> {
         self.purge_prefix_in(prefix, Turn::default()).await
     }
 
-    /// The same purge, in its turn in a store of several spans.
+    /// Does this span's part of the same purge, in a store of several spans.
     pub(crate) async fn purge_prefix_in(&self, prefix: &[u8], turn: Turn) -> Result<(), Error> {
         let puts = self.puts();
         let length = match prefix.len() {
@@ -119,23 +122,25 @@ impl Store {
 
     /// Purges every object with this tag, whatever its key.
     ///
-    /// *Durability* and *cost* are those of [`purge_key`](Store::purge_key) for a key that the store holds, and so are
-    /// the errors; also `Invalid` for a tag that no object can have. Versions that a purged object had replaced stay
-    /// hidden. While the purge is remembered, each hit of an older object looks up each of its tags.
+    /// *Durability* and *Cost* are those of [`purge_key`](Store::purge_key) for a key that the store has. *Errors*:
+    /// those of `purge_key`; also `Invalid` for a tag that no object can have (nothing is purged). Versions that a
+    /// purged object had replaced stay hidden. While the purge is remembered, each hit of an older object looks up each
+    /// of its tags.
     pub async fn purge_tag(&self, tag: &[u8]) -> Result<(), Error> {
         self.purge_tag_in(tag, Turn::default()).await
     }
 
-    /// The same purge, in its turn in a store of several spans.
+    /// Does this span's part of the same purge, in a store of several spans.
     pub(crate) async fn purge_tag_in(&self, tag: &[u8], turn: Turn) -> Result<(), Error> {
         let hash = hash_tag(self.span().layout.hash_seed, tag)?;
         self.purge(Target::Tag(hash), turn, |_| ()).await
     }
 
-    /// Purges; as soon as the purge is valid in memory, calls `then` with its generation.
+    /// Purges `target`. As soon as the purge is valid in memory, calls `then` with the purge's generation.
     async fn purge(&self, target: Target, turn: Turn, then: impl FnOnce(u64)) -> Result<(), Error> {
         let puts = self.puts();
-        // In a store of several spans, each span records every purge, so that a span that missed some can get them.
+        // In a store of several spans, each span records every purge, so that a span that missed purges can get them
+        // from another span.
         let may_leave_out = turn.guard.is_none();
         let record = loop {
             match puts.begin_purge(target, may_leave_out) {
@@ -154,7 +159,7 @@ impl Store {
         Ok(())
     }
 
-    /// Makes a record durable; its turn ends when the writer has the record.
+    /// Makes the record of a purge durable. The purge's turn ends when the writer has received the record.
     async fn ask_in_turn(&self, record: PurgeRecord, turn: Turn) -> Result<(), Error> {
         let Turn { order, guard } = turn;
         let answer = self.send(|reply| Command::Purge((record, order), reply)).await;
@@ -162,7 +167,7 @@ impl Store {
         self.answer(answer?).await
     }
 
-    /// Waits until there is room for another rule. Another caller may use the room first.
+    /// Waits until there is room for another purge rule. Another caller may use the room first.
     async fn wait_for_rules(&self, puts: &Puts) -> Result<(), Error> {
         puts.purges_waiting.fetch_add(1, Ordering::Relaxed);
         let _waiting = Waiting(&puts.purges_waiting);

@@ -1,6 +1,7 @@
 //! The state of a store, for reports.
 //!
-//! Owns: what is reported, and how the states of several spans add up. Leaves to others: counting (`counters`).
+//! Owns: the reported values, and the rules by which the states of several spans are added up. Leaves to others:
+//! counting (`counters`).
 
 use serde::{Deserialize, Serialize};
 
@@ -12,7 +13,7 @@ use crate::recover::Recovery;
 /// State of a store.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Stat {
-    /// The device's SPEC.
+    /// The SPEC of the device.
     pub device: String,
     /// The store's identity, in hexadecimal.
     pub identity: String,
@@ -20,29 +21,30 @@ pub struct Stat {
     pub span_bytes: u64,
     /// Size of a segment in bytes.
     pub segment_bytes: u64,
-    /// How many segments there are.
+    /// The number of segments.
     pub segment_count: u64,
-    /// The segment epoch being written; divided by the number of segments, it is the cycle.
+    /// The epoch of the segment that is being written. Divided by the number of segments, it gives the cycle.
     pub head_epoch: u64,
     /// The largest body that is stored as one record, in bytes.
     pub whole_bytes_max: u64,
-    /// Entries in the index (objects, and fragments of large ones); while the index is loading, the number in its
-    /// checkpoint.
+    /// Entries in the index (objects, and fragments of large ones); while the index is loading, the number of entries
+    /// in its checkpoint.
     pub entries: u64,
-    /// Whether the index is still being read. Then other figures of the index count the loaded parts.
+    /// Whether the index is still being read. If so, the other figures of the index count only its loaded parts.
     #[serde(default)]
     pub index_loading: bool,
     /// An upper bound of the size of the index's records on disk, in bytes.
     pub entries_bytes: u64,
     /// Bytes of the index.
     pub index_bytes: u64,
-    /// The memory of the referenced bits (which objects were requested since they were written).
+    /// The memory of the referenced bits, which tell which objects were requested since they were written. *Units*:
+    /// bytes.
     pub referenced_bytes: u64,
-    /// How much of a segment may be re-inserted, in percent.
+    /// The largest part of a segment that may be re-inserted, in percent.
     pub reinsert_percent: u32,
     /// Size of a cluster in bytes; 0 if clusters are neither packed nor read.
     pub cluster_bytes: u64,
-    /// Whether a read from disk reads the cluster, the object, or the one that paid off before.
+    /// Whether a read from disk reads the whole cluster, only the object, or whichever of the two has paid off lately.
     pub cluster_read: ClusterRead,
     /// Bytes of the table of pending hints.
     pub hints_bytes: u64,
@@ -60,24 +62,25 @@ pub struct Stat {
     pub memory_unwritten_bytes: u64,
     /// Entries in memory.
     pub memory_entries: u64,
-    /// The memory of tags; it is a part of the memory of entries and fills.
+    /// Memory of tags, which is a part of the memory of entries and fills. *Units*: bytes.
     pub memory_tags_bytes: u64,
     /// Memory of the running fills. *Units*: bytes.
     pub fill_bytes: u64,
-    /// Whether objects that were in memory before the store was opened are still being read into it.
+    /// Whether objects that were in memory before the store was opened are still being read into memory.
     pub warming: bool,
     /// Live purge records.
     pub purge_records: u64,
-    /// How many of them are allowed; further purges wait while the oldest segments are reclaimed.
+    /// The largest number of live purge records; further purges wait while the oldest segments are reclaimed.
     #[serde(default)]
     pub purge_records_max: u64,
-    /// Purges that wait for this now.
+    /// Purges that wait now because `purge_records` has reached `purge_records_max`.
     #[serde(default)]
     pub purges_waiting: u64,
-    /// Memory of the filters that tell which keys the store may hold; the purge of any other key needs no record.
+    /// Memory of the filters that tell which keys the store may have; the purge of any other key needs no record.
+    /// *Units*: bytes.
     #[serde(default)]
     pub names_bytes: u64,
-    /// Whether all names are known; until all are known, each purge gets a record.
+    /// Whether the filters know the keys of all objects in the store; until they do, each purge gets a record.
     #[serde(default)]
     pub names_known: bool,
     /// The sequences that puts have reached.
@@ -89,11 +92,12 @@ pub struct Stat {
     pub written_per_admitted: Option<f64>,
     /// Counters since the store was opened.
     pub counts: Counts,
-    /// How the store was opened.
+    /// The report of recovery, from the open of the store.
     pub recovery: Recovery,
-    /// Why the store takes no more writes; `None` if it does.
+    /// Why the store takes no more writes; `None` while it takes writes.
     pub stopped: Option<String>,
-    /// The spans of a store of several spans. Then all other fields are sums, or the values of the first present span.
+    /// The spans of a store of several spans; empty in a store of one span. If there are several, all other fields are
+    /// sums, or the values of the first present span.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub spans: Vec<SpanStat>,
 }
@@ -101,13 +105,13 @@ pub struct Stat {
 /// State of one span of a store of several spans.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SpanStat {
-    /// Its number, from 0.
+    /// The number of the span, counted from 0.
     pub number: u32,
-    /// The device's SPEC.
+    /// The SPEC of the device.
     pub spec: String,
-    /// Why the span is not there; `None` if it is.
+    /// Why the span is absent; `None` if it is present.
     pub lost: Option<String>,
-    /// Its state; `None` if it could not be opened.
+    /// The state of the span; `None` if it could not be opened.
     pub stat: Option<Stat>,
 }
 

@@ -30,7 +30,7 @@ use crate::write::{Command, MembershipChange};
 pub(crate) struct Inner {
     pub puts: Arc<Puts>,
     pub warm_list: Arc<WarmList>,
-    /// How many entries the checkpoint has from which the index is loaded.
+    /// The number of entries in the checkpoint from which the index is loaded.
     pub checkpoint_entries: u64,
     pub recovery: Recovery,
     pub commands: Option<mpsc::Sender<Command>>,
@@ -40,7 +40,7 @@ pub(crate) struct Inner {
 /// The runtime of the writer.
 pub(crate) enum WriterHandle {
     Thread(std::thread::JoinHandle<()>),
-    /// It is aborted when this is dropped.
+    /// The task is aborted when its handle is dropped.
     Task(#[expect(dead_code, reason = "held for its drop")] AbortOnDropHandle<()>),
 }
 
@@ -85,14 +85,14 @@ impl Store {
         self.ask(|reply| Command::Membership(MembershipChange { membership, reply })).await
     }
 
-    /// Writes everything that waits and an index checkpoint, records that the span was closed, and flushes. Later puts
+    /// Writes all waiting objects and an index checkpoint, records that the span was closed, and flushes. Later puts
     /// are refused; gets still work.
     pub async fn close(&self) -> Result<(), Error> {
         self.ask(Command::Close).await
     }
 
-    /// Finds an object in memory. *Cost*: no I/O, no allocation, and no lock that others wait for. The first hit of an
-    /// object that is only in memory may queue it to be written.
+    /// Finds an object in memory. *Cost*: no I/O, no allocation, and no lock for which other threads wait. The first
+    /// hit of an object that is only in memory may queue it to be written.
     pub fn get_resident(&self, key: KeyRef<'_>) -> Option<Object> {
         let lookup = self.lookup();
         let entry = lookup.find_resident(key).live()?;
@@ -102,16 +102,17 @@ impl Store {
 
     /// Finds an object in memory or on disk.
     ///
-    /// The object has exactly the bytes of one completed put of this key, which was not purged before this call. Damage
-    /// is a counted miss, and so is a failed read of the device; [`try_get`](Store::try_get) reports a failed read.
-    /// *Cost*: at most one read, and one more per fragment when that is read.
+    /// The object has exactly the bytes of one completed put of this key, which was not purged before this call. A
+    /// damaged object is a miss, and so is an object whose read fails on the device; both are counted.
+    /// [`try_get`](Store::try_get) reports a failed read. *Cost*: at most one read, and one more for each fragment of
+    /// the body that the caller reads.
     pub async fn get(&self, key: KeyRef<'_>) -> Option<Object> {
         self.try_get(key).await.ok().flatten()
     }
 
     /// Finds an object as [`get`](Store::get) does, and distinguishes a failed device from a miss.
     ///
-    /// *Errors*: the read failed on the device, so it is not known whether there is such an object. The source of the
+    /// *Errors*: the read failed on the device, so it is not known whether the store has the object. The source of the
     /// error is the device's error. The call counts as a miss and in `device_read_errors`.
     pub async fn try_get(&self, key: KeyRef<'_>) -> Result<Option<Object>, Error> {
         let lookup = self.lookup();
@@ -133,8 +134,8 @@ impl Store {
 
     /// Joins the running fill of a key, or begins one.
     ///
-    /// `stale` is the object that the caller found to be out of date. If the store has a newer one, it is returned and
-    /// no fill begins. A fill that began before a purge of the key is not joined.
+    /// `stale` is the object that the caller found to be out of date. If the store has a newer object, that object is
+    /// returned and no fill begins. A fill that began before a purge of the key is not joined.
     pub fn begin_fill(&self, key: KeyRef<'_>, stale: Option<&Object>) -> FillRole {
         fill::begin(self.puts(), key, stale)
     }
@@ -142,11 +143,11 @@ impl Store {
     /// Puts a whole object without tags.
     ///
     /// *Errors*: `Busy` if the disk is too slow for the puts (nothing is stored), `Invalid` if the object is out of
-    /// bounds, `Stopped`. *Durability*: none when it returns. An object that is [admitted](crate::AdmissionOptions) is
-    /// written within the write delay; then [`sequences`](Store::sequences) has reached it. An object that is not
-    /// admitted is no error. If it is one record, it is found as long as memory keeps it. It hides the version that it
-    /// replaces. After the end of the process it is a miss. *Cost*: a put of several records waits for the disk
-    /// whenever there is no room for the next one.
+    /// bounds, `Stopped`. *Durability*: none when this returns. An object that is [admitted](crate::AdmissionOptions)
+    /// is written within the write delay; then `written` in [`sequences`](Store::sequences) includes the object. An
+    /// object that is not admitted is no error. If such an object is one record, it is found as long as memory keeps
+    /// it, and it hides the version that it replaces. After the end of the process, such an object is a miss. *Cost*: a
+    /// put of several records waits for the disk whenever there is no room for the next one.
     pub async fn put(&self, key: KeyRef<'_>, metadata: Bytes, body: Bytes) -> Result<Sequence, Error> {
         self.put_tagged(key, &[], metadata, body).await
     }
@@ -207,8 +208,8 @@ impl Store {
         }
         let step = puts.span.layout.fragment_bytes as usize;
         for start in (0..body.len()).step_by(step) {
-            // A put that has begun is finished: the part of a body on disk has already overwritten other objects, even
-            // if the body is refused later.
+            // From the second fragment on, the put waits for room and is not refused: the fragments written so far have
+            // already overwritten other objects.
             if start > 0 {
                 self.wait_for_room().await;
             }
@@ -229,10 +230,10 @@ impl Store {
     /// with its page.
     ///
     /// Such objects are written side by side if they are put now or still wait to be written, and they are read
-    /// together if that pays off. Give the hint before the put, or right after it, and before each get: an object that
-    /// was stored elsewhere is then moved next to its page ([`rewrite_percent`](crate::OpenOptions::rewrite_percent)).
-    /// A hint changes no answer. *Durability*: none; a hint is kept until it is used or its place in the table is
-    /// needed. *Cost*: two hashes and one atomic store; no lock, no allocation.
+    /// together if that pays off. Give the hint before or right after the put, and before each get: an object that was
+    /// stored away from its page is then moved next to it ([`rewrite_percent`](crate::OpenOptions::rewrite_percent)). A
+    /// hint changes no answer. *Durability*: none; a hint is kept until another hint needs its place in the table.
+    /// *Cost*: two hashes and one atomic store; no lock, no allocation.
     pub fn collocate(&self, object: &[u8], seed: &[u8]) {
         let (span, rewriting) = (self.span(), self.rewriting());
         let hash = |primary| span.hash(KeyRef::new(primary, b"")).0;
@@ -246,14 +247,14 @@ impl Store {
         Ok(self.sequences())
     }
 
-    /// Writes an index checkpoint now; it covers everything written before this call.
+    /// Writes an index checkpoint now. The checkpoint covers everything that was written before this call.
     pub async fn checkpoint(&self) -> Result<(), Error> {
         self.ask(Command::Checkpoint).await
     }
 
     /// Reads and verifies every record that the index points to; changes nothing. *Cost*: reads the whole store once.
     ///
-    /// `progress` receives the number of checked entries and the number of all.
+    /// `progress` receives the number of checked entries and the number of all entries.
     pub async fn check(&self, progress: impl FnMut(u64, u64)) -> CheckReport {
         self.state().presence.wait_for_all().await;
         check::check(self.state(), progress).await
@@ -264,7 +265,7 @@ impl Store {
         self.puts().intake.sequences()
     }
 
-    /// Returns the notes for the operator since the last call: damage, failed reads.
+    /// Returns the notes for the operator since the last call, such as damaged records and failed reads.
     pub fn take_notes(&self) -> Vec<String> {
         self.span().take_notes()
     }
@@ -320,12 +321,12 @@ impl Store {
         }
     }
 
-    /// Why the store takes no more writes; `None` if it does.
+    /// Why the store takes no more writes; `None` while it takes writes.
     pub(crate) fn stopped(&self) -> Option<String> {
         self.state().stopped().map(str::to_owned)
     }
 
-    /// The generation clock when a span of the store was last present again.
+    /// The value of the generation clock when a span of the store last returned after an absence.
     pub(crate) fn since(&self) -> u64 {
         self.state().progress.since.load(Ordering::Acquire)
     }
@@ -355,13 +356,16 @@ impl Store {
         &self.puts().span
     }
 
-    /// Whether all fragments of an object seem to be there. If not, the object is forgotten: its head is useless.
+    /// Whether the store seems to have all fragments of an object. If not, the object leaves memory, because its head
+    /// is useless.
     fn is_complete(&self, object: &Object) -> bool {
         let entry = &object.entry;
         let EntryKind::Head { generation, count } = entry.kind else { return true };
         let complete = (0..count).all(|number| self.lookup().has_fragment(entry.hash, generation, number));
         if let Some(location) = entry.location().filter(|_| !complete) {
-            // No older version of this key may be found instead, and the next version must not stay only in memory.
+            // Older versions of the key are removed from the index too, so that none is found instead. If admission
+            // rules are set, the index keeps the head, so that the next version is written to the disk and does not
+            // stay only in memory.
             if self.puts().intake.admission.is_open() {
                 self.state().forget_from(entry.hash, location);
             }

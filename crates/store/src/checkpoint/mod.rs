@@ -1,9 +1,10 @@
 //! Index checkpoints: copies of the index's slots, written alternately to two areas.
 //!
-//! Owns: writing a checkpoint while the store runs, and reading one, shard by shard. The index changes while it is
-//! written. So a checkpoint may contain changes after its log position, but never lacks one before it; replaying the
-//! log from that position makes it correct. Each checkpoint has a hot list, if the area has room: the locations of the
-//! objects in memory. The hot list is advice (`warm`): a damaged part is skipped and counted.
+//! Owns: writing a checkpoint while the store runs, and reading one, shard by shard. The index changes while its
+//! checkpoint is written. So a checkpoint may contain changes after its log position, but has all changes before it.
+//! Replaying the log from that position makes the loaded index correct. Each checkpoint has a hot list, if the area has
+//! room: the locations of the objects in memory. The hot list is advice (`warm`): damaged parts of it are skipped and
+//! counted.
 
 pub mod warm;
 
@@ -31,9 +32,9 @@ use crate::state::State;
 const CHUNK_BYTES: usize = 64 << 10;
 /// The largest payload of a chunk, in bytes.
 const PAYLOAD_BYTES_MAX: u64 = (CHUNK_BYTES - CHUNK_HEADER_BYTES) as u64;
-/// How many chunks are read at once while a shard is loaded.
+/// The number of chunks in one read while a shard is loaded.
 const READ_CHUNKS: u64 = 32;
-/// The largest number of places in a hot list, and the chunks that they take.
+/// The largest number of object locations in a hot list, and the number of chunks that they take.
 const HOT_PLACES_MAX: usize = 1 << 20;
 const HOT_CHUNKS_MAX: u64 = (HOT_PLACES_MAX as u64).div_ceil(PAYLOAD_BYTES_MAX / 8);
 
@@ -50,18 +51,18 @@ pub struct CheckpointHeader {
     homes: [u32; INDEX_SHARDS],
 }
 
-/// What a checkpoint is made from.
+/// The parts of the store from which a checkpoint is made.
 #[derive(Clone)]
 pub(crate) struct Checkpoints {
     pub state: Arc<State>,
-    /// The objects that are still to be read into memory.
+    /// The objects that warming up still has to read into memory.
     pub warm_list: Arc<WarmList>,
-    /// Decides on which thread memory is searched.
+    /// Decides on which thread the hot list is collected from memory.
     pub background: Background,
 }
 
-/// Writes the index as checkpoint `number`, and flushes. Returns its header; `None` if the index does not fit into the
-/// area.
+/// Writes the index as checkpoint `number`, and flushes. Returns the checkpoint's header; `None` if the index does not
+/// fit into the area.
 ///
 /// `last_sequence` is the highest sequence before `position`.
 pub(crate) async fn write_checkpoint(
@@ -126,7 +127,8 @@ pub(crate) async fn write_checkpoint(
     }))
 }
 
-/// Rewrites the hot list of the newest checkpoint from the present memory, without a flush: it is advice.
+/// Rewrites the hot list of the newest checkpoint from the objects that are in memory now. The list is not flushed,
+/// because it is only advice.
 pub(crate) async fn rewrite_hot(from: &Checkpoints, header: &CheckpointHeader) -> Result<(), Error> {
     let (number, area) = (header.number, from.state.span.layout.checkpoint_offset[(header.number % 2) as usize]);
     let (magic, chunk, offset) = (Magic::HotChunk, header.chunk_count, header.hot_offset());
@@ -160,7 +162,8 @@ impl ChunkWriter<'_> {
         Ok(true)
     }
 
-    /// Writes the locations of the objects that are in memory or still to be read into it, as far as there is room.
+    /// Writes the locations of the objects that are in memory, or that warming up still has to read, as far as the area
+    /// has room.
     async fn write_hot(&mut self) -> Result<(), Error> {
         self.magic = Magic::HotChunk;
         // Visiting all entries in memory takes time, and appends need this thread.
@@ -257,12 +260,12 @@ impl CheckpointHeader {
             && self.shard_start(INDEX_SHARDS).div_ceil(PAYLOAD_BYTES_MAX) == self.chunk_count
     }
 
-    /// How many homes a shard has.
+    /// The number of home slots of a shard.
     pub fn homes(&self, shard: usize) -> u32 {
         self.homes[shard]
     }
 
-    /// The stated number of entries, limited to what its slots can contain.
+    /// The number of entries that the header states, limited to the number of its slots.
     pub fn entries(&self) -> u64 {
         self.entry_count.min(self.index_bytes() / 8)
     }
@@ -287,17 +290,17 @@ impl CheckpointHeader {
         BLOCK_BYTES + whole * CHUNK_BYTES as u64 + rest_bytes
     }
 
-    /// The start of a shard's slots in the joined payloads, in bytes.
+    /// The offset of a shard's slots in the payloads of all chunks joined together, in bytes.
     fn shard_start(&self, shard: usize) -> u64 {
         self.homes[..shard].iter().map(|&homes| slots_bytes(homes) as u64).sum()
     }
 }
 
-/// Reads the slots of one shard of a checkpoint that [`fits`](CheckpointHeader::fits); `None` if a chunk of it is
-/// damaged.
+/// Reads the slots of one shard of a checkpoint. The checkpoint must [fit](CheckpointHeader::fits) the index. Returns
+/// `None` if a chunk of the shard is damaged.
 ///
-/// The result is put into `slots`, which must be empty and have room. The buffer of an earlier call is reused, because
-/// zeroing new memory costs more than the read.
+/// The result is put into `slots`, which must be empty and have enough room. `spare` keeps the read buffer for the next
+/// call, because zeroing new memory costs more than the read.
 pub(crate) async fn read_shard(
     device: &SharedDevice,
     layout: &Layout,
@@ -333,7 +336,7 @@ pub(crate) async fn read_shard(
     Some(slots)
 }
 
-/// The hot list of a checkpoint, most requested first, and how many of its chunks are damaged.
+/// The hot list of a checkpoint, with the most requested objects first, and the number of damaged chunks of the list.
 pub(crate) async fn load_hot(
     device: &SharedDevice,
     layout: &Layout,
@@ -356,15 +359,15 @@ pub(crate) async fn load_hot(
                 HotPlace::unpack(u64::from_le_bytes(packed.try_into().expect("chunks are of eight bytes")))
             })),
             None if number < header.hot_chunk_count => damaged += 1,
-            // The list may have been rewritten with more chunks than the header says; it ends with the first invalid
-            // one.
+            // The list may have been rewritten with more chunks than the header says; it ends at the first invalid
+            // chunk.
             None => break,
         }
     }
     (places, damaged)
 }
 
-/// The contents of chunk number `chunk`.
+/// The payload of a frame, if the frame is chunk number `chunk` and is intact.
 fn payload(frame: &[u8], magic: Magic, place: Place, chunk: u64) -> Option<&[u8]> {
     let body = format::open(frame, magic, place).and(format::body::<ChunkBody>(frame)).ok()?;
     let payload = CHUNK_HEADER_BYTES..CHUNK_HEADER_BYTES + body.payload_bytes.get() as usize;

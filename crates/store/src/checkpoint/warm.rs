@@ -1,23 +1,24 @@
-//! Warming up: after a restart, the objects that were in memory are read into memory again, in the order of the disk.
+//! Warming up: after a restart, the objects that were in memory before are read into memory again, in the order of
+//! their locations on disk.
 //!
-//! Owns: which objects are read into memory without a request, and limits on this work. The list has the replayed
-//! records, newest first, and then the checkpoint's hot list. Leaves to others: storing the list (`checkpoint`), and
-//! the room in memory (`memory`).
+//! Owns: the list of objects that are read into memory without a request, and limits on this work. The list has the
+//! replayed records, newest first, and then the checkpoint's hot list. Leaves to others: storing the list
+//! (`checkpoint`), and the room in memory (`memory`).
 //!
 //! # Invariants
-//! The list is advice: it only says where to read.
+//! The list is advice: a wrong entry only causes a useless read.
 //! 1. Only a whole object enters memory. Its header and body match their checksums, its address, and the epoch that the
 //!    segment had before the read.
-//! 2. The index has this location and no newer one for its hash, and memory has no entry under its id. Both, and the
-//!    epoch of the segment, are checked under the lock under which entries enter memory.
-//! 3. It is not purged. A later purge applies to it as to any other object in memory, because every hit is compared
-//!    with the purges.
-//! 4. It evicts nothing: if memory is full, warming ends.
-//! 5. A checkpoint written during warming also has the objects still to be read in its hot list. So after several
-//!    crashes, memory is no colder than after one.
+//! 2. The index has this location and no newer one for its hash, and memory has no entry under its id. These two
+//!    conditions and the epoch of the segment are checked under the lock under which entries enter memory.
+//! 3. The object is not purged. A later purge applies to it as to any other object in memory, because every hit is
+//!    compared with the purges.
+//! 4. Warming up evicts nothing: if memory is full, it ends.
+//! 5. The hot list of a checkpoint that is written while the store warms up also has the objects still to be read. So
+//!    after several crashes in a row, as many objects return to memory as after one crash.
 //!
-//! *Cost*: one read of at most [`RUN_BYTES_MAX`] for objects close together, [`READS_AT_ONCE`] at a time, on the
-//! writer's thread; a list of 8 bytes per object.
+//! *Cost*: one read of at most [`RUN_BYTES_MAX`] for objects that are close together; [`READS_AT_ONCE`] reads at the
+//! same time, on the writer's thread; a list of 8 bytes per object.
 
 use std::sync::{Arc, Mutex};
 
@@ -39,16 +40,17 @@ use crate::state::record::unasked;
 
 /// The longest read, in bytes.
 const RUN_BYTES_MAX: u64 = 512 << 10;
-/// A gap between two records is read with them if it has at most this many bytes.
+/// Two records are read together if the gap between them has at most this many bytes.
 const GAP_BYTES_MAX: u64 = 16 << 10;
-/// How many reads run at the same time.
+/// The number of reads that run at the same time.
 const READS_AT_ONCE: usize = 2;
-/// The memory of an entry in addition to its record is at least this, in bytes; the list is cut to what fits.
+/// The least memory that an entry takes in addition to its record, in bytes. With this, the list is cut to the objects
+/// that fit into memory.
 const ENTRY_BYTES_MIN: u64 = 200;
-/// After this many decoded objects, other tasks of the thread get a turn.
+/// After it has decoded this many objects, warming up lets other tasks of the thread run.
 const TURN: usize = 128;
 
-/// The list to warm up with.
+/// The sources of the list of objects to be read into memory.
 pub(crate) struct Warm {
     /// Whether warming up is enabled.
     pub is_wanted: bool,
@@ -58,7 +60,7 @@ pub(crate) struct Warm {
     pub newest: Vec<Location>,
 }
 
-/// When dropped, reports that warming has ended, for any reason.
+/// When this is dropped, it reports that warming up has ended, for any reason.
 struct EndWarming(Arc<WarmList>);
 
 impl Drop for EndWarming {
@@ -75,12 +77,12 @@ struct Run {
 
 /// Reads the objects of the list into memory, until memory is full or the list ends.
 pub(crate) fn warm_up(state: Arc<State>, warm_list: Arc<WarmList>, warm: Warm) -> impl Future<Output = ()> + Send {
-    // Created here, so that it is dropped even if the future is dropped before its first poll.
+    // This is created before the future, so that it is dropped even if the future is dropped before its first poll.
     let end = EndWarming(warm_list);
     async move {
         if warm.is_wanted {
             read_list(&state, &end.0, warm).await;
-            // Warming was not aborted, so nothing is left to read.
+            // Warming up was not aborted, so no object is left to be read.
             end.0.set(Arc::default());
         }
     }
@@ -107,7 +109,7 @@ async fn read_list(state: &State, warm_list: &WarmList, warm: Warm) {
     list.dedup_by_key(|place| place.location().granule);
     let list = Arc::new(list);
     warm_list.set(Arc::clone(&list));
-    // The buffer of one read is reused for another.
+    // The buffers of finished reads are reused.
     let spares: Mutex<Vec<Buffer>> = Mutex::default();
     let spare = || spares.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).pop();
     let mut runs = stream::iter(Runs { span: &state.span, list: list.iter().copied().peekable() })
@@ -136,7 +138,7 @@ async fn read_list(state: &State, warm_list: &WarmList, warm: Warm) {
     }
 }
 
-/// Puts one object from the bytes read into memory, if it passes the checks.
+/// Puts one object from the read bytes into memory, if the object passes the checks.
 fn take(state: &State, buffer: &[u8], extent: Extent, hot: HotPlace) -> Warmed {
     let location = hot.location();
     let address = state.span.address_of(location);

@@ -1,7 +1,7 @@
-//! Segments that are read ahead, before the segments before them are known.
+//! Reading a segment ahead, while the contents of the segments before it are not known yet.
 //!
-//! Owns: the result of reading ahead, whether it is still valid, and the memory that is reused from one read to the
-//! next. Leaves to others: reading (`segment`), and which segments are read (`recover`).
+//! Owns: the result of reading ahead, the check whether this result is valid, and the memory that is reused from one
+//! read to the next. Leaves to others: reading (`segment`), and which segments are read (`recover`).
 
 use nectary_block::{Buffer, SharedDevice};
 
@@ -9,8 +9,8 @@ use crate::disk::segment::{Care, LoggedRecord, Scanned, SegmentReader};
 use crate::format::TableEntry;
 use crate::format::layout::Layout;
 
-/// Memory for reading a segment, reused for the next one: the page faults of new memory would take longer than
-/// everything else.
+/// Memory for reading a segment, reused for the next segment: the page faults of new memory would take longer than all
+/// the other work.
 #[derive(Default)]
 pub struct Spare {
     records: Vec<LoggedRecord>,
@@ -18,7 +18,7 @@ pub struct Spare {
     buffer: Option<Buffer>,
 }
 
-/// The contents of a segment from an offset on, read before the earlier segments are known.
+/// The contents of a segment from an offset on, read while the earlier segments are not known yet.
 pub struct Ahead {
     pub epoch: u64,
     pub offset: u64,
@@ -55,10 +55,11 @@ impl Ahead {
         Spare { records, ..spare }
     }
 
-    /// Whether the result is also valid when the sequence before the segment is `last_sequence`.
+    /// Whether the result is valid if `last_sequence` is the last sequence before the segment.
     ///
-    /// The first append is checked against that sequence; each further append against the one before it. If anything is
-    /// missing or damaged, the result may depend on that sequence, so it is not valid.
+    /// The first append must have a higher sequence than `last_sequence`; each further append was compared with the
+    /// append before it. If anything in the segment is missing or damaged, the result may depend on `last_sequence`, so
+    /// it is not valid.
     pub fn holds_after(&self, last_sequence: u64) -> bool {
         let clean = self.scanned.holes.is_empty() && self.scanned.salvaged == 0 && !self.scanned.damaged;
         clean && self.scanned.first_sequence.is_none_or(|first| first > last_sequence)

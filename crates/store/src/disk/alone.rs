@@ -1,9 +1,9 @@
-//! Records found without the header of their append: which of them are valid.
+//! The rule that decides which records without the header of their append are valid.
 //!
-//! Owns: the rule for such records. Their sequence must be between the sequences before and after them. There is one
-//! more condition, because an open finds a segment only by an intact append in it: if no append is before them in the
-//! segment, and a later open wrote the next append, only records that this append states as flushed are valid. Leaves
-//! to others: finding them (`segment`).
+//! Owns: this rule. The sequence of such a record must be between the sequences before and after it. If no append is
+//! before the record in its segment, and a later open wrote the next append, there is one more condition: the next
+//! append must state that the record was flushed. The reason is that an open finds a segment only by an intact append
+//! in it. Leaves to others: finding the records (`segment`).
 
 use crate::format::open_count_of;
 
@@ -16,12 +16,13 @@ pub struct NextAppend {
     pub flushed_sequence: u64,
 }
 
-/// What surrounds records that are found without their append's header.
+/// The surroundings of records that are found without their append's header: the last sequence before them, and the
+/// next append.
 #[derive(Clone, Copy)]
 pub struct Alone {
     pub last_sequence: u64,
     pub next: Option<NextAppend>,
-    /// Whether they are at the start of the segment, with no append before them.
+    /// Whether the records are at the start of the segment, with no append before them.
     pub begins_segment: bool,
 }
 
@@ -29,9 +30,9 @@ impl Alone {
     /// Whether a record of this sequence is valid.
     pub fn counts(&self, sequence: u64) -> bool {
         let Some(next) = self.next else { return sequence > self.last_sequence };
-        // This case: a crash tore the first and only append of the segment. The next open did not find the segment,
-        // used the versions before it, and began the segment again. If its own first append is now lost as well, the
-        // records that it did not see must not reappear.
+        // The last condition is for this case: a crash tore the first and only append of the segment. The next open did
+        // not find the segment, used older versions, and wrote the segment again from its start. If the first append of
+        // that open is now lost as well, the records that the open did not see must not reappear.
         let is_of_later_open = open_count_of(next.first_sequence) > open_count_of(sequence);
         let was_unseen = self.begins_segment && is_of_later_open && sequence > next.flushed_sequence;
         sequence > self.last_sequence && sequence < next.first_sequence && !was_unseen

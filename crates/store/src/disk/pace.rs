@@ -1,10 +1,10 @@
-//! How fast the ring turns: when the last segments were opened.
+//! The speed of the ring, measured by the times at which the last segments were opened.
 //!
 //! Owns: the decision whether a segment stays long enough to be read. If the ring turns slowly, a share of the segments
 //! is a sufficient margin ([`Layout::stays`](crate::format::layout::Layout::stays)). If the ring turns within seconds,
-//! time decides: let n be the number of openings until the segment is overwritten; it stays if the last n openings took
-//! at least [`READING_MS`]. So the margin grows with the load, and shrinks when the load ends. Re-inserted bytes count
-//! like put bytes, because they also open segments.
+//! time decides: let n be the number of segments that will be opened before this segment is overwritten; the segment
+//! stays long enough if the last n openings took at least [`READING_MS`]. So the margin grows with the load, and
+//! shrinks when the load ends. Re-inserted bytes count like put bytes, because they also open segments.
 //!
 //! *Cost*: the clock is read only for records in the oldest quarter of the ring.
 
@@ -14,15 +14,16 @@ use tokio::time::Instant;
 
 use crate::format::layout::Layout;
 
-/// How long a segment must stay at least when reading a body from it begins, in milliseconds.
+/// When a body is opened for reading, its segment must stay for at least this time, in milliseconds.
 const READING_MS: u64 = 100;
-/// At most this many of the oldest epochs, and at most a quarter of all, are refused as too old.
+/// At most this many of the oldest epochs, and at most a quarter of all, count as too old to be read.
 const OPENINGS: u64 = 64;
 
-/// When segments were opened.
+/// The times at which the last segments were opened.
 pub struct Pace {
     begun: Instant,
-    /// By epoch: the time of its opening in milliseconds, plus one; 0 if it is not known.
+    /// For each of the last epochs: the time at which it was opened, in milliseconds plus one; 0 if the time is not
+    /// known. An epoch's slot is the epoch modulo [`OPENINGS`].
     opened: [AtomicU64; OPENINGS as usize],
 }
 
@@ -37,7 +38,7 @@ impl Pace {
         self.opened_at(epoch, self.begun.elapsed().as_millis() as u64);
     }
 
-    /// Whether an epoch stays long enough to be read when `head` is being written.
+    /// Whether the segment of an epoch stays long enough to be read, while the epoch `head` is being written.
     pub fn stays(&self, layout: &Layout, epoch: u64, head: u64) -> bool {
         let left = (epoch + layout.segment_count).saturating_sub(head);
         left > (layout.segment_count / 4).min(OPENINGS - 1)
@@ -48,7 +49,7 @@ impl Pace {
         self.opened[(epoch % OPENINGS) as usize].store(now_ms + 1, Ordering::Relaxed);
     }
 
-    /// How long ago the first of the last `count` openings was, in milliseconds; `u64::MAX` if there were fewer.
+    /// The time since the first of the last `count` openings, in milliseconds; `u64::MAX` if there were fewer openings.
     fn took(&self, count: u64, head: u64, now_ms: u64) -> u64 {
         let Some(first) = (head + 1).checked_sub(count) else { return u64::MAX };
         match self.opened[(first % OPENINGS) as usize].load(Ordering::Relaxed) {

@@ -1,9 +1,10 @@
 //! Reading segments: append by append, or record by record if an append's header is damaged.
 //!
-//! Owns: the rule which parts of a segment are valid. In log order, the first sequence of each append is higher than
-//! all sequences before it. So bytes that an earlier open wrote and lost are never mistaken for current ones. A record
-//! without its append's header is valid only if its sequence fits between its neighbours. Leaves to others: when it
-//! fits (`alone`), how much is read at once (`window`), and what follows from a record.
+//! Owns: the rules that decide which parts of a segment are valid. In log order, the first sequence of each append is
+//! higher than all sequences before it. So bytes that an earlier open wrote, and that a crash cut off from the log, are
+//! never mistaken for current ones. A record without its append's header is valid only if its sequence fits between the
+//! sequences before and after it. Leaves to others: the exact rule for such records (`alone`), the size of reads
+//! (`window`), and the effect of a record on the index.
 
 use nectary_block::{Buffer, SharedDevice};
 
@@ -18,13 +19,13 @@ use crate::format::{Location, LogEnd};
 use crate::names::key::{KeyHash, PrimaryHash};
 use crate::planted::{Bug, planted};
 
-/// How much is read at once if appends are small, in bytes.
+/// The size of a read if appends are small, in bytes.
 const WINDOW_BYTES: u64 = 1 << 20;
-/// How much is read at once while a store is opened, in bytes. Requests wait for the open, so reads are larger.
+/// The size of a read while a store is opened, in bytes. Reads are larger then, because requests wait for the open.
 const WINDOW_BYTES_AHEAD: u64 = 4 << 20;
 /// The size of a read if appends are large and only their headers are needed, in bytes.
 const HEADER_WINDOW_BYTES: u64 = 16 << 10;
-/// Appends from this size on count as large, in bytes.
+/// Appends of at least this many bytes count as large.
 const LARGE_APPEND_BYTES: u64 = 128 << 10;
 
 /// A record in the log.
@@ -35,19 +36,19 @@ pub struct LoggedRecord {
     pub generation: u64,
     pub sequence: u64,
     pub location: Location,
-    /// Its length without padding, in bytes.
+    /// The length of the record without padding, in bytes.
     pub bytes: u64,
-    /// Whether it is a whole object.
+    /// Whether the record is a whole object.
     pub whole: bool,
-    /// Whether it is a fragment.
+    /// Whether the record is a fragment.
     pub fragment: bool,
-    /// Whether it was read and found damaged.
+    /// Whether the record was read and found damaged.
     pub damaged: bool,
     /// If the record is the head of a fragmented object and was read: the generation and the number of its fragments.
     pub fragments: Option<(u64, u32)>,
 }
 
-/// How thoroughly a segment is read.
+/// The thoroughness with which a segment is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Care {
     /// Tables are read; only damaged areas are searched for records and later appends.
@@ -61,33 +62,33 @@ pub enum Care {
 pub struct Scanned {
     /// Appends read.
     pub appends: u64,
-    /// The bytes of these appends.
+    /// Bytes of the appends read.
     pub append_bytes: u64,
     /// The first sequence of the first append.
     pub first_sequence: Option<u64>,
-    /// Records found one by one.
+    /// Records found one by one, without the header of their append.
     pub salvaged: u64,
-    /// Whether an append in the middle is invalid.
+    /// Whether an append before the end of the log is invalid.
     pub damaged: bool,
-    /// The highest sequence so far.
+    /// The highest sequence found so far.
     pub last_sequence: u64,
-    /// Where the log continues in this segment, in bytes from its start.
+    /// The position where the log continues in this segment, in bytes from the segment's start.
     pub end: u64,
-    /// The end of the purge log, as appends state it.
+    /// The end of the purge log, as recorded in the appends.
     pub purge_end: LogEnd,
-    /// The flushed sequence, as appends state it.
+    /// The highest flushed sequence, as recorded in the appends.
     pub flushed_sequence: u64,
     /// For each missing or damaged append: the last sequence before it.
     pub holes: Vec<u64>,
-    /// Appends that are the first after an open, by their sequences.
+    /// The first append of each open whose appends begin in this segment.
     pub opens: Vec<FirstAppend>,
 }
 
-/// The first append after an open. The flushed sequence in it is the sequence that this open had recovered.
+/// The first append after an open. Its flushed sequence is the last sequence that this open recovered.
 #[derive(Debug, Clone, Copy)]
 pub struct FirstAppend {
     pub first_sequence: u64,
-    /// The last sequence before it.
+    /// The last sequence before this append.
     pub before: u64,
     pub recovered_sequence: u64,
 }
@@ -97,7 +98,7 @@ pub struct SegmentReader<'a> {
     layout: &'a Layout,
     epoch: u64,
     start: u64,
-    /// Where reading ends, in bytes from the start of the segment.
+    /// The offset in the segment at which reading ends, in bytes.
     end: u64,
     /// Memory to reuse for the next table.
     table: Vec<TableEntry>,
@@ -106,7 +107,7 @@ pub struct SegmentReader<'a> {
 }
 
 impl<'a> SegmentReader<'a> {
-    /// Reads the segment that holds, or held, `epoch`.
+    /// Makes a reader of the segment that has, or had, the epoch `epoch`.
     pub fn new(device: &'a SharedDevice, layout: &'a Layout, epoch: u64) -> SegmentReader<'a> {
         let start = layout.segment_start(epoch);
         let end = layout.segment_bytes;
@@ -119,7 +120,7 @@ impl<'a> SegmentReader<'a> {
         SegmentReader { end, ..self }
     }
 
-    /// Reads like [`new`](Self::new), in larger reads.
+    /// Makes a reader like [`new`](Self::new), which reads more bytes at once.
     pub fn ahead(device: &'a SharedDevice, layout: &'a Layout, epoch: u64) -> SegmentReader<'a> {
         let window_bytes_max = WINDOW_BYTES_AHEAD;
         SegmentReader { window_bytes_max, ..SegmentReader::new(device, layout, epoch) }
@@ -131,12 +132,12 @@ impl<'a> SegmentReader<'a> {
         self.window.take_memory(buffer);
     }
 
-    /// Gives that memory back.
+    /// Returns the memory of tables and windows, for reuse.
     pub(super) fn into_memory(self) -> (Vec<TableEntry>, Option<Buffer>) {
         (self.table, self.window.into_memory())
     }
 
-    /// Visits every record from `offset` on whose sequence is above `last_sequence`.
+    /// Visits every record at or after `offset` whose sequence is above `last_sequence`.
     pub async fn scan(
         &mut self,
         offset: u64,
@@ -173,7 +174,7 @@ impl<'a> SegmentReader<'a> {
                 let bytes = u64::from(append.fields.append_bytes.get());
                 self.window.read_bytes = match care {
                     Care::Verify => self.window_bytes_max,
-                    // The table of the next append is probably about as long; then one read is enough.
+                    // The next append's table is probably about as long as this one; if so, one read is enough for it.
                     Care::Search if bytes >= LARGE_APPEND_BYTES => {
                         let table_bytes = (append.table.len() * TABLE_ENTRY_BYTES) as u64;
                         HEADER_WINDOW_BYTES + table_bytes / 8 * 9
@@ -198,8 +199,8 @@ impl<'a> SegmentReader<'a> {
             if found.count > 0 {
                 scanned.last_sequence = scanned.last_sequence.max(found.last_sequence);
                 scanned.end = found.end;
-                // An open that finds the log like this writes after these records. So a missing part there is another
-                // hole, made by that open.
+                // The next open found the log like this, and wrote directly after these records. So a gap before the
+                // next append means that an append of that open is missing: this is another hole.
                 if found.end < stop && next.is_some() {
                     scanned.holes.push(scanned.last_sequence);
                 }
@@ -212,7 +213,8 @@ impl<'a> SegmentReader<'a> {
         scanned
     }
 
-    /// Offsets of blocks from `offset` on that look like the beginning of an append of this epoch.
+    /// Returns the addresses, on the device, of blocks at or after `offset` that look like the beginning of an append
+    /// of this epoch.
     pub async fn frames_from(&mut self, offset: u64) -> Vec<u64> {
         let mut found = Vec::new();
         let mut position = offset;
@@ -232,9 +234,9 @@ impl<'a> SegmentReader<'a> {
         found
     }
 
-    /// The epoch in the first append of this segment. If that append is damaged, or of an earlier cycle than the
-    /// requested one, the newest epoch in the segment: after a crash, the first block may be of the earlier cycle and a
-    /// later block of the current one.
+    /// Returns the epoch of the first append of this segment. If that append is damaged, or is of an earlier cycle than
+    /// the requested epoch, returns the newest epoch in the segment: after a crash, the first block may be of the
+    /// earlier cycle and a later block of the current one.
     pub async fn find_epoch(&mut self) -> Option<u64> {
         let layout = self.layout;
         let count = layout.segment_count;

@@ -1,8 +1,8 @@
-//! The device of an open span: the position of the ring, and reading extents of it.
+//! The device of an open span: the position of the ring, and reading extents of the device.
 //!
-//! Owns: the device and its layout, the epoch that is being written, how fast the ring turns, the counters, and the
-//! notes for the operator. Promises: every read of records is counted, and a failed read is noted. Leaves to others:
-//! the meaning of the bytes (`state/record.rs`), and locations (`index`).
+//! Owns: the device and its layout, the epoch that is being written, the speed of the ring, the counters, and the notes
+//! for the operator. Promises: every read of records is counted, and a failed read is noted. Leaves to others: the
+//! meaning of the bytes (`state/record.rs`), and locations (`index`).
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,15 +17,15 @@ use crate::format::{GRANULE_BYTES, Location};
 use crate::names::key::{KeyHash, KeyRef, PrimaryHash, hash_key};
 use crate::names::tag::{TagHash, TagLedger, Tags, hash_tag};
 
-/// How many notes are kept until the caller takes them; further ones are dropped.
+/// The largest number of notes that are kept for the operator; further notes are dropped.
 const NOTES_MAX: usize = 100;
 
-/// A range of one read: whole blocks of the device, in bytes from its start.
+/// The range of one read, in whole blocks of the device. *Units*: bytes from the start of the device.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Extent {
     pub start: u64,
     pub end: u64,
-    /// The epoch that its segment had before the read.
+    /// The epoch that the extent's segment had before the read.
     pub epoch: u64,
 }
 
@@ -34,7 +34,7 @@ pub(crate) struct Span {
     pub device: SharedDevice,
     pub layout: Layout,
     pub counters: Counters,
-    /// How fast the ring turns.
+    /// The speed of the ring.
     pub pace: Pace,
     /// The memory of tags, in bytes.
     pub tag_ledger: TagLedger,
@@ -44,7 +44,7 @@ pub(crate) struct Span {
 }
 
 impl Span {
-    /// The device of a span whose ring is at `head`.
+    /// Makes the device of a span whose epoch `head` is being written.
     pub fn new(device: SharedDevice, layout: Layout, head: u64) -> Span {
         Span {
             device,
@@ -67,7 +67,7 @@ impl Span {
         self.head.store(epoch, Ordering::Release);
     }
 
-    /// The epoch of the segment that a location is in, when `head` is being written.
+    /// The epoch of the segment that contains a location, while the epoch `head` is being written.
     pub fn epoch_at(&self, location: Location, head: u64) -> u64 {
         self.layout.epoch_of(location.granule * GRANULE_BYTES / self.layout.segment_bytes, head)
     }
@@ -82,7 +82,7 @@ impl Span {
         hash_key(self.layout.hash_seed, key)
     }
 
-    /// Hashes the tags of a caller. *Errors*: `Invalid` if a tag is out of bounds, or if there are too many.
+    /// Hashes the tags that a caller gives. *Errors*: `Invalid` if a tag is out of bounds, or if there are too many.
     pub fn tags<'a>(&self, tags: impl IntoIterator<Item = &'a [u8]>) -> Result<Tags, Error> {
         let hashes = tags.into_iter().map(|tag| hash_tag(self.layout.hash_seed, tag));
         Tags::new(hashes.collect::<Result<Vec<TagHash>, Error>>()?, &self.tag_ledger)
@@ -93,7 +93,7 @@ impl Span {
         self.layout.segments_offset + location.granule * GRANULE_BYTES
     }
 
-    /// The blocks that a record at a location may take; `None` if the location is outside the segments.
+    /// The blocks that a record at a location may occupy; `None` if the location is outside the segments.
     pub fn extent(&self, location: Location) -> Option<Extent> {
         let epoch = self.epoch_at(location, self.head());
         let offset = location.granule * GRANULE_BYTES;
@@ -107,7 +107,7 @@ impl Span {
         Some(Extent { start, end: end.next_multiple_of(block), epoch })
     }
 
-    /// Reads an extent; a failure is counted and noted.
+    /// Reads an extent. A failed read is counted, and noted for the operator.
     pub async fn read_extent(&self, extent: Extent) -> Result<Buffer, Error> {
         self.read_extent_into(extent, Buffer::recycled((extent.end - extent.start) as usize)).await
     }

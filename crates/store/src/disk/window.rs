@@ -1,7 +1,7 @@
 //! The bytes of one segment, read window by window.
 //!
-//! Owns: the window, its memory, and a smaller read if a block cannot be read. Leaves to others: how much is read at
-//! once, and the meaning of the bytes (`segment`).
+//! Owns: the window, its memory, and a second, smaller read if the first one fails. Leaves to others: how much is read
+//! at once, and the meaning of the bytes (`segment`).
 
 use std::ops::Range;
 
@@ -12,11 +12,11 @@ use crate::format::BLOCK_BYTES;
 /// A window on a segment.
 pub(super) struct Window<'a> {
     device: &'a SharedDevice,
-    /// Where the segment is on the device, in bytes.
+    /// The range of the segment on the device, in bytes.
     segment: Range<u64>,
     /// The position in the segment and the bytes of the last read. An empty buffer only keeps memory for the next read.
     held: Option<(u64, Buffer)>,
-    /// How much is read at once, in bytes.
+    /// The smallest size of a read, in bytes.
     pub read_bytes: u64,
 }
 
@@ -45,7 +45,8 @@ impl<'a> Window<'a> {
         Ok(buffers.pop().expect("a read gives its buffers back"))
     }
 
-    /// Bytes of the segment from `position` on: at least `length`, or up to the end of the segment.
+    /// Returns bytes of the segment from `position` on: at least `length` bytes, or all bytes up to the end of the
+    /// segment; `None` if they cannot be read.
     pub async fn bytes_at(&mut self, position: u64, length: u64) -> Option<&[u8]> {
         let segment_bytes = self.segment.end - self.segment.start;
         let length = length.min(segment_bytes - position);
@@ -62,7 +63,7 @@ impl<'a> Window<'a> {
             buffer.set_len(bytes as usize);
             self.held = match self.read_into(start, buffer).await {
                 Ok(buffer) => Some((start, buffer)),
-                // One unreadable block must not hide its neighbours.
+                // One unreadable block must not hide the blocks around it, so only the requested blocks are read.
                 Err(_) => {
                     let least = (position - start + length).next_multiple_of(BLOCK_BYTES);
                     let least = least.min(segment_bytes - start);

@@ -1,7 +1,7 @@
 //! The locations of a span's areas.
 //!
-//! Owns: the superblock, how a span of a given size is divided, and address arithmetic. The layout of a store never
-//! changes.
+//! Owns: the superblock, the division of a span of a given size into areas, and address arithmetic. The layout of a
+//! store never changes.
 
 use nectary_block::{Buffer, SharedDevice};
 
@@ -23,21 +23,21 @@ const SEGMENT_COUNT_MIN: u64 = 4;
 const WHOLE_BYTES_MAX: u64 = 256 << 10;
 /// The size of the fragments of longer bodies, in bytes.
 const FRAGMENT_BYTES: u64 = 1 << 20;
-/// A copy of the purge log has 1/`PURGE_LOG_SHARE` of the span, …
+/// A copy of the purge log has 1/`PURGE_LOG_SHARE` of the span, within the limits below.
 const PURGE_LOG_SHARE: u64 = 64;
-/// … but at least and at most this many bytes.
+/// The smallest and the largest copy of the purge log, in bytes.
 const PURGE_LOG_BYTES_MIN: u64 = 32 << 10;
 const PURGE_LOG_BYTES_MAX: u64 = 16 << 20;
-/// 1/`LEAVING_SHARE` of the segments counts as about to be overwritten.
+/// The oldest 1/`LEAVING_SHARE` of the segments counts as about to be overwritten.
 const LEAVING_SHARE: u64 = 32;
 /// The largest span, in bytes: as many granules as 36 bits can count.
 pub const SPAN_BYTES_MAX: u64 = GRANULE_BYTES << 36;
 /// The smallest span, in bytes.
 pub const SPAN_BYTES_MIN: u64 = 512 << 10;
-/// The most spans of one store.
+/// The largest number of spans of a store.
 pub const SPANS_MAX: u32 = 16;
 
-/// How a span is divided.
+/// The areas of a span, and its other fixed properties.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Layout {
     /// Random identity of the store.
@@ -48,43 +48,43 @@ pub struct Layout {
     pub span_bytes: u64,
     /// Size of a segment in bytes.
     pub segment_bytes: u64,
-    /// How many segments there are.
+    /// The number of segments.
     pub segment_count: u64,
-    /// The offset of the first segment.
+    /// The offset of the first segment, in bytes.
     pub segments_offset: u64,
-    /// The starts of the two copies of the purge log.
+    /// The offsets of the two copies of the purge log, in bytes.
     pub purge_log_offset: [u64; 2],
-    /// Size of one copy, both halves, in bytes.
+    /// Size of one copy of the purge log, with both halves, in bytes.
     pub purge_log_bytes: u64,
-    /// The starts of the two checkpoint areas.
+    /// The offsets of the two checkpoint areas, in bytes.
     pub checkpoint_offset: [u64; 2],
-    /// Size of one area in bytes.
+    /// Size of one checkpoint area in bytes.
     pub checkpoint_bytes: u64,
     /// Size of a fragment in bytes.
     pub fragment_bytes: u64,
     /// The largest body that is stored as one record, in bytes.
     pub whole_bytes_max: u64,
-    /// log2 of the homes of an index shard at creation.
+    /// The base-2 logarithm of the number of home slots of an index shard when it is created.
     pub index_home_bits: u32,
     /// The features that a program must know to read the store.
     pub features: u64,
-    /// When the store was made, in seconds since 1970.
+    /// The time when the store was made, in seconds since 1970.
     pub created_s: u64,
-    /// The number of the span in its store.
+    /// The place of the span among the spans of its store.
     pub member: Member,
 }
 
-/// The number of a span in its store.
+/// The place of a span among the spans of its store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Member {
     /// Random identity of a store of several spans; 0 for a store of one span.
     pub set: u128,
     /// The number of this span, from 0.
     pub number: u32,
-    /// How many spans the store has.
+    /// The number of spans of the store.
     pub count: u32,
-    /// Each span's weight, by number: its size in units of [`SPAN_BYTES_MIN`] when the store was made. Keys are shared
-    /// out by these weights.
+    /// Each span's weight, by number: its size in units of [`SPAN_BYTES_MIN`] when the store was made. Keys are
+    /// distributed over the spans in proportion to these weights.
     pub weights: [u32; SPANS_MAX as usize],
 }
 
@@ -92,9 +92,10 @@ impl Member {
     /// The only span of its store.
     pub const SOLE: Member = Member { set: 0, number: 0, count: 1, weights: [0; SPANS_MAX as usize] };
 
-    /// The seed with which all spans of a store hash keys, so that a span can use the purges of another one.
+    /// The seed with which all spans of a store hash keys, so that a span can use the purges of another one; `None` for
+    /// the only span of a store.
     pub fn hash_seed(&self) -> Option<u64> {
-        // It differs from the seed of the placement, so that the two hashes of a key are independent.
+        // This seed differs from the seed of the placement, so that the two hashes of a key are independent.
         let seed = (self.set as u64).rotate_left(32).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (self.set >> 64) as u64;
         (self.count > 1).then_some(seed)
     }
@@ -113,11 +114,11 @@ impl Member {
     }
 }
 
-/// Offset of the state's first slot.
+/// The offset of the first state slot, in bytes.
 pub const STATE_OFFSET: u64 = 2 * BLOCK_BYTES;
 
 impl Layout {
-    /// Divides a span of `span_bytes`.
+    /// Plans the areas of a span of `span_bytes`. *Errors*: `Invalid` if a size is out of bounds.
     pub fn plan(
         span_bytes: u64,
         segment_bytes: Option<u64>,
@@ -130,7 +131,7 @@ impl Layout {
         Layout::plan_with_log(span_bytes, segment_bytes, purge_log_bytes, identity, hash_seed, created_s)
     }
 
-    /// Divides a span that has purge logs of this size.
+    /// Plans the areas of a span whose copies of the purge log have this size.
     fn plan_with_log(
         span_bytes: u64,
         segment_bytes: Option<u64>,
@@ -192,8 +193,9 @@ impl Layout {
             checkpoint_bytes,
             fragment_bytes: FRAGMENT_BYTES.min(fragment_max),
             whole_bytes_max: WHOLE_BYTES_MAX.min(fragment_max / 2),
-            // 1/16 of what a checkpoint can hold. So the index is small at first. But an entry still has enough bits of
-            // its hash: in a full index, only about one lookup in some thousand finds an entry of another key.
+            // At first, the index has 1/16 of the slots that a checkpoint can hold, so it takes little memory. An entry
+            // still has enough bits of its hash: in a full index, only about one lookup in a few thousand finds an
+            // entry of another key.
             index_home_bits: (homes / 16).max(16).ilog2(),
             features: FEATURE_TAGS,
             created_s,
@@ -288,7 +290,8 @@ impl Layout {
                 body.span_count.get()
             )));
         }
-        // Earlier programs made smaller purge logs; the other areas follow from the size of the log.
+        // Earlier programs made smaller purge logs, so the size of the log is read; the locations of the other areas
+        // follow from it.
         let log_bytes = layout.purge_log_bytes;
         if !(PURGE_LOG_BYTES_MIN..=PURGE_LOG_BYTES_MAX).contains(&log_bytes)
             || !log_bytes.is_multiple_of(2 * BLOCK_BYTES)
@@ -309,13 +312,15 @@ impl Layout {
         Ok(layout)
     }
 
-    /// Sets the feature "records have tags" in the superblocks if it is not set; durable when it returns.
+    /// Sets the feature "records have tags" in the superblocks if it is not set. The change is durable when this
+    /// returns.
     pub async fn with_tags(self, device: &SharedDevice) -> Result<Layout, Error> {
         if self.features & FEATURE_TAGS != 0 {
             return Ok(self);
         }
         let layout = Layout { features: self.features | FEATURE_TAGS, ..self };
-        // At every moment one copy is whole, and both have the feature before the first tag is written.
+        // At every moment one copy of the superblock is intact, and both copies have the feature before the first tag
+        // is written.
         for address in [BLOCK_BYTES, 0] {
             nectary_block::write(&**device, address, layout.encode(address)).await?;
             device.flush(Default::default()).await?;
@@ -333,29 +338,29 @@ impl Layout {
         self.segments_offset + self.segment_of(epoch) * self.segment_bytes
     }
 
-    /// The epoch of segment `segment` when `head` is the epoch being written; 0 if the segment has no epoch yet.
+    /// The epoch of segment `segment` while `head` is the epoch being written; 0 if the segment has no epoch yet.
     pub fn epoch_of(&self, segment: u64, head: u64) -> u64 {
         let behind = (self.segment_of(head) + self.segment_count - segment) % self.segment_count;
         head.saturating_sub(behind)
     }
 
-    /// Whether an epoch is not about to be overwritten when `head` is being written. About to be overwritten are 1/32
-    /// of the segments, but at least three if there are twelve segments or more.
+    /// Whether an epoch is not about to be overwritten while `head` is being written. The oldest 1/32 of the segments
+    /// are about to be overwritten, but at least three segments if there are twelve or more.
     pub fn stays(&self, epoch: u64, head: u64) -> bool {
         epoch + self.segment_count > head + (self.segment_count / LEAVING_SHARE).max((self.segment_count / 4).min(3))
     }
 
-    /// The oldest epoch that is still on the disk when `head` is being written.
+    /// The oldest epoch that is still on the disk while `head` is being written.
     pub fn tail(&self, head: u64) -> u64 {
         (head + 1).saturating_sub(self.segment_count).max(1)
     }
 
-    /// Whether the segment of an epoch is overwritten next after `head`.
+    /// Whether the segment of an epoch is the next one to be overwritten after `head`.
     pub fn is_next(&self, epoch: u64, head: u64) -> bool {
         epoch + self.segment_count == head + 1
     }
 
-    /// The largest append, in bytes: half of a segment, up to 2 MiB, but enough for a fragment.
+    /// The largest append, in bytes: half of a segment and at most 2 MiB, but always enough for a fragment.
     pub fn append_bytes_max(&self) -> u64 {
         (self.segment_bytes / 2).min(2 << 20).max(self.fragment_bytes + 2 * BLOCK_BYTES) / BLOCK_BYTES * BLOCK_BYTES
     }
@@ -365,7 +370,7 @@ impl Layout {
         self.append_bytes_max() - (APPEND_HEADER_BYTES as u64 + 64)
     }
 
-    /// The longest body that can be stored, in bytes: a quarter of the segments.
+    /// The longest body that can be stored, in bytes: a quarter of the bytes of all segments.
     pub fn object_bytes_max(&self) -> u64 {
         self.segment_count * self.segment_bytes / 4
     }

@@ -1,37 +1,39 @@
 //! The location of a record: its granule and a class of its length, in 42 bits.
 //!
-//! Owns: how both are packed in the index, its checkpoints and hot lists.
+//! Owns: the packed form of both, which the index, its checkpoints and hot lists use.
 
 use super::GRANULE_BYTES;
 
-/// The bits of a granule's number.
+/// The number of bits of a granule's number.
 pub const GRANULE_BITS: u32 = 36;
-/// The bits of a class, above those of the granule.
+/// The number of bits of a class. These bits are above the bits of the granule.
 pub const CLASS_BITS: u32 = 6;
-/// The bits of the granule in a packed location.
+/// The mask of the granule's bits in a packed location.
 pub const GRANULE_MASK: u64 = (1 << GRANULE_BITS) - 1;
 
-/// The location of a record, and its longest possible length.
+/// The location of a record, and a class that bounds the record's length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Location {
     /// Granules from the start of the segments.
     pub granule: u64,
-    /// The class of its length.
+    /// The class of the record's length.
     pub class: u8,
 }
 
 impl Location {
-    /// The location of a record of `bytes` at `granule`.
+    /// Makes the location of a record of `bytes` bytes at `granule`.
     pub fn new(granule: u64, bytes: u64) -> Location {
         Location { granule, class: size_class(bytes) }
     }
 
-    /// An upper bound of the record's length, in bytes; at most a quarter too large.
+    /// An upper bound of the record's length, in bytes. It is at least 256 bytes; above that, it is at most a quarter
+    /// and one granule too large.
     pub fn bytes_max(self) -> u64 {
         class_granules(self.class) * GRANULE_BYTES
     }
 
-    /// Packs the location for an atomic; never zero.
+    /// Packs the location into one word, for an atomic variable. The word is never zero, because no record is at
+    /// granule 0.
     pub fn pack(self) -> u64 {
         u64::from(self.class) << GRANULE_BITS | self.granule
     }
@@ -42,7 +44,7 @@ impl Location {
     }
 }
 
-/// The granules that a record of a class may take.
+/// The largest number of granules that a record of a class takes.
 pub fn class_granules(class: u8) -> u64 {
     (4 + u64::from(class) % 4) << (class / 4)
 }

@@ -1,7 +1,7 @@
 //! The frames of the on-disk format, exactly as in `docs/formats/store.md`.
 //!
-//! Owns: encoding, decoding and every check of a frame before its fields are used. Leaves to others: where frames are,
-//! and what follows from their contents. Nothing here does I/O, and no bytes make it panic.
+//! Owns: encoding, decoding and every check of a frame before its fields are used. Leaves to others: the locations of
+//! frames, and the effects of their contents. Nothing here does I/O, and no input makes a decoder panic.
 //!
 //! *Circle*: `layout` and `location` count in blocks and granules, which are defined here.
 
@@ -20,9 +20,9 @@ pub use position::{LogEnd, LogPosition, OPEN_COUNT_SHIFT, open_count_of};
 
 /// The alignment of areas and appends, in bytes.
 pub const BLOCK_BYTES: u64 = 4096;
-/// The granule: records begin at multiples of it, in bytes.
+/// The size of a granule, in bytes. Records begin at multiples of it.
 pub const GRANULE_BYTES: u64 = 64;
-/// The version that this code reads and writes.
+/// The format version that this code reads and writes.
 pub const VERSION: u16 = 1;
 /// The longest metadata of an object, in bytes.
 pub const METADATA_BYTES_MAX: usize = 64 * 1024;
@@ -30,8 +30,8 @@ pub const METADATA_BYTES_MAX: usize = 64 * 1024;
 pub const FEATURE_TAGS: u64 = 1;
 /// The largest number of records in one purge block.
 pub const PURGE_RECORDS_PER_BLOCK: usize = 99;
-/// No sequence, generation, epoch or cycle gets this large; a larger value is damage. Sums of smaller values do not
-/// overflow.
+/// No sequence, generation, epoch or cycle becomes larger than this; a larger value is damage. Sums of smaller values
+/// do not overflow.
 pub const COUNTER_MAX: u64 = 1 << 62;
 /// The number of shards of the index and of a checkpoint.
 pub const INDEX_SHARDS: usize = 64;
@@ -295,7 +295,7 @@ impl RecordKind {
     }
 }
 
-/// The place at which a frame must be to be valid.
+/// The place of a frame: a frame is valid only in the place that its header states.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Place {
     /// The store's identity.
@@ -317,16 +317,16 @@ pub enum Mismatch {
     Length,
     /// A checksum that does not match.
     Checksum,
-    /// The frame of another store, another epoch of its area, or another place.
+    /// The frame belongs to another store, to another epoch of its area, or to another address.
     Place,
     /// A field outside its bounds.
     Field,
 }
 
-/// Seals a frame: fills in its header over the first `length` bytes of `bytes`.
+/// Seals a frame of `length` bytes: writes its header, with the checksum of the frame, at the start of `bytes`.
 ///
 /// # Panics
-/// When `bytes` is shorter than `length` or than a header: a bug of the caller.
+/// If `bytes` is shorter than `length` or than a header; this is a bug of the caller.
 pub fn seal(bytes: &mut [u8], magic: Magic, place: Place, length: usize) {
     let mut header = FrameHeader {
         magic: magic.bytes(),
@@ -385,7 +385,7 @@ fn check_sum(bytes: &[u8], header: &FrameHeader, magic: Magic) -> Result<(), Mis
     Ok(())
 }
 
-/// Reads a frame's header and checks everything, its place included. *Cost*: the checksum is computed last, so that
+/// Reads a frame's header and checks all of it, including the place. *Cost*: the checksum is computed last, so that
 /// bytes that only look like a frame (in a body, for example) cost little.
 pub fn open(bytes: &[u8], magic: Magic, place: Place) -> Result<FrameHeader, Mismatch> {
     let header = header(bytes, magic)?;
@@ -399,7 +399,8 @@ pub fn open(bytes: &[u8], magic: Magic, place: Place) -> Result<FrameHeader, Mis
     }
 }
 
-/// The length of the frame that seems to be here, by its header. The checksum, version and epoch are not checked.
+/// The length in a frame's header, if `bytes` look like such a frame of this store at `address`. The checksum, version
+/// and epoch are not checked.
 pub fn apparent_bytes(bytes: &[u8], magic: Magic, identity: u128, address: u64) -> Option<u64> {
     let (header, _) = FrameHeader::read_from_prefix(bytes).ok()?;
     let looks = header.magic == magic.bytes() && header.identity.get() == identity && header.address.get() == address;
@@ -492,7 +493,7 @@ impl Record {
 pub struct Append {
     /// The fields after the frame header.
     pub fields: AppendBody,
-    /// Its records.
+    /// The entries of its records.
     pub table: Vec<TableEntry>,
 }
 
@@ -500,7 +501,8 @@ impl Append {
     /// Decodes an append's header and table. `room` is the number of bytes from the start of the append to the end of
     /// the segment.
     ///
-    /// If `bytes` is too short for the table, the answer is `Err(Mismatch::Length)`; see [`Append::header_bytes`].
+    /// *Errors*: [`Mismatch::Length`] if `bytes` is too short for the table (its size: [`Append::header_bytes`]);
+    /// otherwise the reason why the append is invalid.
     pub fn decode(bytes: &[u8], place: Place, room: u64) -> Result<Append, Mismatch> {
         Append::decode_into(bytes, place, room, Vec::new())
     }
@@ -538,8 +540,8 @@ impl Append {
         Ok(Append { fields, table })
     }
 
-    /// The size of the header and table if `bytes` look like an append of this store at `address`; `None` if it is
-    /// larger than `room`.
+    /// The size of the header and table, in bytes, if `bytes` look like an append of this store at `address`; `None` if
+    /// they do not, or if the size is larger than `room`.
     pub fn header_bytes(bytes: &[u8], identity: u128, address: u64, room: u64) -> Option<usize> {
         let length = apparent_bytes(bytes, Magic::Append, identity, address)?;
         (APPEND_HEADER_BYTES as u64..=room).contains(&length).then_some(length as usize)

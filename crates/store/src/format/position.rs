@@ -2,7 +2,7 @@
 //!
 //! Owns: the parts and the order of positions.
 
-/// A position in the log of segments. In a checkpoint: everything before it is in the checkpoint.
+/// A position in the log of segments. A checkpoint contains everything before its position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct LogPosition {
     /// The segment epoch.
@@ -14,16 +14,16 @@ pub struct LogPosition {
 /// The end of the purge log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct LogEnd {
-    /// The cycle.
+    /// The cycle of the purge log.
     pub cycle: u64,
     /// The number of durable blocks in this cycle.
     pub blocks: u32,
 }
 
-/// At an open, the clock starts at the open count times two to the power of this.
+/// At an open, the clock starts at `open_count << OPEN_COUNT_SHIFT`, which is above all sequences of earlier opens.
 pub const OPEN_COUNT_SHIFT: u32 = 40;
 
-/// The open count under which a sequence was drawn.
+/// The open count of the open in which a sequence was drawn.
 pub fn open_count_of(sequence: u64) -> u64 {
     sequence >> OPEN_COUNT_SHIFT
 }

@@ -1,7 +1,7 @@
-//! Finding an entry: in memory, otherwise at the locations in the index.
+//! Finding an object: in memory, or otherwise on disk at the locations that the index has.
 //!
-//! Owns: which of the found objects may be returned. The newest version of a key decides: if it was purged by tag, the
-//! version that it replaced is not searched (`state`, rule 4). Leaves to others: reading and identifying a record
+//! Owns: which of the found objects may be returned. The newest version of a key decides: if that version was purged by
+//! tag, older versions are not searched (`state`, rule 4). Leaves to others: reading and identifying a record
 //! (`state/record.rs`, `neighbours`).
 
 use std::sync::Arc;
@@ -22,18 +22,18 @@ use crate::rewrite::Rewriting;
 use crate::state::State;
 use crate::state::record::Found;
 
-/// The entry in memory under a key.
+/// The result of a search for a key in memory.
 pub(crate) enum Resident {
     /// The newest version, which was not purged.
     Live(Arc<Entry>),
     /// The newest version was purged: the key is a miss, whatever is on disk.
     Purged,
-    /// Nothing.
+    /// Memory has no entry of the key.
     Absent,
 }
 
 impl Resident {
-    /// The entry that may be handed out.
+    /// The entry, if the caller may return it.
     pub fn live(self) -> Option<Arc<Entry>> {
         match self {
             Resident::Live(entry) => Some(entry),
@@ -63,8 +63,8 @@ impl Lookup {
             let head = self.span.head();
             let Some(entry) = self.state.memory.get(hash, key) else { return Resident::Absent };
             let verdict = self.state.verdict(&entry);
-            // If a segment was opened in between and the entry left memory with it, a purge of the entry may already be
-            // forgotten.
+            // If a segment was opened during these steps, and the entry left memory because of that, a purge of the
+            // entry may already be forgotten. So the search is repeated.
             let is_there = self.span.head() == head || self.state.memory.holds(&entry);
             if is_there || planted(Bug::PlaceBeforePurge) {
                 break (entry, verdict);
@@ -73,9 +73,9 @@ impl Lookup {
         if verdict != Verdict::Live && !(verdict == Verdict::Tag && planted(Bug::MemoryIgnoresTagPurge)) {
             Counters::add(&self.span.counters.hits_purged, 1);
             let uncovers = planted(Bug::TagPurgeUncovers);
-            // Before the entry is in the index, only its presence in memory hides the version that it replaced. And the
-            // entry that replaces it must know of it: the order within an append does not say which of the two is
-            // newer.
+            // Before the entry is in the index, only its presence in memory hides the version that it replaced. Also, a
+            // newer version must find this entry in memory when it is put: the order of records within an append does
+            // not tell which of the two is newer.
             if entry.location().is_some() || entry.is_in_memory_alone() || uncovers {
                 self.state.memory.remove_same(&entry);
             }
@@ -96,7 +96,8 @@ impl Lookup {
     /// Finds an object or fragment on disk and puts it into memory. If `key` is given, the key of the record must be
     /// equal.
     ///
-    /// A caller that comes during the read waits for that read. *Errors*: the read failed on the device.
+    /// A caller that needs the same record during the read waits for that read. *Errors*: the read failed on the
+    /// device.
     pub async fn find_on_disk(&self, hash: KeyHash, key: Option<KeyRef<'_>>) -> Result<Option<Arc<Entry>>, Error> {
         self.state.presence.wait(hash).await;
         let candidates = self.state.index.candidates(hash);
@@ -106,7 +107,7 @@ impl Lookup {
         match self.reads.join(hash).await {
             Turn::Read(reading) => {
                 let found = self.read_candidates(hash, key, candidates).await;
-                // After a failed read, a waiter reads itself.
+                // After a failed read, each waiter reads the record itself.
                 reading.end(found.as_ref().ok().cloned().flatten());
                 Ok(found?.map(|read| read.entry))
             }
@@ -123,7 +124,7 @@ impl Lookup {
     /// The result of another caller's read, for a caller that waited for it; `None` if the caller has to search again.
     ///
     /// The read may have begun before a change that the caller has to see. So its result is valid only if the index
-    /// still points to it, and memory has nothing newer.
+    /// still points to its location, and memory has no newer version.
     fn shared_answer(
         &self,
         hash: KeyHash,
@@ -140,7 +141,7 @@ impl Lookup {
             Some(entry) => entry,
             None => {
                 let ReadEntry { entry, epoch } = found?;
-                // The purges are checked before the place, see `state`, rule 5.
+                // The entry is compared with the purges before its location is checked (`state`, rule 5).
                 let is_purged = entry.kind.is_object() && self.state.is_purged(&entry);
                 let is_newest = self.state.is_newest(hash, entry.location()?, epoch);
                 if !is_newest || key.is_some_and(|key| !entry.is(hash, key)) {
@@ -174,7 +175,7 @@ impl Lookup {
                     let fragment = matches!(entry.kind, EntryKind::Fragment { .. });
                     let verdict = if fragment { Verdict::Live } else { self.state.verdict(&entry) };
                     let epoch = self.span.epoch_at(location, head);
-                    // A purge of the entry may already be forgotten (`state`, rule 5).
+                    // If the segment was overwritten, a purge of the entry may already be forgotten (`state`, rule 5).
                     if !fragment && self.span.is_overtaken(epoch) && !planted(Bug::PlaceBeforePurge) {
                         Counters::add(&self.span.counters.reads_wasted, 1);
                         continue;
@@ -194,7 +195,7 @@ impl Lookup {
                     entry.ask();
                     self.state.referenced.set(location);
                     let in_memory = self.state.memory.put_read(&entry, || {
-                        // Its replacement may have been written, read and evicted during this read.
+                        // During this read, a newer version may have been put, written, and evicted from memory.
                         self.state.is_newest(hash, location, epoch) || planted(Bug::ReadUnchecked)
                     });
                     let members = window.map_or(Vec::new(), |window| self.take_neighbours(&window, &entry));
@@ -209,8 +210,8 @@ impl Lookup {
                     if !self.intake.admission.is_open() {
                         self.intake.admission.doubt.is_damaged(hash, head, self.span.layout.segment_count);
                     }
-                    // The newest location is removed last: a checkpoint written in between must not have an older
-                    // version without the newest.
+                    // The newest location is removed last: a checkpoint that is written during these removals must not
+                    // have an older version without the newest one.
                     for &older in candidates[position..].iter().rev() {
                         self.state.index.remove(hash, older);
                     }
@@ -223,7 +224,8 @@ impl Lookup {
         Ok(None)
     }
 
-    /// Finds fragment `number` of a head.
+    /// Finds fragment `number` of the object `key`, whose fragments were written under `generation`. *Errors*: the read
+    /// failed on the device.
     pub async fn find_fragment(&self, key: KeyHash, generation: u64, number: u32) -> Result<Option<Arc<Entry>>, Error> {
         let hash = hash_fragment(key, generation, number);
         let is_it = |entry: &Arc<Entry>| entry.kind == EntryKind::Fragment { generation, number };
@@ -233,9 +235,10 @@ impl Lookup {
         Ok(self.find_on_disk(hash, None).await?.filter(is_it))
     }
 
-    /// Whether a fragment seems to be there, and to stay long enough to read its object; without I/O.
+    /// Whether the store seems to have a fragment, in a segment that stays long enough for the object to be read.
+    /// *Cost*: no I/O.
     ///
-    /// A fragment in a segment that is about to be overwritten counts as gone. Otherwise a reader would get the
+    /// A fragment in a segment that is about to be overwritten counts as missing. Otherwise a reader would get the
     /// beginning of the body and then an error.
     pub fn has_fragment(&self, key: KeyHash, generation: u64, number: u32) -> bool {
         let hash = hash_fragment(key, generation, number);
@@ -248,7 +251,7 @@ impl Lookup {
             if self.state.memory.contains(hash) {
                 return true;
             }
-            // It may have been written and evicted from memory between the two checks.
+            // The fragment may have been written and evicted from memory between the two checks.
             candidates = self.state.index.candidates(hash);
         }
         let head = self.span.head();

@@ -1,4 +1,4 @@
-//! Reading from the store: finding an object, reading it, and its neighbours.
+//! Reading from the store: finding an object, and reading the object and its neighbours.
 
 pub mod lookup;
 pub mod neighbours;

@@ -1,21 +1,21 @@
 //! Reading a cluster: an object and its neighbours in one read.
 //!
-//! Owns: which bytes are read for an object (its group if `groups` knows that, otherwise the aligned window around the
-//! object), and which of its neighbours enter memory with it. Leaves to others: when a cluster is read (`clusters`),
-//! and the checks of the requested object (`state/record.rs`).
+//! Owns: which bytes are read for an object (its group if `groups` knows the group, otherwise the aligned window around
+//! the object), and which of its neighbours enter memory with it. Leaves to others: when a cluster is read
+//! (`clusters`), and the checks of the requested object (`state/record.rs`).
 //!
 //! # Invariants
 //! A neighbour is an entry that nobody requested, so it has to pass more checks than a requested one:
-//! 1. It is a whole object. Its header and body match their checksums, its address, and the epoch that the segment had
-//!    before the read began.
+//! 1. The neighbour is a whole object. Its header and body match their checksums, its address, and the epoch that the
+//!    segment had before the read began.
 //! 2. The index has this location, and no other, for its hash: so no newer version is on disk. And memory has no entry
 //!    under its id: so no newer version waits to be written.
-//! 3. It is not purged. A later purge applies to it as to any other object in memory, because every hit is compared
-//!    with the purges.
+//! 3. The neighbour is not purged. A later purge applies to it as to any other object in memory, because every hit is
+//!    compared with the purges.
 //! 4. Rule 2 and the epoch of the segment are checked again under the lock under which entries enter memory. So objects
 //!    that were replaced or reclaimed during the read do not enter memory.
 //!
-//! Everything else in the window (older versions, records of an earlier cycle, appends being written) is skipped.
+//! All other bytes in the window (older versions, records of an earlier cycle, appends being written) are skipped.
 //!
 //! *Cost*: one read of at most a cluster; a neighbour that enters memory is copied.
 
@@ -37,7 +37,7 @@ use crate::state::record::{Found, decode, read_record, unasked};
 /// Neighbours of one read take at most 1/`MEMORY_SHARE` of the memory tier.
 const MEMORY_SHARE: u64 = 32;
 
-/// A cluster that was read, and the record for which it was read.
+/// A cluster that was read, and the location of the record for which it was read.
 pub(crate) struct Window {
     buffer: Buffer,
     extent: Extent,
@@ -72,7 +72,8 @@ impl Lookup {
         (found, buffer.map(|buffer| Window { buffer, extent, location }))
     }
 
-    /// The extent to read for a record and its neighbours: its group if that is known, otherwise the window around it.
+    /// The extent to read for a record and its neighbours: the record's group if it is known, otherwise the aligned
+    /// window around the record.
     fn cluster(&self, own: Extent, location: Location) -> Option<Extent> {
         let segment_granules = self.span.layout.segment_bytes / GRANULE_BYTES;
         let (segment, granule) = (location.granule / segment_granules, location.granule % segment_granules);
@@ -85,7 +86,7 @@ impl Lookup {
                 let block = u64::from(self.span.device.geometry().block_bytes);
                 let start = (segment + granules.start * GRANULE_BYTES) / block * block;
                 let end = (segment + granules.end * GRANULE_BYTES).next_multiple_of(block);
-                // Lengths are rounded up to classes: the last record may seem to end after its group.
+                // The index rounds lengths up to classes, so the last record may seem to end after its group.
                 let group = Extent { start: start.min(own.start), end: end.max(own.end), ..own };
                 (group.end - group.start > own.end - own.start).then_some(group)
             }
@@ -105,14 +106,15 @@ impl Lookup {
         let start = segment + (offset - segment) / cluster_bytes * cluster_bytes;
         let end = (start + cluster_bytes).min(segment + segment_bytes);
         let (start, end) = (start + self.span.layout.segments_offset, end + self.span.layout.segments_offset);
-        // Lengths are rounded up to classes, so the last record of a cluster may seem longer than it is.
+        // The index rounds lengths up to classes, so the last record of a cluster may seem longer than it is.
         let fits = own.end <= end || own.end - end < (own.end - own.start) / 4;
         let block = u64::from(self.span.device.geometry().block_bytes);
         let (start, end) = (start / block * block, end.max(own.end).next_multiple_of(block));
         (fits && end - start > own.end - own.start).then_some(Extent { start, end, ..own })
     }
 
-    /// Puts the neighbours of `entry` in a window into memory; returns the hashes of those tied to it.
+    /// Puts the neighbours of `entry` that were read in `window` into memory. Returns the hashes of the neighbours that
+    /// hints tie to `entry`.
     pub fn take_neighbours(&self, window: &Window, entry: &Entry) -> Vec<KeyHash> {
         let mut tied = Vec::new();
         let bytes: &[u8] = &window.buffer;
@@ -149,7 +151,8 @@ impl Lookup {
         tied
     }
 
-    /// Puts one neighbour into memory if it passes the checks; `left` is the remaining room for neighbours.
+    /// Puts one neighbour into memory if it passes the checks. `left` is the memory that this read may still use for
+    /// neighbours, in bytes.
     fn take_neighbour(
         &self,
         bytes: &[u8],
@@ -187,7 +190,7 @@ impl Lookup {
 
     /// Whether the index has this location for a hash, and no other.
     fn is_current(&self, hash: KeyHash, location: Location) -> bool {
-        // Before its shard is loaded, the index may point to replaced versions.
+        // Before the shard of the hash is loaded, the index may point to replaced versions.
         (self.state.presence.has(hash) && self.state.index.leads_only_to(hash, location))
             || planted(Bug::NeighbourIgnoresReplacement)
     }

@@ -16,7 +16,7 @@ use crate::memory::entry::{Entry, EntryKind};
 #[derive(Clone)]
 pub struct Object {
     pub(crate) entry: Arc<Entry>,
-    /// Only for objects in fragments.
+    /// Finds the fragments of the body; `None` if the object is one record.
     lookup: Option<Arc<Lookup>>,
 }
 
@@ -36,22 +36,24 @@ impl Object {
         self.entry.object_bytes
     }
 
-    /// The sequence of its put; or a later one, if it was read from a rewritten record.
+    /// The sequence of the object's put, or a later sequence if the object was read from a rewritten record.
     pub fn sequence(&self) -> Sequence {
         Sequence(self.entry.sequence)
     }
 
-    /// The generation under which it was fetched. A purge affects objects with a lower generation.
+    /// The generation that was drawn when the object's put or fill began. A purge affects objects with a lower
+    /// generation.
     pub fn generation(&self) -> u64 {
         self.entry.generation
     }
 
-    /// Whether it is on the disk or waits to be written, and is not only in memory.
+    /// Whether the object is on the disk or waits to be written. Otherwise it is only in memory.
     pub fn is_admitted(&self) -> bool {
         !self.entry.is_in_memory_alone()
     }
 
-    /// The body, if it is one record. It always is up to [`Stat::whole_bytes_max`](crate::Stat::whole_bytes_max).
+    /// The body, if the object is one record; `None` if it is fragmented. An object is always one record if its body
+    /// has at most [`Stat::whole_bytes_max`](crate::Stat::whole_bytes_max) bytes.
     pub fn whole(&self) -> Option<&Bytes> {
         matches!(self.entry.kind, EntryKind::Whole).then_some(&self.entry.body)
     }
@@ -65,7 +67,7 @@ impl Object {
     /// The caller's decoded form of the metadata, made at the first call and kept while the object is in memory.
     ///
     /// # Panics
-    /// If it is called with two types: a bug of the caller.
+    /// If it is called with two different types for the same object; this is a bug of the caller.
     pub fn decoded<T: Send + Sync + 'static>(&self, decode: impl FnOnce(&Bytes) -> T) -> &T {
         self.entry.decoded(decode).expect("a store's metadata is decoded into one type")
     }
@@ -85,7 +87,7 @@ pub struct BodyReader {
 }
 
 impl BodyReader {
-    /// How many bytes are still to come.
+    /// The number of bytes that were not returned yet.
     pub fn remaining(&self) -> u64 {
         self.end - self.position
     }

@@ -1,10 +1,10 @@
 //! Running reads: one read for all callers that need the same record.
 //!
-//! Owns: which caller reads and which callers wait, by key hash. Promises: waiting ends when the read ends, for any
-//! reason; waiters get the result of the read. Leaves to others: whether the result is still valid for a later caller
-//! (`lookup`).
+//! Owns: which caller reads and which callers wait, for each key hash. Promises: waiting ends when the read ends, for
+//! any reason; waiters get the result of the read. Leaves to others: whether the result is still valid for a later
+//! caller (`lookup`).
 //!
-//! *Cost*: a lock; no allocation for a read that nobody shares.
+//! *Cost*: a lock; no allocation for a read that has no waiters.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -49,11 +49,11 @@ pub struct ReadEntry {
     pub epoch: u64,
 }
 
-/// The task of a caller.
+/// The next step of a caller of [`Reads::join`].
 pub enum Turn<'a> {
-    /// Read, and report the result.
+    /// The caller reads the record, and reports the result.
     Read(Reading<'a>),
-    /// Nothing: another caller has read, and this is its result.
+    /// The caller uses this result of another caller's read.
     Shared(Option<ReadEntry>),
 }
 
@@ -84,7 +84,7 @@ impl Reads {
         loop {
             let ended = list.ended.notified();
             tokio::pin!(ended);
-            // No end of a read after this is missed.
+            // If a read ends after this call, this waiter is notified.
             ended.as_mut().enable();
             let found = list.lock().get(waiter.number).and_then(|read| read.found.clone());
             match found {
@@ -123,7 +123,8 @@ impl Numbered {
     }
 }
 
-/// The duty to read. If it is dropped without [`end`](Reading::end), waiters are told that nothing was found.
+/// Held by the caller that reads. If it is dropped without [`end`](Reading::end), waiters get the result that nothing
+/// was found.
 pub struct Reading<'a> {
     list: &'a List,
     number: u64,
@@ -142,7 +143,7 @@ impl Drop for Reading<'_> {
     }
 }
 
-/// A waiter. The last waiter removes the read from the table.
+/// A caller that waits for a read. The last waiter removes the read from the table.
 struct Waiter<'a> {
     list: &'a List,
     number: u64,

@@ -1,28 +1,29 @@
-//! Which names the ring may hold. A purge of a name that it cannot hold needs no record.
+//! The names (primary keys) of the objects that the ring may have. The purge of any other name needs no record.
 //!
-//! Owns: the bits, and how long a name is known. Promises: a name is never reported absent if a version of it is in
-//! memory, waits to be written, or could be found by a scan of all segments. A name may be reported present although it
-//! is absent.
+//! Owns: the bits of the filters, and how long a name is remembered. Promises: a name is never reported absent if a
+//! version of it is in memory, waits to be written, or could be found by a scan of all segments. A name may be reported
+//! present although it is absent.
 //!
 //! # Idea
 //! Time is divided into eras of some segments each. Each era has a Bloom filter of the primary keys that were written
 //! in it. There is one more filter than there are eras in a cycle: a new era reuses the filter of an era whose segments
-//! have all been overwritten. The newest era that has a name bounds the position of the newest version, and so how long
-//! the record of a purge is needed.
+//! have all been overwritten. The newest era that has a name bounds the position of the name's newest version, and so
+//! the time for which the record of a purge is needed.
 //!
 //! # Invariants
-//! 1. A put notes its name before it draws its generation, and a fill is in the table of fills before that. A purge
-//!    draws its generation first and then checks both. If it finds neither, no older version can appear later.
+//! 1. A put notes its name before it draws its generation. A fill draws its generation while it enters the table of
+//!    running fills. A purge draws its generation first, and then checks the fills and the names. If it finds the name
+//!    in neither, no older version can appear later.
 //! 2. The name of a queued entry is noted in the current era, under the lock of the queue. An era begins under the same
 //!    lock, and notes the names of all waiting entries. The name of a packed object is noted in the era of its segment.
 //! 3. The names of objects that are only in memory (not admitted to the disk) are noted again before each era begins.
 //! 4. An era's filter is emptied after its last segment was overwritten, with the same margin as for records of purges.
-//! 5. After an open nothing is known until the tables of all segments have been read. If damage was found, nothing is
-//!    known until the damaged segments have been overwritten.
+//! 5. After an open, every name counts as present until the tables of all segments have been read. If damage was found,
+//!    every name counts as present until the damaged segments have been overwritten.
 //!
 //! *Cost*: at most 1/[`MEMORY_SHARE`] of the memory budget. A put touches one or two cache lines, a purge one per era.
-//! With [`BITS_PER_NAME`] bits per name, a few of 100 purges of absent names get a record that they do not need; more
-//! of them if the store has more names than the filters are made for.
+//! With [`BITS_PER_NAME`] bits per name, a few of 100 purges of absent names get a record that they do not need. More
+//! of them do if the store has more names than the filters are made for.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -33,24 +34,25 @@ use crate::names::key::PrimaryHash;
 const MEMORY_SHARE: u64 = 64;
 /// Bits of a filter per name.
 const BITS_PER_NAME: u64 = 12;
-/// How many bits a name sets.
+/// The number of bits that a name sets.
 const PROBES: u32 = 6;
 /// The number of filters; each belongs to one era.
 const ERAS: u64 = 8;
 /// A cache line, in words.
 const LINE_WORDS: usize = 8;
 const LINE_BITS_LOG: u32 = 9;
-/// An overwritten name counts as present for this many more segments; records of purges are kept equally long.
+/// After the last segment with a name was overwritten, the name counts as present until this many more segments were
+/// opened; records of purges are kept equally long.
 pub const MARGIN_SEGMENTS: u64 = 2;
 
-/// Where versions of a name may be.
+/// The places where versions of a name may be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Standing {
-    /// Nowhere.
+    /// There is no version.
     Absent,
-    /// In segments up to this epoch.
+    /// Versions may be in segments up to this epoch.
     Through(u64),
-    /// Anywhere, also in memory and among waiting objects.
+    /// Versions may be anywhere, also in memory and among waiting objects.
     Anywhere,
 }
 
@@ -62,15 +64,15 @@ pub struct Names {
     segment_count: u64,
     /// The era of the segment that is being written.
     era: AtomicU64,
-    /// Nothing is known until this epoch has been overwritten.
+    /// Every name counts as present until this epoch has been overwritten.
     unknown_through: AtomicU64,
 }
 
 impl Names {
-    /// Makes the table of a span whose epoch `head` is being written, within its share of the memory budget. Nothing is
-    /// known yet.
+    /// Makes the table of a span whose epoch `head` is being written, within its share of the memory budget. At first,
+    /// every name counts as present.
     pub fn new(layout: &Layout, head: u64, memory_bytes: u64) -> Names {
-        // The index limits how many names can be found at all.
+        // The index bounds the number of names whose objects can be found.
         let names_max = layout.index_bytes_max().min(memory_bytes / 2) / 8;
         let wanted = names_max * BITS_PER_NAME / 8 * ERAS / (ERAS - 1);
         let words = wanted.min(memory_bytes / MEMORY_SHARE) as usize / ERAS as usize / 8;
@@ -114,7 +116,8 @@ impl Names {
         }
     }
 
-    /// Where versions of a name may be while the epoch `head` is being written. Call it under the lock of the queue.
+    /// Returns where versions of a name may be while the epoch `head` is being written. Call it under the lock of the
+    /// queue.
     pub fn standing(&self, primary: PrimaryHash, head: u64) -> Standing {
         if !self.are_known(head) {
             return Standing::Anywhere;
@@ -132,14 +135,14 @@ impl Names {
         }
     }
 
-    /// Whether all names are known while the epoch `head` is being written.
+    /// Whether the filters know all names while the epoch `head` is being written.
     pub fn are_known(&self, head: u64) -> bool {
         let unknown = self.unknown_through.load(Ordering::Acquire);
         unknown == 0 || unknown.saturating_add(MARGIN_SEGMENTS + self.segment_count) <= head
     }
 
-    /// Declares that the names of all segments that existed at the open have been noted, except of damaged segments up
-    /// to epoch `damaged_through`; 0 if none was damaged.
+    /// Notes that the names in all segments that existed at the open are in the filters, except names in damaged
+    /// segments, which have epochs up to `damaged_through`; 0 if no segment is damaged.
     pub fn are_read(&self, damaged_through: u64) {
         self.unknown_through.store(damaged_through, Ordering::Release);
     }
@@ -213,7 +216,7 @@ mod tests {
                 }
             }
             let forgotten_at = forgotten_at.expect("it is forgotten");
-            // It is known at least as long as a record of its purge would be needed.
+            // The name is known at least as long as a record of its purge would be needed.
             assert!(written_at + MARGIN_SEGMENTS < layout.tail(forgotten_at), "{written_at} {forgotten_at}");
             assert!(forgotten_at < written_at + layout.segment_count + 2 * names.era_segments, "{forgotten_at}");
         }

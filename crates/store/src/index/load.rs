@@ -1,4 +1,4 @@
-//! Writing shards to a checkpoint and loading them from it.
+//! Writing shards of the index to a checkpoint, and loading them from one.
 //!
 //! Owns: which parts of a checkpoint are accepted. Promises: after loading, no slot makes a later call access memory
 //! outside its shard, and every entry can be found. Leaves to others: reading and checksums (`checkpoint`).
@@ -13,23 +13,23 @@ use crate::format::GRANULE_BYTES;
 use crate::format::location::{GRANULE_BITS, GRANULE_MASK, class_granules};
 use crate::planted::{Bug, planted};
 
-/// Which locations in a checkpoint are valid.
+/// The locations in a checkpoint that are still valid.
 #[derive(Debug, Clone)]
 pub struct Kept {
-    /// Locations from here on are after the segments.
+    /// Granules from this number on are after the last segment.
     granules: u64,
-    /// For each segment, whether its contents are unchanged; empty if all are.
+    /// For each segment, whether its contents are unchanged since the checkpoint; empty if all segments are unchanged.
     segments: Vec<bool>,
     segment_granules: u64,
 }
 
 impl Kept {
-    /// All locations below `granules`.
+    /// Accepts all locations below `granules`.
     pub fn below(granules: u64) -> Kept {
         Kept { granules, segments: Vec::new(), segment_granules: granules.max(1) }
     }
 
-    /// The locations in the segments marked in `segments`; a segment has `segment_granules`.
+    /// Accepts the locations in the segments that are marked in `segments`; a segment has `segment_granules` granules.
     pub fn of(segments: Vec<bool>, segment_granules: u64) -> Kept {
         let granules = segments.len() as u64 * segment_granules;
         let segments = if segments.iter().all(|&kept| kept) { Vec::new() } else { segments };
@@ -47,7 +47,7 @@ impl Kept {
 }
 
 impl Index {
-    /// Copies a shard's slots for a checkpoint; returns the number of its homes too.
+    /// Copies a shard's slots for a checkpoint. Returns the number of the shard's home slots, and the slots as bytes.
     pub fn dump(&self, shard: usize) -> (u32, Vec<u8>) {
         let shard = self.shard(shard);
         let mut bytes = Vec::with_capacity(shard.slots.len() * SLOT_BYTES);
@@ -57,21 +57,21 @@ impl Index {
         (shard.homes as u32, bytes)
     }
 
-    /// Whether a shard of this index can have this many homes.
+    /// Whether a shard of this index can have this many home slots.
     pub fn can_have(&self, homes: u32) -> bool {
         homes as usize >= self.homes_initial
     }
 
-    /// Makes a shard from the slots of a dump, without entries at locations that are not kept. Returns false if the
-    /// dump is invalid.
+    /// Makes a shard from the slots of a dump, without the entries whose locations `kept` does not accept. Returns
+    /// false if the dump is invalid.
     pub fn load(&self, shard_index: usize, homes: u32, slots: Slots, kept: &Kept) -> bool {
         if !self.can_have(homes) || slots.len() * SLOT_BYTES != slots_bytes(homes) {
             return false;
         }
         let mut shard = Shard { slots, homes: homes as usize, entries: 0 };
         let class_bytes: [u64; 64] = std::array::from_fn(|class| class_granules(class as u8) * GRANULE_BYTES);
-        // An entry can be at most one slot further from home than the entry in the slot before it. This is that bound
-        // plus one. So no home is before the first slot.
+        // An entry can be at most one slot further from home than the entry in the slot before it. `distance_end` is
+        // this bound plus one. It begins at 1, so no home is before the first slot.
         let mut distance_end = 1;
         let (mut is_right, mut record_bytes, mut granule_end) = (true, 0, 0);
         for &entry in shard.slots.iter() {
@@ -93,7 +93,7 @@ impl Index {
         if !kept.has_all_below(granule_end) {
             let is_dead = |slot: &usize| shard.slots[*slot] != 0 && !kept.has(shard.slots[*slot] & GRANULE_MASK);
             let dead: Vec<usize> = (0..shard.slots.len()).filter(is_dead).collect();
-            // From the end, so that entries that move up have already been checked.
+            // The last slots come first, so that entries that move up have already been checked.
             for slot in dead.into_iter().rev() {
                 self.forget(shard.slots[slot]);
                 shard.take(slot);

@@ -1,12 +1,12 @@
-//! The index: from a key's hash to the possible locations of its record on disk, in eight bytes per object.
+//! The index maps the hash of a key to the possible locations of the key's record on disk. An entry has eight bytes.
 //!
 //! # How it works
-//! 64 shards, each an open-addressed table with robin-hood linear probing: an entry is in its home slot or one of the
-//! next 63, and of two entries the one further from its home keeps the slot. The home is `H x slots / 2^w`, where `H`
-//! is w bits of the key's hash. An entry has the lowest 16 bits of `H` (the tag), its distance from home, the location
-//! of the record, and a size class that is at least the record's length, so that one read fetches the record. `H` can
-//! be computed from the home and the tag (at most 2^16 values of `H` have the same home). So a shard grows, by a
-//! quarter at a time, without reading anything from disk.
+//! The index has 64 shards. Each is an open-addressed table with robin-hood linear probing: an entry is in its home
+//! slot or one of the next 63, and of two entries that compete for a slot, the one further from its home gets it. The
+//! home is `H x slots / 2^w`, where `H` is w bits of the key's hash. An entry has the lowest 16 bits of `H` (the tag),
+//! its distance from home, the location of the record, and a size class that is at least the record's length, so that
+//! one read fetches the record. `H` can be computed from the home and the tag (at most 2^16 values of `H` have the same
+//! home). So a shard grows, by a quarter at a time, without reading anything from disk.
 //!
 //! The index is a multiset: two keys of equal `H`, or two versions of one key, can both have entries. A lookup gets all
 //! candidates, reads them, and compares the whole key.
@@ -16,8 +16,8 @@
 //! 2. No two entries of a shard have both the same `H` and the same location.
 //! 3. The slots take at most the bytes given at creation, or their initial size if that is larger.
 //!
-//! Cost: 9.1 to 11.4 bytes per object while shards fill to 88 % and grow by a quarter; at the bound they are up to 94 %
-//! full. A lookup reads one or two cache lines, under a lock that is held for some tens of nanoseconds.
+//! Cost: 9.1 to 11.4 bytes per object while shards fill to 88 % and grow by a quarter; at their memory bound, shards
+//! are up to 94 % full. A lookup reads one or two cache lines, under a lock that is held for some tens of nanoseconds.
 //!
 //! *Circle*: `slots` and `load` are parts of this one table, and `presence` asks it which shard a hash is in.
 //!
@@ -44,27 +44,28 @@ const TAG_BITS: u32 = 16;
 const TAG_SHIFT: u32 = 48;
 const DISTANCE_SHIFT: u32 = 42;
 const DISTANCE_MASK: u64 = 63 << DISTANCE_SHIFT;
-/// The number of slots, from its home on, where an entry may be; as many slots follow the last home.
+/// An entry is in one of this many slots, counted from its home slot on. So this many further slots follow the last
+/// home slot.
 const REACH: usize = 64;
-/// A shard that is fuller than this grows, in percent; at the bound of memory, entries are dropped beyond
-/// `LOAD_PERCENT_AT_BOUND`.
+/// A shard grows when it is fuller than this, in percent. If its memory bound does not allow that, the shard drops
+/// entries when it is fuller than `LOAD_PERCENT_AT_BOUND`.
 const LOAD_PERCENT_MAX: usize = 88;
 const LOAD_PERCENT_AT_BOUND: usize = 94;
 const SLOT_BYTES: usize = 8;
 
-/// How many bytes the slots of a shard of `homes` take.
+/// The size of the slots of a shard with `homes` home slots, in bytes.
 pub fn slots_bytes(homes: u32) -> usize {
     (homes as usize + REACH) * SLOT_BYTES
 }
 
-/// The shard that a hash is in.
+/// The number of the shard that has the entries of a hash.
 pub fn shard_of(hash: KeyHash) -> usize {
     (hash.0 as u64 >> 58) as usize
 }
 
 /// The table of one shard.
 struct Shard {
-    /// `homes` slots, and the reach of the last home.
+    /// The home slots, and after them the further slots that entries of the last homes may use.
     slots: Slots,
     homes: usize,
     entries: usize,
@@ -73,7 +74,7 @@ struct Shard {
 /// The index of a span.
 pub struct Index {
     shards: Vec<Mutex<Shard>>,
-    /// How many bits of an entry's hash are known.
+    /// The number of bits of an entry's hash that its home and tag give.
     width: u32,
     homes_initial: usize,
     homes_max: usize,
@@ -101,12 +102,12 @@ impl Index {
         }
     }
 
-    /// How many entries there are.
+    /// The number of entries.
     pub fn len(&self) -> u64 {
         self.entries.load(Ordering::Relaxed)
     }
 
-    /// How many bytes the slots take.
+    /// The size of the slots of all shards, in bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
@@ -116,7 +117,7 @@ impl Index {
         self.record_bytes.load(Ordering::Relaxed)
     }
 
-    /// How many entries were dropped because the index was at its bound.
+    /// The number of entries that were dropped because the index was at its memory bound.
     pub fn evictions(&self) -> u64 {
         self.evictions.load(Ordering::Relaxed)
     }
@@ -138,7 +139,8 @@ impl Index {
         self.shard(shard).find(self.width, known, location).is_some()
     }
 
-    /// Whether the index has exactly this entry, and no entry of its hash with a greater `age`.
+    /// Whether the index has exactly this entry, and no entry of the same hash whose `age` is greater (that is, which
+    /// is newer).
     pub fn leads_last_to<T: Ord>(&self, hash: KeyHash, location: Location, age: impl Fn(Location) -> T) -> bool {
         let (shard, known) = self.locate(hash);
         let (own, mut is_there, mut is_last) = (age(location), false, true);
@@ -151,7 +153,7 @@ impl Index {
         is_there && is_last
     }
 
-    /// Whether the index has exactly this entry and no other of its hash.
+    /// Whether the index has exactly this entry, and no other entry of the same hash.
     pub fn leads_only_to(&self, hash: KeyHash, location: Location) -> bool {
         let (shard, known) = self.locate(hash);
         let (mut is_there, mut is_only) = (false, true);
@@ -163,13 +165,13 @@ impl Index {
         is_there && is_only
     }
 
-    /// Adds an entry; does nothing if it is there already.
+    /// Adds an entry; does nothing if the index already has it.
     pub fn insert(&self, hash: KeyHash, location: Location) {
         let (shard, known) = self.locate(hash);
         self.insert_into(&mut self.shard(shard), known, location);
     }
 
-    /// Adds entries of a single shard; `older` first receives the other entries of each hash.
+    /// Adds entries of a single shard. Before each is added, `older` receives the other entries of the same hash.
     pub fn insert_all(
         &self,
         shard: usize,
@@ -215,7 +217,7 @@ impl Index {
         }
     }
 
-    /// Removes exactly this entry; returns whether it was there.
+    /// Removes exactly this entry; returns whether the index had it.
     pub fn remove(&self, hash: KeyHash, location: Location) -> bool {
         let (shard, known) = self.locate(hash);
         let mut shard = self.shard(shard);
@@ -225,7 +227,8 @@ impl Index {
         true
     }
 
-    /// Removes every entry whose location `dead` accepts; returns how many. *Cost*: visits the whole index.
+    /// Removes every entry whose location `dead` accepts; returns the number of removed entries. *Cost*: visits the
+    /// whole index.
     pub fn sweep(&self, dead: impl Fn(Location) -> bool) -> u64 {
         let mut removed = 0;
         for shard in 0..INDEX_SHARDS {
@@ -298,7 +301,7 @@ impl Index {
         self.give_up_all(shard, known);
     }
 
-    /// Drops all entries of one hash: an older version must not be found instead of the newest.
+    /// Drops all entries of one hash, because no older version may be found instead of the newest one.
     fn give_up_all(&self, shard: &mut Shard, known: u64) {
         loop {
             let mut found = None;
@@ -326,13 +329,14 @@ impl Shard {
     /// The bits of the hash of the entry in a slot.
     fn known(&self, width: u32, slot: usize, entry: u64) -> u64 {
         let home = (slot - distance_of(entry)) as u128;
-        // The smallest hash with this home. The hash of the entry is the first one from there on that ends in its tag.
+        // This is the smallest hash with this home. The entry's hash is the first hash from there on that ends in the
+        // entry's tag.
         let least = ((home << width).div_ceil(self.homes as u128)) as u64;
         let tag = entry >> TAG_SHIFT;
         least + (tag.wrapping_sub(least) & ((1 << TAG_BITS) - 1))
     }
 
-    /// Visits entries that may be of this hash until `visit` returns that it needs no more.
+    /// Visits the entries that may be of this hash, until `visit` returns true because it needs no more.
     fn scan(&self, width: u32, known: u64, mut visit: impl FnMut(usize, u64) -> bool) {
         let home = self.home(width, known);
         let tag = known & ((1 << TAG_BITS) - 1);
@@ -346,7 +350,7 @@ impl Shard {
         }
     }
 
-    /// The slot of exactly this entry.
+    /// Finds the slot of exactly this entry.
     fn find(&self, width: u32, known: u64, location: Location) -> Option<usize> {
         let mut found = None;
         self.scan(width, known, |slot, entry| {
@@ -358,7 +362,8 @@ impl Shard {
         found
     }
 
-    /// Puts an entry; returns the entry that found no slot in its reach, which may be another one.
+    /// Puts an entry. Returns the entry that got no slot within its reach, if there is one: the new entry, or an entry
+    /// that was displaced.
     fn place(&mut self, width: u32, known: u64, entry: u64) -> Option<(u64, u64)> {
         let home = self.home(width, known);
         let tag = known & ((1 << TAG_BITS) - 1);
@@ -380,13 +385,13 @@ impl Shard {
             slot += 1;
             distance += 1;
         }
-        // One entry was put and another one removed, so the count is unchanged. The hash of the removed entry follows
-        // from its home.
+        // As many entries are in the table as before, so the count is unchanged. The hash of the entry without a slot
+        // follows from its home.
         let at_home = carried;
         Some((self.known(width, slot - distance, at_home), carried))
     }
 
-    /// Empties a slot; the slots after it that are away from home move up.
+    /// Empties a slot. The entries after it that are not in their home slots move up by one slot.
     fn take(&mut self, slot: usize) {
         let slots = &mut *self.slots;
         let mut hole = slot;

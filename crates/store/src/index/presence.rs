@@ -1,7 +1,7 @@
-//! Which shards of the index are loaded after a restart, and waiting for a shard.
+//! The shards of the index that are loaded after a restart, and waiting for a shard.
 //!
-//! Owns: the waiting. Nobody searches the index for a hash before its shard is loaded, except callers for which
-//! "nothing" is a safe answer. Leaves to others: loading the shards (`recover/loading.rs`).
+//! Owns: the waiting for shards. No caller searches the index for a hash before its shard is loaded, except callers for
+//! which "not found" is a safe answer. Leaves to others: loading the shards (`recover/loading.rs`).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,11 +11,11 @@ use tokio::sync::Notify;
 use super::shard_of;
 use crate::names::key::KeyHash;
 
-/// Which shards of the index are loaded.
+/// The shards of the index that are loaded.
 pub struct Presence {
     /// One bit per shard.
     present: AtomicU64,
-    /// The requested shards, one bit per shard.
+    /// The shards for which callers wait or have waited, one bit per shard.
     wanted: Arc<AtomicU64>,
     arrived: Notify,
 }
@@ -38,7 +38,7 @@ impl Presence {
         self.present.load(Ordering::Acquire) == u64::MAX
     }
 
-    /// Waits until the shard of a hash is loaded. *Cost*: one load if it is.
+    /// Waits until the shard of a hash is loaded. *Cost*: one atomic load if the shard is loaded.
     pub async fn wait(&self, hash: KeyHash) {
         if !self.has(hash) {
             self.wanted.fetch_or(bit(shard_of(hash)), Ordering::AcqRel);
@@ -51,7 +51,7 @@ impl Presence {
         self.wait_for(u64::MAX).await;
     }
 
-    /// Notes which shards are loaded, one bit each.
+    /// Notes that more shards are loaded; `shards` has one bit per shard.
     pub fn arrive(&self, shards: u64) {
         self.present.fetch_or(shards, Ordering::AcqRel);
         self.arrived.notify_waiters();

@@ -1,12 +1,13 @@
-//! The referenced bits: which records were requested since they were written, one bit per stretch of the segments.
+//! The referenced bits: which records were requested since they were written. There is one bit per *stretch*, an
+//! aligned range of bytes in the segments.
 //!
 //! Owns: the bits. A hit sets the bit of the stretch where its record begins. When a segment is about to be
 //! overwritten, records whose bit is set are rewritten (`reinsert`). Records that begin in the same stretch share a
 //! bit, so small records next to a popular object may also count as popular. The bits are only in memory: after a
 //! restart, all are clear.
 //!
-//! *Cost*: one bit per [`STRETCH_BYTES_MIN`] of a store or more, and at most 1/64 of the memory budget; setting a bit
-//! that is already set writes nothing.
+//! *Cost*: at most one bit per [`STRETCH_BYTES_MIN`] bytes of the store, and at most 1/64 of the memory budget; setting
+//! a bit that is already set writes nothing.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

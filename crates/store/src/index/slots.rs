@@ -2,7 +2,7 @@
 //!
 //! Owns: the memory of the slots. The tables of a large loaded index are in one allocation, on huge pages if the kernel
 //! has some: with small pages, page faults take longer than reading the index from disk. When a table is replaced, its
-//! pages are released at once. The addresses are released with the last table.
+//! pages are released at once. The address range is released together with the last table.
 
 use std::ops::{Deref, DerefMut};
 
@@ -46,12 +46,12 @@ impl Slots {
         Slots { bytes, is_part: false }
     }
 
-    /// Takes the table, and leaves one without slots and room.
+    /// Takes the table, and leaves an empty table without room.
     pub fn take(&mut self) -> Slots {
         std::mem::replace(self, Slots::empty(0))
     }
 
-    /// Adds whole slots as they are on disk; returns false, and adds nothing, if there is no room for them.
+    /// Adds whole slots in their form on disk; returns false, and adds nothing, if there is no room for them.
     pub fn add(&mut self, on_disk: &[u8]) -> bool {
         let fits =
             on_disk.len() <= self.bytes.capacity() - self.bytes.len() && on_disk.len().is_multiple_of(SLOT_BYTES);
@@ -66,7 +66,7 @@ impl Slots {
     }
 }
 
-/// Room for bytes at an address suitable for slots.
+/// Allocates room for this many bytes at an address that is aligned for slots.
 fn aligned(bytes: usize) -> BytesMut {
     let mut room = BytesMut::with_capacity(bytes + align_of::<u64>() - 1);
     let before = room.as_ptr().align_offset(align_of::<u64>());

@@ -1,8 +1,8 @@
 //! The intake of objects to be written: the queue, and admission to it.
 //!
-//! Owns: how an object is admitted, at its put or later, and what happens to waiting objects when the store stops.
-//! Leaves to others: the rules of admission (`admission`), the order of waiting objects (`queue`), and replacing older
-//! versions (`put/commit.rs`).
+//! Owns: the steps by which an object is admitted, at its put or later, and the handling of waiting objects when the
+//! store stops. Leaves to others: the rules of admission (`admission`), the order of waiting objects (`queue`), and
+//! replacing older versions (`put/commit.rs`).
 
 pub mod admission;
 pub mod queue;
@@ -55,12 +55,12 @@ impl Intake {
         }
     }
 
-    /// Whether a record with this hash is on the disk, waits to be written, or cannot be excluded from being on the
-    /// disk.
+    /// Whether a record with this hash is on the disk, may be on the disk, or waits to be written.
     ///
-    /// The order of the checks matters. An entry moves from memory into the index. A rewritten entry moves from the
-    /// index to the waiting entries and back. Code that removes something from the index first reports it to `doubt`.
-    /// After a restart, a shard of the index is loaded as a whole and is not consulted before.
+    /// The order of the checks matters, because entries move while this runs. A new entry moves from memory into the
+    /// index. A rewritten entry moves from the index to the waiting entries and back. Code that removes a record from
+    /// the index first reports this to `doubt`. After a restart, no shard of the index is consulted before the whole
+    /// shard is loaded.
     pub fn may_be_on_disk(&self, hash: KeyHash) -> bool {
         if planted(Bug::UnadmittedLeavesOlder) {
             return false;
@@ -85,7 +85,7 @@ impl Intake {
 
     /// Writes an object that is only in memory and was requested again, if the other rules allow it.
     ///
-    /// *Cost*: once per object; the lock that puts also take.
+    /// *Cost*: takes the lock that puts also take, once per object.
     fn admit_later(&self, entry: &Arc<Entry>) {
         let counters = &self.span.counters;
         let (written_bytes, waiting_bytes) = (counters.written_bytes(), self.state.memory.unwritten_bytes());
@@ -110,14 +110,14 @@ impl Intake {
 
     /// Drops purged objects that are only in memory. A purge is forgotten when all segments older than it are
     /// overwritten; objects that are only in memory are in no segment, so they are dropped first. *Cost*: visits every
-    /// entry if there are purges and not everything is admitted.
+    /// entry in memory if there are purges and not everything is admitted.
     pub fn drop_purged_in_memory(&self) {
         if !self.admission.is_open() && self.state.purges.len() > 0 {
             self.state.memory.sweep(|entry| entry.is_in_memory_alone() && self.state.is_purged(entry));
         }
     }
 
-    /// Begins a new era of names if `epoch`, the segment about to be written, is the first of an era.
+    /// Begins a new era of names if `epoch`, which is about to be written, is the first epoch of an era.
     pub fn begin_era(&self, epoch: u64) {
         let names = &self.state.names;
         if !names.begins_era(epoch) {

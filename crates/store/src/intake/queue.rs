@@ -1,7 +1,7 @@
 //! Entries that wait to be written, in the order of their sequences.
 //!
 //! Owns: the order of sequences, the bound on waiting bytes, and when the writer wakes. An entry is packed as late as
-//! the write delay allows; its memory is not copied before.
+//! the write delay allows; its bytes are not copied before that.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,7 +19,8 @@ use crate::memory::entry::Entry;
 /// A waiting entry.
 pub struct Unwritten {
     pub entry: Arc<Entry>,
-    /// The sequence under which it will be written: higher than the entry's if it is rewritten.
+    /// The sequence under which the entry will be written. It is higher than the entry's own sequence if the entry is
+    /// rewritten.
     pub sequence: u64,
     /// The version of the same key that the entry replaces, if that version is in memory.
     pub previous: Option<Arc<Entry>>,
@@ -30,7 +31,7 @@ pub struct Unwritten {
 }
 
 impl Unwritten {
-    /// A new entry, and the entry that it replaces.
+    /// Makes the item of a new entry; `previous` is the entry that it replaces.
     pub fn of(entry: Arc<Entry>, previous: Option<Arc<Entry>>) -> Unwritten {
         Unwritten { sequence: entry.sequence, entry, previous, moved_from: None, tie: None }
     }
@@ -62,7 +63,7 @@ impl Drop for Reserved {
 struct Waiting {
     items: VecDeque<Unwritten>,
     bytes: u64,
-    /// Room promised to entries that will be pushed.
+    /// The room reserved for entries that will be pushed, in bytes.
     reserved_bytes: u64,
     oldest: Option<Instant>,
     closed: bool,
@@ -82,7 +83,7 @@ pub struct Queue {
     bytes_max: u64,
     wake_bytes: u64,
     last_sequence: AtomicU64,
-    /// Here the names of all waiting entries are noted.
+    /// The table in which the names of all waiting entries are noted.
     names: Arc<Names>,
     /// Wakes the writer.
     pub wake: Notify,
@@ -100,7 +101,8 @@ pub enum Refused {
 }
 
 impl Queue {
-    /// Makes an empty queue that holds at most `bytes_max` and wakes the writer at once when `wake_bytes` wait.
+    /// Makes an empty queue that holds at most `bytes_max` bytes, and wakes the writer at once when `wake_bytes` bytes
+    /// wait.
     pub fn new(bytes_max: u64, wake_bytes: u64, last_sequence: u64, names: Arc<Names>) -> Queue {
         Queue {
             waiting: Mutex::default(),
@@ -154,7 +156,8 @@ impl Queue {
         Some(Reserved { queue: Arc::clone(self), bytes: weight })
     }
 
-    /// Reserves room for an optional object: only if half of the queue stays free of reservations and entries.
+    /// Reserves room for an object that need not be stored: only if half of the queue stays free of reservations and
+    /// entries.
     pub fn reserve_if_idle(self: &Arc<Queue>, weight: u64) -> Option<Reserved> {
         let mut waiting = self.lock();
         if waiting.closed || waiting.bytes + waiting.reserved_bytes + weight > self.bytes_max / 2 {
@@ -170,7 +173,7 @@ impl Queue {
         loop {
             let room = self.room.notified();
             let mut room = std::pin::pin!(room);
-            // No notification after this is missed.
+            // No notification after this call is missed.
             room.as_mut().enable();
             let reserved = self.reserve(weight);
             if reserved.is_some() || self.lock().closed || tokio::time::timeout_at(deadline, room).await.is_err() {
@@ -179,7 +182,8 @@ impl Queue {
         }
     }
 
-    /// Runs `act` in the order of sequences, without adding an entry. Fails if the queue is closed.
+    /// Runs `act` under the lock that orders sequences, without adding an entry. *Errors*: the queue is closed, or the
+    /// error of `act`.
     pub fn in_order<T, E: From<Refused>>(&self, act: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
         let waiting = self.lock();
         if waiting.closed {
@@ -190,20 +194,21 @@ impl Queue {
         result
     }
 
-    /// Runs `act` in the order of sequences, even if the queue is closed. `act` receives the number of waiting bytes.
+    /// Runs `act` under the lock that orders sequences, even if the queue is closed. `act` receives the number of
+    /// waiting bytes.
     pub fn ordered<T>(&self, act: impl FnOnce(u64) -> T) -> T {
         let waiting = self.lock();
         act(waiting.bytes)
     }
 
-    /// Begins the era of names in which `epoch` will be written; waiting entries belong to it.
+    /// Begins the era of names in which `epoch` will be written. The names of waiting entries are noted in the new era.
     pub fn begin_era(&self, epoch: u64) {
         let waiting = self.lock();
         self.names.begin_era(epoch);
         waiting.items.iter().for_each(|item| self.names.note(item.entry.primary_hash));
     }
 
-    /// Adds an optional entry: only if less than half of the queue is used.
+    /// Adds an entry that need not be written: only if less than half of the queue is used.
     pub fn push_if_idle<E: From<Refused>>(&self, make: impl FnOnce() -> Result<Unwritten, E>) -> Result<Arc<Entry>, E> {
         let waiting = self.lock();
         if waiting.closed {
@@ -270,7 +275,7 @@ impl Queue {
         loop {
             let room = self.room.notified();
             let mut room = std::pin::pin!(room);
-            // From here on none is missed.
+            // No notification after this call is missed.
             room.as_mut().enable();
             {
                 let waiting = self.lock();
@@ -282,7 +287,8 @@ impl Queue {
         }
     }
 
-    /// The number of waiting bytes, and since when the oldest entry has waited.
+    /// The number of waiting bytes, and since when the oldest entry has waited, counted from the last
+    /// [`take`](Self::take) if that was later.
     pub fn backlog(&self) -> (u64, Option<Instant>) {
         let waiting = self.lock();
         (waiting.bytes, waiting.oldest)
@@ -293,7 +299,7 @@ impl Queue {
         self.last_sequence.load(Ordering::Acquire)
     }
 
-    /// How many waiting bytes wake the writer at once.
+    /// The number of waiting bytes that wakes the writer at once.
     pub fn wake_bytes(&self) -> u64 {
         self.wake_bytes
     }

@@ -7,9 +7,9 @@
 //! # How
 //! A cluster is an aligned window of a segment: the extent of one read. A *group* is an object (the seed) and the
 //! objects that hints tie to it. Groups are placed in the order of their first objects. If a group does not fit into
-//! the rest of a cluster, the next one that fits is placed first, among up to [`LOOKAHEAD`] groups. Nothing is padded:
-//! if none fits, the group begins in this cluster and ends in the next. Long records, fragments and their heads come
-//! last.
+//! the rest of a cluster, the next group that fits is placed first; up to [`LOOKAHEAD`] groups are tried. No padding is
+//! added: if no group fits, the first one begins in this cluster and ends in the next. Long records, fragments and
+//! their heads come last.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::BuildHasherDefault;
@@ -17,7 +17,7 @@ use std::hash::BuildHasherDefault;
 use crate::locality::hints::HintId;
 use crate::names::key::Hashed;
 
-/// How many groups are tried for the rest of a cluster.
+/// The number of groups that are tried for the rest of a cluster.
 const LOOKAHEAD: usize = 64;
 /// A record of more than 1/`LONG_SHARE` of a cluster is in no group.
 const LONG_SHARE: u64 = 2;
@@ -27,18 +27,18 @@ const LONG_SHARE: u64 = 2;
 pub struct Unplaced {
     /// The id of the object; `None` if the record is not a whole object.
     pub id: Option<HintId>,
-    /// The group to which it is tied.
+    /// The group to which the record is tied.
     pub tie: Option<Tie>,
-    /// The length of the record with padding.
+    /// The length of the record with padding, in bytes.
     pub bytes: u64,
 }
 
-/// Why records belong together.
+/// The reason why records belong to one group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Tie {
-    /// Hints tie them to this object.
+    /// Hints tie the records to this object.
     Seed(HintId),
-    /// They were in the same group before they were rewritten.
+    /// The records were in the same group before they were rewritten.
     Former(u16),
 }
 
@@ -47,7 +47,7 @@ pub enum Tie {
 pub struct Placed {
     /// The index of the record in the input.
     pub index: usize,
-    /// The number that tied records of one group have in common; 0 for a record that is tied to none.
+    /// The number that tied records of one group have in common; 0 for a record that is tied to no other.
     pub cluster: u16,
 }
 
@@ -90,8 +90,8 @@ pub fn arrange(records: &[Unplaced], position: u64, cluster_bytes: u64, number: 
     placed
 }
 
-/// The groups in the order of their first members, and the records in no group because they are long or not whole
-/// objects.
+/// Returns the groups in the order of their first members, and the records that are in no group because they are long
+/// or are not whole objects.
 fn groups_of(records: &[Unplaced], cluster_bytes: u64) -> (Vec<Group>, Vec<usize>) {
     let seeds: HashSet<HintId, BuildHasherDefault<Hashed>> = records
         .iter()
@@ -109,7 +109,8 @@ fn groups_of(records: &[Unplaced], cluster_bytes: u64) -> (Vec<Group>, Vec<usize
             last.push(index);
             continue;
         };
-        // An object to which others belong is a seed, even if it belongs to another itself: groups are one level deep.
+        // An object to which other objects belong is a seed, even if it belongs to another object itself: groups are
+        // one level deep.
         let tie = match record.tie {
             Some(tie) if !seeds.contains(&id) => tie,
             _ => Tie::Seed(id),

@@ -1,17 +1,17 @@
-//! Whether a read from disk reads only the object or the cluster around it.
+//! The decision whether a read from disk reads only the object, or the whole cluster around it.
 //!
-//! Owns: the choice, and the counts on which it is based. Leaves to others: reading (`get/neighbours.rs`), and the
+//! Owns: this decision, and the counts on which it is based. Leaves to others: reading (`get/neighbours.rs`), and the
 //! order of packing (`arrange`).
 //!
 //! # The choice
-//! A cluster read costs the bytes beyond the object. Its gain: each neighbour that is requested while it is in memory
-//! saves a read. Both are counted. A read from disk is assumed to cost as much as reading [`READ_WORTH_BYTES`]
-//! sequentially. So clusters are read while the saved reads, times that constant, are at least the bytes beyond the
-//! objects. Otherwise only one eligible read in [`PROBE_EVERY`] reads the cluster, so that a change is noticed. The
-//! smaller the gain, the rarer these probes, down to one in [`PROBE_EVERY_MAX`]. The counts are halved from time to
-//! time, so recent reads have more weight. Neighbours that no hint ties to the object are judged separately: once a
-//! cluster is read they cost no more bytes, but they cost room in memory, so one in [`UNTIED_PER_HIT_MAX`] must be
-//! requested.
+//! A cluster read costs the bytes beyond the object. Its gain is that each neighbour that is requested while it is in
+//! memory saves a read. Costs and gains are counted. A read from disk is assumed to cost as much as reading
+//! [`READ_WORTH_BYTES`] sequentially. So clusters are read while the saved reads, times that constant, are at least the
+//! bytes beyond the objects. Otherwise only one eligible read (whose cluster is larger than the object) in
+//! [`PROBE_EVERY`] reads the cluster, so that a change is noticed. The smaller the gain is, the rarer are these probes,
+//! down to one in [`PROBE_EVERY_MAX`]. The counts are halved from time to time, so recent reads have more weight.
+//! Neighbours that no hint ties to the object are judged separately: they are read with the cluster anyway, but they
+//! take room in memory. So they enter memory only while at least one in [`UNTIED_PER_HIT_MAX`] of them is requested.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -19,33 +19,33 @@ use serde::{Deserialize, Serialize};
 
 use crate::memory::entry::Neighbour;
 
-/// The cost of a random read, in bytes read sequentially: about 10 ms at 20 MB/s on a disk of 1999, or 100 us at 1.3
-/// GB/s on flash. On a disk of today it is ten times higher, so there clusters are read too seldom rather than too
-/// often.
+/// The cost of a random read, as the number of bytes that could be read sequentially in the same time: about 10 ms at
+/// 20 MB/s on a disk of 1999, or 100 us at 1.3 GB/s on flash. On a hard disk of today this cost is ten times higher, so
+/// there clusters are read too seldom rather than too often.
 const READ_WORTH_BYTES: u64 = 128 << 10;
-/// While clusters almost pay off, one of this many eligible reads takes the whole cluster.
+/// While clusters almost pay off, one of this many eligible reads reads the whole cluster.
 const PROBE_EVERY: u64 = 16;
-/// While clusters gain nothing, one of this many eligible reads takes the whole cluster: with 64 KiB, that costs half a
-/// kilobyte per read.
+/// While clusters gain nothing, one of this many eligible reads reads the whole cluster: with clusters of 64 KiB, that
+/// costs half a kilobyte per read.
 const PROBE_EVERY_MAX: u64 = 128;
-/// The counts are used from `ACCOUNT_MIN` reads or neighbours on, and halved at `ACCOUNT_MAX`; at `PROBES_MAX` if reads
-/// only probe, because probes are rare.
+/// The counts are used when they have at least `ACCOUNT_MIN` reads or neighbours. They are halved at `ACCOUNT_MAX`, or
+/// already at `PROBES_MAX` while clusters are only probed, because probes are rare.
 const ACCOUNT_MIN: u64 = 64;
 const ACCOUNT_MAX: u64 = 1024;
 const PROBES_MAX: u64 = 128;
-/// Of this many untied neighbours put into memory, one must be requested.
+/// Untied neighbours are put into memory only while at least one of this many is requested.
 const UNTIED_PER_HIT_MAX: u64 = 8;
 
 /// The extent of a read from disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ClusterRead {
-    /// The cluster if that has paid off lately, otherwise the object.
+    /// A read reads the whole cluster if that has paid off lately, otherwise only the object.
     #[default]
     Auto,
-    /// The cluster around the object, if one read can.
+    /// A read reads the cluster around the object, if this is possible with one read.
     Cluster,
-    /// Only the object.
+    /// A read reads only the object.
     Object,
 }
 
@@ -73,9 +73,9 @@ impl std::str::FromStr for ClusterRead {
 /// Counts that are halved together, so that old events lose weight.
 #[derive(Default)]
 struct Account {
-    /// Cluster reads, or neighbours taken.
+    /// Cluster reads, or neighbours that were put into memory.
     count: AtomicU64,
-    /// Requested neighbours of these.
+    /// Neighbours that were requested while they were in memory.
     hits: AtomicU64,
     /// Bytes read beyond the objects.
     bytes: AtomicU64,
@@ -120,7 +120,7 @@ impl Clusters {
         self.cluster_bytes
     }
 
-    /// The option.
+    /// The option that the caller set.
     pub fn mode(&self) -> ClusterRead {
         self.mode
     }
@@ -138,7 +138,7 @@ impl Clusters {
         }
     }
 
-    /// How many eligible reads there are per cluster read: 1 if clusters pay off, and more the less they gain.
+    /// The number of eligible reads per cluster read: 1 if clusters pay off; the less they gain, the more reads.
     fn probe_every(&self) -> u64 {
         let (count, hits, bytes) = self.reads.get();
         let saved = hits * READ_WORTH_BYTES;
@@ -186,7 +186,8 @@ mod tests {
 
     const EXTRA: u64 = 56 << 10;
 
-    /// How many of `count` reads read the cluster, if one cluster read in `hit_every` saves a read.
+    /// Makes `count` reads, of which one cluster read in `hit_every` saves a later read. Returns the number of cluster
+    /// reads.
     fn cluster_reads(clusters: &Clusters, count: u64, hit_every: u64) -> u64 {
         let mut taken = 0;
         for _ in 0..count {

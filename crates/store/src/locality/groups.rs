@@ -1,11 +1,11 @@
 //! Locations of groups: the extents of objects that were packed together, so that a read takes exactly one group.
 //!
 //! Owns: the extents of the groups in each segment written since the store was opened, and a bound on their number. The
-//! extents are advice: a wrong one only costs bytes. For a segment written earlier, or beyond the bound, nothing is
-//! known; then the cluster of a record is the aligned window around it.
+//! extents are advice: a wrong one only costs bytes. For a segment that was written earlier, or that would exceed the
+//! bound, no groups are known; then the cluster of a record is the aligned window around it.
 //!
-//! *Cost*: 8 bytes per group of two or more records, at most 1/64 of the memory budget. A lookup, which only reads from
-//! disk need, takes a short lock of one segment.
+//! *Cost*: 8 bytes per group of two or more records, at most 1/64 of the memory budget. A lookup takes the lock of one
+//! segment for a short time; only reads from disk need lookups.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,7 +26,7 @@ struct Group {
 /// The groups of a segment, in the order of the disk.
 #[derive(Default)]
 struct Segment {
-    /// The epoch of the segment; 0 if nothing is known.
+    /// The epoch of the segment; 0 if its groups are not known.
     epoch: u64,
     groups: Vec<Group>,
 }
@@ -38,14 +38,14 @@ pub struct Groups {
     count_max: u64,
 }
 
-/// What is known about a record.
+/// The known location of a record's group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Extents {
-    /// Nothing is known.
+    /// The groups of the record's segment are not known.
     Unknown,
-    /// It is in no group.
+    /// The record is in no group.
     Alone,
-    /// It is in a group in these granules of its segment.
+    /// The record is in the group that has these granules of its segment.
     Group(Range<u64>),
 }
 
@@ -86,7 +86,7 @@ impl Groups {
         segment.groups.extend(extents.iter().map(group));
     }
 
-    /// What is known about the record that begins at `granule` of a segment.
+    /// Finds the group of the record that begins at `granule` of a segment.
     pub fn find(&self, segment: u64, epoch: u64, granule: u64) -> Extents {
         let Some(segment) = self.segment(segment).filter(|segment| segment.epoch == epoch && epoch > 0) else {
             return Extents::Unknown;

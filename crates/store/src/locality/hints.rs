@@ -1,11 +1,12 @@
-//! Hints of locality: which objects will be requested together.
+//! Hints of locality, which say that objects will be requested together.
 //!
 //! Owns: a table of pending hints ("this object belongs to that one"), which stay until other hints overwrite them. A
 //! hint is used when its object is packed (`arrange`), and when its object is read apart from its page (`regroup`).
 //! Hints are advice: a lost or wrong hint only costs locality.
 //!
-//! The table has a fixed number of slots of one word, found by the hash of the object that belongs to another one. A
-//! newer hint overwrites an older one. So a hint takes no lock and allocates nothing, and the table never grows.
+//! The table has a fixed number of slots of one word. The hash of the object that belongs to another one selects the
+//! slot of a hint. A newer hint overwrites an older one. So a hint takes no lock and allocates nothing, and the table
+//! never grows.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -23,7 +24,7 @@ pub struct HintId(u32);
 impl HintId {
     /// The id of a primary key.
     pub fn of(primary: PrimaryHash) -> HintId {
-        // Zero is an empty slot.
+        // Zero marks an empty slot.
         HintId((primary.0 as u32).max(1))
     }
 }
@@ -65,7 +66,7 @@ impl Hints {
     }
 
     fn slot(&self, object: PrimaryHash) -> &AtomicU64 {
-        // Bits of the hash that are not in the id.
+        // Bits of the hash that are not in the id select the slot.
         &self.slots[(object.0 >> 32) as usize & (self.slots.len() - 1)]
     }
 }

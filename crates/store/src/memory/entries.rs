@@ -15,17 +15,17 @@ use crate::names::key::Hashed;
 
 type Map = papaya::HashMap<u64, Arc<Entry>, BuildHasherDefault<Hashed>>;
 
-/// A batch has at most this many entries …
+/// A batch has at most this many entries.
 const BATCH_MAX: usize = 256;
-/// … and at most 1/`BATCH_SHARE` of the tier's bytes.
+/// A batch ends at 1/`BATCH_SHARE` of the tier's bytes.
 const BATCH_SHARE: u64 = 64;
-/// Threads whose bytes are counted separately.
+/// The number of counters of removed bytes. If there are more threads, some of them share a counter.
 const THREADS: usize = 64;
 
 /// Entries, by the lowest 64 bits of their hashes.
 pub(super) struct Entries {
     map: Map,
-    /// Per thread: the bytes removed since the thread last freed entries.
+    /// For each thread: the bytes of the entries removed since the thread last freed entries.
     left: [AtomicU64; THREADS],
     batch_bytes_max: u64,
 }
@@ -43,7 +43,7 @@ impl Entries {
         Pinned { entries: self, guard: self.map.guard() }
     }
 
-    /// How many entries there are.
+    /// The number of entries.
     pub fn len(&self) -> usize {
         self.map.len()
     }
@@ -61,12 +61,12 @@ impl Pinned<'_> {
         self.entries.map.get(&id, &self.guard)
     }
 
-    /// Whether there is an entry of an id.
+    /// Whether the map has an entry of this id.
     pub fn contains(&self, id: u64) -> bool {
         self.entries.map.contains_key(&id, &self.guard)
     }
 
-    /// Whether the map has this very entry under its id.
+    /// Whether the map has exactly this entry under its id.
     pub fn holds(&self, entry: &Arc<Entry>) -> bool {
         self.get(entry.id()).is_some_and(|current| Arc::ptr_eq(current, entry))
     }
@@ -97,20 +97,20 @@ impl Pinned<'_> {
         entry.is_some()
     }
 
-    /// Removes this very entry. Returns whether it was there.
+    /// Removes exactly this entry. Returns whether the map had it.
     pub fn remove_same(&self, entry: &Arc<Entry>) -> bool {
         self.remove_if(entry.id(), |current| Arc::ptr_eq(current, entry))
     }
 
-    /// Removes the entry of an id, except if it waits to be written. Always returns true: the policy does not decide
-    /// about waiting entries.
+    /// Removes the entry of an id, except if it waits to be written. Always returns true, so that the policy forgets
+    /// the id: the policy does not decide about waiting entries.
     pub fn evict(&self, id: u64) -> bool {
         self.remove_if(id, |entry| entry.location().is_some() || entry.is_in_memory_alone());
         true
     }
 
-    /// Counts a removed entry. If this thread has removed enough bytes, their freeing begins; it ends when the map is
-    /// not pinned any more.
+    /// Counts a removed entry. If this thread has removed enough bytes, the removed entries are freed as soon as no
+    /// thread has the map pinned any more.
     fn leave(&self, entry: Option<&Arc<Entry>>) {
         let Some(entry) = entry else { return };
         let left = &self.entries.left[self.guard.thread_id() % THREADS];

@@ -13,17 +13,17 @@ use crate::format::{Location, RecordKind};
 use crate::names::key::{Key, KeyHash, KeyRef, PrimaryHash};
 use crate::names::tag::Tags;
 
-/// The memory of an entry in addition to its bytes: the struct, its place in the map and in the policy, allocator
-/// overhead.
+/// The memory of an entry in addition to its key, metadata and body: the struct, its slots in the map and in the
+/// policy, and the allocator's overhead. *Units*: bytes.
 const ENTRY_BYTES: u64 = 424;
 
 /// The entry is on disk, or waits to be written.
 const NOT_ALONE: u8 = 0;
-/// The entry is only in memory …
+/// The entry is only in memory.
 const ALONE: u8 = 1;
-/// … and was requested again …
+/// The entry is only in memory, and was requested again.
 const ALONE_SEEN: u8 = 2;
-/// … or was replaced, and leaves memory.
+/// The entry is only in memory, and a newer version was accepted; the entry is never written.
 const ALONE_REPLACED: u8 = 3;
 
 /// The kind of an entry.
@@ -38,12 +38,12 @@ pub enum EntryKind {
 }
 
 impl EntryKind {
-    /// Whether it is a whole object, not a part of one.
+    /// Whether the entry represents an object: it is a whole object or a head, not a fragment.
     pub fn is_object(self) -> bool {
         !matches!(self, EntryKind::Fragment { .. })
     }
 
-    /// The kind on disk.
+    /// The kind of the entry's record on disk.
     pub fn record_kind(self) -> RecordKind {
         match self {
             EntryKind::Whole => RecordKind::Whole,
@@ -53,7 +53,7 @@ impl EntryKind {
     }
 }
 
-/// How an unrequested entry came into memory: it was read together with another record.
+/// The reason why an unrequested entry was read together with another record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Neighbour {
     /// Both records were packed together because hints tie them.
@@ -79,11 +79,12 @@ pub struct Entry {
     /// The number that the records of one group have in common, as read from disk; 0 for none.
     pub cluster: u16,
     location: AtomicU64,
-    /// Until it is requested: how it was read with another record, as the code of a [`Neighbour`], or 0.
+    /// Until the entry is requested: why it was read together with another record, as 1 plus the [`Neighbour`];
+    /// otherwise 0.
     neighbour: AtomicU8,
-    /// Whether it was requested since it was written.
+    /// Whether the entry was requested since it was written.
     asked_for: AtomicBool,
-    /// Whether it is only in memory: one of the constants above.
+    /// Whether the entry is only in memory: one of the constants above.
     alone: AtomicU8,
     decoded: OnceLock<Box<dyn Any + Send + Sync>>,
 }
@@ -131,13 +132,13 @@ impl Entry {
         entry
     }
 
-    /// Whether it is only in memory: not on disk, and not to be written.
+    /// Whether the entry is only in memory: it is not on disk, and does not wait to be written.
     pub fn is_in_memory_alone(&self) -> bool {
         self.alone.load(Ordering::Acquire) != NOT_ALONE
     }
 
-    /// Whether the entry is only in memory. Returns true only once, to the caller that then queues it for writing.
-    /// *Cost*: one load if the entry is not only in memory.
+    /// Whether the entry is only in memory. Returns true only once, so that only one caller queues the entry for
+    /// writing. *Cost*: one load if the entry is not only in memory.
     pub fn take_in_memory_alone(&self) -> bool {
         self.alone.load(Ordering::Relaxed) == ALONE
             && self.alone.compare_exchange(ALONE, ALONE_SEEN, Ordering::AcqRel, Ordering::Relaxed).is_ok()
@@ -164,11 +165,11 @@ impl Entry {
     /// The memory of the entry, in bytes.
     pub fn weight(&self) -> u64 {
         let bytes = self.key.len() + self.metadata.len() + self.body.len();
-        // The server keeps a second, decoded copy of the metadata.
+        // The server also keeps a decoded copy of the metadata, for which twice the length of the metadata is counted.
         (bytes + self.metadata.len() * 2) as u64 + self.tags.memory_bytes() + ENTRY_BYTES
     }
 
-    /// Its location on disk; `None` before it is written.
+    /// The entry's location on disk; `None` before the entry is written.
     pub fn location(&self) -> Option<Location> {
         match self.location.load(Ordering::Acquire) {
             0 => None,
@@ -176,7 +177,7 @@ impl Entry {
         }
     }
 
-    /// Its location on disk.
+    /// Sets the entry's location on disk.
     pub fn set_location(&self, location: Location) {
         self.location.store(location.pack(), Ordering::Release);
     }
@@ -187,22 +188,22 @@ impl Entry {
         !self.asked_for.load(Ordering::Relaxed) && !self.asked_for.swap(true, Ordering::Relaxed)
     }
 
-    /// Whether it was requested since it was written.
+    /// Whether the entry was requested since it was written.
     pub fn was_asked_for(&self) -> bool {
         self.asked_for.load(Ordering::Relaxed)
     }
 
-    /// Notes that it was read together with another record.
+    /// Notes why the entry was read together with another record.
     pub fn set_neighbour(&self, neighbour: Neighbour) {
         self.neighbour.store(1 + neighbour as u8, Ordering::Relaxed);
     }
 
-    /// Whether it was read together with another record and has not been requested since.
+    /// Whether the entry was read together with another record and has not been requested since.
     pub fn is_neighbour(&self) -> bool {
         self.neighbour.load(Ordering::Relaxed) != 0
     }
 
-    /// How it was read together with another record; only the first call returns it.
+    /// Returns why the entry was read together with another record, and clears this note: later calls return `None`.
     pub fn take_neighbour(&self) -> Option<Neighbour> {
         match self.neighbour.swap(0, Ordering::Relaxed) {
             1 => Some(Neighbour::Tied),
@@ -211,13 +212,13 @@ impl Entry {
         }
     }
 
-    /// Notes the new location after the entry was rewritten. Only a new request lets it be rewritten again.
+    /// Notes the new location after the entry was rewritten. The entry is rewritten again only after a new request.
     pub fn move_to(&self, location: Location) {
         self.set_location(location);
         self.asked_for.store(false, Ordering::Relaxed);
     }
 
-    /// Whether it is the entry of `key`.
+    /// Whether this is the entry of `key`.
     pub fn is(&self, hash: KeyHash, key: KeyRef<'_>) -> bool {
         self.hash == hash && self.key.as_ref() == key
     }

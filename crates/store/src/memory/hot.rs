@@ -1,14 +1,14 @@
-//! Places of a hot list: locations of the objects in memory, and how often they were requested.
+//! The places in a hot list: the locations of objects in memory, and the number of requests for each.
 
 use std::cmp::Reverse;
 
 use crate::format::Location;
 
-/// The references are stored above the location's bits, see `docs/formats/store.md`.
+/// The number of references is stored above the location's bits, see `docs/formats/store.md`.
 const REFERENCES_SHIFT: u32 = 42;
 const REFERENCES_LOG_MAX: u32 = 15;
 
-/// In 8 bytes: the location of an object, and how often it was requested, rounded down to a power of two.
+/// The location of an object, and how often it was requested (rounded down to a power of two), packed into 8 bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HotPlace(u64);
 
@@ -34,7 +34,7 @@ impl HotPlace {
         Location::unpack(self.0)
     }
 
-    /// How often the object was requested, rounded down to a power of two.
+    /// The number of requests for the object, rounded down to a power of two.
     pub fn references(self) -> u32 {
         1 << (self.0 >> REFERENCES_SHIFT & u64::from(REFERENCES_LOG_MAX))
     }

@@ -9,7 +9,7 @@ use super::tier::MemoryTier;
 use crate::memory::entry::Entry;
 
 impl MemoryTier {
-    /// Puts an entry that will not be written; it replaces an older one.
+    /// Puts an entry that will not be written; it replaces an older entry of the same id.
     ///
     /// Takes no lock. The caller [settles](Self::settle) the entry later; after that, the policy manages it.
     pub fn put_kept(&self, entry: &Arc<Entry>) {

@@ -1,24 +1,24 @@
 //! The memory tier: entries in memory under a scan-resistant policy.
 //!
-//! Owns: which entries are in memory. Every entry here is on disk, waits to be written (then it cannot be evicted: the
-//! policy does not know it yet), or was not admitted to the disk. Leaves to others: whether an entry is purged
-//! (`purge`), and its location (`index`).
+//! Owns: which entries are in memory. Each entry in memory is on disk, waits to be written, or was not admitted to the
+//! disk. An entry that waits to be written cannot be evicted, because the policy does not know it yet. Leaves to
+//! others: whether an entry is purged (`purge`), and its location (`index`).
 //!
 //! Neighbours (objects read together with a requested one) wait for their first hit in a separate queue, of at most
 //! 1/[`NEIGHBOURS_SHARE`] of the tier. At the first hit they pass to the policy like any requested object. So
 //! neighbours stay long enough to be requested, and evict no requested object. Neighbours, unwritten objects and fills
 //! reduce the policy's capacity by the room that they use, as long as they use it.
 //!
-//! Removed entries are freed when the map is unpinned. So the map is pinned before the lock is taken: no caller waits
-//! for the lock while entries are freed.
+//! Removed entries are freed when the map is unpinned. So the map is pinned before the lock is taken, and unpinned
+//! after the lock is released: no caller waits for the lock while entries are freed.
 //!
-//! A hit reads a concurrent map without a lock and notes its id in a small ring; the notes reach the policy in batches,
-//! under a lock that a hit only ever *tries* to take. If the ring is full, notes are lost; a hit never waits.
+//! A hit reads a concurrent map without a lock, and notes the entry's id in a small ring; the notes reach the policy in
+//! batches, under a lock that a hit only ever *tries* to take. If the ring is full, notes are lost; a hit never waits.
 //!
 //! A commit is made under the queue's mutex and must not wait for the policy's lock there. So:
 //! 1. A committed object replaces the older version in the map at once and without the lock. When the queue's mutex is
 //!    free again, [`MemoryTier::settle`] takes the lock and tells the policy.
-//! 2. Entries are removed from the map under the lock, and only if the map still has that very entry. An entry that
+//! 2. Entries are removed from the map under the lock, and only if the map still has exactly that entry. An entry that
 //!    waits to be written is never evicted: the policy may still know its id (of the older version), but evicting that
 //!    id removes nothing.
 //! 3. An object read from disk is inserted under the lock, and only if the map has no entry of its id.
@@ -41,18 +41,19 @@ const NOTES_BATCH: usize = 64;
 const NEIGHBOURS_SHARE: u64 = 8;
 /// A neighbour is dropped after the policy has inserted 1/`NEIGHBOURS_AGE_SHARE` of the tier's bytes since it came.
 const NEIGHBOURS_AGE_SHARE: u64 = 2;
-/// Room moves between the policy and its other users in steps of 1/`CEDED_STEP_SHARE` of the tier.
+/// The room that the policy gives to other uses (neighbours, fills, unwritten entries) changes in steps of
+/// 1/`CEDED_STEP_SHARE` of the tier.
 const CEDED_STEP_SHARE: u64 = 64;
 /// Fills report their memory when it has changed by this many bytes.
 const FILL_STEP_BYTES: u64 = 64 << 10;
-/// How many entries are handed over or removed while the lock is held once.
+/// The largest number of entries that are handed over or removed before the lock is released for other callers.
 const LOCKED_AT_ONCE: usize = 16;
 /// The policy keeps at least 1/`POLICY_SHARE_MIN` of the tier.
 const POLICY_SHARE_MIN: u64 = 4;
 
 struct Replacement {
     policy: Box<dyn Policy>,
-    /// The position of the next note to read.
+    /// The number of the next note to read.
     taken: usize,
     /// The total memory for the policy, neighbours, fills and unwritten objects, in bytes.
     capacity: u64,
@@ -73,11 +74,11 @@ struct Neighbours {
 /// The result of putting back an entry that was in memory before the store was opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Warmed {
-    /// It is in memory.
+    /// The entry is in memory now.
     Taken,
-    /// It is not valid any more, or already in memory.
+    /// The entry is not valid any more, or memory already has it.
     No,
-    /// There is no room for it.
+    /// Memory has no room for the entry.
     Full,
 }
 
@@ -134,8 +135,8 @@ impl MemoryTier {
         self.map.pin().get(hash.0 as u64).filter(|entry| entry.hash == hash).cloned()
     }
 
-    /// Whole objects requested since they were written, at locations that `here` accepts, in the order of the disk;
-    /// does not count as a reference. *Cost*: visits every entry.
+    /// Returns the whole objects in memory that were requested since they were written, and whose locations `here`
+    /// accepts, in the order of the disk. This does not count as a reference. *Cost*: visits every entry.
     pub fn asked_for_at(&self, here: impl Fn(Location) -> bool) -> Vec<(Arc<Entry>, Location)> {
         let mut found: Vec<(Arc<Entry>, Location)> = {
             let pinned = self.map.pin();
@@ -147,7 +148,7 @@ impl MemoryTier {
         found
     }
 
-    /// How many entries there are.
+    /// The number of entries.
     pub fn count(&self) -> usize {
         self.map.len()
     }
@@ -160,7 +161,7 @@ impl MemoryTier {
         self.map.pin().get(hash.0 as u64).filter(here).cloned()
     }
 
-    /// Whether memory has another key or version under the id of this entry.
+    /// Whether memory has, under the id of this entry, the entry of another key or another version.
     pub fn has_other_version(&self, entry: &Entry) -> bool {
         let other = |current: &Arc<Entry>| current.hash != entry.hash || current.generation != entry.generation;
         self.map.pin().get(entry.id()).is_some_and(other)
@@ -179,7 +180,7 @@ impl MemoryTier {
         self.map.pin().get(hash.0 as u64).is_some_and(|entry| entry.hash == hash)
     }
 
-    /// Whether memory has this very entry; does not count as a reference.
+    /// Whether memory has exactly this entry; does not count as a reference.
     pub fn holds(&self, entry: &Arc<Entry>) -> bool {
         self.map.pin().holds(entry)
     }
@@ -214,7 +215,7 @@ impl MemoryTier {
     /// Hands entries over to the policy after they were written.
     pub fn admit(&self, entries: &[Arc<Entry>]) {
         let pinned = self.map.pin();
-        // Not all entries under one lock: puts wait for the lock.
+        // The lock is released from time to time, because puts wait for it.
         for some in entries.chunks(LOCKED_AT_ONCE) {
             let mut replacement = self.lock();
             let bytes = some.iter().map(|entry| entry.weight()).sum();
@@ -300,7 +301,7 @@ impl MemoryTier {
     }
 
     /// Puts an entry that was read together with another one, if memory has no entry of its id and `still_valid` allows
-    /// it under the lock that orders replacement. Returns whether it did.
+    /// it under the lock that orders replacement. Returns whether the entry was put.
     pub fn put_neighbour(&self, entry: &Arc<Entry>, still_valid: impl FnOnce() -> bool) -> bool {
         let pinned = self.map.pin();
         let mut replacement = self.lock();
@@ -319,7 +320,8 @@ impl MemoryTier {
         true
     }
 
-    /// Hands a requested neighbour to the policy and returns its kind. Does nothing if another thread has the lock.
+    /// Hands a requested neighbour to the policy, and returns its [`Neighbour`] value. Does nothing if another thread
+    /// has the lock.
     ///
     /// *Cost*: one load if the entry is not a neighbour.
     pub fn promote(&self, entry: &Arc<Entry>) -> Option<Neighbour> {
@@ -403,7 +405,7 @@ impl MemoryTier {
         }
     }
 
-    /// Removes this very entry.
+    /// Removes exactly this entry.
     pub fn remove_same(&self, entry: &Arc<Entry>) {
         let pinned = self.map.pin();
         let mut replacement = self.lock();

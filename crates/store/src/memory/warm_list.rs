@@ -1,7 +1,7 @@
 //! The objects still to be read into memory after a restart.
 //!
-//! Owns: the list, and how much of it is done. Leaves to others: reading the objects (`checkpoint/warm.rs`), and
-//! writing the rest of the list with the hot list of a checkpoint (`checkpoint`).
+//! Owns: the list of these objects, and how many of them are done. Leaves to others: reading the objects
+//! (`checkpoint/warm.rs`), and writing the rest of the list with the hot list of a checkpoint (`checkpoint`).
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -10,10 +10,10 @@ use tokio::sync::SetOnce;
 
 use crate::memory::hot::HotPlace;
 
-/// The objects to read into memory, and how much of the list is done.
+/// The objects to read into memory, and how many of them are done.
 #[derive(Default)]
 pub(crate) struct WarmList {
-    /// In the order of the disk.
+    /// The objects, in the order of their locations on disk.
     list: Mutex<Arc<Vec<HotPlace>>>,
     /// At least this many objects at the front of the list are done.
     done: AtomicUsize,
@@ -27,7 +27,7 @@ impl WarmList {
         self.is_known.wait().await;
     }
 
-    /// At most `most` places that are still to be read; waits until the list is known.
+    /// Returns at most `most` of the objects that are still to be read. Waits until the list is known.
     pub async fn left(&self, most: usize) -> Vec<HotPlace> {
         self.known().await;
         let list = Arc::clone(&self.lock());
@@ -40,7 +40,7 @@ impl WarmList {
         !self.has_ended.load(Ordering::Acquire)
     }
 
-    /// Notes that reading has ended, for any reason. Nobody waits for the list any more.
+    /// Notes that reading has ended, for any reason. Callers that wait for the list continue.
     pub fn end(&self) {
         let _ = self.is_known.set(());
         self.has_ended.store(true, Ordering::Release);

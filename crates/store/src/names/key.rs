@@ -19,7 +19,7 @@ pub const VARIANT_BYTES_MAX: usize = 8192;
 pub struct KeyRef<'a> {
     /// The requested resource, such as a URL.
     pub primary: &'a [u8],
-    /// Which variant; empty if there is only one.
+    /// The variant of the resource; empty if there is only one.
     pub variant: &'a [u8],
 }
 
@@ -57,7 +57,7 @@ impl Key {
         KeyRef { primary, variant }
     }
 
-    /// How many bytes the key holds.
+    /// The length of both parts together, in bytes.
     pub fn len(&self) -> usize {
         self.bytes.len()
     }
@@ -68,7 +68,7 @@ impl Key {
     }
 }
 
-/// The hasher of maps whose keys are already hashes: whole ones, or their lowest 64 bits.
+/// The hasher of maps whose keys are already hashes, or parts of hashes.
 #[derive(Default)]
 pub struct Hashed(u64);
 
@@ -82,19 +82,19 @@ impl Hasher for Hashed {
         }
     }
     fn write_u32(&mut self, id: u32) {
-        // The map also uses the highest bits.
+        // The map also uses the highest bits of the result.
         self.0 = u64::from(id) << 32 | u64::from(id);
     }
     fn write_u64(&mut self, id: u64) {
         self.0 = id;
     }
     fn write_u128(&mut self, hash: u128) {
-        // The hashes in one shard of the index have equal highest bits.
+        // The hashes in one shard of the index have equal highest bits, so these bits are moved to the lower end.
         self.0 = (hash as u64).rotate_left(6);
     }
 }
 
-/// The hash of a whole key, or of a fragment under it.
+/// The hash of a whole key, or of one fragment of the object under this key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct KeyHash(pub u128);
 
@@ -104,7 +104,7 @@ pub struct PrimaryHash(pub u128);
 
 /// Hashes a key with the store's seed.
 ///
-/// The whole key's hash equals the primary's if the variant is empty.
+/// The hash of the whole key equals the hash of its primary part if the variant is empty.
 pub fn hash_key(seed: u64, key: KeyRef<'_>) -> (PrimaryHash, KeyHash) {
     let primary = xxh3_128_with_seed(key.primary, seed);
     let whole = if key.variant.is_empty() {
@@ -115,7 +115,7 @@ pub fn hash_key(seed: u64, key: KeyRef<'_>) -> (PrimaryHash, KeyHash) {
     (PrimaryHash(primary), KeyHash(whole))
 }
 
-/// Hashes the beginning of a primary part.
+/// Hashes the beginning of a key's primary part.
 pub fn hash_prefix(seed: u64, prefix: &[u8]) -> PrimaryHash {
     PrimaryHash(xxh3_128_with_seed(prefix, seed))
 }

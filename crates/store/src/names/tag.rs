@@ -49,7 +49,7 @@ struct Held {
 }
 
 impl Tags {
-    /// Makes tags of hashes in any order. *Errors*: `Invalid` if there are too many.
+    /// Makes tags from hashes, which may be in any order. *Errors*: `Invalid` if there are too many different hashes.
     pub fn new(mut hashes: Vec<TagHash>, ledger: &TagLedger) -> Result<Tags, Error> {
         hashes.sort_unstable();
         hashes.dedup();
@@ -76,7 +76,7 @@ impl Tags {
         }
     }
 
-    /// The hashes.
+    /// The hashes of the tags.
     pub fn hashes(&self) -> &[TagHash] {
         self.0.as_ref().map_or(&[], |held| &held.hashes)
     }

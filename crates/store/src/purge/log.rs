@@ -1,8 +1,8 @@
-//! The purge log on disk: two copies of two halves each. Blocks are never rewritten within a cycle.
+//! The purge log on disk. It has two copies, each with two halves. Blocks are never rewritten within a cycle.
 //!
-//! Owns: writing purge records so that they are durable when a purge returns, and reading them again. The layout is in
-//! `docs/formats/store.md`. One commit writes one block to both copies and flushes, so block n+1 is on disk only if
-//! block n is durable: a gap in the log is damage, never an unfinished commit.
+//! Owns: writing purge records so that they are durable when a purge returns, and reading them when a store is opened.
+//! The layout is in `docs/formats/store.md`. One commit writes one block to both copies and flushes, so block n+1 is on
+//! disk only if block n is durable: a gap in the log is damage, never an unfinished commit.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::names::key::PRIMARY_BYTES_MAX;
 use crate::planted::{Bug, planted};
 use crate::purge::rules::{PurgeTable, RULE_ALL, RULE_KEY, RULE_PREFIX, RULE_TAG};
 
-/// How much of the log is read at once, in bytes.
+/// The size of a read of the log, in bytes.
 const CHUNK_BYTES: u64 = 256 << 10;
 const RECORDS_OFFSET: usize = HEADER_BYTES + size_of::<PurgeBlockBody>();
 
@@ -27,8 +27,8 @@ const RECORDS_OFFSET: usize = HEADER_BYTES + size_of::<PurgeBlockBody>();
 /// higher cycle is not from this program, and a new cycle above it would look like damage.
 const CYCLE_MAX: u64 = COUNTER_MAX / 2;
 
-/// Up to which number a span has the purges of its store. Purges are numbered and go to every span in the same order.
-/// All zero in a store of one span.
+/// The position of a span in the order of its store's purges. Purges are numbered, and go to every span in the same
+/// order. In a store of one span, both numbers are 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PurgeOrder {
     /// The number of the last purge that is in the log.
@@ -44,7 +44,7 @@ impl PurgeOrder {
     }
 }
 
-/// Writes the log.
+/// The purge log of a span, ready for writing.
 pub struct PurgeLog {
     device: SharedDevice,
     layout: Layout,
@@ -57,25 +57,26 @@ pub struct PurgeLog {
 
 /// The state of the log when the store was opened.
 pub struct Recovered {
-    /// The log, ready for more.
+    /// The log, ready for further records.
     pub log: PurgeLog,
-    /// Its records.
+    /// The records in the log.
     pub records: Vec<PurgeRecord>,
     /// For each record, the number of the last purge in its block.
     pub numbers: Vec<u64>,
     /// Whether durable records are missing.
     pub lost: bool,
-    /// Whether a block is whole in only one copy, so that a new cycle should be begun.
+    /// Whether only one copy of some block is intact, so that a new cycle should be begun.
     pub one_copy: bool,
 }
 
 impl Recovered {
-    /// Up to which number the log has the purges of its store.
+    /// The position of the log in the order of its store's purges.
     pub fn order(&self) -> PurgeOrder {
         self.log.order
     }
 
-    /// All records that a span may lack if it has the purges up to `number`; `None` if this log may itself lack some.
+    /// Returns all records that another span may lack if it has the purges up to `number`; `None` if this log has lost
+    /// records itself.
     pub fn since(&self, number: u64) -> Option<impl Iterator<Item = &PurgeRecord>> {
         let records = self.records.iter().zip(&self.numbers);
         (!self.lost).then(|| records.filter(move |(_, own)| **own > number).map(|(record, _)| record))
@@ -101,7 +102,7 @@ impl PurgeLog {
         self.end
     }
 
-    /// Up to which number it has the purges of its store.
+    /// The position of the log in the order of its store's purges.
     pub fn order(&self) -> PurgeOrder {
         self.order
     }
@@ -111,7 +112,7 @@ impl PurgeLog {
         self.order = self.order.max(order);
     }
 
-    /// How many blocks a cycle has room for.
+    /// The number of blocks for which a cycle has room.
     pub fn blocks_max(&self) -> u32 {
         (self.layout.purge_log_bytes / 2 / BLOCK_BYTES) as u32
     }
@@ -121,12 +122,12 @@ impl PurgeLog {
         self.end.blocks >= self.blocks_max()
     }
 
-    /// How many records may be live, so that a new cycle has at least a quarter of its blocks free.
+    /// The largest number of live records. It leaves at least a quarter of the blocks of a new cycle free.
     pub fn live_records_max(&self) -> usize {
         (self.blocks_max() as usize * 3 / 4).max(1) * PURGE_RECORDS_PER_BLOCK
     }
 
-    /// Appends up to one block of records and flushes; they are durable when it returns.
+    /// Appends up to one block of records, and flushes. The records are durable when this returns.
     pub async fn commit(&mut self, records: &[PurgeRecord]) -> Result<(), Error> {
         self.write_block(records).await?;
         if !planted(Bug::FlushDropped) {
@@ -137,7 +138,7 @@ impl PurgeLog {
 
     /// Begins a new cycle with the table's live records.
     ///
-    /// *Errors*: those of the device; `Corrupt` if there is no further cycle; then nothing was written.
+    /// *Errors*: those of the device; `Corrupt` if no higher cycle is allowed, and then nothing was written.
     pub async fn compact(&mut self, table: &PurgeTable) -> Result<(), Error> {
         // A record is retired only after the data that overwrote its segments were flushed
         // (`Writer::open_next_segment`). So no object that can reappear after a crash needs a record that is missing
@@ -165,7 +166,7 @@ impl PurgeLog {
         if next % 2 == self.end.cycle % 2 { next + 1 } else { next }
     }
 
-    /// Finds the log of an existing store.
+    /// Reads the log of an existing store.
     ///
     /// *Errors*: `Corrupt` if a block has a cycle that no log reaches.
     pub async fn recover(device: &SharedDevice, layout: &Layout) -> Result<Recovered, Error> {
@@ -192,7 +193,7 @@ impl PurgeLog {
             let beyond = blocks.iter().skip(whole).flatten().count();
             let snapshot_is_whole = whole >= snapshot_blocks as usize;
             if !snapshot_is_whole && blocks.iter().skip(snapshot_blocks as usize).flatten().count() == 0 {
-                // This cycle was still being begun; the cycle before it is complete.
+                // A crash interrupted the beginning of this cycle; the cycle before it is complete.
                 continue;
             }
             lost |= beyond > 0 || !snapshot_is_whole;
@@ -241,7 +242,7 @@ impl PurgeLog {
     }
 }
 
-/// The cycle, if a log can reach it.
+/// Returns the cycle. *Errors*: `Corrupt` if no log reaches such a cycle.
 fn checked(cycle: u64) -> Result<u64, Error> {
     let message = || format!("the purge log says cycle {cycle}, which no log gets to: make a new store");
     if cycle <= CYCLE_MAX { Ok(cycle) } else { Err(Error::new(ErrorKind::Corrupt, message())) }
@@ -279,7 +280,7 @@ async fn newest_cycle(device: &SharedDevice, layout: &Layout) -> u64 {
     newest
 }
 
-/// Reads all blocks of a cycle, each from whichever copy has it.
+/// Reads all blocks of a cycle, each from a copy in which the block is intact.
 async fn read_cycle(device: &SharedDevice, layout: &Layout, cycle: u64) -> Vec<Option<Block>> {
     let half_bytes = layout.purge_log_bytes / 2;
     let mut blocks = Vec::new();

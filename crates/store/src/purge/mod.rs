@@ -1,4 +1,4 @@
-//! What has been purged: the rules in memory, and their log on disk.
+//! Purges: their rules in memory, and their log on disk.
 
 pub mod log;
 pub mod rules;

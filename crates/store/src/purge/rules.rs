@@ -1,14 +1,14 @@
-//! Which objects have been purged: the rules in memory, checked at every hit.
+//! The rules that say which objects have been purged. They are in memory, and are checked at every hit.
 //!
 //! Owns: the table of live purge records, and the check whether an object of a generation is purged. Leaves to others:
-//! the log on disk (`log`). A rule is valid from the moment it is added. It is dropped when no object can exist to
-//! which it could apply.
+//! the log on disk (`log`). A rule is valid from the moment it is added. It is dropped when there can be no object to
+//! which it applies.
 //!
 //! A hit costs four atomic loads. There are 16,384 floors, one per hash slot; each is the highest generation purged by
 //! key in that slot. Three more values are the highest generations of purges of everything, by prefix and by tag. Only
-//! an object at or below one of these values is looked up in the exact table. An object older than the latest purge by
-//! prefix costs one hash of its key's beginning per live prefix length. An object older than the latest purge by tag
-//! costs one lookup per tag.
+//! an object whose generation is at or below one of these values is looked up in the exact table. An object older than
+//! the latest purge by prefix costs one hash of its key's beginning per live prefix length. An object older than the
+//! latest purge by tag costs one lookup per tag.
 //!
 //! A purge that removes a version by its key also removes all older versions. A purge by tag may leave older versions,
 //! since these may have other tags. So [`Verdict`] distinguishes the two. If the newest version was purged by tag, a
@@ -29,19 +29,20 @@ pub const RULE_KEY: u8 = 1;
 pub const RULE_TAG: u8 = 2;
 /// The rule "purge by prefix" on disk.
 pub const RULE_PREFIX: u8 = 3;
-/// How many different prefix lengths may be live; each costs one hash at hits of older objects.
+/// The largest number of different prefix lengths in live rules; each length costs one hash at a hit of an older
+/// object.
 pub const PREFIX_LENGTHS_MAX: usize = 32;
 /// The rule "purge everything" on disk.
 pub const RULE_ALL: u8 = 4;
 
 /// The memory of a rule, in bytes.
 const RULE_BYTES: u64 = 64;
-/// Rules take at most 1/`MEMORY_SHARE` of the memory budget …
+/// Rules take at most 1/`MEMORY_SHARE` of the memory budget, unless this is less than `RULES_MIN` rules.
 const MEMORY_SHARE: u64 = 8;
-/// … but this many are always allowed.
+/// This many rules are always allowed.
 const RULES_MIN: u64 = 4096;
 
-/// How many rules may be live, by the memory budget.
+/// The largest number of live rules under a memory budget.
 pub fn rules_max(memory_bytes: u64) -> usize {
     (memory_bytes / MEMORY_SHARE / RULE_BYTES).max(RULES_MIN) as usize
 }
@@ -55,11 +56,11 @@ struct Rule {
 /// The effect of purges on a version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// It is not purged.
+    /// The version is not purged.
     Live,
-    /// It and all older versions are purged: by key, by prefix, or with everything.
+    /// The version and all older ones are purged: by key, by prefix, or by a purge of everything.
     Key,
-    /// It is purged by one of its tags, but not by its key.
+    /// The version is purged by one of its tags, but not by its key.
     Tag,
 }
 
@@ -76,7 +77,7 @@ pub struct PurgeTable {
 #[derive(Default)]
 struct Rules {
     keys: HashMap<u128, Rule>,
-    /// By length, then by hash.
+    /// The rules by prefix: by the length of the prefix, then by its hash.
     prefixes: BTreeMap<u16, HashMap<u128, Rule>>,
     tags: HashMap<u64, Rule>,
     all: Option<Rule>,
@@ -127,13 +128,13 @@ impl PurgeTable {
     }
 
     /// Whether a purge of everything removes this generation. Such a purge also removes the rules that it replaces: so
-    /// a caller that finds no rule must check this again under the same lock.
+    /// a caller that finds no rule must check this again while it still has the lock of the rules.
     fn is_below_all(&self, generation: u64) -> bool {
         generation <= self.all_below.load(Ordering::Acquire)
     }
 
-    /// Whether an object is purged by key, by prefix or with everything. If `name` is empty, purges by prefix are
-    /// ignored.
+    /// Whether an object is purged by key, by prefix, or by a purge of everything. If `name` is empty, purges by prefix
+    /// are ignored.
     pub fn is_purged_by_key(&self, primary: PrimaryHash, generation: u64, name: &[u8]) -> bool {
         if generation <= self.prefixes_below.load(Ordering::Acquire) && self.is_prefix_purged(generation, name) {
             return true;
@@ -164,8 +165,8 @@ impl PurgeTable {
         rules.prefixes.contains_key(&length) || rules.prefixes.len() < PREFIX_LENGTHS_MAX
     }
 
-    /// Adds a rule, except if there are already `most` rules and it would be a further one. It is valid from now on. A
-    /// purge of everything always has room, because it replaces all other rules.
+    /// Adds a rule, which is valid from now on. Returns false and adds nothing if there are already `most` rules and
+    /// this one would be a further one. A purge of everything always has room, because it replaces all other rules.
     pub fn try_add(&self, record: &PurgeRecord, most: u64) -> bool {
         let mut rules = self.write();
         let (count, hash) = (rules.len() as u64, record.primary_hash.get());
@@ -227,7 +228,7 @@ impl PurgeTable {
         self.floors[slot(primary)].fetch_max(rule.generation, Ordering::AcqRel);
     }
 
-    /// Drops rules that cannot match any object any more.
+    /// Drops the rules that cannot match any object any more. Returns the number of dropped rules by key.
     ///
     /// `tail` is the oldest epoch that is not overwritten; `fill_generation_min` is the generation of the oldest
     /// running fill. The margin of two epochs covers an append packed before a purge and written after it, and one
@@ -250,15 +251,15 @@ impl PurgeTable {
         self.tags_below.store(highest.unwrap_or(0), Ordering::Release);
         rules.all = rules.all.filter(needed);
         if retired > 0 && rules.keys.is_empty() {
-            // Floors may be too high for a moment, which costs a lookup in the table. They are never too low: rules are
-            // added under the same lock.
+            // Floors may be too high for a moment, which costs a lookup in the table. They are never too low, because
+            // rules are added under the same lock.
             self.floors.iter().for_each(|floor| floor.store(0, Ordering::Release));
         }
         retired
     }
 
-    /// How many rules are needed for running fills that began before them, even after the ring is overwritten;
-    /// `fill_generation_min` is the generation of the oldest running fill.
+    /// The number of rules that running fills need because they began before the purge. These rules are needed even
+    /// after the whole ring has been overwritten; `fill_generation_min` is the generation of the oldest running fill.
     pub fn count_from(&self, fill_generation_min: u64) -> usize {
         let rules = self.read();
         let needed = |rule: &&Rule| rule.generation >= fill_generation_min;
@@ -267,7 +268,7 @@ impl PurgeTable {
         all.filter(needed).count()
     }
 
-    /// The live records, for a snapshot of the log.
+    /// The records of all live rules, with which a new cycle of the log begins.
     pub fn records(&self) -> Vec<PurgeRecord> {
         let rules = self.read();
         let keys = rules.keys.iter().map(|(&primary, rule)| record(RULE_KEY, primary, rule.generation, rule.position));
@@ -284,7 +285,7 @@ impl PurgeTable {
         records
     }
 
-    /// How many rules are live.
+    /// The number of live rules.
     pub fn len(&self) -> usize {
         self.read().len()
     }

@@ -1,4 +1,4 @@
-//! Committing an entry: in which order memory, index and purges are consulted and changed. Reading is in
+//! Committing an entry: the order in which memory, index and purges are checked and changed. Reading is in
 //! `get/lookup.rs`.
 //!
 //! Owns: the steps under the lock that orders sequences. An object that is put is compared with purges and newer
@@ -30,20 +30,20 @@ pub(crate) struct Puts {
     pub state: Arc<State>,
     pub intake: Arc<Intake>,
     pub rewriting: Arc<Rewriting>,
-    /// By this a fill finds objects that other callers put while it ran.
+    /// With this, a fill finds the objects that other callers put, and its own fragments.
     pub lookup: Arc<Lookup>,
     pub fills: FillTable,
-    /// How many purges are remembered at most.
+    /// The largest number of purges that are remembered.
     pub purge_rules_max: u64,
-    /// How many purges wait until older ones are forgotten.
+    /// The number of purges that wait until older purges are forgotten.
     pub purges_waiting: AtomicU64,
 }
 
 /// The result for an object that is not admitted.
 enum Kept {
-    /// It is in memory.
+    /// The object is in memory.
     InMemory(Arc<Entry>),
-    /// It must be written, because an older version may be on the disk.
+    /// The object must be written, because an older version may be on the disk.
     MustBeWritten(EntryParts),
 }
 
@@ -51,7 +51,8 @@ impl Puts {
     /// Gives an entry its sequence, makes it visible and queues it for writing; or, if it is a whole object that is
     /// not admitted, keeps it only in memory.
     ///
-    /// An object that is written uses the room in `reserved`; without it, it needs free room in the queue.
+    /// An object that is written uses the room in `reserved`. Without reserved room, the queue must have free room for
+    /// it.
     pub fn commit(
         &self,
         parts: EntryParts,
@@ -161,7 +162,7 @@ impl Puts {
                 return Err(NotCommitted::Stale);
             }
             let older = memory.peek(parts.hash);
-            // From here on, a hit must not queue it for writing.
+            // From here on, a hit must not queue the older version for writing.
             older.iter().for_each(|older| older.set_replaced());
             Ok((self.state.draw(), older))
         })?;

@@ -1,4 +1,4 @@
-//! Storing: commits of puts, fills and purges, in one order.
+//! Storing: puts, fills and purges are committed in one common order.
 
 pub mod commit;
 pub mod fill;

@@ -1,9 +1,9 @@
 //! Committing a purge: its position in the order of sequences.
 //!
-//! Owns: the generation of a purge, whether it needs a rule, and that the rule is valid in memory before it is on disk.
-//! This is decided under the lock of the queue: the names include all objects committed before, and later objects are
-//! compared with the rule. Leaves to others: the calls (`api/purging.rs`), the rules (`purge/rules.rs`), and making
-//! them durable (`write/purges.rs`).
+//! Owns: the generation of a purge, and the decision whether the purge needs a rule. A rule is valid in memory before
+//! it is on disk. All this happens under the lock of the queue: so the names include all objects committed before, and
+//! later objects are compared with the rule. Leaves to others: the calls (`api/purging.rs`), the rules
+//! (`purge/rules.rs`), and making them durable (`write/purges.rs`).
 
 use crate::disk::span::Span;
 use crate::format::PurgeRecord;
@@ -13,11 +13,11 @@ use crate::names::tag::TagHash;
 use crate::purge::rules as purges;
 use crate::put::commit::Puts;
 
-/// What is purged.
+/// The objects to be purged.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Target {
     Key(PrimaryHash),
-    /// All keys whose first bytes, as many as the number, have this hash.
+    /// All keys whose first bytes have this hash; the number says how many bytes are hashed.
     Prefix(PrimaryHash, u16),
     Tag(TagHash),
     All,
@@ -25,7 +25,7 @@ pub(crate) enum Target {
 
 /// The first result of a purge.
 pub(crate) enum Begun {
-    /// No version of the key exists or can reappear: nothing more to do.
+    /// No version of the key exists or can reappear: the purge is complete.
     Absent,
     /// The rule is valid in memory, and must now be made durable.
     Holds(PurgeRecord),
@@ -42,9 +42,10 @@ impl Puts {
             let everywhere = purge_position(&self.span, waiting_bytes);
             let record = match target {
                 Target::Key(primary) => match self.standing(primary) {
-                    // A stopped store does not take this path, so that it reports the error.
+                    // A stopped store does not take this path, so that the caller gets the error.
                     Standing::Absent if may_leave_out && self.state.stopped().is_none() => return Begun::Absent,
-                    // The purge is recorded with position 0, so it is forgotten together with the oldest segments.
+                    // No segment has a version of the key, so the record gets position 0 and is forgotten as early as
+                    // possible.
                     Standing::Absent if self.state.stopped().is_none() => purges::key_record(primary, generation, 0),
                     Standing::Through(last) => purges::key_record(primary, generation, last.min(everywhere)),
                     Standing::Absent | Standing::Anywhere => purges::key_record(primary, generation, everywhere),
@@ -62,7 +63,7 @@ impl Puts {
         })
     }
 
-    /// Where older versions of a key may be. The caller has drawn the generation of the purge before.
+    /// Returns where older versions of a key may be. The caller must have drawn the generation of the purge before.
     fn standing(&self, primary: PrimaryHash) -> Standing {
         // A fill notes its name when it is committed, which is before the fill ends.
         if self.fills.is_running(primary) {
@@ -75,7 +76,7 @@ impl Puts {
 /// The last segment epoch into which `waiting_bytes` may be written (entries being packed do not count): the newest
 /// segment that can hold an object purged now.
 ///
-/// Less than half of a segment stays empty, so waiting bytes need at most twice their size.
+/// Appends leave less than half of a segment empty, so waiting bytes need at most twice their size.
 fn purge_position(span: &Span, waiting_bytes: u64) -> u64 {
     span.head() + (2 * waiting_bytes).div_ceil(span.layout.segment_bytes)
 }

@@ -2,7 +2,8 @@
 //!
 //! Owns: finding which segments have contents, and their order.
 //!
-//! *Circle*: `roll_forward` calls this step, and the step uses its state: both are one algorithm in two files.
+//! *Circle*: `roll_forward` calls this step, and this step uses the state of `roll_forward`: both are one algorithm in
+//! two files.
 
 use super::replay_log::care;
 use super::roll_forward::RollForward;
@@ -14,13 +15,13 @@ impl RollForward<'_> {
     pub async fn replay_all_segments(&mut self) {
         let mut epochs = Vec::new();
         for segment in 0..self.layout.segment_count {
-            // Any epoch that maps to this segment selects it.
+            // Any epoch that maps to this segment selects the segment.
             let nominal = if segment == 0 { self.layout.segment_count } else { segment };
             epochs.extend(self.epoch_found(nominal).await);
         }
         let Some(mut newest) = epochs.iter().copied().max() else { return };
-        // If a crash lost the first append of a segment, the segment still begins with an append of the cycle before;
-        // its current epoch is found further on.
+        // If a crash lost the first append of a segment, the segment still begins with an append of the cycle before.
+        // Its current epoch is in a later block, and is found only if exactly this epoch is searched.
         while self.epoch_found(newest + 1).await == Some(newest + 1) {
             newest += 1;
             epochs.push(newest);

@@ -1,12 +1,13 @@
 //! Loading the index after a restart: shard by shard from the checkpoint, shards with waiters first.
 //!
-//! Owns: the loading. A shard is loaded when its slots were read and checked and the log was replayed for it. So a get
-//! waits only for its own shard. Leaves to others: where the log ends, which is decided before anything is served
-//! (`roll_forward`), the waiters (`index/presence.rs`), and the shards themselves (`index`).
+//! Owns: the loading of the shards. A shard is loaded when its slots were read and checked and the log was replayed for
+//! it. So a get waits only for the shard of its key. Leaves to others: where the log ends, which is decided before
+//! anything is served (`roll_forward`), the waiters (`index/presence.rs`), and the shards themselves (`index`).
 //!
 //! # Invariants
-//! 1. The writer loads the shards before it writes anything. So the loaded index is exactly what recovery found. If a
-//!    chunk turns out to be damaged, the missing shards are rebuilt from the other checkpoint, or from all segments.
+//! 1. The writer loads the shards before it writes anything. So the loaded index has exactly the entries that recovery
+//!    found. If a chunk turns out to be damaged, the missing shards are rebuilt from the other checkpoint, or from all
+//!    segments.
 //! 2. Waiting always ends: if the writer is gone, missing shards stay empty.
 
 use std::sync::Arc;
@@ -24,14 +25,14 @@ use crate::format::layout::Layout;
 use crate::index::{Index, Kept, Slots};
 use crate::recover::replay::Replay;
 
-/// How many shards are read at the same time: one is processed while the next is read.
+/// The number of shards that are read at the same time: one is processed while the next one is read.
 const SHARDS_AT_ONCE: usize = 2;
 
 fn bit(shard: usize) -> u64 {
     1 << shard
 }
 
-/// The slots of a shard, or none if they are damaged.
+/// The number of a shard, and its slots; `None` if the slots are damaged.
 type ReadShard = (usize, Option<Slots>);
 
 /// A checkpoint whose shards are not all in the index yet.
@@ -41,7 +42,7 @@ pub struct Loading {
     /// The shards whose slots are in the index, one bit per shard.
     loaded: u64,
     wanted: Arc<AtomicU64>,
-    /// If shards are read on another thread: the channel from it.
+    /// If shards are read on another thread: the channel from that thread.
     arriving: Option<mpsc::UnboundedReceiver<ReadShard>>,
 }
 
@@ -189,10 +190,10 @@ impl Shards {
 
 /// The remaining work on an index: shards to load, and records to replay.
 pub struct Rest {
-    /// If some shards are not loaded: their source.
+    /// The source of the shards that are not loaded; `None` if all shards are loaded.
     pub loading: Option<Loading>,
     pub replay: Replay,
-    /// Up to this sequence, a missing record is damage.
+    /// A missing record up to this sequence is damage; a later one was cut off by a crash.
     pub recovered_sequence: u64,
 }
 

@@ -1,8 +1,8 @@
 //! Opening a span: recovering the index, the purge table and the write position from the device.
 //!
-//! Owns: the order of recovery, see `docs/formats/store.md`. It reads the records written since the newest intact
-//! checkpoint, or every segment if there is none. It never fails because of damage after the superblock: only the
-//! damaged objects are lost.
+//! Owns: the order of the steps of recovery, see `docs/formats/store.md`. Recovery reads the records written since the
+//! newest intact checkpoint, or every segment if there is no checkpoint. Damage after the superblock never makes
+//! recovery fail: only the damaged objects are lost.
 
 mod full_scan;
 pub mod loading;
@@ -48,23 +48,24 @@ pub struct Recovered {
     pub clock: u64,
     pub open_count: u64,
     pub membership: Membership,
-    /// Every put up to here is found, except if it was purged, replaced, reclaimed or damaged.
+    /// Every put up to this sequence is found, except if it was purged, replaced, reclaimed or damaged.
     pub recovered_sequence: u64,
-    /// Whether a crash cut the log: records were found after a gap.
+    /// Whether a crash cut the log, that is, records were found after a gap.
     pub is_cut: bool,
-    /// The checkpoint that was used.
+    /// The checkpoint that was used; `None` if all segments were scanned.
     pub checkpoint: Option<CheckpointHeader>,
     pub recovery: Recovery,
 }
 
-/// What is known about the purges of a span before it is opened, in a store of several spans.
+/// The known purges of a span, in a store of several spans, before the span is opened.
 #[derive(Default)]
 pub struct SpanPurges {
-    /// The contents of its log, if the log was already read.
+    /// The contents of the span's purge log, if the log was already read.
     pub found: Option<purge_log::Recovered>,
-    /// Up to which number the span will have the purges of its store.
+    /// The position in the order of the store's purges that the span reaches when it is opened.
     pub order: PurgeOrder,
-    /// Records of purges that it missed, from other spans. They apply to everything now on the span.
+    /// The purges that the span missed; their records come from other spans. They apply to every object that is now on
+    /// the span.
     pub missed: Vec<PurgeRecord>,
 }
 

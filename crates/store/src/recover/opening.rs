@@ -1,40 +1,40 @@
-//! How much of a span is read before anything is served, and what is read on other threads.
+//! Whether the index of a span is read before anything is served, and whether it is read on another thread.
 //!
-//! Owns: this choice.
+//! Owns: the size limits that decide this.
 
 use crate::background::Background;
 
-/// How the index is read when a store is opened.
+/// The way in which the index is read when a store is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum IndexLoading {
-    /// By its size: a small index completely, before anything is served; a larger one shard by shard while gets are
-    /// answered; a still larger one on a separate thread.
+    /// The size of the index decides: a small index is loaded completely before anything is served; a larger one is
+    /// loaded shard by shard while gets are answered; a still larger one is also read on a separate thread.
     #[default]
     BySize,
-    /// Always shard by shard, even if the index is small.
+    /// The index is always loaded shard by shard, even if it is small.
     Shards,
-    /// Always shard by shard on a separate thread, even if the index is small.
+    /// The index is always loaded shard by shard and read on a separate thread, even if it is small.
     Apart,
 }
 
-/// An index up to this size is loaded before anything is served, in bytes; this takes almost no time.
+/// An index of at most this many bytes is loaded before anything is served; this takes almost no time.
 const WHOLE_BYTES_MAX: u64 = 256 << 10;
-/// An index from this size on is read on another thread, in bytes.
+/// An index of at least this many bytes is read on another thread.
 const APART_BYTES_MIN: u64 = 4 << 20;
 
-/// How much is read before anything is served, and which parts on other threads.
+/// The size limits that decide how an index is read when a store is opened.
 #[derive(Debug, Clone, Copy)]
 pub struct Opening {
-    /// An index up to this size is loaded before anything is served, in bytes.
+    /// An index of at most this many bytes is loaded before anything is served.
     pub whole_bytes_max: u64,
-    /// An index from this size on is read on another thread, in bytes.
+    /// An index of at least this many bytes is read on another thread.
     pub apart_bytes_min: u64,
-    /// Whether threads are allowed.
+    /// Whether other threads may read.
     pub has_threads: bool,
 }
 
 impl Opening {
-    /// The opening by the caller's options.
+    /// Makes the limits from the caller's options.
     pub fn of(background: Background, index_loading: IndexLoading) -> Opening {
         let has_threads = background == Background::Threads;
         let (whole_bytes_max, apart_bytes_min) = match index_loading {
@@ -45,7 +45,7 @@ impl Opening {
         Opening { whole_bytes_max, apart_bytes_min: if has_threads { apart_bytes_min } else { u64::MAX }, has_threads }
     }
 
-    /// The opening of an index that is rebuilt while the store serves: it is loaded completely.
+    /// The limits for an index that is rebuilt while the store serves: the index is loaded completely.
     pub fn whole(self) -> Opening {
         Opening { whole_bytes_max: u64::MAX, ..self }
     }

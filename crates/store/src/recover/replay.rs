@@ -1,8 +1,8 @@
-//! The changes to the index in the log since a checkpoint, sorted by shard.
+//! The changes to the index that the log contains after a checkpoint, sorted by shard.
 //!
-//! Owns: the order of changes within a shard: records in the order of the log, then the removal of versions that damage
-//! made invalid. Leaves to others: which records the log has (`roll_forward`), and when a shard can be changed
-//! (`loading`).
+//! Owns: the order of changes within a shard: first the records are applied in the order of the log, then the versions
+//! that damage made invalid are removed. Leaves to others: which records the log has (`roll_forward`), and when a shard
+//! can be changed (`loading`).
 //!
 //! *Cost*: 32 bytes per record until its shard is settled, then 32 bytes per key. Changes are applied shard by shard
 //! and in the order of the slots, so that they stay in the processor's cache. They are sorted, not put into a hash
@@ -18,10 +18,12 @@ use crate::names::key::{Hashed, KeyHash};
 /// Room is reserved for at most this many records.
 const RESERVED_MAX: u64 = 1 << 22;
 
-/// How many suspects are kept. Further ones are forgotten, which costs at most one wasted read each.
+/// The largest number of suspects that are kept. Each further suspect is forgotten, which costs at most one wasted
+/// read.
 pub const SUSPECTS_MAX: usize = 100_000;
 
-/// An older location with the hash of a newer replayed record. It is compared later, and removed if it is the same key.
+/// An older location in the index under the hash of a newer replayed record. The keys of both records are compared
+/// later; if they are equal, the older location is removed.
 #[derive(Debug, Clone, Copy)]
 pub struct Suspect {
     pub hash: KeyHash,
@@ -36,7 +38,7 @@ type ByKey<T> = HashMap<KeyHash, T, BuildHasherDefault<Hashed>>;
 struct Logged {
     hash: KeyHash,
     sequence: u64,
-    /// Its location, packed.
+    /// The packed location of the record.
     place: u64,
 }
 
@@ -88,24 +90,26 @@ impl Replay {
         self.shards[shard_of(hash)].lost.push((hash, sequence));
     }
 
-    /// Forgets damaged or incomplete versions after a sequence: a crash lost them, and the next open used the versions
-    /// that they had replaced.
+    /// Forgets damaged or incomplete versions with a higher sequence than this: a crash lost them, and the next open
+    /// used the versions that they had replaced.
     pub fn forget_lost_after(&mut self, sequence: u64) {
         self.shards.iter_mut().for_each(|shard| shard.lost.retain(|&(_, lost)| lost <= sequence));
     }
 
-    /// Whether a fragment was added.
+    /// Whether a fragment with this hash was added.
     pub fn has_fragment(&self, hash: KeyHash) -> bool {
         self.shards[shard_of(hash)].fragments.contains(&hash)
     }
 
-    /// Applies the records added since the last call to a shard of the index; more may be added later.
+    /// Applies to a shard of the index the records that were added since the last call. More records may be added
+    /// later.
     pub fn apply(&mut self, shard: usize, index: &Index) {
         self.settle(shard, index);
         self.shards[shard].keep_settled();
     }
 
-    /// Applies the records added since the last call to a shard of the index; nothing is added afterwards.
+    /// Applies to a shard of the index the records that were added since the last call. No records may be added
+    /// afterwards.
     pub fn settle(&mut self, shard: usize, index: &Index) {
         let Replay { shards, suspects } = self;
         let replay = &mut shards[shard];
@@ -140,8 +144,8 @@ impl Replay {
         replay.settled = newest;
     }
 
-    /// Removes versions that were replaced by a version lost to damage (not to a crash): then no older version may be
-    /// returned.
+    /// Removes the versions of each key whose newest version was lost to damage (not to a crash), because no older
+    /// version may be returned then.
     pub fn forget_replaced(&mut self, shard: usize, index: &Index, recovered_sequence: u64) {
         let replay = &mut self.shards[shard];
         for (hash, sequence) in std::mem::take(&mut replay.lost) {
@@ -168,7 +172,7 @@ impl Replay {
 }
 
 impl ShardReplay {
-    /// Moves settled records back, because more records may follow.
+    /// Moves the settled records into the map of applied records, because more records may follow.
     fn keep_settled(&mut self) {
         let settled = std::mem::take(&mut self.settled);
         self.applied.extend(settled.into_iter().map(|record| (record.hash, (record.place, record.sequence))));
@@ -184,7 +188,7 @@ impl ShardReplay {
     }
 }
 
-/// The order of entries in a shard of the index.
+/// The sort key for the order of entries in a shard of the index.
 fn order(hash: KeyHash) -> u128 {
     hash.0.rotate_left(64)
 }

@@ -1,8 +1,9 @@
 //! Replaying the log after a checkpoint.
 //!
-//! Owns: how far the log continues after a checkpoint, and reading it ahead of the replay.
+//! Owns: finding the end of the log after a checkpoint, and reading the log ahead of the replay.
 //!
-//! *Circle*: `roll_forward` calls this step, and the step uses its state: both are one algorithm in two files.
+//! *Circle*: `roll_forward` calls this step, and this step uses the state of `roll_forward`: both are one algorithm in
+//! two files.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -23,21 +24,21 @@ use crate::format::{COUNTER_MAX, GRANULE_BYTES, LogPosition};
 use crate::index::Kept;
 use crate::planted::{Bug, planted};
 
-/// How many segments are read at the same time.
+/// The number of segments that are read at the same time.
 const SEGMENTS_AT_ONCE: usize = 4;
-/// With this many segments after the first, segments are read on a separate thread.
+/// If at least this many segments follow the first one, segments are read on a separate thread.
 const APART_SEGMENTS_MIN: u64 = 4;
-/// How thoroughly a segment is read. Only the last two segments may be unflushed.
+/// Decides how thoroughly a segment is read: only the last two segments may be unflushed, so only these are verified.
 pub fn care(epoch: u64, newest: u64) -> Care {
     if epoch + 1 >= newest { Care::Verify } else { Care::Search }
 }
 
 /// The part of the log to replay.
 struct Log {
-    /// The first epoch; `end` is the last.
+    /// The first epoch of this part; `end` is the last epoch.
     oldest: u64,
     end: u64,
-    /// The position after the checkpoint; the part begins there, except if that was overwritten.
+    /// The checkpoint's log position. This part of the log begins there, except if that segment was overwritten.
     position: LogPosition,
     /// The last sequence before this part of the log.
     floor: u64,
@@ -46,7 +47,7 @@ struct Log {
 }
 
 impl Log {
-    /// Reads a segment before the segments before it are known.
+    /// Reads a segment while the contents of earlier segments are not known yet.
     async fn segment(&self, device: &SharedDevice, layout: &Layout, epoch: u64) -> Ahead {
         let offset = if epoch == self.position.epoch { self.position.offset } else { 0 };
         let spare = self.spares().pop().unwrap_or_default();
@@ -79,8 +80,9 @@ impl RollForward<'_> {
         if header.position.epoch == 0 || header.position.epoch > COUNTER_MAX {
             return false;
         }
-        // Find the end of the log. Entries of the checkpoint in segments opened since are of an earlier cycle. If a
-        // cycle or more was written since the checkpoint, the log cannot be followed from here: everything is scanned.
+        // First, the end of the log is searched. If the segments after the checkpoint show that a cycle or more was
+        // written since then, the log cannot be followed from the checkpoint, and all segments are scanned instead.
+        // Entries of the checkpoint in segments that were opened since then are of an earlier cycle, and are not used.
         let first = header.position.epoch;
         let mut end = first;
         loop {
@@ -133,7 +135,8 @@ impl RollForward<'_> {
                 };
                 let Some(spare) = self.segment(ahead, layout.is_next(epoch, end)).await else { return false };
                 log.spares().push(spare);
-                // The first segment may be read only from its middle on, so the size is estimated after the second.
+                // The first segment may be read only from its middle on, so the number of records is estimated after
+                // the second segment.
                 if epoch == oldest + 1 {
                     let bytes_max = (end - oldest + 1) * layout.segment_bytes;
                     let Scanned { append_bytes, .. } = self.scanned;

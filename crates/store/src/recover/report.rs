@@ -1,8 +1,8 @@
-//! A store's report of how it was opened.
+//! The report of a store's recovery.
 
 use serde::{Deserialize, Serialize};
 
-/// How the store was opened.
+/// The report of the recovery when the store was opened.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Recovery {
     /// Opens of this store so far, this one included.
@@ -17,10 +17,10 @@ pub struct Recovery {
     pub append_bytes: u64,
     /// Records replayed.
     pub records: u64,
-    /// Records found one by one after damage to an append's header.
+    /// Records found one by one because the header of their append is damaged.
     pub salvaged: u64,
-    /// Whether purge records were missing, so that everything older counts as purged.
+    /// Whether purge records were missing. If so, all objects put before this open count as purged.
     pub purges_lost: bool,
-    /// How long recovery took, in microseconds.
+    /// The duration of recovery, in microseconds.
     pub duration_us: u64,
 }

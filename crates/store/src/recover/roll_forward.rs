@@ -1,7 +1,7 @@
 //! Rolling forward: from a checkpoint, or from nothing, to an index of everything that was written.
 //!
-//! Owns: the effect of each record of the log. The log is read by `replay_log` from a checkpoint on, or by `full_scan`
-//! if there is none.
+//! Owns: the effect of each record of the log. `replay_log` reads the log from a checkpoint on; `full_scan` reads all
+//! of it if there is no checkpoint.
 
 use nectary_block::SharedDevice;
 
@@ -54,8 +54,8 @@ impl<'a> RollForward<'a> {
     }
 
     /// Rolls forward from the newest intact checkpoint with a number below `number_end`, or otherwise from all
-    /// segments. Also returns the used checkpoint and the highest number of any. A small index is loaded, a larger one
-    /// is to be loaded later.
+    /// segments. Also returns the checkpoint that was used, and the highest number of any checkpoint. A small index is
+    /// already loaded when this returns; a larger one must be loaded later.
     pub async fn newest(
         device: &'a SharedDevice,
         layout: &'a Layout,
@@ -79,7 +79,7 @@ impl<'a> RollForward<'a> {
     }
 
     /// The last sequence before the first gap that a crash made. A gap in the flushed part of the log is damage; any
-    /// other gap is where a crash cut the log.
+    /// other gap is a place where a crash cut the log.
     pub fn recovered_sequence(&self) -> u64 {
         let flushed = self.scanned.flushed_sequence;
         let crash_hole = self.scanned.holes.iter().copied().filter(|&before| before >= flushed).min();
@@ -102,7 +102,7 @@ impl<'a> RollForward<'a> {
     }
 
     /// Applies the records of a segment; `is_next` is set for the segment that is overwritten next. Returns the buffers
-    /// for reuse; `None` if the checkpoint is needed for this and is damaged.
+    /// for reuse; `None` if this needs the checkpoint, and the checkpoint is damaged.
     pub async fn segment(&mut self, ahead: Ahead, is_next: bool) -> Option<Spare> {
         let last_sequence = self.scanned.last_sequence;
         let mut ahead = if ahead.holds_after(last_sequence) {
@@ -131,7 +131,7 @@ impl<'a> RollForward<'a> {
             };
             self.record(record, complete);
         }
-        // The first append after an open may have no records.
+        // No record in this segment follows the remaining opens (an open's first append may be empty).
         opens.for_each(|first| self.replay.forget_lost_after(first.recovered_sequence));
         self.scanned.appends += scanned.appends;
         self.scanned.append_bytes += scanned.append_bytes;
@@ -139,9 +139,9 @@ impl<'a> RollForward<'a> {
         self.scanned.purge_end = self.scanned.purge_end.max(scanned.purge_end);
         self.scanned.flushed_sequence = self.scanned.flushed_sequence.max(scanned.flushed_sequence);
         self.scanned.holes.append(&mut scanned.holes);
-        // The open after a crash decided where the crash cut the log: gaps in the range that it recovered no longer
-        // matter. A gap directly before the first append found of that open belongs to that open, because it begins
-        // writing at the end of the log.
+        // The first open after a crash decided where the crash had cut the log, so gaps in the range that this open
+        // recovered no longer matter. But a gap directly before the first append found of that open means that an
+        // earlier append of the same open is missing, because an open begins writing at the end of the log.
         for first in &scanned.opens {
             let settled = first.recovered_sequence..first.before.max(last_sequence);
             self.scanned.holes.retain(|before| !settled.contains(before));
@@ -171,7 +171,8 @@ impl<'a> RollForward<'a> {
         }
     }
 
-    /// Whether all fragments of a head seem to be there; `None` if the checkpoint needed for that is damaged.
+    /// Whether log and index seem to have all fragments of a head; `None` if the checkpoint, which this needs, is
+    /// damaged.
     async fn has_fragments(&mut self, head: &LoggedRecord, generation: u64, count: u32) -> Option<bool> {
         for number in 0..count {
             let hash = hash_fragment(head.hash, generation, number);

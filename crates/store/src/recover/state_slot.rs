@@ -1,7 +1,7 @@
 //! The state slots of a span: how often it was opened, whether it was closed cleanly, and which spans are present.
 //!
-//! Owns: reading and writing them. The two slots are written alternately, so that a torn write leaves the newest intact
-//! slot.
+//! Owns: reading and writing the slots. The two slots are written alternately, so that a torn write leaves the previous
+//! slot intact.
 
 use nectary_block::{Buffer, SharedDevice, read, write};
 use zerocopy::IntoBytes;
@@ -10,16 +10,17 @@ use crate::error::Error;
 use crate::format::layout::{Layout, STATE_OFFSET};
 use crate::format::{self, BLOCK_BYTES, COUNTER_MAX, HEADER_BYTES, Magic, OPEN_COUNT_SHIFT, Place, StateBody};
 
-/// Which spans of a store were present at the last change, as one span recorded it.
+/// The last change of the set of present spans of a store, as one span recorded it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Membership {
     /// The number of the change; 0 in a store of one span, or if no change is known.
     pub number: u64,
-    /// Random identity of the change: two spans that do not see each other may use the same number.
+    /// Random identity of the change: two spans that do not see each other may use the same number for different
+    /// changes.
     pub id: u64,
     /// The identity of the last committed change before this one.
     pub before: u64,
-    /// The number of that change; 0 if an earlier program wrote the slot.
+    /// The number of the last committed change before this one; 0 if an earlier program wrote the slot.
     pub before_number: u64,
     /// The span's clock at the last change in which a span returned.
     pub since: u64,
@@ -30,15 +31,15 @@ pub struct Membership {
 /// The contents of a state slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct StateSlot {
-    /// How often the span was opened and its membership changed.
+    /// The number of times that the span was opened or its membership changed.
     pub open_count: u64,
-    /// Whether it was closed cleanly after the last open.
+    /// Whether the span was closed cleanly after the last open.
     pub is_clean: bool,
-    /// Which spans are present.
+    /// The membership that the span recorded last.
     pub membership: Membership,
 }
 
-/// The newer state slot.
+/// Reads the newer of the intact state slots; returns the default if none is intact.
 pub async fn read_state(device: &SharedDevice, layout: &Layout) -> StateSlot {
     let mut newest = StateSlot::default();
     for slot in 0..2 {

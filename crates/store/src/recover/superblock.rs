@@ -6,7 +6,8 @@ use crate::error::{Error, ErrorKind};
 use crate::format::BLOCK_BYTES;
 use crate::format::layout::Layout;
 
-/// Reads the superblock from the first intact copy.
+/// Reads the superblock from the first intact copy. *Errors*: `Corrupt` or `Io`, with the reason why the first copy
+/// cannot be used, if no copy is intact.
 pub async fn read_superblock(device: &SharedDevice) -> Result<Layout, Error> {
     let size = device.geometry().size_bytes;
     let mut failure: Option<Error> = None;
@@ -33,7 +34,7 @@ pub async fn read_superblock(device: &SharedDevice) -> Result<Layout, Error> {
     Err(error.at(&device.spec()))
 }
 
-/// Writes a copy of the superblock again if it is damaged, without a flush.
+/// Rewrites the copies of the superblock that are damaged or outdated, without a flush.
 pub async fn repair_superblock(device: &SharedDevice, layout: &Layout) -> Result<(), Error> {
     for address in [0, BLOCK_BYTES] {
         let whole = match read(&**device, address, BLOCK_BYTES as usize).await {

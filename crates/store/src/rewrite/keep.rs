@@ -3,8 +3,8 @@
 //! Owns: which entries are kept, and the bound on all bytes rewritten from memory. Leaves to others: rewriting
 //! (`rewrite`), and objects that must be read first (`reinsert`).
 //!
-//! When a segment is opened, objects of the segment that is overwritten next are kept. This needs no read, but visits
-//! every entry in memory: if there are more than [`KEEP_ENTRIES_MAX`], nothing is kept.
+//! When a segment is opened, objects of the segment that is overwritten next are kept. This needs no read, but it
+//! visits every entry in memory: if memory has more than [`KEEP_ENTRIES_MAX`] entries, nothing is kept.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,15 +15,15 @@ use crate::locality::hints::HintId;
 use crate::memory::entry::Entry;
 use crate::rewrite::Rewriting;
 
-/// The largest allowed value for how many bytes may be rewritten, in percent of the bytes put.
+/// The largest limit that may be set on the bytes rewritten from memory, in percent of the admitted bytes.
 pub const REWRITE_PERCENT_MAX: u32 = 100;
-/// The default: with headers, at most 1.25 bytes are written per byte put.
+/// The default limit, in percent. With it, at most 1.25 bytes are written per admitted byte, headers included.
 pub(crate) const REWRITE_PERCENT_DEFAULT: u32 = 19;
 /// Objects are kept only if memory has at most this many entries.
 const KEEP_ENTRIES_MAX: usize = 1 << 16;
 
 impl Rewriting {
-    /// Queues the requested objects in memory whose epoch is overwritten next, for rewriting.
+    /// Queues for rewriting the requested objects in memory whose segment has `epoch`, which is overwritten next.
     pub fn keep_resident(&self, epoch: u64) {
         let memory = &self.state.memory;
         if self.percent == 0 || memory.count() > KEEP_ENTRIES_MAX {

@@ -39,9 +39,9 @@ pub(crate) struct Rewriting {
     pub intake: Arc<Intake>,
     pub hints: Hints,
     pub views: Views,
-    /// How many bytes may be rewritten from memory, in percent of the bytes put.
+    /// The largest number of bytes that may be rewritten from memory, in percent of the admitted bytes.
     pub percent: u32,
-    /// How much of a segment may be re-inserted, in percent.
+    /// The largest part of a segment that may be re-inserted, in percent.
     pub reinsert_percent: u32,
     /// The newest epoch that was harvested for re-insertion, or 0.
     pub harvested: AtomicU64,
@@ -50,9 +50,10 @@ pub(crate) struct Rewriting {
 /// Why an object is not rewritten.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Refusal {
-    /// It was purged or replaced; or, in a store with admission rules, it is already queued for rewriting.
+    /// The object was purged or replaced; or, in a store with admission rules, the object is already queued for
+    /// rewriting.
     Outdated,
-    /// Its location was overwritten.
+    /// The object's location was overwritten.
     Overtaken,
     /// The queue is too full; puts go first.
     Full,
@@ -70,8 +71,8 @@ impl From<Refused> for Refusal {
 }
 
 impl Rewriting {
-    /// Queues the entry at `from`, in the segment of `epoch`, for rewriting next to `tie`. Returns its new sequence.
-    /// *Errors*: it was purged, replaced or overwritten, or cannot be queued.
+    /// Queues the entry at `from`, in the segment of `epoch`, for rewriting next to `tie`. Returns the entry's new
+    /// sequence. *Errors*: the entry was purged, replaced or overwritten, or cannot be queued.
     pub fn rewrite(&self, entry: &Arc<Entry>, from: Location, epoch: u64, tie: Option<HintId>) -> Result<u64, Refusal> {
         let State { index, memory, .. } = &*self.state;
         let Intake { queue, admission, .. } = &*self.intake;

@@ -1,13 +1,14 @@
 //! Regrouping: objects that are requested together but stored apart are rewritten side by side.
 //!
-//! Owns: which reads belong to the view of a page, and when its group is rewritten. Leaves to others: rewriting
-//! (`rewrite`), its bound (`keep`), and placing records side by side (`arrange`).
+//! Owns: which reads belong to the view of a page (the requests for the page and its objects), and when the page's
+//! group is rewritten. Leaves to others: rewriting (`rewrite`), its bound (`keep`), and placing records side by side
+//! (`arrange`).
 //!
-//! The group of a page are the objects that hints tied to it when it was written. An object that another page embedded
-//! before is stored with that other page. An object that the end of an append cut off is in the next append. Such an
-//! object is *misplaced*: it costs a separate read in every view of the page. At the first misplaced object of a view,
-//! the page and the objects read with its group are queued for rewriting, tied to each other. Further misplaced objects
-//! are added while the page waits. The next view needs one read.
+//! The group of a page consists of the page and the objects that hints tied to it when it was written. An object that
+//! another page embedded before is stored with that other page. An object that the end of an append cut off is in the
+//! next append. Such an object is *misplaced*: it costs a separate read in every view of the page. At the first
+//! misplaced object of a view, the page and the objects read with its group are queued for rewriting, tied to each
+//! other. Further misplaced objects are added while the page waits. The next view needs one read.
 //!
 //! | the page | an object of the page | what happens |
 //! |---|---|---|
@@ -17,7 +18,8 @@
 //! | was put and is written | is put | nothing: few pages are viewed again, and the next view finds the object misplaced |
 //! | has been in memory for long, or is unknown | is read from disk | nothing: the page is not read from disk soon |
 //!
-//! After that, the index points to the new location. The old record stays on disk until its segment is reclaimed.
+//! After an object was rewritten, the index points to the new location. The old record stays on disk until its segment
+//! is reclaimed.
 
 use super::Rewriting;
 use super::views::View;
@@ -89,7 +91,8 @@ impl Rewriting {
 
     /// Queues an object in memory for rewriting next to a page; returns its sequence.
     fn write_beside(&self, hash: KeyHash, page: HintId) -> Option<u64> {
-        // The head is read before the location: if the segment is reclaimed in between, the object gets an old epoch.
+        // The head is read before the location: if the segment is reclaimed between the two reads, the object gets an
+        // old epoch and is refused.
         let head = self.span.head();
         let entry = self.state.memory.peek(hash).filter(|entry| entry.kind == EntryKind::Whole)?;
         let from = entry.location()?;

@@ -1,13 +1,14 @@
 //! Re-insertion: requested objects are rewritten before their segment is overwritten.
 //!
 //! # What happens
-//! The segments that are overwritten next are harvested, the oldest first, at the same time as the writer's other work.
-//! Their tables are read. From the whole objects that were requested since they were written (`referenced`), the
-//! smallest are chosen, up to a share of the segment. Chosen objects that are not in memory are read in a few large
-//! extents; the next extent is read while the previous one is processed. All are queued like puts, in the order of the
-//! disk, with their old generation and a new sequence. The harvest is [`AHEAD_MAX`] segments ahead of the ring, so a
-//! segment can be read while the one before it is overwritten. If the ring still overtakes the harvest, the overwritten
-//! objects are dropped as without re-insertion. Nothing ever waits for the harvest.
+//! The segments that are overwritten next are *harvested* (searched for objects to rewrite), the oldest first, at the
+//! same time as the writer's other work. Their tables are read. From the whole objects that were requested since they
+//! were written (`referenced`), the smallest are chosen, up to a share of the segment. Chosen objects that are not in
+//! memory are read in a few large extents; the next extent is read while the previous one is processed. All are queued
+//! like puts, in the order of the disk, with their old generation and a new sequence. The harvest is [`AHEAD_MAX`]
+//! segments ahead of the ring, so a segment can be read while the one before it is overwritten. If the ring still
+//! overtakes the harvest, the overwritten objects are dropped as without re-insertion. Nothing ever waits for the
+//! harvest.
 //!
 //! # Invariants
 //! 1. A purged object does not reappear: the old generation is compared with the purges under the lock that orders
@@ -21,7 +22,7 @@
 //!
 //! Fragmented objects are not re-inserted: they would need all of their fragments, which are in other segments.
 //!
-//! *Cost*: the tables of each segment are read once more, and in addition at most the whole segment. The bytes written
+//! *Cost*: the tables of each segment are read once more, and then at most all bytes of the segment. The bytes written
 //! grow at most by the factor 1 / (1 - share).
 
 use std::ops::Range;
@@ -43,15 +44,15 @@ use crate::state::record::whole_in;
 
 /// The largest share of a segment that may be re-inserted, in percent. With more, the ring would mostly rewrite itself.
 pub const REINSERT_PERCENT_MAX: u32 = 50;
-/// How many segments the harvest is ahead of the ring, if there are enough segments.
+/// The number of segments by which the harvest is ahead of the ring, if there are enough segments.
 const AHEAD_MAX: u64 = 2;
-/// At most 1/`AHEAD_SHARE` of the segments is harvested ahead.
+/// At most 1/`AHEAD_SHARE` of all segments are harvested ahead.
 const AHEAD_SHARE: u64 = 4;
 /// The largest extent that is read at once, in bytes.
 const EXTENT_BYTES_MAX: u64 = 1 << 20;
 /// A gap of up to this many bytes between two objects is read with them: that costs less than another read.
 const GAP_BYTES_MAX: u64 = 64 << 10;
-/// How many extents are read at the same time; one more is in memory while it is processed.
+/// The number of extents that are read at the same time; one more extent is in memory while it is processed.
 const READS_AT_ONCE: usize = 2;
 
 /// The memory that the harvest needs for reading, in bytes.
@@ -74,7 +75,7 @@ pub async fn harvest(rewriting: Arc<Rewriting>) {
     }
 }
 
-/// The oldest epoch that is due and has not been harvested.
+/// The oldest epoch that is due and has not been harvested yet.
 fn due(rewriting: &Rewriting) -> Option<u64> {
     let layout = &rewriting.span.layout;
     let head = rewriting.span.head();
@@ -127,12 +128,12 @@ async fn harvest_segment(rewriting: &Rewriting, old: u64) {
 struct Proved {
     hash: KeyHash,
     from: Location,
-    /// The length of its record, in bytes.
+    /// The length of the object's record, in bytes.
     bytes: u64,
     resident: Option<Arc<Entry>>,
 }
 
-/// Objects that follow each other on disk, and the bytes to read for those that are not in memory.
+/// Objects that follow each other on disk, and the range to read for the objects that are not in memory.
 #[derive(Debug)]
 struct Extent {
     objects: Vec<Proved>,
@@ -160,7 +161,7 @@ fn chosen(mut found: Vec<Proved>, bytes_max: u64) -> Vec<Proved> {
     found
 }
 
-/// Extents to read at once, of objects in the order of their locations.
+/// Combines objects, given in the order of their locations, into extents that are each read at once.
 fn extents(chosen: Vec<Proved>, bytes_max: u64) -> Vec<Extent> {
     let mut extents: Vec<Extent> = Vec::new();
     for object in chosen {
@@ -219,7 +220,7 @@ async fn reinsert_when_idle(rewriting: &Rewriting, entry: &Arc<Entry>, from: Loc
 }
 
 impl Rewriting {
-    /// How much of a segment is re-inserted at most, in bytes.
+    /// The largest part of a segment that is re-inserted, in bytes.
     fn reinsert_bytes_max(&self) -> u64 {
         self.span.layout.segment_bytes * u64::from(self.reinsert_percent) / 100
     }

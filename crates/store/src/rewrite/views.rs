@@ -1,7 +1,7 @@
-//! The running views of pages.
+//! The running views of pages. A view is the requests for a page and for the objects that it embeds.
 //!
-//! Owns: the running views, bounded in number, and the state of each. Leaves to others: what is rewritten because of
-//! them (`regroup`).
+//! Owns: the running views, bounded in number, and the state of each. Leaves to others: the rewriting that a view
+//! causes (`regroup`).
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::BuildHasherDefault;
@@ -12,7 +12,7 @@ use crate::names::key::{Hashed, KeyHash};
 
 /// One view is known per this many bytes of the memory budget.
 const BYTES_PER_VIEW: u64 = 128 << 10;
-/// The smallest and the largest number of known views; beyond it, the oldest are forgotten.
+/// The smallest and the largest number of known views; if there are more, the oldest are forgotten.
 const VIEWS: (u64, u64) = (64, 1024);
 /// A view of a page that was put or read from disk recently.
 pub struct View {
@@ -22,7 +22,7 @@ pub struct View {
     pub members: Vec<KeyHash>,
     /// The sequence under which the page was queued in this view; `None` if it was not.
     pub sequence: Option<u64>,
-    /// The page was put, not read.
+    /// Whether the page was put in this view, and not read.
     pub was_put: bool,
     /// Whether the page was queued for rewriting in this view.
     pub was_gathered: bool,
@@ -54,7 +54,7 @@ pub struct Known {
 pub struct Views {
     known: Mutex<Known>,
     count_max: usize,
-    /// Whether hints are followed.
+    /// Whether regrouping is on.
     pub regroups: bool,
 }
 

@@ -7,16 +7,17 @@
 //! A change of the membership is committed when all spans that it names have recorded it. Each change names the last
 //! committed change before it. If a crash interrupts a change, and a span that it names has not recorded it, the change
 //! was not committed. Then nothing was done under it, and the next change names the same predecessor. Each open makes
-//! two changes before it serves. So a span that knows neither of them is a copy from before that open, and its objects
-//! may have been purged or replaced since. A copy from after that open is recognised by its purges (`open`).
+//! two changes before it serves. So a span that has recorded neither of them is a copy from before that open, and its
+//! objects may have been purged or replaced since. A copy from after that open is recognised by its purges (`open`).
 
 use crate::recover::Membership;
 
-/// The last change of all, by the memberships of the present spans; `None` if it cannot be known. `seen` is indexed by
-/// the number of the span.
+/// Finds the last change of all spans, from the memberships of the present spans; `None` if it cannot be known. `seen`
+/// is indexed by the number of the span.
 ///
-/// All spans that the change names must be present. Each must have recorded it, the change before it, or one that was
-/// never committed; or it must be an older copy. A span that is absent may have served alone.
+/// All spans that the change names must be present. Each of them must have recorded this change, the change before it,
+/// or a change that was never committed; or the span must be an older copy. The reason is that an absent span may have
+/// served alone.
 pub(super) fn latest(seen: &[Option<Membership>]) -> Option<Membership> {
     let mut candidates: Vec<Membership> = seen.iter().flatten().copied().filter(|own| own.number > 0).collect();
     candidates.sort_unstable_by_key(|own| std::cmp::Reverse(own.number));
@@ -29,15 +30,15 @@ pub(super) fn latest(seen: &[Option<Membership>]) -> Option<Membership> {
     })
 }
 
-/// Whether a span missed nothing, by the memberships of the present spans and the last change of all.
+/// Whether a span missed nothing, judged by the memberships of the present spans and the last change of all spans.
 ///
-/// A span without any change was created and never used, or has lost its state.
+/// A span that has recorded no change was created and never used, or has lost its state: it is not trusted.
 pub(super) fn believed(span: usize, seen: &[Option<Membership>], latest: &Membership) -> bool {
     let Some(Some(own)) = seen.get(span) else { return false };
     own.number > 0 && latest.present >> span & 1 == 1 && is_with(own, seen, latest)
 }
 
-/// Number and identity of the last committed change; `latest` is the last change of all.
+/// The number and the identity of the last committed change; `latest` is the last change of all spans.
 pub(super) fn last_in_force(seen: &[Option<Membership>], latest: &Membership) -> (u64, u64) {
     let has_it = |own: Membership| own.id == latest.id || is_older_copy(&own, latest);
     let have_it = named(latest).all(|span| seen.get(span).copied().flatten().is_some_and(has_it));
@@ -45,7 +46,8 @@ pub(super) fn last_in_force(seen: &[Option<Membership>], latest: &Membership) ->
 }
 
 /// Whether a span that a change names is an older copy: the change before this one was committed, so the span once had
-/// recorded it, but the membership on it is older. (It may also have been away then; it is not trusted in either case.)
+/// recorded that change, but its membership now is older. (The span may also have been absent at that change; it is not
+/// trusted in either case.)
 fn is_older_copy(own: &Membership, latest: &Membership) -> bool {
     own.number < latest.before_number
 }
@@ -77,12 +79,12 @@ fn named(change: &Membership) -> impl Iterator<Item = usize> + use<> {
 mod tests {
     use super::*;
 
-    /// The change `id` after `before`; it names the spans in `present`.
+    /// Makes the change `id`, which follows the change `before` and names the spans in `present`.
     fn knows(number: u64, before: u64, id: u64, present: u64) -> Option<Membership> {
         Some(Membership { number, id, before, before_number: 0, since: 0, present })
     }
 
-    /// A change that also has the number of the change before it.
+    /// Makes a change that also has the number of the change before it.
     fn follows(number: u64, before_number: u64, present: u64) -> Option<Membership> {
         let id = |number| number * 10;
         Some(Membership { number, id: id(number), before: id(before_number), before_number, since: 0, present })

@@ -1,9 +1,9 @@
-//! A store of several spans (devices), also after the loss of a span.
+//! A store of several spans (devices), which continues to serve after the loss of a span.
 //!
 //! Owns: serving from several spans, and handling the loss of a span (`open`: whether a returning span is trusted;
 //! `placement`: the span of a key; `membership`: which spans were present). Promises: those of [`Store`], for all spans
-//! together. The loss of a span only makes its objects misses. A purge that returned is valid on every span, even on
-//! one that was absent then. Leaves to others: each single span (`api/store.rs`).
+//! together. The loss of a span only makes the span's objects misses. A purge that returned is valid on every span,
+//! even on a span that was absent during the purge. Leaves to others: each single span (`api/store.rs`).
 //!
 //! # Idea
 //! A key belongs to one span, by a hash of its primary part (rendezvous hashing, weighted by size). So spans must only
@@ -13,20 +13,20 @@
 //! present since then (`present`), and its own clock when a span last returned (`since`). A change is committed when
 //! all present spans have flushed it. Before that, no span stands in for an absent one, and no purge that an absent
 //! span missed returns. So
-//! - a returning span is trusted only if it knows the last change, or is named by it; otherwise it missed something,
-//!   and begins empty;
+//! - a returning span is trusted only if the last change names it, and it has recorded that change or the one before;
+//!   otherwise the span may have missed something, and begins empty;
 //! - a store is not opened if a missing span may have served without the others (that is, if the last known change
-//!   names it), except if all objects may be forgotten. A span that was lost while the store served is no obstacle: all
-//!   others have recorded its loss;
+//!   names it), except if the caller allows the store to forget all objects. A span that was lost while the store
+//!   served is no obstacle, because all other spans have recorded its loss;
 //! - an older copy of a span is noticed if another span was present all the time: each open makes two changes (a span
-//!   that knows the first of them is not from an earlier open), and purges are numbered in one order for all spans
-//!   (`open`);
+//!   that has recorded the first of them is not a copy from an earlier open), and purges are numbered in one order for
+//!   all spans (`open`);
 //! - an object on a span that stands in for an absent one is valid only if it was put after a span last returned: an
 //!   object from an earlier absence may have been replaced on the returned span since.
 //!
 //! # Cost
-//! With one span: nothing, each call goes directly to it. With several: one hash of the key per call, and some
-//! nanoseconds per span.
+//! With one span, there is no cost: each call goes directly to the span. With several spans, each call costs one hash
+//! of the key, and some nanoseconds per span.
 
 mod membership;
 mod open;
@@ -57,39 +57,39 @@ use crate::recover::Membership;
 
 use placement::Placement;
 
-/// A device of a store, or why it could not be opened.
+/// A device of a store, or the reason why the device could not be opened.
 pub struct SpanDevice {
     /// The name that the user gave.
     pub spec: String,
-    /// The device.
+    /// The opened device, or the error from opening it.
     pub device: Result<SharedDevice, Error>,
-    /// The size of a new span if the device has none, in bytes; 0 for the whole device.
+    /// If the device is blank: the size of the span to be made on it, in bytes; 0 for the whole device.
     pub size_bytes: u64,
 }
 
 /// One span of an open store.
 struct Span {
     spec: String,
-    /// `None` if it could not be opened.
+    /// The store on this span; `None` if it could not be opened.
     store: Option<Store>,
-    /// Why the span is not present.
+    /// Why the span is absent; `None` if it is present.
     lost: Mutex<Option<String>>,
 }
 
 struct Inner {
-    /// By number.
+    /// The spans, in the order of their numbers.
     spans: Vec<Span>,
     /// A span that could be opened.
     any: Store,
     placement: Placement,
     /// The present spans, one bit per span.
     present: AtomicU64,
-    /// Whether the store was closed: then a span that takes no more writes does not count as lost.
+    /// Whether the store was closed. After that, a span that takes no more writes does not count as lost.
     is_closed: AtomicBool,
-    /// The number of the last change, and the number and identity of the last committed one; locked while the next
-    /// change is made.
+    /// The number of the last change, and the number and identity of the last committed change. This is locked while
+    /// the next change is made.
     membership: tokio::sync::Mutex<(u64, (u64, u64))>,
-    /// The number of the last purge; locked until the writers of all spans have that purge.
+    /// The number of the last purge. This is locked until the writers of all spans have that purge.
     purge_turn: Arc<tokio::sync::Mutex<u64>>,
     notes: Mutex<Vec<String>>,
 }
@@ -119,7 +119,7 @@ pub struct Spans {
 }
 
 impl Spans {
-    /// The span of a store of one span.
+    /// The only span of a store of one span; `None` if the store has several.
     #[inline]
     fn sole(&self) -> Option<&Store> {
         match &self.inner.spans[..] {
@@ -200,7 +200,7 @@ impl Spans {
         }
     }
 
-    /// Puts a whole object, like [`Store::put`]; the sequence is one of the object's span.
+    /// Puts a whole object, like [`Store::put`]. The returned sequence belongs to the span of the object.
     pub async fn put(&self, key: KeyRef<'_>, metadata: Bytes, body: Bytes) -> Result<Sequence, Error> {
         self.put_tagged(key, &[], metadata, body).await
     }
@@ -232,8 +232,8 @@ impl Spans {
 
     /// Purges a key with all its variants, like [`Store::purge_key`].
     pub async fn purge_key(&self, primary: &[u8]) -> Result<(), Error> {
-        // All spans are purged, not only the key's: another one may have stood in for it, and a caller may still be
-        // using that one.
+        // All spans are purged, not only the key's span: another span may have stood in for that span, and callers may
+        // still be using the other span.
         self.purge(|store, turn| async move { store.purge_key_in(primary, turn).await }).await
     }
 
@@ -288,7 +288,7 @@ impl Spans {
     }
 
     /// The turn of the next purge; it ends when all clones of the guard are dropped. A number may be missing on some or
-    /// all spans: then its purge never returned.
+    /// all spans; if so, the purge with this number never returned.
     async fn purge_turn(&self) -> (PurgeOrder, Arc<OwnedMutexGuard<u64>>) {
         let mut last = Arc::clone(&self.inner.purge_turn).lock_owned().await;
         *last += 1;
@@ -303,7 +303,7 @@ impl Spans {
         synced.into_iter().collect::<Result<Vec<_>, Error>>().map(drop)
     }
 
-    /// Writes everything that waits and marks every span as clean, like [`Store::close`].
+    /// Writes all waiting objects and marks every span as cleanly closed, like [`Store::close`].
     pub async fn close(&self) -> Result<(), Error> {
         self.notice_losses().await;
         self.inner.is_closed.store(true, Ordering::Release);
@@ -333,7 +333,8 @@ impl Spans {
         notes
     }
 
-    /// The state of the store: of its only span, or sums over the present spans and, in `spans`, the state of each.
+    /// The state of the store. For several spans, these are sums over the present spans, and `spans` has the state of
+    /// each span.
     pub fn stat(&self) -> Stat {
         let inner = &*self.inner;
         let first = self.present().map(|(_, store)| store).next();
@@ -360,8 +361,9 @@ impl Spans {
         }
     }
 
-    /// Makes a membership durable and then uses it. It has the spans in `wanted` that have not failed, and is recorded
-    /// on all of these. If no span has failed since the last change, a new change is made only if `is_open` is set.
+    /// Makes a new membership durable, and then uses it. The membership names the spans in `wanted` that have not
+    /// failed, and is recorded on all of these. If no span has failed since the last change, a new change is made only
+    /// if `is_open` is set.
     async fn settle(&self, wanted: u64, is_open: bool) -> Result<(), Error> {
         let inner = &*self.inner;
         let mut last = inner.membership.lock().await;

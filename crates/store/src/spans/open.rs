@@ -23,27 +23,27 @@ use crate::purge::rules::all_record;
 use crate::random::random_u64s;
 use crate::recover::{self as recovery, Membership, SpanPurges};
 
-/// What was found on a device.
+/// The contents of a device.
 enum Found {
-    /// A span of a store.
+    /// The device has a span of a store.
     Span(Box<FoundSpan>),
-    /// Nothing yet.
+    /// The device is blank.
     Blank(SharedDevice),
-    /// The device cannot be used, and is not changed.
+    /// The device cannot be used, for this reason; it is not changed.
     Lost(String),
 }
 
-/// A span as it was found.
+/// A span as it was found on its device.
 struct FoundSpan {
     device: SharedDevice,
     layout: Layout,
     membership: Membership,
-    /// Its purges; `None` if they cannot be read.
+    /// The contents of the span's purge log; `None` if the log cannot be read.
     purges: Option<purge_log::Recovered>,
 }
 
 impl Found {
-    /// Up to which number it has the purges of its store.
+    /// The position of the span in the order of its store's purges.
     fn order(&self) -> PurgeOrder {
         match self {
             Found::Span(span) => span.purges.as_ref().map(purge_log::Recovered::order).unwrap_or_default(),
@@ -59,7 +59,7 @@ struct Part {
     number: u32,
     size_bytes: u64,
     is_believed: bool,
-    /// The purges that it missed.
+    /// The records of the purges that the span missed.
     missed: Vec<PurgeRecord>,
 }
 
@@ -74,7 +74,7 @@ impl Spans {
         Spans::open_with(devices, options, false).await
     }
 
-    /// Opens like [`open`](Spans::open). But if a missing span may have served alone, the store begins again: the
+    /// Opens like [`open`](Spans::open). But if a missing span may have served alone, the store begins empty: the
     /// objects on the other spans are forgotten, and the missing span belongs to another store if it returns.
     pub async fn open_or_forget(devices: Vec<SpanDevice>, options: OpenOptions) -> Result<Spans, Error> {
         Spans::open_with(devices, options, true).await
@@ -107,8 +107,9 @@ impl Spans {
         }
         let known = match membership::latest(&memberships) {
             Some(known) => known,
-            // Either no span knows any change (the store was created and never used). Or all spans are present and
-            // contradict each other after several crashes; then all begin empty, so none can have missed anything.
+            // Either no span has recorded any change: the store was created and never used. Or all spans are present
+            // and contradict each other after several crashes: all of them begin empty, so it does not matter which of
+            // them missed something.
             None if begins_again || memberships.iter().flatten().all(|own| own.number == 0) => Membership::default(),
             None if memberships.iter().all(Option::is_some) => Membership::default(),
             None => return Err(unknown(&specs, &found, &numbers)),
@@ -186,8 +187,8 @@ impl Spans {
             notes: Mutex::new(notes),
         };
         let store = Spans { inner: Arc::new(inner) };
-        // Two changes: when the first span has the second change, all spans have the first. So a span that has neither
-        // was absent, or is a copy from an earlier open.
+        // Two changes are made: when the first span has recorded the second change, all spans have recorded the first
+        // one. So a span that has neither was absent, or is a copy from an earlier open.
         store.settle(present, true).await?;
         store.settle(present, true).await?;
         Ok(store)
@@ -253,7 +254,7 @@ async fn look(device: Result<SharedDevice, Error>) -> Result<Found, Error> {
     Ok(Found::Span(Box::new(FoundSpan { device, layout, membership, purges })))
 }
 
-/// The data that all spans have in common: from the present spans, or new ones for a new store.
+/// Returns the data that all spans have in common: the data of the present spans, or new data for a new store.
 fn common(specs: &[String], found: &[Found], sizes: &[u64], seed: Option<u64>) -> Result<Member, Error> {
     let count = specs.len() as u32;
     let mut common: Option<Member> = None;
@@ -339,7 +340,7 @@ fn compare_purges(parts: &mut [Part]) -> PurgeOrder {
     order
 }
 
-/// The purges that other spans have and this one lacks; a purge of everything if they cannot be determined.
+/// Returns the purges that other spans have and this span lacks; a purge of everything if they cannot be determined.
 fn missed<'a>(found: &Found, others: impl Iterator<Item = &'a Part>) -> Vec<PurgeRecord> {
     let Found::Span(span) = found else { return Vec::new() };
     let number = found.order().number;
@@ -355,7 +356,7 @@ fn missed<'a>(found: &Found, others: impl Iterator<Item = &'a Part>) -> Vec<Purg
     missed
 }
 
-/// The number of each device: that of its span, or a free number if it has no span.
+/// Returns the number of each device: the number of its span, or a free number if the device has no span.
 fn number(specs: &[String], found: &[Found], count: u32) -> Result<Vec<u32>, Error> {
     let mut taken = vec![false; count as usize];
     for (spec, found) in specs.iter().zip(found) {
@@ -377,7 +378,7 @@ fn number(specs: &[String], found: &[Found], count: u32) -> Result<Vec<u32>, Err
     Ok(found.iter().map(number).collect())
 }
 
-/// Creates an empty span, whatever was on the device, and opens it.
+/// Creates an empty span, even if the device has other data, and opens it.
 async fn begin_again(
     device: SharedDevice,
     size_bytes: u64,

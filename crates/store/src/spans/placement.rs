@@ -1,9 +1,9 @@
-//! Which span a key belongs to.
+//! The choice of the span to which a key belongs.
 //!
 //! Owns: rendezvous hashing, weighted by the sizes of the spans when the store was created. Promises: the order of
-//! spans for a key never changes, even if a span is replaced by one of another size (if a key moved and later moved
-//! back, old versions would be found). If a span is lost, keys of other spans do not move. Leaves to others: which
-//! spans are present.
+//! spans for a key never changes, even if a span is replaced by one of another size (if a key moved to another span and
+//! later moved back, old versions of its object would be found). If a span is lost, keys of other spans do not move.
+//! Leaves to others: which spans are present.
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -12,7 +12,7 @@ use crate::format::layout::Member;
 /// The order of spans for each key.
 pub(super) struct Placement {
     seed: u64,
-    /// By number.
+    /// The weight of each span, in the order of the spans' numbers.
     weights: Vec<f64>,
 }
 
@@ -23,8 +23,8 @@ impl Placement {
         Placement { seed: (common.set >> 64) as u64 ^ common.set as u64, weights }
     }
 
-    /// The span of a key among those in `present`, and whether it stands in for an absent one; `None` if none is
-    /// present.
+    /// The span of a key among the spans in `present`, and whether it stands in for an absent span; `None` if no span
+    /// is present.
     pub(super) fn place(&self, primary: &[u8], present: u64) -> Option<(usize, bool)> {
         let hash = xxh3_64_with_seed(primary, self.seed);
         let mut first = (0, f64::MIN);
@@ -42,11 +42,13 @@ impl Placement {
     }
 }
 
-/// The score of a span for a key; the highest score wins. It is random per key and span, and grows with the weight.
+/// The score of a span for a key; the highest score wins. The score is pseudorandom for each pair of key and span, and
+/// grows with the weight.
 fn score(hash: u64, number: u64, weight: f64) -> f64 {
     let mixed = (hash ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15)).wrapping_mul(0xff51_afd7_ed55_8ccd);
     let mixed = (mixed ^ mixed >> 32).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
-    // Uniform in (0, 1); the logarithm makes the probability to win proportional to the weight.
+    // This is uniformly distributed in (0, 1). With the logarithm below, the probability that a span wins is
+    // proportional to its weight.
     let uniform = ((mixed >> 11) as f64 + 0.5) / (1u64 << 53) as f64;
     weight / -uniform.ln()
 }

@@ -2,13 +2,12 @@
 //!
 //! Owns: these tables, the clock that orders their changes, and the progress of puts. Leaves to others: changing
 //! several tables together. These rules make such changes correct:
-//! 1. An entry is in the memory map from its commit until it is in the index; so it can be found at every moment in
-//!    between.
+//! 1. An entry is in the memory map from its commit until it is in the index; so it can be found at every moment.
 //! 2. Removal from the map, admission to the policy, and insertion of entries read from disk happen under the memory
 //!    tier's lock. A version is removed from the index before its successor may leave memory. So an old version is
 //!    never put back into memory.
-//! 3. Generations are drawn when a fill begins and compared with purges at its commit, before its index entry is made,
-//!    and at every hit.
+//! 3. A generation is drawn when a put or fill begins. It is compared with the purges when the entry is committed,
+//!    before its index entry is made, and at every hit.
 //! 4. The newest version of a key decides: if it was purged by tag, the version that it replaced must not be found
 //!    instead. So the newest version stays in memory until the index has it, and the index has it as long as it has any
 //!    older version.
@@ -40,13 +39,13 @@ use crate::purge::rules::{PurgeTable, Verdict};
 pub(crate) struct State {
     pub span: Arc<Span>,
     pub index: Index,
-    /// Which shards of the index are loaded.
+    /// The shards of the index that are loaded.
     pub presence: Presence,
     pub memory: MemoryTier,
     pub purges: PurgeTable,
-    /// Which names the ring may hold.
+    /// The names that the ring of segments may hold.
     pub names: Arc<Names>,
-    /// Which records were requested since they were written.
+    /// Bits that tell which records were requested since they were written.
     pub referenced: ReferencedBits,
     /// The progress of puts, flushes and purges.
     pub progress: Progress,
@@ -57,13 +56,13 @@ pub(crate) struct State {
 pub(crate) struct Progress {
     /// The last generation or sequence that was drawn.
     clock: AtomicU64,
-    /// All sequences up to here are written.
+    /// All sequences up to this one are written.
     pub written: AtomicU64,
-    /// All sequences up to here are flushed.
+    /// All sequences up to this one are flushed.
     pub flushed: AtomicU64,
-    /// The clock when a span of the store was last present again.
+    /// The value of the clock when a span of the store last returned after an absence.
     pub since: AtomicU64,
-    /// The number of the last purge of the store that is durable here; 0 in a store of one span.
+    /// The number of the last purge of the store that is durable on this span; 0 in a store of one span.
     pub purge_number: AtomicU64,
 }
 
@@ -114,25 +113,25 @@ impl State {
         self.verdict(entry) != Verdict::Live
     }
 
-    /// Whether the index has a location, which must be of `epoch`, and no newer location for its hash.
+    /// Whether the index has this location, in the segment of `epoch`, and no newer location for the same hash.
     ///
-    /// A newer location may be of the same key or of another one.
+    /// A newer location may belong to the same key, or to another key with an equal hash in the index.
     pub fn is_newest(&self, hash: KeyHash, location: Location, epoch: u64) -> bool {
         let head = self.span.head();
         let age = |location: Location| (self.span.epoch_at(location, head), location.granule);
         age(location).0 == epoch && self.index.leads_last_to(hash, location, age)
     }
 
-    /// Removes a purged version from the index, except if the index has older versions under its hash. The purged
-    /// version hides these: the purge may be by tag, or not durable yet.
+    /// Removes a purged version from the index, except if the index has older versions under its hash. In that case the
+    /// purged version must hide these, because the purge may be by tag, or not durable yet.
     pub fn forget_purged(&self, hash: KeyHash, location: Location) {
         if self.index.leads_only_to(hash, location) {
             self.index.remove(hash, location);
         }
     }
 
-    /// Removes a location and all older ones of its hash from the index, the newest last. Does nothing if the index has
-    /// a newer one, or this one no more; the caller may have found it long ago.
+    /// Removes a location and all older locations of its hash from the index, the newest last. Does nothing if the
+    /// index has a newer location, or does not have this one any more: the caller may have found it long ago.
     pub fn forget_from(&self, hash: KeyHash, location: Location) {
         let head = self.span.head();
         let age = |location: Location| (self.span.epoch_at(location, head), location.granule);
@@ -146,7 +145,7 @@ impl State {
         }
     }
 
-    /// Flushes the device; all earlier writes are then flushed.
+    /// Flushes the device, and notes that all sequences written before the call are flushed.
     pub async fn flush(&self) -> Result<(), Error> {
         let written = self.progress.written.load(Ordering::Acquire);
         Counters::add(&self.span.counters.flushes, 1);
@@ -199,7 +198,7 @@ mod tests {
             places.extend(state.index.candidates(hash));
         }
         let [older, newer] = places[..] else { panic!("one place each: {places:?}") };
-        // The index has both while the older version has not been compared yet.
+        // The index has both locations until the writer has compared the older version.
         state.index.insert(hash, older);
         state.forget_from(hash, older);
         assert!(state.index.contains(hash, newer), "what is newer stays");

@@ -19,12 +19,13 @@ use crate::names::tag::Tags;
 use crate::purge::rules::Verdict;
 use crate::state::State;
 
-/// A record that uses less than this of its read buffer is copied, in percent …
+/// A record that uses less than this share of its read buffer is copied, in percent: the buffer can then be reused for
+/// the next read, and memory has only the record.
 const BUFFER_USE_PERCENT_MIN: usize = 85;
-/// … and so is a small one: the buffer can then be reused for the next read, and memory has only the record.
+/// A record of at most this many bytes is always copied, for the same reason.
 const COPIED_BYTES_MAX: usize = 32 << 10;
 
-/// What was found at a location on disk.
+/// The result of reading a location on disk.
 pub(crate) enum Found {
     /// The requested record.
     Entry(Arc<Entry>),
@@ -47,8 +48,8 @@ pub(crate) async fn read_record(state: &State, hash: KeyHash, key: Option<KeyRef
     }
 }
 
-/// Decides whether the bytes read are the record of `hash`; also returns the buffer if the entry has a copy of its
-/// bytes.
+/// Decides whether the read bytes are the record of `hash`. Also returns the buffer if the entry has its own copy of
+/// the bytes.
 pub(crate) fn decode(
     state: &State,
     hash: KeyHash,
@@ -113,8 +114,8 @@ pub(crate) fn decode(
     (Found::Entry(Arc::new(entry)), buffer)
 }
 
-/// Makes the entry of an unrequested whole object, from a copy of the bytes read; `None` if it is damaged, or if it is
-/// purged and `purged_too` is not set.
+/// Makes the entry of an unrequested whole object, from a copy of the read bytes; `None` if the object is damaged, or
+/// if it is purged and `purged_too` is not set.
 pub(crate) fn unasked(
     state: &State,
     bytes: &[u8],
@@ -141,7 +142,7 @@ pub(crate) fn unasked(
 }
 
 /// Makes the entry of the whole object with this hash at `from`; `None` if `buffer`, which was read at address `start`,
-/// does not have it intact. Purges are not checked.
+/// does not have this object intact. Purges are not checked.
 pub(crate) fn whole_in(
     span: &Span,
     buffer: &[u8],

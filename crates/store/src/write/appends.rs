@@ -1,8 +1,8 @@
-//! Appends: from waiting objects to written ones.
+//! Appends: waiting objects are packed together and written.
 //!
 //! Owns: when an append is due, how large it is, and how many are in flight. An append is as large as its buffers
-//! allow, for two reasons. Each end of an append cuts the groups that are being packed. And smaller appends, with more
-//! of them in flight, were slower under a maximum rate of puts.
+//! allow, for two reasons. Each end of an append cuts the groups that are being packed. And at the maximum rate of
+//! puts, more and smaller appends in flight are slower.
 
 use std::sync::atomic::Ordering;
 use std::task::Poll;
@@ -45,8 +45,9 @@ impl Writer {
     /// Packs one append from the queue and starts writing it. Returns false if nothing waits, or if the append must
     /// wait for those in flight.
     pub(super) async fn append(&mut self) -> Result<bool, Error> {
-        // First choice: the entries that fit into the rest of this segment, so that little of it stays empty. Otherwise
-        // as many as fit into the next segment. A record longer than a usual append gets its own append.
+        // The first choice is an append with the entries that fit into the rest of this segment, so that little of the
+        // segment stays empty. Otherwise an append in the next segment takes as many entries as fit. A record that is
+        // longer than a usual append gets its own append.
         let left = self.buffers.left();
         let room = self.span.layout.segment_bytes - self.position.offset;
         let (usual, most) = (self.append_bytes, self.span.layout.append_bytes_max());
@@ -117,8 +118,8 @@ impl Writer {
         self.appended_count += 1;
         Counters::add(&self.span.counters.appends, 1);
         Counters::add(&self.span.counters.append_bytes, bytes);
-        // Requests are submitted to the io_uring when no task is ready. Without this yield, the device would wait until
-        // the next append is packed.
+        // Requests are submitted to the io_uring when no task is ready. Without this yield, the device would get this
+        // write only after the next append is packed.
         tokio::task::yield_now().await;
     }
 

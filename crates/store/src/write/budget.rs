@@ -1,7 +1,7 @@
-//! How a memory budget is divided.
+//! The division of a memory budget.
 //!
 //! Owns: the memory reserved for each use, in proportion to the budget. Promises: the parts together do not exceed the
-//! budget. Leaves to others: not to exceed their part.
+//! budget. Leaves to others: keeping each use within its part.
 //!
 //! | use | reserved |
 //! |---|---|
@@ -11,10 +11,10 @@
 //! | reading for re-insertion | if it is on: three extents and two windows of tables, at most 1/4 of the budget |
 //! | objects, and running fills | all the rest, less 1/10 that the allocator loses to fragmentation |
 //!
-//! One append may use all buffers; only the room that it leaves allows a second one in flight. The reason: each append
-//! cuts the groups being packed, and a cut group costs one more read per request. Objects that wait to be written count
-//! as objects: each is in memory only once and is found there. They may take half of the room for objects. Fills take
-//! their memory from the room for objects while they run, at most 1/8 of the budget.
+//! One append may use all buffers; a second append may be in flight only in the room that the first one leaves. The
+//! reason: each append cuts the groups being packed, and a cut group costs one more read per request. Objects that wait
+//! to be written count as objects: each is in memory only once and is found there. They may take half of the room for
+//! objects. Fills take their memory from the room for objects while they run, at most 1/8 of the budget.
 
 use crate::format::layout::Layout;
 use crate::rewrite::reinsert;
@@ -23,21 +23,21 @@ use crate::rewrite::reinsert;
 const APPENDS_SHARE: u64 = 8;
 /// The two windows through which the tables of segments are read, together, in bytes.
 const TABLE_WINDOWS_BYTES: u64 = 2 << 20;
-/// Bounds on unwritten objects, in bytes.
+/// The smallest and the largest limit on the memory of unwritten objects, in bytes.
 const UNWRITTEN_BYTES: (u64, u64) = (2 << 20, 256 << 20);
-/// Bounds on the memory of fills, in bytes.
+/// The smallest and the largest limit on the memory of fills, in bytes.
 const FILL_BYTES: (u64, u64) = (1 << 20, 256 << 20);
 /// The allocator loses 1/`LOST_SHARE` to fragmentation by objects of all sizes.
 const LOST_SHARE: u64 = 10;
 
-/// How a memory budget is divided, in bytes.
+/// The parts of a memory budget, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Budget {
     /// Objects in memory, including unwritten ones and fills.
     pub tier_bytes: u64,
     /// The part of `tier_bytes` that may be unwritten.
     pub unwritten_bytes: u64,
-    /// The largest memory of fills.
+    /// The limit on the memory of all fills: while they take this much, no other fill starts.
     pub fill_bytes: u64,
     /// The largest append of several records; this many waiting bytes wake the writer.
     pub append_bytes: u64,

@@ -1,7 +1,6 @@
 //! The buffers into which appends are packed.
 //!
-//! Owns: the bound on all buffers, those in flight and spare ones together. Leaves to others: how many appends there
-//! are.
+//! Owns: the bound on the bytes of all buffers, in flight and spare. Leaves to others: the number of appends in flight.
 
 use nectary_block::Buffer;
 
@@ -18,7 +17,7 @@ impl AppendBuffers {
         AppendBuffers { bytes_max, in_flight_bytes: 0, spare: Vec::new() }
     }
 
-    /// The room for another append while those in flight exist, in bytes.
+    /// The room that the appends in flight leave for another append, in bytes.
     pub fn left(&self) -> u64 {
         self.bytes_max.saturating_sub(self.in_flight_bytes)
     }

@@ -1,4 +1,4 @@
-//! When an index checkpoint is written, and its hot list rewritten.
+//! The decisions when to write an index checkpoint, and when to rewrite its hot list.
 //!
 //! Owns: these decisions, and the callers that wait for a checkpoint. Leaves to others: the contents of checkpoints
 //! (`checkpoint`).
@@ -15,20 +15,21 @@ use super::{Writer, task};
 use crate::checkpoint::{CheckpointHeader, rewrite_hot, write_checkpoint};
 use crate::error::Error;
 
-/// A checkpoint is due when this many times the size of the index was appended, …
+/// A checkpoint is due when this many times the size of the index was appended, within the limits below.
 const CHECKPOINT_INDEX_FACTOR: u64 = 32;
-/// … but at least and at most after this many bytes, and at most after this many appends.
+/// The smallest and the largest value of this limit on the appended bytes.
 const CHECKPOINT_BYTES_MIN: u64 = 64 << 20;
 const CHECKPOINT_BYTES_MAX: u64 = 2 << 30;
+/// A checkpoint is due after this many appends.
 const CHECKPOINT_APPENDS_MAX: u64 = 4096;
-/// … and after this many records, which a restart would have to replay, if the index is at most
+/// A checkpoint is due after this many records, which a restart would have to replay, if the index is at most
 /// 1/`CHECKPOINT_SHARE_MIN` of the appended bytes.
 const CHECKPOINT_RECORDS_MAX: u64 = 1 << 18;
 const CHECKPOINT_SHARE_MIN: u64 = 4;
 
-/// The hot list is rewritten at the earliest this long after it was last written, …
+/// The interval at which the writer checks whether to rewrite the hot list.
 pub(super) const HOT_INTERVAL: Duration = Duration::from_secs(10);
-/// … if the memory tier has inserted 1/`HOT_SHARE` of its capacity since.
+/// The hot list is rewritten if the memory tier has inserted 1/`HOT_SHARE` of its capacity since it was last written.
 const HOT_SHARE: u64 = 16;
 
 impl Writer {
@@ -54,7 +55,7 @@ impl Writer {
         while let Some(written) = self.in_flight.next().await {
             self.complete(written).await;
         }
-        // The hot list may still be on its way into the area that is written next.
+        // A task may still be writing a hot list, possibly into the area that this checkpoint overwrites.
         self.end_hot().await;
         let checkpoints = self.checkpoints.clone();
         let (position, purge_end) = (self.position, self.purge_end);
@@ -69,8 +70,9 @@ impl Writer {
             Some(task(async move { write_checkpoint(&checkpoints, number, position, last_sequence, purge_end).await }));
     }
 
-    /// If a crash had cut the log, waits until a checkpoint contains the recovered part. A recovery searches the
-    /// missing part only in the last two segments, so the next recovery must not need it any more.
+    /// If a crash had cut the log, waits until a checkpoint contains everything before the cut. Recovery verifies
+    /// records only in the last two segments, so the next recovery must not need the part of the log with the cut any
+    /// more.
     pub(super) async fn settle_cut(&mut self) {
         while self.is_cut && self.state.stopped().is_none() {
             self.checkpoint_if_due().await;

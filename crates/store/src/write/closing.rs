@@ -1,6 +1,6 @@
 //! The facts that the writer records in a state slot: which spans are present, and that its span was closed.
 //!
-//! Owns: the order in which a span is closed. Leaves to others: the slots (`recover`).
+//! Owns: the order of the steps in which a span is closed. Leaves to others: the slots (`recover`).
 
 use std::sync::atomic::Ordering;
 
@@ -15,7 +15,8 @@ use crate::recover::{Membership, StateSlot, write_state};
 impl Writer {
     /// Records which spans are present. The older slot is overwritten, so that the newest one survives a torn write.
     pub(super) async fn change_membership(&mut self, change: MembershipChange) {
-        // This is decided by what this span knows: it may have missed the change in which another span came back.
+        // Whether a span returns is decided by this span's last membership, because this span may have missed the
+        // change in which the other span returned.
         let has_missed = change.membership.number > self.membership.number + 1;
         let is_return =
             change.membership.present & !self.membership.present != 0 && !(has_missed && planted(Bug::ReturnMissed));
@@ -39,14 +40,14 @@ impl Writer {
         let _ = change.reply.send(result);
     }
 
-    /// Writes everything that waits, a checkpoint and the clean mark.
+    /// Writes all waiting objects, a checkpoint, and the mark that the span was closed cleanly.
     pub(super) async fn close(&mut self) -> Result<(), Error> {
-        // Objects accepted before are written.
+        // Later puts are refused; objects that were accepted before are written.
         self.intake.queue.refuse_more();
         self.end_harvest().await;
         self.names.shutdown().await;
         if let Some(task) = self.warming.take() {
-            // The objects that it has not read yet go into the hot list.
+            // The objects that warming up has not read yet go into the hot list.
             self.checkpoints.warm_list.known().await;
             task.abort();
             let _ = task.await;

@@ -14,7 +14,7 @@ use crate::state::State;
 /// The largest number of replayed objects that are passed to warming up.
 const NEWEST_MAX: usize = 1 << 18;
 
-/// When dropped, ends all waiting for the index, whatever happens to the thread that loads it.
+/// When this is dropped, it ends all waiting for the index, whatever happens to the thread that loads the index.
 struct EndWaiting(Arc<State>);
 
 impl Drop for EndWaiting {
@@ -24,7 +24,8 @@ impl Drop for EndWaiting {
 }
 
 impl Writer {
-    /// Loads the missing part of the index, and derives from it which objects to warm up and which to compare.
+    /// Loads the missing part of the index. The replayed records give the objects that are read into memory first, and
+    /// the suspects to compare.
     pub(super) async fn bring_index(&mut self) {
         let Some(mut rest) = self.rest.take() else { return };
         let state = Arc::clone(&self.state);
@@ -32,7 +33,7 @@ impl Writer {
         let commands = &self.commands;
         let arrived = |shard: usize| {
             state.presence.arrive(1 << shard);
-            // If the store was dropped, nobody waits for the rest.
+            // If the store was dropped, no caller waits for the remaining shards.
             !commands.is_closed()
         };
         let missing = rest.bring(&state.span.device, &state.span.layout, &state.index, arrived).await;
@@ -52,7 +53,8 @@ impl Writer {
     /// Rebuilds the shards that are missing because the checkpoint is damaged.
     async fn bring_again(&mut self, rest: &Rest, missing: u64) {
         let (span, state) = (&self.span, &self.state);
-        // A rebuilt index may lack entries of the checkpoint, and the entries that it dropped itself are not counted.
+        // A rebuilt index may lack entries of the checkpoint, and the entries that the rebuilt index itself dropped are
+        // not counted.
         self.intake.admission.doubt.is_everywhere(span.head(), span.layout.segment_count);
         let number = rest.loading.as_ref().map_or(0, |loading| loading.number());
         span.note(format!(

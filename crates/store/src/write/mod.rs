@@ -1,8 +1,8 @@
-//! The writer: only it writes a span's segments.
+//! The writer: the only part of the store that writes a span's segments.
 //!
-//! Owns: when and in which segment waiting entries are written, what is reclaimed for them, when the index is
-//! checkpointed, and all other background work. The writer has its own thread, runtime and io_uring, so nothing here
-//! delays a hit. It stops when the store is closed or dropped.
+//! Owns: the decisions when and in which segment waiting entries are written, which segment is reclaimed for them, and
+//! when the index is checkpointed; and all other background work. The writer has its own thread, runtime and io_uring,
+//! so nothing here delays a hit. It stops when the store is closed or dropped.
 //!
 //! *Circle*: the files here implement methods of one [`Writer`], one file per duty, and share its fields.
 //!
@@ -56,7 +56,7 @@ use syncs::Flushed;
 
 /// The memory tier makes room for the extents of groups in steps of this many bytes.
 const GROUPS_BYTES_STEP: u64 = 16 << 10;
-/// … and for purges in steps of this many bytes.
+/// The memory tier makes room for purges in steps of this many bytes.
 const PURGES_BYTES_STEP: u64 = 64 << 10;
 
 /// The requests to the writer.
@@ -77,7 +77,7 @@ pub(crate) enum Command {
 
 /// A new membership to be recorded.
 pub(crate) struct MembershipChange {
-    /// Its `since` is decided when it is written.
+    /// The new membership. The writer decides its `since` when it writes the membership.
     pub membership: Membership,
     pub reply: oneshot::Sender<Result<(), Error>>,
 }
@@ -90,28 +90,29 @@ pub(crate) struct Start {
     pub membership: Membership,
     /// Whether a crash cut the log: records were found after a gap.
     pub is_cut: bool,
-    /// How the index is read.
+    /// The limits that decide how the index is read.
     pub opening: Opening,
     pub memory_bytes: u64,
     pub objects_bytes_max: Option<u64>,
-    /// An append of several records has at most this many bytes …
+    /// An append of several records has at most this many bytes.
     pub append_bytes: u64,
-    /// … and the buffers of all appends in flight together have at most this many.
+    /// The buffers of all appends, in flight and spare, together have at most this many bytes; only a single larger
+    /// append may exceed this.
     pub buffers_bytes: u64,
     pub purge_log: PurgeLog,
     /// The part of the index that is still to be loaded.
     pub rest: Rest,
-    /// The objects that are read into memory again.
+    /// The sources of the list of objects that are read into memory again.
     pub warm: Warm,
-    /// How much recovery replayed.
+    /// The report of recovery, with the amounts that it replayed.
     pub replayed: Recovery,
     pub write_delay: Duration,
     pub flush_interval: Option<Duration>,
 }
 
-/// The waiter for an answer.
+/// The channel to a caller that waits for an answer.
 type Reply = oneshot::Sender<Result<(), Error>>;
-/// A purge, its position in the order of purges, and its waiter.
+/// A purge, its position in the order of purges, and the channel to its caller.
 type WaitingPurge = ((PurgeRecord, PurgeOrder), oneshot::Sender<Result<(), Error>>);
 
 type InFlight = FuturesOrdered<std::pin::Pin<Box<dyn Future<Output = Written> + Send>>>;
@@ -120,7 +121,7 @@ struct Written {
     result: Result<Vec<Buffer>, nectary_block::Error>,
     items: Vec<(Unwritten, Location)>,
     last_sequence: u64,
-    /// The size of its buffer.
+    /// The size of the append's buffer, in bytes.
     buffer_bytes: u64,
 }
 
@@ -143,29 +144,29 @@ pub(crate) struct Writer {
     in_flight: InFlight,
     buffers: AppendBuffers,
     suspects: Vec<Suspect>,
-    /// `None` while some purges are being written.
+    /// The purge log; `None` while the task in `purging` has it.
     purge_log: Option<PurgeLog>,
     /// The durable end of the purge log.
     purge_end: LogEnd,
-    /// At most one task, which has the log.
+    /// The running write of purges: at most one task, which has the purge log.
     purging: JoinSet<PurgesWritten>,
     purges_waiting: Vec<WaitingPurge>,
-    /// Empty lists for the next writes.
+    /// Empty lists, whose memory the next write of purges reuses.
     purge_lists: (Vec<PurgeRecord>, Vec<Reply>),
     /// The callers that wait for room for a purge, and since when they wait.
     room_waiting: Vec<(Instant, Reply)>,
-    /// When the writer next tries to make room.
+    /// The time when the writer next tries to make room for purges; `None` if no caller waits for room.
     room_at: Option<Instant>,
     syncs_waiting: Vec<(u64, oneshot::Sender<Result<(), Error>>)>,
     /// The syncs that the next flush answers; empty while a flush is running.
     syncs_due: Vec<Reply>,
-    /// At most one flush, and the syncs that it answers.
+    /// The running flush, at most one, with the syncs that it answers.
     flushing: JoinSet<Flushed>,
-    /// The contents of the segment that is overwritten next.
+    /// The task that reads the tables of the segment that is overwritten next.
     tables: Option<AbortOnDropHandle<Tables>>,
-    /// Re-insertion from the segments that are overwritten next.
+    /// The task that re-inserts objects from the segments that are overwritten next.
     harvest: Option<AbortOnDropHandle<()>>,
-    /// Reads objects into memory that were in memory before the store was opened.
+    /// The task that reads into memory the objects that were in memory before the store was opened.
     warming: Option<AbortOnDropHandle<()>>,
     warm: Option<Warm>,
     /// At most one task, which reads the names in the ring.
@@ -179,14 +180,16 @@ pub(crate) struct Writer {
     /// The bytes that the memory tier had inserted at `hot_at`.
     hot_inserted_bytes: u64,
     checkpoint_number: u64,
-    /// The callers that requested a checkpoint since the running one began, and those that wait for the running one.
+    /// The callers that requested a checkpoint after the running one had begun, and the callers that wait for the
+    /// running one.
     checkpoints_asked: Vec<oneshot::Sender<Result<(), Error>>>,
     checkpoint_waiting: Vec<oneshot::Sender<Result<(), Error>>>,
     closing: Option<oneshot::Sender<Result<(), Error>>>,
     appended_bytes: u64,
     appended_count: u64,
     appended_records: u64,
-    /// The highest sequence in a started append. Before the first append: a sequence below all drawn since the open.
+    /// The highest sequence in a started append. Before the first append, this is a sequence below all sequences drawn
+    /// since the open.
     appended_sequence: u64,
     /// Whether recovery found the log cut by a crash, and no checkpoint has been written since.
     is_cut: bool,
@@ -200,7 +203,7 @@ pub(crate) struct Writer {
     append_bytes: u64,
     /// Whether waiting objects must wait for an append in flight.
     waits_for_append: bool,
-    /// The index's size for which the memory tier's capacity was set.
+    /// The size of the index and other tables for which the memory tier's capacity was last set, in bytes.
     index_bytes: u64,
     write_delay: Duration,
     flush_interval: Option<Duration>,
@@ -247,7 +250,7 @@ impl Writer {
             checkpoints_asked: Vec::new(),
             checkpoint_waiting: Vec::new(),
             closing: None,
-            // Replayed records count as appended: the next restart would replay them again.
+            // Replayed records count as appended, because the next restart would replay them again.
             appended_bytes: start.replayed.append_bytes,
             appended_count: start.replayed.appends,
             appended_records: start.replayed.records,
@@ -268,7 +271,7 @@ impl Writer {
         }
     }
 
-    /// Stops the store: there is no runtime for the writer.
+    /// Stops the store, because there is no runtime for the writer.
     pub fn cannot_run(self, error: &std::io::Error) {
         self.intake.stop(format!("the writer cannot run: {error}"));
         self.state.presence.arrive(u64::MAX);
@@ -276,7 +279,7 @@ impl Writer {
 
     /// Runs until the store is closed or dropped.
     pub async fn run(mut self) {
-        // Gets wait for the index.
+        // Gets wait for the index, so it is loaded first.
         self.bring_index().await;
         let (warm_ended, names_begin) = oneshot::channel();
         self.warming = self.warm.take().map(|warm| {
@@ -345,7 +348,7 @@ impl Writer {
         }
     }
 
-    /// When the writer next has work without a command.
+    /// The time when the writer next has work, even if no command comes.
     fn deadline(&self) -> Instant {
         let (_, oldest) = self.intake.queue.backlog();
         let write = oldest.filter(|_| self.may_append()).map(|oldest| oldest + self.write_delay);

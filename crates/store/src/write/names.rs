@@ -1,7 +1,7 @@
-//! Reading, after an open, which names the ring has.
+//! Reading the names of all objects in the ring, after an open.
 //!
-//! Owns: reading the tables of all segments once, one after the other, in the background. Until this has ended, every
-//! purge of a key gets a record.
+//! Owns: reading the tables of all segments once, one after the other, in the background. Until all tables have been
+//! read, every purge of a key gets a record.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -65,13 +65,13 @@ async fn read_names(span: &Span, names: &Names, position: LogPosition) {
     let tail = layout.tail(position.epoch);
     let mut damaged_through = 0;
     for epoch in tail.saturating_sub(MARGIN_SEGMENTS).max(1)..=position.epoch {
-        // If a whole segment was damaged, this open may have ended the log before it, although later epochs follow on
-        // disk. A scan would start with those.
+        // If a whole segment was damaged, this open may have ended the log before that segment, although segments of
+        // later epochs follow on disk. A scan of all segments would find these later epochs.
         let found = SegmentReader::new(&span.device, layout, epoch).find_epoch().await;
         let beyond = found.filter(|&found| found > epoch && epoch >= tail && found <= COUNTER_MAX);
         damaged_through = damaged_through.max(beyond.unwrap_or(0));
         let is_whole = read_segment(span, names, epoch, position).await;
-        // Segments that are partly overwritten have gaps.
+        // Segments before `tail` may be partly overwritten; gaps in these are not damage.
         if !is_whole && epoch >= tail {
             damaged_through = damaged_through.max(epoch);
         }
@@ -90,7 +90,8 @@ async fn read_segment(span: &Span, names: &Names, epoch: u64, position: LogPosit
     let mut reader = SegmentReader::new(&watched, &span.layout, epoch).until(end);
     let note = |record: crate::disk::segment::LoggedRecord| names.note_at(record.primary_hash, epoch);
     let scanned = reader.scan(0, 0, Care::Search, note).await;
-    // An invalid append with nothing after it looks like the end of the segment: so frames are searched after the end.
+    // An invalid append that no valid append follows looks like the end of the segment, so the blocks after the end are
+    // searched for frames.
     let rest = reader.frames_from(scanned.end).await;
     let is_damaged = scanned.damaged || scanned.salvaged > 0 || !scanned.holes.is_empty() || !rest.is_empty();
     !is_damaged && !has_failed.load(Ordering::Acquire)

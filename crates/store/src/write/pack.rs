@@ -1,8 +1,8 @@
 //! Packing entries into an append.
 //!
-//! Owns: which waiting entries go into the next append, and its bytes. It takes the next entries by sequence. The table
-//! lists them in that order; the records are placed in the order of `arrange`. Leaves to others: when and where the
-//! append is written.
+//! Owns: the choice of the entries for the next append, and the append's bytes. The next entries by sequence are taken.
+//! The table lists them in that order; the records are placed in the order that `arrange` gives. Leaves to others: when
+//! and where the append is written.
 
 use std::ops::Range;
 
@@ -25,7 +25,7 @@ pub struct PackedAppend {
     pub buffer: Buffer,
     pub items: Vec<(Unwritten, Location)>,
     pub last_sequence: u64,
-    /// How many items are next to an item to which they are tied.
+    /// The number of items that are placed next to an item to which they are tied.
     pub tied: u64,
     /// The extents of groups, in granules of their segment.
     pub groups: Vec<Range<u64>>,
@@ -44,8 +44,8 @@ pub fn record_bytes(entry: &Entry) -> u64 {
     (RECORD_HEADER_BYTES + entry.key.len() + tags_bytes + entry.metadata.len() + entry.body.len()) as u64
 }
 
-/// Takes as many entries from the queue as fit into an append of `bytes_max`; also returns their bytes, with header and
-/// table.
+/// Takes as many entries from the queue as fit into an append of `bytes_max`; also returns the size of that append, in
+/// bytes.
 pub fn take(queue: &Queue, bytes_max: u64) -> (Vec<Unwritten>, u64) {
     let mut bytes = APPEND_HEADER_BYTES as u64;
     let items = queue.take(|entry| {
@@ -59,7 +59,7 @@ pub fn take(queue: &Queue, bytes_max: u64) -> (Vec<Unwritten>, u64) {
     (items, bytes)
 }
 
-/// The rule by which clusters are packed.
+/// The hints and the cluster size, which decide the order of records in an append.
 pub struct Packing<'a> {
     pub hints: &'a Hints,
     /// The size of a cluster; 0 for no clusters.
@@ -96,7 +96,8 @@ pub fn append_bytes(items: &[Unwritten]) -> u64 {
 
 /// Packs entries into the append at `offset` of the segment of `epoch`.
 ///
-/// `items` are in the order of sequences; `sequence` is used if there are none; `buffer` has room for [`append_bytes`].
+/// `items` are in the order of sequences. If there are no items, the append states `sequence`. `buffer` must have room
+/// for [`append_bytes`].
 #[expect(clippy::too_many_arguments)]
 pub fn pack(
     layout: &Layout,

@@ -13,7 +13,8 @@ use crate::purge::rules::Verdict;
 use crate::recover::replay::{SUSPECTS_MAX, Suspect};
 use crate::state::record::{Found, read_record};
 
-/// How many suspects (possible older versions, whose keys are compared on disk) are read at once.
+/// The number of suspects (possible older versions, whose keys are compared on disk) that are read in one turn of the
+/// writer.
 const SUSPECTS_AT_ONCE: usize = 16;
 
 impl Writer {
@@ -31,8 +32,8 @@ impl Writer {
         purged.iter().for_each(|entry| self.state.memory.remove_same(entry));
     }
 
-    /// Adds a written entry to the index. Returns the entry and the verdict of purges; `None` if memory has nothing to
-    /// do.
+    /// Adds a written entry to the index. Returns the entry and the verdict of purges; `None` if the memory tier needs
+    /// no change.
     fn publish_one(&mut self, item: Unwritten, location: Location) -> Option<(Arc<Entry>, Verdict)> {
         let state = &self.state;
         let entry = &item.entry;
@@ -65,7 +66,8 @@ impl Writer {
             }
         }
         // A lookup that sees the entry's location may remove a purged entry from memory. That is allowed from here on:
-        // the index has the entry, and the versions that it hides are out of the index or older.
+        // the index has the entry, and every version that the entry hides is either out of the index or older than the
+        // entry there.
         entry.set_location(location);
         if entry.was_asked_for() {
             state.referenced.set(location);

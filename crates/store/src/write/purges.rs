@@ -1,8 +1,8 @@
 //! Making purges durable.
 //!
-//! Owns: which purges share a block of the log and a flush, and making room for more. Promises: appends continue while
-//! the log is written; a purge is answered when its block is durable. Leaves to others: the log (`purge/log.rs`) and
-//! the rules in memory (`purge/rules.rs`).
+//! Owns: which purges share a block of the log and a flush, and making room for more purges. Promises: appends continue
+//! while the log is written; a purge is answered when its block is durable. Leaves to others: the log (`purge/log.rs`)
+//! and the rules in memory (`purge/rules.rs`).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -20,12 +20,12 @@ use crate::planted::{Bug, planted};
 use crate::purge::log::PurgeLog;
 use crate::state::State;
 
-/// A purge waits at most this long for fills that prevent older purges from being forgotten, …
+/// A purge waits at most this long for fills that prevent older purges from being forgotten.
 const FILLS_WAIT: Duration = Duration::from_secs(5);
-/// … and checks for their end at this interval.
+/// The interval at which the writer checks whether these fills have ended.
 const FILLS_STEP: Duration = Duration::from_millis(50);
 
-/// The result of the purges of one block, and the log.
+/// The result of writing one block of purges, and the log, which the task gives back.
 pub(super) struct PurgesWritten {
     log: PurgeLog,
     records: Vec<PurgeRecord>,
@@ -42,7 +42,7 @@ impl Writer {
                 Ok(Command::Sync(reply)) => self.syncs_waiting.push((self.intake.queue.last_sequence(), reply)),
                 Ok(Command::Checkpoint(reply)) => self.checkpoints_asked.push(reply),
                 Ok(Command::Membership(change)) => self.membership_changes.push(change),
-                // Closing comes after the gathered purges.
+                // The gathered purges are written before the store is closed.
                 Ok(Command::Close(reply)) => {
                     self.closing = Some(reply);
                     return;
@@ -52,8 +52,8 @@ impl Writer {
         }
     }
 
-    /// Starts making the gathered purges durable, with one block and one flush for all, except if others are being
-    /// written.
+    /// Starts making the gathered purges durable, with one block and one flush for all of them. Does nothing while
+    /// other purges are being written.
     pub(super) async fn serve_purges(&mut self) -> Result<(), Error> {
         if self.purges_waiting.is_empty() || !self.purging.is_empty() {
             return Ok(());
@@ -63,8 +63,8 @@ impl Writer {
         }
         let Some(mut log) = self.purge_log.take() else { return Err(self.state.stopped_error()) };
         let count = self.purges_waiting.len().min(PURGE_RECORDS_PER_BLOCK);
-        // The lists of the previous purges are reused: usually there is one purge, and new lists would be most of its
-        // allocations.
+        // The lists of the previous purges are reused: usually there is only one purge, and new lists would be most of
+        // the allocations that it needs.
         let (mut records, mut replies) = std::mem::take(&mut self.purge_lists);
         for ((record, order), reply) in self.purges_waiting.drain(..count) {
             log.advance(order);
@@ -146,8 +146,8 @@ impl Writer {
                 let _ = reply.send(Err(error.clone()));
             }
         } else if self.intake.queue.backlog().1.is_some() {
-            // Waiting objects are written first, into the segments that the rules expect; only then a new segment is
-            // opened.
+            // Waiting objects are written first, into the segments that the positions of the rules assume. Only then is
+            // a new segment opened.
             if !self.append().await?
                 && let Some(written) = self.in_flight.next().await
             {

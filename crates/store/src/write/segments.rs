@@ -1,7 +1,7 @@
-//! Opening segments: what is flushed, forgotten and kept before the oldest segment is overwritten.
+//! Opening segments: the steps that flush data, and forget or keep objects, before the oldest segment is overwritten.
 //!
-//! Owns: the order of these steps, and reading the tables of the oldest segment before. Leaves to others: the contents
-//! of the new segment.
+//! Owns: the order of these steps, and reading the tables of the oldest segment in advance. Leaves to others: the
+//! contents of the new segment.
 
 use std::sync::Arc;
 
@@ -19,13 +19,14 @@ use crate::names::key::KeyHash;
 use crate::rewrite::reinsert::harvest;
 use crate::state::State;
 
-/// Searching an index of up to this size, and the objects in memory, costs less than reading the tables of a segment.
+/// If the index has at most this many bytes, searching it and the objects in memory costs less than reading the tables
+/// of a segment.
 const SWEEP_INDEX_BYTES_MAX: u64 = 512 << 10;
 
 /// Tables that are read ahead take at most 1/`TABLES_SHARE` of the memory budget.
 const TABLES_SHARE: u64 = 64;
 
-/// How many records are collected before they are removed from index and memory together.
+/// The number of records that are collected and then removed from index and memory together.
 const FORGOTTEN_AT_ONCE: usize = 1024;
 
 /// A record: its hash and its location.
@@ -46,7 +47,7 @@ async fn visit_standing(span: &Span, epoch: u64, mut visit: impl FnMut(Standing)
     !scanned.damaged
 }
 
-/// Removes records from index and memory, and clears the list; returns how many the index had.
+/// Removes records from index and memory, and clears the list. Returns the number of records that the index had.
 fn forget(state: &State, standing: &mut Vec<Standing>) -> u64 {
     let removed = standing.iter().filter(|(hash, location)| state.index.remove(*hash, *location)).count();
     state.memory.remove_at(standing);
@@ -75,7 +76,7 @@ impl Writer {
         }
         let next = self.position.epoch + 1;
         let tables = self.tables_ahead(next).await;
-        // Both wait for the disk, but not for each other.
+        // The flush and the reclaiming both wait for the disk, but not for each other, so they run at the same time.
         let (flushed, ()) = tokio::join!(self.state.flush(), reclaim(&self.state, next, tables, self.sweeps()));
         flushed?;
         self.flushed_at = Instant::now();
@@ -96,7 +97,7 @@ impl Writer {
 
     /// Continues re-inserting requested objects of the segments that are overwritten next.
     pub(super) fn begin_harvest(&mut self) {
-        // A running harvest checks for due work before it ends.
+        // A running harvest looks for further due segments before it ends, so no second one is started.
         if self.rewriting.reinsert_percent == 0 {
             let next = self.position.epoch + 1;
             if let Some(old) = next.checked_sub(self.span.layout.segment_count).filter(|&old| old > 0) {
@@ -107,7 +108,7 @@ impl Writer {
         }
     }
 
-    /// Stops re-insertion where it is.
+    /// Aborts a running re-insertion.
     pub(super) async fn end_harvest(&mut self) {
         if let Some(task) = self.harvest.take() {
             task.abort();
@@ -142,7 +143,7 @@ impl Writer {
         Some(tables).filter(|tables| is_next && tables.is_whole)
     }
 
-    /// The largest memory of tables that are read ahead, in bytes.
+    /// The limit on the memory of tables that are read ahead, in bytes; 0 if none are read ahead.
     pub(super) fn tables_bytes_max(&self) -> u64 {
         if self.sweeps() { 0 } else { self.memory_bytes / TABLES_SHARE }
     }

@@ -1,7 +1,7 @@
 //! Flushes, and the syncs that they answer.
 //!
-//! Owns: when the device is flushed for callers or because of the interval. At most one flush is running, at the same
-//! time as appends; it does not cover bytes written after it began.
+//! Owns: when the device is flushed for callers or because of the interval. At most one flush runs at a time, while
+//! appends continue. A flush does not cover bytes that are written after it began.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -19,8 +19,8 @@ pub(super) struct Flushed {
 }
 
 impl Writer {
-    /// Starts a flush for the syncs whose entries are all written. If a flush is already running, they wait: it does
-    /// not cover later writes.
+    /// Starts a flush for the syncs whose entries are all written. If a flush is already running, these syncs wait,
+    /// because that flush does not cover later writes.
     pub(super) fn serve_syncs(&mut self) {
         if self.state.stopped().is_some() {
             for (_, reply) in self.syncs_waiting.drain(..) {
@@ -49,7 +49,7 @@ impl Writer {
         }
     }
 
-    /// Starts a flush at the same time as appends; when it is done, the due syncs are answered.
+    /// Starts a flush, while appends continue. When the flush is done, the due syncs are answered.
     pub(super) fn begin_flush(&mut self) {
         self.flushed_at = Instant::now();
         let (state, replies) = (Arc::clone(&self.state), std::mem::take(&mut self.syncs_due));

@@ -1,5 +1,5 @@
-//! The traces of the ARC paper (`.lis`): four numbers per line, which are the first block of a request, its count of
-//! blocks, a number that is ignored, and the number of the request. Blocks have 512 bytes.
+//! The traces of the ARC paper (`.lis`): each line has four numbers, which are the first block of a request, its count
+//! of blocks, a number that is ignored, and the number of the request. Blocks have 512 bytes.
 //!
 //! Owns: the expansion of a request into its blocks. All references are reads of one stream.
 
@@ -17,7 +17,7 @@ pub struct Arc {
 }
 
 impl Arc {
-    /// Reads `input` from its present position.
+    /// Reads `input` from its current position.
     pub fn new(input: Input) -> Arc {
         Arc { input }
     }

@@ -1,10 +1,10 @@
-//! Lines of values between separators; some columns name the accessed blocks.
+//! Lines of values between separators; some columns give the accessed blocks.
 //!
-//! Owns: [`Columns`] and its text form, the preset for the MSR Cambridge traces, the expansion of a request (offset and
-//! size in bytes) into blocks. Equal offsets on two volumes are two blocks: a block number has the volume's number
+//! Owns: [`Columns`] and its text form, the preset for the MSR Cambridge traces, and the expansion of a request (offset
+//! and size in bytes) into blocks. Equal offsets on two volumes are two blocks: a block number has the volume's number
 //! above its lower 48 bits.
 //!
-//! Bounds: [`STREAMS_MAX`] volumes and as many streams, each with a name of at most [`NAME_BYTES_MAX`].
+//! Bounds: at most [`STREAMS_MAX`] streams and as many volumes, each with a name of at most [`NAME_BYTES_MAX`].
 
 use hashbrown::HashMap;
 use nectary_cache::Stream;
@@ -13,7 +13,7 @@ use super::input::Input;
 use super::{BLOCKS_PER_RECORD_MAX, ReadOptions, Reader, Reference, STREAMS_MAX, blocks_of, digits};
 use crate::error::{Error, Place, Result, quote};
 
-/// The longest name of a volume or stream.
+/// The longest name of a volume or stream. *Units*: bytes.
 pub const NAME_BYTES_MAX: usize = 256;
 
 /// The lowest bit of the volume's number in a block number.
@@ -22,13 +22,14 @@ const VOLUME_SHIFT: u32 = 48;
 /// The meaning of the columns; they are counted from 1.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Columns {
-    /// The text between two values.
+    /// The byte between two values.
     pub separator: u8,
-    /// The start of the request: an offset in bytes, or a block.
+    /// The column of the start of the request, which is an offset in bytes or a block.
     pub target: Target,
     /// The column of the size in bytes; if there is none, a request is one block.
     pub size: Option<usize>,
-    /// The column of `read` or `write`, or their first letters, in any case; if there is none, every request is a read.
+    /// The column of the operation, `read` or `write` or their first letters, in upper or lower case; if there is none,
+    /// every request is a read.
     pub operation: Option<usize>,
     /// The columns that name the stream; if there are none, the volume is the stream.
     pub stream: Vec<usize>,
@@ -36,7 +37,7 @@ pub struct Columns {
     pub volume: Vec<usize>,
 }
 
-/// The column of the accessed block.
+/// The column of the accessed block, counted from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Target {
     /// An offset in bytes.
@@ -46,7 +47,7 @@ pub enum Target {
 }
 
 impl Columns {
-    /// The MSR Cambridge traces: time, host, disk, operation, offset, size, response time.
+    /// The columns of the MSR Cambridge traces: time, host, disk, operation, offset, size, response time.
     pub fn msr() -> Columns {
         Columns {
             separator: b',',
@@ -59,7 +60,7 @@ impl Columns {
     }
 
     /// Reads a text such as `volume=2+3,offset=5,size=6,op=4` or `block=1,stream=2,sep=;`; `time` is allowed and
-    /// ignored, `sep` is one character, `tab` or `space`.
+    /// ignored; `sep` is one character, `tab` or `space`.
     pub fn parse(text: &str) -> std::result::Result<Columns, String> {
         let mut columns = Columns { size: None, operation: None, volume: Vec::new(), ..Columns::msr() };
         let mut target = None;
@@ -99,7 +100,7 @@ fn separator(value: &str) -> std::result::Result<u8, String> {
         b"tab" => Ok(b'\t'),
         b"space" => Ok(b' '),
         [one] if one.is_ascii() && !one.is_ascii_alphanumeric() => Ok(*one),
-        // The separator of the option itself: `sep=,` arrives as an empty value.
+        // The option itself is separated by commas, so `sep=,` arrives as an empty value.
         b"" => Ok(b','),
         _ => Err(format!("\"{value}\" is no separator; expected one character, tab or space")),
     }
@@ -119,14 +120,14 @@ pub struct Csv {
     is_first: bool,
 }
 
-/// Numbers for names, in the order in which they appear.
+/// The numbers of names, in the order in which the names appear.
 struct Names {
     numbers: HashMap<Box<[u8]>, u32>,
     name: Vec<u8>,
 }
 
 impl Csv {
-    /// Reads `input` from its present position.
+    /// Reads `input` from its current position.
     pub fn new(input: Input, options: &ReadOptions) -> Csv {
         let names = || Names { numbers: HashMap::new(), name: Vec::new() };
         Csv {

@@ -1,11 +1,11 @@
 //! The bytes of a trace: from a file or standard input, plain, gzip or zstd.
 //!
-//! Owns: recognising compression by its magic, reading lines and fixed-size records with their places for messages, and
-//! the bounds on both. Promises: memory does not grow with the input; input that is cut short or fails to decompress is
-//! an error that names the place. Leaves to others: the meaning of lines and records.
+//! Owns: recognising compression by its magic, reading lines and fixed-size records, their places for messages, and the
+//! bounds on both. Promises: memory does not grow with the input; input that is cut short or fails to decompress is an
+//! error that names the place. Leaves to others: the meaning of lines and records.
 //!
-//! Cost: a buffer of 64 KiB each for compressed and plain bytes; for zstd also the window that the frames require, at
-//! most 128 MiB.
+//! Cost: two buffers of 64 KiB, for compressed and for plain bytes; for zstd also the window that the frames require,
+//! at most 128 MiB.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Cursor, Read};
@@ -17,10 +17,10 @@ use flate2::bufread::MultiGzDecoder;
 use super::zstd::ZstdDecoder;
 use crate::error::{Error, Place, Result, quote};
 
-/// The longest line. Lines of all text formats are far shorter; a longer one is not text.
+/// The longest line. *Units*: bytes. Lines of all text formats are far shorter; a longer one is not text.
 pub const LINE_BYTES_MAX: usize = 64 << 10;
 
-/// How many bytes at the beginning are used to guess a format.
+/// The number of bytes at the beginning of a file from which its format is guessed.
 pub const HEAD_BYTES: usize = 4096;
 
 const BUFFER_BYTES: usize = 64 << 10;
@@ -129,12 +129,12 @@ impl Input {
         Ok(true)
     }
 
-    /// The number of the line that [`Input::line`] returned last.
+    /// The number of the line that [`Input::line`] returned last, from 1.
     pub fn line_number(&self) -> u64 {
         self.line
     }
 
-    /// How many bytes [`Input::record`] has returned.
+    /// The number of bytes that [`Input::record`] has returned.
     pub fn offset(&self) -> u64 {
         self.offset
     }
@@ -160,14 +160,14 @@ impl Read for Input {
 
 const QUOTED_OF_LONG: usize = 32;
 
-/// Reads up to `count` bytes; returns them, and a reader that returns them again.
+/// Reads up to `count` bytes. *Returns* them, and a reader that returns them again.
 fn peek(bytes: &mut Bytes, count: usize) -> io::Result<(Vec<u8>, Cursor<Vec<u8>>)> {
     let mut head = Vec::new();
     bytes.by_ref().take(count as u64).read_to_end(&mut head)?;
     Ok((head.clone(), Cursor::new(head)))
 }
 
-/// Turns an error of a decoder into an error about the trace. Decoders report damage as I/O errors without a system
+/// Converts an error of a decoder to an error about the trace. Decoders report damage as I/O errors without a system
 /// error code.
 fn decode_error(path: &Path, place: Place, error: io::Error) -> Error {
     if error.raw_os_error().is_some() {

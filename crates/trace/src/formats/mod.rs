@@ -1,7 +1,7 @@
 //! Trace formats; each is read as a sequence of references to blocks.
 //!
 //! Owns: [`Reference`], the [`Reader`] that each format implements, the list of formats, and guessing the format of a
-//! file. Leaves to others: the formats (one file each); the bytes (`input`).
+//! file. Leaves to others: the formats (one file each), and reading bytes (`input`).
 //!
 //! Bounds: a line, a record, and the blocks of one request each have a limit, so reading takes a fixed amount of memory
 //! for any file. Callers bound their own memory.
@@ -22,10 +22,10 @@ use nectary_cache::Stream;
 use crate::error::{Error, Result};
 use input::Input;
 
-/// How many blocks one record of a trace may refer to.
+/// The most blocks to which one record of a trace may refer.
 pub const BLOCKS_PER_RECORD_MAX: u64 = 1 << 20;
 
-/// How many streams one trace may have.
+/// The most streams of one trace.
 pub const STREAMS_MAX: usize = 1 << 16;
 
 /// One reference to one block, or to one object if a trace has objects.
@@ -35,17 +35,18 @@ pub struct Reference {
     pub stream: Stream,
     /// The block, unique over all streams of a run.
     pub block: u64,
-    /// Its size. *Units*: bytes; 0 if the trace does not say.
+    /// The size of the block. *Units*: bytes; 0 if the trace does not give it.
     pub bytes: u32,
-    /// Whether it is a write; otherwise it is a read.
+    /// Whether the reference is a write; otherwise it is a read.
     pub is_write: bool,
 }
 
 /// A trace being read.
 pub trait Reader: Send {
-    /// Appends the references of the next record, which may be none; `false` at the end of the trace.
+    /// Appends the references of the next record, which may have none. *Returns* `false` at the end of the trace.
     ///
-    /// *Errors*: which file, where in it, what was expected and what was found. After an error nothing was appended.
+    /// *Errors*: the file cannot be read, or does not match its format; the error names the file and the place, what
+    /// was expected and what was found. If it fails, it has appended nothing.
     fn read(&mut self, to: &mut Vec<Reference>) -> Result<bool>;
 
     /// A description of a stream read so far; `None` if the format has none.
@@ -53,7 +54,7 @@ pub trait Reader: Send {
         None
     }
 
-    /// A sentence for the user about a trace that was read to its end without an error, but not without a problem.
+    /// A sentence for the user about a problem of a trace that was read to its end without an error.
     fn warning(&self) -> Option<String> {
         None
     }
@@ -62,9 +63,9 @@ pub trait Reader: Send {
 /// A trace format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
-    /// One block number per line.
+    /// Plain text, with one block number per line.
     Text,
-    /// Requests of the ARC authors' traces.
+    /// The requests of the ARC authors' traces.
     Arc,
     /// Lines of values; an option says what the columns mean.
     Csv,
@@ -72,7 +73,7 @@ pub enum Format {
     Vscsi,
     /// libCacheSim's oracleGeneral.
     OracleGeneral,
-    /// Nectary's own, as `nectary trace record` writes it.
+    /// Nectary's own format, which `nectary trace record` writes.
     Nectary,
 }
 
@@ -80,9 +81,9 @@ pub enum Format {
 pub struct FormatEntry {
     /// The format.
     pub format: Format,
-    /// Its names for `--format`, the usual one first.
+    /// The names of the format for `--format`, the usual one first.
     pub names: &'static [&'static str],
-    /// The endings of its files' names, before `.gz` or `.zst`.
+    /// The endings of the names of the format's files, before `.gz` or `.zst`.
     pub endings: &'static [&'static str],
     /// A description in one line.
     pub about: &'static str,
@@ -135,12 +136,12 @@ impl Format {
         Some(entry.format)
     }
 
-    /// The usual name.
+    /// The usual name of the format.
     pub fn name(self) -> &'static str {
         FORMATS.iter().find(|entry| entry.format == self).map_or("", |entry| entry.names[0])
     }
 
-    /// The format by the ending of `path`, without a final `.gz` or `.zst`.
+    /// The format whose ending `path` has, before a final `.gz` or `.zst`.
     pub fn by_ending(path: &Path) -> Option<Format> {
         let name = path.file_name()?.to_string_lossy().to_ascii_lowercase();
         let name = [".gz", ".zst", ".zstd"].iter().find_map(|end| name.strip_suffix(end)).unwrap_or(&name);
@@ -148,8 +149,8 @@ impl Format {
         Some(entry.format)
     }
 
-    /// Guesses the format of a file: first by the ending of a binary format, then by the first bytes, then by any
-    /// ending.
+    /// Guesses the format of a file: first by the ending if it is that of a binary format, then by the first bytes,
+    /// then by any ending.
     fn guess(path: &Path, head: &[u8]) -> Option<Format> {
         let by_name = Format::by_ending(path);
         if matches!(by_name, Some(Format::Vscsi | Format::OracleGeneral | Format::Nectary)) {
@@ -171,14 +172,14 @@ impl Format {
     }
 }
 
-/// How a trace is read.
+/// The options for reading a trace.
 #[derive(Debug, Clone)]
 pub struct ReadOptions {
-    /// Its format; guessed if `None`.
+    /// The format of the trace; guessed if `None`.
     pub format: Option<Format>,
     /// The size of a block, for formats whose requests have offsets in bytes. *Units*: bytes.
     pub block_bytes: u64,
-    /// The meaning of the columns of CSV.
+    /// The meaning of the columns of a CSV file.
     pub columns: csv::Columns,
 }
 
@@ -218,7 +219,7 @@ pub fn from_input(input: Input, options: &ReadOptions) -> Result<Box<dyn Reader>
     })
 }
 
-/// A number in decimal digits and nothing else.
+/// Reads a number that consists only of decimal digits.
 pub(crate) fn digits(text: &[u8]) -> Option<u64> {
     if text.is_empty() || !text.iter().all(u8::is_ascii_digit) {
         return None;
@@ -226,8 +227,8 @@ pub(crate) fn digits(text: &[u8]) -> Option<u64> {
     std::str::from_utf8(text).ok()?.parse().ok()
 }
 
-/// The complete lines of a file's head, trimmed, without blank lines and comments. The last line may be cut; it is left
-/// out unless it is the only one.
+/// The complete lines of a file's head, trimmed, without blank lines and comments. The last line may be cut, so it is
+/// left out unless it is the only one.
 pub(crate) fn lines_of_head(head: &[u8]) -> impl Iterator<Item = &[u8]> {
     let is_cut = head.len() >= input::HEAD_BYTES;
     let whole = match head.iter().rposition(|&byte| byte == b'\n') {
@@ -237,7 +238,7 @@ pub(crate) fn lines_of_head(head: &[u8]) -> impl Iterator<Item = &[u8]> {
     whole.split(|&byte| byte == b'\n').map(<[u8]>::trim_ascii).filter(|line| !line.is_empty() && line[0] != b'*')
 }
 
-/// The first block that `length` bytes at `offset` touch, and how many blocks; at least one.
+/// The first block that `length` bytes at `offset` touch, and the number of blocks, which is at least one.
 pub(crate) fn blocks_of(offset: u64, length: u64, block_bytes: u64) -> Option<(u64, u64)> {
     let last = offset.checked_add(length.max(1) - 1)?;
     let first = offset / block_bytes;

@@ -7,9 +7,9 @@
 //! | 12 | 4 | size, in bytes |
 //! | 16 | 8 | place of the object's next reference in the trace, signed; -1 or the largest number if there is none |
 //!
-//! Owns: that layout, little-endian. Objects count as blocks; all references are reads of one stream. The format has no
-//! magic, so only the file's name or `--format` selects it; a next reference below -1 shows that the file has another
-//! format.
+//! Owns: this layout, which is little-endian. Objects count as blocks; all references are reads of one stream. The
+//! format has no magic, so only the file's name or `--format` selects it; a next reference below -1 shows that the file
+//! has another format.
 
 use nectary_cache::Stream;
 
@@ -17,7 +17,7 @@ use super::input::Input;
 use super::{Reader, Reference};
 use crate::error::Result;
 
-/// The size of a record.
+/// The size of a record. *Units*: bytes.
 pub const RECORD_BYTES: usize = 24;
 
 /// A reader of `oracleGeneral` files.
@@ -26,7 +26,7 @@ pub struct OracleGeneral {
 }
 
 impl OracleGeneral {
-    /// Reads `input` from its present position.
+    /// Reads `input` from its current position.
     pub fn new(input: Input) -> OracleGeneral {
         OracleGeneral { input }
     }

@@ -15,7 +15,7 @@ pub struct Text {
 }
 
 impl Text {
-    /// Reads `input` from its present position.
+    /// Reads `input` from its current position.
     pub fn new(input: Input) -> Text {
         Text { input }
     }

@@ -11,8 +11,8 @@
 //! | 24 | 24 | 8 | time, in microseconds |
 //! | | 32 | 8 | response time (version 2 only) |
 //!
-//! Owns: that layout, little-endian, and the expansion of a request into blocks. Operations that neither read nor write
-//! are skipped. There is one stream: the format does not record the origin of a request.
+//! Owns: this layout, which is little-endian, and the expansion of a request into blocks. Operations that neither read
+//! nor write are skipped. There is one stream: the format does not record the origin of a request.
 
 use nectary_cache::Stream;
 
@@ -28,14 +28,14 @@ const VERSION_AT: [usize; 2] = [14, 2];
 pub struct Vscsi {
     input: Input,
     block_bytes: u64,
-    /// Index of the version: 0 or 1.
+    /// The index of the version: 0 or 1.
     layout: usize,
 }
 
 impl Vscsi {
-    /// Reads `input` from its present position; its first records tell the version.
+    /// Reads `input` from its current position. The first records tell the version.
     ///
-    /// *Errors*: they have neither version.
+    /// *Errors*: the first records have neither version.
     pub fn new(input: Input, options: &ReadOptions) -> Result<Vscsi> {
         let layout = match layout(input.head()) {
             Some(layout) => layout,
@@ -54,7 +54,7 @@ impl Vscsi {
     }
 }
 
-/// The version of the first two records, or of the first if there is no second.
+/// The version of the first two records, or of the first record if there is only one.
 fn layout(head: &[u8]) -> Option<usize> {
     (0..2).find(|&layout| {
         let mut records = head.chunks_exact(RECORD_BYTES[layout]).take(2).peekable();

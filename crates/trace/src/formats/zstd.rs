@@ -1,6 +1,6 @@
-//! Decompression of zstd: any number of frames in sequence, including skippable ones.
+//! Decompresses zstd: any number of frames in sequence, including skippable ones.
 //!
-//! Owns: reading frame after frame, the bound on their windows, the check of their checksums. Leaves to others: the
+//! Owns: reading frame after frame, the bound on their windows, and the check of their checksums. Leaves to others: the
 //! blocks within a frame (`ruzstd`).
 //!
 //! Source: RFC 8878.
@@ -9,10 +9,11 @@ use std::io::{self, BufRead, Cursor, Read};
 
 use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 
-/// The largest window; frames that need more are refused. `zstd` itself has the same default limit.
+/// The largest window; frames that need a larger one are refused. *Units*: bytes. `zstd` itself has the same default
+/// limit.
 pub const WINDOW_BYTES_MAX: u64 = 128 << 20;
 
-/// How many bytes are decoded ahead of the reader.
+/// The number of bytes that are decoded ahead of the reader.
 const AHEAD_BYTES: usize = 128 << 10;
 
 const MAGIC: u32 = 0xfd2f_b528;
@@ -26,7 +27,7 @@ pub struct ZstdDecoder {
 }
 
 impl ZstdDecoder {
-    /// A decoder at the beginning of a frame.
+    /// A decoder that starts at the beginning of a frame.
     pub fn new(source: Box<dyn BufRead + Send>) -> ZstdDecoder {
         ZstdDecoder { source, frame: None, has_failed: false }
     }
@@ -98,7 +99,7 @@ impl Read for ZstdDecoder {
     }
 }
 
-/// Reads the rest of a frame's header after its magic into `header`; returns the size of its window.
+/// Reads the rest of a frame's header after its magic into `header`. *Returns* the size of the frame's window.
 fn read_header(source: &mut dyn Read, header: &mut Vec<u8>) -> io::Result<u64> {
     let [descriptor] = take(source, header)?;
     let is_single_segment = descriptor & 0x20 != 0;

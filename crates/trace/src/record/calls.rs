@@ -1,62 +1,63 @@
-//! Which system calls refer to blocks, and how: the one table for the filter and the decoder.
+//! The system calls that refer to blocks, and the meaning of their arguments: one table for the filter and the decoder.
 //!
 //! Owns: the calls' numbers and the meaning of their arguments. Promises: [`decode`] is a pure function. Leaves to
 //! others: reading the process's descriptors and memory.
 #![forbid(unsafe_code)]
 
-/// The most bytes that one call moves; Linux cuts longer calls.
+/// The most bytes that one call moves; Linux moves no more, even if a call requests more.
 pub(super) const CALL_BYTES_MAX: u64 = 0x7fff_f000;
 
-/// The kernel's number for this architecture in a filter's data.
+/// The kernel's number for this architecture, as a filter sees it.
 #[cfg(target_arch = "x86_64")]
 pub(super) const MACHINE: Option<u32> = Some(0xc000_003e);
-/// The kernel's number for this architecture in a filter's data.
+/// The kernel's number for this architecture, as a filter sees it.
 #[cfg(target_arch = "aarch64")]
 pub(super) const MACHINE: Option<u32> = Some(0xc000_00b7);
-/// The kernel's number for this architecture in a filter's data.
+/// The kernel's number for this architecture, as a filter sees it; this architecture is not supported.
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 pub(super) const MACHINE: Option<u32> = None;
 
-/// The number of the machine's 32-bit interface, and those of its calls that refer to blocks: read, write, readv,
+/// The number of the machine's 32-bit interface, and the numbers of its calls that refer to blocks: read, write, readv,
 /// writev, pread64, pwrite64, sendfile, mmap, mmap2, sendfile64, splice, preadv, pwritev, io_submit, copy_file_range,
 /// preadv2, pwritev2.
 #[cfg(target_arch = "x86_64")]
 pub(super) const MACHINE_32: (u32, &[u32]) =
     (0x4000_0003, &[3, 4, 145, 146, 180, 181, 187, 90, 192, 239, 313, 333, 334, 248, 377, 378, 379]);
-/// The same for 32-bit ARM.
+/// The same numbers for 32-bit ARM.
 #[cfg(not(target_arch = "x86_64"))]
 pub(super) const MACHINE_32: (u32, &[u32]) =
     (0x4000_0028, &[3, 4, 145, 146, 180, 181, 187, 192, 239, 340, 361, 362, 246, 391, 392, 393]);
 
-/// Calls of the x32 interface have this bit set; those with a number in this file count as 32-bit calls.
+/// Calls of the x32 interface have this bit set. If such a call has a number that this file lists, it counts as a
+/// 32-bit call.
 pub(super) const X32_BIT: u32 = 0x4000_0000;
 
-/// Where a transfer begins.
+/// The place where a transfer begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Offset {
     /// At the descriptor's position.
     Position,
     /// At this offset.
     At(u64),
-    /// At the offset that is stored at this address; at the descriptor's position if the address is 0.
+    /// At the offset that is stored at this address of the process; at the descriptor's position if the address is 0.
     Pointer(u64),
 }
 
-/// How many bytes the call requests.
+/// The number of bytes that the call requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Length {
-    /// This many.
+    /// The call gives the number of bytes.
     Bytes(u64),
     /// The sum of a vector's lengths.
     Vector {
-        /// Its address.
+        /// The address of the vector.
         address: u64,
-        /// How many entries it has.
+        /// The number of entries of the vector.
         count: u64,
     },
 }
 
-/// One side of a transfer: a descriptor that is read or written.
+/// One side of a transfer, which reads from a descriptor or writes to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Side {
     pub(super) fd: i32,
@@ -67,17 +68,17 @@ pub(super) struct Side {
 /// The kinds of calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Call {
-    /// Bytes from or to a descriptor.
+    /// Transfers bytes from or to a descriptor.
     Transfer(Side, Length),
-    /// Bytes from one descriptor to another.
+    /// Copies bytes from one descriptor to another.
     Copy(Side, Side, u64),
-    /// A file is mapped.
+    /// Maps a file.
     Map { fd: i32, bytes: u64, offset: u64, is_executable: bool, is_written: bool },
-    /// The process is about to execute another program.
+    /// Executes another program in the process.
     Exec,
-    /// An io_uring is created.
+    /// Creates an io_uring.
     IoUring,
-    /// Requests are submitted; they complete elsewhere.
+    /// Submits asynchronous requests, which the recorder does not see.
     IoSubmit,
     /// A call of the 32-bit interface.
     Call32,
@@ -91,7 +92,7 @@ pub(super) const READS: &[i64] =
 pub(super) const WRITES: &[i64] =
     &[libc::SYS_write, libc::SYS_pwrite64, libc::SYS_writev, libc::SYS_pwritev, libc::SYS_pwritev2];
 
-/// Calls that read from one descriptor and write to another, and all other calls that the recorder is asked about.
+/// The calls that read from one descriptor and write to another, and all other calls that wait for the recorder.
 pub(super) const OTHERS: &[i64] = &[
     libc::SYS_copy_file_range,
     libc::SYS_sendfile,

@@ -1,4 +1,4 @@
-//! The errors that prevent a recording, or cut it short.
+//! The errors that prevent a recording or end it early.
 //!
 //! Owns: the error type of the recorder. Kinds differ because their remedies differ; [`Error::remedy`] returns the
 //! remedy.
@@ -9,10 +9,10 @@ use std::path::PathBuf;
 /// A failure of a recording.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The options make no sense together.
+    /// The options contradict each other.
     #[error("{0}")]
     Usage(String),
-    /// The trace's file exists already.
+    /// The file of the trace exists already.
     #[error("{}: there is such a file already", path.display())]
     Exists {
         /// The file.
@@ -23,7 +23,7 @@ pub enum Error {
     Write {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The error of the system.
         source: io::Error,
     },
     /// The command cannot be started.
@@ -31,15 +31,15 @@ pub enum Error {
     Command {
         /// The program.
         program: PathBuf,
-        /// Why.
+        /// The error of the system.
         source: io::Error,
     },
     /// The kernel refuses something that the recorder needs.
     #[error("{what}: {source}")]
     Refused {
-        /// What was requested.
+        /// The refused request.
         what: &'static str,
-        /// Why.
+        /// The error of the kernel.
         source: io::Error,
     },
     /// Another program already watches the system calls of this process and its children.
@@ -51,9 +51,9 @@ pub enum Error {
     /// An operation of the system failed.
     #[error("{what}: {source}")]
     Io {
-        /// What was attempted.
+        /// The operation that failed.
         what: &'static str,
-        /// Why.
+        /// The error of the system.
         source: io::Error,
     },
 }

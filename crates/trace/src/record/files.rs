@@ -1,7 +1,7 @@
-//! The file that a descriptor is open on, and the blocks that a transfer refers to.
+//! The file to which a descriptor refers, and the blocks to which a transfer refers.
 //!
-//! Owns: the table of files, the count of distinct blocks. Promises: files are identified by device, inode and time of
-//! birth, so a reused inode is another file; files that are not on a disk (`/proc`, pipes, sockets) are not counted.
+//! Owns: the table of files, and the count of distinct blocks. Promises: files are identified by device, inode and time
+//! of birth, so a reused inode is another file; files that are not on a disk (`/proc`, pipes, sockets) are not counted.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -39,7 +39,7 @@ struct Identity {
     born_ns: u64,
 }
 
-/// The table's entry for a file.
+/// The result of identifying a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Known {
     Number(u32),
@@ -50,9 +50,9 @@ enum Known {
 /// An open file at the time of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Found {
-    /// Its number in the trace; `None` beyond the bounds.
+    /// The number of the file in the trace; `None` beyond the bounds.
     pub(super) number: Option<u32>,
-    /// Its size now.
+    /// The current size of the file. *Units*: bytes.
     pub(super) size_bytes: u64,
 }
 
@@ -60,7 +60,7 @@ pub(super) struct Found {
 #[derive(Debug)]
 pub(super) struct Files {
     known: HashMap<Identity, Known>,
-    /// Paths below it are shown relative to it.
+    /// Paths below this folder are shown relative to it.
     folder: PathBuf,
 }
 
@@ -70,7 +70,7 @@ impl Files {
         Files { known: HashMap::new(), folder }
     }
 
-    /// The file that `fd` is open on; `add` assigns numbers to new files. `None` if the file is not counted.
+    /// The file to which `fd` refers; `add` gives a new file its number. *Returns* `None` if the file is not counted.
     pub(super) fn find(
         &mut self,
         fd: BorrowedFd<'_>,
@@ -105,17 +105,17 @@ impl Files {
         })
     }
 
-    /// The path of an open file, in the form that is recorded.
+    /// The path of an open file, in the form in which the trace records it.
     pub(super) fn name(&self, fd: BorrowedFd<'_>) -> String {
         let path = fs::read_link(format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd())).unwrap_or_default();
         let shown = path.strip_prefix(&self.folder).ok().filter(|rest| *rest != Path::new("")).unwrap_or(&path);
         let shown = shown.to_string_lossy();
-        // The kernel adds this mark to the names of deleted files.
+        // The kernel adds " (deleted)" to the names of deleted files.
         shown.strip_suffix(" (deleted)").filter(|_| !path.exists()).unwrap_or(&shown).to_owned()
     }
 }
 
-/// The blocks of `bytes` bytes at `offset`: the first, and how many.
+/// The blocks of `bytes` bytes at `offset`, as the first block and the number of blocks.
 pub(super) fn blocks(offset: u64, bytes: u64, block_bytes: u32) -> (u64, u64) {
     let block_bytes = u64::from(block_bytes);
     let first = offset / block_bytes;
@@ -125,13 +125,13 @@ pub(super) fn blocks(offset: u64, bytes: u64, block_bytes: u32) -> (u64, u64) {
     (first, offset.saturating_add(bytes - 1) / block_bytes - first + 1)
 }
 
-/// How many blocks one entry of [`Distinct`] covers.
+/// The number of blocks that one entry of [`Distinct`] covers.
 const GROUP_BLOCKS: u64 = 512;
-/// The most entries, in about 200 MB. That is enough for 4 TiB of blocks of 8 KiB in one file, or for a million small
-/// files.
+/// The most entries, which take about 200 MB. They are enough for one file of 4 TiB in blocks of 8 KiB, or for a
+/// million small files.
 const GROUPS_MAX: usize = 1 << 20;
 
-/// How many distinct blocks were referred to.
+/// Counts the distinct blocks that were referenced.
 #[derive(Debug, Default)]
 pub(super) struct Distinct {
     groups: HashMap<(u32, u64), [u64; 8]>,
@@ -155,7 +155,7 @@ impl Distinct {
         }
     }
 
-    /// How many there were, and whether that is only a lower bound.
+    /// The number of distinct blocks, and whether this is only a lower bound.
     pub(super) fn count(&self) -> (u64, bool) {
         (self.count, self.is_full)
     }

@@ -1,17 +1,17 @@
-//! The seccomp filter: which calls wait for the recorder's answer before they continue.
+//! The seccomp filter, which decides which calls wait for the recorder's answer before they continue.
 //!
-//! Owns: the BPF program. Promises: it never refuses a call; all calls except those of [`super::calls`] continue at
-//! once, which costs nothing with the kernel's cache of answers (5.11 and later).
+//! Owns: the BPF program. Promises: the filter never refuses a call. All calls except those of [`super::calls`]
+//! continue at once, without a cost if the kernel caches the filter's answers (5.11 and later).
 #![forbid(unsafe_code)]
 
 use libc::sock_filter;
 
 use super::calls::{MACHINE_32, OTHERS, READS, WRITES, X32_BIT};
 
-/// Offsets in the data that a filter sees.
+/// Offsets in the data that a filter sees: the number of the call, and that of the architecture.
 const NUMBER: u32 = 0;
 const MACHINE: u32 = 4;
-/// The low half of the fourth argument: the flags of a map.
+/// The offset of the low half of the fourth argument, which has the flags of mmap.
 const FLAGS: u32 = 16 + 3 * 8;
 
 const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
@@ -28,8 +28,8 @@ pub(super) fn build(machine: u32, is_reads_only: bool) -> Vec<sock_filter> {
     let instruction = |code, jt, jf, k| sock_filter { code, jt, jf, k };
     let (ask, allow) =
         (instruction(RETURN, 0, 0, libc::SECCOMP_RET_USER_NOTIF), instruction(RETURN, 0, 0, libc::SECCOMP_RET_ALLOW));
-    // Asks the recorder if the accumulator matches `k`. Each check is followed by its own answer, so jumps skip only
-    // one instruction.
+    // Makes the call wait for the recorder if the accumulator matches `k`. Each check is followed by its own answer, so
+    // jumps skip only one instruction.
     let ask_if = |program: &mut Vec<sock_filter>, code: u16, k: u32| {
         program.extend([instruction(code, 0, 1, k), ask]);
     };
@@ -71,7 +71,7 @@ mod tests {
     use super::super::calls;
     use super::*;
 
-    /// Runs the program as the kernel would.
+    /// The answer of the filter to a call, computed as the kernel does.
     fn answer(program: &[sock_filter], machine: u32, number: u32, flags: u32) -> u32 {
         let (mut accumulator, mut at) = (0, 0);
         loop {

@@ -1,12 +1,13 @@
-//! The guard: a small process that lets recorded programs continue if the recorder has ended.
+//! The guard: a small process that lets recorded programs continue after the recorder has ended.
 //!
-//! Why: once nobody listens, every filtered call fails permanently with "function not implemented", and a program whose
-//! writes fail may lose data. So a child process also holds the listener. It sleeps until the recorder ends. If
-//! programs still run then (the recorder was killed, or stopped by its user), it answers their calls, without recording
-//! them, until the last program has ended.
+//! If no process holds the listener, every filtered call fails permanently with "function not implemented", and a
+//! program whose writes fail may lose data. So the guard, a child process, also holds the listener. It sleeps until the
+//! recorder ends. If programs still run then (the recorder was killed, or stopped by its user), it answers their calls,
+//! without recording them, until the last program has ended.
 //!
-//! Promises: a call that the recorder received and did not answer is answered. Calls are numbered consecutively and the
-//! recorder receives one at a time, so the number of the last one, kept in a shared page, is enough to find it.
+//! Promises: the guard answers a call that the recorder received but did not answer. Calls are numbered consecutively,
+//! and the recorder receives one at a time. So the number of the last received call, kept in a shared page, is enough
+//! to find the unanswered call.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -15,15 +16,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::sys;
 
-/// How many numbers from the last known one on are tried. It must be larger than the number of calls in progress,
-/// because calls that end before they are received use up some.
+/// The guard tries this many numbers, from the last known one on. There must be more than calls in progress, because
+/// calls that end before they are received also use up numbers.
 const TRIED: u64 = 4096;
 
 /// The recorder's handle of the guard.
 #[derive(Debug)]
 pub(super) struct Guard {
     pid: i32,
-    /// The guard sleeps until this end of a pipe is closed.
+    /// The guard sleeps until this end of the pipe is closed.
     wire: Option<io::PipeWriter>,
     page: Page,
 }
@@ -32,7 +33,7 @@ pub(super) struct Guard {
 #[derive(Debug)]
 struct Page(*const AtomicU64);
 
-// SAFETY: it points to an atomic number in a mapping that lives as long as this value.
+// SAFETY: the pointer is to an atomic number in a mapping that lives as long as this value.
 unsafe impl Send for Page {}
 
 const PAGE_BYTES: usize = 4096;
@@ -40,7 +41,7 @@ const PAGE_BYTES: usize = 4096;
 impl Page {
     fn new() -> io::Result<Page> {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: a new mapping anywhere.
+        // SAFETY: this makes a new mapping, at an address that the kernel chooses.
         let address = unsafe {
             libc::mmap(std::ptr::null_mut(), PAGE_BYTES, protection, libc::MAP_SHARED | libc::MAP_ANONYMOUS, -1, 0)
         };
@@ -61,7 +62,7 @@ impl Drop for Page {
 }
 
 impl Guard {
-    /// Starts the guard of a listener; must be called by a thread without the filter.
+    /// Starts the guard of a listener. The calling thread must not be under the filter.
     pub(super) fn begin(listener: BorrowedFd<'_>) -> io::Result<Guard> {
         let page = Page::new()?;
         let (reader, writer) = io::pipe()?;
@@ -73,17 +74,18 @@ impl Guard {
         }
     }
 
-    /// Records the number of a call that was received.
+    /// Stores the number of a call that the recorder received.
     pub(super) fn note(&self, id: u64) {
         self.page.number().store(id, Ordering::Release);
     }
 
-    /// Lets the guard take over; waits until it has ended if no program is left to guard.
+    /// Lets the guard take over. If `is_nothing_left`, no program runs any more, and this waits until the guard has
+    /// ended.
     pub(super) fn end(mut self, is_nothing_left: bool) {
         drop(self.wire.take());
         if is_nothing_left {
             let mut status = 0;
-            // SAFETY: `status` outlives the call. The guard ends at once, because its listener has hung up.
+            // SAFETY: `status` outlives the call. The guard ends at once, because the last filtered process has ended.
             while unsafe { libc::waitpid(self.pid, &raw mut status, 0) } < 0
                 && io::Error::last_os_error().kind() == io::ErrorKind::Interrupted
             {}
@@ -93,8 +95,8 @@ impl Guard {
 
 /// The guard's main function. It must not allocate, lock or panic, because it runs in a fork of a process with threads.
 fn watch(listener: RawFd, wire: RawFd, page: &Page) -> ! {
-    // SAFETY: the arguments are numbers and memory of this function; every call is safe in a signal handler, so also
-    // after this fork.
+    // SAFETY: the arguments are numbers and memory of this function. Every call is safe in a signal handler, and so
+    // also after this fork.
     unsafe {
         let mut all: libc::sigset_t = std::mem::zeroed();
         libc::sigfillset(&raw mut all);
@@ -127,7 +129,8 @@ fn close_all(first: i32, last: i32) {
     }
 }
 
-/// Answers the call that the recorder left unanswered, then every call until the last process has ended.
+/// Answers the call that the recorder left unanswered, then answers every call until the last recorded process has
+/// ended.
 fn answer(listener: BorrowedFd<'_>, taken: u64) {
     for distance in 0..TRIED {
         let _ = sys::proceed(listener, taken.wrapping_add(distance));

@@ -1,22 +1,22 @@
-//! Recording the block references of a real program and its children, without changing the program.
+//! Records the block references of a real program and its children, without changing the program.
 //!
 //! Owns: [`record`]. Each system call of the command that reads, writes or maps a file waits until the recorder has
 //! seen its arguments, and then continues unchanged (seccomp user notification). `docs/decisions/0014-trace-record.md`
-//! says why, what it costs and what it cannot see. Leaves to others: the file (`crate::formats::nectary`), the output
-//! for users.
+//! explains this choice, its cost, and which references it cannot see. Leaves to others: the file
+//! (`crate::formats::nectary`), and the output for users.
 //!
 //! Promises: the command runs as it would without the recorder, except that it is slower and that setuid programs run
 //! without their privileges if the recorder is not root. If the trace can no longer be written or the recorder is
-//! killed, the command continues without being recorded. Nothing that the command does, not even its death, ends the
-//! recorder. Tables are bounded.
+//! killed, the command continues without being recorded. No action of the command ends the recorder, not even the end
+//! of the command. All tables are bounded.
 //!
 //! | file | contents |
 //! |---|---|
-//! | `calls` | which calls refer to blocks, and how |
+//! | `calls` | the calls that refer to blocks, and the meaning of their arguments |
 //! | `filter` | the seccomp filter of those calls |
 //! | `watch` | starting the command, receiving and answering calls |
-//! | `session` | from calls to references |
-//! | `processes`, `files` | which process refers to which file |
+//! | `session` | converting calls to references |
+//! | `processes`, `files` | the process and the file of a reference |
 //! | `guard` | the process that lets the command continue without the recorder |
 //! | `signals`, `sys` | signals, and other system calls |
 //! | `output` | plain files and gzip |
@@ -41,34 +41,34 @@ pub use error::{Error, Result};
 
 use crate::formats::nectary::{BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, Outcome, Totals, Unseen};
 
-/// The default size of a block: that of the traces in the literature. *Units*: bytes.
+/// The default size of a block, which is that of the traces in the literature. *Units*: bytes.
 pub const BLOCK_BYTES: u32 = 8192;
 
-/// How a command is recorded, and into which file.
+/// The options of a recording.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// The file to write; gzip if its name ends in `.gz`.
     pub output: PathBuf,
     /// Whether an existing file is overwritten.
     pub is_overwriting: bool,
-    /// *Units*: bytes; a power of two from 512 to 2^24.
+    /// The size of a block. *Units*: bytes; a power of two from 512 to 2^24.
     pub block_bytes: u32,
-    /// Whether calls that only write are left out; they then cost nothing.
+    /// Whether calls that only write are left out; such calls then have no cost.
     pub is_reads_only: bool,
-    /// Whether a reference is left out if it repeats its stream's previous one: the same block, again read or again
-    /// written.
+    /// Whether a reference is left out if it repeats the previous reference of its stream: the same block, and again a
+    /// read or again a write.
     pub is_collapsed: bool,
-    /// Paths below it are shown relative to it.
+    /// Paths below this folder are shown relative to it.
     pub folder: PathBuf,
-    /// Whether the caller's process exists only for the recording, with no other children and no other threads yet.
-    /// Then signals are passed on to the command, and its orphans are adopted, so that the recorder may inspect them on
-    /// every system.
+    /// Whether the caller's process exists only for the recording, with no other children and no other threads yet. If
+    /// so, the recorder passes signals on to the command and adopts the command's orphans, so that it may inspect them
+    /// on every system.
     pub is_whole_program: bool,
 }
 
 impl Options {
-    /// Records everything into `output`, in blocks of [`BLOCK_BYTES`], for a caller that may have other threads and
-    /// children.
+    /// Options that record everything into `output`, in blocks of [`BLOCK_BYTES`], for a caller that may have other
+    /// threads and children.
     pub fn new(output: impl Into<PathBuf>) -> Options {
         Options {
             output: output.into(),
@@ -85,58 +85,59 @@ impl Options {
 /// The progress of a recording.
 #[derive(Debug, Clone, Copy)]
 pub struct Progress {
-    /// References so far.
+    /// The number of references so far.
     pub references: u64,
-    /// Distinct blocks so far.
+    /// The number of distinct blocks so far.
     pub blocks: u64,
-    /// Time since the start.
+    /// The time since the start.
     pub elapsed: Duration,
-    /// Whether the command has ended, while some of its children still run.
+    /// Whether the command has ended but some of its children still run.
     pub is_command_over: bool,
 }
 
-/// A file that was mapped; the recorder cannot see accesses to its pages.
+/// A mapped file. The recorder cannot see accesses to the mapped pages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MapSummary {
-    /// Its path.
+    /// The path of the file.
     pub name: String,
-    /// How often it was mapped.
+    /// The number of maps of the file.
     pub maps: u64,
-    /// How many pages all maps have together.
+    /// The number of pages of all maps together.
     pub pages: u64,
     /// Whether any map was executable.
     pub is_executable: bool,
 }
 
-/// What a recording contains, and what is missing from it.
+/// The contents of a recording, and what is missing from it.
 #[derive(Debug, Clone)]
 pub struct Summary {
-    /// How the command ended.
+    /// The end of the command.
     pub outcome: Outcome,
     /// Whether the recording was stopped before the last of the command's children had ended.
     pub is_stopped: bool,
-    /// The contents of the file.
+    /// The totals of the file.
     pub totals: Totals,
-    /// Distinct blocks.
+    /// The number of distinct blocks.
     pub blocks: u64,
-    /// Whether there were more blocks than can be distinguished.
+    /// Whether [`Summary::blocks`] is only a lower bound, because there were more blocks than the recorder can
+    /// distinguish.
     pub is_lower_bound: bool,
-    /// Calls whose references are not in the file.
+    /// The calls whose references are not in the file, by kind.
     pub unseen: Vec<(Unseen, u64)>,
-    /// Mapped files, most pages first.
+    /// The mapped files, those with most pages first.
     pub maps: Vec<MapSummary>,
-    /// Maps of files that are not listed because of a bound.
+    /// The number of maps of files that are not listed because of a bound.
     pub maps_unnamed: u64,
     /// The size of a page. *Units*: bytes.
     pub page_bytes: u64,
-    /// How long the recording took.
+    /// The duration of the recording. *Units*: seconds.
     pub seconds: f64,
     /// The size of the file. *Units*: bytes.
     pub file_bytes: u64,
 }
 
 impl Summary {
-    /// The exit code for the command's end: its own, or 128 plus the signal that killed it.
+    /// The exit code for the end of the command: its own code, or 128 plus the signal that killed it.
     pub fn exit_code(&self) -> u8 {
         match self.outcome {
             Outcome::Exited(code) => code,
@@ -151,8 +152,8 @@ impl Summary {
 /// `progress` is called a few times a second. With `is_whole_program`, SIGINT, SIGTERM, SIGHUP and SIGQUIT stop the
 /// recording once the command itself has ended; children that still run continue without being recorded.
 ///
-/// *Errors*: the command was not run. The exception is [`Error::Write`], which can also mean that the trace broke off
-/// while the command ran.
+/// *Errors*: after [`Error::Write`], the command may have run with a trace that broke off; after any other error, the
+/// command was not run.
 ///
 /// *Cost*: two context switches and about seven short system calls per recorded call; nothing for other calls.
 ///

@@ -11,12 +11,12 @@ use std::path::Path;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
-/// A file being written.
+/// A file that is being written.
 #[derive(Debug)]
 pub(super) enum Output {
     /// Uncompressed.
     Plain(File),
-    /// As one gzip stream.
+    /// Compressed, as one gzip stream.
     Gzip(GzEncoder<File>),
 }
 
@@ -37,7 +37,7 @@ impl Output {
         Ok(if is_gzip { Output::Gzip(GzEncoder::new(file, Compression::default())) } else { Output::Plain(file) })
     }
 
-    /// Ends the file; returns its size.
+    /// Completes the file. *Returns* its size in bytes.
     pub(super) fn finish(self) -> io::Result<u64> {
         let file = match self {
             Output::Plain(file) => file,

@@ -1,7 +1,8 @@
-//! The process and the program of a thread, and a handle to inspect it.
+//! The process and the program of a thread, and a handle for inspecting them.
 //!
-//! Owns: the tables of threads and processes. Promises: a reused process id is a new process: handles of ended threads
-//! fail and are opened again, and a process is identified by its id and its start time. An exec makes a new program.
+//! Owns: the tables of threads and processes. Promises: a reused process id counts as a new process, because handles of
+//! ended threads fail and are opened again, and a process is identified by its id and its start time. An exec makes a
+//! new program.
 //!
 //! Cost: a table look-up for a known thread; a few files of `/proc` for a new one, and after an exec.
 #![forbid(unsafe_code)]
@@ -14,21 +15,21 @@ use std::rc::Rc;
 
 use super::sys;
 
-/// How many handles are open at once; the limit on descriptors may be low.
+/// The most handles that are open at once; the limit on descriptors may be low.
 const HANDLES_MAX: usize = 256;
 
 /// A thread that makes calls.
 #[derive(Debug, Clone)]
 pub(super) struct Thread {
-    /// Its process.
+    /// The id of the thread's process.
     pub(super) pid: u32,
     handle: Rc<OwnedFd>,
-    /// Whether the handle fails once the thread has ended; otherwise it is not kept.
+    /// Whether the handle fails once the thread has ended; if not, the table does not keep the handle.
     is_exact: bool,
 }
 
 impl Thread {
-    /// The handle through which its descriptors are borrowed.
+    /// The handle through which the recorder borrows descriptors of the thread's process.
     pub(super) fn handle(&self) -> BorrowedFd<'_> {
         self.handle.as_fd()
     }
@@ -37,28 +38,28 @@ impl Thread {
 /// The state of a process.
 #[derive(Debug, Default)]
 struct Process {
-    /// When it began, in clock ticks since boot.
+    /// The start time of the process, in clock ticks since boot.
     start: u64,
-    /// The number of its program in the trace, if the trace names it already.
+    /// The number of the process's program in the trace, if the trace already has the program.
     number: Option<u32>,
-    /// The number of its nearest ancestor in the trace, or of the program that it was before an exec.
+    /// The number in the trace of the nearest ancestor that the trace has, or of the program before an exec.
     ancestor: Option<u32>,
-    /// Whether its program was started by an exec during the recording.
+    /// Whether an exec during the recording started the program of the process.
     is_fresh: bool,
-    /// Set if it called exec, which may have failed: the start of its stack before the call.
+    /// If the process called exec (which may have failed), the start of its stack before the call.
     exec_from: Option<u64>,
 }
 
-/// A program that the trace does not name yet.
+/// A program that the trace does not have yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Unnamed {
     pub(super) parent: Option<u32>,
     pub(super) name: String,
-    /// Whether it was started by an exec, in which case the kernel mapped its file.
+    /// Whether an exec started the program; the kernel then mapped the program's file.
     pub(super) is_fresh: bool,
 }
 
-/// The tables.
+/// The tables of threads and processes.
 #[derive(Debug, Default)]
 pub(super) struct Processes {
     threads: HashMap<u32, Thread>,
@@ -66,7 +67,7 @@ pub(super) struct Processes {
 }
 
 impl Processes {
-    /// The thread, from the table if it is known.
+    /// The thread with this id; it is only looked up if the table does not have it.
     pub(super) fn thread(&mut self, thread: u32) -> io::Result<Thread> {
         match self.threads.get(&thread) {
             Some(known) => Ok(known.clone()),
@@ -74,7 +75,7 @@ impl Processes {
         }
     }
 
-    /// The thread, looked up again.
+    /// Looks up the thread, even if the table has it.
     pub(super) fn look_up(&mut self, thread: u32) -> io::Result<Thread> {
         self.threads.remove(&thread);
         let pid = process_of(thread)?;
@@ -116,7 +117,7 @@ impl Processes {
         Ok(())
     }
 
-    /// The number of a process's program, or the program if the trace does not name it yet.
+    /// The number of a process's program in the trace, or the program itself if the trace does not have it yet.
     pub(super) fn program(&mut self, pid: u32) -> io::Result<std::result::Result<u32, Unnamed>> {
         let Some(process) = self.processes.get_mut(&pid) else {
             return Err(io::Error::other("a process that was not looked up"));
@@ -134,7 +135,7 @@ impl Processes {
         })
     }
 
-    /// Remembers the number of a process's program in the trace.
+    /// Stores the number that the trace gave to a process's program.
     pub(super) fn named(&mut self, pid: u32, number: u32) {
         if let Some(process) = self.processes.get_mut(&pid) {
             process.number = Some(number);
@@ -142,7 +143,7 @@ impl Processes {
     }
 }
 
-/// The contents of `/proc/PID/stat`.
+/// The fields of `/proc/PID/stat` that the recorder needs.
 #[derive(Debug, PartialEq, Eq)]
 struct Stat {
     parent: u32,
@@ -158,7 +159,7 @@ impl Stat {
     }
 
     fn parse(text: &[u8]) -> Option<Stat> {
-        // The name, in parentheses, may contain anything; the first field after it is the third.
+        // The name, in parentheses, may contain any byte; the first field after the name is the third field.
         let end = text.iter().rposition(|&byte| byte == b')')?;
         let fields = std::str::from_utf8(&text[end + 1..]).ok()?;
         let fields: Vec<&str> = fields.split_ascii_whitespace().collect();
@@ -174,7 +175,7 @@ fn process_of(thread: u32) -> io::Result<u32> {
     found.ok_or_else(|| io::Error::other("/proc/PID/status: no Tgid"))
 }
 
-/// The name of a process's program; for a script, its own name and not the interpreter's.
+/// The name of a process's program. For a script this is the name of the script, not of its interpreter.
 fn name(pid: u32) -> String {
     let name = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
     String::from_utf8_lossy(name.trim_ascii_end()).into_owned()

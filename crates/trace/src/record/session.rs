@@ -1,4 +1,4 @@
-//! From calls to references: which blocks a waiting call will refer to, and writing them to the trace.
+//! Converts calls to references: finds the blocks to which a waiting call will refer, and writes them to the trace.
 //!
 //! Owns: the tables of a recording and its writer. Promises: every call of every process is either described or counted
 //! as unseen; if the trace can no longer be written, only the writing stops. Leaves to others: receiving and answering
@@ -18,9 +18,9 @@ use super::sys::{self, Notification};
 use super::{MapSummary, Options, Summary};
 use crate::formats::nectary::{Map, Outcome, Process, Unseen, Writer};
 
-/// How long a reference stays in memory before it is written.
+/// The longest time for which a reference stays in memory before it is written.
 const FLUSH_EVERY: Duration = Duration::from_secs(1);
-/// How many mapped files a summary lists by name.
+/// The most mapped files that a summary lists by name.
 const MAPPED_FILES_MAX: usize = 1 << 16;
 /// The most entries in the vector of one call (`UIO_MAXIOV`).
 const VECTOR_MAX: u64 = 1024;
@@ -31,33 +31,33 @@ pub(super) struct Session<W: Write> {
     options: Options,
     processes: Processes,
     files: Files,
-    /// The number of each stream; `None` beyond the bound.
+    /// The number of the stream of each process and file.
     streams: HashMap<(u32, u32), Option<u32>>,
-    /// The last reference of each stream: block, and whether it was written.
+    /// The last reference of each stream: the block, and whether it was a write.
     last: Vec<Option<(u64, bool)>>,
     distinct: Distinct,
     maps: HashMap<u32, MapSummary>,
-    /// Maps of files that the summary does not list by name, because of [`MAPPED_FILES_MAX`].
+    /// The number of maps of files that the summary does not list, because of [`MAPPED_FILES_MAX`].
     maps_unnamed: u64,
     unseen: [u64; Unseen::ALL.len()],
-    /// Counts of unseen calls that are not written yet, by process and kind.
+    /// The numbers of unseen calls that are not written yet, by process and kind.
     unseen_since: HashMap<(u32, Unseen), u64>,
-    /// The process that stands for calls whose process is unknown.
+    /// The number of the process that stands for all calls whose process is unknown.
     unknown: Option<u32>,
     page_bytes: u64,
     flushed: Instant,
 }
 
-/// The blocks that a call will refer to, if it continues.
+/// The description of a waiting call: the blocks to which it will refer, if it continues.
 #[derive(Debug, Default)]
 pub(super) struct Prepared {
     transfers: [Option<Transfer>; 2],
     map: Option<Map>,
-    /// The process's number, and why the call could not be described.
+    /// The number of the process, and the reason why the call could not be described.
     unseen: Option<(Option<u32>, Unseen)>,
 }
 
-/// Bytes of a file that a process refers to.
+/// Bytes of a file to which a process refers.
 #[derive(Debug, Clone, Copy)]
 struct Transfer {
     process: u32,
@@ -67,11 +67,11 @@ struct Transfer {
     is_write: bool,
 }
 
-/// Why a call could not be described.
+/// The reason why a call could not be described.
 enum Obstacle {
-    /// The call will fail, or its process has ended: it refers to nothing.
+    /// The call will fail, or its process has ended, so it refers to no blocks.
     Nothing,
-    /// The call may refer to blocks.
+    /// The call may refer to blocks that the recorder cannot see.
     Unseen(Unseen),
     /// The trace cannot be written.
     Write(io::Error),
@@ -79,7 +79,7 @@ enum Obstacle {
 
 type Described<T> = std::result::Result<T, Obstacle>;
 
-/// Classifies an error of inspecting a process.
+/// Classifies an error that occurred when the recorder inspected a process.
 fn looking(error: io::Error) -> Obstacle {
     match error.raw_os_error() {
         Some(libc::EBADF | libc::ESRCH | libc::ENOENT | libc::EFAULT | libc::ESPIPE | libc::EIO) => Obstacle::Nothing,
@@ -88,7 +88,7 @@ fn looking(error: io::Error) -> Obstacle {
 }
 
 impl<W: Write> Session<W> {
-    /// A recording that writes to `writer`.
+    /// Starts a session that writes to `writer`.
     pub(super) fn new(writer: Writer<W>, options: &Options) -> Session<W> {
         Session {
             writer,
@@ -108,7 +108,7 @@ impl<W: Write> Session<W> {
         }
     }
 
-    /// Finds out what a call will refer to. The call must be waiting.
+    /// Finds the blocks to which a call will refer. The call must be waiting.
     ///
     /// *Errors*: the trace cannot be written.
     pub(super) fn prepare(&mut self, notification: &Notification) -> io::Result<Prepared> {
@@ -155,8 +155,8 @@ impl<W: Write> Session<W> {
                     prepared.transfers[0] = self.transfer(thread, &from, source.as_fd(), &found, &input, bytes)?;
                     bytes = prepared.transfers[0].map_or(0, |transfer| transfer.bytes);
                 } else {
-                    // If nothing waits in the source yet, the number of bytes is unknown. Count at least one byte, or
-                    // the call would refer to nothing.
+                    // If nothing waits in the source yet, the number of bytes is unknown. At least one byte is counted,
+                    // because otherwise the call would refer to no block.
                     bytes = bytes.min(sys::waiting_bytes(source.as_fd()).max(1));
                 }
                 if !self.options.is_reads_only
@@ -246,7 +246,7 @@ impl<W: Write> Session<W> {
         Ok(Some(Transfer { process, file: found.number, offset, bytes, is_write: side.is_write }))
     }
 
-    /// The number of a process's program; a new program is added to the trace.
+    /// The number of a process's program in the trace; a new program is added to the trace.
     fn program(&mut self, pid: u32) -> Described<u32> {
         let unnamed = match self.processes.program(pid).map_err(looking)? {
             Ok(number) => return Ok(number),
@@ -264,7 +264,7 @@ impl<W: Write> Session<W> {
 
     /// Adds the map of the program's own file, which the kernel makes during exec without a call.
     fn map_program(&mut self, pid: u32, process: u32) -> Described<()> {
-        // Opened without permission to read: only the file's kind and size are needed.
+        // The file is opened without permission to read, because only its kind and size are needed.
         let Ok(program) = open_path(&format!("/proc/{pid}/exe")) else { return Ok(()) };
         let Some(Found { number: Some(file), size_bytes: bytes }) = self.find(program.as_fd())? else { return Ok(()) };
         self.note_name(file, program.as_fd());
@@ -336,7 +336,7 @@ impl<W: Write> Session<W> {
         self.writer.map(map)
     }
 
-    /// Remembers the name of a mapped file, for the summary.
+    /// Remembers a mapped file and its name for the summary.
     fn note_name(&mut self, file: u32, fd: BorrowedFd<'_>) {
         if !self.maps.contains_key(&file) && self.maps.len() < MAPPED_FILES_MAX {
             let name = self.files.name(fd);
@@ -362,7 +362,7 @@ impl<W: Write> Session<W> {
         Ok(())
     }
 
-    /// Writes records that are older than [`FLUSH_EVERY`]; must be called regularly.
+    /// Writes the records if [`FLUSH_EVERY`] has passed since the last write. The caller calls this regularly.
     pub(super) fn tick(&mut self, now: Instant) -> io::Result<()> {
         if now.duration_since(self.flushed) < FLUSH_EVERY {
             return Ok(());
@@ -381,12 +381,12 @@ impl<W: Write> Session<W> {
         Ok(())
     }
 
-    /// How many references and blocks there are so far.
+    /// The number of references, and the number of distinct blocks so far.
     pub(super) fn counts(&self) -> (u64, u64) {
         (self.writer.totals().references, self.distinct.count().0)
     }
 
-    /// Writes the end; returns the output, and the summary without the file's size.
+    /// Writes the end item. *Returns* the output, and the summary without the size of the file.
     pub(super) fn finish(mut self, outcome: Outcome, is_stopped: bool, seconds: f64) -> io::Result<(W, Summary)> {
         self.write_unseen()?;
         let mut maps: Vec<MapSummary> = self.maps.into_values().filter(|map| map.maps > 0).collect();
@@ -410,7 +410,7 @@ impl<W: Write> Session<W> {
     }
 }
 
-/// The sum of the lengths of a call's vector.
+/// The sum of the lengths in the vector of a call.
 fn vector_bytes(thread: u32, address: u64, count: u64) -> Described<u64> {
     if count == 0 || count > VECTOR_MAX {
         return Err(Obstacle::Nothing);

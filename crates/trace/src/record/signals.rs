@@ -1,7 +1,7 @@
 //! Signals while a command is recorded, and the command's orphans.
 //!
-//! Owns: receiving signals as events, passing them on, adopting orphans. Promises: a keystroke (Ctrl-C, Ctrl-\) reaches
-//! the command once, from the terminal; a signal sent only to the recorder is passed on.
+//! Owns: receiving signals as events, passing them on, and adopting orphans. Promises: a keystroke (Ctrl-C, Ctrl-\)
+//! reaches the command once, from the terminal; a signal sent only to the recorder is passed on.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -17,11 +17,12 @@ const TAKEN: [i32; 7] =
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Signal {
     pub(super) number: i32,
-    /// Whether the terminal or the kernel sent it, to all processes in the foreground.
+    /// Whether the terminal or the kernel sent the signal, to all processes in the foreground.
     pub(super) is_for_all: bool,
 }
 
-/// Receives signals as events, in the calling thread and its later threads. Dropping it restores the former mask.
+/// Receives signals as events, in the calling thread and in threads that it creates later. Dropping this value restores
+/// the former mask.
 #[derive(Debug)]
 pub(super) struct Signals {
     fd: OwnedFd,
@@ -41,17 +42,17 @@ impl std::fmt::Debug for Mask {
 impl Mask {
     /// Sets this mask in the command, because a mask survives an exec.
     pub(super) fn give(self, command: &mut Command) {
-        // SAFETY: after the fork only one call is made, which is safe there and uses only copied memory.
+        // SAFETY: after the fork only one call is made, which is safe after a fork and uses only copied memory.
         unsafe { command.pre_exec(move || change(libc::SIG_SETMASK, Some(&self)).map(drop)) };
     }
 }
 
 /// Changes the calling thread's mask; returns the former one.
 fn change(how: i32, mask: Option<&Mask>) -> io::Result<Mask> {
-    // SAFETY: all zeroes is a value of this struct of bits.
+    // SAFETY: all zeroes is a valid value of this struct of bits.
     let mut former: libc::sigset_t = unsafe { std::mem::zeroed() };
     let new = mask.map_or(std::ptr::null(), |mask| &raw const mask.0);
-    // SAFETY: `new` is null or a mask that outlives the call, and `former` outlives it too.
+    // SAFETY: `new` is null or points to a mask that outlives the call, and `former` outlives it too.
     match unsafe { libc::pthread_sigmask(how, new, &raw mut former) } {
         0 => Ok(Mask(former)),
         code => Err(io::Error::from_raw_os_error(code)),
@@ -59,9 +60,9 @@ fn change(how: i32, mask: Option<&Mask>) -> io::Result<Mask> {
 }
 
 impl Signals {
-    /// Receives signals from now on; must be called before there are other threads.
+    /// Receives signals from now on. This must be called before the process creates other threads.
     pub(super) fn take() -> io::Result<Signals> {
-        // SAFETY: all zeroes is a value of this struct of bits, and each function only changes it.
+        // SAFETY: all zeroes is a valid value of this struct of bits, and each function only changes it.
         let mask = unsafe {
             let mut set: libc::sigset_t = std::mem::zeroed();
             libc::sigemptyset(&raw mut set);
@@ -80,14 +81,14 @@ impl Signals {
         Ok(Signals { fd: unsafe { OwnedFd::from_raw_fd(fd) }, former })
     }
 
-    /// The mask before [`Signals::take`].
+    /// The mask that the thread had before [`Signals::take`].
     pub(super) fn former(&self) -> Mask {
         self.former
     }
 
     /// The next signal that arrived, if there is one.
     pub(super) fn next(&self) -> Option<Signal> {
-        // SAFETY: all zeroes is a value of this struct of numbers.
+        // SAFETY: all zeroes is a valid value of this struct of numbers.
         let mut raw: libc::signalfd_siginfo = unsafe { std::mem::zeroed() };
         let size = size_of::<libc::signalfd_siginfo>();
         // SAFETY: the kernel writes at most `size` bytes to the struct, which outlives the call.
@@ -105,7 +106,7 @@ impl AsRawFd for Signals {
 
 impl Drop for Signals {
     fn drop(&mut self) {
-        // Signals that arrived during the recording were meant for it, so they are discarded.
+        // Signals that arrived during the recording were meant for the recording, so they are discarded.
         while self.next().is_some() {}
         let _ = change(libc::SIG_SETMASK, Some(&self.former));
     }
@@ -126,7 +127,7 @@ pub(super) fn adopt_orphans(is_wanted: bool) -> io::Result<()> {
     }
 }
 
-/// Reaps an ended child: `child`, or any child if that is 0. Returns its process id and its status as `wait` reports
+/// Reaps an ended child: `child`, or any child if `child` is 0. Returns its process id and its status as `wait` reports
 /// it.
 pub(super) fn reap(child: u32) -> Option<(u32, i32)> {
     let mut status = 0;

@@ -1,13 +1,13 @@
-//! The system calls of the recorder, each as one safe function.
+//! The system calls of the recorder, one safe function for each.
 //!
-//! Owns: the `unsafe` of this folder, except that of the guard and of signals. A function that a signal can interrupt
-//! says so, or restarts its call.
+//! Owns: the `unsafe` of this folder, except that of the guard and of signals. If a signal can interrupt a function,
+//! its comment says so, or the function restarts its call.
 #![allow(unsafe_code)]
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
-/// A call that waits for an answer.
+/// A call that waits for the recorder's answer.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Notification {
     pub(super) id: u64,
@@ -25,7 +25,8 @@ pub(super) struct Status {
     pub(super) is_block_device: bool,
     pub(super) device: u64,
     pub(super) inode: u64,
-    /// When the file was created, in nanoseconds; it distinguishes files that reuse an inode. 0 if unknown.
+    /// The time at which the file was created, in nanoseconds; 0 if it is unknown. It distinguishes files that reuse an
+    /// inode.
     pub(super) born_ns: u64,
     pub(super) size_bytes: u64,
 }
@@ -40,16 +41,18 @@ fn owned(result: i64) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Puts a permanent filter on this thread and all its later threads and children; returns the listening descriptor.
+/// Puts a permanent filter on this thread, and so on all threads and children that it creates later. *Returns* the
+/// listening descriptor.
 ///
-/// If that is not permitted, the thread first gives up gaining privileges by exec, which the kernel requires.
+/// If that is not permitted, the thread first gives up gaining privileges by exec, because the kernel then permits it.
 pub(super) fn install_filter(program: &[libc::sock_filter]) -> io::Result<OwnedFd> {
     let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_ptr().cast_mut() };
     let install = |flags: libc::c_ulong| {
         // SAFETY: the kernel only reads the program, which is borrowed for the call.
         owned(unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, &raw const filter) })
     };
-    // With this flag, signals do not restart calls that wait for the recorder; kernels before 5.19 do not have it.
+    // WAIT_KILLABLE_RECV: signals then do not restart calls that wait for the recorder. Kernels before 5.19 do not have
+    // it.
     let listen = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER;
     let either = || match install(listen | libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV) {
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => install(listen),
@@ -65,17 +68,18 @@ pub(super) fn install_filter(program: &[libc::sock_filter]) -> io::Result<OwnedF
     }
 }
 
-/// Asks the kernel to switch between the recorder and the recorded thread on one processor, which is faster. A hint
-/// only; needs Linux 6.6.
+/// Asks the kernel to switch between the recorder and the recorded thread on one processor, which is faster. This is
+/// only a hint, and needs Linux 6.6.
 pub(super) fn prefer_same_processor(listener: BorrowedFd<'_>) {
     const SYNC_WAKE_UP: libc::c_ulong = 1;
     // SAFETY: the arguments are numbers.
     unsafe { libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_SET_FLAGS, SYNC_WAKE_UP) };
 }
 
-/// Waits for the next call and receives it; `None` if the call is gone, or a signal interrupted the wait.
+/// Waits for the next call and receives it. *Returns* `None` if the call has ended in the meantime, or if a signal
+/// interrupted the wait.
 pub(super) fn receive(listener: BorrowedFd<'_>) -> io::Result<Option<Notification>> {
-    // SAFETY: all zeroes is a value of this struct of numbers, and the kernel requires zeroes.
+    // SAFETY: all zeroes is a valid value of this struct of numbers, and the kernel requires zeroes.
     let mut raw: libc::seccomp_notif = unsafe { std::mem::zeroed() };
     // SAFETY: the struct is as long as the request says, and outlives the call.
     let result = unsafe { libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_RECV, &raw mut raw) };
@@ -92,7 +96,7 @@ pub(super) fn receive(listener: BorrowedFd<'_>) -> io::Result<Option<Notificatio
     }
 }
 
-/// Lets a call continue unchanged; `false` if nobody waits any more.
+/// Lets a call continue unchanged. *Returns* `false` if the call no longer waits.
 pub(super) fn proceed(listener: BorrowedFd<'_>, id: u64) -> io::Result<bool> {
     let flags = libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32;
     let mut response = libc::seccomp_notif_resp { id, val: 0, error: 0, flags };
@@ -110,20 +114,20 @@ pub(super) fn proceed(listener: BorrowedFd<'_>, id: u64) -> io::Result<bool> {
     }
 }
 
-/// A handle on a process.
+/// Opens a handle on a process.
 pub(super) fn open_process(pid: u32) -> io::Result<OwnedFd> {
     // SAFETY: the arguments are numbers.
     owned(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) })
 }
 
-/// A handle on a thread; needs Linux 6.9.
+/// Opens a handle on a thread; needs Linux 6.9.
 pub(super) fn open_thread(thread: u32) -> io::Result<OwnedFd> {
     const PIDFD_THREAD: i32 = libc::O_EXCL;
     // SAFETY: the arguments are numbers.
     owned(unsafe { libc::syscall(libc::SYS_pidfd_open, thread, PIDFD_THREAD) })
 }
 
-/// Duplicates the descriptor `fd` of another process into this one. The file position is shared.
+/// Duplicates the descriptor `fd` of another process into this process. The file position is shared.
 pub(super) fn borrow_descriptor(process: BorrowedFd<'_>, fd: i32) -> io::Result<OwnedFd> {
     // SAFETY: the arguments are numbers.
     owned(unsafe { libc::syscall(libc::SYS_pidfd_getfd, process.as_raw_fd(), fd, 0) })
@@ -132,9 +136,9 @@ pub(super) fn borrow_descriptor(process: BorrowedFd<'_>, fd: i32) -> io::Result<
 /// The state of an open file.
 pub(super) fn status(fd: BorrowedFd<'_>) -> io::Result<Status> {
     let mask = libc::STATX_TYPE | libc::STATX_INO | libc::STATX_SIZE | libc::STATX_BTIME;
-    // SAFETY: all zeroes is a value of this struct of numbers.
+    // SAFETY: all zeroes is a valid value of this struct of numbers.
     let mut raw: libc::statx = unsafe { std::mem::zeroed() };
-    // SAFETY: the path is a constant with its end, and the struct outlives the call.
+    // SAFETY: the path is a constant that ends with a null byte, and the struct outlives the call.
     let result = unsafe {
         let how = libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC;
         libc::statx(fd.as_raw_fd(), c"".as_ptr(), how, mask, &raw mut raw)
@@ -158,7 +162,7 @@ pub(super) fn status(fd: BorrowedFd<'_>) -> io::Result<Status> {
     })
 }
 
-/// The size of a block device.
+/// The size of a block device. *Units*: bytes.
 pub(super) fn device_bytes(fd: BorrowedFd<'_>) -> io::Result<u64> {
     const BLKGETSIZE64: libc::c_ulong = 0x8008_1272;
     let mut bytes = 0_u64;
@@ -167,13 +171,13 @@ pub(super) fn device_bytes(fd: BorrowedFd<'_>) -> io::Result<u64> {
     Ok(bytes)
 }
 
-/// Where the next read or write of an open file begins.
+/// The offset at which the next read or write of an open file begins.
 pub(super) fn position(fd: BorrowedFd<'_>) -> io::Result<u64> {
     // SAFETY: the arguments are numbers; a distance of 0 moves nothing.
     Ok(check(unsafe { libc::lseek(fd.as_raw_fd(), 0, libc::SEEK_CUR) })? as u64)
 }
 
-/// Whether an open file is only written at its end.
+/// Whether all writes to an open file go to its end.
 pub(super) fn is_append(fd: BorrowedFd<'_>) -> bool {
     // SAFETY: the arguments are numbers.
     let flags = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFL) };
@@ -198,7 +202,7 @@ pub(super) fn room_bytes(fd: BorrowedFd<'_>) -> Option<u64> {
     (result == 0 && flags >= 0 && flags & libc::O_NONBLOCK != 0).then_some(bytes as u64)
 }
 
-/// How many bytes are waiting in a pipe or socket.
+/// The number of bytes that wait in a pipe or socket.
 pub(super) fn waiting_bytes(fd: BorrowedFd<'_>) -> u64 {
     let mut bytes = 0_i32;
     // SAFETY: the kernel writes to a number that outlives the call.
@@ -206,22 +210,22 @@ pub(super) fn waiting_bytes(fd: BorrowedFd<'_>) -> u64 {
     if result < 0 { 0 } else { bytes as u64 }
 }
 
-/// The size of a page of memory.
+/// The size of a page of memory. *Units*: bytes.
 pub(super) fn page_bytes() -> u64 {
     // SAFETY: the arguments are numbers.
     u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096).max(1)
 }
 
-/// The kind of file system an open file is on.
+/// The kind of the file system that has an open file.
 pub(super) fn file_system(fd: BorrowedFd<'_>) -> io::Result<i64> {
-    // SAFETY: all zeroes is a value of this struct of numbers.
+    // SAFETY: all zeroes is a valid value of this struct of numbers.
     let mut raw: libc::statfs = unsafe { std::mem::zeroed() };
     // SAFETY: the struct outlives the call.
     check(i64::from(unsafe { libc::fstatfs(fd.as_raw_fd(), &raw mut raw) }))?;
     Ok(raw.f_type as i64)
 }
 
-/// Reads the memory of a process into `bytes`; returns how many bytes could be read.
+/// Reads the memory of a process into `bytes`. *Returns* the number of bytes that could be read.
 pub(super) fn read_memory(thread: u32, address: u64, bytes: &mut [u8]) -> io::Result<usize> {
     let local = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
     let remote = libc::iovec { iov_base: address as usize as *mut libc::c_void, iov_len: bytes.len() };
@@ -231,11 +235,11 @@ pub(super) fn read_memory(thread: u32, address: u64, bytes: &mut [u8]) -> io::Re
     Ok(check(count as i64)? as usize)
 }
 
-/// Waits at most `milliseconds` until one of `descriptors` can be read or has hung up. A signal also ends the wait.
-/// Negative descriptors are ignored.
+/// Waits until one of `descriptors` can be read or has hung up, but at most `milliseconds`. A signal also ends the
+/// wait. Negative descriptors are ignored.
 pub(super) fn wait_for<const N: usize>(descriptors: [RawFd; N], milliseconds: i32) -> io::Result<[i16; N]> {
     let mut polled = descriptors.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
-    // SAFETY: the array outlives the call and is as long as said.
+    // SAFETY: the array outlives the call and has `N` elements.
     match check(i64::from(unsafe { libc::poll(polled.as_mut_ptr(), N as libc::nfds_t, milliseconds) })) {
         Ok(_) => Ok(polled.map(|descriptor| descriptor.revents)),
         Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok([0; N]),

@@ -1,11 +1,11 @@
-//! Running a command under the filter: starting it, receiving each of its calls and letting the call continue.
+//! Runs a command under the filter: starts the command, receives each of its calls, and lets the call continue.
 //!
-//! Owns: the steps of the start and of the end, and the loop between. Promises: no call waits longer than it takes to
-//! describe it; the loop ends when the last process under the filter has ended in any way.
+//! Owns: the steps of the start and of the end, and the loop between them. Promises: no call waits longer than it takes
+//! to describe it; the loop ends when the last process under the filter has ended, however it ended.
 //!
-//! The start: a separate thread, the gate, puts the filter on itself, and thereby on every child it creates. It is the
-//! only thread of this process under the filter, and ends once the command runs. So the listener need not be passed
-//! between processes, and none of our code runs between fork and exec.
+//! At the start a separate thread, the *gate*, puts the filter on itself, and thereby on every child that it creates.
+//! The gate is the only thread of this process under the filter, and ends once the command runs. So the listener need
+//! not be passed between processes, and no code of the recorder runs between fork and exec.
 #![forbid(unsafe_code)]
 
 use std::fs;
@@ -24,7 +24,7 @@ use super::signals::{self, Signals};
 use super::{Error, Options, Progress, Result, Summary, calls, filter, sys};
 use crate::formats::nectary::{Header, Outcome, Writer};
 
-/// How often progress is reported and pending records are checked.
+/// The interval at which progress is reported and pending records are checked.
 const TICK: Duration = Duration::from_millis(200);
 const TICK_MS: i32 = 200;
 
@@ -34,11 +34,11 @@ struct Gate {
     /// Tells the gate to start the command.
     go: mpsc::Sender<()>,
     thread: JoinHandle<io::Result<u32>>,
-    /// The other end is closed when the command was started, or could not be started.
+    /// The other end of this pipe is closed once the command was started, or could not be started.
     begun: io::PipeReader,
 }
 
-/// See [`super::record`].
+/// Runs and records a command; see [`super::record`].
 pub(super) fn run(command: Command, options: &Options, progress: &mut dyn FnMut(&Progress)) -> Result<Summary> {
     let machine = calls::MACHINE.ok_or(Error::Machine)?;
     let write_error = |source: io::Error| match source.kind() {
@@ -56,7 +56,7 @@ pub(super) fn run(command: Command, options: &Options, progress: &mut dyn FnMut(
         let writer = Writer::new(output, identity, &header).map_err(write_error)?;
         Watch::begin(command, machine, options, writer)
     };
-    // A file without a recording is useless, so remove it.
+    // A file without a recording is useless, so it is removed.
     let remove = |error| {
         let _ = fs::remove_file(&options.output);
         error
@@ -74,13 +74,13 @@ struct Watch {
     listener: OwnedFd,
     guard: Guard,
     signals: Option<Signals>,
-    /// The gate, until it has started the command.
+    /// The gate; `None` once it has ended.
     gate: Option<(JoinHandle<io::Result<u32>>, io::PipeReader)>,
-    /// The command's process, and a handle on it until it has ended.
+    /// The process of the command, and a handle on it until the process has ended.
     child: Option<u32>,
     child_handle: Option<OwnedFd>,
     outcome: Option<Outcome>,
-    /// Why the command could not be started.
+    /// The reason why the command could not be started.
     failure: Option<Error>,
     /// The trace, or the error that ended its writing.
     session: std::result::Result<Session<Output>, io::Error>,
@@ -124,7 +124,7 @@ impl Watch {
         })
     }
 
-    /// Receives calls until no process that could make one is left.
+    /// Receives calls until no process is left that could make one.
     fn watch(mut self, progress: &mut dyn FnMut(&Progress)) -> Result<Summary> {
         let is_nothing_left = loop {
             let descriptors = [
@@ -164,7 +164,7 @@ impl Watch {
             Ok(session) => session.prepare(&notification),
             Err(_) => Ok(Prepared::default()),
         };
-        // Let the call continue first: the rest can be done in parallel.
+        // The call continues first, because the rest can be done in parallel.
         let went_on = sys::proceed(self.listener.as_fd(), notification.id).map_err(listening)?;
         let written = match (prepared, &mut self.session) {
             (Ok(prepared), Ok(session)) if went_on => session.commit(prepared),
@@ -177,26 +177,26 @@ impl Watch {
         Ok(())
     }
 
-    /// The gate has started the command, or could not.
+    /// Handles the end of the gate, which has started the command or could not start it.
     fn gate_ends(&mut self) -> Result<()> {
         let Some((thread, _)) = self.gate.take() else { return Ok(()) };
         let ended = thread.join().unwrap_or_else(|_| Err(io::Error::other("the thread that begins it failed")));
         let child = match ended {
             Ok(child) => child,
             Err(source) => {
-                // The listener will hang up now.
+                // The listener hangs up soon, because no process has the filter.
                 self.failure = Some(Error::Command { program: self.program.clone(), source });
                 return Ok(());
             }
         };
-        // Nobody else reaps the command, so its id is not reused, even if it has ended.
+        // Only this process reaps the command, so the command's id is not reused, even if the command has ended.
         let handle = sys::open_process(child).map_err(|source| Error::Io { what: "watching the command", source })?;
         self.child = Some(child);
         self.child_handle = Some(handle);
         Ok(())
     }
 
-    /// Reaps ended children, and remembers how the command ended.
+    /// Reaps ended children, and stores how the command ended.
     fn reap(&mut self) {
         let Some(child) = self.child else { return };
         while let Some((pid, status)) = signals::reap(if self.is_adopting { 0 } else { child }) {
@@ -213,7 +213,7 @@ impl Watch {
         }
     }
 
-    /// Passes signals on; `true` if they end the recording.
+    /// Passes signals on to the command. *Returns* `true` if a signal ends the recording.
     fn take_signals(&mut self) -> bool {
         while let Some(signal) = self.signals.as_ref().and_then(Signals::next) {
             match (signal.number, self.child, self.outcome) {
@@ -254,7 +254,7 @@ impl Watch {
         drop(self.listener);
         self.guard.end(is_nothing_left);
         if self.is_adopting {
-            // Adopted processes stay children until this program ends, but no more are adopted.
+            // Adopted processes stay children until this program ends, but no further ones are adopted.
             let _ = signals::adopt_orphans(false);
         }
         match self.failure {
@@ -264,7 +264,8 @@ impl Watch {
     }
 }
 
-/// Creates the thread that starts the command; it has the filter and waits for permission.
+/// Creates the thread that starts the command. The thread has the filter, and waits for permission to start the
+/// command.
 fn gate(mut command: Command, program: Vec<libc::sock_filter>) -> Result<Gate> {
     let (listener_sender, listener) = mpsc::channel();
     let (go, wait) = mpsc::channel();
@@ -273,7 +274,7 @@ fn gate(mut command: Command, program: Vec<libc::sock_filter>) -> Result<Gate> {
     let body = move || -> io::Result<u32> {
         let installed = sys::install_filter(&program);
         let is_installed = installed.is_ok();
-        // If the receiver is gone, `wait.recv` fails below and the command is not started.
+        // If the receiver has ended, `wait.recv` fails below and the command is not started.
         let _ = listener_sender.send(installed);
         let child = match is_installed && wait.recv().is_ok() {
             true => command.spawn().map(|child| child.id()),

@@ -1,7 +1,7 @@
 //! Simulation of policies over traces.
 //!
 //! Owns: workloads (traces in memory, mixed or not), sizes, runs on all cores, and their presentation. Leaves to
-//! others: the policies (`nectary-cache`), options and output (`nectary`).
+//! others: the policies (`nectary-cache`), the options and the output (`nectary`).
 
 pub mod policies;
 mod run;

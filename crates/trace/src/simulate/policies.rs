@@ -1,7 +1,7 @@
 //! The policies that a simulation knows, in the order in which every table has them.
 //!
-//! Owns: that order; MIN, which needs to know the future and so is not in the registry of policies. Leaves to others:
-//! all other names (`nectary_cache::by_name`).
+//! Owns: that order, and MIN, which needs to know the future and so is not in the registry of policies. Leaves to
+//! others: all other names (`nectary_cache::by_name`).
 
 use nectary_cache::detect::PeriodEvent;
 use nectary_cache::{Dear, Event, Min, Policy, Watched};
@@ -16,18 +16,18 @@ const ORDER: [&str; 14] =
 /// The offline optimum.
 pub const MIN: &str = "min";
 
-/// The names of all policies, in the order of tables; variants that are not in that order come last.
+/// The names of all policies, in the order of tables; variants, which that order does not have, come last.
 pub fn names() -> Vec<&'static str> {
     let variants = nectary_cache::NAMES.iter().copied().filter(|name| !ORDER.contains(name));
     all().into_iter().chain(variants).collect()
 }
 
-/// The policies that `all` stands for: those in the order of tables, without variants.
+/// The policies of the name `all`: those in the order of tables, without variants.
 pub fn all() -> Vec<&'static str> {
     ORDER.into_iter().filter(|name| *name == MIN || nectary_cache::NAMES.contains(name)).collect()
 }
 
-/// The place of a policy in tables.
+/// The position of a policy in the order of tables.
 pub fn order(name: &str) -> usize {
     ORDER.iter().position(|known| *known == name).unwrap_or(ORDER.len())
 }
@@ -40,13 +40,13 @@ pub fn make(name: &str, capacity: u64, workload: &Workload) -> Option<Box<dyn Po
     nectary_cache::by_name(name, capacity)
 }
 
-/// Whether a policy reports its findings during a run: all do except MIN.
+/// Whether a policy can report its findings during a run: all can except MIN.
 pub fn explains(name: &str) -> bool {
     name != MIN
 }
 
-/// Makes a policy that calls `sink` with each report: `dear` with its own reports, all others with those of [`Watched`].
-/// `None` if no policy of that name makes reports.
+/// Makes a policy that calls `sink` with each report: `dear` with its own reports, all others with those of
+/// [`Watched`]. *Returns* `None` if no policy of that name makes reports.
 pub fn make_explaining(name: &str, capacity: u64, mut sink: Box<dyn FnMut(Said) + Send>) -> Option<Box<dyn Policy>> {
     match name {
         "dear" => {

@@ -1,16 +1,16 @@
 //! One run: a policy over a workload, counting misses.
 //!
-//! Owns: the loop. Promises: nothing is allocated in it; if the caller knows the policy's type, the loop is compiled
+//! Owns: the loop. Promises: the loop allocates nothing; if the caller knows the policy's type, the loop is compiled
 //! for that type.
 
 use nectary_cache::{Access, Policy, Stream};
 
 use super::workload::Workload;
 
-/// How many references in advance a block is announced to the policy.
+/// A block is announced to the policy this many references in advance.
 const AHEAD: usize = 16;
 
-/// Refers to every block of `workload` in turn; returns the number of misses.
+/// References every block of `workload` in turn. *Returns* the number of misses.
 pub fn misses<P: Policy + ?Sized>(policy: &mut P, workload: &Workload) -> u64 {
     let blocks = workload.blocks();
     let mut ahead = blocks.iter().skip(AHEAD);

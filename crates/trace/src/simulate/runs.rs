@@ -15,7 +15,7 @@ use super::said::Said;
 use super::{Workload, misses, policies};
 use crate::error::{Error, Result};
 
-/// One run to make.
+/// The description of one run.
 #[derive(Debug, Clone, Copy)]
 pub struct Run<'a> {
     /// The references.
@@ -37,11 +37,11 @@ pub struct Row {
     pub policy: &'static str,
     /// The capacity. *Units*: blocks.
     pub size: u64,
-    /// How many references there were.
+    /// The number of references.
     pub references: u64,
-    /// How many of them were misses.
+    /// The number of references that missed.
     pub misses: u64,
-    /// How long the run took.
+    /// The duration of the run.
     pub elapsed: Duration,
     /// The policy's reports, if they were requested and the policy makes any.
     pub said: Vec<Said>,
@@ -54,9 +54,10 @@ impl Row {
     }
 }
 
-/// Makes all `runs`, on `threads` threads or one per core; calls `progress` with how many are done.
+/// Makes all `runs`, on `threads` threads or, if `None`, on one thread per core. Calls `progress` with the number of
+/// completed runs.
 ///
-/// *Errors*: an unknown policy; then no run is made.
+/// *Errors*: a run names an unknown policy; then no run is made.
 pub fn run_all(runs: &[Run<'_>], threads: Option<usize>, progress: &(dyn Fn(usize) + Sync)) -> Result<Vec<Row>> {
     let known = policies::names();
     if let Some(run) = runs.iter().find(|run| !known.contains(&run.policy)) {

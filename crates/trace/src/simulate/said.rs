@@ -6,19 +6,19 @@ use nectary_cache::detect::PeriodReport;
 /// One report of a detecting policy during a run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Said {
-    /// As one line.
+    /// The report as one line.
     pub line: String,
-    /// The figures behind it, if it is about one period of one stream.
+    /// The figures of the report, if it is about one period of one stream.
     pub period: Option<Period>,
 }
 
-/// What a detecting policy found in one period of one stream.
+/// The findings of a detecting policy in one period of one stream.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Period {
     /// The stream.
     pub stream: Stream,
     /// The findings.
     pub report: PeriodReport,
-    /// The policy that replaces the stream's blocks from then on.
+    /// The policy that replaces the stream's blocks after this period.
     pub replacement: &'static str,
 }

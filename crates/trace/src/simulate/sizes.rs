@@ -1,17 +1,17 @@
 //! Sizes of caches in text form: blocks, bytes, percent of distinct blocks; lists and ranges of sizes.
 //!
-//! Owns: the grammar `SIZE[,SIZE…]` with `A..B:STEP` for ranges (both ends included). Promises: a size of no blocks,
-//! and bytes that are less than one block, are refused with a message.
+//! Owns: the grammar `SIZE[,SIZE…]` with `A..B:STEP` for ranges (both ends included). Promises: a size of 0, and a size
+//! in bytes that is less than one block, are refused with a message.
 
 /// The most sizes in one list.
 pub const SIZES_MAX: usize = 10_000;
 
-/// One size of a cache, before the trace is known.
+/// A size of a cache, which may depend on the trace.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Size {
     /// A number of blocks.
     Blocks(u64),
-    /// As many blocks as fit into this many bytes.
+    /// As many blocks as fit in this many bytes.
     Bytes(u64),
     /// A share of the trace's distinct blocks, rounded down, at least one.
     Percent(f64),
@@ -53,9 +53,9 @@ impl Size {
         }
     }
 
-    /// The size in blocks for a trace.
+    /// The size in blocks for a trace with `distinct` distinct blocks of `block_bytes` bytes.
     ///
-    /// *Errors*: fewer bytes than one block.
+    /// *Errors*: a size in bytes is less than one block.
     pub fn blocks(self, distinct: u64, block_bytes: u64) -> Result<u64, String> {
         match self {
             Size::Blocks(blocks) => Ok(blocks),
@@ -67,7 +67,7 @@ impl Size {
         }
     }
 
-    /// Its number, without the unit.
+    /// The number of the size, without its unit.
     fn value(self) -> f64 {
         match self {
             Size::Blocks(count) | Size::Bytes(count) => count as f64,
@@ -75,7 +75,7 @@ impl Size {
         }
     }
 
-    /// A size of the same unit.
+    /// A size with the same unit and another number.
     fn with(self, value: f64) -> Size {
         match self {
             Size::Blocks(_) => Size::Blocks(value as u64),
@@ -85,9 +85,9 @@ impl Size {
     }
 }
 
-/// Reads a list of sizes and ranges, as `512,768,1024`, `10%..60%:10%` or `1M..8M:1M`.
+/// Reads a list of sizes and ranges, such as `512,768,1024`, `10%..60%:10%` or `1M..8M:1M`.
 ///
-/// *Errors*: a sentence about the mistake, also if there are more than [`SIZES_MAX`] sizes.
+/// *Errors*: the list has a mistake, or more than [`SIZES_MAX`] sizes; the error is a sentence about it.
 pub fn parse_list(text: &str) -> Result<Vec<Size>, String> {
     let mut sizes = Vec::new();
     for part in text.split(',').map(str::trim) {
@@ -135,7 +135,7 @@ fn too_many() -> String {
     format!("more than {SIZES_MAX} sizes; use larger steps")
 }
 
-/// The text, if it is digits with at most one point.
+/// *Returns* the text if it consists of digits with at most one point.
 fn number(text: &str) -> Option<&str> {
     let is_number = text.bytes().any(|byte| byte.is_ascii_digit())
         && text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.')

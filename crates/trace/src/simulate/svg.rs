@@ -15,26 +15,27 @@ const RIGHT: f64 = 110.0;
 const TOP: f64 = 60.0;
 const BOTTOM: f64 = 70.0;
 const LABEL_HEIGHT: f64 = 15.0;
-/// Ends of curves that are this close count as meeting.
+/// If the ends of two curves are less than this far apart, they count as meeting. *Units*: pixels of the picture.
 const MEETING: f64 = 4.0;
 
-/// First the colours of Okabe and Ito, which people with any colour vision can distinguish, without yellow, which is
-/// hard to see on white. Then more colours, so that each policy of a table has its own.
+/// The colours of the curves. The first ones are the colours of Okabe and Ito, which people with any colour vision can
+/// distinguish, without yellow, which is hard to see on white. More colours follow, so that each policy of a table has
+/// its own.
 const COLOURS: [&str; 17] = [
     "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#882255", "#999933", "#332288",
     "#ff0000", "#00cc00", "#8b4513", "#808080", "#00bfbf", "#ff00ff", "#6a7fdb",
 ];
-/// How many colours are drawn with the same dashes; more would be hard to distinguish.
+/// The number of colours that are drawn with the same dashes; more would be hard to distinguish.
 const COLOURS_PER_DASHES: usize = 7;
 /// The dashes of each group of colours.
 const DASHES: [&str; 3] = ["", "7 3", "2 3"];
 
-/// How the curves are drawn.
+/// The options of the drawing.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SvgOptions {
     /// Whether sizes are on a logarithmic axis.
     pub is_log: bool,
-    /// Whether misses are drawn as percent of references.
+    /// Whether misses are drawn as a percentage of references.
     pub is_ratio: bool,
 }
 
@@ -64,7 +65,7 @@ struct Panel {
     /// The positions of the least and the greatest size on the axis.
     first: f64,
     last: f64,
-    /// The top of the axis of misses.
+    /// The largest value on the axis of misses.
     most: f64,
     sizes: Vec<u64>,
     names: Vec<&'static str>,
@@ -153,7 +154,7 @@ impl Panel {
         }
     }
 
-    /// Grid lines with their values, and the meaning of the axes.
+    /// Draws the grid lines with their values, and the titles of the axes.
     fn draw_axes(&self, text: &mut String) {
         let (right, bottom) = (WIDTH - RIGHT, PANEL - BOTTOM);
         let step_y = step(self.most);
@@ -190,7 +191,7 @@ impl Panel {
         );
     }
 
-    /// Sizes that are marked on their axis.
+    /// The sizes that are marked on the axis.
     fn ticks(&self) -> Vec<u64> {
         if self.sizes.len() == 1 {
             return self.sizes.clone();
@@ -218,7 +219,7 @@ fn step(most: f64) -> f64 {
     [5.0, 2.0, 1.0].into_iter().map(|factor| factor * power).find(|step| most / step >= 4.0).unwrap_or(power)
 }
 
-/// A number without meaningless digits.
+/// Formats a number without meaningless digits.
 fn short(value: f64) -> String {
     let text = format!("{value:.3}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
@@ -233,8 +234,8 @@ struct End<'a> {
     index: usize,
 }
 
-/// Sorts the ends of curves by height, and ends of equal height by their curves' average heights. Returns positions for
-/// their labels, which do not overlap if there is room.
+/// Sorts the ends of curves by height, and ends of equal height by the average heights of their curves. *Returns* the
+/// positions of their labels, which do not overlap if there is room.
 fn apart(ends: &mut [End<'_>], top: f64, bottom: f64) -> Vec<f64> {
     let rank = |end: &End<'_>| (end.y / MEETING).round();
     ends.sort_by(|a, b| rank(a).total_cmp(&rank(b)).then(a.mean.total_cmp(&b.mean)).then(a.index.cmp(&b.index)));
@@ -242,7 +243,7 @@ fn apart(ends: &mut [End<'_>], top: f64, bottom: f64) -> Vec<f64> {
     for index in 1..places.len() {
         places[index] = places[index].max(places[index - 1] + LABEL_HEIGHT);
     }
-    // Labels that are on average lower than their curves' ends are moved up.
+    // If labels are on average lower than the ends of their curves, all labels are moved up.
     let drift =
         places.iter().zip(ends.iter()).map(|(place, end)| place - end.y).sum::<f64>() / places.len().max(1) as f64;
     let mut limit = bottom.max(top + LABEL_HEIGHT * places.len() as f64);

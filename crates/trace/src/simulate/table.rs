@@ -13,11 +13,11 @@ pub enum Cell {
     Misses,
     /// The share of references that missed. *Units*: percent.
     Ratio,
-    /// References per second, in millions.
+    /// The number of references per second, in millions.
     Speed,
 }
 
-/// Sizes and policies of the rows of one trace, in the order of tables.
+/// The sizes and the policies of the rows of one trace, in the order of tables.
 pub(super) fn axes(rows: &[&Row]) -> (Vec<u64>, Vec<&'static str>) {
     let mut sizes: Vec<u64> = rows.iter().map(|row| row.size).collect();
     sizes.sort_unstable();
@@ -32,7 +32,7 @@ pub(super) fn axes(rows: &[&Row]) -> (Vec<u64>, Vec<&'static str>) {
     (sizes, names)
 }
 
-/// The rows of `workload` as a table, with a head that says how large the trace is.
+/// The rows of `workload` as a table, with a headline that gives the length of the trace.
 pub fn table(workload: &Workload, rows: &[Row], cell: Cell) -> String {
     let rows: Vec<&Row> = rows.iter().filter(|row| row.trace == workload.name()).collect();
     let (sizes, names) = axes(&rows);

@@ -1,4 +1,4 @@
-//! A trace in memory, and several mixed into one.
+//! A trace in memory, and a mix of several traces.
 //!
 //! Owns: the form of a trace in memory (8 bytes per reference, 12 with streams), the bound on it, and the mixing.
 //! Promises: blocks and streams of different traces stay different in a mix; the same traces in the same order give the
@@ -13,10 +13,10 @@ use nectary_cache::{Future, Stream};
 use crate::error::{Error, Place, Result};
 use crate::formats::{self, ReadOptions, Reader};
 
-/// The default for the most references of a run: 1 GiB of them.
+/// The default limit on the references of a run, which take 1 GiB.
 pub const REFERENCES_MAX: usize = 1 << 27;
 
-/// How many traces may be mixed; a trace's number is in the upper 16 bits of its blocks.
+/// The most traces that can be mixed; the number of a trace is in the upper 16 bits of its blocks.
 pub const TRACES_MAX: usize = 1 << 16;
 
 const TRACE_SHIFT: u32 = 48;
@@ -26,22 +26,23 @@ const TRACE_SHIFT: u32 = 48;
 pub struct Workload {
     name: String,
     blocks: Vec<u64>,
-    /// One per reference; empty if there is only one stream.
+    /// The stream of each reference; empty if there is only one stream.
     streams: Vec<Stream>,
     distinct: u64,
-    /// The names of streams, by number; only of the first [`NAMES_MAX`] that have a name.
+    /// The names of streams, sorted by stream; only the first [`NAMES_MAX`] streams that have a name are listed.
     names: Vec<(Stream, String)>,
     warning: Option<String>,
     future: OnceLock<Option<Future>>,
 }
 
-/// How many streams have their names kept.
+/// The most streams whose names are kept.
 pub const NAMES_MAX: usize = 1024;
 
-/// How much of a trace is read.
+/// The options for loading a trace.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct LoadOptions {
-    /// Only the first this many references. If `None`, all; then more than [`REFERENCES_MAX`] are an error.
+    /// If set, only this many references are read, from the first on. If `None`, all are read, and more than
+    /// [`REFERENCES_MAX`] are an error.
     pub limit: Option<usize>,
 }
 
@@ -52,7 +53,7 @@ impl Workload {
         Workload::from_reader(path, &mut *reader, options)
     }
 
-    /// Reads a trace to its end; `path` gives its name.
+    /// Reads a trace to its end; the name of `path` becomes the name of the trace.
     ///
     /// *Errors*: those of the reader; a trace without a reference; one with more than the bound.
     pub fn from_reader(path: &Path, reader: &mut dyn Reader, options: &LoadOptions) -> Result<Workload> {
@@ -94,10 +95,10 @@ impl Workload {
     }
 
     /// Mixes traces into one, in proportion to their lengths: the next reference comes from the trace of which the
-    /// smallest share has been used; of equal shares, from the first such trace. Each trace keeps its own streams in
-    /// the mix.
+    /// smallest share has been used. If the shares are equal, the first such trace is next. Each trace keeps its own
+    /// streams in the mix.
     ///
-    /// *Errors*: more than [`TRACES_MAX`] traces.
+    /// *Errors*: there are more than [`TRACES_MAX`] traces.
     pub fn mix(parts: &[&Workload]) -> Result<Workload> {
         if parts.len() > TRACES_MAX {
             return Err(Error::Usage(format!("{} traces to mix; {TRACES_MAX} are the most", parts.len())));
@@ -139,12 +140,13 @@ impl Workload {
         Ok(Workload { name, blocks, streams, distinct, names, warning: None, future: OnceLock::new() })
     }
 
-    /// Its name: that of its file without endings; of a mix, the names of its traces joined by `+`.
+    /// The name of the workload: the name of its file without endings; for a mix, the names of its traces joined by
+    /// `+`.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Gives it another name.
+    /// Gives the workload another name.
     pub fn rename(&mut self, name: &str) {
         self.name = name.to_owned();
     }
@@ -154,7 +156,7 @@ impl Workload {
         &self.blocks
     }
 
-    /// The streams of the references; empty if all are of stream 0.
+    /// The stream of each reference; empty if all are of stream 0.
     pub fn streams(&self) -> &[Stream] {
         &self.streams
     }
@@ -165,7 +167,7 @@ impl Workload {
         Some(&self.names[index].1)
     }
 
-    /// The warning about a trace that was read without an error.
+    /// The warning of the reader about the trace, if there is one.
     pub fn warning(&self) -> Option<&str> {
         self.warning.as_deref()
     }
@@ -174,17 +176,18 @@ impl Workload {
         Stream(self.streams.iter().map(|stream| stream.0).max().unwrap_or(0))
     }
 
-    /// How many references there are.
+    /// The number of references.
     pub fn references(&self) -> u64 {
         self.blocks.len() as u64
     }
 
-    /// How many distinct blocks there are.
+    /// The number of distinct blocks.
     pub fn distinct(&self) -> u64 {
         self.distinct
     }
 
-    /// The next reference to each block, for MIN; computed at the first call. `None` beyond 2^32 references.
+    /// The next reference to each block, for MIN; it is computed at the first call. *Returns* `None` if there are 2^32
+    /// references or more.
     pub fn future(&self) -> Option<&Future> {
         self.future.get_or_init(|| Future::of(&self.blocks)).as_ref()
     }
@@ -239,7 +242,7 @@ impl<'a> Renamed<'a> {
         Renamed { part, taken: 0, trace, stream_base, numbers: is_wide.then(HashMap::new) }
     }
 
-    /// Whether it has references left and a smaller share of it was used than of `other`.
+    /// Whether the trace has references left and a smaller share of it was used than of `other`.
     fn share_is_below(&self, other: Option<&Renamed<'_>>) -> bool {
         let length = self.part.blocks.len();
         let Some(other) = other else { return self.taken < length };

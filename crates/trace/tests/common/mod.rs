@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use nectary_trace::formats::ReadOptions;
 use nectary_trace::simulate::{LoadOptions, Workload};
 
-/// The traces' folder; `None`, and a line that says so, if it is absent.
+/// The folder of the traces. If it is absent, prints a line that says so, and returns `None`.
 pub fn traces(test: &str) -> Option<PathBuf> {
     let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/traces"));
     if folder.is_dir() {
@@ -15,7 +15,7 @@ pub fn traces(test: &str) -> Option<PathBuf> {
     None
 }
 
-/// The trace `name`.
+/// Loads the trace `name`.
 pub fn load(folder: &Path, name: &str) -> Workload {
     let path = folder.join(format!("{name}.trace.gz"));
     Workload::load(&path, &ReadOptions::default(), &LoadOptions::default()).expect("a sound trace")

@@ -1,4 +1,5 @@
-//! Bad input is refused with a message that names the file, the place, and what was expected and found.
+//! Tests that bad input is refused with a message that names the file and the place, what was expected and what was
+//! found.
 
 use std::path::Path;
 
@@ -102,7 +103,7 @@ fn an_endless_line_and_an_unknown_file_are_refused() {
 
 #[test]
 fn a_zstd_frame_that_asks_for_a_gigantic_window_is_refused() {
-    // A window of 2^41 bytes, and a single segment of 2^63 bytes.
+    // The first file needs a window of 2^41 bytes, the second is a single segment of 2^63 bytes.
     refused("a.zst", &[0x28, 0xb5, 0x2f, 0xfd, 0x00, 0xf8, 1, 0, 0], &["window of 2199023255552 bytes"]);
     let single = [&[0x28, 0xb5, 0x2f, 0xfd, 0xe0][..], &(1_u64 << 63).to_le_bytes(), &[1, 0, 0]].concat();
     refused("a.zst", &single, &["window of 9223372036854775808 bytes"]);

@@ -30,7 +30,7 @@ pub fn requests(seed: u64, count: u64) -> Vec<Request> {
     (1..=count).map(request).collect()
 }
 
-/// The same requests as a file of each format, with the file's name.
+/// The requests as a file of each format, with the name of each file.
 pub fn files(requests: &[Request]) -> Vec<(&'static str, Vec<u8>)> {
     let (mut text, mut arc, mut csv, mut columns) = (vec![], vec![], vec![], vec![]);
     let (mut first, mut second, mut oracle) = (vec![], vec![], vec![]);
@@ -66,7 +66,7 @@ pub fn files(requests: &[Request]) -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// How a file of [`files`] is read.
+/// The options for reading a file of [`files`].
 pub fn options(name: &str) -> ReadOptions {
     let mut options = ReadOptions::default();
     if name.starts_with("columns") {
@@ -84,8 +84,8 @@ pub fn read(name: &str, bytes: &[u8], options: &ReadOptions) -> (Vec<Reference>,
         Ok(reader) => reader,
         Err(error) => return (references, Err(error)),
     };
-    // A damaged count may be large, so a few lines can give many references. Only records are counted; excess
-    // references are dropped.
+    // A damaged count may be large, so a few lines can give many references. Therefore the loop counts records, and
+    // drops excess references.
     for _ in 0..1 << 20 {
         references.truncate(1 << 20);
         match reader.read(&mut references) {

@@ -1,4 +1,5 @@
-//! Trace formats: what was written is read back, and no file makes the reader panic, hang or use unbounded memory.
+//! Tests of trace formats: written references are read back, and no file makes the reader panic, hang or use unbounded
+//! memory.
 
 mod bad_input;
 mod encode;

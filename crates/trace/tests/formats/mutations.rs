@@ -1,6 +1,6 @@
-//! Damaged files: each decoder returns references, or an error that names the file, and never panics.
+//! Tests with damaged files: each decoder returns references, or an error that names the file, and never panics.
 //!
-//! `MUTATIONS_SEED` and `MUTATIONS` (files per format) change the run from the default.
+//! `MUTATIONS_SEED` sets the seed of a run, and `MUTATIONS` the number of files per format.
 
 use nectary_trace::Error;
 
@@ -21,7 +21,7 @@ fn from_environment(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
-/// Flips, overwrites, cuts, doubles or inserts, one to four times.
+/// Damages the bytes in one to four places: flips a bit, overwrites, cuts, removes, doubles or inserts bytes.
 fn mutate(bytes: &[u8], random: &mut Random) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     for _ in 0..=random.below(4) {

@@ -1,4 +1,4 @@
-//! Written references are read back, plain and compressed, with the format guessed or named.
+//! Tests that written references are read back, plain and compressed, with the format guessed or named.
 
 use nectary_cache::Stream;
 use nectary_trace::Reference;
@@ -41,7 +41,7 @@ fn check(requests: &[Request]) {
             assert!(result.is_ok(), "{name}{ending}: {result:?}");
             assert_eq!(found, expected, "{name}{ending}");
         }
-        // Compression is recognised by content, and a file may have several members or frames.
+        // Compression is recognised by content, and a file may consist of several gzip members or zstd frames.
         for twice in [gzip(&plain).repeat(2), zstd(&plain).repeat(2)] {
             let (found, result) = read(name, &twice, &options(name));
             assert!(result.is_ok(), "{name} twice: {result:?}");
@@ -89,7 +89,7 @@ proptest! {
 fn formats_are_guessed_by_content_where_the_name_says_nothing() {
     for (name, plain) in files(&requests(2, 50)) {
         let found = read("what", &plain, &options(name));
-        // oracleGeneral has no magic number.
+        // oracleGeneral has no magic number, so it is not guessed by content.
         assert_eq!(found.1.is_ok(), name != "a.oracleGeneral.bin", "{name}: {:?}", found.1);
     }
     for name in ["text", "LIRS", "arc", "csv", "msr", "vscsi", "oraclegeneral", "nectary"] {

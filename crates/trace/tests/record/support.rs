@@ -1,4 +1,4 @@
-//! Shared by the recorder's tests: folders, recordings, and traces that are read back.
+//! The parts that the recorder's tests share: folders, recordings, and traces that are read back.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -10,7 +10,7 @@ use flate2::read::MultiGzDecoder;
 use nectary_trace::formats::nectary::{BLOCKS_MAX, End, FileEntry, Nectary, Outcome, Process};
 use nectary_trace::record::{Options, record};
 
-/// A folder that is removed at the end.
+/// A folder that is removed when it is dropped.
 pub struct Folder(PathBuf);
 
 impl Folder {
@@ -33,7 +33,7 @@ impl Folder {
         fs::write(self.path(name), text).unwrap();
     }
 
-    /// Options whose paths are relative to the folder.
+    /// Options that show paths relative to the folder.
     pub fn options(&self) -> Options {
         let mut options = Options::new(self.path("trace.gz"));
         options.folder.clone_from(&self.0);
@@ -60,7 +60,7 @@ impl Folder {
         trace
     }
 
-    /// Records a Python script, if Python is installed.
+    /// Records a Python script; `None` if Python is not installed.
     pub fn python(&self, script: &str) -> Option<Trace> {
         fs::write(self.path("script.py"), script).unwrap();
         let mut command = self.command(&[python()?, "-S", "-E", "script.py"]);
@@ -90,7 +90,7 @@ impl Drop for Folder {
 pub struct Trace {
     pub processes: Vec<Process>,
     pub files: Vec<FileEntry>,
-    /// Process, file, block, and whether it is a write.
+    /// The references, each with its process, file and block, and whether it is a write.
     pub references: Vec<(u32, u32, u64, bool)>,
     pub end: Option<End>,
     pub is_truncated: bool,
@@ -124,7 +124,7 @@ impl Trace {
         wanted.map(|reference| reference.2).collect()
     }
 
-    /// The processes that referred to the file `name`, by number.
+    /// The numbers of the processes that referenced the file `name`.
     pub fn processes_of(&self, name: &str) -> Vec<u32> {
         let is_it = |file: u32| self.files[file as usize].name == name;
         let found = self.references.iter().filter(|reference| is_it(reference.1)).map(|reference| reference.0);
@@ -136,7 +136,7 @@ impl Trace {
         self.files.iter().find(|file| file.name == name).unwrap_or_else(|| panic!("no {name}: {:?}", self.files))
     }
 
-    /// How many bytes of the file `name` were mapped.
+    /// The number of bytes of the file `name` that were mapped.
     pub fn mapped_bytes(&self, name: &str) -> u64 {
         let number = self.files.iter().position(|file| file.name == name).unwrap_or(usize::MAX);
         self.mapped.get(number).copied().unwrap_or_default()
@@ -148,7 +148,7 @@ impl Trace {
     }
 }
 
-/// `count` blocks, each `step` after the previous one, modulo `modulus`.
+/// The first block is 0, and each of the `count` blocks is `step` after the previous one, modulo `modulus`.
 pub fn pattern(count: u64, step: u64, modulus: u64) -> Vec<u64> {
     (0..count).map(|index| index * step % modulus).collect()
 }

@@ -1,4 +1,4 @@
-//! Miss counts equal to those of other programs.
+//! Tests that miss counts equal those of other programs.
 //!
 //! The traces of the literature are not part of the project; if `../shared/traces` is absent, each test that needs them
 //! prints `NOT RUN` and the reason. The golden counts on generated traces need no files.
@@ -12,7 +12,7 @@ use nectary_trace::simulate::{LoadOptions, Run, Workload, run_all};
 use crate::generated::generated;
 use crate::golden::{COLUMNS, LIRS, TRACES, Trace};
 
-/// The folder of traces; `None`, and a line that says so, if it is absent.
+/// The folder of traces. If it is absent, prints a line that says so, and returns `None`.
 pub fn folder() -> Option<PathBuf> {
     let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/traces"));
     if !folder.is_dir() {
@@ -22,7 +22,7 @@ pub fn folder() -> Option<PathBuf> {
     Some(folder.to_owned())
 }
 
-/// A trace by its name in the golden counts.
+/// Loads a trace by its name in the golden counts.
 pub fn load(folder: &Path, name: &str) -> Workload {
     let parts: Vec<Workload> = name
         .split('+')
@@ -43,7 +43,7 @@ fn misses(workload: &Workload, points: &[(&'static str, u64)]) -> Vec<u64> {
     rows.into_iter().map(|row| row.misses).collect()
 }
 
-/// Compares one trace with its golden counts; returns how many points were equal.
+/// Compares one trace with its golden counts. *Returns* the number of points, all of which are equal.
 #[track_caller]
 fn compare(workload: &Workload, trace: &Trace) -> usize {
     assert_eq!((workload.references(), workload.distinct()), (trace.references, trace.distinct), "{}", trace.name);
@@ -89,7 +89,7 @@ fn lirs_misses_as_often_as_its_authors_program_with_and_without_duplicates() {
         blocks.dedup();
         let collapsed = Workload::new(name, blocks.into_iter().map(|block| (block, Stream(0))));
         assert_eq!(misses(&collapsed, &[("lirs", size)]), [expected], "{name} {size}");
-        // The policy itself collapses consecutive references.
+        // The policy itself counts consecutive references to a block as one.
         assert_eq!(misses(&trace, &[("lirs", size)]), [expected], "{name} {size} as it is");
     }
 }

@@ -1,5 +1,6 @@
-//! Traces generated from a seed with integers only, so that any program can generate the same ones: SplitMix64, half of
-//! the references skewed to few blocks, a loop, a uniform part, and blocks that are referenced once.
+//! Traces generated from a seed with integers only, so that any program can generate the same ones. The generator is
+//! SplitMix64. Half of the references are skewed to few blocks; the others are a loop, uniform references, and blocks
+//! that are referenced once.
 
 use nectary_cache::Stream;
 use nectary_trace::simulate::Workload;

@@ -1,12 +1,12 @@
-//! Misses that libcachesim 0.3.5 (PyPI) counts, at sizes at which the policies differ.
+//! The misses that libcachesim 0.3.5 (PyPI) counts, at sizes at which the policies differ.
 //!
-//! It got the references as objects of size 1 in `oracleGeneral`, each trace as it is read here; `cs+cpp` is the mix.
-//! This file contains only the numbers that the program printed.
+//! The program read the references of each trace as objects of size 1 in `oracleGeneral`; `cs+cpp` is the mix of these
+//! two traces. This file contains only the numbers that the program printed.
 
 /// The columns of the rows.
 pub const COLUMNS: [&str; 7] = ["fifo", "lru", "lfu", "clock", "sieve", "arc", "min"];
 
-/// A trace and its rows: a size, and the misses of each column.
+/// A trace and its rows; each row has a size, and the misses of each column.
 pub struct Trace {
     pub name: &'static str,
     pub references: u64,
@@ -139,8 +139,8 @@ pub const TRACES: &[Trace] = &[
     },
 ];
 
-/// Misses of LIRS that its authors' program counts: consecutive references to a block count as one, and 1 % of the size
-/// is for HIR blocks.
+/// The misses of LIRS that the program of its authors counts. There, consecutive references to a block count as one,
+/// and 1 % of the size is for HIR blocks.
 pub const LIRS: &[(&str, u64, u64)] = &[
     ("cs", 500, 4717),
     ("cs", 768, 3654),
@@ -154,6 +154,6 @@ pub const LIRS: &[(&str, u64, u64)] = &[
     ("sprite", 2000, 11787),
 ];
 
-/// Misses of MIN on multi1 at size 500 that Caffeine's authors published: if every miss is admitted, and if MIN may
-/// bypass.
+/// The misses of MIN on multi1 at size 500 that Caffeine's authors published: first if every miss is admitted, then if
+/// MIN may bypass.
 pub const MIN_MULTI1_500: [u64; 2] = [6536, 6535];

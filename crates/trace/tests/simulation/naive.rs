@@ -1,11 +1,11 @@
-//! LRU, FIFO and MIN in the simplest form, a list that is searched from its beginning, against the simulator on random
-//! traces.
+//! Compares the simulator, on random traces, with LRU, FIFO and MIN in their simplest form: a list that is searched
+//! from its beginning.
 
 use nectary_cache::Stream;
 use nectary_trace::simulate::{Run, Workload, policies, run_all};
 use proptest::prelude::*;
 
-/// The next victim is first in the list.
+/// The misses of a policy that is a list. For LRU and FIFO, the next victim is the first block of the list.
 fn naive(policy: &str, blocks: &[u64], size: usize) -> u64 {
     let mut resident: Vec<u64> = Vec::new();
     let mut misses = 0;

@@ -338,7 +338,7 @@ impl Client {
         Ok(made)
     }
 
-    /// Serves what the session reports.
+    /// Handles the events that the session sends, until their channel closes.
     pub(super) async fn serve_events(&self, mut events: mpsc::UnboundedReceiver<Event>) {
         let mut recalls = JoinSet::new();
         while let Some(event) = events.recv().await {

@@ -209,7 +209,8 @@ fn a_commit_of_preallocated_blocks_shows_them_where_they_are() {
     operate(&mut image, session, &commit(file, 4, block + 4, 4)).unwrap();
     let whole = [(0, 4, block, true), (4, 4, block + 4, false), (8, 8, block + 8, true)];
     assert_eq!(map(&mut image, session, file), whole);
-    // Not elsewhere in the file, not in another file, not twice, and not beyond what is unwritten.
+    // A commit is refused if it maps the blocks elsewhere in the file, in another file or a second time, or if it is
+    // longer than the unwritten extent.
     for (file, commit) in [
         (file, commit(file, 9, block + 8, 4)),
         (other, commit(other, 8, block + 8, 4)),

@@ -142,9 +142,9 @@ pub enum Operation {
         truncate_generation: u64,
         /// The size is at least this afterwards. *Units*: bytes.
         size: u64,
-        /// The times are at least these afterwards; 0 leaves one. *Units*: nanoseconds since 1970.
+        /// The modification time is at least this afterwards; 0 for no new time. *Units*: nanoseconds since 1970.
         modified_ns: i64,
-        /// The same of the change time.
+        /// The same for the change time.
         changed_ns: i64,
         /// From granted extents, or where the file is mapped and unwritten; in ascending order of `file_block`.
         extents: Vec<Mapped>,

@@ -1,4 +1,4 @@
-//! The file systems: how each is made and mounted, and which of them replace those of the seeds.
+//! The file systems: how each is made and mounted, and which file system of the paper it replaces.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -8,12 +8,12 @@ use serde::{Deserialize, Serialize};
 use crate::sys::{self, Writing};
 use crate::{Error, ErrorKind};
 
-/// A file system, or a replacement for one of the seeds'.
+/// A file system; some replace a file system of the paper that Linux does not have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FileSystem {
     /// XFS with its defaults.
     Xfs,
-    /// ext4 with its defaults, including a journal. Replaces UFS with soft updates, which Linux does not have.
+    /// ext4 with its defaults, including a journal. Replaces UFS with soft updates.
     Ext4,
     /// btrfs with its defaults, except single metadata.
     Btrfs,
@@ -39,7 +39,7 @@ impl FileSystem {
         }
     }
 
-    /// Its name in the kernel.
+    /// The kernel's name of the file system.
     pub fn kernel_name(self) -> &'static str {
         match self {
             FileSystem::Xfs => "xfs",
@@ -48,7 +48,7 @@ impl FileSystem {
         }
     }
 
-    /// The program that makes it, and the Debian package of that program.
+    /// The program that makes the file system, and the Debian package of that program.
     pub fn maker(self) -> (&'static str, &'static str) {
         match self {
             FileSystem::Xfs => ("mkfs.xfs", "xfsprogs"),
@@ -57,7 +57,7 @@ impl FileSystem {
         }
     }
 
-    /// Why this machine cannot run it; `None` if it can.
+    /// The reason why this machine cannot use the file system; `None` if it can.
     pub fn missing(self) -> Option<String> {
         let known = std::fs::read_to_string("/proc/filesystems").unwrap_or_default();
         if !known.lines().any(|line| line.trim() == self.kernel_name()) {
@@ -69,14 +69,14 @@ impl FileSystem {
         (!is_there).then(|| format!("{program} is not installed (Debian package {package})"))
     }
 
-    /// The bytes of the device for files of `disk_bytes`: with room for the file system itself, and at least the
-    /// smallest size that its maker accepts. This is more than contenders without a file system get, which favours the
-    /// file systems.
+    /// The size of a device for files of `disk_bytes` in total, in bytes: it has room for the file system itself, and
+    /// at least the smallest size that mkfs accepts. This is more than contenders without a file system get, which
+    /// favours the file systems.
     pub fn device_bytes(self, disk_bytes: u64) -> u64 {
         ((disk_bytes / 10 * 11) + (96 << 20)).max(320 << 20).next_multiple_of(1 << 20)
     }
 
-    /// Makes the file system. Everything is initialised now, because later it would be measured.
+    /// Makes the file system. Nothing is initialised lazily, because that would happen during the measurement.
     pub(super) fn make(self, device: &Path) -> Result<(), Error> {
         let eager = "lazy_itable_init=0,lazy_journal_init=0,nodiscard";
         let arguments: &[&str] = match self {

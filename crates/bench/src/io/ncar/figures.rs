@@ -1,12 +1,13 @@
-//! Which series each figure of the report shows.
+//! The figures of the NCAR report, and the series that each shows.
 //!
-//! Owns: the table. The report calls two figures 7, and captions 11 and 12 "read" where its list says "write": its
-//! list is followed. Figures 1 to 12 show the volume alone; until it exists they are drawn for XFS and the device.
+//! Owns: the table. The report has two figures 7, and its captions of figures 11 and 12 say "read" where its list of
+//! figures says "write". This table follows the list. In the report, figures 1 to 12 show the volume alone. Here they
+//! show XFS and the device, because the volume is not measured yet.
 
 use super::{Emptied, Host, Series, System, XFS_BLOCK_BYTES};
 use crate::io::job::{Mode, Operation};
 
-/// What the two plots of a figure show.
+/// How the two plots of a figure differ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Plots {
     /// Each plot shows one host.
@@ -18,17 +19,17 @@ pub enum Plots {
 /// A figure.
 #[derive(Debug, Clone, Copy)]
 pub struct Figure {
-    /// Its number.
+    /// The number of the figure.
     pub number: u32,
     /// The operation.
     pub operation: Operation,
-    /// The modes that it compares, or the one that it shows.
+    /// The modes that the figure shows.
     pub modes: &'static [Mode],
     /// The numbers of streams.
     pub streams: &'static [usize],
-    /// Its plots.
+    /// How its two plots differ.
     pub plots: Plots,
-    /// Whether XFS is one of the lines.
+    /// Whether the figure compares the volume with XFS.
     pub is_against_xfs: bool,
 }
 
@@ -79,7 +80,7 @@ impl Figure {
         format!("Figure {}: {operation}, {modes}, {streams} stream(s){against}", self.number)
     }
 
-    /// Whether a series is one of its lines.
+    /// Whether the figure shows a series.
     pub fn shows(&self, series: &Series) -> bool {
         let is_its_system = matches!(series.system, System::Raw | System::Xfs(XFS_BLOCK_BYTES));
         is_its_system
@@ -97,17 +98,17 @@ impl Figure {
     }
 }
 
-/// What one plot of a figure shows.
+/// The part of a figure's series that one of its plots shows.
 #[derive(Debug, Clone, Copy)]
 pub enum Part {
-    /// One host.
+    /// The series of one host.
     Host(Host),
-    /// One mode.
+    /// The series of one mode.
     Mode(Mode),
 }
 
 impl Part {
-    /// Whether a series is in it.
+    /// Whether the plot shows a series.
     pub fn shows(&self, series: &Series) -> bool {
         match self {
             Part::Host(host) => series.host == *host,
@@ -116,7 +117,7 @@ impl Part {
     }
 }
 
-/// The figures that show a series, in words.
+/// Names the figures of the report that show a series.
 pub fn shown_in(series: &Series) -> String {
     let of_report = series.emptied == Emptied::Remount || series.mode != Mode::Buffered;
     let of_report = of_report || series.operation != Operation::Read;

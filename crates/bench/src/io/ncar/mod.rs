@@ -1,9 +1,10 @@
 //! `bench io --matrix ncar`: the conditions of the NCAR report's figures 1 to 20.
 //!
-//! Owns: the series of the report, in the order in which they run. Its two hosts are two memory groups: a client with
-//! 3 GB and the metadata server's host with 128 MB. Files of 256 MB are read or written, buffered and direct, with one
-//! and two streams. Caches are emptied by unmount and mount, as in the report, and by dropping pages; both are shown.
-//! The raw device below XFS is measured, too, and conditions beyond the report. There are no rows of the volume yet.
+//! Owns: the series of the report, in the order in which they run. The report's two hosts are two memory groups here: a
+//! client with 3 GB and the metadata server's host with 128 MB. Files of 256 MB are read or written, buffered and
+//! direct, with one and two streams. Caches are emptied by unmount and mount, as in the report, and by dropping pages;
+//! both are shown. The raw device below XFS and conditions beyond the report are measured too. The volume is not
+//! measured yet.
 //!
 //! | file | what is in it |
 //! |---|---|
@@ -25,32 +26,32 @@ use crate::statistics::order;
 use crate::store::{Programs, Progress};
 use stage::Stage;
 
-/// Why there are no rows of the volume.
+/// The message that stands in place of the volume's rows.
 const NOT_RUN: &str = "volume: NOT RUN: nectary volume does not exist yet";
 
 /// The settings of a run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Options {
-    /// A directory on the device, or a block device, whose contents are lost.
+    /// A directory on the device, or a block device. The contents of a block device are lost.
     pub target: PathBuf,
     /// Whether a block device may be overwritten.
     pub overwrite: bool,
     /// A quick run: a quarter of the sizes and memory, three request sizes, one pass, nothing beyond the report.
     pub quick: bool,
-    /// Passes.
+    /// The number of passes.
     pub passes: Option<usize>,
     /// The length of each stream. *Units*: bytes.
     pub bytes: Option<u64>,
-    /// Sizes of requests. *Units*: bytes.
+    /// The sizes of requests. *Units*: bytes.
     pub sizes: Vec<u64>,
 }
 
 /// A host of the report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Host {
-    /// 3 GB and no metadata server: the report's Onyx2.
+    /// The report's Onyx2: 3 GB, and no metadata server.
     Client,
-    /// 128 MB, with the metadata server: the report's Origin 200.
+    /// The report's Origin 200: 128 MB, with the metadata server.
     Server,
 }
 
@@ -77,7 +78,7 @@ impl Host {
 pub enum System {
     /// XFS on the device, with blocks of this many bytes.
     Xfs(u32),
-    /// The device.
+    /// The device, without a file system.
     Raw,
 }
 
@@ -99,7 +100,7 @@ impl System {
 /// How caches are emptied before a read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Emptied {
-    /// Unmount and mount, as in the report.
+    /// The file system is unmounted and mounted, as in the report.
     Remount,
     /// The pages of the streams are dropped.
     Drop,
@@ -116,7 +117,7 @@ pub struct Series {
     pub operation: Operation,
     /// The mode.
     pub mode: Mode,
-    /// Streams.
+    /// The number of streams.
     pub streams: usize,
     /// How caches are emptied.
     pub emptied: Emptied,
@@ -140,7 +141,7 @@ impl Series {
     }
 }
 
-/// A series and its rates: for each request size, each pass. *Units*: bytes, MiB per second.
+/// A series, and its rates: for each request size in bytes, the rate of each pass in MiB per second.
 #[derive(Debug, Clone)]
 struct Measured {
     series: Series,
@@ -154,7 +155,7 @@ struct Plan {
     passes: usize,
     bytes: u64,
     sizes: Vec<u64>,
-    /// The hosts' memory is divided by this.
+    /// The memory of the hosts is divided by this number.
     divisor: u64,
     series: Vec<Series>,
 }
@@ -170,7 +171,7 @@ impl Plan {
         };
         for size in &sizes {
             check_size(*size, bytes)?;
-            // Two streams have a buffer each, in addition to the program's memory.
+            // Each of the two streams needs a buffer, in addition to the program's other memory.
             if *size > Host::Server.memory_bytes() / divisor / 8 {
                 return Err(usage(format!("requests of {size} bytes do not fit into the server's memory here")));
             }
@@ -239,8 +240,8 @@ fn series(beyond: bool) -> Vec<Series> {
 /// Runs the matrix; `programs.worker` has to call [`serve`](super::serve), `programs.guardian`
 /// [`serve`](crate::guardian::serve).
 ///
-/// It gives the calling thread its own mounts. *Errors*: [`ErrorKind::Missing`](crate::ErrorKind::Missing) if this
-/// machine cannot mount or has no memory groups.
+/// It moves the calling thread into its own mount namespace. *Errors*:
+/// [`ErrorKind::Missing`](crate::ErrorKind::Missing) if this machine cannot mount or has no memory groups.
 pub fn run(options: &Options, programs: &Programs, progress: &mut dyn FnMut(&Progress)) -> Result<Report, Error> {
     let plan = Plan::new(options)?;
     let began = Instant::now();
@@ -274,9 +275,9 @@ pub fn run(options: &Options, programs: &Programs, progress: &mut dyn FnMut(&Pro
     Ok(report::report(&plan, &measured, began.elapsed()))
 }
 
-/// The xdd command lines of the matrix, with the steps that are needed between them.
+/// The xdd command lines of the matrix, with the steps between them.
 ///
-/// *Errors*: as [`run`]'s for the options. It looks at no file and makes none.
+/// It neither reads nor makes files. *Errors*: [`ErrorKind::Usage`](crate::ErrorKind::Usage) for wrong options.
 pub fn dry_run(options: &Options) -> Result<String, Error> {
     let plan = Plan::new(options)?;
     let mut text = format!("# {NOT_RUN}\n");
@@ -309,7 +310,7 @@ pub fn dry_run(options: &Options) -> Result<String, Error> {
     Ok(text)
 }
 
-/// The description of a pass without places.
+/// Describes a pass without places, for xdd's command line.
 fn job(plan: &Plan, cell: &Cell) -> Job {
     Job {
         places: Vec::new(),
@@ -344,8 +345,8 @@ mod tests {
         let plan = Plan::new(&options(false)).unwrap();
         assert_eq!((plan.bytes, plan.sizes.len(), plan.passes), (256 << 20, 13, 3));
         assert_eq!((plan.memory_bytes(Host::Client), plan.memory_bytes(Host::Server)), (3 << 30, 128 << 20));
-        // XFS on each host has two operations, two modes and two numbers of streams; buffered reads are done in two
-        // ways.
+        // XFS on each host has two operations, two modes and two numbers of streams; before buffered reads, caches are
+        // emptied in two ways.
         let xfs = plan.series.iter().filter(|one| one.system == System::Xfs(4096) && one.streams > 0);
         assert_eq!(xfs.count(), 2 * (8 + 2) + 5);
         assert_eq!(plan.systems(), [System::Raw, System::Xfs(4096), System::Xfs(1024), System::Xfs(2048)]);

@@ -13,7 +13,7 @@ use crate::io::timestamps::Timestamps;
 use crate::machine;
 use crate::statistics::{Estimate, estimate};
 
-/// Columns of a table.
+/// The largest number of columns of a table.
 const COLUMNS_MAX: usize = 6;
 
 /// Makes the report.
@@ -73,7 +73,7 @@ fn text(plan: &Plan, measured: &[Measured], took: Duration) -> String {
     text
 }
 
-/// One column per series, one line per size.
+/// Writes a table with one column per series and one line per request size.
 fn table(part: &[&Measured]) -> String {
     let names: Vec<String> = part.iter().map(|one| short(&one.series)).collect();
     let widths: Vec<usize> = names.iter().map(|name| name.len().max(8) + 2).collect();
@@ -92,7 +92,7 @@ fn table(part: &[&Measured]) -> String {
     text
 }
 
-/// The name of a series, without the words that are in the table's heading.
+/// The name of a series without the words that the table's heading already has.
 fn short(series: &Series) -> String {
     let name = series.name();
     let (system, rest) = name.split_once('.').unwrap_or((&name, ""));
@@ -100,7 +100,7 @@ fn short(series: &Series) -> String {
     format!("{system}.{rest}")
 }
 
-/// Two plots per figure, under the report's title.
+/// Makes the two plots of each figure, with the report's titles.
 fn charts(measured: &[Measured]) -> Vec<Chart> {
     let mut charts = Vec::new();
     for figure in figures::all() {
@@ -146,7 +146,7 @@ mod tests {
         let charts = charts(&measured);
         assert_eq!(charts.len(), 40);
         assert!(charts.iter().all(|chart| chart.lines.len() >= 2), "XFS and the device at least");
-        // Figure 13, the client: XFS after both ways of emptying, and the device.
+        // The plot of figure 13 for the client has XFS, after both ways of emptying caches, and the device.
         assert_eq!(charts[24].lines.len(), 3);
         assert!(report.figures.iter().any(|one| one.name == "ncar.xfs.client.read.buffered.remount.streams2.512k"));
         assert_eq!(short(&measured[0].series), "raw.buffered.dropx1");

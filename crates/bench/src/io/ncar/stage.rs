@@ -1,8 +1,8 @@
 //! The environment of the matrix: a device, a file system on it, and hosts.
 //!
 //! Owns: the loop device with direct I/O on an image (or a block device whose contents may be lost), XFS on it, a
-//! memory group per host, and a process in it for each pass. Promises: nothing is left, however the run ends; only
-//! pages of the streams are dropped from the page cache, so other programs keep theirs.
+//! memory group per host, and a process in that group for each pass. Promises: a run leaves nothing behind, however it
+//! ends; only the pages of the streams are dropped from the page cache, so other programs keep theirs.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -80,7 +80,7 @@ impl<'a> Stage<'a> {
         Ok(Stage { plan, programs, groups, device, root, streams, is_mounted: false, disk, guardian })
     }
 
-    /// Puts a system on the device, and its streams on the system.
+    /// Makes a system (XFS or the bare device), and the streams on it.
     pub fn show(&mut self, system: System) -> Result<(), Error> {
         self.unmount()?;
         self.streams = None;
@@ -111,7 +111,7 @@ impl<'a> Stage<'a> {
             self.mount()?;
         }
         let Some(mut streams) = self.streams.take() else { return Err(Error::failed("a pass", "nothing is shown")) };
-        // As in the report, writes go to new files; mixed requests need files that exist.
+        // As in the report, writes truncate the files first. Mixed requests need files with contents.
         let is_fresh = series.operation == Operation::Write && series.system != System::Raw;
         let job = Job { is_fresh, ..streams.job(cell, Engine::Threads) };
         if series.emptied == Emptied::Drop {
@@ -157,7 +157,7 @@ impl<'a> Stage<'a> {
 
 impl Drop for Stage<'_> {
     fn drop(&mut self) {
-        // After an error the guardian removes the rest.
+        // If the run failed, the guardian removes the rest.
         let _ = self.unmount();
     }
 }

@@ -1,4 +1,4 @@
-//! Deliberately bad devices, each with one mistake, and the clause that must catch it.
+//! Deliberately bad devices, each with one mistake, and for each the clause that must catch the mistake.
 
 use std::sync::{Arc, Mutex};
 
@@ -8,7 +8,7 @@ use crate::{
     BlockDevice, Buffer, Context, ErrorKind, Extent, Geometry, IoFuture, MemoryDevice, SharedDevice, WriteFlags,
 };
 
-/// The mistakes.
+/// The mistakes that a device can have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mistake {
     OddBlocks,
@@ -33,7 +33,7 @@ enum Mistake {
     FuaIgnored,
 }
 
-/// The bytes of the first read of each range, by offset.
+/// The bytes that the first read of each range returned, by offset.
 type Stale = Vec<(u64, Vec<u8>)>;
 
 struct Bad {
@@ -47,7 +47,7 @@ impl Bad {
         Arc::new(Bad { inner, mistake, stale: Arc::default() })
     }
 
-    /// The range that the device below gets instead of the requested one.
+    /// The range with which the device below is called instead of the requested range.
     fn bend(&self, offset: u64, length: u64) -> (u64, u64) {
         let geometry = self.inner.geometry();
         let block = u64::from(geometry.block_bytes);

@@ -1,4 +1,4 @@
-//! Every device and filter of this crate passes the conformance test.
+//! Tests that every device and filter of this crate passes the conformance test.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -86,7 +86,7 @@ async fn filters_keep_the_promises_of_the_device_below() {
     }
 }
 
-/// Files of a test, removed at its end.
+/// The files of a test, which are removed at its end.
 struct Files {
     directory: PathBuf,
     count: AtomicU32,
@@ -130,7 +130,7 @@ async fn files_conform(parent: &Path) {
         if let Err(failure) = check(make).await {
             panic!("{engine:?}, direct {direct}: {failure}");
         }
-        // For the device, a crash of this process is a close and a later open.
+        // For the device, a crash of this process is the same as closing it and opening it later.
         let again = |device: SharedDevice| async move {
             drop(device);
             let device = FileDevice::open_file(files.last(), &options(None)).await.unwrap();
@@ -173,7 +173,7 @@ async fn files_on_tmpfs_conform_and_say_what_they_survive() {
     assert_eq!(device.geometry().flush_survives, Survives::Process);
 }
 
-/// Makes a loop device of `size` bytes; `Err` says why it cannot be made.
+/// Makes a loop device of `size` bytes. *Errors*: the reason why it cannot be made.
 fn loop_device(files: &Files, size: u64) -> Result<PathBuf, String> {
     let path = files.next();
     let file = std::fs::File::create(&path).map_err(|error| error.to_string())?;
@@ -186,7 +186,7 @@ fn loop_device(files: &Files, size: u64) -> Result<PathBuf, String> {
     Ok(PathBuf::from(String::from_utf8_lossy(&output.stdout).trim()))
 }
 
-/// Detaches the loop device as soon as its last user closes it.
+/// Requests that the loop device is detached when its last user closes it.
 fn detach(path: &Path) {
     let status = Command::new("losetup").arg("--detach").arg(path).status();
     assert!(status.is_ok_and(|status| status.success()), "{} stays behind", path.display());
@@ -247,7 +247,7 @@ async fn ramfs_without_direct_io_falls_back_and_conforms() {
 
 #[tokio::test]
 async fn every_registered_name_is_covered_here() {
-    // Fails when a new device or filter has no check in this file.
+    // This test fails if a new device or filter has no check in this file.
     let names = [
         "corrupt", "delay", "disk", "error", "file", "log", "memory", "model", "record", "stats", "stripe", "throttle",
     ];

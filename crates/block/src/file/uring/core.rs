@@ -1,8 +1,8 @@
-//! The bookkeeping of one ring: which operation is in which slot, which operations wait, which have ended.
+//! The bookkeeping of one ring: the operation in each slot, the operations that wait, and those that have ended.
 //!
 //! Owns: the ring, and the operations with their buffers from acceptance to completion entry. The engine is safe
-//! because memory that the kernel may touch belongs to a slot, a slot is emptied only by its completion entry, and a
-//! closing ring leaks the buffers that it cannot wait for instead of freeing them.
+//! because memory that the kernel may touch belongs to a slot, and a slot is emptied only by its completion entry. If a
+//! closing ring cannot wait for an operation, it leaks the buffers instead of freeing them.
 
 use std::collections::VecDeque;
 use std::io;
@@ -16,7 +16,7 @@ use crate::error::{Error, ErrorKind, Operation};
 use crate::file::sys;
 use crate::file::transfer::{Progress, Transfer};
 
-/// How often an operation is repeated at most when the kernel asks for it.
+/// The most times that an operation is repeated because the kernel requires it.
 const RETRIES_MAX: u32 = 100;
 
 /// The result of an operation.
@@ -45,7 +45,7 @@ impl Job {
         self.transfer
     }
 
-    /// Describes the rest of the operation for the kernel.
+    /// Describes the remaining part of the operation for the kernel.
     fn entry(&mut self) -> squeue::Entry {
         use std::os::fd::AsRawFd;
         let transfer = &self.transfer;
@@ -71,9 +71,9 @@ impl Job {
     }
 }
 
-/// Whether a ring accepts an operation.
+/// The answer of a ring to an operation.
 pub(super) enum Accepted {
-    /// It does; the driver must be woken.
+    /// The ring has accepted the operation; the driver must be woken.
     Yes,
     /// Too many operations wait already.
     Full(Job),
@@ -93,7 +93,7 @@ pub(super) struct Core {
 }
 
 impl Core {
-    /// Makes a ring with `depth` slots; `waiting_max` further operations may wait.
+    /// Makes a ring with `depth` slots; up to `waiting_max` further operations may wait.
     pub fn new(depth: u32, waiting_max: usize) -> io::Result<Core> {
         let uring = build(depth)?;
         let mut slots = Vec::new();
@@ -134,14 +134,14 @@ impl Core {
         Accepted::Yes
     }
 
-    /// How many operations may wait.
+    /// The most operations that may wait.
     pub fn waiting_max(&self) -> usize {
         self.waiting_max
     }
 
-    /// Submits new operations and collects ended ones, until there are none of either.
+    /// Submits new operations and collects ended ones, until no operation is left to submit or collect.
     ///
-    /// Returns whether the kernel was too busy to accept everything; the caller must then call again.
+    /// *Returns* whether the kernel was too busy to accept all operations; the caller must then call this again.
     pub fn turn(&mut self, ended: &mut Ended) -> bool {
         loop {
             self.reap(ended);
@@ -159,7 +159,8 @@ impl Core {
         }
     }
 
-    /// Ends the ring: waits up to `patience` for the operations that the kernel has, and leaks the buffers of the rest.
+    /// Closes the ring: waits up to `patience` for the operations that the kernel has, and leaks the buffers of those
+    /// that have not ended.
     pub fn close(&mut self, patience: Duration, ended: &mut Ended) {
         self.closed = true;
         for job in self.waiting.drain(..) {
@@ -186,13 +187,13 @@ impl Core {
     fn place(&mut self, slot: u32, mut job: Job) {
         let entry = job.entry().user_data(u64::from(slot));
         self.slots[slot as usize] = Some(job);
-        // SAFETY: everything that the entry points to belongs to the job, which stays in its slot until the completion
+        // SAFETY: all memory that the entry points to belongs to the job, which stays in its slot until the completion
         // entry of this submission has been seen, or is leaked.
         let pushed = unsafe { self.uring.submission().push(&entry) };
         assert!(pushed.is_ok(), "there are as many submission entries as slots");
     }
 
-    /// Submits new operations; false if the kernel is too busy to accept all of them now.
+    /// Submits new operations. *Returns* `false` if the kernel is too busy to accept all of them now.
     fn submit(&mut self) -> io::Result<bool> {
         while !self.uring.submission().is_empty() {
             match self.uring.submit() {
@@ -219,7 +220,7 @@ impl Core {
                 break;
             };
             match job.reply.is_closed() {
-                // No caller waits for the operation and it has not begun: drop it.
+                // The caller no longer waits for the operation, and it has not begun, so it is dropped.
                 true => self.free.push(slot),
                 false => self.place(slot, job),
             }
@@ -248,7 +249,7 @@ impl Core {
         ended.push((job.reply, job.transfer.end(result)));
     }
 
-    /// Fails all operations and closes the ring; the memory that the kernel may still use is leaked.
+    /// Fails all operations and closes the ring. Memory that the kernel may still use is leaked.
     fn abandon(&mut self, why: &str, ended: &mut Ended) {
         self.closed = true;
         for slot in &mut self.slots {
@@ -276,7 +277,7 @@ fn build(depth: u32) -> io::Result<IoUring> {
     Ok(uring)
 }
 
-/// Whether an error of a submission is temporary.
+/// Whether an error of submission is temporary.
 fn is_passing(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EBUSY | libc::EAGAIN | libc::EINTR))
 }

@@ -1,18 +1,19 @@
 //! The io_uring engine: one ring for each thread that runs a current-thread runtime.
 //!
-//! Why one ring per thread: an operation goes into the ring of the calling thread, and that thread's own event loop
-//! sees its end. So an I/O costs no thread switch and no contended lock. How:
+//! There is one ring per thread so that an operation costs no thread switch and no contended lock: it goes into the
+//! ring of the calling thread, and the event loop of that thread sees its end. The steps are:
 //!
 //! 1. An operation goes into a slot of the ring (or a bounded queue) and wakes the *driver*, a task of the same
 //!    runtime.
-//! 2. The driver is polled after the ready tasks; it submits all operations that have gathered, in one call.
-//! 3. The ring's descriptor is watched by the runtime like a socket. When it is readable, the driver collects the ended
-//!    operations and wakes the tasks that wait for them.
+//! 2. The driver is polled after the ready tasks. It submits all operations that have gathered in the ring with one
+//!    call.
+//! 3. The runtime watches the ring's descriptor like a socket. When the descriptor is readable, the driver collects the
+//!    ended operations and wakes the tasks that wait for them.
 //!
-//! A ring belongs to one pair of thread and runtime. The runtime owns the driver: when the runtime is dropped, the
-//! driver waits for the operations that the kernel has (at most [`CLOSE_PATIENCE`]), reports all results, and closes
-//! the ring. If the thread ends first, the driver stops as soon as the ring is idle. Runtimes with several threads have
-//! no ring: the caller then uses the pool of the POSIX engine.
+//! A ring belongs to one pair of thread and runtime. The runtime owns the driver. When the runtime is dropped, the
+//! driver waits at most [`CLOSE_PATIENCE`] for the operations that the kernel has, reports all results, and closes the
+//! ring. If the thread ends first, the driver stops as soon as the ring is idle. Runtimes with several threads have no
+//! ring; their operations use the pool of the POSIX engine.
 
 mod core;
 
@@ -40,16 +41,16 @@ use crate::device::IoFuture;
 use crate::error::{Error, ErrorKind};
 use crate::request::ready;
 
-/// How many operations of one ring the kernel has at a time.
+/// The most operations of one ring that the kernel has at a time.
 const DEPTH: u32 = 256;
 
-/// How many operations may wait for a slot of one ring; one more is refused as busy.
+/// The most operations that wait for a slot of one ring; one more is refused as busy.
 const WAITING_MAX: usize = 65536;
 
-/// How long an ending runtime waits for the operations that the kernel has.
+/// The longest time for which an ending runtime waits for the operations that the kernel has.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(10);
 
-/// Whether this host allows io_uring; determined once per process.
+/// Whether this host allows io_uring; this is tested once per process.
 pub(super) fn available() -> Result<(), &'static str> {
     static ANSWER: OnceLock<Option<String>> = OnceLock::new();
     match ANSWER.get_or_init(|| Core::new(8, 0).err().map(|error| error.to_string())) {
@@ -58,7 +59,7 @@ pub(super) fn available() -> Result<(), &'static str> {
     }
 }
 
-/// Begins an operation on this thread's ring; returns it if the thread has no ring.
+/// Begins an operation on this thread's ring. *Returns* the transfer as the error if the thread has no ring.
 pub(super) fn transfer(handle: &Handle, transfer: Transfer) -> Result<IoFuture<Vec<Buffer>>, Transfer> {
     if handle.runtime_flavor() != RuntimeFlavor::CurrentThread {
         return Err(transfer);
@@ -101,10 +102,10 @@ thread_local! {
     static RINGS: RefCell<Vec<Local>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A thread's reference to a ring; when the thread ends, the driver is told to stop.
+/// A thread's reference to a ring. When the thread ends, it tells the driver to stop.
 struct Local {
     runtime: Id,
-    /// `None` if the kernel refused to make one.
+    /// `None` if the kernel refused to make a ring.
     ring: Option<Arc<Ring>>,
 }
 
@@ -121,7 +122,7 @@ impl Drop for Local {
     }
 }
 
-/// Finds this thread's ring for the runtime, or makes it and starts its driver.
+/// Finds this thread's ring for the runtime, or makes a ring and starts its driver.
 fn ring_of(handle: &Handle, rings: &mut Vec<Local>) -> Option<Arc<Ring>> {
     let runtime = handle.id();
     if let Some(local) = rings.iter().find(|local| local.runtime == runtime) {
@@ -144,23 +145,24 @@ fn start(handle: &Handle, depth: u32, waiting_max: usize) -> io::Result<Arc<Ring
     let core = Core::new(depth, waiting_max)?;
     let descriptor = Descriptor(core.uring().as_raw_fd());
     let ring = Arc::new(Ring { state: Mutex::new(State { core, waker: None, is_orphan: false }) });
-    // SAFETY: the descriptor stays open as long as the ring, which the driver holds and drops after this watch.
+    // SAFETY: the descriptor stays open as long as the ring. The driver holds the ring, and drops it after this watch.
     let readiness = unsafe { AsyncFd::register_with_interest(descriptor, Interest::READABLE)? };
-    // The task is owned by the runtime and stops with it, or with the thread (see the file's head).
+    // The runtime owns the task, which stops with the runtime or with the thread (see the comment at the head of this
+    // file).
     drop(handle.spawn(Driver { readiness, ring: ring.clone() }));
     Ok(ring)
 }
 
-/// A ring, shared by the thread that uses it and the driver.
+/// A ring, shared by the driver and the thread that uses the ring.
 struct Ring {
     state: Mutex<State>,
 }
 
 struct State {
     core: Core,
-    /// Wakes the driver; taken by the task that wakes it.
+    /// Wakes the driver; the code that wakes the driver takes it.
     waker: Option<Waker>,
-    /// The thread has ended: no new operations arrive.
+    /// The thread has ended, so no new operations arrive.
     is_orphan: bool,
 }
 
@@ -170,7 +172,7 @@ impl Ring {
     }
 }
 
-/// The ring's descriptor, for the runtime to watch; the ring owns it and outlives the watch.
+/// The ring's descriptor, which the runtime watches. The ring owns the descriptor and outlives the watch.
 struct Descriptor(RawFd);
 
 impl AsRawFd for Descriptor {
@@ -179,7 +181,8 @@ impl AsRawFd for Descriptor {
     }
 }
 
-/// The task that submits and collects. The order of the fields matters: the watch is dropped before the ring.
+/// The task that submits and collects operations. The order of the fields matters: the watch is dropped before the
+/// ring.
 struct Driver {
     readiness: AsyncFd<Descriptor>,
     ring: Arc<Ring>,
@@ -210,10 +213,10 @@ impl Future for Driver {
                 return Poll::Ready(());
             }
             match self.readiness.poll_read_ready(context) {
-                // Readiness is cleared before the next turn collects, so that no operation that ends in between is
-                // missed.
+                // Readiness is cleared before the next turn collects, so that the driver misses no operation that ends
+                // in between.
                 Poll::Ready(Ok(mut guard)) => guard.clear_ready(),
-                // The runtime is ending and drops this task next.
+                // The runtime is ending and will drop this task.
                 Poll::Ready(Err(_)) => return Poll::Ready(()),
                 Poll::Pending => return Poll::Pending,
             }
@@ -231,7 +234,7 @@ impl Drop for Driver {
 
 fn tell(ended: Ended) {
     for (reply, result) in ended {
-        // If no caller waits any more, the buffers are freed here, after the kernel is done with them.
+        // If the caller no longer waits, the buffers are freed here, after the kernel is done with them.
         let _ = reply.send(result);
     }
 }

@@ -1,4 +1,4 @@
-//! The ring when it is full, when its runtime or its thread ends, and when the kernel does not answer.
+//! Tests of a ring that is full, of a ring whose runtime or thread ends, and of a kernel that does not answer.
 
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::atomic::AtomicU64;
@@ -13,12 +13,12 @@ fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
 }
 
-/// An operation on a pipe; it does not end until something is written to the other side.
+/// A read from a pipe, which does not end until bytes are written to the other end.
 fn pipe_read() -> (Transfer, OwnedFd) {
     let mut ends = [0; 2];
     // SAFETY: the array has room for the two descriptors that the call writes.
     assert_eq!(unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) }, 0);
-    // SAFETY: both descriptors are new and owned by nobody else.
+    // SAFETY: both descriptors are new, so no other code owns them.
     let (from, to) = unsafe { (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])) };
     let shared = Shared {
         file: from.into(),
@@ -59,7 +59,7 @@ fn operation_that_does_not_end_is_given_up_and_its_buffer_is_leaked() {
     tell(ended);
     assert_eq!(answer.try_recv().unwrap().unwrap_err().kind, ErrorKind::Io);
     assert!(matches!(core.accept(Job::new(pipe_read().0, oneshot::channel().0)), Accepted::Closed(_)));
-    // The kernel may fill the buffer now; it has no owner.
+    // The kernel may now fill the buffer, which has no owner.
     use std::io::Write;
     std::fs::File::from(other).write_all(&[7; 4096]).unwrap();
 }
@@ -93,7 +93,7 @@ fn runtime_that_ends_waits_for_what_the_kernel_has() {
     drop(first);
     let mut done = 0;
     for operation in pending {
-        // Every operation has ended: with its bytes, or with the error that it never began.
+        // Every operation has ended, either with its bytes or with an error because it never began.
         match runtime().block_on(operation) {
             Ok(_) => done += 1,
             Err(error) => assert!(error.detail.contains("runtime ended"), "{error}"),
@@ -182,7 +182,7 @@ fn deadline_passes_while_the_kernel_keeps_the_buffer() {
     });
 }
 
-/// Makes the kernel refuse io_uring to the calling thread from now on.
+/// From now on, makes the kernel refuse io_uring to the calling thread.
 fn forbid_uring() {
     let code = |code: u32| code as u16;
     let filter = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };

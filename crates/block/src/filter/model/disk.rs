@@ -1,20 +1,20 @@
-//! The parameters of kinds of disks, and how long requests take: pure arithmetic, no clock.
+//! The parameters of each kind of disk, and the time that requests take: pure arithmetic, without a clock.
 //!
 //! # Disks with platters
-//! One arm serves one request at a time. *Seek*: 0 on the same track; else `track + (average - track) * sqrt(3 d)` up
-//! to a third of the stroke, where it equals the average, and linear from there to the full stroke. `d` is the distance
-//! as a share of the disk [1]. *Rotation*: the platter always turns, so the wait is the angle between its position when
-//! the arm has arrived and the first sector. *Transfer*: at the rate of the track, which falls linearly from the outer
-//! tracks (offset 0) to the inner ones. A read that continues the last read is served from the disk's read-ahead,
-//! without seek and rotation, but no faster than the platter delivers the bytes. The write cache is off: a write ends
-//! on the platter, and a flush does nothing. The size of the device below is the size of the disk: a small device has
-//! the same seek times as a large one.
+//! One arm serves one request at a time. *Seek*: the time is 0 on the same track. Otherwise it is `track + (average -
+//! track) * sqrt(3 d)` up to a third of the stroke, where it equals the average, and then rises linearly to the time of
+//! the full stroke. `d` is the distance as a share of the disk [1]. *Rotation*: the platter always turns, so the wait
+//! is the angle between its position when the arm has arrived and the first sector. *Transfer*: bytes move at the rate
+//! of the track, which falls linearly from the outer tracks (offset 0) to the inner ones. A read that continues the
+//! last read is served from the disk's read-ahead, without seek and rotation, but no faster than the platter delivers
+//! the bytes. The write cache is off, so a write ends on the platter, and a flush takes only the fixed overhead. The
+//! size of the device below is the size of the disk: a small device has the same seek times as a large one.
 //!
-//! # Disks without
+//! # Disks without platters
 //! Each request waits for the interface (a fixed time), then for one of several flash units (a latency), then for the
-//! bus (bytes at a rate). A write ends in the disk's memory, after the write latency; a flush takes a fixed time.
+//! bus (bytes at a rate). A write ends in the memory of the disk, after the write latency. A flush takes a fixed time.
 //!
-//! The numbers are typical of such disks' data sheets, not those of one disk:
+//! The numbers are typical of the data sheets of such disks; they are not those of one disk.
 //!
 //! | | rotation | seek track / average / full | transfer outer / inner |
 //! |---|---|---|---|
@@ -44,7 +44,7 @@ pub enum Disk {
 }
 
 impl Disk {
-    /// All kinds, by name.
+    /// All kinds of disks with their names.
     pub const ALL: [(&str, Disk); 4] =
         [("hdd-1999", Disk::Hdd1999), ("hdd-7200", Disk::Hdd7200), ("ssd-sata", Disk::SsdSata), ("nvme", Disk::Nvme)];
 
@@ -55,7 +55,7 @@ impl Disk {
         found.map(|entry| entry.1).ok_or_else(|| format!("\"{text}\" is no disk; known are {known}"))
     }
 
-    /// Its name.
+    /// The name of the kind.
     pub fn as_str(self) -> &'static str {
         Disk::ALL.iter().find(|entry| entry.1 == self).map_or("", |entry| entry.0)
     }
@@ -111,11 +111,11 @@ pub(super) struct Work {
     pub operation: Operation,
     pub offset: u64,
     pub length: u64,
-    /// The size of the device, in bytes.
+    /// The size of the device. *Units*: bytes.
     pub size_bytes: u64,
 }
 
-/// The parts of a request's service time, in nanoseconds.
+/// The parts of a request's service time. *Units*: nanoseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Times {
     pub seek: u64,
@@ -134,7 +134,7 @@ impl Times {
     }
 }
 
-/// A disk and its present state.
+/// A disk and its current state.
 #[derive(Debug)]
 pub(super) enum Mechanics {
     Platters(Platters),
@@ -156,9 +156,9 @@ pub(super) struct PlatterOptions {
 #[derive(Debug)]
 pub(super) struct Platters {
     options: PlatterOptions,
-    /// The position of the arm, in bytes from the start of the disk.
+    /// The position of the arm, as an offset on the disk. *Units*: bytes.
     position: u64,
-    /// The offset at which the last read ended, and when, for the read-ahead.
+    /// The offset and the time at which the last read ended, for the read-ahead.
     last_read: Option<(u64, u64)>,
 }
 
@@ -167,14 +167,14 @@ impl Platters {
         Platters { options, position: 0, last_read: None }
     }
 
-    /// Bytes per second at an offset.
+    /// The rate of the track at the request's offset. *Units*: bytes per second.
     fn rate(&self, work: &Work) -> f64 {
         let PlatterOptions { outer_bytes, inner_bytes, .. } = self.options;
         let share = work.offset as f64 / work.size_bytes.max(1) as f64;
         outer_bytes as f64 - (outer_bytes - inner_bytes) as f64 * share
     }
 
-    /// How long `work` takes when it begins at `start`, in nanoseconds of the disk's own time.
+    /// The time that `work` takes if it begins at `start`. *Units*: nanoseconds of the disk's own time.
     pub fn times(&self, work: &Work, start: u64) -> Times {
         let options = &self.options;
         if !matches!(work.operation, Operation::Read | Operation::Write | Operation::WriteZeroes) {
@@ -185,7 +185,8 @@ impl Platters {
         if let (Operation::Read, Some((end, ended))) = (work.operation, self.last_read)
             && end == work.offset
         {
-            // The disk continued to read ahead: the bytes that passed under the head since then are in its memory.
+            // The disk has continued to read ahead, so the bytes that passed under the head since then are in the
+            // disk's memory.
             let delivered = start.saturating_sub(ended).min(transfer);
             return Times { transfer: transfer - delivered, other: options.overhead_ns, ..Times::default() };
         }
@@ -220,7 +221,7 @@ impl Platters {
         self.last_read = (work.operation == Operation::Read).then_some((self.position, end));
     }
 
-    /// The next request to serve among several: the one whose data reach the head first.
+    /// Chooses the next request to serve among several: the one whose data reach the head first. *Returns* its index.
     pub fn next<'a>(&self, waiting: impl Iterator<Item = &'a Work>, start: u64) -> Option<usize> {
         let positioned = waiting.map(|work| self.times(work, start).positioning());
         positioned.enumerate().min_by_key(|&(_, time)| time).map(|(index, _)| index)
@@ -251,7 +252,8 @@ impl Flash {
         Flash { options, interface_free: 0, bus_free: 0, units_free: vec![0; options.units] }
     }
 
-    /// Serves a request that arrives at `now`; returns when it ends and its service times, without waits.
+    /// Serves a request that arrives at `now`. *Returns* the time at which it ends, and its service times without
+    /// waits.
     pub fn serve(&mut self, work: &Work, now: u64) -> (u64, Times) {
         let options = self.options;
         let accepted = self.interface_free.max(now) + options.interface_ns;
@@ -296,7 +298,7 @@ mod tests {
         }
     }
 
-    /// Small numbers that look random.
+    /// Offsets that look random.
     fn scatter(index: u64) -> u64 {
         mix(index) % (SIZE / 4096) * 4096
     }

@@ -1,15 +1,16 @@
 //! `model(A,disk=hdd-1999)`: operations take as long as on a disk of the given kind.
 //!
-//! How: every operation is handed to the device below at once, and ends when both that device and the modelled disk
-//! have ended it. The disk's own time is real time times `speed`. With `clock=virtual` no caller waits for the disk:
-//! its time is the real time passed plus its service times, and the figures report it. So a modelled run of hours takes
-//! only processor time.
+//! Every operation is passed to the device below at once, and ends when both that device and the modelled disk have
+//! ended it. The disk's own time is real time times `speed`. With `clock=virtual` no caller waits for the disk. The
+//! time of the disk is then the real time passed plus its service times, and the figures report this time. So a
+//! modelled run of hours takes only the processor time of its work.
 //!
-//! On a disk with platters, requests wait in a queue while the arm is busy. The next one is chosen from the oldest
-//! `queue-depth` requests, 32 by default: the one whose data reach the head first, unless the oldest has waited for
-//! [`PATIENCE_NS`]. With a depth of 1 they are served in order of arrival, as by disks of 1999. Any polled operation
-//! drives the queue; there is no task. An operation whose future is dropped while it waits leaves the queue, although
-//! the device below may have done it. An operation that is being served still takes its time.
+//! On a disk with platters, requests wait in a queue while the arm is busy. The next request is chosen from the oldest
+//! `queue-depth` requests, 32 by default. It is the one whose data reach the head first, or the oldest one if that has
+//! waited for more than [`PATIENCE_NS`]. With a depth of 1, requests are served in order of arrival, as by disks of
+//! 1999. The queue has no task; any operation that is polled drives it. An operation whose future is dropped while it
+//! waits leaves the queue, although the device below may have done it. An operation that is being served still takes
+//! its time.
 //!
 //! Promises: contents, errors and durability are those of the device below. The arithmetic is in `disk.rs`.
 
@@ -34,7 +35,7 @@ use crate::error::{ErrorKind, Operation};
 use crate::figures::Figures;
 use crate::request::Request;
 
-/// Whether operations wait for the modelled disk.
+/// Whether the callers of operations wait for the modelled disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Clock {
     /// Operations take the modelled time.
@@ -49,27 +50,27 @@ pub enum Clock {
 pub struct ModelOptions {
     /// The kind of disk.
     pub disk: Disk,
-    /// Whether operations wait.
+    /// Whether the callers of operations wait.
     pub clock: Clock,
-    /// How many times faster than real time the disk's time runs; above 0.
+    /// The factor by which the time of the disk is faster than real time; above 0.
     pub speed: f64,
-    /// How many waiting requests a disk with platters chooses the next one from; at least 1.
+    /// The number of waiting requests from which a disk with platters chooses the next one; at least 1.
     pub queue_depth: usize,
 }
 
 impl ModelOptions {
-    /// A disk in real time.
+    /// The options of a disk in real time.
     pub fn new(disk: Disk) -> ModelOptions {
         ModelOptions { disk, clock: Clock::Real, speed: 1.0, queue_depth: QUEUE_DEPTH }
     }
 }
 
-/// The work of a modelled disk; times are on the disk's clock.
+/// The work of a modelled disk so far; all times are on the clock of the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ModelStats {
-    /// Operations that were served.
+    /// The number of operations that were served.
     pub operations: u64,
-    /// Operations that moved the arm.
+    /// The number of operations that moved the arm.
     pub seeks: u64,
     /// The total service time.
     pub busy: Duration,
@@ -79,13 +80,13 @@ pub struct ModelStats {
     pub rotation: Duration,
     /// The part of `busy` for moving bytes.
     pub transfer: Duration,
-    /// The time that operations waited before they were served.
+    /// The total time for which operations waited before they were served.
     pub waited: Duration,
-    /// The time on the disk's clock now.
+    /// The current time on the clock of the disk.
     pub clock: Duration,
 }
 
-/// The `model` filter; see the file's head.
+/// The `model` filter; see the comment at the head of this file.
 pub struct ModelFilter {
     inner: SharedDevice,
     options: ModelOptions,
@@ -93,7 +94,7 @@ pub struct ModelFilter {
 }
 
 impl ModelFilter {
-    /// Makes `inner` take as long as a disk would.
+    /// Makes a filter under which `inner` takes as long as a disk would.
     pub fn new(inner: SharedDevice, options: ModelOptions) -> ModelFilter {
         ModelFilter { inner, options, model: Arc::new(Model::new(options)) }
     }

@@ -1,13 +1,13 @@
-//! Which request a modelled disk serves, and when it ends.
+//! The queue of a modelled disk: chooses the request that the disk serves next, and computes when it ends.
 //!
 //! Owns: the disk's clock, the queue and the counters. Promises: a request in service has a known end. At that end, or
-//! when its future is dropped, the next request is chosen. Its service begins when the disk became free, not when the
-//! program noticed: late timers cost no modelled time.
+//! when its future is dropped, the next request is chosen. The service of that request begins at the time at which the
+//! disk became free, even if the program notices this later. So late timers cost no modelled time.
 //!
-//! On a virtual clock, callers take no time between two requests. So a request ends when no other request has arrived
-//! for [`QUIET`] of real time, or when the queue has as many requests as the disk chooses from. By then all callers
-//! wait for the disk, and it chooses from all of their requests. With a queue depth of 1 there is no choice, so no such
-//! wait.
+//! On a virtual clock, callers take no modelled time between two requests. So a request ends when no other request has
+//! arrived for [`QUIET`] of real time, or when the queue has as many requests as the disk chooses from. By then all
+//! callers wait for the disk, which chooses from all of their requests. With a queue depth of 1 there is no choice, so
+//! there is no such wait.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -19,24 +19,25 @@ use super::disk::{Mechanics, Times, Work};
 use super::timer::Timers;
 use super::{Clock, ModelOptions, ModelStats};
 
-/// How many waiting requests a disk with platters chooses from by default.
+/// The default number of waiting requests from which a disk with platters chooses.
 pub(super) const QUEUE_DEPTH: usize = 32;
 
-/// How long the oldest request may wait while others are chosen, in nanoseconds of the disk's time.
+/// The longest time for which the oldest request waits while others are chosen. *Units*: nanoseconds of the disk's
+/// time.
 pub(super) const PATIENCE_NS: u64 = 500_000_000;
 
-/// How long after its end the waiter of a served request may still choose the next one; later any waiter does. *Units*:
-/// real time.
+/// The time for which the waiter of a served request may choose the next request, after the served one has ended.
+/// Later, any waiter may choose it. *Units*: real time.
 const GRACE: Duration = Duration::from_millis(1);
 
-/// On a virtual clock a served request ends when no new request has arrived for this time. *Units*: real time. Longer
-/// than the kernel takes from the end of one request to the next one.
+/// On a virtual clock, a served request ends when no new request has arrived for this time. It is longer than the
+/// kernel takes from the end of one request to the next request. *Units*: real time.
 const QUIET: Duration = Duration::from_micros(100);
 
 /// A modelled disk.
 pub(super) struct Model {
     options: ModelOptions,
-    /// The moment at which the disk's clock was at 0.
+    /// The real time at which the clock of the disk was at 0.
     began: Instant,
     timers: Timers,
     state: Mutex<State>,
@@ -44,12 +45,12 @@ pub(super) struct Model {
 
 struct State {
     mechanics: Mechanics,
-    /// How far a virtual clock is ahead of real time.
+    /// The time by which a virtual clock is ahead of real time. *Units*: nanoseconds of the disk's time.
     ahead: u64,
-    /// When the last request arrived, and when one was last chosen. *Units*: real time.
+    /// The times at which the last request arrived, and at which a request was last chosen. *Units*: real time.
     last_came: std::time::Instant,
     last_chosen: std::time::Instant,
-    /// The time at which the arm is free.
+    /// The time on the disk's clock at which the arm is free.
     free_at: u64,
     serving: Option<u64>,
     waiting: Vec<Waiting>,
@@ -62,7 +63,7 @@ struct Waiting {
     id: u64,
     work: Work,
     arrived: u64,
-    /// The channel that reports the end of its service.
+    /// The channel that reports the end of the request's service.
     chosen: oneshot::Sender<u64>,
 }
 
@@ -117,12 +118,12 @@ impl Model {
         }
     }
 
-    /// The disk's time.
+    /// The current time on the clock of the disk.
     fn now(&self, state: &State) -> u64 {
         (self.began.elapsed().as_nanos() as f64 * self.options.speed) as u64 + state.ahead
     }
 
-    /// The real time at which the disk's clock shows `time`.
+    /// The real time at which the clock of the disk shows `time`.
     fn real(&self, time: u64) -> Instant {
         self.began + Duration::from_nanos((time as f64 / self.options.speed) as u64)
     }
@@ -137,14 +138,15 @@ impl Model {
         self.options.clock == Clock::Virtual && self.options.queue_depth > 1
     }
 
-    /// How long a served request still takes on a virtual clock, if no other request arrives; `None` if it ends now.
+    /// The time after which a served request ends on a virtual clock, if no other request arrives; `None` if it ends
+    /// now.
     fn quiet_in(&self) -> Option<Duration> {
         let state = self.lock();
         let left = (state.last_came.max(state.last_chosen) + QUIET).checked_duration_since(std::time::Instant::now());
         left.filter(|left| !left.is_zero() && state.waiting.len() < self.options.queue_depth)
     }
 
-    /// Ends the request in service on a virtual clock, if its waiter is not polled.
+    /// Ends the request in service on a virtual clock, if it is late because its waiter is not polled.
     fn end_late(&self) {
         let (serving, end) = {
             let state = self.lock();
@@ -166,7 +168,7 @@ impl Model {
         state.dispatch(self.options.queue_depth);
     }
 
-    /// Ends the request in service if its time is over, even if its waiter is not polled.
+    /// If the time of the request in service is over, ends the request, even if its waiter is not polled.
     fn advance(&self) {
         let mut state = self.lock();
         if self.real(state.free_at) <= Instant::now() {
@@ -181,7 +183,7 @@ impl Model {
 }
 
 impl State {
-    /// Serves the next request, if the arm is free.
+    /// Starts the service of the next request, if the arm is free.
     fn dispatch(&mut self, queue_depth: usize) {
         let Mechanics::Platters(platters) = &mut self.mechanics else { return };
         while self.serving.is_none() && !self.waiting.is_empty() {
@@ -190,7 +192,7 @@ impl State {
             let index = match start - oldest.arrived > PATIENCE_NS {
                 true => 0,
                 false => {
-                    // A request that arrived after the arm became free could not be chosen.
+                    // A request that arrived after the arm became free cannot be chosen.
                     let present = self.waiting.iter().take(queue_depth).take_while(|other| other.arrived <= start);
                     platters.next(present.map(|other| &other.work), start).unwrap_or(0)
                 }
@@ -209,7 +211,7 @@ impl State {
     }
 }
 
-/// A request's place on a modelled disk.
+/// The place of a request on a modelled disk.
 pub(super) struct Turn {
     model: Arc<Model>,
     id: u64,
@@ -222,7 +224,7 @@ enum End {
 }
 
 impl Turn {
-    /// Puts a request into the queue, as of now.
+    /// Puts a request into the queue, with the current time as its arrival.
     pub fn take(model: &Arc<Model>, work: Work) -> Turn {
         let mut state = model.lock();
         let id = state.next_id;
@@ -259,7 +261,7 @@ impl Turn {
         Turn { model: model.clone(), id, end }
     }
 
-    /// Whether there is nothing to wait for, because the virtual clock has already advanced.
+    /// Whether the caller need not wait, because the virtual clock has already advanced.
     pub fn is_over(&self) -> bool {
         self.model.options.clock == Clock::Virtual && matches!(self.end, End::Known(_))
     }
@@ -274,7 +276,8 @@ impl Turn {
             End::Told(told) => loop {
                 let late = self.model.free_at() + GRACE;
                 match tokio::time::timeout_at(late, &mut *told).await {
-                    // The sender lives as long as the queue, which this turn keeps alive.
+                    // Receiving cannot fail, because the sender lives as long as the queue, which this turn keeps
+                    // alive.
                     Ok(end) => break end.unwrap_or(0),
                     Err(_) => self.model.advance(),
                 }

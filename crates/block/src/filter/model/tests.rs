@@ -1,4 +1,4 @@
-//! The time that a modelled disk takes, on a paused clock or a virtual one.
+//! Tests of the time that a modelled disk takes, on a paused clock and on a virtual clock.
 
 use std::sync::Arc;
 
@@ -49,12 +49,12 @@ async fn a_queue_is_served_faster_than_its_requests_one_by_one() {
         let busy = busy_by_depth(options).await;
         assert!(busy[1] * 3 < busy[0] * 2, "{busy:?}");
     }
-    // A disk that serves requests in order is not faster with more of them.
+    // A disk that serves requests in order is not faster if more requests wait.
     let busy = busy_by_depth(ModelOptions { clock: Clock::Virtual, queue_depth: 1, ..real }).await;
     assert!(busy[1] * 10 > busy[0] * 9 && busy[1] * 9 < busy[0] * 10, "{busy:?}");
 }
 
-/// How long a disk is busy with 256 reads, one by one and 32 at a time.
+/// The time for which a disk is busy with 256 reads, first one by one, then 32 at a time.
 async fn busy_by_depth(options: ModelOptions) -> Vec<Duration> {
     let mut busy = Vec::new();
     for depth in [1, 32] {
@@ -82,7 +82,7 @@ async fn requests_that_are_given_up_leave_the_queue_to_the_others() {
     let device = modelled(ModelOptions::new(Disk::Hdd1999));
     let begin = |index| BlockDevice::read_at(&device, scatter(index), vec![Buffer::zeroed(4096)], Context::default());
     let mut pending: Vec<_> = (0..8).map(begin).collect();
-    // The last request, one in the middle, and the one in service.
+    // The dropped requests are the last one, one in the middle, and the one in service.
     drop(pending.remove(7));
     drop(pending.remove(3));
     drop(pending.remove(0));
@@ -100,7 +100,8 @@ async fn fast_disks_are_exact_to_less_than_the_timers_unit() {
     for index in 0..200 {
         read(&device, scatter(index), 4096).await.unwrap();
     }
-    // 200 reads of 73 us each are 15 ms; rounded up to milliseconds they would be 200 or 400.
+    // 200 reads of 73 us each take about 15 ms; if each wait were rounded up to milliseconds, they would take 200 or
+    // 400 ms.
     let elapsed = began.elapsed();
     assert!(elapsed >= Duration::from_millis(14), "{elapsed:?}");
     println!("200 reads of 73 us took {elapsed:?}");
@@ -140,7 +141,7 @@ fn each_runtime_that_uses_a_device_waits_for_itself() {
     let runtimes: Vec<_> =
         (0..2).map(|_| tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()).collect();
     for runtime in runtimes.iter().chain(&runtimes) {
-        // The other runtime stands still meanwhile: if it watched the timer, nobody would see the timer fire.
+        // The other runtime does not run in the meantime. If it watched the timer, no task would see the timer fire.
         let limit = Duration::from_secs(10);
         runtime.block_on(async { tokio::time::timeout(limit, read(&device, 0, 4096)).await }).unwrap().unwrap();
     }

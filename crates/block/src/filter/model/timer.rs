@@ -1,8 +1,8 @@
-//! Waits that are exact to tens of microseconds. The runtime's unit, a millisecond, is longer than a fast disk's
-//! request.
+//! Waits that are exact to tens of microseconds. The unit of the runtime's timers, a millisecond, is longer than a
+//! request to a fast disk.
 //!
-//! Owns: the kernel's timer descriptors for the last part of each wait. The runtime watches them, and they are kept for
-//! later waits. If the kernel gives no descriptor, the runtime's own timer is used, rounded up.
+//! Owns: the kernel's timer descriptors for the last part of each wait. The runtime watches these descriptors, and they
+//! are kept for later waits. If the kernel gives no descriptor, the runtime's own timer is used, which rounds up.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -14,17 +14,18 @@ use tokio::io::unix::AsyncFd;
 use tokio::runtime::{Handle, Id};
 use tokio::time::Instant;
 
-/// The last part of a wait, for which the runtime's timer is too coarse.
+/// The length of the last part of a wait, for which the timer of the runtime is too coarse.
 const LAST_STRETCH: Duration = Duration::from_millis(2);
 
-/// How many timers are made when none is left: as many as an attached device has requests in flight. Its process should
-/// make no more of them when memory is short, because the kernel charges each timer to it.
+/// The number of timers that are made when none is left, which is the number of requests that an attached device has in
+/// flight. The process of such a device should not make timers when memory is short, because the kernel charges each
+/// timer to the process.
 const MADE_TOGETHER: usize = 64;
 
-/// How many timers are kept.
+/// The most timers that are kept.
 const KEPT_MAX: usize = 256;
 
-/// A timer belongs to one runtime: once that runtime stops, no other one would see the timer fire.
+/// A timer, which belongs to one runtime. Once that runtime stops, no other runtime would see the timer fire.
 struct Timer {
     descriptor: AsyncFd<OwnedFd>,
     runtime: Id,
@@ -38,7 +39,7 @@ impl Timers {
     /// Waits until `end`.
     ///
     /// *Cancel safety*: a timer whose wait is dropped is closed. *Cost*: three system calls, and one descriptor per
-    /// simultaneous wait, at least 64.
+    /// simultaneous wait; at least 64 descriptors are made.
     pub async fn sleep_until(&self, end: Instant) {
         if let Some(early) = end.checked_sub(LAST_STRETCH)
             && early > Instant::now()
@@ -60,7 +61,7 @@ impl Timers {
         set(&timer.descriptor, left)?;
         loop {
             let mut ready = timer.descriptor.readable().await?;
-            // The readiness may be from the timer's previous use; a timer that has not fired has nothing to read.
+            // The readiness may be from the previous use of the timer; a timer that has not fired has no bytes to read.
             if let Ok(gone_off) = ready.try_io(read) {
                 gone_off?;
                 drop(ready);
@@ -78,7 +79,7 @@ impl Timers {
         let first = new(runtime)?;
         let room = KEPT_MAX - kept.len().min(KEPT_MAX);
         for _ in 1..MADE_TOGETHER.min(room) {
-            // One is enough to continue.
+            // One timer is enough to continue.
             let Ok(timer) = new(runtime) else { break };
             kept.push(timer);
         }
@@ -88,7 +89,7 @@ impl Timers {
     fn keep(&self, timer: Timer) {
         let mut kept = self.kept();
         if kept.len() >= KEPT_MAX {
-            // Remove the oldest: timers of ended runtimes collect there, because nobody takes them again.
+            // The oldest timer is removed. Timers of ended runtimes collect at the front, because no wait takes them.
             kept.remove(0);
         }
         kept.push(timer);
@@ -106,7 +107,7 @@ fn new(runtime: Id) -> io::Result<Timer> {
     if descriptor < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the call gave a new descriptor, which nobody else has.
+    // SAFETY: the call returned a new descriptor, which no other code owns.
     let descriptor = unsafe { OwnedFd::from_raw_fd(descriptor) };
     // SAFETY: the `OwnedFd` keeps its descriptor open and the same until the `AsyncFd` is dropped with it.
     let descriptor = unsafe { AsyncFd::register_with_interest(descriptor, Interest::READABLE)? };

@@ -1,7 +1,7 @@
 //! The file of a recording: a header, then events, each with its data. The byte map is `docs/formats/record.md`.
 //!
-//! Promises: bytes from the file are used only after their checksum and bounds were checked; a damaged file is an error
-//! that names file, offset, expected and found.
+//! Promises: bytes from the file are used only after their checksum and bounds were checked. A damaged file is an error
+//! that names the file, the offset, and the expected and found contents.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read};
@@ -56,7 +56,7 @@ struct EventHeader {
     checksum: U32,
 }
 
-/// The bytes of an event without its data.
+/// The size of an event without its data. *Units*: bytes.
 pub(super) const EVENT_BYTES: usize = size_of::<EventHeader>();
 
 const KIND_WRITE: u16 = 1;
@@ -74,14 +74,14 @@ pub(super) fn random_identity() -> io::Result<[u8; 16]> {
     Ok(identity)
 }
 
-/// The part of the identity that every event carries.
+/// The part of the identity that every event has.
 pub(super) fn short(identity: [u8; 16]) -> u64 {
     let mut low = [0; 8];
     low.copy_from_slice(&identity[..8]);
     u64::from_le_bytes(low)
 }
 
-/// Writes the head of a file.
+/// Encodes the head of a file.
 pub(super) fn header(identity: [u8; 16], geometry: &Geometry) -> Vec<u8> {
     let mut header = FileHeader {
         magic: FILE_MAGIC,
@@ -97,7 +97,7 @@ pub(super) fn header(identity: [u8; 16], geometry: &Geometry) -> Vec<u8> {
     header.as_bytes().to_vec()
 }
 
-/// Writes the head of an event; its data follows.
+/// Encodes the head of an event, after which its data follows in the file.
 pub(super) fn event(identity: u64, index: u64, event: &Event) -> [u8; EVENT_BYTES] {
     let (kind, number, offset, length, flags) = match *event {
         Event::WriteBegun { id, offset, ref data, fua } => {
@@ -131,7 +131,7 @@ pub(super) fn event(identity: u64, index: u64, event: &Event) -> [u8; EVENT_BYTE
     bytes
 }
 
-/// The checksum of a head: of everything before its last four bytes.
+/// The checksum of a head, over all bytes except the last four.
 fn sum(header: &[u8]) -> u32 {
     crc32c::crc32c(&header[..header.len() - 4])
 }
@@ -149,7 +149,7 @@ pub(super) fn load(path: &Path) -> Result<Recording, Error> {
     })
 }
 
-/// Why a file cannot be read.
+/// The reason why a file cannot be read.
 #[derive(Debug)]
 pub(super) enum Problem {
     Os(io::Error),
@@ -190,7 +190,8 @@ pub(super) fn parse(mut source: impl Read, name: &str) -> Result<Recording, Prob
     Ok(recording)
 }
 
-/// Reads one event and its length in the file; `None` if the file ends, even in the middle of an event.
+/// Reads one event. *Returns* the event and its length in the file; `None` if the file ends, even in the middle of an
+/// event.
 fn parse_event(
     source: &mut impl Read,
     identity: u64,
@@ -222,7 +223,7 @@ fn parse_event(
         let detail = format!("event {index}: {data_bytes} bytes of data do not fit its kind and length");
         return damage(position, bytes.len(), detail);
     }
-    // Read piece by piece, so that a wrong length cannot allocate more memory than the file has bytes.
+    // The data is read piece by piece, so that a wrong length cannot allocate more memory than the file has bytes.
     let mut data = Vec::new();
     source.by_ref().take(data_bytes).read_to_end(&mut data).map_err(Problem::Os)?;
     if (data.len() as u64) < data_bytes {
@@ -251,7 +252,7 @@ fn parse_event(
     Ok(Some((event, EVENT_BYTES as u64 + data_bytes)))
 }
 
-/// Reads until `bytes` is full or the source ends; returns how much was read.
+/// Reads until `bytes` is full or the source ends. *Returns* the number of bytes read.
 fn fill(source: &mut impl Read, bytes: &mut [u8]) -> Result<usize, Problem> {
     let mut done = 0;
     while done < bytes.len() {

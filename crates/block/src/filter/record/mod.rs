@@ -1,11 +1,12 @@
 //! `record(A,file=F)`: records every write with its data, and every flush, discard and growth, in the order in which
 //! they begin and end.
 //!
-//! Owns: the filter and the [`Recorder`], a handle with which tests set marks and take the recording out. Promises: the
-//! begin of an operation is recorded before the device below sees it, and its end before its user sees it. So a flush
-//! covers exactly the writes whose end is recorded before the flush begins. An operation whose future is dropped has no
-//! end: it may have happened or not. Reads are not recorded. When the recording is full, or cannot be written,
-//! operations fail, because a recording with gaps would be wrong. The file's format is `docs/formats/record.md`.
+//! Owns: the filter, and the [`Recorder`], a handle with which tests set marks and take the recording. Promises: the
+//! start of an operation is recorded before the device below sees the operation, and its end is recorded before its
+//! user sees the result. So a flush covers exactly the writes whose end is recorded before the start of the flush. An
+//! operation whose future is dropped has no recorded end, because it may have happened or not. Reads are not recorded.
+//! When the recording is full, or cannot be written, operations fail, because a recording with gaps would be wrong. The
+//! file's format is `docs/formats/record.md`.
 
 mod format;
 mod recording;
@@ -25,13 +26,13 @@ use crate::error::{Error, ErrorKind, Operation};
 use crate::request::{Request, ready};
 use crate::spec::quoted;
 
-/// The default limit of a recording in memory, in bytes of data.
+/// The default limit on the data of a recording in memory. *Units*: bytes.
 pub const RECORDING_BYTES_MAX: u64 = 4 << 30;
 
-/// The default limit of a recording in a file, in bytes of data.
+/// The default limit on the data of a recording in a file. *Units*: bytes.
 pub(crate) const FILE_BYTES_MAX: u64 = 64 << 30;
 
-/// How many bytes an event counts against the limit, in addition to its data.
+/// The number of bytes that an event counts against the limit, in addition to its data.
 const EVENT_BYTES: u64 = format::EVENT_BYTES as u64;
 
 /// A recording in progress; clones share the recording.
@@ -62,12 +63,12 @@ struct State {
     bytes_max: u64,
 }
 
-/// A file that stores the events instead of memory.
+/// A file that stores the events, instead of memory.
 struct Sink {
     file: File,
     path: PathBuf,
     identity: u64,
-    /// Why the file is not written any more.
+    /// The reason why the recorder no longer writes the file; `None` if it writes.
     failed: Option<String>,
 }
 
@@ -83,14 +84,15 @@ impl Recorder {
         Recorder::with_bytes_max(RECORDING_BYTES_MAX)
     }
 
-    /// Starts a recording in memory with the given limit.
+    /// Starts a recording in memory of at most `bytes_max` bytes.
     pub fn with_bytes_max(bytes_max: u64) -> Recorder {
         Recorder::start(Recording::default(), None, bytes_max)
     }
 
     /// Starts a recording in a new file.
     ///
-    /// *Errors*: [`ErrorKind::Invalid`] if the file exists: a recording is not overwritten.
+    /// *Errors*: [`ErrorKind::Invalid`] if the file exists, because a recording is not overwritten; those of creating
+    /// the file.
     pub fn to_file(path: PathBuf, bytes_max: u64, geometry: &Geometry) -> Result<Recorder, Error> {
         let name = quoted(&path.to_string_lossy());
         let create = || {
@@ -114,14 +116,14 @@ impl Recorder {
         Recorder(Arc::new(Mutex::new(State { recording, sink, next_id: 0, next_index: 0, bytes: 0, bytes_max })))
     }
 
-    /// Records what passes to `device`; the recorded device is the returned one.
+    /// Puts a filter over `device` that records its operations. *Returns* the device with the filter.
     pub fn wrap(&self, device: SharedDevice) -> SharedDevice {
         Arc::new(RecordFilter::new(device, self.clone()))
     }
 
-    /// Sets a mark: from here on, the promise holds that the caller identifies by this number.
+    /// Sets a mark with a number. The caller uses it to record from where on a promise holds.
     pub fn mark(&self, mark: u64) {
-        // If the mark cannot be recorded, the next operation fails and says why.
+        // If the mark cannot be recorded, the next operation fails with the reason.
         let _ = self.lock().push(Event::Mark(mark));
     }
 
@@ -192,18 +194,19 @@ impl Sink {
 impl Recording {
     /// Reads a recording from a file. An incomplete event at the end of the file ends the recording.
     ///
-    /// *Errors*: [`ErrorKind::Invalid`] that names file, offset, expected and found; what the file system reports.
+    /// *Errors*: [`ErrorKind::Invalid`] if the file is damaged, with the file, the offset, and the expected and found
+    /// contents; those of the file system.
     pub fn load(path: &Path) -> Result<Recording, Error> {
         format::load(path)
     }
 }
 
-/// Reads a recording from memory; `None` if it is damaged. For fuzz targets.
+/// Reads a recording from memory, for fuzz targets. *Returns* `None` if it is damaged.
 pub fn parse_recording(bytes: &[u8]) -> Option<Recording> {
     format::parse(bytes, "fuzz").ok()
 }
 
-/// Writes a recording in the file format. For fuzz targets.
+/// Writes a recording in the file format, for fuzz targets.
 pub fn write_recording(recording: &Recording, identity: [u8; 16]) -> Vec<u8> {
     let geometry = Geometry {
         block_bytes: recording.block_bytes,
@@ -218,14 +221,14 @@ pub fn write_recording(recording: &Recording, identity: [u8; 16]) -> Vec<u8> {
     bytes
 }
 
-/// The `record` filter; see the file's head.
+/// The `record` filter; see the comment at the head of this file.
 pub struct RecordFilter {
     inner: SharedDevice,
     recorder: Recorder,
 }
 
 impl RecordFilter {
-    /// Records the operations on `inner` in `recorder`.
+    /// Makes a filter that records the operations on `inner` in `recorder`.
     pub fn new(inner: SharedDevice, recorder: Recorder) -> RecordFilter {
         let geometry = inner.geometry();
         let mut state = recorder.lock();
@@ -257,7 +260,7 @@ impl RecordFilter {
         })
     }
 
-    /// Invalid requests are not recorded: they have no effect.
+    /// Checks a request. Invalid requests are not recorded, because they have no effect.
     fn check(&self, operation: Operation, offset: u64, length: u64, context: Context) -> Result<Request, Error> {
         let request = Request::new(operation, offset, length, context);
         request.check(|| Filter::spec(self), &self.inner.geometry())?;

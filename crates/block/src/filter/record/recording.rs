@@ -2,58 +2,58 @@
 
 use bytes::Bytes;
 
-/// Something that happened on a recorded device.
+/// An event on a recorded device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
-    /// A write was handed to the device.
+    /// A write was passed to the device.
     WriteBegun {
         /// The operation's number.
         id: u64,
-        /// The offset of its first byte.
+        /// The offset of the first byte. *Units*: bytes.
         offset: u64,
-        /// What it writes.
+        /// The bytes that it writes.
         data: Bytes,
-        /// Whether it is durable when it completes.
+        /// Whether the write is durable when it completes.
         fua: bool,
     },
-    /// A write of zeroes was handed to the device.
+    /// A write of zeroes was passed to the device.
     ZeroesBegun {
         /// The operation's number.
         id: u64,
-        /// The offset of the first byte.
+        /// The offset of the first byte. *Units*: bytes.
         offset: u64,
-        /// How much it zeroes, in bytes.
+        /// The length of the zeroed range. *Units*: bytes.
         length: u64,
     },
-    /// A discard was handed to the device.
+    /// A discard was passed to the device.
     DiscardBegun {
         /// The operation's number.
         id: u64,
-        /// Its start, in bytes.
+        /// The offset of the first byte. *Units*: bytes.
         offset: u64,
-        /// How much it discards, in bytes.
+        /// The length of the discarded range. *Units*: bytes.
         length: u64,
     },
-    /// A flush was handed to the device; it covers the writes that had ended before.
+    /// A flush was passed to the device; it covers the writes that had ended before.
     FlushBegun {
         /// The operation's number.
         id: u64,
     },
-    /// A growth was handed to the device.
+    /// A growth was passed to the device.
     GrowBegun {
         /// The operation's number.
         id: u64,
-        /// The new size in bytes.
+        /// The new size. *Units*: bytes.
         size_bytes: u64,
     },
-    /// An operation ended, and its user is told next.
+    /// An operation ended; its user sees the result after this event.
     Completed {
         /// The operation's number.
         id: u64,
-        /// Whether it succeeded; the bytes of a failed write are unknown.
+        /// Whether the operation succeeded; the bytes of a failed write are unknown.
         succeeded: bool,
     },
-    /// The user set a mark.
+    /// The user of the recorder set a mark.
     Mark(u64),
 }
 
@@ -70,10 +70,10 @@ impl Event {
 /// A sequence of events on one device.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Recording {
-    /// The device's size when the recording began, in bytes.
+    /// The size of the device when the recording began. *Units*: bytes.
     pub size_bytes: u64,
-    /// The device's block size, in bytes.
+    /// The block size of the device. *Units*: bytes.
     pub block_bytes: u32,
-    /// What happened, in order.
+    /// The events, in the order in which they happened.
     pub events: Vec<Event>,
 }

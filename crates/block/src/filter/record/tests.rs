@@ -1,4 +1,4 @@
-//! The recording, the file that holds it, and the effects of damage to the file.
+//! Tests of a recording, of the file that stores it, and of damage to the file.
 
 use super::*;
 use crate::{BlockDevice, MemoryDevice, OpenOptions, open, write};
@@ -7,7 +7,7 @@ fn memory() -> SharedDevice {
     Arc::new(MemoryDevice::new(1 << 20))
 }
 
-/// A path in the temporary directory that is removed at the end.
+/// A path in the temporary directory. The file is removed at the end of the test.
 struct Temporary(PathBuf);
 
 impl Temporary {

@@ -1,20 +1,20 @@
 //! A stream's curve of misses against size, measured by small shadow caches of LIRS and of LRU, for `division.rs`.
 //!
 //! The shadow caches see a sample of the ids, one in 2^k by their hash, and have one 2^k-th of the size, as in SHARDS
-//! (Waldspurger, Park, Garthwaite, Ahmad, "Efficient MRC construction with SHARDS", FAST 2015). Memory saves no
-//! miss of a loop until the loop almost fits, and then all of them; so the convex hull of the curve is used.
+//! (Waldspurger, Park, Garthwaite, Ahmad, "Efficient MRC construction with SHARDS", FAST 2015). More memory saves no
+//! misses of a loop until the loop almost fits; then it saves all of them. So the convex hull of the curve is used.
 
 use super::panel::candidate;
 use super::tuning::Tuning;
 use crate::structures::hash::hash;
 use crate::{Access, Policy, Stream};
 
-/// The sizes. *Units*: parts of the last one, which is the capacity.
+/// The measured sizes. *Units*: 1/32 of the capacity.
 const SIZES: [u64; 9] = [1, 2, 4, 6, 8, 12, 16, 24, 32];
 
 /// The curve of one stream.
 pub(super) struct Curve {
-    /// For each size a cache of LIRS and one of LRU, with their misses.
+    /// For each size, a cache of LIRS and a cache of LRU, each with its misses.
     points: Vec<[(Box<dyn Policy>, f64); 2]>,
     accesses: f64,
     shift: u32,
@@ -32,7 +32,7 @@ impl Curve {
 
     /// Counts an access.
     pub(super) fn count(&mut self, id: u64, weight: u64) {
-        // Other bits of the hash than those of tables (top and low bits) and of the panel's sample (from bit 40 on).
+        // This uses other bits of the hash than tables (top and low bits) and the panel's sample (from bit 40 on).
         if (hash(id) >> 24) & ((1 << self.shift) - 1) != 0 {
             return;
         }
@@ -48,7 +48,7 @@ impl Curve {
         self.points.iter_mut().flatten().for_each(|(_, misses)| *misses *= factor);
     }
 
-    /// The corners of the hull: shares of the capacity, and the misses with them.
+    /// The corners of the curve's convex hull: a share of the capacity, and the misses of a cache of that share.
     pub(super) fn hull(&self) -> Vec<(f64, f64)> {
         let scale = (1_u64 << self.shift) as f64;
         let mut hull = vec![(0.0, self.accesses * scale)];

@@ -1,12 +1,12 @@
 //! The division: a shadow cache that is divided between the streams, and the share of each.
 //!
 //! Owns: a part of the cache and a curve of misses against size for each stream, and the steps from one division to the
-//! next. Promises: shares sum to at most the capacity. Leaves to others: whether it is better than no division
+//! next. Promises: shares sum to at most the capacity. Leaves to others: whether a divided cache is better
 //! (`panel.rs`).
 //!
-//! A part is a panel, and holds what the panel's leader holds. A block belongs to the stream that first accessed it,
-//! until no shadow cache of the part holds it. Until the cache is full, a stream takes the room that it needs. Then
-//! room moves in small steps from the stream that loses least to the one that gains most, if that is beyond chance.
+//! A part is a panel, and holds the blocks that its leader holds. A block belongs to the stream that first accessed it,
+//! until no cache of that stream's part holds it. Until the cache is full, a stream takes the room that it needs. Then
+//! room moves in small steps from the stream that loses least to the one that gains most, if the gain is beyond chance.
 
 use hashbrown::HashMap;
 
@@ -15,14 +15,14 @@ use super::panel::Panel;
 use super::tuning::Tuning;
 use crate::{Access, Policy, Stream};
 
-/// The maximum of parts, which bounds the memory for curves. Further streams share the last part.
+/// The largest number of parts, which bounds the memory for curves. Further streams share the last part.
 const STREAMS_MAX: usize = 16;
 
 /// The part of one stream.
 struct Part {
-    /// Its stream; of the shared part, the stream that accessed last.
+    /// The stream of the part; for the shared part, the stream that accessed it last.
     stream: Stream,
-    /// The last access, as a number of accesses to the division.
+    /// The time of the last access. *Units*: accesses to the division.
     last: u64,
     panel: Panel,
     curve: Curve,
@@ -49,7 +49,7 @@ impl Division {
         Division { tuning, capacity, parts, now: 0, owners, free: capacity, left }
     }
 
-    /// The index of a stream's part; an access counts for it.
+    /// Counts an access of a stream. *Returns* the index of the stream's part.
     fn part(&mut self, stream: Stream) -> usize {
         self.now += 1;
         let known = self.parts.iter().position(|part| part.stream == stream);
@@ -70,12 +70,12 @@ impl Division {
         if self.parts[idle].last + (self.tuning.window * self.capacity as f64) as u64 > self.now {
             return shared;
         }
-        // That stream has ended and is forgotten; the new stream gets its part.
+        // The stream of this part has ended and is forgotten; the new stream gets the part.
         self.parts[idle].curve = curve();
         idle
     }
 
-    /// Evicts what the part's leader evicted, and forgets the owner of ids that no cache of the part holds.
+    /// Evicts the ids that the part's leader evicted, and forgets the owner of ids that no cache of the part holds.
     fn settle(&mut self, part: usize, evict: &mut dyn FnMut(u64) -> bool) {
         let panel = &self.parts[part].panel;
         panel.lost().for_each(|id| _ = evict(id));
@@ -91,7 +91,7 @@ impl Division {
         self.settle(part, evict);
     }
 
-    /// Moves one step of capacity from the stream that loses least by it to the one that gains most.
+    /// Moves one step of capacity from the stream that would lose least to the stream that would gain most.
     fn step(&mut self, evict: &mut dyn FnMut(u64) -> bool) {
         let fade = self.tuning.fade(self.capacity);
         self.parts.iter_mut().for_each(|part| part.curve.fade(fade));
@@ -115,7 +115,7 @@ impl Division {
     }
 }
 
-/// The misses with a share of the capacity, interpolated in a hull.
+/// The misses with a share of the capacity, interpolated on a hull.
 fn misses(hull: &[(f64, f64)], share: f64) -> f64 {
     let between = hull.windows(2).find(|pair| share <= pair[1].0);
     between.map_or(hull[hull.len() - 1].1, |pair| {

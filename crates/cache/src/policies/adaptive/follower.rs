@@ -1,10 +1,10 @@
-//! Contents that follow shadow caches of the same size: the blocks that the leader holds, as far as they were read.
+//! Contents that follow shadow caches of the same size: the blocks that the leader holds and that were read.
 //!
 //! Owns: the resident ids, in two queues: those that the leader holds, and those that it does not hold. Promises: ids
-//! that the leader does not hold are evicted first; a change of leader evicts nothing. Leaves to others: who leads.
+//! that the leader does not hold are evicted first; a change of leader evicts nothing. Leaves to others: the leader.
 //!
-//! To make room, ids that the leader does not hold are evicted, the oldest first. If there are none (after
-//! refusals, or because weights differ), a new id is bypassed, unless the leader holds it: it replaces the oldest id.
+//! To make room, ids that the leader does not hold are evicted, the oldest first. If there are none (after refusals, or
+//! because weights differ), a new id is bypassed; but if the leader holds the new id, it replaces the oldest id.
 
 use super::panel::Panel;
 use crate::structures::arena::{Arena, Queue};
@@ -14,7 +14,7 @@ use crate::{Access, Policy, REFUSALS_MAX, Stream};
 pub(super) struct Follower {
     capacity: u64,
     arena: Arena,
-    /// Ids that the leader does not hold, then those it holds; the newest was accessed, or moved to its queue, last.
+    /// Ids that the leader does not hold, then ids that it holds; in each queue, the newest was moved there last.
     queues: [Queue; 2],
     /// Whether the leader holds the id of the next access.
     is_held: bool,
@@ -36,8 +36,8 @@ impl Follower {
         }
     }
 
-    /// Follows another leader. Ids that only the former leader held are evicted after those that neither holds, the
-    /// newest first, because a policy keeps longest what it values most. *Cost*: O(resident ids).
+    /// Follows another leader. Ids that neither leader holds are evicted first; then those that only the former one
+    /// held, the newest first, because a policy keeps the ids of highest value longest. *Cost*: O(resident ids).
     pub(super) fn regroup(&mut self, panel: &Panel) {
         let mut moved = Vec::new();
         for was_held in [true, false] {
@@ -61,7 +61,7 @@ impl Follower {
         self.arena.link(&mut self.queues[usize::from(is_held)], index);
     }
 
-    /// Offers residents of the first `queues` queues for eviction until there is room; `false` if there is too little.
+    /// Offers residents of the first `queues` queues for eviction until there is room. *Returns* whether there is room.
     fn make_room(&mut self, room: u64, queues: usize, refusals_max: usize, evict: &mut dyn FnMut(u64) -> bool) -> bool {
         let mut refusals = 0;
         for number in 0..queues {

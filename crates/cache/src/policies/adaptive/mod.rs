@@ -1,20 +1,21 @@
 //! Adaptive: follows the best of several policies, and divides the cache between streams where that is better.
 //!
 //! # Idea
-//! No policy is the best on all accesses, and the best one is only known while they happen. So LIRS, LRU, S3-FIFO and
-//! W-TinyLFU run as *shadow caches*: they hold metadata only. They see a sample of the ids, one in 2^k by their hash,
-//! and have one 2^k-th of the size; up to [`Tuning::sample_max`] k is 0 and they see all ids. The one with the fewest
-//! misses, beyond chance, leads. The counted misses are the reason that users are shown (`panel.rs`). If the shadow
-//! caches see all ids, the cache holds what the leader holds, as far as it was read (`follower.rs`). A sample does not
-//! tell that. Then the leader's policy begins empty, accessed blocks move to it, and the former policy makes room.
+//! No policy is best for all workloads, and the best one is only known while the accesses happen. So LIRS, LRU, S3-FIFO
+//! and W-TinyLFU run as *shadow caches*: they hold metadata only. They see a sample of the ids, one in 2^k by their
+//! hash, and have one 2^k-th of the size; up to [`Tuning::sample_max`] k is 0 and they see all ids. The one with the
+//! fewest misses leads, if its advantage is beyond chance; users are shown the misses as the reason (`panel.rs`). If
+//! the shadow caches see all ids, the cache holds the blocks that the leader holds and that were read (`follower.rs`).
+//! A sample does not tell which blocks to hold: then the new leader's policy begins empty, accessed blocks move to it,
+//! and the former policy makes room.
 //!
 //! With several streams, and if the shadow caches see all ids, one more shadow cache is divided between the streams
 //! (`division.rs`). Each stream's curve of misses against size shows how many misses more memory would save
-//! (`curve.rs`). The files import each other as a tree, this one at the top and `tuning.rs` at the bottom.
+//! (`curve.rs`). The imports between the files have no circle: this file is at the top and `tuning.rs` at the bottom.
 //!
 //! # Cost
-//! An access to a sampled id is an access to each shadow cache, to those of its stream's part, and to the curve's 18
-//! small caches if the id is in their sample; each holds at most 4 Ki units. Any other access is one of a plain policy.
+//! An access to a sampled id also accesses each shadow cache, those of its stream's part, and the curve's 18 small
+//! caches if they sample the id; each holds at most 4 Ki units. Any other access costs as much as in a plain policy.
 //!
 //! # Source
 //! Following shadow caches: R. Subramanian, Y. Smaragdakis, G. H. Loh, "Adaptive caches: effective shaping of cache
@@ -51,15 +52,15 @@ use panel::{Panel, candidate};
 pub struct Adaptive {
     tuning: Tuning,
     capacity: u64,
-    /// Ids are sampled one in 2^shift.
+    /// One in 2^`shift` ids is sampled.
     shift: u32,
     panel: Panel,
     current: Contents,
-    /// Former contents that are not empty yet, the oldest first; the oldest is emptied first.
+    /// Former contents that are not empty yet, in the order in which they are emptied.
     leaving: Vec<Contents>,
     /// The first stream that accessed the cache.
     stream: Option<Stream>,
-    /// How many accesses there were, estimated from the sampled ones.
+    /// The number of accesses so far, estimated from the sampled ones.
     accesses: u64,
     change: Option<LeaderChange>,
 }
@@ -68,7 +69,7 @@ pub struct Adaptive {
 enum Contents {
     /// A policy that decides without shadow caches.
     Alone(Box<dyn Policy>),
-    /// What the leader of shadow caches that see all ids holds.
+    /// The blocks that the leader holds; only if the shadow caches see all ids.
     Following(Follower),
 }
 
@@ -102,7 +103,7 @@ impl Adaptive {
         Adaptive::with(capacity, Tuning::default())
     }
 
-    /// As [`Adaptive::new`] with other constants, to see what each of them is worth.
+    /// As [`Adaptive::new`] with other constants, to measure the effect of each.
     pub fn with(capacity: u64, tuning: Tuning) -> Adaptive {
         let shift = shift_of(capacity, &tuning);
         let panel = panel("", capacity, shift, tuning);
@@ -111,12 +112,12 @@ impl Adaptive {
         Adaptive { tuning, capacity, shift, panel, current, leaving, stream: None, accesses: 0, change: None }
     }
 
-    /// The policy by name: a candidate's, or `partition`.
+    /// The name of the policy that leads: a candidate, or `partition`.
     pub fn leader(&self) -> &'static str {
         self.panel.leader().name()
     }
 
-    /// An access to a sampled id.
+    /// Handles an access to a sampled id.
     #[inline(never)]
     fn access_sampled(&mut self, id: u64, weight: u64, stream: Stream, evict: &mut dyn FnMut(u64) -> bool) -> Access {
         let is_second = *self.stream.get_or_insert(stream) != stream;
@@ -147,13 +148,13 @@ impl Adaptive {
         self.access(id, weight, stream, evict)
     }
 
-    /// Makes empty contents the current ones; those before are emptied as room is needed.
+    /// Makes empty contents the current ones; the former contents are emptied as room is needed.
     fn take_over(&mut self) {
         let new = Contents::new(self.leader(), self.capacity, self.shift);
         self.leaving.push(std::mem::replace(&mut self.current, new));
     }
 
-    /// An access, after the shadow caches have seen it (if its id is sampled).
+    /// Handles an access, after the shadow caches have seen it (if its id is sampled).
     fn access(&mut self, id: u64, weight: u64, stream: Stream, evict: &mut dyn FnMut(u64) -> bool) -> Access {
         if self.leaving.is_empty() {
             return self.current.policy_mut().reference(id, weight, stream, evict);
@@ -163,7 +164,7 @@ impl Adaptive {
         let mut leaving = self.leaving.iter_mut().map(Contents::policy_mut);
         if let Some(old) = leaving.find(|old| old.contains(id)) {
             if !fits {
-                // The caller refused to evict victims, so the new contents may have no room for it.
+                // The caller refused to evict victims, so the new contents may have no room for the id.
                 return old.reference(id, weight, stream, &mut |_| false);
             }
             let used = old.used();
@@ -272,7 +273,7 @@ impl Policy for Adaptive {
         self.make_room(0, usize::MAX, evict);
         let rest = capacity.saturating_sub(self.leaving.iter().map(|old| old.policy().used()).sum());
         let current = self.current.policy_mut();
-        // Room that the former contents did not give up is not available to the current ones until they do.
+        // The current contents must not use room that the former contents have not given up yet.
         if current.used() > rest {
             current.set_capacity(rest, evict);
         }

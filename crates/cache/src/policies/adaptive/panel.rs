@@ -1,11 +1,11 @@
 //! A panel: shadow caches of several policies, one of which leads; a sign test says which.
 //!
-//! Owns: the candidates, which hold metadata only, and for each pair the accesses at which only one of the two missed.
-//! Promises: each candidate decides as its policy would in a cache of this capacity; the leader changes only if the
-//! difference is beyond chance, and its counts are the reason shown to users. Leaves to others: the contents.
+//! Owns: the candidates, which hold metadata only, and for each pair the number of accesses that only one of the two
+//! missed. Promises: each candidate decides as its policy would in a cache of this capacity; the leader changes only if
+//! the difference is beyond chance, and users are shown the counts as the reason. Leaves to others: the contents.
 //!
-//! Counts fade, so that recent accesses count: about the last [`Tuning::window`] times the capacity. Let `n` of these
-//! be missed by only one of two caches. If the two are equally good, each is the toss of a coin, so a difference of up
+//! Counts fade, so that they cover about the last [`Tuning::window`] times the capacity. Let `n` be how many of these
+//! only one of two caches missed. If the two are equally good, each of these misses is a coin toss, so a difference up
 //! to the root of `n` is chance. Policies that differ at many accesses, as in loops, need a larger difference.
 
 use super::tuning::Tuning;
@@ -28,15 +28,15 @@ pub(super) fn candidate(name: &str, capacity: u64) -> Box<dyn Policy> {
 pub(super) struct Panel {
     tuning: Tuning,
     pub(super) capacity: u64,
-    /// How large a lead must be. *Units*: misses for each unit of capacity.
+    /// The lead, beyond that by chance, that changes the leader. *Units*: misses for each unit of capacity.
     change: f64,
-    /// How far the first candidate is ahead without evidence. *Units*: misses.
+    /// The lead that the first candidate has at the start, without evidence. *Units*: misses.
     prior: f64,
     pub(super) policies: Vec<Box<dyn Policy>>,
     leader: usize,
-    /// What the candidates evicted at the last access or change of capacity: candidate and id.
+    /// The evictions at the last access or change of capacity: the candidate and the id.
     pub(super) gone: Vec<(usize, u64)>,
-    /// For each pair of candidates, how many recent accesses the first one missed and the second did not.
+    /// For each pair of candidates, the number of recent accesses that the first one missed and the second did not.
     only: Vec<Vec<f64>>,
     left: u64,
 }
@@ -118,7 +118,7 @@ impl Panel {
         &*self.policies[self.leader]
     }
 
-    /// What the leader evicted at the last access or change of capacity.
+    /// The ids that the leader evicted at the last access or change of capacity.
     pub(super) fn lost(&self) -> impl Iterator<Item = u64> + '_ {
         self.gone.iter().filter(|gone| gone.0 == self.leader).map(|gone| gone.1)
     }
@@ -159,8 +159,8 @@ mod tests {
 
     #[test]
     fn a_lead_by_chance_is_no_lead() {
-        // The second policy is 40 misses ahead of the leader both times. If the two differ at 40 accesses, this is no
-        // chance; if they differ at 5000, it may be.
+        // In both cases the second policy is 40 misses ahead of the leader. If only 40 accesses tell the two apart,
+        // this is beyond chance; if 5000 do, it may be chance.
         let leader_after = |vain: u32| {
             let mut panel = panel(10);
             (0..vain).for_each(|_| panel.count(0b0001));

@@ -3,7 +3,7 @@
 use super::*;
 use crate::{Lirs, Lru, by_name};
 
-/// A small generator: the tests are deterministic.
+/// A small random generator with a fixed seed, so that the tests are deterministic.
 struct Random(u64);
 
 impl Random {
@@ -14,7 +14,7 @@ impl Random {
         self.0
     }
 
-    /// About Zipf of exponent 1 over `count` ids.
+    /// Draws an id below `count`, approximately by Zipf's law with exponent 1.
     fn zipf(&mut self, count: u64) -> u64 {
         let unit = (self.next() >> 11) as f64 / (1_u64 << 53) as f64;
         ((count as f64).powf(unit) - 1.0) as u64
@@ -36,7 +36,7 @@ fn best(capacity: u64, references: &[(u32, u64)]) -> u64 {
     each.min().expect("registered")
 }
 
-/// Within five percent of the best of five, and says what it missed and they did.
+/// Asserts that `adaptive` misses at most five percent more than the best of five other policies.
 fn assert_close_to_the_best(name: &str, capacity: u64, references: &[(u32, u64)]) {
     let (own, best) = (misses(&mut Adaptive::new(capacity), references), best(capacity, references));
     assert!(own as f64 <= best as f64 * 1.05, "{name} at {capacity}: {own} misses, the best of five {best}");
@@ -61,7 +61,8 @@ fn generated_references_of_every_kind_are_close_to_the_best() {
 
 #[test]
 fn separate_streams_are_divided_and_miss_less_than_under_any_one_policy() {
-    // A loop larger than the cache, and a working set that moves on: what suits one ruins the other.
+    // One stream is a loop larger than the cache, the other a working set that moves on. A policy that suits one is bad
+    // for the other.
     let mut random = Random(99);
     let references: Vec<(u32, u64)> = (0..200_000_u64)
         .map(|step| match step % 2 {
@@ -79,7 +80,8 @@ fn separate_streams_are_divided_and_miss_less_than_under_any_one_policy() {
 
 #[test]
 fn streams_that_ended_are_forgotten() {
-    // Sixteen streams of ten accesses each, and then two that would both be the shared one.
+    // Sixteen streams make ten accesses each. Then two streams begin, which would share one part if the others were not
+    // forgotten.
     let mut random = Random(99);
     let references: Vec<(u32, u64)> = (0..200_000_u64)
         .map(|step| match step {
@@ -95,7 +97,7 @@ fn streams_that_ended_are_forgotten() {
 
 #[test]
 fn a_change_of_pattern_changes_the_leader_and_the_reason_is_what_was_counted() {
-    // A working set that moves on: whatever is old is of no use, and LIRS holds on to it.
+    // The working set moves on: its old blocks are useless, but LIRS keeps them.
     let mut random = Random(5);
     let (mut adaptive, mut lirs, mut lru) = (Adaptive::new(500), Lirs::new(500), Lru::new(500));
     let mut only = [0_u64; 2];
@@ -107,7 +109,8 @@ fn a_change_of_pattern_changes_the_leader_and_the_reason_is_what_was_counted() {
         only[0] += u64::from(missed == [true, false]);
         only[1] += u64::from(missed == [false, true]);
         if let Some(LeaderChange { reference, leader, reason }) = adaptive.take_change() {
-            // Counts fade by a tenth in a capacity, so early ones are nearly whole.
+            // Counts fade by a tenth while the capacity is accessed once, so early misses have nearly their full
+            // weight.
             assert_eq!((reference, leader, reason.from), (step + 1, "lru", "lirs"));
             assert!(reason.misses_before <= only[0] && reason.misses_before * 2 > only[0], "{reason:?} {only:?}");
             assert!(reason.misses_now <= only[1], "{reason:?} {only:?}");
@@ -128,7 +131,7 @@ fn a_large_cache_is_chosen_for_by_its_sample() {
     assert_close_to_the_best("a loop and Zipf", capacity, &references);
 }
 
-/// Every access is answered by what is resident.
+/// Accesses an id, and asserts that the answer agrees with the resident ids.
 fn check(adaptive: &mut Adaptive, resident: &mut std::collections::HashSet<u64>, id: u64, stream: u32) {
     let access = adaptive.reference(id, 1, Stream(stream), &mut |victim| resident.remove(&victim));
     assert_eq!(access == Access::Hit, resident.contains(&id), "{id}");

@@ -5,23 +5,23 @@
 /// The constants, and switches for the parts that the ablation leaves out.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Tuning {
-    /// The largest shadow cache; those of larger caches see a sample. *Units*: units of weight. Small enough for a
-    /// processor's cache, and large enough to distinguish policies that differ by a percent.
+    /// The capacity of the largest shadow cache; shadow caches of a larger cache see a sample. It is small enough for a
+    /// processor's cache, and large enough to distinguish policies that differ by a percent. *Units*: units of weight.
     pub sample_max: u64,
-    /// For how many accesses misses count, and after how many accesses of others a stream has ended. *Units*: accesses
-    /// for each unit of capacity. Loops need some rounds to show which policy is better.
+    /// The number of accesses for which a miss counts, and of accesses of other streams after which a stream has ended.
+    /// *Units*: accesses for each unit of capacity. Loops need several rounds to show which policy is better.
     pub window: f64,
-    /// A lead must be this many roots of the number of accesses at which only one of two missed. One root is chance.
+    /// The lead that changes the leader, in roots of the number of accesses that only one missed. One root is chance.
     pub roots: f64,
-    /// The lead of the first candidate at the start: if shadow caches see all ids, and if they see a sample. It fades
-    /// with the window. *Units*: misses for each unit of capacity. LIRS is rarely far from the best.
+    /// The first candidate's lead at the start, if shadow caches see all ids, and if they see a sample; it fades with
+    /// the window. LIRS is first, as it is rarely far from the best. *Units*: misses for each unit of capacity.
     pub prior: [f64; 2],
-    /// How large a lead must be if shadow caches see a sample, because the new policy then begins empty. *Units*:
-    /// misses for each unit of capacity.
+    /// The additional lead that changes the leader if shadow caches see a sample, because the new policy then begins
+    /// empty. *Units*: misses for each unit of capacity.
     pub change: f64,
-    /// How often a leader is chosen in a capacity of accesses; 1/`steps` of the capacity moves between streams at once.
+    /// How many times a leader is chosen per capacity of accesses. Streams exchange 1/`steps` of the capacity at once.
     pub steps: u64,
-    /// The largest shadow cache of a curve; there are many of these. *Units*: units of weight.
+    /// The capacity of the largest shadow cache of a curve; there are many of these. *Units*: units of weight.
     pub curve_max: u64,
     /// The candidates, at most seven; the first one leads at the start.
     pub candidates: &'static [&'static str],
@@ -46,7 +46,7 @@ impl Default for Tuning {
 }
 
 impl Tuning {
-    /// Accesses from one choice to the next.
+    /// The number of accesses from one choice of the leader to the next.
     pub(super) fn interval(&self, capacity: u64) -> u64 {
         (capacity / self.steps.max(1)).max(self.steps / 2).max(1)
     }

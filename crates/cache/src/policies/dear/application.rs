@@ -1,15 +1,15 @@
 //! The application manager: one stream's blocks, its detector, and the choice of its victims.
 //!
-//! Owns: the stream's recency order, its LFU order and the active replacement. Promises: offers the block that the
+//! Owns: the stream's recency order, its LFU order and the active replacement. Promises: it offers the block that the
 //! active replacement chooses. Leaves to others: which application must offer a block, and the blocks themselves.
 //!
 //! # LFU without a heap
 //! Resident blocks are filed by frequency, one timeline per frequency. A hit only raises the count in the block; the
 //! block stays filed under its old frequency. Counts only grow, so a block is never filed above its frequency, and no
-//! frequency is below the lowest filing. To find a victim, the newest block of the lowest timeline is checked. If it is
-//! still filed under its frequency, it is a least frequently used block; otherwise it is filed again and the next block
-//! is checked. Each refiling corresponds to a hit, so LFU is O(1) amortised. A hit itself has no cost, which matters
-//! while another replacement is active.
+//! block has a lower frequency than the lowest timeline with blocks. To find a victim, the newest block of the lowest
+//! timeline is checked. If it is still filed under its frequency, it is a least frequently used block; otherwise it is
+//! filed again and the next block is checked. Each refiling corresponds to a hit, so LFU is O(1) amortised. A hit
+//! itself costs LFU nothing, which matters while another replacement is active.
 //!
 //! An eviction by another replacement does not remove the block from its timeline either: the ghost stays filed. The
 //! search for a victim drops it, unless the block is resident again by then.
@@ -24,11 +24,11 @@ use crate::structures::timeline::Timeline;
 
 /// The highest rank; higher frequencies are filed under it.
 const RANK_MAX: u16 = 1023;
-/// How many filings ahead a block is prefetched.
+/// A block is prefetched this many steps before the search for a victim reaches it.
 const AHEAD: usize = 8;
 const RANK_WORDS: usize = (RANK_MAX as usize + 1) / 64;
 
-/// How an application chooses among its blocks.
+/// The rule by which an application chooses among its blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Replacement {
     /// Least recently used; the initial replacement.
@@ -53,7 +53,7 @@ impl Replacement {
         }
     }
 
-    /// Its name in explanations.
+    /// The name of the replacement in explanations.
     pub(super) fn name(self) -> &'static str {
         match self {
             Replacement::Lru => "lru",
@@ -64,7 +64,7 @@ impl Replacement {
     }
 }
 
-/// One stream's manager.
+/// The manager of one stream's blocks.
 #[derive(Debug)]
 pub(super) struct Application {
     pub(super) stream: Stream,
@@ -74,11 +74,11 @@ pub(super) struct Application {
     pub(super) last: u64,
     /// The number of its hits that are not counted yet.
     pub(super) uncounted: u32,
-    /// Its resident blocks with their weights.
+    /// The resident blocks of the stream, with their weights.
     pub(super) recency: Timeline,
     /// The LFU order by rank, grown to the highest rank seen.
     ranks: Vec<Timeline>,
-    /// Which ranks have blocks.
+    /// One bit per rank, which is set if blocks are filed under the rank.
     occupied: [u64; RANK_WORDS],
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Owns: the table of blocks, and the positions that each block has in timelines of ids:
 //!
-//! | order | timelines | of | what it tells |
+//! | order | timelines | blocks in it | meaning of a block's position |
 //! |---|---|---|---|
 //! | `RECENCY` | one per application | resident blocks | last reference within the application |
 //! | `RANK` | one per frequency and application | resident blocks and some ghosts | the application's LFU order |
@@ -23,27 +23,27 @@ use crate::structures::timeline::{Owner, Timeline};
 /// The limit on known blocks, so that no timeline reaches its own limit.
 const BLOCKS_MAX: usize = 1 << 28;
 
-/// Within an application: the last reference.
+/// The order of the last references within an application.
 pub(super) const RECENCY: usize = 0;
-/// Within a frequency of an application: when the block reached that frequency.
+/// The order, within one frequency of an application, in which blocks reached that frequency.
 pub(super) const RANK: usize = 1;
-/// Among all resident blocks: the place in the system's order.
+/// The system's order of places, over all resident blocks.
 pub(super) const PLACE: usize = 2;
 
-/// Whether a block is in the cache.
+/// The state of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum State {
     /// The place in the table is free.
     Vacant,
-    /// In the cache.
+    /// The block is in the cache.
     Resident,
-    /// Not in the cache, but remembered.
+    /// The block is not in the cache, but it is remembered.
     Ghost,
-    /// Neither; it is being inserted or removed.
+    /// The block is neither resident nor a ghost, because it is being inserted or removed.
     Absent,
 }
 
-/// One block.
+/// The record of one block.
 #[derive(Debug, Clone, Copy)]
 #[repr(align(32))]
 pub(super) struct Block {
@@ -52,9 +52,9 @@ pub(super) struct Block {
     pub(super) history: History,
     /// For a resident block, its position in the owner's recency; for a ghost, the number of its eviction.
     recency: u32,
-    /// Its position in the timeline of its rank.
+    /// The block's position in the timeline of its rank.
     filing: u32,
-    /// Its position in the system's order.
+    /// The block's position in the system's order.
     place: u32,
     /// The application that referenced it last.
     pub(super) owner: u16,
@@ -90,7 +90,7 @@ impl Record for Block {
 }
 
 impl Block {
-    /// Whether it is in the cache.
+    /// Whether the block is resident, a ghost or neither.
     #[inline]
     pub(super) fn state(&self) -> State {
         match self.rank_and_state >> RANK_BITS {
@@ -101,7 +101,7 @@ impl Block {
         }
     }
 
-    /// Sets whether it is in the cache.
+    /// Sets whether the block is resident, a ghost or neither.
     #[inline]
     pub(super) fn set_state(&mut self, state: State) {
         self.rank_and_state = self.rank() | (state as u16) << RANK_BITS;
@@ -184,8 +184,8 @@ impl Blocks {
         self.table.get_mut(at)
     }
 
-    /// Adds `id`, which must not be there, as an absent block without a history, in no timeline. *Returns* its place;
-    /// `None` if there are too many.
+    /// Adds `id`, which must not be present, as an absent block without a history, in no timeline. *Returns* its place;
+    /// `None` if there are too many blocks.
     #[inline]
     pub(super) fn insert(&mut self, id: u64, owner: u16) -> Option<usize> {
         if self.table.count() >= BLOCKS_MAX {
@@ -209,7 +209,7 @@ impl Blocks {
         if self.table.count() == count { Some(at) } else { self.find(id) }
     }
 
-    /// How many blocks there are.
+    /// The number of known blocks.
     #[inline]
     pub(super) fn count(&self) -> usize {
         self.table.count()
@@ -262,7 +262,7 @@ impl Blocks {
     }
 }
 
-/// The blocks as the owner of positions in one order.
+/// Implements [`Owner`] for the positions in one order.
 struct In<'a, const ORDER: usize>(&'a mut Blocks);
 
 impl<const ORDER: usize> Owner for In<'_, ORDER> {

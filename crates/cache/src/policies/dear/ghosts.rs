@@ -2,7 +2,7 @@
 //!
 //! Owns: the row of evictions, oldest first, and a bit per eviction that tells whether its block is still remembered.
 //! Promises: a block is remembered until its eviction leaves the row or the block is referenced again. Leaves to
-//! others: the blocks, and unlinking forgotten ones.
+//! others: the blocks, and removing forgotten blocks from their orders.
 //!
 //! A row is cheaper than a linked list: when a ghost is referenced again, only its bit is cleared. Its eviction stays
 //! in the row and is skipped later without reading the block. The record of a block to be forgotten is prefetched some
@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 
 use super::blocks::{Blocks, State};
 
-/// How many evictions ahead a block to be forgotten is prefetched.
+/// A block to be forgotten is prefetched this many evictions ahead.
 const AHEAD: usize = 16;
 /// The smallest number of words of bits.
 const WORDS_MIN: usize = 1;
@@ -31,12 +31,12 @@ pub(super) struct Ghosts {
 }
 
 impl Ghosts {
-    /// No evictions.
+    /// An empty row.
     pub(super) fn new() -> Ghosts {
         Ghosts { row: VecDeque::new(), keeping: Vec::new(), number: 0, count: 0 }
     }
 
-    /// How many blocks are remembered.
+    /// The number of remembered blocks.
     pub(super) fn count(&self) -> usize {
         self.count
     }
@@ -64,8 +64,8 @@ impl Ghosts {
         self.count -= 1;
     }
 
-    /// If the row is longer than `evictions`, removes the oldest ghost and returns it; the caller forgets the block.
-    /// Called until it returns `None`.
+    /// If the row is longer than `evictions`, removes the oldest ghost and returns it; the caller forgets the block,
+    /// and calls this again until it returns `None`.
     pub(super) fn outdated(&mut self, blocks: &mut Blocks, evictions: usize) -> Option<usize> {
         while self.row.len() > evictions {
             let oldest = self.oldest();
@@ -124,7 +124,7 @@ impl Ghosts {
 mod tests {
     use super::*;
 
-    /// Evicts `ids` in order, with `evictions` remembered. *Returns* the forgotten ids.
+    /// Evicts `ids` in order, and remembers at most `evictions` evictions. *Returns* the forgotten ids.
     fn evict(ghosts: &mut Ghosts, blocks: &mut Blocks, ids: impl Iterator<Item = u64>, evictions: usize) -> Vec<u64> {
         let mut forgotten = Vec::new();
         for id in ids {
@@ -148,7 +148,7 @@ mod tests {
                 ghosts.recall(&mut blocks, at);
             }
             assert_eq!(ghosts.count(), 666);
-            // Recalled blocks are evicted again, and remembered with their new eviction.
+            // Recalled blocks are evicted again, and remembered by their new eviction.
             let again = (0..1000).filter(|id| id % 3 == 0);
             let mut forgotten = evict(&mut ghosts, &mut blocks, again, 1000);
             forgotten.extend(evict(&mut ghosts, &mut blocks, 1000..2000, 1000));

@@ -34,10 +34,11 @@
 //! application that has been idle longest.
 //!
 //! # Hits are counted together
-//! A hit needs the block's entry from memory, and so does counting it. While a processor waits, it executes a limited
-//! number of instructions of the next references. So a hit only moves its block, and its counting is deferred. Deferred
-//! hits are counted when there are 32, when they would end a period, and before any event that depends on the counts: a
-//! miss, a change of owner, a new stream, a removal. The result is the same as if each hit were counted immediately.
+//! A hit needs the block's entry from memory, and so does counting it. While the processor waits, it can only execute a
+//! limited number of the instructions that follow. So a hit only moves its block, and its counting is deferred.
+//! Deferred hits are counted when there are 32, when they would end a period, and before any event that depends on the
+//! counts: a miss, a change of owner, a new stream, a removal. The result is the same as if each hit were counted
+//! immediately.
 //!
 //! # Weakness
 //! A program whose reads are smaller than a block, or end inside a block, references a block twice in a row. A scan in
@@ -46,17 +47,17 @@
 //! reference.
 //!
 //! # Invariants
-//! 1. A resident block is in its owner's recency and LFU orders, and, after the first second stream, in the system's
-//!    order of places. A ghost is in its owner's LFU order or in no order.
+//! 1. A resident block is in its owner's recency and LFU orders, and, once there has been a second stream, in the
+//!    system's order of places. A ghost is in its owner's LFU order or in no order.
 //! 2. The weights of resident blocks sum to at most the capacity after each call, except after refusals in
 //!    `set_capacity`.
 //! 3. There are at most as many ghosts as remembered evictions, whose number is bounded as above.
 //!
-//! # Cost
-//! O(1) amortised per reference, and four passes over at most 500 words per 500 references. 43 to 85 bytes per block,
-//! resident or ghost; 8 to 65 more per order that contains the block (recency, LFU, and places if there is more than
-//! one stream); 8 per remembered eviction. A stream needs 12 KiB for its period, and 112 bytes, with blocks at least
-//! 520, per frequency up to 1023 that its blocks have reached.
+//! # Cost O(1) amortised per reference, and four passes over at most 500 words per 500 references. 43 to 85 bytes per
+//! block, resident or ghost; 8 to 65 more per order that contains the block (recency, LFU, and places if there is more
+//! than one stream); 8 per remembered eviction. A stream needs 12 KiB for its period. Per frequency up to the highest
+//! that its blocks have reached (at most 1023), it also needs 112 bytes, and at least 520 more if blocks have been
+//! filed under that frequency.
 //!
 //! # Source
 //! J. Choi, S. H. Noh, S. L. Min, Y. Cho, "An implementation study of a detection-based adaptive block replacement
@@ -87,14 +88,14 @@ const HITS_MAX: usize = 32;
 pub struct Parameters {
     /// Period, sublists and threshold of every stream's detector.
     pub detection: detect::Parameters,
-    /// How many streams are distinguished; clamped to 1 to 65,535.
+    /// The largest number of streams that are distinguished; clamped to 1 to 65,535.
     pub streams_max: usize,
     /// The smallest number of evictions whose blocks are remembered.
     pub ghosts_min: usize,
 }
 
 impl Default for Parameters {
-    /// The paper's detection, 256 streams, 65,536 evictions.
+    /// The paper's detection parameters, 256 streams, and 65,536 evictions.
     fn default() -> Parameters {
         Parameters { detection: detect::Parameters::default(), streams_max: 256, ghosts_min: 1 << 16 }
     }
@@ -119,13 +120,13 @@ pub struct Dear {
     parameters: Parameters,
     capacity: u64,
     used: u64,
-    /// References so far, of all streams.
+    /// The number of references so far, over all streams.
     now: u64,
     blocks: Blocks,
     ghosts: Ghosts,
     resident: usize,
     applications: Vec<Application>,
-    /// Positions in `applications` by stream.
+    /// The position of each stream's application in `applications`.
     streams: HashTable<u16>,
     /// The position of the stream of the last reference.
     current: u16,
@@ -168,12 +169,12 @@ impl Dear {
         self.sink = Some(sink);
     }
 
-    /// How many evicted blocks are remembered. *Units*: ids.
+    /// The number of evicted blocks that are remembered. *Units*: ids.
     pub fn ghost_count(&self) -> usize {
         self.ghosts.count()
     }
 
-    /// The position of a stream's application; a new stream gets a new one or takes one over.
+    /// The position of a stream's application; a new stream gets a new application or takes over an old one.
     fn application(&mut self, stream: Stream) -> u16 {
         if self.applications.get(usize::from(self.current)).is_some_and(|current| current.stream == stream) {
             return self.current;
@@ -262,7 +263,7 @@ impl Dear {
         }
     }
 
-    /// A reference to a resident block.
+    /// Handles a reference to a resident block.
     #[inline]
     fn hit(&mut self, position: u16, at: usize) {
         let owner = self.blocks.get(at).owner;
@@ -312,8 +313,8 @@ impl Dear {
         Some(at)
     }
 
-    /// Makes a block a ghost, and forgets the oldest ghosts. The block may be in no timeline except one of the LFU
-    /// order.
+    /// Makes a block a ghost, and forgets the oldest ghosts. The block must be in no timeline, except that it may be in
+    /// one of the LFU order.
     fn remember(&mut self, at: usize) {
         self.ghosts.add(&mut self.blocks, at);
         let evictions = self.parameters.ghosts_min.max(self.resident);
@@ -417,8 +418,8 @@ impl Policy for Dear {
     fn set_capacity(&mut self, capacity: u64, evict: &mut dyn FnMut(u64) -> bool) {
         self.count_hits();
         self.capacity = capacity;
-        // The first refusal of a block of a sequential application puts that block after all others, so one more than
-        // the count offers every id.
+        // The first refusal of a block of a sequential application puts that block after all others, so one more
+        // refusal than there are blocks is enough to offer every block.
         let refusals_max = self.resident + 1;
         self.make_room(0, refusals_max, evict);
     }

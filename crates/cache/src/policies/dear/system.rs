@@ -12,7 +12,8 @@ use super::application::{Application, Replacement};
 use super::blocks::{Blocks, PLACE};
 use crate::structures::timeline::Timeline;
 
-/// A victim, and the block in the oldest place that selected its owner, as places in the table.
+/// A victim, and the block in the oldest place, because of which the owner of the victim was chosen; both as places in
+/// the table.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Choice {
     pub(super) victim: usize,
@@ -24,14 +25,14 @@ pub(super) struct Choice {
 #[derive(Debug)]
 pub(super) struct System {
     places: Timeline,
-    /// Whether there has been a second stream, so that places are maintained.
+    /// Whether there has been a second stream; only then places are maintained.
     shared: bool,
     /// The positions of sequential applications.
     sequential: Vec<u16>,
 }
 
 impl System {
-    /// One application, no blocks.
+    /// The state with one application and no blocks.
     pub(super) fn new() -> System {
         System { places: Timeline::default(), shared: false, sequential: Vec::new() }
     }
@@ -96,8 +97,8 @@ impl System {
         }
     }
 
-    /// The next victim; `None` if nothing is resident. `sequential_first` is false after a refusal; otherwise
-    /// sequential applications whose blocks are all refused would block the others.
+    /// The next victim; `None` if no block is resident. `sequential_first` is false after a refusal, so that sequential
+    /// applications whose blocks are all refused do not block the others.
     pub(super) fn choose(
         &mut self,
         applications: &mut [Application],

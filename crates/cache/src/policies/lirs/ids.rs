@@ -21,7 +21,7 @@ use crate::structures::timeline::{NOWHERE, Owner, Timeline};
 
 /// The limit on ids, so that a timeline has less than 2^31 positions and does not reach its own limit.
 const IDS_MAX: usize = (1 << 28) - 1;
-/// Set in the second position of ghosts.
+/// This bit of `second` is set if the id is a ghost.
 const GHOST_BIT: u32 = 1 << 31;
 
 /// The state of an id.
@@ -35,13 +35,13 @@ pub(super) enum Kind {
     Ghost,
 }
 
-/// One id.
+/// The record of one id.
 #[derive(Debug, Clone, Copy)]
 struct Entry {
     id: u64,
-    /// Its position in the stack, or [`NOWHERE`].
+    /// The position of the id in the stack, or [`NOWHERE`].
     stack: u32,
-    /// Its position in the queue; or its position among the ghosts with [`GHOST_BIT`]; or [`NOWHERE`].
+    /// The position of the id in the queue, or its position among the ghosts with [`GHOST_BIT`], or [`NOWHERE`].
     second: u32,
 }
 
@@ -74,11 +74,11 @@ impl Record for Entry {
 #[derive(Debug, Clone)]
 pub(super) struct Ids {
     table: Table<Entry>,
-    /// By recency: LIR ids, ghosts, and some HIR ids.
+    /// The LIR ids, the ghosts and some HIR ids, by recency.
     stack: Timeline,
     /// The resident HIR ids, victims first.
     queue: Timeline,
-    /// By eviction.
+    /// The ghosts, by time of eviction.
     ghosts: Timeline,
 }
 
@@ -131,7 +131,7 @@ impl Ids {
         self.queue.weight()
     }
 
-    /// How many ids the queue has.
+    /// The number of ids in the queue.
     #[inline]
     pub(super) fn queue_count(&self) -> usize {
         self.queue.count()
@@ -167,8 +167,8 @@ impl Ids {
         self.stack.oldest() == Some(self.table.get(at).stack)
     }
 
-    /// Adds `id`, which must not be there: as LIR and the newest of the stack, or as HIR, the newest of the queue and
-    /// not in the stack. *Returns* its place; `None` if there are too many.
+    /// Adds `id`, which must not be present: as LIR and the newest of the stack, or as HIR, the newest of the queue and
+    /// not in the stack. *Returns* its place; `None` if there are too many ids.
     #[inline]
     pub(super) fn insert(&mut self, id: u64, weight: u64, is_lir: bool) -> Option<usize> {
         if self.table.count() >= IDS_MAX {
@@ -274,7 +274,7 @@ impl Ids {
     }
 }
 
-/// The records as the owner of positions in the stack.
+/// Implements [`Owner`] for the positions in the stack.
 struct Stack<'a>(&'a mut Table<Entry>);
 
 impl Owner for Stack<'_> {
@@ -291,7 +291,7 @@ impl Owner for Stack<'_> {
     }
 }
 
-/// The records as the owner of positions in queue or ghosts.
+/// Implements [`Owner`] for the positions in the queue and among the ghosts.
 struct Second<'a>(&'a mut Table<Entry>);
 
 impl Owner for Second<'_> {

@@ -8,9 +8,9 @@
 //! hit, as long as the rest does not replace it. LIRS gives nearly all of the capacity to ids of low distance (*LIR*)
 //! and about 1 % to the others (*HIR*). All newcomers are HIR and pass through that 1 % first in, first out.
 //!
-//! Distances are never computed. A *stack* holds ids by recency, and its oldest is always LIR (it is *pruned* to be
-//! so). An id that is referenced while it is in the stack has a lower distance than the oldest LIR id, so it becomes
-//! LIR in its place. Therefore evicted ids stay in the stack as *ghosts* until pruning drops them.
+//! Distances are never computed. A *stack* holds ids by recency, and its oldest id is always LIR, because older ids are
+//! *pruned*. An id that is referenced while it is in the stack has a lower distance than the oldest LIR id, so it
+//! becomes LIR in the place of that id. Therefore evicted ids stay in the stack as *ghosts* until pruning drops them.
 //!
 //! # What happens
 //! | event | LIR | HIR in the stack | HIR not in the stack | ghost | unknown |
@@ -28,7 +28,8 @@
 //! In the authors' program the bound on the stack is far above the size of the cache, so all ids of a trace could be
 //! ghosts. Here ghosts weigh at most three times the capacity; beyond that, the ghost evicted first is forgotten. So a
 //! loop is detected if it is at most four times as long as the cache. With a factor of two the published counts are not
-//! reached (multi1 at 500 blocks), with three and more all are; [`Lirs::with_ghost_factor`] takes any other number.
+//! reached (multi1 at 500 blocks), with a factor of three or more they all are; [`Lirs::with_ghost_factor`] takes any
+//! other number.
 //!
 //! # Weights
 //! Shares are shares of weight. An id heavier than the whole LIR share never becomes LIR.
@@ -206,7 +207,7 @@ impl Policy for Lirs {
         let is_lir = is_filling || ghost.is_some() && weight <= self.lir_share();
         let at = match ghost {
             Some(at) => {
-                // Its weight may have changed.
+                // The weight of the id may have changed.
                 self.ids.push(at, weight);
                 if is_lir {
                     self.ids.make_lir(at);
@@ -250,7 +251,8 @@ impl Policy for Lirs {
     fn set_capacity(&mut self, capacity: u64, evict: &mut dyn FnMut(u64) -> bool) {
         self.capacity = capacity;
         while self.lir_weight > self.lir_share() && self.demote() {}
-        // Each refusal puts one more id into the queue, before the refused one, so twice the count offers every id.
+        // Each refusal puts one more id into the queue, before the refused one, so this many refusals are enough to
+        // offer every id.
         let refusals_max = 2 * self.len();
         make_room(self, 0, refusals_max, evict);
         self.trim_ghosts();

@@ -10,7 +10,7 @@ const MONTHS: [&[u8]; 12] =
 /// The names of the days; two of the forms use only the first three letters.
 const DAYS: [&[u8]; 7] = [b"monday", b"tuesday", b"wednesday", b"thursday", b"friday", b"saturday", b"sunday"];
 
-/// Reads a date into Unix seconds; `None` if it is not a date, or is before 1970.
+/// Reads a date as Unix seconds; `None` if the value is not a date, or is before 1970.
 ///
 /// Years with two digits from 70 on are in the 1900s, others in the 2000s.
 pub fn parse_date_s(value: &http::HeaderValue) -> Option<u64> {
@@ -47,7 +47,7 @@ pub fn parse_date_s(value: &http::HeaderValue) -> Option<u64> {
     Some((days_before(year, month) + day - 1) * 86_400 + hour * 3600 + minute * 60 + second.min(59))
 }
 
-/// A number of exactly this many digits.
+/// Reads a number of exactly `count` digits.
 fn number(digits: &[u8], count: usize) -> Option<u64> {
     let is_number = digits.len() == count && digits.iter().all(u8::is_ascii_digit);
     is_number.then(|| digits.iter().fold(0, |number, digit| number * 10 + u64::from(digit - b'0')))
@@ -57,7 +57,7 @@ fn is_leap(year: u64) -> bool {
     year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400))
 }
 
-/// Days of a month, counted from 0.
+/// The number of days in a month; `month` counts from 0.
 fn days_in(year: u64, month: u64) -> u64 {
     match month {
         1 if is_leap(year) => 29,
@@ -67,7 +67,8 @@ fn days_in(year: u64, month: u64) -> u64 {
     }
 }
 
-/// Days from 1970 to the first of a month, counted from 0; `year` is 1970 or later.
+/// The number of days from the start of 1970 to the first of a month; `month` counts from 0, and `year` is 1970 or
+/// later.
 fn days_before(year: u64, month: u64) -> u64 {
     let leap_years = |until: u64| until / 4 - until / 100 + until / 400;
     let years = (year - 1970) * 365 + leap_years(year - 1) - leap_years(1969);
@@ -139,7 +140,7 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read() {
-        // Times about nine days apart, to the year 2169.
+        // The times are about nine days apart, up to the year 2169.
         for step in 0..8000 {
             let unix_s = step * (9 * 86_400 + 4321);
             let text = httpdate::fmt_http_date(UNIX_EPOCH + Duration::from_secs(unix_s));

@@ -4,7 +4,7 @@
 
 use std::net::Ipv6Addr;
 
-/// Whether a value is a host, or a host and a port. It allocates nothing.
+/// Whether a value is a host, or a host and a port. *Cost*: no allocation.
 pub fn is_host(value: &[u8]) -> bool {
     let (is_good, rest) = match value.strip_prefix(b"[") {
         Some(literal) => {
@@ -19,7 +19,7 @@ pub fn is_host(value: &[u8]) -> bool {
     is_good && (rest.is_empty() || rest.strip_prefix(b":").is_some_and(|port| port.iter().all(u8::is_ascii_digit)))
 }
 
-/// The text between brackets: an address of IPv6 or of a later version.
+/// Whether the text between brackets is an address of IPv6 or of a later version.
 fn is_literal(text: &[u8]) -> bool {
     if let [b'v' | b'V', rest @ ..] = text {
         let Some(dot) = memchr::memchr(b'.', rest) else { return false };
@@ -32,7 +32,7 @@ fn is_literal(text: &[u8]) -> bool {
     str::from_utf8(text).is_ok_and(|text| text.parse::<Ipv6Addr>().is_ok())
 }
 
-/// A name, or an IPv4 address, which has the same syntax.
+/// Whether a text is a name, or an IPv4 address, which has the same syntax.
 fn is_name(mut text: &[u8]) -> bool {
     if text.is_empty() {
         return false;
@@ -47,7 +47,7 @@ fn is_name(mut text: &[u8]) -> bool {
     true
 }
 
-/// `unreserved` and `sub-delims`.
+/// Whether a byte is in `unreserved` or `sub-delims` of RFC 3986.
 fn is_plain(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=".contains(&byte)
 }

@@ -1,13 +1,13 @@
 //! Comma-separated lists in header values.
 //!
 //! Owns: splitting a value into members, except inside quoted strings, and splitting a directive into name and
-//! argument. Works on bytes; allocates only for quoted arguments that contain escapes.
+//! argument. It works on bytes, and allocates only for quoted arguments that contain escapes.
 
 use std::borrow::Cow;
 
 use http::{HeaderMap, HeaderName};
 
-/// The members of one header value, trimmed, without empty ones.
+/// The members of one header value. They are trimmed, and empty ones are left out.
 #[derive(Debug, Clone)]
 pub struct Members<'a> {
     rest: &'a [u8],
@@ -68,7 +68,7 @@ fn unquote(argument: &[u8]) -> Cow<'_, [u8]> {
     Cow::Owned(plain)
 }
 
-/// Splits at the first `separator` outside of a quoted string; the second part is empty if there is none.
+/// Splits at the first `separator` outside of a quoted string; the second part is empty if there is no such separator.
 fn split_at_unquoted(value: &[u8], separator: u8) -> (&[u8], &[u8]) {
     let mut quoted = false;
     let mut index = 0;

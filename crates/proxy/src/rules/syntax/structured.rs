@@ -1,21 +1,22 @@
 //! Structured fields: dictionaries and lists.
 //!
-//! Owns: parsing as RFC 9651, 4.2 says (RFC 8941 with dates and display strings). One wrong byte, and the whole field
-//! does not parse: nothing is guessed. Parameters must parse, too, and are then dropped: no field that is read here
-//! uses any. Time and memory are linear in the length of the field, which is bounded by the limit on heads.
+//! Owns: parsing as in RFC 9651, 4.2, which is RFC 8941 with dates and display strings. One wrong byte makes the whole
+//! field invalid: nothing is guessed. Parameters must parse, too, and are then dropped: none of the fields that the
+//! proxy reads uses them. Time and memory are linear in the length of the field, which is bounded by the limit on
+//! heads.
 
 use std::borrow::Cow;
 
 use http::{HeaderMap, HeaderName};
 
-/// A member's value; kinds that no caller needs are not told apart.
+/// A member's value. All kinds that no caller needs are [`Value::Other`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Value {
     /// A whole number of at most 15 digits.
     Integer(i64),
     /// Text between quotes, without them and without escapes.
     Text(Vec<u8>),
-    /// A word.
+    /// A word without quotes.
     Token,
     /// `?0`, `?1`, or a key without a value.
     Boolean(bool),
@@ -23,7 +24,7 @@ pub enum Value {
     Other,
 }
 
-/// A field's members in order. If a key occurs several times, its last value counts.
+/// A field's members in order. Of several members with the same key, the last one counts.
 pub type Dictionary<'a> = Vec<(&'a [u8], Value)>;
 
 /// All lines of a field, joined for parsing; `None` if there is no line.
@@ -87,7 +88,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// An item or an inner list, without its parameters.
+    /// Reads an item or an inner list, without the parameters after it.
     fn member(&mut self) -> Option<Value> {
         if !self.take(b'(') {
             return self.item();
@@ -162,7 +163,8 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Between quotes, UTF-8 with `%` and two lower-case hexadecimal digits for what is not printable.
+    /// Reads a display string after its `%`: UTF-8 between quotes, with `%` and two lower-case hexadecimal digits for
+    /// each byte that is not printable ASCII.
     fn display_string(&mut self) -> Option<Value> {
         if !self.take(b'"') {
             return None;

@@ -1,7 +1,7 @@
 //! A log in thirty lines, correct and with four bugs: the states must find each bug, and nothing in the correct log.
 //!
-//! The log consists of records of one block each: magic, sequence, key, value, checksum. A mark promises a put when it
-//! is written, for crashes of the process, and after a sync also for losses of power.
+//! The log consists of records of one block each: magic, sequence, key, value, checksum. A mark is a promise: once a
+//! put is written, it survives crashes of the process, and after a sync also losses of power.
 
 use std::sync::Arc;
 
@@ -86,7 +86,7 @@ async fn workload(seed: u64, bug: Bug) -> Recording {
     recorder.take()
 }
 
-/// Reads the log up to the first invalid record: the values of the records.
+/// Reads the log up to the first invalid record; returns the values of the records.
 async fn recover(device: &MemoryDevice, bug: Bug) -> Vec<u64> {
     let mut values = Vec::new();
     for index in 0..BLOCKS {
@@ -103,7 +103,7 @@ async fn recover(device: &MemoryDevice, bug: Bug) -> Vec<u64> {
     values
 }
 
-/// The error in a state, in words.
+/// Checks a state; an error describes the broken promise.
 async fn check(seed: u64, bug: Bug, state: &CrashState) -> Result<(), String> {
     let values = recover(&state.device(), bug).await;
     let promised = state.marks().iter().filter(|&&mark| state.model == CrashModel::Process || mark >= SYNCED);

@@ -1,7 +1,7 @@
 //! The operations of a client: one after another, each recorded when it begins and when it ends.
 //!
-//! Promises: each answer is in the history before its client continues. A client that is dropped in the middle leaves
-//! its operation open, as a killed process does.
+//! Promises: the history has each answer before the client that got it continues. A client that is dropped in the
+//! middle leaves its operation open, as a killed process does.
 
 use futures_util::future::join_all;
 use nectary_store::{ErrorKind, FillHead, FillRole, Object};
@@ -14,8 +14,8 @@ use crate::store::{primary, tag};
 const STORM: u64 = 14;
 /// The number of concurrent gets of one key in a stampede.
 const STAMPEDE: u64 = 6;
-/// For clients that advance the ring: the shortest body, and how much longer the longest is, in bytes. Each body is
-/// several records, so that its put waits for the disk instead of being refused.
+/// For clients that advance the ring: the length of the shortest body, and the range of lengths above it, in bytes.
+/// Each body is several records, so that its put waits for the disk instead of being refused.
 const PUSHED_BYTES: (u64, u64) = (12 << 10, 8 << 10);
 
 /// Counts an operation on a key as in flight.
@@ -58,7 +58,7 @@ pub async fn push(world: &World) {
     }
 }
 
-/// Purges a key and then gets it twice; the second get finds nothing in memory.
+/// Purges a key and then gets it twice; the purge has removed the key's object from memory.
 async fn purge_and_get(world: &World, key: u32) {
     purge(world, Scope::Name(name_of(key))).await;
     for _ in 0..2 {
@@ -90,7 +90,7 @@ async fn operate(world: &World) {
     }
 }
 
-/// Up to 4 KiB is one record here; longer bodies are fragments.
+/// Draws the length of a body. Up to 4 KiB, a body is one record here; longer bodies are stored as fragments.
 fn length(world: &World) -> usize {
     (match world.below(10) {
         0 => 0,
@@ -133,7 +133,7 @@ fn names(tags: u32) -> Vec<Vec<u8>> {
     (0..TAGS).filter(|number| tags & 1 << number != 0).map(tag).collect()
 }
 
-/// Whether an error means that nothing is stored.
+/// Whether an error means that nothing was stored.
 fn is_refusal(error: &nectary_store::Error) -> bool {
     matches!(error.kind, ErrorKind::Busy | ErrorKind::Invalid)
 }
@@ -156,7 +156,7 @@ pub async fn put(world: &World, key: u32, length: usize) {
 struct Begun {
     began: Time,
     life: usize,
-    /// The segment epoch that was being written.
+    /// The segment epoch that was being written when the get began.
     head: u64,
 }
 
@@ -176,7 +176,7 @@ fn end_get(world: &World, key: u32, begun: Begun, seen: Option<Seen>, follows: b
     world.mark(&history);
 }
 
-/// Compares a part of a body with that of its version.
+/// Compares a part of a body with the same part of its version's body.
 fn compare(world: &World, key: u32, number: u32, content: u32, start: u64, bytes: &[u8], is_all: bool) {
     let history = world.history.borrow();
     let version = history.versions.iter().rev().find(|version| version.number == number && version.key == key);
@@ -292,7 +292,7 @@ async fn fill(world: &World, key: u32) {
     world.end_version(number, finished.map(|sequence| sequence.0).map_err(|error| is_refusal(&error)));
 }
 
-/// New metadata for a stored object, as after a 304.
+/// Stores new metadata for a stored object, as after a 304.
 async fn refresh(world: &World, key: u32) {
     let (store, _busy) = (world.store(), Busy::new(world, key));
     let name = key_name(key);
@@ -339,7 +339,7 @@ pub async fn purge(world: &World, scope: Scope) {
     world.mark(&history);
 }
 
-/// Many purges at once.
+/// Makes many purges at once.
 async fn storm(world: &World) {
     let count = 2 + world.below(STORM - 1);
     let names = (0..count).map(|_| Scope::Name(world.below(u64::from(KEYS / 2)) as u32));

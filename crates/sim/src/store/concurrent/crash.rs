@@ -1,5 +1,5 @@
-//! Crash states of stores with many clients: each is opened and compared, written to, ended again, and opened and
-//! compared once more.
+//! Checks crash states of stores with many clients. Each state is opened and compared, written to, ended again, and
+//! then opened and compared once more.
 //!
 //! Owns: recording a run, and counting its states. Leaves to others: the possible states (`crate::crash`), and the
 //! allowed contents (`history`).
@@ -20,9 +20,9 @@ use crate::crash::{CrashModel, CrashOptions, CrashState, CrashStates};
 use crate::late::in_virtual_time;
 use crate::random::Random;
 
-/// How many keys are put again in each image.
+/// The number of keys that are put again in each image.
 const PUTS: u32 = 8;
-/// How many violations are described in words.
+/// The largest number of violations that are described.
 const BROKEN_MAX: usize = 10;
 
 /// The results of a run.
@@ -34,15 +34,15 @@ pub struct CrashReport {
     pub in_flight: u64,
     /// States checked.
     pub states: u64,
-    /// How many of them had a new image.
+    /// Distinct images among the checked states.
     pub distinct: u64,
-    /// Gets that hit in those states.
+    /// Gets that hit while states were checked.
     pub hits: u64,
     /// Gets that had to hit.
     pub demanded: u64,
     /// The number of violations.
     pub broken_count: u64,
-    /// The first of them in words.
+    /// Descriptions of the first violations.
     pub broken: Vec<String>,
 }
 
@@ -56,7 +56,7 @@ impl Account for CrashReport {
     }
 }
 
-/// Checks the crash states of workloads from `seed` on, until `images` distinct images were checked.
+/// Checks the crash states of workloads with the seeds from `seed` on, until `images` distinct images were checked.
 pub fn run(
     seed: u64,
     images: u64,
@@ -96,7 +96,7 @@ fn workload(seed: u64, states: usize, seen: &mut HashSet<u64>, report: &mut Cras
 /// The result of a workload.
 struct Recorded {
     world: World,
-    /// The device's contents when the recording began, and that moment.
+    /// The device's contents when the recording began, and the time of that moment.
     base: Vec<u8>,
     began: Time,
     recording: Recording,
@@ -153,7 +153,7 @@ async fn look(recorded: &World, state: &CrashState, began: Time, seed: u64, repo
     checked.broken
 }
 
-/// How many writes and flushes began while another was in flight.
+/// Counts the writes and flushes that began while another one was in flight.
 fn overlapping(recording: &Recording) -> u64 {
     use nectary_block::Event;
     let (mut under_way, mut overlapping) = (0_u64, 0);

@@ -1,4 +1,4 @@
-//! How the lives of a store end: a kill, a clean stop, a loss of power, a truncated purge log.
+//! The ways in which the lives of a store end: a kill, a clean stop, a loss of power, a truncated purge log.
 
 use nectary_block::{BlockDevice, Buffer, Context, WriteFlags};
 
@@ -10,18 +10,19 @@ use super::world::{KEYS, World};
 const BLOCK_BYTES: u64 = 4096;
 const PURGE_BLOCK: &[u8; 4] = b"NPRG";
 
-/// How a life is ended.
+/// The way in which a life ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Way {
     Killed,
     Stopped,
     PowerLost,
-    /// Killed, and then the last block of the purge log is lost, although later appends refer to it.
+    /// The process is killed, and then the last block of the purge log is lost, although later appends refer to that
+    /// block.
     LogCut,
 }
 
 impl World {
-    /// Ends a life. The clients have ended before, except in a clean stop, whose begin they still see.
+    /// Ends a life. The clients have already been dropped; only a clean stop began while they were still running.
     pub async fn end(&self, way: Way) -> End {
         let cuts_log = way == Way::LogCut && self.purge_and_append().await;
         self.look();
@@ -42,7 +43,8 @@ impl World {
 
     async fn settle(&self) {
         self.hold.borrow().release();
-        // In a recording, every call must have either happened or not from this moment on; here all of them happen.
+        // In a recording it must be certain from now on which device operations have happened, so let all of them
+        // happen.
         let loses = self.recorder.borrow().is_none().then(|| self.below(u64::MAX));
         let under_way = self.under_way.borrow().clone();
         under_way.settle(loses).await;
@@ -66,7 +68,7 @@ impl World {
         let disk = self.disk.borrow().clone();
         let image = disk.image();
         let number = |bytes: &[u8], at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
-        // The cycle and number of a block.
+        // A block's position in the log: its cycle and its number.
         let order = |block: &[u8]| (number(block, 32), number(block, 64) & u64::from(u32::MAX));
         let blocks = image.chunks(BLOCK_BYTES as usize).enumerate().filter(|(_, block)| block.starts_with(PURGE_BLOCK));
         let Some(last) = blocks.clone().map(|(_, block)| order(block)).max() else { return };

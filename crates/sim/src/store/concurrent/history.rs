@@ -1,4 +1,5 @@
-//! The calls and answers of clients, and whether a store that does one call at a time could have given these answers.
+//! Records the calls and answers of clients, and decides whether a store that does one call at a time could have given
+//! these answers.
 //!
 //! A key is a register: puts and purges change it, gets read it, and a cache may lose it. Each version is written once,
 //! and the store gives each accepted version a sequence, so the order of a key's versions is known. A get is explained
@@ -9,13 +10,13 @@
 //! |---|---|
 //! | future | the get ended before `v` began |
 //! | refused | the store had answered that `v` is not stored |
-//! | replaced | a version with a higher sequence was accepted before the get began, and no crash may have lost that version |
-//! | order | an earlier get saw a version with a higher sequence, and no crash may have lost that version |
+//! | replaced | a version with a higher sequence was accepted before the get began, and no crash can have lost it |
+//! | order | an earlier get saw a version with a higher sequence, and no crash can have lost it |
 //! | came back | an earlier get showed that a crash had lost `v`: a lost version must stay lost |
 //! | purged | a purge that covers `v` began after `v` and returned before the get began |
 //!
-//! A miss is explained by a purge, a newer version, a refusal, a crash, admission, or the ring: the version was written
-//! so long ago that its segment, or one of the next ones, may be reclaimed. Any other miss is also a violation.
+//! A miss is explained by a purge, a newer version, a refusal, a crash, admission, or the ring: the ring may have
+//! reclaimed the segment of a version that was written long ago. Any other miss is also a violation.
 
 /// A moment: the number of events before it.
 pub type Time = u64;
@@ -27,7 +28,7 @@ pub enum Outcome {
     Unknown,
     /// It was accepted.
     Accepted { sequence: u64, is_admitted: bool },
-    /// It was refused, or its writer gave it up.
+    /// It was refused, or its writer abandoned it.
     Refused,
 }
 
@@ -37,7 +38,7 @@ pub struct Version {
     pub key: u32,
     /// Its unique number.
     pub number: u32,
-    /// The version whose body it has, and the length of the body in bytes.
+    /// The number of the version whose body it has, and the length of that body in bytes.
     pub content: u32,
     pub length: usize,
     /// One bit per tag.
@@ -45,13 +46,13 @@ pub struct Version {
     pub began: Time,
     pub ended: Option<Time>,
     pub outcome: Outcome,
-    /// The life in which it began.
+    /// The life in which its put or fill began.
     pub life: usize,
     /// The segment epoch that was being written when it began; `None` if part of it is older.
     pub head: Option<u64>,
 }
 
-/// What a purge covers.
+/// The objects that a purge covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
     /// All variants of a name.
@@ -67,11 +68,11 @@ pub struct Purge {
     pub scope: Scope,
     pub began: Time,
     pub ended: Option<Time>,
-    /// Whether it was made durable.
+    /// Whether the purge was made durable.
     pub is_good: bool,
 }
 
-/// What a get saw.
+/// The version that a get saw.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Seen {
     pub version: u32,
@@ -93,12 +94,12 @@ pub struct Get {
     pub head: u64,
 }
 
-/// How a life ended.
+/// The end of a life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
     /// The process was killed, or stopped.
     Process,
-    /// The same, and the purge log was truncated.
+    /// The process was killed, and then the purge log was truncated.
     LogCut,
     Power,
 }
@@ -107,17 +108,17 @@ pub enum End {
 #[derive(Debug, Clone)]
 pub struct Life {
     pub began: Time,
-    /// How the previous life ended.
+    /// The end of the previous life.
     pub after: End,
     /// The sequence up to which the store reports that it has recovered everything.
     pub recovered: u64,
-    /// Whether the store reports lost purge records; then everything older counts as purged.
+    /// Whether the store reports lost purge records. If so, all objects put before this life count as purged.
     pub purges_lost: bool,
     pub segment_count: u64,
     pub whole_bytes_max: u64,
 }
 
-/// The store's own report.
+/// The sequences that the store reported at a moment.
 #[derive(Debug, Clone, Copy)]
 pub struct Told {
     pub at: Time,
@@ -153,7 +154,7 @@ pub fn name_of(key: u32) -> u32 {
 }
 
 impl Scope {
-    /// Whether a purge of this covers a version.
+    /// Whether a purge of this scope covers a version.
     pub fn covers(self, version: &Version) -> bool {
         match self {
             Scope::Name(name) => name_of(version.key) == name,
@@ -165,13 +166,13 @@ impl Scope {
 }
 
 impl History {
-    /// The next moment.
+    /// Advances the time by one event; returns the new time.
     pub fn tick(&mut self) -> Time {
         self.now += 1;
         self.now
     }
 
-    /// The events before a moment, for a crash at that moment.
+    /// Returns the history up to a moment, as a crash at that moment leaves it.
     pub fn until(&self, moment: Time) -> History {
         let ended = |ended: Option<Time>| ended.filter(|&ended| ended <= moment);
         let versions = self.versions.iter().filter(|version| version.began <= moment).map(|version| {
@@ -196,7 +197,7 @@ impl History {
         self.check_from(0)
     }
 
-    /// The same, only for events after a moment.
+    /// Compares only the answers after a moment with the possible ones.
     pub fn check_from(&self, moment: Time) -> Checked {
         let mut checked = Checked::default();
         for (number, life) in self.lives.iter().enumerate().skip(1).filter(|(_, life)| life.began > moment) {
@@ -422,7 +423,7 @@ mod tests {
         history.purges.push(Purge { scope, began, ended: Some(ended), is_good: true });
     }
 
-    /// Two versions, of which the first was replaced.
+    /// A history of two versions, of which the second replaced the first.
     fn replaced() -> History {
         let mut history = History { lives: vec![life(0, 0)], ..History::default() };
         put(&mut history, 1, 1, 2, 5);

@@ -1,8 +1,8 @@
-//! Many clients on one store at a time, and whether their answers can be explained.
+//! Runs many concurrent clients on one store, and checks that a possible order of the calls explains their answers.
 //!
-//! Owns: a run (clients, lives, and how they end), and the results of many. `world`: the store and its device;
-//! `client`: operations; `ending`: how lives end; `history`: the allowed answers; `crash`: crash states of such runs. A
-//! seed repeats a run exactly.
+//! Owns: a run (clients, lives, and the ends of lives), and the results of many runs. `world`: the store and its
+//! device; `client`: operations; `ending`: how lives end; `history`: the allowed answers; `crash`: crash states of such
+//! runs. A seed repeats a run exactly.
 
 mod client;
 pub mod crash;
@@ -27,9 +27,9 @@ use world::World;
 pub const OPERATIONS: u64 = 200;
 /// The minimum and maximum number of clients of a run.
 pub const CLIENTS: (u64, u64) = (4, 8);
-/// Clients that advance the ring, in a run that holds reads.
+/// The number of clients that only put, to advance the ring, in a run that holds reads.
 const PUSHERS: u64 = 2;
-/// How many violations are described in words.
+/// The largest number of violations that are described.
 const BROKEN_MAX: usize = 10;
 
 /// The results of many runs.
@@ -43,7 +43,7 @@ pub struct Report {
     pub overlapping: u64,
     /// Gets, except those that read a fill in progress.
     pub gets: u64,
-    /// How many of them hit.
+    /// Gets that hit.
     pub hits: u64,
     /// Gets that had to hit.
     pub demanded: u64,
@@ -61,14 +61,14 @@ pub struct Report {
     pub purges: u64,
     /// The number of violations.
     pub broken_count: u64,
-    /// The first of them in words.
+    /// Descriptions of the first violations.
     pub broken: Vec<String>,
     /// A hash of all events.
     pub trace: u64,
 }
 
 impl Report {
-    /// How many lives did not end with a clean stop.
+    /// The number of lives that did not end with a clean stop.
     pub fn faults(&self) -> u64 {
         self.ends[0] + self.ends[2] + self.ends[3]
     }
@@ -124,13 +124,13 @@ pub fn run(seed: u64, report: &mut Report) {
     }
 }
 
-/// Runs the clients for a while; returns how their life must end.
+/// Runs the clients for a while; returns the way in which this life of the store must end.
 async fn live(world: &World, report: &mut Report) -> Way {
     let clients = CLIENTS.0 + world.below(CLIENTS.1 - CLIENTS.0 + 1);
     let pushers = if world.is_lapping { PUSHERS } else { 0 };
     let pushers = join_all((0..pushers).map(|_| client::push(world)));
     let clients = pin!(join(join_all((0..clients).map(|_| client::run(world))), pushers));
-    // One cycle of the ring takes longer.
+    // A cycle of the ring takes longer than the clients usually run.
     let most_ms = if world.is_lapping { 1500 } else { 400 };
     let end = pin!(tokio::time::sleep(Duration::from_millis(20 + world.below(most_ms))));
     world.hold.borrow().begin();
@@ -170,7 +170,7 @@ pub fn run_many(seed: u64, runs: u64, mut progress: impl FnMut(&Report) -> bool)
     report
 }
 
-/// Runs seeds from `seed` on with one bug planted, until one catches it.
+/// Runs seeds from `seed` on with one bug planted, until a run catches it.
 pub fn run_planted(bug: Bug, seed: u64, runs: u64) -> Option<Caught> {
     (seed..seed + runs).find_map(|seed| replay_planted(bug, seed))
 }

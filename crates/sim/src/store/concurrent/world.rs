@@ -1,10 +1,11 @@
-//! The store with concurrent clients: its stack of devices, and how it is opened.
+//! The store with concurrent clients: its stack of devices, and its opening.
 //!
 //! Owns: one open store at a time, on a device whose operations take time and end in any order. Everything runs on the
-//! caller's thread in virtual time, so a seed repeats a run exactly. Leaves to others: how its lives end (`ending`).
+//! caller's thread in virtual time, so a seed repeats a run exactly. Leaves to others: the ends of the store's lives
+//! (`ending`).
 //!
-//! In one of [`LAPPING`] runs, reads are held at the device while the ring completes a cycle: the ring is small, and
-//! some clients only put.
+//! One run in [`LAPPING`] is a lapping run: its reads are held at the device while the ring completes a cycle. For this
+//! the ring is small, and some clients only put.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -22,26 +23,27 @@ use crate::late::{Delays, Late, Owned, UnderWay};
 use crate::random::Random;
 use crate::store::{body, primary};
 
-/// Size of the store in bytes: some ten segments.
+/// The size of the store in bytes: some ten segments.
 pub const STORE_BYTES: u64 = 512 << 10;
 const SEGMENT_BYTES: u64 = 32 << 10;
 /// The segment size of a store with the fewest allowed segments, in bytes.
 const LONG_SEGMENT_BYTES: u64 = 64 << 10;
-/// One in this many runs holds reads.
+/// One run in this many is a lapping run.
 const LAPPING: u64 = 8;
-/// How long objects wait to be written in such a run: so little that the ring completes a cycle within few operations.
+/// The time that objects wait to be written in a lapping run. It is so short that the ring completes a cycle within few
+/// operations.
 const LAPPING_WRITE_DELAY: Duration = Duration::from_millis(2);
-/// Memory for objects in such a run, in bytes: room for few, so that most gets read the disk.
+/// The memory for objects in a lapping run, in bytes. It has room for few objects, so that most gets read the disk.
 const LAPPING_OBJECTS_BYTES: u64 = 48 << 10;
-/// Which reads are held in such a run: those of objects, not those of the index or of whole segments.
+/// The reads that may be held in a lapping run: reads of objects, but not reads of the index or of whole segments.
 const HELD: Which = Which { offset_min: STORE_BYTES / 2, bytes_max: 12 << 10 };
-/// The share of these reads that is held, in percent.
+/// The share of the reads of [`HELD`] that is held, in percent.
 const HELD_PERCENT: u64 = 20;
 /// The limit on the bytes to write before a held read ends: more than a cycle of the ring.
 const HELD_BYTES_MAX: u64 = STORE_BYTES;
-/// Keys of a run.
+/// The number of keys of a run.
 pub const KEYS: u32 = 24;
-/// Tags of a run.
+/// The number of tags of a run.
 pub const TAGS: u32 = 6;
 
 /// A store and everything around it.
@@ -54,7 +56,7 @@ pub struct World {
     pub operations: Cell<u64>,
     /// Operations that began while another one on the same key was in flight.
     pub overlapping: Cell<u64>,
-    /// How many puts the open store has not admitted so far.
+    /// The number of puts that the open store has not admitted so far.
     unadmitted: Cell<u64>,
     /// Gets during which the ring overwrote every segment.
     pub lapped: Cell<u64>,
@@ -98,7 +100,7 @@ impl World {
         world
     }
 
-    /// A world with the device after a crash, and the history before that crash.
+    /// Makes a world with the device after a crash, and the history before that crash.
     pub fn of_image(snapshot: &Snapshot, history: History, options: OpenOptions, seed: u64) -> World {
         let disk = Disk::from_snapshot(snapshot, DiskOptions { seed, late_percent: 0, ..DiskOptions::default() });
         let next_version = history.versions.iter().map(|version| version.number).max().unwrap_or(0);
@@ -200,7 +202,7 @@ impl World {
         self.random.borrow_mut().below(bound)
     }
 
-    /// Whether something of `percent` percent happens.
+    /// Returns true with a probability of `percent` percent.
     pub fn chance(&self, percent: u64) -> bool {
         self.random.borrow_mut().chance(percent)
     }
@@ -248,7 +250,7 @@ impl World {
     }
 }
 
-/// How the stores of a run are opened.
+/// Draws the options with which the store of a run is opened.
 fn open_options(random: &mut Random, seed: u64) -> OpenOptions {
     let pick = |random: &mut Random, choices: [u32; 4]| choices[random.below(4) as usize];
     let open = AdmissionOptions::default();
@@ -259,7 +261,7 @@ fn open_options(random: &mut Random, seed: u64) -> OpenOptions {
     };
     OpenOptions {
         memory_bytes: 8 << 20,
-        // So small that objects are evicted from memory all the time.
+        // This limit is so small that objects are evicted from memory all the time.
         objects_bytes_max: Some((32 << 10) << random.below(4)),
         write_delay: Duration::from_millis(random.below(30)),
         flush_interval: random.chance(30).then(|| Duration::from_millis(40)),
@@ -269,7 +271,7 @@ fn open_options(random: &mut Random, seed: u64) -> OpenOptions {
         cluster_read: if random.chance(50) { ClusterRead::Cluster } else { ClusterRead::Auto },
         warm_up: {
             let warm_up = random.chance(40);
-            // An unused draw for a removed choice, so that existing seeds keep their meaning.
+            // This draw is unused: it replaces a choice that was removed, so that existing seeds keep their meaning.
             random.chance(50);
             warm_up
         },

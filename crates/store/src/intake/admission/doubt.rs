@@ -1,24 +1,26 @@
 //! Records that may be on the disk although the index does not point to them.
 //!
 //! An object that is not admitted must not replace anything on the disk: after a crash, the replaced version would be
-//! found again. If the index has the hash, something is on the disk. This file owns the other case: the index has lost
-//! a key, and an old intact record of it may still be on the disk:
+//! found again. If the index has the hash of the object, a replaced version may be on the disk, so the object is
+//! admitted. This file owns the other case: the index has lost a key, and an old intact record of that key may still be
+//! on the disk:
 //!
 //! | why the index has no entry | what is remembered |
 //! |---|---|
-//! | a purge that is not durable yet removed it | the number of such purges: while there is one, everything is admitted |
-//! | the object waits to be rewritten, and its old place was reclaimed in the meantime | its hash, until it is written |
+//! | a purge that is not durable yet removed it | the number of such purges: as long as it is not 0, all is admitted |
+//! | the object waits to be rewritten, and its old location was reclaimed | its hash, until it is written |
 //! | a newer version was found damaged, so no older version may be returned | its hash, for one cycle of the ring |
 //! | the index was full and dropped the entry | that this happened: everything is admitted for one cycle of the ring |
-//! | parts of the index were rebuilt, because their checkpoint is damaged | the same |
-//! | its part of the index is not loaded yet after a restart | nothing: `Presence` knows it, and objects of that part are admitted |
+//! | parts of the index were rebuilt, because their checkpoint is damaged | that this happened, as in the case above |
+//! | its shard is not loaded yet after a restart | nothing: `Presence` knows such shards; their objects are admitted |
 //!
 //! An object that was purged durably, or replaced by a newer record, is never found again. If admission rules are set,
 //! a head whose fragments are incomplete stays in the index (`Store::get`). One cycle of the ring overwrites every
 //! record that was in doubt.
 //!
-//! A restart forgets all this and does not need it: recovery starts from the checkpoint, or the end of the replay, of
-//! this opening. So it does not find again what the index lost, except if both checkpoints are damaged later.
+//! A restart forgets these cases and does not need them: the index then has every record that recovery found, and a
+//! later recovery starts from the same checkpoint or a newer one. So later recoveries find no record that this one did
+//! not find, except if both checkpoints are damaged.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,21 +28,22 @@ use std::sync::{Mutex, MutexGuard};
 
 use crate::names::key::KeyHash;
 
-/// The number of damaged keys that are remembered one by one; beyond it, everything is admitted for a cycle.
+/// The number of damaged keys that are remembered one by one; if there are more, everything is admitted for a cycle.
 const DAMAGED_MAX: usize = 1024;
 
-/// The cases of doubt that are remembered.
+/// The remembered cases in which the index may have lost a record.
 #[derive(Default)]
 pub struct Doubt {
-    /// Purges that are valid in memory and not durable yet. A purge that never becomes durable stays counted.
+    /// The number of purges that are valid in memory and not durable yet. A purge that never becomes durable stays
+    /// counted.
     purges: AtomicU64,
-    /// Objects that wait to be rewritten.
+    /// The hashes of objects that wait to be rewritten.
     moving: Mutex<HashSet<KeyHash>>,
     /// Keys with a damaged record, and the epoch at which their cycle ends.
     damaged: Mutex<HashMap<KeyHash, u64>>,
-    /// How many entries the index had dropped at the last check.
+    /// The number of entries that the index had dropped at the last check.
     evictions: AtomicU64,
-    /// Everything is in doubt until this epoch is written.
+    /// The index may have lost records of any key, until this epoch is written.
     all_until: AtomicU64,
 }
 
@@ -85,7 +88,7 @@ impl Doubt {
         }
     }
 
-    /// Puts everything in doubt for a cycle from `head`.
+    /// Notes that the index may have lost records of any key. This is remembered for one cycle from `head` on.
     pub fn is_everywhere(&self, head: u64, segment_count: u64) {
         self.all_until.fetch_max(head + segment_count, Ordering::AcqRel);
     }
@@ -123,7 +126,7 @@ mod tests {
         assert!(!in_doubt(one, 0, 5));
         doubt.is_damaged(one, 5, 10);
         assert!(in_doubt(one, 0, 14) && !in_doubt(other, 0, 14) && !in_doubt(one, 0, 15));
-        // The index dropped entries: everything is in doubt, for one cycle after that is noticed.
+        // The index dropped entries: every key is in doubt, for one cycle after the loss is noticed.
         assert!(in_doubt(other, 3, 20) && in_doubt(other, 3, 29) && !in_doubt(other, 3, 30));
         doubt.is_everywhere(40, 10);
         assert!(in_doubt(other, 3, 49) && !in_doubt(other, 3, 50));

@@ -1,16 +1,16 @@
 //! Admission: which objects are written to the disk.
 //!
-//! Owns: the decision, and its statistics. `options`: the rules; `sketch`: which keys were requested before; `rate`:
-//! the write budget; `doubt`: records that may be on the disk without being in the index. Leaves to others: everything
-//! that happens to an admitted object.
+//! Owns: the decision, and its statistics. The files: `options` has the rules; `sketch` remembers which keys were
+//! requested before; `rate` is the write budget; `doubt` has the records that may be on the disk although they are not
+//! in the index. Leaves to others: everything that happens to an admitted object.
 //!
 //! # Invariants
 //! 1. An object that is, or may be, on the disk is replaced on the disk: the next version is admitted whatever the
 //!    rules say. So a replaced version is never found again, whatever happens to the versions in memory.
 //! 2. An object that was not admitted has its own sequence, in the order of all puts, and is not on the disk. After a
 //!    crash it is a miss. So is the version that it replaced: by 1, that version was only in memory.
-//! 3. A refused object is considered again once, when it is requested while it is in memory: this is its second
-//!    request.
+//! 3. An object that was not admitted is considered once more, when it is requested while it is in memory: this is its
+//!    second request.
 //! 4. An object that is only in memory and was purged leaves memory before the purge is forgotten (the purge is
 //!    forgotten when the ring has overwritten everything older).
 //! 5. If everything is admitted, which is the default, admission costs nothing.
@@ -54,7 +54,7 @@ pub(crate) enum Decision {
 }
 
 impl Decision {
-    /// Whether it is written.
+    /// Whether the object is written.
     pub fn is_admitted(self) -> bool {
         matches!(self, Decision::Admitted | Decision::Replaces)
     }
@@ -65,9 +65,9 @@ impl Decision {
 pub struct AdmissionStat {
     /// The rule by which requests admit an object.
     pub rule: AdmitRule,
-    /// Bodies of fewer bytes are not admitted.
+    /// Bodies of fewer bytes than this are not admitted, except empty bodies.
     pub bytes_min: u64,
-    /// Bodies of more bytes are not admitted.
+    /// Bodies of more bytes than this are not admitted.
     pub bytes_max: Option<u64>,
     /// The smallest number of different requested keys that are remembered.
     pub remembered_requests: u64,
@@ -91,7 +91,7 @@ impl AdmissionStat {
     }
 }
 
-/// Decides what is admitted.
+/// Decides which objects are admitted.
 pub(crate) struct Admission {
     options: AdmissionOptions,
     is_open: bool,
@@ -153,7 +153,8 @@ impl Admission {
         }
     }
 
-    /// Whether the budget admits an object of `bytes`, when so many bytes were written and so many wait.
+    /// Whether the write budget admits an object of `bytes`, after `written_bytes` were written to the device and while
+    /// `waiting_bytes` wait to be written.
     pub fn is_in_budget(&self, bytes: u64, written_bytes: u64, waiting_bytes: u64) -> bool {
         let now_us = self.begun.elapsed().as_micros() as u64;
         self.rate.as_ref().is_none_or(|rate| lock(rate).admits(now_us, written_bytes, waiting_bytes, bytes))

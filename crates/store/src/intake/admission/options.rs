@@ -25,7 +25,7 @@ const PERIODS: [(&str, u64); 9] = [
     ("s", 1),
 ];
 
-/// Which objects are written to the disk, by their earlier requests.
+/// The rule that decides, by earlier requests, which objects are written to the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum AdmitRule {
@@ -57,7 +57,7 @@ impl FromStr for AdmitRule {
     }
 }
 
-/// How much may be written to the device in a period.
+/// The largest number of bytes that may be written to the device in a period.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WriteBudget {
     /// Bytes per period.
@@ -95,21 +95,21 @@ impl fmt::Display for WriteBudget {
     }
 }
 
-/// The rules of admission to the disk. Other objects are served all the same, and may stay in memory.
+/// The rules of admission to the disk. An object that is not admitted is still served, and may stay in memory.
 ///
-/// The default admits everything. An object is admitted in any case if it replaces an object that is, or may be, on the
-/// disk.
+/// The default admits everything. Whatever the rules say, an object is admitted if it replaces an object that is, or
+/// may be, on the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct AdmissionOptions {
     /// The rule by earlier requests.
     pub rule: AdmitRule,
-    /// Bodies of fewer bytes are not admitted, except empty ones, which may be redirects. For a body of unknown length
-    /// this is decided at its end, if it fits into one record.
+    /// Bodies of fewer bytes than this are not admitted, except empty bodies, which may be redirects. For a body of
+    /// unknown length that fits into one record, this is decided at its end.
     pub bytes_min: u64,
-    /// Bodies of more bytes are not admitted.
+    /// Bodies of more bytes than this are not admitted.
     pub bytes_max: Option<u64>,
-    /// How much may be written to the device; near this limit, fewer objects are admitted. In a store of several spans,
-    /// each span gets a share in proportion to its size.
+    /// The limit on the bytes written to the device in a period. Near this limit, fewer objects are admitted. In a
+    /// store of several spans, each span gets a share in proportion to its size.
     pub write_budget: Option<WriteBudget>,
     /// The seed of random decisions under a write budget; by default each store draws its own.
     pub seed: Option<u64>,
@@ -143,7 +143,7 @@ impl AdmissionOptions {
         Ok(())
     }
 
-    /// The options of a part of a store: `share` of `all` shares.
+    /// The options for one span of a store: its write budget is `share`/`all` of the store's.
     pub(crate) fn share(self, share: u64, all: u64) -> AdmissionOptions {
         let part = |bytes: u64| (u128::from(bytes) * u128::from(share) / u128::from(all.max(1))) as u64;
         let write_budget = self.write_budget.map(|budget| WriteBudget { bytes: part(budget.bytes).max(1), ..budget });

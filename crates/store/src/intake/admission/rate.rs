@@ -1,13 +1,14 @@
-//! The write budget: the probability that an object is admitted, so that the device is not written faster than allowed.
+//! The write budget: it lowers the probability that an object is admitted, so that no more is written to the device
+//! than allowed.
 //!
 //! # Idea
 //! Credit for writing accrues at the budget's rate, up to the credit of one *window* (1/24 of the budget's period, at
 //! least a minute). Every write to the device is debited: objects with their headers and padding, re-insertions,
 //! checkpoints, purges. Waiting objects are also subtracted before an object is admitted. An object is admitted
 //! - with the probability `credit / (half of a window's credit)`, at most 1. So the budget has no effect while at least
-//!   half of a window's credit is left; below that, fewer objects are admitted. If more is offered than may be written,
-//!   the credit settles at the level where the admitted share equals what the budget allows. There are no gaps and no
-//!   bursts;
+//!   half of a window's credit is left; below that, fewer objects are admitted. If more is put than may be written, the
+//!   credit settles at the level at which as much is admitted as the budget allows. So objects are admitted evenly,
+//!   without gaps or bursts;
 //! - and only if the credit covers it. So the credit never falls below 0 because of objects that could be refused.
 //!
 //! Writes that cannot be refused (replacements of objects on the disk, checkpoints) may overdraw by up to a window's
@@ -17,16 +18,16 @@
 //! In any time `t`, at most `rate * t` plus one window's credit is written, not counting writes that could not be
 //! refused.
 //!
-//! A plain state machine: it has no clock, and its random numbers come from a seed.
+//! This is a plain state machine: it has no clock, and its random numbers come from a seed.
 
 use serde::{Deserialize, Serialize};
 
 use super::options::WriteBudget;
 use crate::planted::{Bug, planted};
 
-/// A period has this many windows …
+/// A period has this many windows.
 const WINDOWS: usize = 24;
-/// … of at least this many seconds.
+/// A window has at least this many seconds.
 const WINDOW_S_MIN: f64 = 60.0;
 
 /// A write budget, and how much of it is used.
@@ -36,7 +37,8 @@ pub struct WriteBudgetStat {
     pub budget_bytes: u64,
     /// The period of the budget, at least 24 minutes; in seconds.
     pub period_s: u64,
-    /// The bytes written in the last period, or since the store was opened; the period is exact to 1/24 of it.
+    /// The bytes written in the last period, or since the store was opened if that is shorter. The period is counted in
+    /// steps of 1/24.
     pub used_bytes: u64,
     /// The probability that an object is admitted now.
     pub chance: f64,
@@ -55,7 +57,7 @@ impl WriteBudgetStat {
     }
 }
 
-/// The credit, and the recent writes.
+/// The state of a write budget: the credit, and the recent writes.
 #[derive(Debug, Clone)]
 pub struct WriteRate {
     bytes_per_s: f64,
@@ -113,7 +115,7 @@ impl WriteRate {
         (credit_bytes / (self.bytes_per_s * self.window_s / 2.0)).clamp(0.0, 1.0)
     }
 
-    /// Adds the credit for the time since the last call, and debits the bytes written since.
+    /// Adds the credit for the time since the last call, and debits the bytes written in that time.
     fn catch_up(&mut self, now_us: u64, written_bytes: u64) {
         let most = self.bytes_per_s * self.window_s;
         let elapsed_s = now_us.saturating_sub(self.at_us) as f64 / 1e6;
@@ -200,7 +202,7 @@ mod tests {
     fn what_cannot_be_refused_is_paid_back_and_no_debt_outlives_a_window() {
         let mut rate = WriteRate::new(&budget("24G/day"), 7);
         let hour_us = 3600 * SECOND_US;
-        // Ten hours' worth of writes at once that cannot be refused.
+        // Writes that cannot be refused use the budget of ten hours at once.
         let written = 10 << 30;
         assert!(!rate.admits(hour_us / 4, written, 0, 1));
         assert!(!rate.admits(hour_us, written, 0, 1));

@@ -1,4 +1,4 @@
-//! Which keys were requested lately: two Bloom filters in turn.
+//! The keys that were requested lately, remembered in two Bloom filters that are used in turn.
 //!
 //! Owns: the memory of past requests. A request is noted in the younger filter and looked up in both. When the younger
 //! filter is full, the older one is emptied and becomes the younger. So at least the last `count_max` requested keys
@@ -10,9 +10,9 @@
 
 use crate::names::key::KeyHash;
 
-/// Bits of a filter per request of its capacity.
+/// The number of bits of a filter per request that it has room for.
 const BITS_PER_REQUEST: u64 = 12;
-/// How many bits a key sets.
+/// The number of bits that a key sets.
 const PROBES: u32 = 6;
 /// A cache line, in words.
 const LINE_WORDS: usize = 8;

@@ -93,14 +93,14 @@ fn assert_policy_is_right(tier: &MemoryTier) {
 fn committed_without_the_lock_while_others_are_read_evicted_written_and_removed() {
     const KEYS: u64 = 24;
     const COMMITS: u64 = 20_000;
-    // Room for half of the keys.
+    // The tier has room for half of the keys.
     let tier = MemoryTier::new(Box::new(Gdsf::new(KEYS / 2 * entry(0).weight())));
     let sequence = Mutex::new(0u64);
     let (written, ended) = (AtomicU64::new(0), std::sync::atomic::AtomicBool::new(false));
     let (to_writer, to_write) = std::sync::mpsc::channel::<Arc<Entry>>();
     std::thread::scope(|scope| {
         let (tier, sequence, written, ended) = (&tier, &sequence, &written, &ended);
-        // The writer: gives each entry a location, then hands it over; it removes some.
+        // The writer gives each entry a location, and then hands the entry to the policy. It also removes some entries.
         scope.spawn(move || {
             for (at, entry) in to_write.iter().enumerate() {
                 assert!(entry.location().is_none() && !entry.is_in_memory_alone());
@@ -113,7 +113,7 @@ fn committed_without_the_lock_while_others_are_read_evicted_written_and_removed(
             }
             ended.store(true, Ordering::Relaxed);
         });
-        // A reader: puts an old version if there is no entry, and removes it again.
+        // A reader puts an old version of a key if there is no entry of the key, and removes it again.
         scope.spawn(move || {
             let mut at = 0;
             while !ended.load(Ordering::Relaxed) {

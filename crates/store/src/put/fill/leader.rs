@@ -23,7 +23,7 @@ use crate::names::key::{Key, KeyHash, KeyRef, PrimaryHash, hash_fragment};
 use crate::names::tag::Tags;
 use crate::put::commit::Puts;
 
-/// How long a fill waits for room in the store before it continues without being stored.
+/// The longest time for which a fill waits for room in the store. After that, the fill continues without being stored.
 const ROOM_WAIT: Duration = Duration::from_millis(500);
 
 struct Target {
@@ -43,9 +43,9 @@ pub struct Fill {
     tags: Tags,
     fragments: u32,
     decision: Decision,
-    /// Room for the object, if it is one record of known length.
+    /// The room reserved for the object, if it is, or may become, one record.
     reserved: Option<Reserved>,
-    /// Whether waiting for such room timed out.
+    /// Whether the wait for this room timed out.
     has_no_room: bool,
     ended: bool,
 }
@@ -84,8 +84,8 @@ impl Fill {
         FillReader::attach(&self.puts.lookup, &self.fill)
     }
 
-    /// Adds tags to the object: before [`start`](Self::start), or before [`refresh`](Self::refresh), which also keeps
-    /// the tags of the stale object.
+    /// Adds tags to the object. Call this before [`start`](Self::start) or [`refresh`](Self::refresh); `refresh` also
+    /// keeps the tags of the stale object.
     ///
     /// *Errors*: `Invalid` if a tag is empty or longer than [`TAG_BYTES_MAX`](crate::TAG_BYTES_MAX), or there are more
     /// than [`TAGS_MAX`](crate::TAGS_MAX) different tags. Then none of the new tags is kept, so the caller must not
@@ -99,7 +99,7 @@ impl Fill {
     /// [`is_promised`](Self::is_promised) is correct after [`start`](Self::start). If the length is unknown, room for
     /// the longest body of one record is reserved, provided that half of the queue stays free. Call it before `start`.
     /// Without this call, the caller may learn only at the end that the disk is too slow for the body. *Cancel safety*:
-    /// can be called again.
+    /// this can be called again.
     pub async fn wait_for_room(&mut self, variant: &[u8], metadata: &Bytes, body_bytes: Option<u64>) {
         let whole_bytes_max = self.puts.span.layout.whole_bytes_max;
         let described = self.primary.len() + variant.len() + metadata.len() + self.tags.record_bytes();
@@ -161,23 +161,23 @@ impl Fill {
         true
     }
 
-    /// Whether the started object will be written to the disk. Otherwise it only serves its followers and, if there was
-    /// room and it is one record, stays in memory; the caller need not do anything else. For a body of unknown length
-    /// the answer may change while the body arrives.
+    /// Whether the started object will be written to the disk. If not, the fill only serves its followers; if the
+    /// object is one record and there is room, it also stays in memory. The caller need not do anything else. For a
+    /// body of unknown length the answer may change while the body arrives.
     pub fn is_admitted(&self) -> bool {
         self.decision.is_admitted() && !self.has_no_room
     }
 
     /// Whether a client may be told that the object will be on the disk: it is admitted and, if its length is unknown,
-    /// room is reserved. A body of several records is also promised, but dropped if the disk is too slow.
+    /// room is reserved. A body of several records is also promised, although it is not stored if the disk is too slow.
     pub fn is_promised(&self) -> bool {
         self.fill.lock().is_promised
     }
 
     /// Passes on the next chunk of the body.
     ///
-    /// Waits while the disk is too far behind or, if the fill is not stored, the slowest follower. *Errors*: more bytes
-    /// than were announced; or the fill is not stored and nobody reads it any more.
+    /// Waits while the disk is too far behind. If the fill is not stored, waits while the slowest follower is too far
+    /// behind. *Errors*: more bytes than were announced; or the fill is not stored and has no reader any more.
     pub async fn write(&mut self, chunk: Bytes) -> Result<(), Error> {
         let body_bytes = self.target.as_ref().and_then(|target| target.body_bytes);
         let chunk_bytes = chunk.len() as u64;
@@ -251,8 +251,8 @@ impl Fill {
         stored
     }
 
-    /// Confirms a stale object with new metadata (after a 304); its body and tags stay, and [`tag`](Self::tag) adds to
-    /// them.
+    /// Confirms a stale object with new metadata (after a 304). The object keeps its body and tags, and gets the tags
+    /// that [`tag`](Self::tag) added.
     pub async fn refresh(mut self, stale: &Object, metadata: Bytes) -> Result<Object, Error> {
         let entry = &stale.entry;
         if entry.primary_hash != self.primary_hash {
@@ -350,7 +350,7 @@ impl Fill {
 
     /// Stores the bytes received so far as fragments. The last, shorter fragment is stored only if `at_end` is set.
     async fn store_fragments(&mut self, at_end: bool) {
-        // The room was reserved for an object of one record; this is not one.
+        // The room was reserved for an object of one record, but this object has several.
         self.reserved = None;
         let fragment_bytes = self.puts.span.layout.fragment_bytes;
         loop {
@@ -379,7 +379,7 @@ impl Fill {
         }
     }
 
-    /// Drops chunks that nobody needs, and waits if too many remain.
+    /// Drops the chunks that no reader needs any more, and waits if too many bytes remain.
     async fn make_window(&mut self) -> Result<(), Error> {
         loop {
             let changed = self.fill.changed.notified();
@@ -416,8 +416,8 @@ impl Drop for Fill {
             self.end(Phase::Failed);
         }
         self.puts.fills.end(self.fill.generation);
-        // Followers still have the remaining chunks through the state. The budget counts only running fills, not those
-        // that followers read to the end.
+        // Followers still have the remaining chunks through the state. The budget counts only running fills, not ended
+        // fills that followers still read.
         let state = self.fill.lock();
         let held: u64 = state.chunks.iter().map(|chunk| chunk.len() as u64).sum();
         self.puts.fills_shrink(held);

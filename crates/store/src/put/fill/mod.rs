@@ -1,8 +1,8 @@
-//! Fills: one fetch of a key, read by all its followers while it arrives.
+//! Fills: one fetch of a key, whose body all followers read while it arrives.
 //!
 //! Owns: which caller leads a fill, what followers see, and the state that leader and followers share. `leader` keeps
 //! the window of bytes and makes an entry (or fragments and a head) from a body; `reader` is the followers' side.
-//! Leaves to others: where the bytes come from, and whether they may be stored.
+//! Leaves to others: the source of the bytes, and the decision whether they may be stored.
 //!
 //! *Circle*: the types here name both sides, and both sides use the types here.
 //!
@@ -14,13 +14,13 @@
 //! | done | `finish` | the rest, then the end |
 //! | object | `refresh` | a whole object |
 //! | declined | `decline`, or `start` over budget | that they must fetch by themselves |
-//! | failed | the `Fill` dropped | an error, before or in the body |
+//! | failed | the `Fill` is dropped | an error, before or in the body |
 //!
 //! # The window
 //! Chunks are kept until they are stored as fragments; a follower that is further behind reads the fragments. If the
 //! store cannot keep up, the fill is no longer stored: chunks then stay until the slowest follower has read them, and
 //! `write` waits for that follower. The same is true for objects that are not admitted to the disk and too long for one
-//! record. In each case a fill has at most [`WINDOW_BYTES_MAX`] plus one fragment in memory.
+//! record. In all cases, a fill has at most [`WINDOW_BYTES_MAX`] plus one fragment in memory.
 
 use std::sync::Arc;
 
@@ -37,13 +37,13 @@ pub mod table;
 pub use leader::Fill;
 pub use reader::FillReader;
 
-/// The task of the caller of `begin_fill`.
+/// The role of the caller of `begin_fill`.
 pub enum FillRole {
-    /// Fetch the key.
+    /// The caller must fetch the key.
     Leader(Fill),
-    /// Another caller fetches it: read its fill.
+    /// Another caller fetches the key; this caller reads that fill.
     Follower(FillReader),
-    /// Another caller has just stored it.
+    /// Another caller has just stored the object; this caller uses it.
     Resident(Object),
 }
 
@@ -52,18 +52,18 @@ pub enum FillRole {
 pub enum FillHead {
     /// The response is arriving: read its body.
     Streaming {
-        /// The variant part of the key under which it will be found.
+        /// The variant part of the key under which the object will be found.
         variant: Bytes,
-        /// Its metadata.
+        /// The metadata of the object.
         metadata: Bytes,
         /// Length of the body, if it is known.
         body_bytes: Option<u64>,
     },
-    /// A stale response has been confirmed.
+    /// The stale object was confirmed; this is the confirmed object.
     Object(Object),
-    /// The response is not storable: fetch it yourself.
+    /// The response cannot be stored: the follower must fetch the key by itself.
     Declined,
-    /// The fetch failed: fetch yourself, or fail too.
+    /// The fetch failed: the follower must fetch the key by itself, or fail too.
     Failed,
 }
 

@@ -1,7 +1,7 @@
 //! The followers' side of a fill: readers of a body while it arrives.
 //!
-//! Owns: a follower's position in the body; if the fill is not stored, its window waits for this position. Promises:
-//! the bytes in order, or an error; never a gap.
+//! Owns: a follower's position in the body. If the fill is not stored, its window of chunks keeps the bytes from this
+//! position on. Promises: the bytes in order, or an error; never a gap.
 
 use std::sync::Arc;
 
@@ -44,7 +44,7 @@ impl FillReader {
         FillReader { lookup: Arc::clone(lookup), fill: Arc::clone(fill), id, position: 0 }
     }
 
-    /// Waits for the head. *Cancel safety*: can be called again.
+    /// Waits for the head. *Cancel safety*: this can be called again.
     pub async fn head(&mut self) -> FillHead {
         loop {
             let changed = self.fill.changed.notified();

@@ -16,7 +16,7 @@ use crate::names::tag::Tags;
 use crate::purge::rules::Verdict;
 use crate::state::State;
 
-/// How far a fill that is not stored may be ahead of its slowest follower, in bytes.
+/// The largest distance between a fill that is not stored and its slowest follower, in bytes.
 pub const WINDOW_BYTES_MAX: u64 = 2 << 20;
 
 /// The running fills.
@@ -32,7 +32,7 @@ pub struct FillTable {
 /// The running fills, by generation and counted by key.
 #[derive(Default)]
 struct Running {
-    /// By generation.
+    /// The primary key of each fill, by the fill's generation.
     primaries: BTreeMap<u64, PrimaryHash>,
     /// The number of fills per primary key.
     counts: HashMap<PrimaryHash, u64>,
@@ -43,7 +43,7 @@ impl FillTable {
         FillTable { fills: Mutex::default(), running: Mutex::default(), bytes: AtomicU64::new(0), bytes_max }
     }
 
-    /// The generation of the oldest running fill.
+    /// The generation of the oldest running fill; `u64::MAX` if no fill is running.
     pub fn generation_min(&self) -> u64 {
         self.running().primaries.first_key_value().map_or(u64::MAX, |(generation, _)| *generation)
     }
@@ -53,8 +53,8 @@ impl FillTable {
         self.running().counts.contains_key(&primary)
     }
 
-    /// Registers a fill and draws its generation. Both happen under one lock, so that a purge that affects the fill is
-    /// not forgotten in between.
+    /// Registers a fill and draws its generation. Both happen under one lock, so that no purge that affects the fill is
+    /// forgotten between the two steps.
     pub fn begin(&self, primary: PrimaryHash, draw: impl FnOnce() -> u64) -> u64 {
         let mut running = self.running();
         let generation = draw();
@@ -135,14 +135,14 @@ pub struct FillState {
     /// The position of the first chunk in the body.
     pub base: u64,
     pub received: u64,
-    /// How many bytes from the start are stored as fragments.
+    /// The number of bytes, from the start of the body, that are stored as fragments.
     pub stored: u64,
     /// The hash of the object's key, from which the hashes of its fragments are computed.
     pub stored_hash: Option<KeyHash>,
     pub not_stored: bool,
     /// Whether the object will be written to the disk.
     pub is_admitted: bool,
-    /// Whether readers may tell clients that it will be on the disk.
+    /// Whether readers may tell clients that the object will be on the disk.
     pub is_promised: bool,
     /// The tags of the object, set with the head.
     pub tags: Tags,
@@ -173,8 +173,8 @@ impl FillUnderWay {
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Whether a purge after the fill began may match the object being fetched. A fill without a head may still get any
-    /// tag.
+    /// Whether a purge that came after the fill began may match the object that is being fetched. A fill without a head
+    /// may still get any tag.
     pub fn is_purged(&self, of: &State, primary_hash: PrimaryHash, primary: &[u8]) -> bool {
         let state = self.lock();
         let tags = state.tags.hashes();

@@ -1,4 +1,5 @@
-//! The worth of each part and constant of `adaptive`: all points, with it halved, doubled, and left out.
+//! The worth of each part and constant of `adaptive`: measures all points with the constant halved or doubled, and with
+//! the part left out.
 //!
 //! Owns: the variants and their table. Leaves to others: the points, and the fewest misses of the other policies at
 //! them.
@@ -43,7 +44,7 @@ const VARIANTS: [Variant; 21] = [
 const BEGIN: &str = "<!-- written by cache-figures -->";
 const END: &str = "<!-- end -->";
 
-/// Prints the table, and writes it into a page if one is given.
+/// Prints the table, and writes it into a page if the options name one.
 pub fn ablation(judged: &[Judged], points: &[Point], options: &Options) -> Vec<String> {
     let runs: Vec<(usize, usize)> =
         (0..VARIANTS.len()).flat_map(|variant| (0..points.len()).map(move |point| (variant, point))).collect();
@@ -81,7 +82,8 @@ pub fn ablation(judged: &[Judged], points: &[Point], options: &Options) -> Vec<S
     }
 }
 
-/// For each variant and group: the number of points over the limit, the sum above the best, and the worst point.
+/// For each variant and group, the table has the number of points over the limit, the sum above the best, and the worst
+/// point.
 fn table(points: &[Point], missed: &[Vec<u64>]) -> String {
     let mut groups: Vec<&str> = points.iter().map(|point| point.group).collect();
     groups.dedup();
@@ -104,7 +106,7 @@ fn table(points: &[Point], missed: &[Vec<u64>]) -> String {
     text
 }
 
-/// Puts the table, with its origin, between the marks of a page.
+/// Writes the table and its origin between the marks of a page.
 fn write(page: &Path, table: &str) -> Result<(), String> {
     let at = |error: &dyn std::fmt::Display| format!("{}: {error}", page.display());
     let text = std::fs::read_to_string(page).map_err(|error| at(&error))?;

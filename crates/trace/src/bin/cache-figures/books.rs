@@ -1,7 +1,7 @@
-//! The ledgers and windows of `adaptive` compared with independent simulations.
+//! Compares the ledgers and windows of `adaptive` with independent simulations.
 //!
-//! Owns: both simulations and the comparison, which must also find planted faults. They share no code with the policy:
-//! LRU is a map by time, MIN a set by the time of the next reference.
+//! Owns: both simulations and the comparison, which must also find planted faults. The simulations share no code with
+//! the policy: LRU is a map by time, MIN a set by the time of the next reference.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::mpsc::channel;
@@ -9,14 +9,14 @@ use std::sync::mpsc::channel;
 use nectary_cache::{Access, Adaptive, Event, Policy, Stream, Watched, WindowReport};
 use nectary_trace::simulate::Workload;
 
-/// How far a ledger's sums may be from the simulation's. *Units*: percent.
+/// The largest allowed difference between a ledger's sum and the simulation's sum. *Units*: percent.
 const LEDGER_PERCENT_MAX: u64 = 2;
 /// The number of streams with separate ledgers; all others share the last one.
 const LEDGERS_OWN: usize = 15;
-/// The size, as a share of the distinct blocks. *Units*: percent.
+/// The size of the cache, as a share of the distinct blocks. *Units*: percent.
 const PERCENT: u64 = 20;
 
-/// References, misses, saved, lost.
+/// The numbers of references, misses, saved and lost accesses.
 type Sums = [u64; 4];
 
 /// LRU by the time of the last reference.
@@ -31,7 +31,7 @@ impl Lru {
         Lru { capacity: capacity as usize, by_time: BTreeMap::new(), times: HashMap::new() }
     }
 
-    /// Whether a reference hits.
+    /// References a block. *Returns* whether it hits.
     fn refer(&mut self, now: usize, block: u64) -> bool {
         let before = self.times.insert(block, now);
         if let Some(before) = before {
@@ -47,7 +47,7 @@ impl Lru {
     }
 }
 
-/// The misses of MIN that may bypass, begun with `contents`.
+/// The misses of MIN with bypassing, if the cache holds `contents` at the start.
 fn optimum(contents: &HashSet<u64>, blocks: &[u64], capacity: u64) -> u64 {
     let mut next = vec![usize::MAX; blocks.len()];
     let mut coming: HashMap<u64, usize> = HashMap::new();
@@ -124,7 +124,7 @@ fn simulate(workload: &Workload, played: &Played, capacity_lru: u64) -> Vec<(Str
     sums
 }
 
-/// How many ledgers are farther from the simulation than allowed.
+/// The number of ledgers that are farther from the simulation than allowed.
 fn differing(played: &Played, simulated: &[(Stream, Sums)]) -> usize {
     let is_far = |(stream, sums): &&(Stream, Sums)| {
         played.adaptive.ledger(*stream).is_none_or(|ledger| {
@@ -135,7 +135,8 @@ fn differing(played: &Played, simulated: &[(Stream, Sums)]) -> usize {
     simulated.iter().filter(is_far).count()
 }
 
-/// How many windows differ from MIN at `capacity`.
+/// The number of windows with other misses than `played` had, or with another optimum than the misses of MIN with
+/// `capacity` blocks.
 fn windows_differing(workload: &Workload, played: &Played, capacity: u64) -> usize {
     let mut start = 0;
     let mut differing = 0;
@@ -170,7 +171,7 @@ pub fn books<'a>(workloads: impl Iterator<Item = &'a Workload>) -> Vec<String> {
         if far + wrong > 0 {
             short.push(format!("{}: {far} ledgers and {wrong} windows differ", workload.name()));
         }
-        // Planted faults: both simulations with about nine tenths of the size.
+        // As planted faults, both simulations run with about nine tenths of the size.
         let less = played.capacity * 9 / 10 + 1;
         found += usize::from(differing(&played, &simulate(workload, &played, less)) > 0);
         windows_found += usize::from(windows_differing(workload, &played, less) > 0);

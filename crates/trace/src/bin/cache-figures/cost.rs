@@ -1,34 +1,33 @@
-//! The cost of a reference from 1 Ki to 1 Mi blocks: of LRU, of `dear` and `adaptive` above it, and the least possible
-//! cost.
+//! The cost of a reference for 1 Ki to 1 Mi blocks: the cost of LRU, the extra cost of `dear` and `adaptive`, and the
+//! least possible cost.
 //!
 //! Owns: the references, the order of the rounds and the limits. In each round every policy gets the same references,
-//! so that a disturbance affects all. Differences are taken within a round; printed are medians over the rounds.
-//! References are drawn again for each replay, because repeated references would be a loop. Each policy gets some
-//! references before it is timed, so that its data are in the processor's caches. Time is the processor time of this
-//! thread.
+//! so that a disturbance affects all. Differences are taken within a round, and their medians over the rounds are
+//! printed. References are drawn again for each replay, because repeated references would be a loop. Each policy gets
+//! some references before it is timed, so that its data are in the processor's caches. Time is the processor time of
+//! this thread.
 //!
 //! Each policy is timed in a simulation, which announces blocks ahead ([`Policy::prepare`]), and without announcements.
 //!
-//! # The limit
-//! The unavoidable work of every policy is to find a block: one access to a table of that size by its hash. Its cost on
-//! the same references is printed next to the policies, with no other work, and without dependences between references.
-//! Also printed is the cost of the cache lines that a table of numbers and a linked list touch: number, entry, and both
-//! neighbours.
+//! # The limit Every policy must at least find a block: one access by hash to a table of that size. The cost of this
+//! access alone, on the same references and without dependences between them, is printed next to the policies. The cost
+//! of more cache lines per reference is also printed: a table of indexes with a linked list touches the index, the
+//! entry, and both neighbours.
 
 use nectary_cache::{Access, Lru, Policy, Stream, by_name};
 use nectary_trace::simulate::{Workload, misses};
 use rand_xoshiro::SplitMix64;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
-/// The numbers of blocks that fit; the figures of LRU and `dear` use the first one.
+/// The capacities, in blocks; the figures of LRU and `dear` use the first one.
 const CAPACITIES: [u64; 4] = [1 << 20, 64 << 10, 4 << 10, 1 << 10];
 const REFERENCES: u64 = 4 << 20;
 const ROUNDS: usize = 3;
 /// The required rate of a simulated LRU. *Units*: millions of references per second.
 const LRU_MILLIONS_MIN: f64 = 10.0;
-/// The most that a policy may cost above LRU. *Units*: nanoseconds per reference.
+/// The largest allowed cost of a policy above that of LRU. *Units*: nanoseconds per reference.
 const ABOVE_LRU_NS_MAX: [(&str, f64); 2] = [("dear", 30.0), ("adaptive", 100.0)];
-/// The numbers of cache lines per reference for which the least possible cost is printed.
+/// The numbers of cache lines touched per reference, for the least possible cost.
 const LINES: [usize; 3] = [1, 2, 4];
 /// The size of the tables for the least possible cost, in words: 32 MiB, like the table of LRU at this capacity.
 const LIMIT_WORDS: usize = 4 << 20;
@@ -39,7 +38,7 @@ fn now() -> Option<f64> {
     text.split(' ').next()?.parse().ok()
 }
 
-/// Draws references.
+/// Draws references at random.
 struct Draw {
     name: &'static str,
     random: SplitMix64,
@@ -54,7 +53,7 @@ impl Draw {
     fn workload(&mut self, count: u64) -> Workload {
         let Draw { name, random, capacity, streams, rank } = self;
         let block = |_| {
-            // A number that does not depend on the rank.
+            // This block number does not depend on the rank.
             let block = rank(random.next_u64(), *capacity).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20;
             (block, Stream((block % *streams) as u32))
         };
@@ -83,12 +82,13 @@ fn median(mut values: Vec<f64>) -> f64 {
 struct Times {
     simulated: Vec<f64>,
     one_by_one: Vec<f64>,
-    /// The time in the last round.
+    /// The number of hits in the last round.
     hits: u64,
 }
 
 impl Times {
-    /// Replays the first workload untimed, then the others timed; `None` if the kernel has no clock of a thread.
+    /// Replays the first workload untimed, then the others timed; `None` if the kernel does not report a thread's
+    /// processor time.
     fn add(&mut self, policy: &mut dyn Policy, [first, second, third]: &[Workload; 3]) -> Option<()> {
         play(policy, first);
         let mut misses_count = 0;
@@ -106,7 +106,7 @@ impl Times {
     }
 }
 
-/// Prints the figures; returns those that miss their limits.
+/// Prints the figures. *Returns* a line for each figure that misses its limit.
 pub fn cost() -> Vec<String> {
     let mut short = Vec::new();
     let mut words = vec![0; LIMIT_WORDS];
@@ -171,7 +171,7 @@ pub fn cost() -> Vec<String> {
     short
 }
 
-/// Reads and writes this many words of `table` for each reference, each in another cache line.
+/// Reads and writes `lines` words of `table` for each reference, each word in another cache line.
 fn touch(table: &mut [u64], workload: &Workload, lines: usize) -> u64 {
     let last = table.len() - 1;
     for &block in workload.blocks() {
@@ -193,7 +193,7 @@ fn play(policy: &mut dyn Policy, workload: &Workload) -> u64 {
     workload.blocks().iter().enumerate().filter(is_hit).count() as u64
 }
 
-/// Nanoseconds per reference.
+/// The time of `play`, divided by the number of references. *Units*: nanoseconds per reference.
 fn timed(play: impl FnOnce() -> u64) -> Option<f64> {
     let start = now()?;
     std::hint::black_box(play());

@@ -8,8 +8,7 @@ use nectary_trace::simulate::{Run, Workload, run_all};
 
 use crate::{Options, known};
 
-/// The most misses of `dear`, and by how much it must be below LRU on average over the rows at 768. *Units*: blocks,
-/// misses.
+/// The rows of the table: the trace, the size in blocks, and the most misses that `dear` may have.
 const DEAR: [(&str, u64, u64); 6] = [
     ("cs", 512, 4730),
     ("cs", 768, 3717),

@@ -1,27 +1,29 @@
-//! How far any policy must be from the best of several, because it does not know the future.
+//! A lower bound on the distance of any policy from the best of several, because no policy knows the future.
 //!
-//! Owns: the *forks* of a trace, and their bound. Leaves to others: which traces and sizes are judged.
+//! Owns: the *forks* of a trace, and their bound. Leaves to others: the choice of traces and sizes.
 //!
 //! # Idea
-//! Stop a trace when two of the policies hold different blocks. The trace may continue with the blocks of the one, each
-//! referenced once, or with those of the other. The policy that holds these blocks misses none of them. A third policy
-//! does not know which continuation comes, and cannot hold both sets. Let the cache have `C` blocks, and `U` be the
-//! number of blocks that one or the other holds. Let `M` and `N` be their misses so far, and `F` the fewest that any
-//! policy could have (MIN that may bypass). The misses of the third policy on both continuations sum to at least `2 F +
-//! (U - C)`, because it misses each block of `U` that it does not hold on the continuation that references it. The
-//! better policy has `M` misses on its continuation, the other one `N` on its own. So on one of the two the third
-//! policy is above the best one by at least
+//! Stop a trace when two of the policies hold different blocks. The trace may continue with the blocks that the first
+//! policy holds, each referenced once, or with those that the second one holds. The policy that holds these blocks
+//! misses none of them. A third policy does not know which continuation comes, and cannot hold both sets. Let the cache
+//! have `C` blocks, and let `U` be the number of blocks that at least one of the two policies holds. Let `M` and `N` be
+//! the misses of the two so far, and `F` the fewest misses that any policy could have (those of MIN with bypassing).
+//! The misses of the third policy on both continuations sum to at least `2 F + (U - C)`, because it misses each block
+//! of `U` that it does not hold on the continuation that references it. On its own continuation the first policy has
+//! `M` misses in total, and the second one has `N`. So on one of the two continuations the third policy is above the
+//! better policy by at least
 //!
 //! ```text
 //! (2 F + U - C) / (M + N) - 1
 //! ```
 //!
-//! That holds for each policy that does not know the continuation; for a randomised policy it holds on average. It does
-//! not say that traces do continue like that. It shows that no policy without knowledge of the future can promise more.
+//! This holds for each policy that does not know the continuation; for a randomised policy it holds on average. It does
+//! not claim that real traces continue in this way. It shows that no policy without knowledge of the future can promise
+//! a smaller distance.
 //!
 //! # What is checked
-//! Both continuations are replayed to every policy here and to MIN. Each must be above the best by the bound on one of
-//! them, except MIN, which knows the future.
+//! Both continuations are replayed to every policy here and to MIN. On one of the two, each policy must be above the
+//! better one by at least the bound; only MIN is exempt, because it knows the future.
 
 use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -35,32 +37,33 @@ use nectary_trace::simulate::{Workload, misses, policies};
 use crate::misses::POINT_PERCENT_MAX;
 use crate::{Judged, Options, known};
 
-/// A trace is stopped this often in as many references as the capacity, but at most this often in its known part.
+/// A trace is stopped `STOPS` times in as many references as the capacity, but at most `STOPS_OF_PAST` times in its
+/// part so far.
 const STOPS: usize = 16;
 const STOPS_OF_PAST: usize = 64;
 const REFERENCES_MIN: usize = 16;
-/// If there are more policies, only the first ones are compared.
+/// At most this many policies are compared; further ones are ignored.
 const POLICIES_MAX: usize = 8;
 
-/// The position in a trace at which the bound is highest.
+/// The position in a trace at which the bound is highest, with the results there.
 #[derive(Debug, Clone, PartialEq)]
 struct Fork {
     trace: String,
     size: u64,
-    /// The number of references before it.
+    /// The number of references before the fork.
     after: usize,
-    /// The policies whose blocks come on the one and on the other continuation.
+    /// The policies whose blocks follow on the first and on the second continuation.
     policies: [&'static str; 2],
-    /// The distance that no policy is certain to stay below. *Units*: percent.
+    /// The bound: no policy can be certain to stay below this distance. *Units*: percent.
     bound: f64,
-    /// The distance of the judged policy, on its worse continuation, from the policy whose blocks come. *Units*:
-    /// percent.
+    /// The distance of the judged policy from the policy whose blocks follow, on the continuation on which it is
+    /// larger. *Units*: percent.
     judged: f64,
-    /// A policy that is nearer on both continuations, which would disprove the bound.
+    /// A policy that is below the bound on both continuations, which disproves the bound.
     refuted_by: Option<&'static str>,
 }
 
-/// Prints the worst forks of all workloads at all sizes; returns those that a policy disproves.
+/// Prints the worst forks of all workloads at all sizes. *Returns* a line for each fork that a policy disproves.
 pub fn forks(judged: &[Judged], options: &Options) -> Vec<String> {
     let Ok(policy) = known(&options.policy) else { return Vec::new() };
     let against: Vec<&'static str> = options.against.iter().filter_map(|name| known(name).ok()).collect();
@@ -93,7 +96,7 @@ pub fn forks(judged: &[Judged], options: &Options) -> Vec<String> {
     refuted
 }
 
-/// The worst forks of all workloads at all sizes; none if no two policies differ.
+/// The worst fork of each workload at each size; there is none where all policies hold the same blocks.
 fn all(judged: &[Judged], policy: &'static str, against: &[&'static str], threads: Option<usize>) -> Vec<Fork> {
     let points: &Vec<(&Workload, u64)> =
         &judged.iter().flat_map(|judged| judged.sizes.iter().map(move |size| (&judged.workload, *size))).collect();
@@ -150,12 +153,13 @@ fn fork(workload: &Workload, size: u64, policy: &'static str, against: &[&'stati
     Some(fork)
 }
 
-/// Whether a reference missed.
+/// References an id. *Returns* whether it missed.
 fn refer(policy: &mut dyn Policy, id: u64) -> bool {
     policy.reference(id, 1, Stream(0), &mut |_| true) != Access::Hit
 }
 
-/// The number of blocks that each set of policies holds; the sets are bits of the policies' positions.
+/// For each set of policies, the number of blocks that exactly these policies hold. A set is a number with a bit for
+/// each policy.
 fn holders<'a>(ghosts: &[Box<dyn Policy>], ids: impl Iterator<Item = &'a u64>) -> [u64; 1 << POLICIES_MAX] {
     let mut held = [0; 1 << POLICIES_MAX];
     for id in ids {
@@ -179,7 +183,7 @@ impl Fork {
             if name == judged {
                 self.judged = worse;
             }
-            // Up to the rounding of the quotients.
+            // The margin allows for the rounding of the quotients.
             if worse < self.bound - 1e-9 {
                 self.refuted_by = Some(name);
             }
@@ -187,7 +191,8 @@ impl Fork {
     }
 }
 
-/// The beginning of a workload, and the blocks that a policy then holds, each with the stream that referenced it last.
+/// A continued trace: the beginning of a workload, then the blocks that a policy holds, each with the stream that
+/// referenced it last.
 fn way(workload: &Workload, after: usize, size: u64, holder: &str) -> Workload {
     let blocks = &workload.blocks()[..after];
     let stream = |position: usize| workload.streams().get(position).copied().unwrap_or(Stream(0));
@@ -233,7 +238,7 @@ mod tests {
     fn a_bound_that_is_too_high_is_refuted() {
         let workload = scan(1000);
         let mut fork = fork(&workload, 100, "adaptive", &FIVE).expect("they differ");
-        // No policy can be worse on a continuation than to miss all of it.
+        // A policy that misses all references is 50 % above the best here, so a bound of 51 % must be disproved.
         fork.bound = 51.0;
         fork.check(&workload, "adaptive");
         assert!(fork.refuted_by.is_some());

@@ -1,17 +1,17 @@
-//! Generated accesses for large caches: Zipf's law, loops, phases, scans, drifts, streams that end.
+//! Generated accesses for large caches: Zipf's law, loops, phases, scans, drifts, and streams that end.
 //!
-//! Owns: what is generated, which is the same at each call. Promises: no kind was made to suit a policy; each is scaled
-//! only by the cache's size. Leaves to others: running it.
+//! Owns: the generated accesses, which are the same at each call. Promises: no kind was made to suit a policy; each is
+//! scaled only by the cache's size. Leaves to others: the simulation.
 
 use nectary_cache::Stream;
 use nectary_trace::simulate::Workload;
 
 /// The sizes of the caches. *Units*: blocks.
 pub const SIZES: [u64; 4] = [20_000, 40_000, 80_000, 200_000];
-/// Accesses for each block of the cache.
+/// The number of accesses for each block of the cache.
 const ACCESSES: u64 = 15;
 
-/// SplitMix64.
+/// A random generator (SplitMix64).
 struct Random(u64);
 
 impl Random {
@@ -38,8 +38,8 @@ impl Random {
     }
 }
 
-/// The kinds, and the block and the stream of each access: from the number of the access, the size of the cache, and
-/// chance.
+/// A kind of accesses: its name, and a function from the number of the access, the size of the cache, and a random
+/// generator to the block and the stream of the access.
 type Kind = (&'static str, fn(u64, u64, &mut Random) -> (u64, u32));
 
 const FAR: u64 = 1 << 32;
@@ -51,7 +51,7 @@ const KINDS: [Kind; 15] = [
     ("zipf-1.0", |_, size, random| (random.zipf(5 * size, 1.0), 0)),
     ("zipf-1.1", |_, size, random| (random.zipf(5 * size, 1.1), 0)),
     ("loop", |step, size, _| (step % (size * 3 / 2), 0)),
-    // An inner loop that fits, eight rounds for each part of an outer one that does not.
+    // An inner loop that fits in the cache makes eight rounds for each part of an outer loop that does not fit.
     ("loops-nested", |step, size, _| match step % size < size / 2 {
         true => (step % (size / 16), 0),
         false => (FAR + step / 2 % (2 * size), 0),
@@ -72,13 +72,14 @@ const KINDS: [Kind; 15] = [
         1 => (FAR + step / 6 + random.below(size / 4), 1),
         _ => (2 * FAR + random.zipf(2 * size, 0.9), 2),
     }),
-    // Forty streams that make ten accesses each, and then two.
+    // Forty streams make ten accesses each, and then two streams follow.
     ("streams-ended", |step, size, random| match step {
         0..400 => (FAR * (3 + step / 10) + step, 3 + (step / 10) as u32),
         _ if step % 2 == 0 => (step / 2 % (size * 5 / 4), 1),
         _ => (FAR + step / 8 + random.below(size / 3), 2),
     }),
-    // Each stream loops over its blocks for two capacities and ends.
+    // One stream after the other loops over its blocks and ends after as many accesses as two capacities, beside a
+    // stream that stays.
     ("streams-in-turn", |step, size, random| {
         let turn = step / (2 * size);
         match step % 2 {

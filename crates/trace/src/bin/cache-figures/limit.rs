@@ -1,12 +1,13 @@
-//! Splits the loss of a point into two parts: choosing the wrong policy, and changing the contents after a choice.
+//! Splits the loss of a point into two parts: the cost of choosing the wrong policy, and the cost of changing the
+//! contents after a choice.
 //!
-//! Owns: choosers simpler than `adaptive`, with exact ghosts of the exact size and no bonuses. Promises: each starts
-//! with LIRS and learns only from the past. For each point the best window is taken, which cannot be known beforehand.
-//! Leaves to others: divisions between streams.
+//! Owns: choosers that are simpler than `adaptive`: their ghosts see all references and have the size of the cache, and
+//! no policy has a bonus. Promises: each chooser starts with LIRS and learns only from the past. For each point the
+//! result is that of the best window, which cannot be known beforehand. Leaves to others: divisions between streams.
 //!
-//! A chooser is counted twice. *Free* are the misses of the leaders' ghosts, as if a new leader's blocks were in memory
-//! at once. *Paid* are the misses of a cache that keeps the blocks of the leader's ghost, and has to read those that it
-//! lacks.
+//! A chooser has two counts of misses. The *free* misses are those of the leaders' ghosts, as if a new leader's blocks
+//! were in memory at once. The *paid* misses are those of a cache that keeps the blocks of the leader's ghost, and has
+//! to read the blocks that it lacks.
 
 use std::collections::BTreeSet;
 
@@ -17,9 +18,9 @@ use nectary_trace::simulate::Workload;
 
 /// The candidates; the first one leads at the start.
 const CANDIDATES: [&str; 6] = ["lirs", "lru", "wtinylfu", "s3fifo", "arc", "lfu-aged"];
-/// The windows, in references for each unit of capacity; the last one never forgets.
+/// The windows, in references for each unit of capacity; with the last one, a chooser never forgets.
 const WINDOWS: [f64; 6] = [1.0, 2.0, 5.0, 10.0, 20.0, f64::INFINITY];
-/// A leader is chosen this many times in a capacity of references, as in `adaptive`.
+/// A leader is chosen this many times in as many references as the capacity.
 const CHOICES: u64 = 64;
 const REFERENCES_MIN: u64 = 16;
 
@@ -32,7 +33,7 @@ pub struct Limit {
     pub paid: u64,
 }
 
-/// The outcome of the last reference for one ghost.
+/// A ghost cache of one candidate, with the outcome of the last reference.
 struct Ghost {
     policy: Box<dyn Policy>,
     is_hit: bool,
@@ -47,7 +48,7 @@ struct Chooser {
     leader: usize,
     free: u64,
     paid: u64,
-    /// The last reference of each resident.
+    /// The time of the last reference to each resident.
     residents: HashMap<u64, u64>,
     /// Residents that the leader's ghost does not hold, oldest first.
     spare: BTreeSet<(u64, u64)>,

@@ -1,8 +1,9 @@
-//! Measures the figures that `dear` and `adaptive` have to reach: every point, the sum, the worst point.
+//! Measures the figures that `dear` and `adaptive` have to reach: for every point, for the sum, and for the worst
+//! point.
 //!
-//! Owns: which traces, sizes and mixes are judged, and the command line. Leaves to others: the figures, one file each.
-//! Exits with 1 if a figure is missed, with 2 if the command line or a trace is wrong. `cargo run --release -p
-//! nectary-trace --bin cache-figures -- --traces ../shared/traces`
+//! Owns: the choice of traces, sizes and mixes, and the command line. Leaves to others: the figures, one file each. The
+//! program exits with 1 if a figure is missed, and with 2 if the command line or a trace is wrong. `cargo run --release
+//! -p nectary-trace --bin cache-figures -- --traces ../shared/traces`
 
 mod ablation;
 mod books;
@@ -95,9 +96,9 @@ struct Options {
     write: Option<PathBuf>,
 }
 
-/// A judged workload.
+/// A workload over which the policies are judged.
 pub struct Judged {
-    /// The sum to which it belongs.
+    /// The group of workloads to whose sum it belongs.
     group: &'static str,
     workload: Workload,
     sizes: Vec<u64>,
@@ -182,7 +183,7 @@ fn list(text: &str) -> Vec<String> {
     text.split(',').map(str::to_owned).collect()
 }
 
-/// Prints every figure, and returns a line for each that is missed.
+/// Prints every figure. *Returns* a line for each figure that is missed.
 fn figures(options: &Options) -> Result<Vec<String>, nectary_trace::Error> {
     let wants = |part: &str| {
         let is_named = |wanted: &str| options.parts.iter().any(|named| named == wanted);
@@ -287,7 +288,7 @@ fn load(directory: &Path, ending: &str, names: &[String]) -> Result<BTreeMap<Str
     Ok(workloads)
 }
 
-/// The name in the list of policies.
+/// The name as the list of policies has it.
 fn known(name: &str) -> Result<&'static str, nectary_trace::Error> {
     let names = policies::names();
     let found = names.iter().find(|known| **known == name);

@@ -1,6 +1,7 @@
-//! The misses of one policy compared with the fewest of others: every point, the sums, the worst points.
+//! The misses of one policy compared with the fewest of other policies: for every point, for the sums, and for the
+//! worst points.
 //!
-//! Owns: the limits. Leaves to others: which traces and sizes.
+//! Owns: the limits. Leaves to others: the choice of traces and sizes.
 
 use std::fmt::Write as _;
 
@@ -9,15 +10,17 @@ use nectary_trace::simulate::{Row, Run, policies, run_all};
 use crate::limit::{Limit, limit};
 use crate::{Judged, Options, known};
 
-/// How far the sum, and any single point, may be above the best of the others. *Units*: percent.
+/// The largest allowed distance of the sum, and of any single point, above the best of the other policies. *Units*:
+/// percent.
 const SUM_PERCENT_MAX: f64 = 1.0;
 pub const POINT_PERCENT_MAX: f64 = 5.0;
-/// The best fixed split of cs+cpp+ps between separate policies. *Units*: blocks, misses.
+/// The best result of a fixed split of the cache between separate policies, on the mix cs+cpp+ps. *Units*: blocks,
+/// misses.
 pub const TRIPLE: (u64, u64) = (1536, 9285);
 
-/// One point: the judged policy's misses against the fewest of the others.
+/// One point: the misses of the judged policy, and the fewest misses of the other policies.
 pub struct Point {
-    /// The sum to which it belongs.
+    /// The group of workloads to whose sum it belongs.
     pub group: &'static str,
     name: String,
     size: u64,
@@ -37,7 +40,7 @@ impl Point {
     }
 }
 
-/// The judged policy over all workloads and sizes: the points, and the missed limits.
+/// Runs the judged policy over all workloads at all sizes. *Returns* the points, and the limits that were missed.
 pub fn judge(judged: &[Judged], options: &Options) -> Result<(Vec<Point>, Vec<String>), nectary_trace::Error> {
     if judged.is_empty() {
         return Ok((Vec::new(), Vec::new()));
@@ -76,7 +79,7 @@ pub fn judge(judged: &[Judged], options: &Options) -> Result<(Vec<Point>, Vec<St
     Ok((points, short))
 }
 
-/// Prints, for a point over the limit, the cost of the choice and the cost of following it.
+/// For a point over the limit, prints the cost of choosing a policy and the cost of changing the contents to it.
 fn limits(point: &Point, limit: &Limit) {
     let percent = |misses: u64| 100.0 * (misses as f64 / point.best as f64 - 1.0);
     println!(
@@ -90,7 +93,7 @@ fn limits(point: &Point, limit: &Limit) {
     );
 }
 
-/// Prints one line of the table.
+/// Makes a point from the rows of all policies, and prints its line of the table.
 fn point(group: &'static str, rows: &[Row], options: &Options) -> Point {
     let others = rows[1..].iter().filter(|row| row.policy != policies::MIN);
     let best = others.min_by_key(|row| row.misses).unwrap_or(&rows[0]);
@@ -122,7 +125,7 @@ fn summary(policy: &str, points: &[Point]) -> Vec<String> {
             of.iter().fold((0, 0), |sum, point| (sum.0 + point.misses, sum.1 + point.best));
         let Some(worst) = of.iter().max_by(|a, b| a.above_percent().total_cmp(&b.above_percent())) else { continue };
         let above = 100.0 * (misses as f64 / best as f64 - 1.0);
-        // Each point weighs the same in the mean, whatever its trace's length.
+        // In the mean, all points have the same weight, whatever the lengths of their traces.
         let mean = of.iter().map(|point| point.above_percent()).sum::<f64>() / of.len() as f64;
         let beyond = of.iter().filter(|point| point.is_over()).count();
         println!(

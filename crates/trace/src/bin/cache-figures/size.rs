@@ -1,7 +1,7 @@
 //! The size of `adaptive`: its lines and its constants, counted in its source.
 //!
-//! Owns: what is counted, and the limits. All of `adaptive` is in one folder. A line is any line of a file outside of
-//! tests, comments included. A constant is a number that could have another value: a `const` with one or several
+//! Owns: the rules of counting, and the limits. All of `adaptive` is in one folder. All lines of a file outside of
+//! tests count, including comments. A constant is a number that could have another value: a `const` with one or several
 //! numbers, or a field of `Tuning`, except its switches, which are for the ablation.
 
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ const FOLDER: &str = "../cache/src/policies/adaptive";
 const LINES_MAX: usize = 900;
 const CONSTANTS_MAX: usize = 12;
 
-/// Prints both counts; returns those over their limits.
+/// Prints both counts. *Returns* a line for each count that is over its limit.
 pub fn size() -> Vec<String> {
     let base = Path::new(env!("CARGO_MANIFEST_DIR"));
     let folder: Vec<PathBuf> = match std::fs::read_dir(base.join(FOLDER)) {
@@ -43,7 +43,7 @@ fn outside_of_tests(text: &str) -> Vec<&str> {
     text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default().lines().collect()
 }
 
-/// How many constants these lines define.
+/// The number of constants that these lines define.
 fn constants_of(lines: &[&str]) -> usize {
     let mut is_in_tuning = false;
     let is_one = |line: &&&str| {

@@ -1,6 +1,6 @@
-//! Verdicts on references without a pattern: how many periods of uniform random references get one.
+//! Verdicts on references without a pattern: counts the periods of uniform random references that get a verdict.
 //!
-//! Owns: the sizes, from far fewer blocks than fit in the cache to far more than have histories.
+//! Owns: the sizes: the blocks range from far fewer than fit in the cache to far more than the detector can remember.
 
 use std::sync::mpsc::channel;
 
@@ -19,7 +19,7 @@ const SIZES: [(u64, &[u64]); 3] = [
     (10_000, &[40_000, 20_000_000]),
 ];
 
-/// Prints a line for each size; returns those with too many verdicts.
+/// Prints a line for each size. *Returns* a line for each size with too many verdicts.
 pub fn verdicts() -> Vec<String> {
     let mut short = Vec::new();
     println!("verdicts on uniform random references, {REFERENCES} each, in periods of 500");
@@ -38,7 +38,7 @@ pub fn verdicts() -> Vec<String> {
     short
 }
 
-/// The number of periods, and of those with a verdict.
+/// The number of periods, and the number of periods with a verdict.
 fn count(capacity: u64, universe: u64) -> (usize, usize) {
     let (sender, receiver) = channel();
     let mut adaptive = Watched::new(

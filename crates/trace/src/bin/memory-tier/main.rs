@@ -1,8 +1,8 @@
-//! The hit rates of a web cache's memory tier under each suitable policy, from which the store's default was chosen.
+//! The hit rates of a web cache's memory tier under each suitable policy. The store's default was chosen from them.
 //!
-//! Owns: which policies and memory sizes are compared, and the tables. Every policy gets the same requests, generated
-//! from a seed (see `workload.rs`), with objects' sizes as weights and the tier's capacity in bytes. MIN, which knows
-//! the future, is added as a bound for hits (for objects of different sizes it is good but not optimal).
+//! Owns: the choice of policies and memory sizes, and the tables. Every policy gets the same requests, generated from a
+//! seed (see `workload.rs`), with the objects' sizes as weights and a capacity in bytes. MIN, which knows the future,
+//! is added as a bound on hits (if objects differ in size, MIN is good but not optimal).
 //!
 //! `cargo run --release -p nectary-trace --bin memory-tier`
 
@@ -23,16 +23,17 @@ Usage: memory-tier [--seeds N] [--requests N]
 
 Printed are the shares of requests and of bytes that memory answers, in percent, means over the seeds.";
 
-/// Policies that need no streams and do not keep formerly popular ids for ever. LFU does; it shows the effect.
+/// The policies that need no streams and do not keep formerly popular ids for ever. Only LFU keeps them, and is here to
+/// show the effect.
 const POLICIES: [&str; 12] =
     ["fifo", "lru", "lfu", "lfu-aged", "clock", "2q", "arc", "lirs", "s3fifo", "sieve", "wtinylfu", "gdsf"];
 const MIN: &str = "min";
-/// Memory, as a share of the bytes of all distinct objects. *Units*: percent.
+/// The sizes of memory, as a share of the bytes of all distinct objects. *Units*: percent.
 const PERCENT: [f64; 4] = [0.5, 2.0, 6.0, 20.0];
 /// The memory that the store needs per object, in addition to the object itself. *Units*: bytes.
 const OVERHEAD_BYTES: u64 = 416;
 
-/// Which percentage of requests and of bytes memory answered, and the time per request.
+/// The share of requests and the share of bytes that memory answered, in percent, and the time per request.
 #[derive(Debug, Clone, Copy, Default)]
 struct Rates {
     requests: f64,
@@ -97,7 +98,7 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Reads the command line: the seeds and the requests.
+/// Reads the number of seeds and the number of requests from the command line.
 fn options() -> Option<(u64, usize)> {
     let (mut seeds, mut requests) = (3, 1_500_000);
     let mut rest = std::env::args().skip(1);
@@ -112,7 +113,7 @@ fn options() -> Option<(u64, usize)> {
     Some((seeds, requests))
 }
 
-/// Makes all requests and counts those after the first third.
+/// Plays all requests, and counts those after the first third.
 fn play(policy: &mut dyn Policy, requests: &[Request]) -> Rates {
     let filling = requests.len() / 3;
     let (mut hits, mut hit_bytes, mut bytes) = (0_u64, 0_u64, 0_u64);

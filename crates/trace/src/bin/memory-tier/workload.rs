@@ -1,23 +1,23 @@
 //! Requests like those of a web cache, generated from a seed.
 //!
-//! A catalogue of objects is requested by Zipf's law: the object of rank r with a weight of r to the power of minus the
-//! *exponent*; published exponents of web caches lie between 0.6 and 1.0. Sizes are log-normal and independent of
+//! Objects of a catalogue are requested by Zipf's law: the object of rank r has a weight of r to the power of minus the
+//! *exponent*. Published exponents of web caches lie between 0.6 and 1.0. Sizes are log-normal and independent of
 //! popularity, with a median of 12 KiB, a mean of about 35 KiB and a maximum of 1 MiB (the store keeps larger objects
-//! in fragments of that size). Added to that are
-//! - *one-hit wonders*: requests for objects that are never requested again, so many that 50 to 70 % of all objects are
-//!   requested once, as content networks report;
+//! in fragments of that size). Three kinds of requests are added:
+//! - *one-hit wonders*: requests for objects that are never requested again. There are so many that 50 to 70 % of all
+//!   objects are requested once, as content networks report;
 //! - *scans*: a crawler or a mirror walks through the catalogue from end to end, at intervals;
-//! - *drift*: at intervals one rank is given to a new object, so that over the run more objects are popular for a time
-//!   than the catalogue holds at once.
+//! - *drift*: at intervals one rank is given to a new object, so that in the whole run more objects are popular for a
+//!   time than the catalogue holds at once.
 
 use std::collections::HashMap;
 
 use rand_xoshiro::SplitMix64;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
-/// Objects that can be popular at one time.
+/// The number of objects that can be popular at one time.
 const CATALOGUE: usize = 100_000;
-/// The log-normal sizes: median, deviation of the logarithm, bounds. *Units*: bytes.
+/// The parameters of the log-normal sizes: the median, the deviation of the logarithm, and the bounds. *Units*: bytes.
 const MEDIAN_BYTES: f64 = 12.0 * 1024.0;
 const DEVIATION: f64 = 1.55;
 const BYTES_MIN: f64 = 200.0;
@@ -30,10 +30,10 @@ pub struct Kind {
     exponent: f64,
     /// The share of requests for objects that are never requested again.
     wonders: f64,
-    /// The requests between two scans, and the length of a scan; 0 for none.
+    /// The requests from one scan to the next, and the requests while a scan runs; 0 if there are no scans.
     scan_every: usize,
     scan_length: usize,
-    /// One rank is given to a new object every this many requests; never if 0.
+    /// A rank is given to a new object once in this many requests; never if 0.
     drift_every: usize,
 }
 
@@ -114,7 +114,7 @@ impl Workload {
     }
 }
 
-/// For each rank, the share of requests for all ranks up to it.
+/// For each rank, the share of requests that go to this rank or a lower one.
 fn zipf(exponent: f64) -> Vec<f64> {
     let mut sum = 0.0;
     let mut cumulative: Vec<f64> = Vec::with_capacity(CATALOGUE);
@@ -126,7 +126,7 @@ fn zipf(exponent: f64) -> Vec<f64> {
     cumulative
 }
 
-/// An object's size: the same at every request.
+/// The size of an object, which is the same at every request.
 fn bytes_of(id: u64, seed: u64) -> u32 {
     let mut random = Random::new(id.wrapping_mul(0x2545_f491_4f6c_dd1d) ^ seed);
     // The Box-Muller transform gives a normally distributed number.

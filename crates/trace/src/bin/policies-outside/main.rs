@@ -1,12 +1,12 @@
-//! Compares the policies' miss counts with those of an outside program: `libcachesim` from PyPI, run as a separate
-//! process.
+//! Compares the policies' miss counts with those of an outside program: `libcachesim` from PyPI, which runs as a
+//! separate process.
 //!
 //! Owns: the comparison, and the Python environment in the build directory. Some traces are generated from a seed,
 //! others are read from the folder `--traces`; every count is printed. To show that the comparison can fail, each
 //! policy is also compared with the outside counts of another policy, and must differ.
 //!
-//! Exits with 1 if a count differs or a wrong policy passes, with 2 for any other error, with 77 if the outside program
-//! is not available.
+//! The program exits with 1 if a count differs or a wrong policy passes, with 2 for any other error, and with 77 if the
+//! outside program is not available.
 
 mod outside;
 mod traces;
@@ -40,7 +40,7 @@ const POLICIES: [(&str, &str); 9] = [
 ];
 /// Cache sizes, as a share of a trace's distinct blocks. *Units*: percent.
 const PERCENT: [u64; 8] = [1, 3, 6, 12, 25, 40, 60, 85];
-/// In smaller caches the policies' parts would have less than one block.
+/// The smallest cache: in smaller ones some parts of the policies would have less than one block.
 const SIZE_MIN: u64 = 20;
 
 /// The exit code if the outside program is not available.
@@ -104,7 +104,7 @@ fn compare() -> Result<ExitCode, String> {
     Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Every policy at every size, policy by policy.
+/// Every policy at every size, ordered by policy.
 fn points(sizes: &[u64]) -> Vec<(&'static str, u64)> {
     POLICIES.iter().flat_map(|(policy, _)| sizes.iter().map(|size| (*policy, *size))).collect()
 }

@@ -1,4 +1,4 @@
-//! The outside program: a Python environment with `libcachesim`, and running it.
+//! The outside program: the Python environment with `libcachesim`, and running the program in it.
 //!
 //! The environment is created once, in the build directory, from the package index that this machine's pip is
 //! configured for. The program is under the GPL, which lets anyone run it; this project contains no part of it.

@@ -1,4 +1,4 @@
-//! The traces to compare: some made from a seed, and those of the literature if they are present.
+//! The traces to compare: some are made from a seed, and those of the literature are read if they are present.
 
 use std::path::Path;
 
@@ -21,7 +21,7 @@ impl Random {
         self.0.next_u64()
     }
 
-    /// A number below `bound`, low ones more often: a power of a uniform random number.
+    /// A number below `bound`; low numbers are more frequent, because it is a power of a uniform random number.
     fn skewed(&mut self, bound: u64, power: u32) -> u64 {
         let uniform = (self.next() >> 11) as f64 / (1_u64 << 53) as f64;
         (bound as f64 * (0..power).fold(1.0, |product, _| product * uniform)) as u64
@@ -57,7 +57,7 @@ pub fn generated(seed: u64) -> Vec<Workload> {
     made.collect()
 }
 
-/// The traces in `folder`; none, and a line that says so, if it is absent.
+/// The traces in `folder`. If the folder is absent, prints a line that says so, and returns none.
 pub fn of_literature(folder: &Path) -> Result<Vec<Workload>, String> {
     if !folder.is_dir() {
         println!("NOT RUN: {} is absent", folder.display());

@@ -1,27 +1,27 @@
-//! What the writer and the reader of Nectary's format share: heads, item bytes, numbers, bounds.
+//! The parts of Nectary's format that writer and reader share: heads, item bytes, numbers, bounds.
 
 use zerocopy::byteorder::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// The first bytes of a file.
 pub const MAGIC: [u8; 8] = *b"NECTTRC\0";
-/// The smallest block.
+/// The smallest block. *Units*: bytes.
 pub const BLOCK_BYTES_MIN: u32 = 512;
-/// The largest block.
+/// The largest block. *Units*: bytes.
 pub const BLOCK_BYTES_MAX: u32 = 1 << 24;
-/// The most processes in a file.
+/// The most processes in a trace.
 pub const PROCESSES_MAX: u32 = 1 << 20;
-/// The most files in a trace file.
+/// The most files in a trace.
 pub const FILES_MAX: u32 = 1 << 22;
-/// The most streams in a file.
+/// The most streams in a trace.
 pub const STREAMS_MAX: u32 = 1 << 22;
-/// The longest name, in bytes.
+/// The longest name. *Units*: bytes.
 pub const NAME_BYTES_MAX: usize = 4096;
-/// The most bytes of all names together.
+/// The largest size of all names together. *Units*: bytes.
 pub(super) const NAMES_BYTES_MAX: usize = 64 << 20;
 /// Block numbers of a file are below this.
 pub const BLOCKS_MAX: u64 = 1 << 40;
-/// The most blocks of one call. It suffices for the 2 GiB that Linux moves in one call, in the smallest blocks.
+/// The most blocks of one call. It suffices for the 2 GiB that Linux moves in one call, even with the smallest blocks.
 pub const REFERENCES_PER_CALL_MAX: u64 = 1 << 22;
 
 pub(super) const CHUNK_MAGIC: [u8; 4] = *b"NTCH";
@@ -89,7 +89,7 @@ pub(super) fn head_sum(head: &[u8]) -> u32 {
     crc32c::crc32c(&head[..head.len() - 4])
 }
 
-/// Appends a number.
+/// Appends a number in a variable length.
 pub(super) fn put_number(bytes: &mut Vec<u8>, mut number: u64) {
     while number >= 0x80 {
         bytes.push(number as u8 | 0x80);
@@ -116,7 +116,7 @@ pub(super) fn take_number(bytes: &mut &[u8]) -> Option<u64> {
     None
 }
 
-/// A signed distance as a number that is small for small distances.
+/// Encodes a signed distance as a number that is small if the distance is small.
 pub(super) fn zigzag(distance: i64) -> u64 {
     ((distance << 1) ^ (distance >> 63)) as u64
 }

@@ -1,9 +1,9 @@
 //! Nectary's own trace format, which `nectary trace record` writes. The byte map is in `docs/formats/trace.md`.
 //!
 //! Owns: the contents of such a file, the [`Writer`] and the reader, [`Nectary`]. Promises: the reader returns exactly
-//! what was written; of a file that was cut short it returns the complete part and reports the cut; nothing is used
-//! before its checksum and its bounds are checked; the memory of reader and writer is bounded. Leaves to others:
-//! compression, and the source of references.
+//! the written references; if a file was cut short, it returns those of the complete chunks and reports the cut; no
+//! byte is used before its checksum and its bounds are checked; the memory of reader and writer is bounded. Leaves to
+//! others: compression, and the source of references.
 
 mod layout;
 mod reader;
@@ -18,10 +18,10 @@ pub use layout::{
 pub use reader::Nectary;
 pub use writer::Writer;
 
-/// A file's description of itself, at its beginning.
+/// The properties of the whole trace, at the beginning of the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
-    /// *Units*: bytes; a power of two from [`BLOCK_BYTES_MIN`] to [`BLOCK_BYTES_MAX`].
+    /// The size of a block. *Units*: bytes; a power of two from [`BLOCK_BYTES_MIN`] to [`BLOCK_BYTES_MAX`].
     pub block_bytes: u32,
     /// Whether consecutive references of a stream to one block are recorded as one.
     pub is_collapsed: bool,
@@ -29,14 +29,15 @@ pub struct Header {
     pub is_reads_only: bool,
 }
 
-/// A program in a process; an exec starts another one.
+/// A program that runs in a process. An exec starts another program in the same process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Process {
-    /// Its process id.
+    /// The process id.
     pub pid: u32,
-    /// The number of the parent process's program, or of the program before an exec, if it is in the file.
+    /// The number of the program of the parent process, or of the program before an exec; `None` if the file does not
+    /// have that program.
     pub parent: Option<u32>,
-    /// Its name, at most [`NAME_BYTES_MAX`] bytes.
+    /// The name of the program, at most [`NAME_BYTES_MAX`] bytes.
     pub name: String,
 }
 
@@ -49,46 +50,46 @@ pub enum FileKind {
     BlockDevice,
 }
 
-/// A file that was referred to or mapped.
+/// A file that was referenced or mapped.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileEntry {
     /// The kind of file.
     pub kind: FileKind,
     /// The device of the file, or the block device itself.
     pub device: u64,
-    /// Its inode; 0 for a device.
+    /// The inode of the file; 0 for a block device.
     pub inode: u64,
-    /// Its size when it was first seen. *Units*: bytes.
+    /// The size of the file when it was first seen. *Units*: bytes.
     pub size_bytes: u64,
-    /// Its path, at most [`NAME_BYTES_MAX`] bytes.
+    /// The path of the file, at most [`NAME_BYTES_MAX`] bytes.
     pub name: String,
 }
 
-/// Pages of a file that a process may refer to without a system call.
+/// Pages of a file that are mapped by a process, which can access them without a system call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Map {
     /// The process's number.
     pub process: u32,
     /// The file's number.
     pub file: u32,
-    /// Whether it is mapped for execution.
+    /// Whether the pages are mapped for execution.
     pub is_executable: bool,
-    /// Whether it is shared and writable, so writes may also be unseen.
+    /// Whether the map is shared and writable, so that the process can also write without a system call.
     pub is_written: bool,
-    /// Whether it is the program itself, mapped by exec.
+    /// Whether the map is that of the program itself, made by exec.
     pub is_program: bool,
-    /// The offset of its first byte in the file. *Units*: bytes.
+    /// The offset of the map's first byte in the file. *Units*: bytes.
     pub offset: u64,
-    /// How many bytes of the file are mapped. *Units*: bytes.
+    /// The number of mapped bytes of the file. *Units*: bytes.
     pub bytes: u64,
 }
 
-/// Calls whose references are not in the file.
+/// The kinds of calls whose references are not in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Unseen {
     /// A call through the 32-bit interface.
     Call32,
-    /// An io_uring, whose reads and writes the recorder cannot see.
+    /// The creation of an io_uring; the recorder cannot see its reads and writes.
     IoUring,
     /// Asynchronous I/O by `io_submit`.
     IoSubmit,
@@ -103,7 +104,7 @@ impl Unseen {
     pub const ALL: [Unseen; 5] =
         [Unseen::Call32, Unseen::IoUring, Unseen::IoSubmit, Unseen::NotPermitted, Unseen::BeyondBounds];
 
-    /// A description for people.
+    /// A description of the kind for users.
     pub fn as_str(self) -> &'static str {
         match self {
             Unseen::Call32 => "32-bit calls",
@@ -115,7 +116,7 @@ impl Unseen {
     }
 }
 
-/// How a recording ended.
+/// The end of a recording.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     /// The command exited with this code.
@@ -129,25 +130,25 @@ pub enum Outcome {
 /// The last item of a file: how the recording ended, and the totals.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct End {
-    /// How the recording ended.
+    /// The end of the recording.
     pub outcome: Outcome,
-    /// How much the file contains.
+    /// The totals of the file.
     pub totals: Totals,
 }
 
-/// How many of each are in a file.
+/// The numbers of items in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Totals {
-    /// Processes.
+    /// The number of processes.
     pub processes: u64,
-    /// Files.
+    /// The number of files.
     pub files: u64,
-    /// Streams.
+    /// The number of streams.
     pub streams: u64,
-    /// References, one for each block of each call.
+    /// The number of references, one for each block of each call.
     pub references: u64,
-    /// Maps.
+    /// The number of maps.
     pub maps: u64,
-    /// References that the recorder dropped because of a bound.
+    /// The number of references that the recorder dropped because of a bound.
     pub lost_references: u64,
 }

@@ -1,4 +1,4 @@
-//! Reading Nectary's format: chunks are checked, then their items are returned one reference at a time.
+//! Reads Nectary's format: each chunk is checked, then its items are returned one reference at a time.
 //!
 //! Promises: every item is checked against the tables before it and against the bounds; a file that ends early is read
 //! to its last complete chunk and reported as truncated; damage is an error, and nothing after it is read.
@@ -15,10 +15,10 @@ use super::{End, FileEntry, FileKind, Header, Map, Outcome, Process, Totals, Uns
 use crate::error::{Error, Place, Result, quote};
 use crate::formats::{self, Reference};
 
-/// The most references that one [`formats::Reader::read`] appends.
+/// The most references that one call of [`formats::Reader::read`] appends.
 const BATCH: u64 = 4096;
 
-/// A trace being read. An example is at [`super::Writer`].
+/// A trace that is being read. [`super::Writer`] has an example.
 pub struct Nectary<R> {
     path: Arc<Path>,
     input: R,
@@ -26,7 +26,7 @@ pub struct Nectary<R> {
     identity: [u8; 8],
     chunk: u32,
     payload: Vec<u8>,
-    /// How many bytes of the payload have been read.
+    /// The number of bytes of the payload that have been read.
     taken: usize,
     /// The offset of the payload in the file.
     payload_offset: u64,
@@ -34,9 +34,9 @@ pub struct Nectary<R> {
     processes: Vec<Process>,
     files: Vec<FileEntry>,
     names_bytes: usize,
-    /// Each stream's process, file and next block.
+    /// For each stream, its process, its file, and the block after its last reference.
     streams: Vec<(u32, u32, u64)>,
-    /// The stream of the last references.
+    /// The stream of the last references item.
     stream: u32,
     maps: u64,
     mapped: Vec<u64>,
@@ -47,7 +47,7 @@ pub struct Nectary<R> {
     is_at_end: bool,
 }
 
-/// The rest of a references item.
+/// The references of an item that are not returned yet.
 #[derive(Debug, Default)]
 struct Run {
     stream: u32,
@@ -56,7 +56,7 @@ struct Run {
     is_write: bool,
 }
 
-/// The error in an item: what was expected, what was found.
+/// An error in an item: the expected and the found contents.
 type Wrong = (&'static str, String);
 
 impl<R: Read> Nectary<R> {
@@ -134,7 +134,7 @@ impl<R: Read> Nectary<R> {
         })
     }
 
-    /// The file's description of itself.
+    /// The properties of the whole trace.
     pub fn header(&self) -> &Header {
         &self.header
     }
@@ -149,34 +149,35 @@ impl<R: Read> Nectary<R> {
         &self.files
     }
 
-    /// The process and the file of a stream read so far, by their numbers.
+    /// The numbers of the process and of the file of a stream that was read so far.
     pub fn stream(&self, stream: Stream) -> Option<(u32, u32)> {
         self.streams.get(stream.0 as usize).map(|&(process, file, _)| (process, file))
     }
 
-    /// How many bytes of a file, by its number, were mapped so far, over all its maps.
+    /// The number of bytes of a file that were mapped so far, over all its maps. `file` is the file's number. *Units*:
+    /// bytes.
     pub fn mapped_bytes(&self, file: u32) -> u64 {
         self.mapped.get(file as usize).copied().unwrap_or_default()
     }
 
-    /// How many calls of a kind went unseen so far.
+    /// The number of calls of a kind whose references are missing, as far as the file was read.
     pub fn unseen(&self, kind: Unseen) -> u64 {
         Unseen::ALL.iter().position(|&known| known == kind).map_or(0, |index| self.unseen[index])
     }
 
-    /// How the recording ended, once the end was read.
+    /// The end of the recording; `None` until the end item was read.
     pub fn end(&self) -> Option<&End> {
         self.end.as_ref()
     }
 
-    /// Whether the file ended without an end item: its recorder was killed, or its disk was full.
+    /// Whether the file ended without an end item, because its recorder was killed or its disk was full.
     pub fn is_truncated(&self) -> bool {
         self.is_at_end && self.end.is_none()
     }
 
-    /// The next reference; `None` at the end of the file, even a truncated one.
+    /// The next reference; `None` at the end of the file, even if the file was cut short.
     ///
-    /// *Errors*: damage; every reference before it was returned.
+    /// *Errors*: the file is damaged. Every reference before the damage was returned.
     pub fn next_reference(&mut self) -> Result<Option<Reference>> {
         while self.run.left == 0 {
             if !self.next_item()? {
@@ -432,7 +433,7 @@ impl<R: Read + Send> formats::Reader for Nectary<R> {
     fn read(&mut self, to: &mut Vec<Reference>) -> Result<bool> {
         let Some(first) = self.next_reference()? else { return Ok(false) };
         to.push(first);
-        // The rest of an item needs no further reading, so nothing was appended if reading fails.
+        // The other references of an item need no further reading, so if reading fails, nothing was appended.
         for _ in 0..self.run.left.min(BATCH - 1) {
             if let Some(reference) = self.next_reference()? {
                 to.push(reference);
@@ -462,7 +463,7 @@ fn number(rest: &mut &[u8]) -> std::result::Result<u64, Wrong> {
     take_number(rest).ok_or(("a number below 2^64", "something else, or the end of its chunk".to_owned()))
 }
 
-/// A number that is below `count`.
+/// Converts a number to an index, if it is below `count`.
 fn index(number: u64, count: usize, expected: &'static str) -> std::result::Result<u32, Wrong> {
     match u32::try_from(number) {
         Ok(index) if (index as usize) < count => Ok(index),
@@ -478,7 +479,7 @@ fn room(count: usize, count_max: u32) -> std::result::Result<(), Wrong> {
     }
 }
 
-/// Fills `bytes` until the input ends. A compressed stream that was cut short ends there without an error.
+/// Fills `bytes` until the input ends. A compressed stream that was cut short is not an error; it ends at the cut.
 fn fill(path: &Path, input: &mut impl Read, bytes: &mut [u8]) -> Result<usize> {
     let mut filled = 0;
     while filled < bytes.len() {

@@ -1,4 +1,4 @@
-//! The format against a model of the written records: complete, cut short, and damaged.
+//! Compares the format with a model of the written records, for files that are complete, cut short, or damaged.
 
 use std::path::Path;
 
@@ -10,12 +10,12 @@ use crate::formats::{Reader as _, Reference};
 
 const HEADER: Header = Header { block_bytes: 8192, is_collapsed: false, is_reads_only: true };
 
-/// The written records: streams by process and file, and references.
+/// The records to write: streams by process and file, and calls with their references.
 #[derive(Debug, Clone)]
 struct Script {
     streams: Vec<(u32, u32)>,
     calls: Vec<(usize, u64, u64, bool)>,
-    /// After how many calls a chunk is flushed.
+    /// The number of calls after which a chunk is flushed.
     flush_every: usize,
 }
 
@@ -108,7 +108,7 @@ proptest! {
         prop_assert_eq!(reader.stream(nectary_cache::Stream(0)), Some(script.streams[0]));
         prop_assert_eq!(reader.unseen(Unseen::IoSubmit), 5);
         prop_assert_eq!(reader.mapped_bytes(2), 8192);
-        // The same through the trait that all formats share.
+        // Read the same references through the trait that all formats share.
         let mut reader = Nectary::new(Path::new("t"), bytes.as_slice()).unwrap();
         let mut again = Vec::new();
         while reader.read(&mut again).unwrap() {}
@@ -127,7 +127,7 @@ proptest! {
 
     #[test]
     fn any_payload_is_read_or_refused(payload in prop::collection::vec(prop_oneof![0_u8..8, 0x80_u8..0x90, any::<u8>()], 1..200)) {
-        // A chunk with correct checksums and any contents.
+        // The chunk has correct checksums and arbitrary contents.
         let mut writer = Writer::new(Vec::new(), [9; 16], &HEADER).unwrap();
         writer.process(&Process { pid: 1, parent: None, name: String::new() }).unwrap();
         let file = FileEntry { kind: FileKind::Regular, device: 1, inode: 1, size_bytes: 1, name: String::new() };
@@ -137,7 +137,7 @@ proptest! {
         writer.flush().unwrap();
         let bytes = writer.finish(Outcome::Stopped).unwrap();
         let mut reader = Nectary::new(Path::new("t"), bytes.as_slice()).unwrap();
-        // An item may hold millions of references; the test does not need all.
+        // An item may hold millions of references; the test reads only some of them.
         for _ in 0..10_000 {
             match reader.next_reference() {
                 Ok(Some(reference)) => prop_assert!(reference.block < BLOCKS_MAX),
@@ -220,7 +220,7 @@ fn what_is_beyond_the_bounds_is_refused_and_counted_as_lost() {
 
 #[test]
 fn a_file_of_today_is_read_for_ever() {
-    // Written by hand from docs/formats/trace.md.
+    // These bytes were written by hand from docs/formats/trace.md.
     let mut head = Vec::new();
     head.extend_from_slice(b"NECTTRC\0\x01\0\x40\0\x00\x10\0\0");
     head.extend_from_slice(&[5; 16]);

@@ -1,7 +1,7 @@
-//! Writing Nectary's format: items are gathered into chunks, and each chunk is one write.
+//! Writes Nectary's format: items are gathered into chunks, and each chunk is one write.
 //!
-//! Promises: flushed records are readable, even if the writer is killed; the bounds of the format hold, and references
-//! outside them are refused and counted as lost.
+//! Promises: flushed records are readable, even if the writer is killed. References beyond the bounds of the format are
+//! refused and counted as lost.
 
 use std::io::{self, Write};
 
@@ -10,7 +10,8 @@ use zerocopy::IntoBytes;
 use super::layout::*;
 use super::{End, FileEntry, FileKind, Header, Map, Outcome, Process, Totals, Unseen};
 
-/// A chunk is written once its payload is this long; even with one more item of any kind it stays below the maximum.
+/// A chunk is written once its payload is this long; one more item of any kind keeps it below the maximum. *Units*:
+/// bytes.
 const PAYLOAD_BYTES_WANTED: usize = 64 << 10;
 
 /// A trace that is being written.
@@ -44,9 +45,9 @@ pub struct Writer<W: Write> {
     payload: Vec<u8>,
     totals: Totals,
     names_bytes: usize,
-    /// Each stream's next block.
+    /// For each stream, the block after its last reference.
     next: Vec<u64>,
-    /// The stream of the last references.
+    /// The stream of the last references item.
     stream: u32,
 }
 
@@ -89,7 +90,7 @@ impl<W: Write> Writer<W> {
         })
     }
 
-    /// Adds a process; returns its number, or `None` at the bound.
+    /// Adds a process. *Returns* its number, or `None` at the bound.
     pub fn process(&mut self, process: &Process) -> io::Result<Option<u32>> {
         if self.totals.processes >= u64::from(PROCESSES_MAX) {
             return Ok(None);
@@ -104,7 +105,7 @@ impl<W: Write> Writer<W> {
         Ok(Some(number))
     }
 
-    /// Adds a file; returns its number, or `None` at the bound.
+    /// Adds a file. *Returns* its number, or `None` at the bound.
     pub fn file(&mut self, file: &FileEntry) -> io::Result<Option<u32>> {
         if self.totals.files >= u64::from(FILES_MAX) {
             return Ok(None);
@@ -124,7 +125,7 @@ impl<W: Write> Writer<W> {
         Ok(Some(number))
     }
 
-    /// Adds a stream of a process and a file that were added before; returns its number, or `None` at the bound.
+    /// Adds a stream of a process and a file that were added before. *Returns* its number, or `None` at the bound.
     pub fn stream(&mut self, process: u32, file: u32) -> io::Result<Option<u32>> {
         debug_assert!(u64::from(process) < self.totals.processes && u64::from(file) < self.totals.files);
         if self.totals.streams >= u64::from(STREAMS_MAX) {
@@ -140,8 +141,8 @@ impl<W: Write> Writer<W> {
         Ok(Some(number))
     }
 
-    /// Adds the references of one call to `count` blocks from `first`. Beyond the bounds they are counted as lost, and
-    /// it returns `false`.
+    /// Adds the references of one call to `count` blocks from `first`. *Returns* `false` if they are beyond the bounds;
+    /// they are then counted as lost.
     pub fn references(&mut self, stream: u32, first: u64, count: u64, is_write: bool) -> io::Result<bool> {
         if count == 0 {
             return Ok(true);
@@ -191,7 +192,7 @@ impl<W: Write> Writer<W> {
         self.item_ends()
     }
 
-    /// Adds a count of calls of a process whose references are not in the file.
+    /// Adds a number of calls of a process whose references are not in the file.
     pub fn unseen(&mut self, process: u32, unseen: Unseen, calls: u64) -> io::Result<()> {
         self.payload.push(ITEM_UNSEEN);
         self.number(u64::from(process));
@@ -201,17 +202,17 @@ impl<W: Write> Writer<W> {
         self.item_ends()
     }
 
-    /// Counts references that are dropped.
+    /// Counts references that the recorder drops.
     pub fn lost(&mut self, count: u64) {
         self.totals.lost_references = self.totals.lost_references.saturating_add(count);
     }
 
-    /// How much was added so far.
+    /// The totals of the items that were added so far.
     pub fn totals(&self) -> &Totals {
         &self.totals
     }
 
-    /// Whether anything waits for a flush.
+    /// Whether items wait for a flush.
     pub fn is_pending(&self) -> bool {
         !self.payload.is_empty()
     }
@@ -233,7 +234,7 @@ impl<W: Write> Writer<W> {
         };
         head.checksum = head_sum(head.as_bytes()).into();
         let head = head.as_bytes();
-        // One write, so that a kill cannot separate head and payload.
+        // Head and payload are one write, so that a kill cannot separate them.
         self.payload.splice(0..0, head.iter().copied());
         let written = self.output.write_all(&self.payload).and_then(|()| self.output.flush());
         self.payload.clear();
@@ -265,7 +266,7 @@ impl<W: Write> Writer<W> {
         Ok(self.output)
     }
 
-    /// Appends raw bytes, for tests of the reader.
+    /// Appends raw bytes, for the tests of the reader.
     #[cfg(test)]
     pub(super) fn items_of_a_test(&mut self, bytes: &[u8]) {
         self.payload.extend_from_slice(bytes);
@@ -275,8 +276,8 @@ impl<W: Write> Writer<W> {
         put_number(&mut self.payload, number);
     }
 
-    /// Appends a name, cut at the end of a character if it is too long, or an empty name if the bound on all names is
-    /// reached.
+    /// Appends a name. A name that is too long is cut at the end of a character; once the bound on all names is
+    /// reached, names are empty.
     fn name(&mut self, name: &str) {
         let mut bytes = name.len().min(NAME_BYTES_MAX);
         while !name.is_char_boundary(bytes) {
