@@ -77,7 +77,9 @@ fn hosts_of_the_authority_mount_and_others_are_told_why_not() {
         if !folder(authority).exists() {
             volume.run(&["volume", "cert", "init", &at(authority)]).expect("it is made");
         }
-        volume.run(&["volume", "cert", "host", &at(authority), host, "--out", &at(out)]).expect("it is made");
+        let days = if host == "h2" { "20" } else { "730" };
+        let make = ["volume", "cert", "host", &at(authority), host, "--out", &at(out), "--days", days];
+        volume.run(&make).expect("it is made");
     }
     let (h1, h2, h3) = (folder("h1"), folder("h2"), folder("h3"));
     let address = volume.serve_at("127.0.0.1:0", &words(&options(&h1, "h1", "--tls-client-ca")));
@@ -90,6 +92,7 @@ fn hosts_of_the_authority_mount_and_others_are_told_why_not() {
         .collect();
     fs::write(mounted[0].join("file"), b"encrypted").expect("it is written");
     assert_eq!(fs::read(mounted[1].join("file")).expect("it is read"), b"encrypted");
+    assert!(!volume.log("m0").contains("it ends on") && volume.log("m1").contains("h2.pem: it ends on 20"));
     let (disk, refused) = (volume.disk(), volume.scratch.join("refused").display().to_string());
     fs::create_dir(&refused).expect("it is made");
     let elsewhere = address.replace("127.0.0.1", "localhost");

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
+use nectary_host::log::{self, Level};
 use serde_json::{Value, json};
 
 use super::authority::{self, Authority, Certified, DAY, Shown, day};
@@ -150,6 +151,18 @@ fn host(arguments: &CertHostArguments) -> Result<u8, Failure> {
         authority.shown.name,
     ))?;
     Ok(GOOD)
+}
+
+/// Says on standard error that a certificate which is about to be used ends soon.
+pub fn note_end(path: &Path) {
+    let Some(shown) = std::fs::read_to_string(path).ok().and_then(|text| authority::read(&text).ok()) else { return };
+    let Some(first) = shown.first().filter(|shown| shown.ends_s < now_s() + SOON_DAYS * DAY) else { return };
+    let (path, ends) = (path.display(), day(first.ends_s));
+    log::write(
+        Level::Warning,
+        "volume",
+        format_args!("{path}: it ends on {ends}; `nectary volume cert host` makes a new one"),
+    );
 }
 
 /// Shows the certificates of a file.

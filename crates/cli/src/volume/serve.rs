@@ -30,7 +30,11 @@ pub async fn run(arguments: &VolumeServeArguments) -> Result<u8, Failure> {
     let shutdown = Shutdown::new();
     let _signals = shutdown.on_signals().context("cannot listen for signals")?;
     let tls = match (&arguments.tls_cert, &arguments.tls_key) {
-        (Some(certificate), Some(key)) => Some(ServerTls::load(certificate, key, arguments.tls_client_ca.as_deref())?),
+        (Some(certificate), Some(key)) => {
+            let tls = ServerTls::load(certificate, key, arguments.tls_client_ca.as_deref())?;
+            super::cert::note_end(certificate);
+            Some(tls)
+        }
         _ => None,
     };
     check_public(arguments, tls.as_ref())?;
