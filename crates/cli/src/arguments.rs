@@ -16,6 +16,7 @@ mod ram;
 mod trace;
 mod trace_record;
 mod volume;
+mod volume_cert;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -50,6 +51,7 @@ pub use volume::{
     VolumeCommand, VolumeFormatArguments, VolumeMountArguments, VolumeReadArguments, VolumeReleaseArguments,
     VolumeServeArguments, VolumeUmountArguments,
 };
+pub use volume_cert::{CertHostArguments, CertInitArguments, CertShowArguments, VolumeCertCommand};
 
 /// Examples stand where the eye falls first: before usage and options.
 const TEMPLATE: &str = "{about-with-newline}\n{before-help}{usage-heading} {usage}\n\n{all-args}{after-help}";

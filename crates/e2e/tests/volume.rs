@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, symlink};
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -51,8 +51,23 @@ fn what_one_mount_writes_another_reads() {
         File::open(&here).and_then(|file| file.read_exact_at(&mut found, 10)).expect("it is read");
         assert_eq!(&found, b"changed");
     }
+    // In the inode, and in a block.
+    for length in [1, 2048, 2049, 4095] {
+        let target = "a/".repeat(length / 2) + if length % 2 == 1 { "b" } else { "" };
+        symlink(&target, first.join("d/link")).expect("it is made");
+        for root in [&first, &second] {
+            let found = fs::read_link(root.join("d/link")).expect("it is read");
+            assert_eq!(found.as_os_str().len(), length);
+            assert!(found.as_os_str() == target.as_str(), "{length} bytes");
+        }
+        fs::remove_file(second.join("d/link")).expect("it is removed");
+    }
+    symlink("c/".repeat(2000), first.join("d/kept")).expect("it is made");
     fs::rename(first.join("d"), first.join("e")).expect("it is renamed");
     assert!(!second.join("d").exists() && second.join("e/3").exists());
+    volume.kill_server();
+    volume.serve().unwrap_or_else(|error| panic!("{error:#}"));
+    assert_eq!(fs::read_link(second.join("e/kept")).expect("it is read").as_os_str().len(), 4000);
     fs::remove_dir_all(second.join("e")).expect("it is removed");
     assert!(!first.join("e").exists());
     let check = volume.finish().unwrap_or_else(|error| panic!("{error:#}"));

@@ -1,18 +1,21 @@
 //! TLS: certificates and keys from files, and the handshakes that turn a plain stream into an encrypted one.
 //!
-//! Owns: how files of certificates are read, which certificates are trusted, and errors that name the file. Promises: a
-//! client always verifies the server's certificate; a server that requires certificates of clients verifies them;
-//! versions before TLS 1.2 are refused. Leaves to others: when a stream becomes encrypted, and what a client may do.
+//! Owns: how files of certificates are read, which certificates are trusted, errors that name the file, and what a
+//! refusal means. Promises: a client always verifies the server's certificate; a server that requires certificates of
+//! clients verifies them; versions before TLS 1.2 are refused; a client that is refused can read why. Leaves to others:
+//! when a stream becomes encrypted, and what a client may do.
 
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::server::WebPkiClientVerifier;
-use rustls::{ClientConfig, RootCertStore, ServerConfig};
-use tokio::io::{AsyncRead, AsyncWrite};
+use rustls::{AlertDescription, CertificateError, ClientConfig, RootCertStore, ServerConfig};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::time::timeout;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 pub use tokio_rustls::TlsStream;
@@ -21,6 +24,9 @@ use crate::Error;
 
 /// The most certificates that one file may have.
 const CERTIFICATES_MAX: usize = 4096;
+/// How long a client that was refused may take to read why, and what it may send meanwhile. *Units*: bytes.
+const LINGER_TIME_MAX: Duration = Duration::from_secs(1);
+const LINGER_BYTES_MAX: u64 = 64 << 10;
 
 /// The server side of TLS. Clones share one configuration.
 #[derive(Clone)]
@@ -66,7 +72,13 @@ impl ServerTls {
     /// Makes the server's part of the handshake on a plain stream. *Errors*: those of the stream, or that the client
     /// does not speak TLS or has no trusted certificate where one is required.
     pub async fn accept<S: AsyncRead + AsyncWrite + Unpin>(&self, stream: S) -> io::Result<TlsStream<S>> {
-        Ok(TlsStream::from(self.acceptor.accept(stream).await?))
+        match self.acceptor.accept(stream).into_fallible().await {
+            Ok(stream) => Ok(TlsStream::from(stream)),
+            Err((error, stream)) => {
+                linger(stream).await;
+                Err(error)
+            }
+        }
     }
 }
 
@@ -101,6 +113,57 @@ impl ClientTls {
             .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, format!("\"{name}\" is no name of a server")))?;
         Ok(TlsStream::from(self.connector.connect(name, stream).await?))
     }
+}
+
+/// Ends a stream that says why it ends. A socket that is closed before all of its bytes were read forgets what it has to
+/// send.
+async fn linger<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S) {
+    let ending = async {
+        stream.shutdown().await?;
+        tokio::io::copy(&mut stream.take(LINGER_BYTES_MAX), &mut tokio::io::sink()).await
+    };
+    // The client may be gone.
+    let _ = timeout(LINGER_TIME_MAX, ending).await;
+}
+
+/// What an error of a handshake, or of the first message after it, means: words about the other side, with what to do.
+/// `None`: certificates are not the reason.
+pub fn explain(error: &io::Error) -> Option<String> {
+    let made = "`nectary volume cert host` makes certificates";
+    let text = match error.get_ref()?.downcast_ref::<rustls::Error>()? {
+        rustls::Error::NoCertificatesPresented => "it showed no certificate, and one is required".to_owned(),
+        rustls::Error::AlertReceived(AlertDescription::CertificateRequired) => {
+            format!("it requires a certificate: give --tls-cert and --tls-key; {made}")
+        }
+        rustls::Error::AlertReceived(AlertDescription::CertificateExpired) => {
+            format!(
+                "it says that the certificate of this side has expired, or is not valid yet: see both clocks; {made}"
+            )
+        }
+        rustls::Error::AlertReceived(
+            AlertDescription::UnknownCA
+            | AlertDescription::BadCertificate
+            | AlertDescription::CertificateUnknown
+            | AlertDescription::UnsupportedCertificate
+            | AlertDescription::DecryptError
+            | AlertDescription::AccessDenied,
+        ) => "it does not accept the certificate of this side: use one of the authority that it trusts".to_owned(),
+        rustls::Error::InvalidCertificate(
+            problem @ (CertificateError::Expired
+            | CertificateError::ExpiredContext { .. }
+            | CertificateError::NotValidYet
+            | CertificateError::NotValidYetContext { .. }),
+        ) => format!("its certificate has expired, or is not valid yet ({problem}): see both clocks; {made}"),
+        rustls::Error::InvalidCertificate(
+            problem @ (CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. }),
+        ) => format!("its certificate is for another host ({problem}): use one of its names, or make it one with this"),
+        rustls::Error::InvalidCertificate(problem) => {
+            format!("its certificate is not of the authority that is trusted here ({problem})")
+        }
+        rustls::Error::InvalidMessage(_) => "it does not speak TLS".to_owned(),
+        _ => return None,
+    };
+    Some(text)
 }
 
 fn refused(path: &Path, problem: impl ToString) -> Error {

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
-use nectary_host::tls::{ClientTls, ServerTls};
+use nectary_host::tls::{ClientTls, ServerTls, explain};
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
@@ -178,7 +178,11 @@ pub(crate) async fn secure(stream: Stream, tls: Option<&ServerTls>) -> io::Resul
         None => Ok(stream),
         Some(tls) => {
             let accepted = timeout(HELLO_TIME_MAX, tls.accept(stream)).await;
-            Ok(Box::new(accepted.unwrap_or_else(|_| Err(late("no TLS handshake within 10 s")))?))
+            let accepted = accepted.unwrap_or_else(|_| Err(late("no TLS handshake within 10 s")));
+            match accepted {
+                Ok(stream) => Ok(Box::new(stream)),
+                Err(error) => Err(explain(&error).map_or(error, io::Error::other)),
+            }
         }
     }
 }

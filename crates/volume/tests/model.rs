@@ -349,6 +349,7 @@ impl Run {
             umask: 0,
             device: 0,
             target: if is_link { b"where".to_vec() } else { Vec::new() },
+            target_block: None,
             open: false,
             inode: 0,
         };

@@ -1,98 +1,19 @@
 //! A server that is started again under its clients.
 
-use std::path::PathBuf;
-use std::sync::Arc;
+mod common;
+
 use std::time::Duration;
 
-use nectary_block::{Buffer, FileDevice, OpenOptions, SharedDevice};
-use nectary_volume::client::{Address, At, Client, ClientOptions, Kernel, New, Opening};
-use nectary_volume::format::{Identity, Table};
-use nectary_volume::journal::{FormatOptions, format, read};
-use nectary_volume::metadata::{check, first};
-use nectary_volume::protocol::{Changes, FileId};
-use nectary_volume::server::{Overview, Server, ServerOptions};
-use tokio::sync::oneshot;
+use common::{ROOT, Volume};
+use nectary_block::Buffer;
+use nectary_volume::client::{At, New, Opening};
+use nectary_volume::format::Table;
+use nectary_volume::journal::read;
+use nectary_volume::protocol::Changes;
+use nectary_volume::server::{Overview, Server};
 
-const ROOT: FileId = FileId { inode: 1, generation: 1 };
-const VOLUME: Identity = Identity([7; 16]);
 /// No test waits longer for anything.
 const LIMIT: Duration = Duration::from_secs(60);
-
-/// A kernel that caches nothing.
-struct NoKernel;
-
-impl Kernel for NoKernel {
-    fn invalidate(&self, _: u64, _: std::ops::Range<u64>) -> oneshot::Receiver<()> {
-        oneshot::channel().1
-    }
-
-    fn grow(&self, _: u64, _: u64) -> oneshot::Receiver<()> {
-        oneshot::channel().1
-    }
-}
-
-/// A volume in a separate directory, with one socket for each client.
-struct Volume {
-    directory: PathBuf,
-    device: SharedDevice,
-}
-
-impl Volume {
-    async fn new(name: &str) -> Volume {
-        let directory = std::env::temp_dir().join(format!("nectary-volume-{}-{name}", std::process::id()));
-        std::fs::create_dir_all(&directory).expect("it is made");
-        let path = directory.join("disk");
-        std::fs::File::create(&path).and_then(|file| file.set_len(512 << 20)).expect("it is made");
-        let options = OpenOptions { is_shared: true, ..OpenOptions::default() };
-        let device: SharedDevice = Arc::new(FileDevice::open_file(&path, &options).await.expect("it opens"));
-        let options = FormatOptions {
-            name: String::new(),
-            segment_blocks: 2048,
-            lease_ms: 1000,
-            drift_per_mille: 10,
-            force: false,
-            volume: VOLUME,
-            hash_key: [3; 16],
-            created_s: 1,
-        };
-        format(&device, &options, |layout| first(layout, 1)).await.expect("it is formatted");
-        Volume { directory, device }
-    }
-
-    fn socket(&self, client: u32) -> Address {
-        Address::Unix(self.directory.join(format!("{client}.sock")))
-    }
-
-    /// Starts a server that these clients can reach.
-    async fn serve(&self, clients: &[u32]) -> Server {
-        let options = ServerOptions {
-            listen: clients.iter().map(|client| self.socket(*client)).collect(),
-            tls: None,
-            number: 0,
-            host: "here".to_owned(),
-            previous_gone: true,
-            said_gone: Vec::new(),
-        };
-        Server::start(self.device.clone(), options).await.expect("it starts")
-    }
-
-    async fn connect(&self, client: u32) -> Client {
-        let options =
-            ClientOptions { server: self.socket(client), tls: None, volume: VOLUME, host: "here".to_owned(), kind: 2 };
-        Client::connect(self.device.clone(), options, Arc::new(NoKernel)).await.expect("it connects")
-    }
-
-    async fn problems(&self) -> Vec<String> {
-        let volume = read(&self.device).await.expect("it is read");
-        check(&volume.tables, &volume.label)
-    }
-}
-
-impl Drop for Volume {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.directory);
-    }
-}
 
 /// Waits until the server says so.
 async fn until(server: &Server, what: &str, is_so: impl Fn(&Overview) -> bool) {

@@ -26,7 +26,8 @@ const ENTRIES_MAX: u32 = 1024;
 const ENTRY_BYTES: (u32, u32) = (32, 160);
 /// Offsets of a listing before the first name: the start, behind `.`, behind `..`.
 const NAMES_START: u64 = 2;
-const SET_GROUP_ID: u32 = 0o2000;
+/// Beside the flags of `setxattr`: the caller may not keep the set-group-ID bit.
+const KILL_GROUP_ID: u32 = 4;
 
 fn refused(error: Error) -> Errno {
     errno(&error)
@@ -235,15 +236,8 @@ pub async fn set_xattr(
 ) -> Result<()> {
     check_name(&name)?;
     let id = this.nodes.id(node)?;
-    operate!(this, client, client.set_xattr(id, &name, &value, flags))?;
-    if kill_group_id {
-        let mode = stat(this.clone(), node).await?.inode.mode;
-        if mode & SET_GROUP_ID != 0 {
-            let changes = Changes { mode: Some(mode & 0o7777 & !SET_GROUP_ID), ..Changes::default() };
-            operate!(this, client, client.set_attributes(id, changes))?;
-        }
-    }
-    Ok(())
+    let flags = flags | if kill_group_id { KILL_GROUP_ID } else { 0 };
+    operate!(this, client, client.set_xattr(id, &name, &value, flags))
 }
 
 pub async fn xattr(this: This, node: u64, name: Vec<u8>) -> Result<Vec<u8>> {

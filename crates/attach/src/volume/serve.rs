@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use nectary_fuse::protocol::{decode_device, open_flags};
 use nectary_fuse::{Call, Errno, FileSystem, Reply, Request, Wishes, features};
 use nectary_volume::client::{Error, New, OpenFile};
+use nectary_volume::format::TARGET_BYTES_MAX;
 use nectary_volume::protocol::FileId;
 use tokio::runtime::Handle as Runtime;
 use tokio::sync::Notify;
@@ -20,9 +21,6 @@ use tokio::task::JoinSet;
 use super::calls;
 use super::nodes::{Nodes, VALID, attributes};
 use super::sessions::Sessions;
-
-/// The longest target of a symbolic link. *Units*: bytes.
-const TARGET_BYTES_MAX: usize = 4095;
 
 /// A mounted volume.
 pub struct VolumeFileSystem {

@@ -2,6 +2,8 @@
 //!
 //! Owns: which disks are taken, and what their labels say. Leaves to others: the commands, one file each.
 
+mod authority;
+mod cert;
 mod check;
 mod format;
 mod mount;
@@ -30,6 +32,7 @@ pub fn run(command: &VolumeCommand) -> Result<u8, Failure> {
         VolumeCommand::Check(arguments) => runtime()?.block_on(check::check(arguments)),
         VolumeCommand::Info(arguments) => runtime()?.block_on(check::info(arguments)),
         VolumeCommand::Release(arguments) => serve::release(arguments),
+        VolumeCommand::Cert(command) => cert::run(command),
     }
 }
 

@@ -48,7 +48,9 @@ async fn stay(arguments: &VolumeMountArguments) -> Result<u8, Failure> {
     let tls = match &arguments.tls_ca {
         Some(ca) => {
             let identity = arguments.tls_cert.as_deref().zip(arguments.tls_key.as_deref());
-            Some(ClientTls::load(Some(ca), identity)?)
+            let tls = ClientTls::load(Some(ca), identity)?;
+            arguments.tls_cert.as_deref().into_iter().for_each(super::cert::note_end);
+            Some(tls)
         }
         None => None,
     };

@@ -33,7 +33,11 @@ pub async fn run(arguments: &VolumeServeArguments) -> Result<u8, Failure> {
     let shutdown = Shutdown::new();
     let _signals = shutdown.on_signals().context("cannot listen for signals")?;
     let tls = match (&arguments.tls_cert, &arguments.tls_key) {
-        (Some(certificate), Some(key)) => Some(ServerTls::load(certificate, key, arguments.tls_client_ca.as_deref())?),
+        (Some(certificate), Some(key)) => {
+            let tls = ServerTls::load(certificate, key, arguments.tls_client_ca.as_deref())?;
+            super::cert::note_end(certificate);
+            Some(tls)
+        }
         _ => None,
     };
     check_public(arguments, tls.as_ref())?;
@@ -93,7 +97,8 @@ fn check_public(arguments: &VolumeServeArguments, tls: Option<&ServerTls>) -> Re
         Some(address) => Err(Failure::new(
             USAGE,
             format!("{address}: everybody who reaches this address could read and change everything"),
-            "give --tls-cert, --tls-key and --tls-client-ca, or --insecure on a network that is trusted",
+            "give --tls-cert, --tls-key and --tls-client-ca (`nectary volume cert` makes them), or --insecure on a network \
+             that is trusted",
         )),
     }
 }

@@ -12,7 +12,7 @@ pub mod trees;
 use crate::guard::{Process, describe};
 use crate::nectary::binary;
 use crate::scratch::Scratch;
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -64,12 +64,18 @@ impl Volume {
 
     /// Runs a command to its end; returns its output, or an error if it fails.
     pub fn run(&self, arguments: &[&str]) -> Result<String> {
+        let (code, text) = self.try_run(arguments)?;
+        ensure!(code == Some(0), "{}: exit code {code:?}\n{text}", arguments.join(" "));
+        Ok(text)
+    }
+
+    /// Runs a command to its end, however that is; returns its exit code and its output.
+    pub fn try_run(&self, arguments: &[&str]) -> Result<(Option<i32>, String)> {
         let log = self.scratch.join("command.log");
         let _ = fs::remove_file(&log);
         let mut process = spawn(self.command(arguments)?, &log)?;
-        let (status, text) = (process.wait(LIMIT)?, process.log_text());
-        ensure!(status.success(), "{}: {}\n{text}", arguments.join(" "), describe(status));
-        Ok(text)
+        let status = process.wait(LIMIT)?;
+        Ok((status.code(), process.log_text()))
     }
 
     /// Starts the server, and waits until it serves.
@@ -78,6 +84,18 @@ impl Volume {
         let command = self.command(&["volume", "serve", &disk, "--listen", &address])?;
         self.server = Some(started(command, &self.scratch.join("server.log"), "unix:")?);
         Ok(())
+    }
+
+    /// Starts the server at a TCP address, with further options; returns where it listens.
+    pub fn serve_at(&mut self, address: &str, more: &[&str]) -> Result<String> {
+        let (disk, log) = (self.disk(), self.scratch.join("server.log"));
+        let before = fs::read(&log).unwrap_or_default().len();
+        let command = self.command(&[&["volume", "serve", &disk, "--listen", address], more].concat())?;
+        let shown = address.trim_end_matches(|letter: char| letter.is_ascii_digit());
+        self.server = Some(started(command, &log, shown)?);
+        let text = self.log("server");
+        let line = text.get(before..).and_then(|text| text.lines().find(|line| line.starts_with(shown)));
+        line.map(str::to_owned).context("it does not say where it listens")
     }
 
     /// Kills the server.
@@ -98,11 +116,16 @@ impl Volume {
 
     /// Mounts the volume once more; returns the directory.
     pub fn mount(&mut self) -> Result<PathBuf> {
+        self.mount_from(&self.address(), &[])
+    }
+
+    /// Mounts it once more, from a server at this address, with further options; returns where.
+    pub fn mount_from(&mut self, address: &str, more: &[&str]) -> Result<PathBuf> {
         let index = self.mounts.len();
         let directory = self.scratch.join(&format!("m{index}"));
         fs::create_dir_all(&directory)?;
-        let (disk, address, shown) = (self.disk(), self.address(), directory.display().to_string());
-        let command = self.command(&["volume", "mount", &disk, &shown, "--server", &address])?;
+        let (disk, shown) = (self.disk(), directory.display().to_string());
+        let command = self.command(&[&["volume", "mount", &disk, &shown, "--server", address], more].concat())?;
         let process = started(command, &self.scratch.join(&format!("m{index}.log")), "/")?;
         self.mounts.push(Some(process));
         Ok(directory)

@@ -42,7 +42,7 @@ impl Client {
         self.commit_flushed(file, content).await
     }
 
-    async fn flush_data(&self) -> Result<(), Error> {
+    pub(super) async fn flush_data(&self) -> Result<(), Error> {
         match planted(Bug::CommitBeforeFlush) {
             true => Ok(()),
             false => Ok(self.device().flush(Context::default()).await?),

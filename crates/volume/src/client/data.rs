@@ -292,6 +292,17 @@ impl Client {
         Ok(buffers)
     }
 
+    /// Writes one block that is in no file yet, and flushes it.
+    pub(super) async fn write_aside(&self, bytes: &[u8]) -> Result<Granted, Error> {
+        let granted = self.take_space(None, 1).await?;
+        self.leased().await?;
+        let (block, flags) = (vec![Buffer::copy_of(bytes)], WriteFlags::default());
+        // A block of a failed write is not used again in this session: the device may still write to it.
+        self.device().write_at(granted.block * BLOCK, block, flags, Context::default()).await?;
+        self.flush_data().await?;
+        Ok(granted)
+    }
+
     /// Zeroes what is behind the end in the last block, before the file grows over it. Returns whether there was such a
     /// block.
     pub(super) async fn clear_tail(&self, file: &Arc<File>, content: &mut Content) -> Result<bool, Error> {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nectary_host::log::{Level, write as log};
+use nectary_host::tls::explain;
 use tokio::io::{ReadHalf, split};
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
@@ -16,7 +17,7 @@ use super::calls::{Event, Grant, Inner, Said, Welcomed};
 use super::error::Error;
 pub use crate::net::Address;
 use crate::net::{self, Stream};
-use crate::protocol::{Code, Failure, Message};
+use crate::protocol::{Code, Failure, Message, VERSIONS, versions_differ};
 use crate::tokens::Why;
 use crate::wire::{read_message, write_all};
 
@@ -53,7 +54,7 @@ fn no_server(inner: &Inner, problem: impl ToString) -> Error {
 async fn greet(inner: &Inner, role: u8) -> Result<(Stream, Welcomed), Result<Failure, Error>> {
     let options = &inner.options;
     let stream = net::connect(&options.server, options.tls.as_ref()).await;
-    let mut stream = stream.map_err(|error| Err(no_server(inner, connect_problem(&error))))?;
+    let mut stream = stream.map_err(|error| Err(no_server(inner, connect_problem(options, &error))))?;
     let hello = Message::Hello(crate::protocol::Hello {
         role,
         volume: options.volume.0,
@@ -71,26 +72,50 @@ async fn greet(inner: &Inner, role: u8) -> Result<(Stream, Welcomed), Result<Fai
     };
     let answer = timeout(net::HELLO_TIME_MAX, talk).await;
     let answer = answer.map_err(|_| Err(no_server(inner, "it did not answer within 10 s")))?;
-    match answer.map_err(|error| Err(no_server(inner, error)))? {
+    match answer.map_err(|error| Err(no_server(inner, greeting_problem(&error))))? {
         Some((header, Message::Welcome { session, lease_ms, server_ns, .. })) => {
             let lease = Duration::from_millis(lease_ms.into());
             let server_ns = i64::try_from(server_ns).unwrap_or(i64::MAX);
             Ok((stream, Welcomed { session, epoch: header.epoch, lease, server_ns }))
         }
+        Some((_, Message::Failure(failure))) if failure.code == Code::Version => {
+            Err(Err(no_server(inner, failure.words)))
+        }
+        Some((_, Message::OtherVersion { least, most })) => {
+            Err(Err(no_server(inner, versions_differ(&(least..=most), &VERSIONS))))
+        }
         Some((_, Message::Failure(failure))) => Err(Ok(failure)),
         Some(_) => Err(Err(no_server(inner, "its answer to the greeting is none"))),
-        None => {
-            Err(Err(no_server(inner, "it closed the connection: is it the server of a volume, and does it want TLS?")))
-        }
+        None => Err(Err(no_server(inner, closed_problem()))),
     }
 }
 
-fn connect_problem(error: &std::io::Error) -> String {
+/// Servers of version 1 close the connection when they are greeted with another one.
+fn closed_problem() -> String {
+    format!(
+        "it closed the connection: it wants TLS (--tls-ca), or it is no server of a volume, or one of an older nectary \
+         than this one, which speaks version {} of the protocol: use the same release of nectary on both hosts",
+        VERSIONS.end()
+    )
+}
+
+fn greeting_problem(error: &std::io::Error) -> String {
+    match error.kind() {
+        // What a server that wants TLS says to one without is shorter than any message.
+        std::io::ErrorKind::UnexpectedEof => closed_problem(),
+        _ => explain(error).unwrap_or_else(|| error.to_string()),
+    }
+}
+
+fn connect_problem(options: &ClientOptions, error: &std::io::Error) -> String {
     match error.kind() {
         std::io::ErrorKind::ConnectionRefused | std::io::ErrorKind::NotFound => {
             format!("{error}: no server listens there; start it with `nectary volume serve DISK --listen ADDR`")
         }
-        _ => error.to_string(),
+        std::io::ErrorKind::UnexpectedEof | std::io::ErrorKind::ConnectionReset if options.tls.is_some() => {
+            format!("it ended the TLS handshake ({error}): see whether it serves with --tls-cert")
+        }
+        _ => explain(error).unwrap_or_else(|| error.to_string()),
     }
 }
 

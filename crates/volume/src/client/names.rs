@@ -6,7 +6,8 @@
 use super::Client;
 use super::error::Error;
 use super::hold::Access;
-use crate::protocol::{Answer, Attributes, Changes, FileId, Listed, Operation, Question, Statistics};
+use crate::format::{BLOCK_BYTES, INLINE_BYTES_MAX, TARGET_BYTES_MAX};
+use crate::protocol::{Answer, Attributes, Changes, Code, FileId, Listed, Mapped, Operation, Question, Statistics};
 
 /// What is made.
 #[derive(Debug, Clone, Default)]
@@ -29,8 +30,19 @@ impl New {
     /// The operation that makes it.
     pub(super) fn operation(self, directory: FileId, name: &[u8], open: bool) -> Operation {
         let New { mode, umask, owner, group, device, target } = self;
-        let name = name.to_vec();
-        Operation::Create { directory, name, mode, owner, group, umask, device, target, open, inode: 0 }
+        Operation::Create {
+            directory,
+            name: name.to_vec(),
+            mode,
+            owner,
+            group,
+            umask,
+            device,
+            target,
+            target_block: None,
+            open,
+            inode: 0,
+        }
     }
 }
 
@@ -62,7 +74,31 @@ impl Client {
 
     /// Makes something with a name.
     pub async fn create(&self, directory: FileId, name: &[u8], new: New) -> Result<Attributes, Error> {
+        if new.target.len() > INLINE_BYTES_MAX {
+            return self.create_long_link(directory, name, new).await;
+        }
         attributes(self.operate(new.operation(directory, name, false)).await?)
+    }
+
+    /// Makes a symbolic link whose target is too long for an inode: it is in a block.
+    async fn create_long_link(&self, directory: FileId, name: &[u8], new: New) -> Result<Attributes, Error> {
+        let mut bytes = new.target.clone();
+        if bytes.len() > TARGET_BYTES_MAX {
+            return Err(Error::posix(libc::ENAMETOOLONG));
+        }
+        bytes.resize(BLOCK_BYTES, 0);
+        let block = self.write_aside(&bytes).await?;
+        let mut operation = new.operation(directory, name, false);
+        if let Operation::Create { target_block, .. } = &mut operation {
+            *target_block = Some(Mapped { file_block: 0, blocks: 1, block: block.block, is_unwritten: false });
+        }
+        let made = self.operate(operation).await;
+        if let Err(Error::Refused(failure)) = &made
+            && failure.code != Code::Ended
+        {
+            self.put_space(vec![block]).await;
+        }
+        attributes(made?)
     }
 
     /// Adds a name.
@@ -150,7 +186,8 @@ impl Client {
         }
     }
 
-    /// Sets an extended attribute; the flags are those of `setxattr`.
+    /// Sets an extended attribute; the flags are those of `setxattr`, and 4: a caller that gives a list may not keep the
+    /// set-group-ID bit.
     pub async fn set_xattr(&self, file: FileId, name: &[u8], value: &[u8], flags: u32) -> Result<(), Error> {
         let operation = Operation::SetXattr { file, name: name.to_vec(), value: value.to_vec(), flags };
         self.operate(operation).await.map(drop)

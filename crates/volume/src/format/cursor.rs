@@ -33,6 +33,13 @@ impl<'a> Reader<'a> {
         Ok(array)
     }
 
+    /// Everything that was not read.
+    pub fn rest(&mut self) -> &'a [u8] {
+        let rest = self.bytes.get(self.at..).unwrap_or_default();
+        self.at = self.bytes.len();
+        rest
+    }
+
     pub fn skip(&mut self, count: usize) -> Result<(), FormatError> {
         self.take(count).map(drop)
     }

@@ -5,6 +5,8 @@ use super::error::FormatError;
 
 /// What an inode holds itself, at most. *Units*: bytes.
 pub const INLINE_BYTES_MAX: usize = 2048;
+/// Where a symbolic link leads, at most. *Units*: bytes.
+pub const TARGET_BYTES_MAX: usize = 4095;
 /// Links, at most.
 const LINKS_MAX: u64 = (1 << 31) - 1;
 /// The largest file. *Units*: bytes.

@@ -3,10 +3,9 @@
 use std::ops::{Bound, Range};
 
 use super::change::{Result, damaged};
-use super::files::decode_xattr;
 use super::image::{Asked, Image, Stamp};
 use super::names::{find, is_directory};
-use super::records::{inode, keys_of, posix, server};
+use super::records::{decode_xattr, inode, keys_of, posix, server};
 use super::reserve::full;
 use crate::format::{BLOCK_BYTES, Extent, ExtentState, Key, Name, Table};
 use crate::protocol::{Answer, FileId, Listed, Mapped, Question, Shape, Statistics};

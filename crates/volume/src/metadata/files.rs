@@ -5,10 +5,11 @@
 
 use std::ops::Bound;
 
+use super::access;
 use super::change::{Change, Result, damaged};
 use super::image::{FREED_MAX, Parts, Stamp};
 use super::names::store_inode;
-use super::records::{inode, keys_of, posix};
+use super::records::{inode, keys_of, posix, put_xattr};
 use super::reserve::full;
 use crate::format::{BLOCK_BYTES, Extent, ExtentState, Inode, Key, Table};
 use crate::protocol::{Answer, Attributes, Changes, Code, Failure, FileId, Mapped, Operation, TimeChange};
@@ -20,16 +21,11 @@ const PUNCH_HOLE: u32 = libc::FALLOC_FL_PUNCH_HOLE as u32;
 const ZERO_RANGE: u32 = libc::FALLOC_FL_ZERO_RANGE as u32;
 const XATTR_CREATE: u32 = 1;
 const XATTR_REPLACE: u32 = 2;
+/// The caller may not keep the set-group-ID bit of what it gives a list.
+const XATTR_KILL_GROUP_ID: u32 = 4;
+/// What is stored before a value.
+const XATTR_HEAD: usize = 8;
 const XATTR_BYTES_MAX: usize = 65528;
-
-/// The value of an extended attribute.
-pub(super) fn decode_xattr(bytes: &[u8]) -> Vec<u8> {
-    bytes.get(8..).unwrap_or_default().to_vec()
-}
-
-fn is_access_list(name: &[u8]) -> bool {
-    name.starts_with(b"system.posix_acl_")
-}
 
 impl Parts<'_> {
     /// Does an operation on an inode.
@@ -54,7 +50,7 @@ impl Parts<'_> {
         match operation {
             Operation::SetAttributes { changes, .. } => self.set(change, stamp, file, &mut found, changes)?,
             Operation::SetXattr { name, value, flags, .. } => {
-                if set_xattr(change, file, name, value, *flags)? {
+                if set_xattr(change, file, &mut found, (name, value), *flags)? {
                     self.may_grow()?;
                 }
                 found.times_ns[2] = stamp.now_ns;
@@ -101,6 +97,7 @@ impl Parts<'_> {
         }
         if let Some(mode) = changes.mode {
             found.mode = found.mode & libc::S_IFMT | mode & 0o7777;
+            access::follow_mode(change, file.inode, mode);
         }
         found.owner = changes.owner.unwrap_or(found.owner);
         found.group = changes.group.unwrap_or(found.group);
@@ -119,8 +116,8 @@ impl Parts<'_> {
         Ok(())
     }
 
-    /// Maps one extent of a commit.
-    fn show(
+    /// Maps one extent of a commit, or of a new symbolic link.
+    pub(super) fn show(
         &mut self,
         change: &mut Change<'_>,
         stamp: Stamp,
@@ -369,28 +366,34 @@ impl Parts<'_> {
 }
 
 /// Sets an extended attribute; returns whether it is longer than before.
-fn set_xattr(change: &mut Change<'_>, file: FileId, name: &[u8], value: &[u8], flags: u32) -> Result<bool> {
-    if is_access_list(name) {
-        // Their effect on modes and on new files is not implemented yet.
-        return Err(posix(libc::EOPNOTSUPP));
-    }
+fn set_xattr(
+    change: &mut Change<'_>,
+    file: FileId,
+    found: &mut Inode,
+    (name, value): (&[u8], &[u8]),
+    flags: u32,
+) -> Result<bool> {
     if name.is_empty() || name.len() > 255 || name.contains(&0) {
         return Err(posix(libc::ERANGE));
     }
     if value.len() > XATTR_BYTES_MAX {
         return Err(posix(libc::E2BIG));
     }
-    let key = Key::Xattr(file.inode, name.to_vec());
-    let before = change.tables.get(&key).map(<[u8]>::len);
-    match (flags, before) {
+    let before = change.tables.get(&Key::Xattr(file.inode, name.to_vec())).map(<[u8]>::len);
+    match (flags & (XATTR_CREATE | XATTR_REPLACE), before) {
         (XATTR_CREATE, Some(_)) => return Err(posix(libc::EEXIST)),
         (XATTR_REPLACE, None) => return Err(posix(libc::ENODATA)),
         _ => {}
     }
-    let head = [&(value.len() as u32).to_le_bytes()[..], &[0; 4]].concat();
-    let stored = [&head[..], value].concat();
-    let is_longer = before.is_none_or(|before| stored.len() > before);
-    change.put(&key, stored);
+    let is_longer = before.is_none_or(|before| XATTR_HEAD + value.len() > before);
+    if access::is_list(name) {
+        access::set_list(change, file.inode, found, (name, value))?;
+        if flags & XATTR_KILL_GROUP_ID != 0 {
+            found.mode &= !libc::S_ISGID;
+        }
+        return Ok(is_longer);
+    }
+    put_xattr(change, file.inode, name, value);
     Ok(is_longer)
 }
 

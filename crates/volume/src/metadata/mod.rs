@@ -10,6 +10,7 @@
 //! | `records` | the first records, and how records are found |
 //! | `change` | one change of the tables, which can be undone |
 //! | `names`, `files` | operations on names; on attributes and data |
+//! | `access` | access control lists, and how they go along with modes |
 //! | `segments` | metadata segments and epochs |
 //! | `replies` | stored answers, and how many |
 //! | `open` | which files are open, and inodes without a name |
@@ -18,6 +19,7 @@
 //! | `ask` | questions |
 //! | `check` | what must agree |
 
+mod access;
 mod ask;
 mod change;
 mod check;

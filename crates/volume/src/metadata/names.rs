@@ -5,11 +5,12 @@
 
 use std::hash::Hasher;
 
+use super::access;
 use super::change::{Change, Result, damaged};
 use super::image::{Parts, Stamp};
 use super::records::{ROOT, inode, posix};
-use crate::format::{INLINE_BYTES_MAX, Inode, Key, NAME_BYTES_MAX, Name, Table};
-use crate::protocol::{Answer, Attributes, Failure, FileId, Operation};
+use crate::format::{INLINE_BYTES_MAX, Inode, Key, NAME_BYTES_MAX, Name, TARGET_BYTES_MAX, Table};
+use crate::protocol::{Answer, Attributes, Failure, FileId, Mapped, Operation};
 use crate::tables::Tables;
 
 const HASH_BITS: u32 = 48;
@@ -71,6 +72,18 @@ fn check_name(name: &[u8]) -> Result<()> {
         _ if name.len() > NAME_BYTES_MAX => Err(posix(libc::ENAMETOOLONG)),
         _ if name.iter().any(|byte| matches!(byte, 0 | b'/')) => Err(posix(libc::EINVAL)),
         _ => Ok(()),
+    }
+}
+
+/// Where a symbolic link leads is in its inode, or in one block if it is too long for that.
+fn check_target(is_link: bool, target: &[u8], block: Option<&Mapped>) -> Result<()> {
+    let is_long = target.len() > INLINE_BYTES_MAX;
+    match block {
+        None if is_long => Err(posix(libc::ENAMETOOLONG)),
+        None => Ok(()),
+        Some(_) if target.len() > TARGET_BYTES_MAX => Err(posix(libc::ENAMETOOLONG)),
+        Some(Mapped { file_block: 0, blocks: 1, is_unwritten: false, .. }) if is_link && is_long => Ok(()),
+        Some(_) => Err(posix(libc::EINVAL)),
     }
 }
 
@@ -148,10 +161,12 @@ impl Parts<'_> {
         &mut self,
         change: &mut Change<'_>,
         stamp: Stamp,
-        _session: u64,
+        session: u64,
         operation: &Operation,
     ) -> Result<Attributes> {
-        let Operation::Create { directory, name, mode, owner, group, umask, device, target, .. } = operation else {
+        let Operation::Create { directory, name, mode, owner, group, umask, device, target, target_block, .. } =
+            operation
+        else {
             return Err(posix(libc::EINVAL));
         };
         check_name(name)?;
@@ -159,16 +174,13 @@ impl Parts<'_> {
         if find(change.tables, self.hash_key, directory.inode, name)?.is_some() {
             return Err(posix(libc::EEXIST));
         }
-        if target.len() > INLINE_BYTES_MAX {
-            // A longer one would be in an extent, which the server does not write yet.
-            return Err(posix(libc::ENAMETOOLONG));
-        }
         let kind = mode & libc::S_IFMT;
         let is_link = kind == libc::S_IFLNK;
+        check_target(is_link, target, target_block.as_ref())?;
+        let number = self.volume.next_inode;
+        self.volume.next_inode += 1;
+        let mode = access::inherit(change, directory.inode, number, *mode, *umask);
         let mut permissions = mode & 0o7777;
-        if !is_link {
-            permissions &= !(umask & 0o777);
-        }
         let mut group = *group;
         if parent.mode & libc::S_ISGID != 0 {
             group = parent.group;
@@ -181,8 +193,6 @@ impl Parts<'_> {
             return Err(posix(libc::EMLINK));
         }
         self.may_grow()?;
-        let number = self.volume.next_inode;
-        self.volume.next_inode += 1;
         let mut made = Inode {
             mode: kind | permissions,
             links,
@@ -193,9 +203,12 @@ impl Parts<'_> {
             times_ns: [stamp.now_ns; 4],
             parent: directory.inode,
             device: if matches!(kind, libc::S_IFCHR | libc::S_IFBLK) { *device } else { 0 },
-            inline: if is_link { target.clone() } else { Vec::new() },
+            inline: if is_link && target_block.is_none() { target.clone() } else { Vec::new() },
             ..Inode::default()
         };
+        if let Some(block) = target_block {
+            self.show(change, stamp, session, FileId { inode: number, generation: 1 }, &mut made, block)?;
+        }
         put_inode(change, number, &mut made)?;
         self.add_name(change, stamp, directory.inode, name, (number, &made))?;
         Ok(Attributes { number, inode: made })

@@ -74,3 +74,14 @@ pub(super) fn keys_of(tables: &Tables, table: Table, from: &Key, belongs: impl F
     let keys = tables.from(from).filter_map(|(key, _)| Key::decode(table, key).ok());
     keys.take_while(belongs).collect()
 }
+
+/// The value of an extended attribute.
+pub(super) fn decode_xattr(bytes: &[u8]) -> Vec<u8> {
+    bytes.get(8..).unwrap_or_default().to_vec()
+}
+
+/// Stores an extended attribute.
+pub(super) fn put_xattr(change: &mut Change<'_>, number: u64, name: &[u8], value: &[u8]) {
+    let head = [&(value.len() as u32).to_le_bytes()[..], &[0; 4]].concat();
+    change.put(&Key::Xattr(number, name.to_vec()), [&head[..], value].concat());
+}

@@ -87,6 +87,7 @@ pub(super) fn create_in(
         umask: 0o22,
         device: 0,
         target: if is_link { b"target".to_vec() } else { Vec::new() },
+        target_block: None,
         open: false,
         inode: 0,
     };
@@ -280,6 +281,52 @@ fn the_volume_says_how_many_blocks_are_used() {
     let mut again = Image::load(tables, &label(), 1).unwrap();
     again.background(stamp()).unwrap();
     assert_eq!(said(&again), 2212);
+}
+
+#[test]
+fn a_link_that_is_too_long_for_an_inode_is_in_a_block_that_goes_with_it() {
+    let (mut image, session) = image();
+    let free = image.room().0;
+    let block = space(&mut image, session, 64);
+    let link = |name: &str, bytes: usize, blocks: u32, block: u64| Operation::Create {
+        directory: ROOT,
+        name: name.as_bytes().to_vec(),
+        mode: libc::S_IFLNK | 0o777,
+        owner: 0,
+        group: 0,
+        umask: 0,
+        device: 0,
+        target: vec![b'a'; bytes],
+        target_block: (block > 0).then_some(Mapped { file_block: 0, blocks, block, is_unwritten: false }),
+        open: false,
+        inode: 0,
+    };
+    let Ok(Answer::Attributes(made)) = operate(&mut image, session, &link("l", 4095, 1, block)) else {
+        panic!("it is made")
+    };
+    assert_eq!((made.inode.size, made.inode.blocks, made.inode.inline.len()), (4095, 1, 0));
+    assert_eq!(map(&mut image, session, made.id()), [(0, 1, block, false)]);
+    // In the inode where it has room, else in one block, of those that were granted and are in no file.
+    for (link, errno) in [
+        (link("m", 2048, 1, block + 1), libc::EINVAL),
+        (link("m", 2049, 2, block + 1), libc::EINVAL),
+        (link("m", 2049, 1, 0), libc::ENAMETOOLONG),
+        (link("m", 4096, 1, block + 1), libc::ENAMETOOLONG),
+        (link("m", 2049, 1, block), libc::EIO),
+        (link("m", 2049, 1, block + 64), libc::EIO),
+    ] {
+        assert_eq!(operate(&mut image, session, &link), Err(errno), "{link:?}");
+    }
+    let Ok(Answer::Attributes(short)) = operate(&mut image, session, &link("m", 2048, 1, 0)) else {
+        panic!("it is made")
+    };
+    assert_eq!((short.inode.blocks, short.inode.inline.len()), (0, 2048));
+    let unlink = Operation::Unlink { directory: ROOT, name: b"l".to_vec(), is_directory: false, expected: 0 };
+    operate(&mut image, session, &unlink).unwrap();
+    image.background(stamp()).unwrap();
+    image.acknowledge(session, 9, 5);
+    image.background(stamp()).unwrap();
+    assert_eq!((image.room().0, check(image.tables(), &label())), (free - 63, Vec::new()));
 }
 
 #[test]

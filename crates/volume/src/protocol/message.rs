@@ -96,6 +96,13 @@ pub struct Hello {
 pub enum Message {
     /// The first of a connection.
     Hello(Hello),
+    /// A greeting, or the answer to one, of a program that speaks only other versions: nothing else of it is known.
+    OtherVersion {
+        /// The oldest that it speaks.
+        least: u16,
+        /// The newest.
+        most: u16,
+    },
     /// The answer to it.
     Welcome {
         /// The session.

@@ -10,6 +10,7 @@
 //! | `question` | what changes nothing |
 //! | `answer` | what both are answered with, and why one is refused |
 //! | `message` | everything that travels |
+//! | `version` | which versions of all these are spoken |
 //! | `codec` | the bytes of all these |
 
 mod answer;
@@ -17,9 +18,11 @@ mod codec;
 mod message;
 mod operation;
 mod question;
+mod version;
 
 pub use answer::{Answer, Attributes, Code, Failure, Granted, Listed, Shape, Statistics};
 pub use codec::{BODY_BYTES_MAX, HEADER_BYTES, Header};
 pub use message::{Held, Hello, Locked, Message, Token, What};
 pub use operation::{Changes, FileId, Mapped, Operation, TimeChange};
 pub use question::Question;
+pub use version::{VERSIONS, common_version, versions_differ};

@@ -69,6 +69,8 @@ pub enum Operation {
         device: u64,
         /// Where a symbolic link leads.
         target: Vec<u8>,
+        /// The target once more, in one granted block, written and flushed: if it is longer than an inode holds.
+        target_block: Option<Mapped>,
         /// The session has it open at once.
         open: bool,
         /// From a grant of numbers; 0: the server chooses.
@@ -122,7 +124,7 @@ pub enum Operation {
         name: Vec<u8>,
         /// The value.
         value: Vec<u8>,
-        /// 1 it must not be there, 2 it must be there.
+        /// 1 it must not be there, 2 it must be there, 4 the set-group-ID bit goes if it is an access control list.
         flags: u32,
     },
     /// Takes an extended attribute away: [`Answer::Attributes`](super::Answer::Attributes).

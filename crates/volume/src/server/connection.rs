@@ -20,7 +20,7 @@ use super::locking::Wish;
 use super::request::{Request, wall_ns};
 use crate::format::{Label, Session, SessionState};
 use crate::net::{self, Stream};
-use crate::protocol::{Answer, Code, Failure, Hello, Message, What};
+use crate::protocol::{Answer, Code, Failure, Hello, Message, VERSIONS, What, versions_differ};
 use crate::wire::{read_message, write_all};
 
 /// Connections of a server.
@@ -155,14 +155,22 @@ async fn greet(context: &Context, reader: &mut ReadHalf<Stream>, frames: &Frames
     let shared = &context.shared;
     let answer = match message {
         Message::Hello(hello) => begin(context, hello).await,
+        Message::OtherVersion { least, most } => {
+            Err(refusal(Code::Version, versions_differ(&VERSIONS, &(least..=most))))
+        }
         _ => Err(refusal(Code::Malformed, "the first message must be Hello")),
     };
     let (message, greeted) = match answer {
-        Ok(greeted) => (welcome(shared, greeted.session), Some(greeted)),
-        Err(failure) => (Message::Failure(failure), None),
+        Ok(greeted) => (welcome(shared, greeted.session), Ok(Some(greeted))),
+        // The operator of the server is told, too.
+        Err(failure) if failure.code == Code::Version => {
+            let words = failure.words.clone();
+            (Message::Failure(failure), Err(std::io::Error::other(words)))
+        }
+        Err(failure) => (Message::Failure(failure), Ok(None)),
     };
     let _ = frames.send(message.encode(header.request, shared.epoch));
-    Ok(greeted)
+    greeted
 }
 
 /// Begins a session, or finds the one that is there again.

@@ -123,6 +123,7 @@ async fn blocks_are_used_again_only_when_every_session_has_dropped_the_map_from_
         umask: 0,
         device: 0,
         target: Vec::new(),
+        target_block: None,
         open: true,
         inode: 0,
     };

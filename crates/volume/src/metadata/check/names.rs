@@ -1,15 +1,18 @@
 //! Inodes and directories.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ops::RangeInclusive;
 
 use super::Problems;
-use crate::format::{Inode, Key, Label, Name, Table};
+use crate::format::{INLINE_BYTES_MAX, Inode, Key, Label, Name, TARGET_BYTES_MAX, Table};
 use crate::metadata::names::{first_cookie, is_directory};
 use crate::metadata::records::ROOT;
 use crate::tables::Tables;
 
 /// Bits of a cookie that are not of the hash.
 const SERIAL_BITS: u32 = 15;
+/// Targets of symbolic links that are in a block. *Units*: bytes.
+const LONG: RangeInclusive<u64> = INLINE_BYTES_MAX as u64 + 1..=TARGET_BYTES_MAX as u64;
 
 /// All inodes, each looked at alone.
 pub(super) fn inodes(tables: &Tables, problems: &mut Problems) -> BTreeMap<u64, Inode> {
@@ -40,9 +43,14 @@ fn shape(number: u64, inode: &Inode, problems: &mut Problems) {
     let (size, inline) = (inode.size, inode.inline.len() as u64);
     match inode.mode & libc::S_IFMT {
         libc::S_IFREG => {}
-        libc::S_IFLNK if inode.blocks > 0 || size == inline => {}
+        libc::S_IFLNK if inode.blocks == 0 && size == inline => {}
+        // A longer target than an inode holds.
+        libc::S_IFLNK if inode.blocks == 1 && inline == 0 && LONG.contains(&size) => {}
         libc::S_IFLNK => {
-            problems.add(format!("inode {number}: a symbolic link of {size} bytes has a target of {inline}"));
+            let blocks = inode.blocks;
+            problems.add(format!(
+                "inode {number}: a symbolic link of {size} bytes has {inline} in it, and {blocks} blocks"
+            ));
         }
         _ if size != 0 || inline != 0 => {
             problems

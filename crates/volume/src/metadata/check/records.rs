@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use super::Problems;
 use crate::format::{EpochRecord, Grant, Inode, Key, Project, Reply, Session, Table, VolumeRecord};
+use crate::metadata::access;
 use crate::tables::Tables;
 
 /// The part of an extended attribute before its value. *Units*: bytes.
@@ -54,15 +55,19 @@ pub(super) fn attributes(tables: &Tables, inodes: &BTreeMap<u64, Inode>, problem
             problems.add(format!("xattrs: the key {key:?} is damaged"));
             continue;
         };
-        let name = String::from_utf8_lossy(&name).into_owned();
+        let shown = String::from_utf8_lossy(&name).into_owned();
         if !inodes.contains_key(&inode) {
-            problems.add(format!("xattrs: \"{name}\" belongs to inode {inode}, which is not there"));
+            problems.add(format!("xattrs: \"{shown}\" belongs to inode {inode}, which is not there"));
         }
         let said = value.get(..4).and_then(|bytes| bytes.try_into().ok()).map_or(0, u32::from_le_bytes);
         let found = value.len().checked_sub(XATTR_HEADER_BYTES);
         if found != Some(said as usize) {
             let found = found.unwrap_or(0);
-            problems.add(format!("xattrs: \"{name}\" of inode {inode} is to have {said} bytes, and has {found}"));
+            problems.add(format!("xattrs: \"{shown}\" of inode {inode} is to have {said} bytes, and has {found}"));
+        }
+        let list = value.get(XATTR_HEADER_BYTES..).filter(|_| access::is_list(&name)).zip(inodes.get(&inode));
+        if let Some(problem) = list.and_then(|(list, found)| access::problem(&name, list, found)) {
+            problems.add(format!("xattrs: \"{shown}\" of inode {inode} {problem}"));
         }
     }
 }

@@ -76,6 +76,14 @@ impl Volume {
         self.put(&Key::Inode(number), inode.encode().unwrap());
     }
 
+    /// Plants a list whose entries have these tags, and allow everything.
+    fn list(&mut self, inode: u64, kind: &str, tags: &[u8]) {
+        let bytes = 4 + 8 * tags.len();
+        let head = [bytes as u8, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0];
+        let value = [&head[..], &tags.iter().flat_map(|tag| [*tag, 0, 7, 0, 0, 0, 0, 0]).collect::<Vec<u8>>()].concat();
+        self.put(&Key::Xattr(inode, format!("system.posix_acl_{kind}").into_bytes()), value);
+    }
+
     fn find(&self, directory: u64, name: &str) -> (u64, Name) {
         let mut entries = self.tables.table(Table::Entries).iter();
         let found = entries.find_map(|(key, value)| match Key::decode(Table::Entries, key).unwrap() {
@@ -207,6 +215,11 @@ const NAMES: &[(&str, Plant, &str)] = &[
     ("a damaged inode", |v| v.put(&Key::Inode(v.file), vec![0; 128]), "inodes: "),
     ("a directory with a size", |v| v.inode(v.directory, |inode| inode.size = 5), "its size is 5 bytes"),
     ("a link of another length", |v| v.inode(v.link, |inode| inode.size = 3), "a symbolic link of 3 bytes"),
+    (
+        "a short link in a block",
+        |v| v.inode(v.link, |inode| (inode.blocks, inode.inline) = (1, Vec::new())),
+        "has 0 in it, and 1 blocks",
+    ),
     ("a pipe with a size", |v| v.inode(v.pipe, |inode| inode.size = 4096), "its size is 4096 bytes"),
 ];
 
@@ -226,6 +239,16 @@ const RECORDS: &[(&str, Plant, &str)] = &[
         |v| v.put(&Key::Xattr(v.file, b"user.x".to_vec()), vec![9, 0, 0, 0, 0, 0, 0, 0, 1]),
         "is to have 9 bytes, and has 1",
     ),
+    ("a list that is none", |v| v.list(v.file, "access", &[1, 4]), "is no access control list"),
+    ("a list that is a mode", |v| v.list(v.file, "access", &[1, 4, 32]), "says no more than the mode"),
+    (
+        "a list of another mode",
+        |v| v.list(v.file, "access", &[1, 4, 16, 32]),
+        "agrees with mode 777, and the mode is 644",
+    ),
+    ("a list of a link", |v| v.list(v.link, "access", &[1, 4, 16, 32]), "is of a symbolic link"),
+    ("a default list of a file", |v| v.list(v.file, "default", &[1, 4, 32]), "is of what is no directory"),
+    ("a list of another kind", |v| v.list(v.directory, "other", &[1, 4, 32]), "is a list of no known kind"),
     ("a short attribute", |v| v.put(&Key::Xattr(v.file, b"user.x".to_vec()), vec![0; 3]), "\"user.x\" of inode"),
     (
         "an orphan of nothing",

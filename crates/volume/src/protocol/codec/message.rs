@@ -3,10 +3,11 @@
 use super::answer::WORDS_BYTES_MAX;
 use super::frame::{BODY_BYTES_MAX, Header};
 use super::parts::{Part, read_bool, read_extents, read_level, read_list, read_text, write_bytes, write_list};
+use crate::format::FormatError;
 use crate::format::cursor::{Reader, Writer};
-use crate::format::{FormatError, Problem, VERSION};
 use crate::protocol::{
-    Answer, Attributes, Code, Failure, FileId, Held, Hello, Locked, Message, Operation, Question, Shape, Token, What,
+    Answer, Attributes, Code, Failure, FileId, Held, Hello, Locked, Message, Operation, Question, Shape, Token,
+    VERSIONS, What, common_version,
 };
 
 /// A host's name, at most. *Units*: bytes.
@@ -80,7 +81,7 @@ fn cut(text: &str, max: usize) -> &[u8] {
 impl Message {
     fn kind(&self) -> u16 {
         match self {
-            Message::Hello(_) => 1,
+            Message::Hello(_) | Message::OtherVersion { .. } => 1,
             Message::Welcome { .. } => 2,
             Message::Renew { .. } => 3,
             Message::Renewed { .. } => 4,
@@ -131,12 +132,20 @@ impl Message {
     fn write(&self, writer: &mut Writer) {
         match self {
             Message::Hello(Hello { role, volume, host, session, incarnation, kind, machine, boot, connection }) => {
-                writer.u16(VERSION).u16(VERSION).u64(0).u8(*role).u8(*kind).put(volume).put(incarnation);
+                writer
+                    .u16(*VERSIONS.start())
+                    .u16(*VERSIONS.end())
+                    .u64(0)
+                    .u8(*role)
+                    .u8(*kind)
+                    .put(volume)
+                    .put(incarnation);
                 writer.u64(*session).u64(*machine).u64(*boot).u64(*connection);
                 write_bytes(writer, cut(host, HOST_BYTES_MAX));
             }
+            Message::OtherVersion { least, most } => _ = writer.u16(*least).u16(*most),
             Message::Welcome { session, lease_ms, server_ns } => {
-                writer.u16(VERSION).u64(0).u64(*session).u32(*lease_ms).u64(*server_ns);
+                writer.u16(*VERSIONS.end()).u64(0).u64(*session).u32(*lease_ms).u64(*server_ns);
             }
             Message::Renew { session, sent_ns, acknowledged, drained } => {
                 writer.u64(*session).u64(*sent_ns).u64(*acknowledged).u64(*drained);
@@ -200,8 +209,8 @@ impl Message {
             1 => return Message::read_hello(reader),
             2 => {
                 let version = reader.u16()?;
-                if version != VERSION {
-                    return Err(reader.error(Problem::Version(version)));
+                if !VERSIONS.contains(&version) {
+                    return Ok(Message::other_version(version, version, reader));
                 }
                 reader.skip(8)?;
                 Message::Welcome { session: reader.u64()?, lease_ms: reader.u32()?, server_ns: reader.u64()? }
@@ -258,12 +267,18 @@ impl Message {
         })
     }
 
+    /// What follows the versions of a greeting depends on them.
+    fn other_version(least: u16, most: u16, reader: &mut Reader<'_>) -> Message {
+        reader.rest();
+        Message::OtherVersion { least, most }
+    }
+
     fn read_hello(reader: &mut Reader<'_>) -> Result<Message, FormatError> {
         let (least, most) = (reader.u16()?, reader.u16()?);
-        if !(least..=most).contains(&VERSION) {
-            return Err(reader.error(Problem::Version(least)));
+        if common_version(&(least..=most)).is_none() {
+            return Ok(Message::other_version(least, most, reader));
         }
-        // Features that the other side knows: no feature changes the messages of version 1 yet.
+        // Features that the other side knows: no feature changes the messages yet.
         reader.skip(8)?;
         let (role, kind) = (reader.u8()?, reader.u8()?);
         reader.within("role", role.into(), 1, 2)?;

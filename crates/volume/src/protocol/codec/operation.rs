@@ -1,12 +1,10 @@
 //! Bodies of operations.
 
-use super::parts::{Part, read_bool, read_bytes, read_extents, read_space, write_bytes, write_list};
+use super::parts::{Part, read_bool, read_bytes, read_extents, read_list, read_space, write_bytes, write_list};
 use crate::format::cursor::{Reader, Writer};
-use crate::format::{FormatError, NAME_BYTES_MAX};
+use crate::format::{FormatError, NAME_BYTES_MAX, TARGET_BYTES_MAX};
 use crate::protocol::{Changes, FileId, Granted, Operation, TimeChange};
 
-/// Where a symbolic link leads, at most. *Units*: bytes.
-const TARGET_BYTES_MAX: u64 = 4095;
 /// An extended attribute, at most. *Units*: bytes.
 const VALUE_BYTES_MAX: u64 = 65528;
 
@@ -74,11 +72,24 @@ impl Operation {
 
     pub(super) fn write(&self, writer: &mut Writer) {
         match self {
-            Operation::Create { directory, name, mode, owner, group, umask, device, target, open, inode } => {
+            Operation::Create {
+                directory,
+                name,
+                mode,
+                owner,
+                group,
+                umask,
+                device,
+                target,
+                target_block,
+                open,
+                inode,
+            } => {
                 directory.write(writer);
                 writer.u32(*mode).u32(*owner).u32(*group).u32(*umask).u64(*device).u8(u8::from(*open)).u64(*inode);
                 write_bytes(writer, name);
                 write_bytes(writer, target);
+                write_list(writer, target_block.as_slice());
             }
             Operation::Link { file, directory, name } => {
                 file.write(writer);
@@ -139,8 +150,21 @@ impl Operation {
                 let (mode, owner, group, umask) = (reader.u32()?, reader.u32()?, reader.u32()?, reader.u32()?);
                 let (device, open, inode) = (reader.u64()?, read_bool(reader, "open")?, reader.u64()?);
                 let name = read_name(reader)?;
-                let target = read_bytes(reader, "target", TARGET_BYTES_MAX)?;
-                Operation::Create { directory, name, mode, owner, group, umask, device, target, open, inode }
+                let target = read_bytes(reader, "target", TARGET_BYTES_MAX as u64)?;
+                let target_block = read_list(reader, "blocks of the target", 1)?.pop();
+                Operation::Create {
+                    directory,
+                    name,
+                    mode,
+                    owner,
+                    group,
+                    umask,
+                    device,
+                    target,
+                    target_block,
+                    open,
+                    inode,
+                }
             }
             33 => {
                 let (file, directory) = (FileId::read(reader)?, FileId::read(reader)?);

@@ -1,0 +1,260 @@
+//! Certificates, and the authority that signs them, as texts.
+//!
+//! Owns: what is in a certificate, for how long it counts, and what is read of one. Promises: a certificate of a host
+//! counts no longer than its authority's, and names the host for both sides of a connection. Leaves to others: files
+//! (`cert`), and handshakes (`nectary_host::tls`).
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
+};
+use x509_parser::certificate::X509Certificate;
+use x509_parser::extensions::GeneralName;
+use x509_parser::pem::Pem;
+use x509_parser::time::ASN1Time;
+use x509_parser::x509::X509Name;
+
+/// *Units*: seconds.
+pub const DAY: i64 = 86_400;
+/// How long an authority counts.
+const AUTHORITY_DAYS: i64 = 3652;
+/// So much earlier than now a certificate begins, as clocks of hosts differ.
+const BEGINS_BEFORE: i64 = DAY;
+/// The longest name of an authority. *Units*: bytes.
+const NAME_BYTES_MAX: usize = 64;
+/// The longest name of a host. *Units*: bytes.
+const HOST_BYTES_MAX: usize = 253;
+/// The most certificates that one file may have.
+const CERTIFICATES_MAX: usize = 4096;
+
+/// A certificate and its key, both PEM.
+pub struct Certified {
+    pub certificate: String,
+    pub key: String,
+}
+
+/// What a certificate says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Shown {
+    /// Whose it is.
+    pub name: String,
+    /// Who signed it.
+    pub issuer: String,
+    /// Names and addresses of the host.
+    pub hosts: Vec<String>,
+    /// Whether it may sign others.
+    pub is_authority: bool,
+    /// *Units*: seconds since 1970.
+    pub begins_s: i64,
+    /// *Units*: seconds since 1970.
+    pub ends_s: i64,
+}
+
+/// An authority that can sign.
+pub struct Authority {
+    issuer: Issuer<'static, KeyPair>,
+    /// Its own certificate.
+    pub shown: Shown,
+}
+
+/// The day of a moment, as 2036-11-24. *Units*: seconds since 1970.
+pub fn day(seconds: i64) -> String {
+    ASN1Time::from_timestamp(seconds).map_or_else(|_| "?".to_owned(), |time| time.to_datetime().date().to_string())
+}
+
+fn of(name: &str, (begins_s, ends_s): (i64, i64)) -> Result<CertificateParams, String> {
+    let time = |seconds| ASN1Time::from_timestamp(seconds).map(|time| time.to_datetime());
+    let mut of = CertificateParams::default();
+    of.not_before = time(begins_s).map_err(|error| error.to_string())?;
+    of.not_after = time(ends_s).map_err(|error| error.to_string())?;
+    of.distinguished_name = rcgen::DistinguishedName::new();
+    of.distinguished_name.push(DnType::CommonName, name);
+    Ok(of)
+}
+
+/// A new authority, which signs itself. *Errors*: a name that cannot be one.
+pub fn new(name: &str, now_s: i64) -> Result<Certified, String> {
+    if name.is_empty() || name.len() > NAME_BYTES_MAX || name.chars().any(char::is_control) {
+        return Err(format!("\"{name}\" is no name of an authority: it has 1 to {NAME_BYTES_MAX} bytes"));
+    }
+    let made = || {
+        let key = KeyPair::generate()?;
+        let mut of = of(name, (now_s - BEGINS_BEFORE, now_s + AUTHORITY_DAYS * DAY)).unwrap_or_default();
+        // It signs certificates of hosts, and no further authorities.
+        of.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+        of.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        Ok(Certified { certificate: of.self_signed(&key)?.pem(), key: key.serialize_pem() })
+    };
+    made().map_err(|error: rcgen::Error| error.to_string())
+}
+
+/// Checks a name or an address of a host.
+pub fn check_host(host: &str) -> Result<(), String> {
+    let is_label = |label: &str| {
+        let is_inner = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+        !label.is_empty() && label.len() <= 63 && !label.starts_with('-') && label.bytes().all(is_inner)
+    };
+    let is_name = host.len() <= HOST_BYTES_MAX && host.split('.').all(is_label);
+    match host.parse::<IpAddr>().is_ok() || is_name {
+        true => Ok(()),
+        false => Err(format!("\"{host}\" is neither a name of a host nor an IP address")),
+    }
+}
+
+impl Authority {
+    /// An authority from its certificate and its key, both PEM.
+    ///
+    /// *Errors*: they are not PEM, do not belong together, or are those of a host.
+    pub fn read(certificate: &str, key: &str) -> Result<Authority, String> {
+        let key = KeyPair::from_pem(key).map_err(|error| format!("its key cannot be read: {error}"))?;
+        let pem = pems(certificate)?.swap_remove(0);
+        let parsed = parse(&pem)?;
+        let shown = show(&parsed);
+        if !shown.is_authority {
+            return Err(format!("the certificate of {} is not one of an authority", shown.name));
+        }
+        if *parsed.public_key().subject_public_key.data != *key.public_key_raw() {
+            return Err("its certificate and its key do not belong together".to_owned());
+        }
+        let issuer = Issuer::from_ca_cert_der(&pem.contents.as_slice().into(), key);
+        Ok(Authority { issuer: issuer.map_err(|error| error.to_string())?, shown })
+    }
+
+    /// A certificate for a host, named first, with all names and addresses that clients reach it by.
+    ///
+    /// *Errors*: the authority has ended; a name that cannot be one.
+    pub fn certify(&self, hosts: &[String], now_s: i64, days: u32) -> Result<Certified, String> {
+        let ends_s = (now_s + i64::from(days) * DAY).min(self.shown.ends_s);
+        if ends_s <= now_s {
+            return Err(format!("the authority {} ended on {}", self.shown.name, day(self.shown.ends_s)));
+        }
+        hosts.iter().try_for_each(|host| check_host(host))?;
+        let first = hosts.first().ok_or("there is no name of a host")?;
+        let begins_s = (now_s - BEGINS_BEFORE).max(self.shown.begins_s);
+        let named = CertificateParams::new(hosts.to_vec()).map_err(|error| error.to_string())?;
+        // A longer name than an authority may have is in the list of names alone.
+        let name: String = first.chars().take(NAME_BYTES_MAX).collect();
+        let mut of = of(&name, (begins_s, ends_s))?;
+        of.subject_alt_names = named.subject_alt_names;
+        of.is_ca = IsCa::ExplicitNoCa;
+        of.use_authority_key_identifier_extension = true;
+        of.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        of.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        let made = || {
+            let key = KeyPair::generate()?;
+            Ok(Certified { certificate: of.signed_by(&key, &self.issuer)?.pem(), key: key.serialize_pem() })
+        };
+        made().map_err(|error: rcgen::Error| error.to_string())
+    }
+}
+
+/// What the certificates of a PEM file say, in their order; at least one. *Errors*: there is none, or not one.
+pub fn read(text: &str) -> Result<Vec<Shown>, String> {
+    pems(text)?.iter().map(|pem| Ok(show(&parse(pem)?))).collect()
+}
+
+fn pems(text: &str) -> Result<Vec<Pem>, String> {
+    let mut found = Vec::new();
+    for pem in Pem::iter_from_buffer(text.as_bytes()).take(CERTIFICATES_MAX) {
+        let pem = pem.map_err(|error| format!("it is damaged: {error}"))?;
+        if pem.label == "CERTIFICATE" {
+            found.push(pem);
+        }
+    }
+    match found.is_empty() {
+        true => Err("there is no certificate in it (PEM)".to_owned()),
+        false => Ok(found),
+    }
+}
+
+fn parse(pem: &Pem) -> Result<X509Certificate<'_>, String> {
+    pem.parse_x509().map_err(|error| format!("a certificate in it is damaged: {error}"))
+}
+
+fn common_name(name: &X509Name<'_>) -> String {
+    let common = name.iter_common_name().next().and_then(|found| found.as_str().ok());
+    common.map_or_else(|| name.to_string(), str::to_owned)
+}
+
+fn show(certificate: &X509Certificate<'_>) -> Shown {
+    let names = certificate.subject_alternative_name().ok().flatten();
+    let names = names.map(|names| names.value.general_names.as_slice()).unwrap_or_default();
+    Shown {
+        name: common_name(certificate.subject()),
+        issuer: common_name(certificate.issuer()),
+        hosts: names.iter().filter_map(host).collect(),
+        is_authority: certificate.is_ca(),
+        begins_s: certificate.validity().not_before.timestamp(),
+        ends_s: certificate.validity().not_after.timestamp(),
+    }
+}
+
+fn host(name: &GeneralName<'_>) -> Option<String> {
+    match name {
+        GeneralName::DNSName(name) => Some((*name).to_owned()),
+        GeneralName::IPAddress(bytes) => {
+            let v4 = <[u8; 4]>::try_from(*bytes).map(|bytes| Ipv4Addr::from(bytes).to_string());
+            v4.or_else(|_| <[u8; 16]>::try_from(*bytes).map(|bytes| Ipv6Addr::from(bytes).to_string())).ok()
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: i64 = 1_800_000_000;
+
+    fn authority(name: &str) -> (Authority, Certified) {
+        let made = new(name, NOW).unwrap();
+        (Authority::read(&made.certificate, &made.key).unwrap(), made)
+    }
+
+    #[test]
+    fn a_host_has_its_names_and_counts_no_longer_than_its_authority() {
+        let (authority, _) = authority("builds");
+        let hosts = ["h1.example", "h1", "10.0.0.1", "fd00::1"].map(str::to_owned);
+        let made = authority.certify(&hosts, NOW, 730).unwrap();
+        let expected = Shown {
+            name: "h1.example".to_owned(),
+            issuer: "builds".to_owned(),
+            hosts: hosts.to_vec(),
+            is_authority: false,
+            begins_s: NOW - DAY,
+            ends_s: NOW + 730 * DAY,
+        };
+        assert_eq!(read(&made.certificate), Ok(vec![expected]));
+        assert!(made.key.contains("PRIVATE KEY"));
+        let late = NOW + (AUTHORITY_DAYS - 10) * DAY;
+        let short = authority.certify(&hosts, late, 730).unwrap();
+        assert_eq!(read(&short.certificate).unwrap()[0].ends_s, authority.shown.ends_s);
+        let error = authority.certify(&hosts, NOW + AUTHORITY_DAYS * DAY, 730).err().unwrap();
+        assert!(error.contains("ended on 2037-01-1"), "{error}");
+    }
+
+    #[test]
+    fn what_is_no_authority_signs_nothing() {
+        let (first, made) = authority("builds");
+        assert_eq!((first.shown.name.as_str(), first.shown.is_authority), ("builds", true));
+        let (_, other) = authority("builds");
+        let error = |certificate: &str, key: &str| Authority::read(certificate, key).err().unwrap_or_default();
+        assert!(error(&made.certificate, &other.key).contains("do not belong together"));
+        let host = first.certify(&["h1".to_owned()], NOW, 1).unwrap();
+        assert!(error(&host.certificate, &host.key).contains("is not one of an authority"));
+        assert!(error(&made.certificate, "no key").contains("its key cannot be read"));
+        assert!(error("nothing", &made.key).contains("there is no certificate"));
+    }
+
+    #[test]
+    fn names_that_are_none_are_refused() {
+        for host in ["h1", "h-1.example", "10.0.0.1", "::1", "a_b"] {
+            assert_eq!(check_host(host), Ok(()));
+        }
+        for host in ["", ".", "a/b", "../h1", "h 1", "-h", "h..1", "10.0.0.1:7200", &"x".repeat(64)] {
+            assert!(check_host(host).is_err(), "{host}");
+        }
+        assert!(new("", NOW).is_err() && new(&"x".repeat(65), NOW).is_err());
+    }
+}

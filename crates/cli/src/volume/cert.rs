@@ -1,0 +1,213 @@
+//! `nectary volume cert`: an authority of the volume, certificates of hosts, and what is in a file of them.
+//!
+//! Owns: the files, and what is printed. Promises: no file is overwritten; a key is readable by its owner alone from
+//! the moment that it is there; what was made is on disk when the command ends. Leaves to others: the certificates
+//! (`authority`).
+
+use std::fmt::Write as _;
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io::{ErrorKind, Write as _};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::Context;
+use nectary_host::log::{self, Level};
+use serde_json::{Value, json};
+
+use super::authority::{self, Authority, Certified, DAY, Shown, day};
+use crate::arguments::{CertHostArguments, CertInitArguments, CertShowArguments, VolumeCertCommand};
+use crate::exit::{DEGRADED, FAILED, Failure, GOOD, NOT_FOUND, USAGE};
+use crate::output;
+
+/// The names of an authority's files.
+const CERTIFICATE: &str = "ca.pem";
+const KEY: &str = "ca.key";
+/// A certificate that ends so soon is called degraded. *Units*: days.
+const SOON_DAYS: i64 = 30;
+const PUBLIC: u32 = 0o644;
+const SECRET: u32 = 0o600;
+
+/// Runs the command.
+pub fn run(command: &VolumeCertCommand) -> Result<u8, Failure> {
+    match command {
+        VolumeCertCommand::Init(arguments) => init(arguments),
+        VolumeCertCommand::Host(arguments) => host(arguments),
+        VolumeCertCommand::Show(arguments) => show(arguments),
+    }
+}
+
+/// *Units*: seconds since 1970.
+fn now_s() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
+}
+
+/// A file that is to be made.
+struct New<'a> {
+    path: PathBuf,
+    mode: u32,
+    text: &'a str,
+}
+
+impl New<'_> {
+    fn make(&self) -> std::io::Result<()> {
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(self.mode).open(&self.path)?;
+        let written = file.write_all(self.text.as_bytes()).and_then(|()| file.sync_all());
+        if written.is_err() {
+            let _ = std::fs::remove_file(&self.path);
+        }
+        written
+    }
+}
+
+/// Makes a folder, which only this user can read, and files in it: all of them or none.
+fn make(folder: &Path, files: &[New<'_>], remedy: &str) -> Result<(), Failure> {
+    let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
+    made.with_context(|| format!("DIR {}", folder.display()))?;
+    for (index, file) in files.iter().enumerate() {
+        let Err(error) = file.make() else { continue };
+        for earlier in &files[..index] {
+            let _ = std::fs::remove_file(&earlier.path);
+        }
+        let path = file.path.display();
+        return Err(match error.kind() {
+            ErrorKind::AlreadyExists => {
+                Failure::new(FAILED, format!("{path}: it is there already, and stays as it is"), remedy)
+            }
+            _ => anyhow::Error::from(error).context(path.to_string()).into(),
+        });
+    }
+    let synced = File::open(folder).and_then(|folder| folder.sync_all());
+    Ok(synced.with_context(|| folder.display().to_string())?)
+}
+
+/// Makes an authority.
+fn init(arguments: &CertInitArguments) -> Result<u8, Failure> {
+    let folder = &arguments.directory;
+    let now_s = now_s();
+    let Certified { certificate, key } = authority::new(&arguments.name, now_s)
+        .map_err(|problem| Failure::new(USAGE, problem, "give --name, as the name of the volume"))?;
+    let files = [
+        New { path: folder.join(KEY), mode: SECRET, text: &key },
+        New { path: folder.join(CERTIFICATE), mode: PUBLIC, text: &certificate },
+    ];
+    make(folder, &files, "use this authority: `nectary volume cert host DIR HOSTNAME`; or name another DIR")?;
+    let ends = authority::read(&certificate).ok().and_then(|shown| shown.first().map(|shown| day(shown.ends_s)));
+    let shown = folder.display();
+    output::text(&format!(
+        "authority {}, until {}\n{shown}/{KEY}   who has it can make certificates: keep it secret, and keep a copy\n\
+         {shown}/{CERTIFICATE}   for every host\n",
+        arguments.name,
+        ends.unwrap_or_default(),
+    ))?;
+    Ok(GOOD)
+}
+
+/// Reads a file of an authority.
+fn text_of(path: &Path, remedy: &str) -> Result<String, Failure> {
+    std::fs::read_to_string(path).map_err(|error| {
+        let code = if error.kind() == ErrorKind::NotFound { NOT_FOUND } else { FAILED };
+        Failure::new(code, format!("{}: {error}", path.display()), remedy)
+    })
+}
+
+/// Makes a certificate of a host.
+fn host(arguments: &CertHostArguments) -> Result<u8, Failure> {
+    let remedy = "`nectary volume cert init DIR` makes an authority; its certificate is DIR/ca.pem, its key DIR/ca.key";
+    let folder = &arguments.directory;
+    let (certificate, key) = (text_of(&folder.join(CERTIFICATE), remedy)?, text_of(&folder.join(KEY), remedy)?);
+    let authority = Authority::read(&certificate, &key)
+        .map_err(|problem| Failure::new(FAILED, format!("{}: {problem}", folder.display()), remedy))?;
+    for host in &arguments.hosts {
+        authority::check_host(host).map_err(|problem| {
+            Failure::new(USAGE, problem, "give what clients reach the host by, as h1.example,h1,10.0.0.1")
+        })?;
+    }
+    let made = authority.certify(&arguments.hosts, now_s(), arguments.days);
+    let made =
+        made.map_err(|problem| Failure::new(FAILED, problem, "make another authority, and give it to all hosts"))?;
+    let Some(name) = arguments.hosts.first() else { return Ok(USAGE) };
+    let out = &arguments.out;
+    let (its, its_key) = (out.join(format!("{name}.pem")), out.join(format!("{name}.key")));
+    let mut files = vec![
+        New { path: its_key.clone(), mode: SECRET, text: &made.key },
+        New { path: its.clone(), mode: PUBLIC, text: &made.certificate },
+    ];
+    // The same authority is there where several hosts have one folder.
+    let beside = out.join(CERTIFICATE);
+    if std::fs::read_to_string(&beside).ok().as_deref() != Some(certificate.as_str()) {
+        files.push(New { path: beside.clone(), mode: PUBLIC, text: &certificate });
+    }
+    make(out, &files, "name another folder with --out, or remove the old files first")?;
+    let shown = authority::read(&made.certificate).unwrap_or_default();
+    let ends = shown.first().map(|shown| day(shown.ends_s)).unwrap_or_default();
+    let (its, its_key, beside) = (its.display(), its_key.display(), beside.display());
+    output::text(&format!(
+        "{name} ({}), signed by {}, until {ends}\n\
+         serve:  --tls-cert {its} --tls-key {its_key} --tls-client-ca {beside}\n\
+         mount:  --tls-cert {its} --tls-key {its_key} --tls-ca {beside}\n",
+        arguments.hosts.join(", "),
+        authority.shown.name,
+    ))?;
+    Ok(GOOD)
+}
+
+/// Says on standard error that a certificate which is about to be used ends soon.
+pub fn note_end(path: &Path) {
+    let Some(shown) = std::fs::read_to_string(path).ok().and_then(|text| authority::read(&text).ok()) else { return };
+    let Some(first) = shown.first().filter(|shown| shown.ends_s < now_s() + SOON_DAYS * DAY) else { return };
+    let (path, ends) = (path.display(), day(first.ends_s));
+    log::write(
+        Level::Warning,
+        "volume",
+        format_args!("{path}: it ends on {ends}; `nectary volume cert host` makes a new one"),
+    );
+}
+
+/// Shows the certificates of a file.
+fn show(arguments: &CertShowArguments) -> Result<u8, Failure> {
+    let path = &arguments.file;
+    let text = text_of(path, "name a file of certificates (PEM)")?;
+    let shown = authority::read(&text).map_err(|problem| {
+        Failure::new(FAILED, format!("{}: {problem}", path.display()), "name a file of certificates (PEM)")
+    })?;
+    let now_s = now_s();
+    let days_left = |shown: &Shown| (shown.ends_s - now_s).div_euclid(DAY);
+    let code = match shown.iter().map(days_left).min() {
+        Some(days) if days < 0 => FAILED,
+        Some(days) if days < SOON_DAYS => DEGRADED,
+        _ => GOOD,
+    };
+    if arguments.json {
+        let certificates = shown.iter().map(|shown| {
+            json!({
+                "name": shown.name,
+                "issuer": shown.issuer,
+                "hosts": shown.hosts,
+                "authority": shown.is_authority,
+                "begins": day(shown.begins_s),
+                "ends": day(shown.ends_s),
+                "days_left": days_left(shown),
+            })
+        });
+        output::json(&json!({ "certificates": certificates.collect::<Vec<Value>>() }))?;
+        return Ok(code);
+    }
+    let mut text = String::new();
+    for shown in &shown {
+        let what = if shown.is_authority { "authority" } else { "host" };
+        let _ = writeln!(text, "{what:<10}{}", shown.name);
+        if !shown.hosts.is_empty() {
+            let _ = writeln!(text, "names     {}", shown.hosts.join(", "));
+        }
+        let _ = writeln!(text, "signed by {}", shown.issuer);
+        let left = match days_left(shown) {
+            days if days < 0 => "it has ended".to_owned(),
+            days => format!("{days} days left"),
+        };
+        let _ = writeln!(text, "counts    {} to {}, {left}", day(shown.begins_s), day(shown.ends_s));
+    }
+    output::text(&text)?;
+    Ok(code)
+}

@@ -1,0 +1,257 @@
+//! Access control lists (POSIX.1e draft 17): their bytes, and how they go along with modes.
+//!
+//! Owns: what a list says of a mode, what a mode says of a list, and what a new inode inherits. Promises: the mode of an
+//! inode and its list agree after every operation; a list that says no more than a mode is not stored. Leaves to the
+//! kernel of each host: who may do what by them, and who may change them.
+//!
+//! The bytes are the kernel's: 4 version (2), then for each entry 2 tag, 2 permissions, 4 user or group.
+
+use super::change::{Change, Result};
+use super::records::{decode_xattr, posix, put_xattr};
+use crate::format::{Inode, Key};
+
+/// The list of an inode.
+pub(super) const ACCESS: &[u8] = b"system.posix_acl_access";
+/// The list that what is made in a directory inherits.
+pub(super) const DEFAULT: &[u8] = b"system.posix_acl_default";
+/// What the names of all lists begin with.
+const PREFIX: &[u8] = b"system.posix_acl_";
+
+const VERSION: u32 = 2;
+const HEADER_BYTES: usize = 4;
+const ENTRY_BYTES: usize = 8;
+const ALL: u16 = 7;
+/// The permissions in a mode.
+const PERMISSIONS: u32 = 0o777;
+
+/// Whom an entry is about, in the order of a list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Tag {
+    Owner = 1,
+    User = 2,
+    OwningGroup = 4,
+    Group = 8,
+    Mask = 16,
+    Other = 32,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Entry {
+    tag: Tag,
+    permissions: u16,
+    /// Of the user or the group.
+    id: u32,
+}
+
+/// A list that is one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct List(Vec<Entry>);
+
+fn tag_of(number: u16) -> Option<Tag> {
+    let all = [Tag::Owner, Tag::User, Tag::OwningGroup, Tag::Group, Tag::Mask, Tag::Other];
+    all.into_iter().find(|tag| *tag as u16 == number)
+}
+
+/// Whether a name is one of a list; then no other attribute may have it.
+pub(super) fn is_list(name: &[u8]) -> bool {
+    name.starts_with(PREFIX)
+}
+
+impl List {
+    /// Reads a list. `None`: it is none.
+    pub fn decode(value: &[u8]) -> Option<List> {
+        let (header, entries) = value.split_at_checked(HEADER_BYTES)?;
+        let (entries, []) = entries.as_chunks::<ENTRY_BYTES>() else { return None };
+        if header != VERSION.to_le_bytes() {
+            return None;
+        }
+        let mut list = Vec::new();
+        for &[tag_0, tag_1, permissions_0, permissions_1, id @ ..] in entries {
+            let tag = tag_of(u16::from_le_bytes([tag_0, tag_1]))?;
+            let permissions = u16::from_le_bytes([permissions_0, permissions_1]);
+            list.push(Entry { tag, permissions, id: u32::from_le_bytes(id) });
+        }
+        let list = List(list);
+        list.is_sound().then_some(list)
+    }
+
+    /// Owner, users, owning group, groups, mask and others, in this order: one of each but users and groups, and a mask
+    /// if there are any of these.
+    fn is_sound(&self) -> bool {
+        let count = |tag| self.0.iter().filter(|entry| entry.tag == tag).count();
+        let named = count(Tag::User) + count(Tag::Group);
+        self.0.is_sorted_by_key(|entry| entry.tag)
+            && self.0.iter().all(|entry| entry.permissions <= ALL)
+            && [Tag::Owner, Tag::OwningGroup, Tag::Other].into_iter().all(|tag| count(tag) == 1)
+            && (count(Tag::Mask) == 1 || count(Tag::Mask) == 0 && named == 0)
+    }
+
+    fn encode(&self) -> Vec<u8> {
+        let mut bytes = VERSION.to_le_bytes().to_vec();
+        for Entry { tag, permissions, id } in &self.0 {
+            bytes.extend((*tag as u16).to_le_bytes());
+            bytes.extend(permissions.to_le_bytes());
+            bytes.extend(id.to_le_bytes());
+        }
+        bytes
+    }
+
+    /// Whether it says no more than a mode does.
+    pub fn is_mode(&self) -> bool {
+        self.0.iter().all(|entry| matches!(entry.tag, Tag::Owner | Tag::OwningGroup | Tag::Other))
+    }
+
+    /// The entries that a mode shows: owner, then mask or else owning group, then others.
+    fn shown(&self) -> [Tag; 3] {
+        let has_mask = self.0.iter().any(|entry| entry.tag == Tag::Mask);
+        [Tag::Owner, if has_mask { Tag::Mask } else { Tag::OwningGroup }, Tag::Other]
+    }
+
+    /// The permissions of the mode that agrees with it.
+    pub fn mode(&self) -> u32 {
+        self.shown().into_iter().fold(0, |mode, tag| {
+            let entry = self.0.iter().find(|entry| entry.tag == tag);
+            mode << 3 | entry.map_or(0, |entry| u32::from(entry.permissions))
+        })
+    }
+
+    /// Makes it agree with a mode.
+    fn set_mode(&mut self, mode: u32) {
+        for (tag, shift) in self.shown().into_iter().zip([6, 3, 0]) {
+            self.0.iter_mut().filter(|entry| entry.tag == tag).for_each(|entry| {
+                entry.permissions = (mode >> shift) as u16 & ALL;
+            });
+        }
+    }
+}
+
+fn stored(change: &Change<'_>, inode: u64, name: &[u8]) -> Option<List> {
+    let value = change.tables.get(&Key::Xattr(inode, name.to_vec()))?;
+    List::decode(&decode_xattr(value))
+}
+
+/// Sets a list of an inode, and its mode.
+///
+/// *Errors*: EINVAL for what is no list, EACCES for a default list of what is no directory, EOPNOTSUPP for a symbolic
+/// link.
+pub(super) fn set_list(
+    change: &mut Change<'_>,
+    number: u64,
+    found: &mut Inode,
+    (name, value): (&[u8], &[u8]),
+) -> Result<()> {
+    let kind = found.mode & libc::S_IFMT;
+    let list = List::decode(value).ok_or(posix(libc::EINVAL));
+    match name {
+        ACCESS | DEFAULT if kind == libc::S_IFLNK => Err(posix(libc::EOPNOTSUPP)),
+        ACCESS => {
+            let list = list?;
+            found.mode = found.mode & !PERMISSIONS | list.mode();
+            match list.is_mode() {
+                true => change.delete(&Key::Xattr(number, name.to_vec())),
+                false => put_xattr(change, number, name, value),
+            }
+            Ok(())
+        }
+        DEFAULT if kind != libc::S_IFDIR => Err(posix(libc::EACCES)),
+        DEFAULT => list.map(|_| put_xattr(change, number, name, value)),
+        _ => Err(posix(libc::EOPNOTSUPP)),
+    }
+}
+
+/// The mode of an inode was set: its list follows.
+pub(super) fn follow_mode(change: &mut Change<'_>, number: u64, mode: u32) {
+    if let Some(mut list) = stored(change, number, ACCESS) {
+        list.set_mode(mode);
+        put_xattr(change, number, ACCESS, &list.encode());
+    }
+}
+
+/// What a new inode inherits from its directory: stores its lists, and returns its mode. The umask counts where the
+/// directory has no list for that.
+pub(super) fn inherit(change: &mut Change<'_>, directory: u64, number: u64, mode: u32, umask: u32) -> u32 {
+    let kind = mode & libc::S_IFMT;
+    if kind == libc::S_IFLNK {
+        return mode;
+    }
+    let Some(list) = stored(change, directory, DEFAULT) else { return mode & !(umask & PERMISSIONS) };
+    let allowed = mode & !PERMISSIONS | mode & list.mode();
+    if !list.is_mode() {
+        let mut own = list.clone();
+        own.set_mode(allowed);
+        put_xattr(change, number, ACCESS, &own.encode());
+    }
+    if kind == libc::S_IFDIR {
+        put_xattr(change, number, DEFAULT, &list.encode());
+    }
+    allowed
+}
+
+/// What does not agree about a list of an inode.
+pub(super) fn problem(name: &[u8], value: &[u8], inode: &Inode) -> Option<String> {
+    let kind = inode.mode & libc::S_IFMT;
+    let Some(list) = List::decode(value) else { return Some("is no access control list".to_owned()) };
+    match name {
+        ACCESS if kind == libc::S_IFLNK => Some("is of a symbolic link".to_owned()),
+        ACCESS if list.is_mode() => Some("says no more than the mode".to_owned()),
+        ACCESS if list.mode() != inode.mode & PERMISSIONS => {
+            Some(format!("agrees with mode {:o}, and the mode is {:o}", list.mode(), inode.mode & PERMISSIONS))
+        }
+        DEFAULT if kind != libc::S_IFDIR => Some("is of what is no directory".to_owned()),
+        ACCESS | DEFAULT => None,
+        _ => Some("is a list of no known kind".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bytes(entries: &[(u16, u16, u32)]) -> Vec<u8> {
+        let mut bytes = VERSION.to_le_bytes().to_vec();
+        for (tag, permissions, id) in entries {
+            bytes.extend(tag.to_le_bytes().iter().chain(&permissions.to_le_bytes()).chain(&id.to_le_bytes()));
+        }
+        bytes
+    }
+
+    #[test]
+    fn a_list_and_its_mode_say_the_same() {
+        let value = bytes(&[(1, 7, u32::MAX), (2, 6, 4242), (4, 5, u32::MAX), (16, 4, u32::MAX), (32, 1, u32::MAX)]);
+        let mut list = List::decode(&value).unwrap();
+        // The group of the mode is the mask.
+        assert_eq!((list.mode(), list.is_mode(), list.encode()), (0o741, false, value));
+        list.set_mode(0o100620);
+        let other = bytes(&[(1, 6, u32::MAX), (2, 6, 4242), (4, 5, u32::MAX), (16, 2, u32::MAX), (32, 0, u32::MAX)]);
+        assert_eq!((list.mode(), list.encode()), (0o620, other));
+        let plain = List::decode(&bytes(&[(1, 6, 0), (4, 4, 0), (32, 0, 0)])).unwrap();
+        assert_eq!((plain.mode(), plain.is_mode()), (0o640, true));
+    }
+
+    #[test]
+    fn what_is_no_list_is_refused() {
+        let sound = [(1, 7, 0), (2, 6, 5), (4, 5, 0), (8, 3, 6), (16, 4, 0), (32, 1, 0)];
+        assert!(List::decode(&bytes(&sound)).is_some());
+        for missing in [0, 2, 4, 5] {
+            let mut less = sound.to_vec();
+            less.remove(missing);
+            assert!(List::decode(&bytes(&less)).is_none(), "without entry {missing}");
+        }
+        for twice in [0, 2, 4, 5] {
+            let mut more = sound.to_vec();
+            more.insert(twice, sound[twice]);
+            assert!(List::decode(&bytes(&more)).is_none(), "entry {twice} twice");
+        }
+        for (index, entry) in [(0, (1, 8, 0)), (1, (3, 6, 5)), (3, (64, 3, 6)), (2, (8, 5, 0))] {
+            let mut wrong = sound.to_vec();
+            wrong[index] = entry;
+            assert!(List::decode(&bytes(&wrong)).is_none(), "{entry:?}");
+        }
+        let whole = bytes(&sound);
+        for cut in 0..whole.len() {
+            assert!(List::decode(&whole[..cut]).is_none(), "{cut} bytes");
+        }
+        assert!(List::decode(&[&[3], &whole[1..]].concat()).is_none(), "another version");
+        assert!(List::decode(&VERSION.to_le_bytes()).is_none(), "an empty list");
+    }
+}

@@ -1,0 +1,99 @@
+//! A volume on a file of this machine, with servers and clients in this process.
+
+#![allow(dead_code)]
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use nectary_block::{FileDevice, OpenOptions, SharedDevice};
+use nectary_volume::client::{Address, Client, ClientOptions, Error, Kernel};
+use nectary_volume::format::Identity;
+use nectary_volume::journal::{FormatOptions, format, read};
+use nectary_volume::metadata::{check, first};
+use nectary_volume::protocol::FileId;
+use nectary_volume::server::{Server, ServerOptions};
+use tokio::sync::oneshot;
+
+/// The root directory.
+pub const ROOT: FileId = FileId { inode: 1, generation: 1 };
+/// The identity of every volume here.
+pub const VOLUME: Identity = Identity([7; 16]);
+
+/// A kernel that caches nothing.
+struct NoKernel;
+
+impl Kernel for NoKernel {
+    fn invalidate(&self, _: u64, _: std::ops::Range<u64>) -> oneshot::Receiver<()> {
+        oneshot::channel().1
+    }
+
+    fn grow(&self, _: u64, _: u64) -> oneshot::Receiver<()> {
+        oneshot::channel().1
+    }
+}
+
+/// A volume in a separate directory, with one socket for each client.
+pub struct Volume {
+    pub directory: PathBuf,
+    pub device: SharedDevice,
+}
+
+impl Volume {
+    pub async fn new(name: &str) -> Volume {
+        let directory = std::env::temp_dir().join(format!("nectary-volume-{}-{name}", std::process::id()));
+        std::fs::create_dir_all(&directory).expect("it is made");
+        let path = directory.join("disk");
+        std::fs::File::create(&path).and_then(|file| file.set_len(512 << 20)).expect("it is made");
+        let options = OpenOptions { is_shared: true, ..OpenOptions::default() };
+        let device: SharedDevice = Arc::new(FileDevice::open_file(&path, &options).await.expect("it opens"));
+        let options = FormatOptions {
+            name: String::new(),
+            segment_blocks: 2048,
+            lease_ms: 1000,
+            drift_per_mille: 10,
+            force: false,
+            volume: VOLUME,
+            hash_key: [3; 16],
+            created_s: 1,
+        };
+        format(&device, &options, |layout| first(layout, 1)).await.expect("it is formatted");
+        Volume { directory, device }
+    }
+
+    pub fn socket(&self, client: u32) -> Address {
+        Address::Unix(self.directory.join(format!("{client}.sock")))
+    }
+
+    /// Starts a server that these clients can reach.
+    pub async fn serve(&self, clients: &[u32]) -> Server {
+        let options = ServerOptions {
+            listen: clients.iter().map(|client| self.socket(*client)).collect(),
+            tls: None,
+            number: 0,
+            host: "here".to_owned(),
+            previous_gone: true,
+        };
+        Server::start(self.device.clone(), options).await.expect("it starts")
+    }
+
+    pub async fn try_connect(&self, client: u32) -> Result<Client, Error> {
+        let options =
+            ClientOptions { server: self.socket(client), tls: None, volume: VOLUME, host: "here".to_owned(), kind: 2 };
+        Client::connect(self.device.clone(), options, Arc::new(NoKernel)).await
+    }
+
+    pub async fn connect(&self, client: u32) -> Client {
+        self.try_connect(client).await.expect("it connects")
+    }
+
+    pub async fn problems(&self) -> Vec<String> {
+        let volume = read(&self.device).await.expect("it is read");
+        check(&volume.tables, &volume.label)
+    }
+}
+
+impl Drop for Volume {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}
