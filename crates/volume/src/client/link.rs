@@ -13,7 +13,7 @@ use tokio::io::{ReadHalf, split};
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
-use super::calls::{Event, Grant, Inner, Said, Welcomed};
+use super::calls::{ClientOptions, Event, Grant, Inner, Said, Welcomed};
 use super::error::Error;
 pub use crate::net::Address;
 use crate::net::{self, Stream};

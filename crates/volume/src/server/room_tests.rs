@@ -61,6 +61,7 @@ impl Life {
             umask: 0,
             device: 0,
             target: Vec::new(),
+            target_block: None,
             open: false,
             inode: 0,
         })

@@ -72,6 +72,7 @@ impl Volume {
             number: 0,
             host: "here".to_owned(),
             previous_gone: true,
+            said_gone: Vec::new(),
         };
         Server::start(self.device.clone(), options).await.expect("it starts")
     }
