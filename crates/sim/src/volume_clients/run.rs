@@ -1,10 +1,11 @@
 //! Many workloads with their crash states; also with one bug planted.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 
 use nectary_volume::planted::{Bug, plant};
 
 use super::check::{Seen, check};
+use super::model::Event;
 use super::workload::{self, Losses, Workload};
 use super::world::{in_virtual_time, stale};
 use crate::crash::{CrashOptions, CrashState, CrashStates, sample};
@@ -118,7 +119,7 @@ fn one(seed: u64, states_per_run: u64, has_losses: bool, seen: &mut HashSet<u64>
         report.violation(format!("workload {seed}: {broken}"));
     }
     let states = states(&workload);
-    for number in sample(states.len(), states_per_run) {
+    for number in chosen(&workload.events, &states, states_per_run) {
         let state = &states[number];
         report.states += 1;
         report.distinct += u64::from(seen.insert(state.hash));
@@ -155,6 +156,23 @@ pub fn replay_planted(bug: Bug, seed: u64, states_per_run: u64) -> Option<Found>
 /// Runs seeds with one bug planted until one of them catches it.
 pub fn run_planted(bug: Bug, amount: Amount) -> Option<Found> {
     (amount.seed..amount.seed + amount.runs).find_map(|seed| replay_planted(bug, seed, amount.states_per_run))
+}
+
+/// At most `most` numbers of states: a quarter right after somebody saw what another session did, a quarter right after
+/// another promise, and the others evenly spread.
+fn chosen(events: &[Event], states: &[CrashState], most: u64) -> BTreeSet<usize> {
+    let is_after = |number: &usize, is: fn(&Event) -> bool| {
+        states[*number].marks().len().checked_sub(1).and_then(|last| events.get(last)).is_some_and(is)
+    };
+    let is_seen = |event: &Event| matches!(event, Event::NamesSeen { .. });
+    let is_promise = |event: &Event| matches!(event, Event::NamesEnded { .. } | Event::FileDurable { .. });
+    let mut numbers = BTreeSet::new();
+    for is in [is_seen as fn(&Event) -> bool, is_promise] {
+        let after: Vec<usize> = (0..states.len()).filter(|number| is_after(number, is)).collect();
+        numbers.extend(sample(after.len(), most / 4).map(|number| after[number]));
+    }
+    numbers.extend(sample(states.len(), most - numbers.len() as u64));
+    numbers
 }
 
 fn states(workload: &Workload) -> Vec<CrashState> {
