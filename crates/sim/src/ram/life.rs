@@ -57,7 +57,7 @@ impl World {
         }
         let is_possible = match &refusal {
             Refusal::AttachedElsewhere { .. } | Refusal::Contended => true,
-            Refusal::TooFew { .. } | Refusal::Unreachable => true,
+            Refusal::TooFew { .. } | Refusal::Unreachable | Refusal::Slow { .. } => true,
             Refusal::CannotSettle { .. } => self.donors.len() == 2,
             _ => false,
         };
