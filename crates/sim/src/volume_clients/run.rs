@@ -11,7 +11,7 @@ use super::world::{in_virtual_time, stale};
 use crate::crash::{CrashOptions, CrashState, CrashStates, sample};
 
 /// The bugs that are planted.
-pub const BUGS: [Bug; 3] = [Bug::CommitBeforeFlush, Bug::AnsweredEarly, Bug::ShownEarly];
+pub const BUGS: [Bug; 2] = [Bug::CommitBeforeFlush, Bug::AnsweredEarly];
 
 /// The largest number of crash states of one epoch of a recording and kind of crash.
 const STATES_PER_EPOCH: usize = 4;
