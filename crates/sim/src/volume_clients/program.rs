@@ -275,7 +275,7 @@ impl Program {
         let mut bytes = (*known.states[known.ended].bytes).clone();
         let size = bytes.len() as u64;
         let random = &mut self.random;
-        // Each write has bytes of its own, none of them zero.
+        // Successive writes differ with high probability, and no byte is zero.
         let fresh = (random.bits() % 255 + 1) as u8;
         let mut offset = random.below(SIZE_MAX);
         if random.chance(40) {

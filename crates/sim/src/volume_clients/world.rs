@@ -201,7 +201,7 @@ impl World {
         })
     }
 
-    /// A number of its own for each thing that needs one.
+    /// Returns a number that no earlier call returned.
     pub fn seed(&self) -> u64 {
         self.seeds.fetch_add(1, Ordering::Relaxed)
     }

@@ -27,7 +27,7 @@ use crate::store::{Programs, Progress};
 use stage::Stage;
 
 /// The message that stands in place of the volume's rows.
-const NOT_RUN: &str = "volume: NOT RUN: nectary volume does not exist yet";
+const NOT_RUN: &str = "volume: NOT RUN: this matrix does not mount one yet";
 
 /// The settings of a run.
 #[derive(Debug, Clone, PartialEq)]
@@ -362,7 +362,7 @@ mod tests {
     #[test]
     fn a_dry_run_prints_a_line_of_xdd_for_each_size_and_names_what_does_not_run() {
         let text = dry_run(&options(true)).unwrap();
-        assert!(text.starts_with("# volume: NOT RUN: nectary volume does not exist yet\n"), "{text}");
+        assert!(text.starts_with("# volume: NOT RUN: this matrix does not mount one yet\n"), "{text}");
         let lines = text.lines().filter(|line| line.starts_with("xdd ")).count();
         assert_eq!(lines, series(false).len() * 3);
         assert!(

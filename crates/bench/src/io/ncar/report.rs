@@ -141,7 +141,7 @@ mod tests {
             .map(|(index, series)| Measured { series: *series, rates: rates(1.0 + index as f64) })
             .collect();
         let report = report(&plan, &measured, Duration::from_secs(1));
-        assert!(report.text().contains("volume: NOT RUN: nectary volume does not exist yet"));
+        assert!(report.text().contains("volume: NOT RUN: this matrix does not mount one yet"));
         is_well_formed(report.svg());
         let charts = charts(&measured);
         assert_eq!(charts.len(), 40);
