@@ -110,7 +110,9 @@ fn dry_runs_print_xdds_command_lines() {
          -dio -ts detailed -verbose\n"
     );
     let matrix = scratch.run("bench io . --matrix ncar --dry-run").exits(0).text();
-    assert!(matrix.contains("volume: NOT RUN: this matrix does not mount one yet") && matrix.contains("-reqsize 16384"));
+    assert!(
+        matrix.contains("volume: NOT RUN: this matrix does not mount one yet") && matrix.contains("-reqsize 16384")
+    );
 }
 
 /// A file system that is mounted from a loop device; it goes away in any outcome.
