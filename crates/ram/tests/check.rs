@@ -1,5 +1,5 @@
-//! The check of a device without a client: it agrees with devices that were used in every way, and counts what a missing
-//! donor costs.
+//! The check of a detached device: it finds no problem in devices after every kind of use, and counts what a missing
+//! donor affects.
 
 mod support;
 
@@ -23,7 +23,7 @@ async fn checked(spec: &str) -> Checked {
     found
 }
 
-/// Writes all of it, then parts again, with trims between.
+/// Writes the whole device, then parts of it again, with trims in between.
 async fn use_it(device: &RedundantDevice, version: u8) {
     let content: Vec<u8> = (0..BYTES).map(|at| version ^ (at / 4096) as u8 ^ at as u8).collect();
     write(device, 0, Buffer::copy_of(&content)).await.unwrap();
@@ -56,7 +56,7 @@ async fn devices_that_were_used_and_detached_are_right_and_without_a_donor_nothi
         let found = checked(&sized).await;
         assert_eq!((found.health, found.problem_count), (Health::Healthy, 0), "{redundancy}: {found:?}");
         assert!(found.is_detached && found.counts.compared_groups + found.counts.compared_stripes > 0, "{found:?}");
-        // Without a word, in the middle.
+        // The client ends in the middle of its work, without detaching.
         let device = RedundantDevice::open(options(&sized)).await.unwrap();
         use_it(&device, 2).await;
         write(&device, 0, Buffer::copy_of(&[3; 33 * 4096])).await.unwrap();
@@ -87,7 +87,7 @@ async fn without_redundancy_there_is_nothing_to_check() {
     assert_eq!(error.kind, ErrorKind::Unsupported, "{error}");
 }
 
-/// Flips a bit behind the first place where a donor has `pattern`; returns whether it has it.
+/// Flips a bit after the first occurrence of `pattern` on a donor; returns whether the donor has the pattern.
 async fn flip(donor: &Serving, pattern: &[u8]) -> bool {
     let url = |export: &str| {
         let url = Url::parse(&format!("nbd+unix:///?socket={}", donor.socket.display())).unwrap();
@@ -102,7 +102,7 @@ async fn flip(donor: &Serving, pattern: &[u8]) -> bool {
     let device = NbdDevice::connect(&url(&name.to_string()), options).await.unwrap();
     let at = device.geometry().size_bytes - WINDOW_BYTES as u64;
     let state = WindowState::decode(&read(&device, at, WINDOW_BYTES).await.unwrap()).unwrap();
-    // The same record again makes this session the owner.
+    // An exchange with the same record makes this session the owner.
     let swap = Swap { expected: Stamp::of(&state.record), record: &state.record }.encode();
     write(&device, at, Buffer::copy_of(&swap)).await.unwrap();
     let mut memory = Vec::new();
@@ -129,7 +129,7 @@ async fn a_flipped_bit_is_found_at_its_block_and_with_a_donor_less_it_is_a_lost_
         let mut block = vec![9; 4096];
         block[..64].copy_from_slice(&pattern);
         write(&device, 1450 * 4096, Buffer::copy_of(&block)).await.unwrap();
-        // Behind it enough to close its group.
+        // Enough blocks follow to fill the group of that block.
         write(&device, 600 * 4096, Buffer::copy_of(&[5; 512 * 4096])).await.unwrap();
         device.detach().await;
         drop(device);

@@ -1,4 +1,4 @@
-//! Another donor takes the place of one while the device is used: no error, no wrong byte, and never fewer copies.
+//! A donor takes the place of another while the device is in use: no error, no wrong byte, and never fewer copies.
 
 mod support;
 
@@ -14,13 +14,14 @@ use support::{Serving, create, options, spec};
 const BYTES: u64 = 6 << 20;
 const BLOCK: u64 = 4096;
 
-/// The bytes of a block in a version.
+/// Returns the bytes of a block in a version.
 fn content(block: u64, version: u64) -> Vec<u8> {
     let first = block.wrapping_mul(0x9e37_79b9).wrapping_add(version << 7);
     (0..BLOCK).map(|at| (first >> (at % 5 * 8)) as u8 ^ at as u8).collect()
 }
 
-/// Writes and reads blocks in turn until it is told to stop; then compares all. Returns how many it wrote.
+/// Writes and reads blocks alternately until it is told to stop; then compares all blocks. Returns the number of
+/// written blocks.
 async fn load(device: Arc<RedundantDevice>, stop: Arc<AtomicBool>) -> u64 {
     let mut versions = vec![0u64; (BYTES / BLOCK) as usize];
     let mut turn = 0u64;
@@ -87,7 +88,7 @@ async fn replaced(redundancy: &str, count: usize) {
     println!("{redundancy}: {turns} writes meanwhile");
     device.detach().await;
     drop(device);
-    // The other donor has the place; the former one has nothing.
+    // The new donor has taken the place, and the former donor has no data.
     donors[0] = other;
     let all: Vec<&Serving> = donors.iter().collect();
     let sized = spec(&all, &format!(",size=6M,redundancy={redundancy}"));

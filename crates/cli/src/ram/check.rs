@@ -1,6 +1,6 @@
-//! `nectary ram check`: whether what the donors have of a device is right.
+//! `nectary ram check`: checks what the donors have of a device.
 //!
-//! Owns: what it prints, and the exit code. Leaves to others: the check (`nectary-ram`).
+//! Owns: its output, and the exit code. Leaves to others: the check (`nectary-ram`).
 
 use std::fmt::Write as _;
 
@@ -30,7 +30,8 @@ pub struct CheckArguments {
     pub json: bool,
 }
 
-/// Checks a device: 0, everything is right; 3, something that protects it is not; 1, blocks are lost or doubtful.
+/// Checks a device. Exit codes: 0, everything is in order; 3, something that protects blocks is not; 1, blocks are lost
+/// or doubtful.
 pub async fn run(arguments: &CheckArguments) -> Result<u8, Failure> {
     let bar = progress::bytes("checking", Some(0));
     let mut told = |read: u64, all: u64| {

@@ -1,6 +1,7 @@
-//! `nectary ram replace`: another donor takes the place of one, while the device is used.
+//! `nectary ram replace`: a donor takes the place of another, while the device is in use.
 //!
-//! Owns: finding the process that has the device, its method, and progress. Leaves to others: the move (`nectary-ram`).
+//! Owns: finding the process that has the device, the method of that process, and progress. Leaves to others: the move
+//! (`nectary-ram`).
 
 use std::time::Duration;
 
@@ -20,11 +21,11 @@ pub const EXAMPLES: &str = "Examples:
     nectary ram replace /dev/loop0 2 h5:7070
     nectary status";
 
-/// How long each part may take to say what it is.
+/// The longest time in which each part must report its status.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long a move may take.
+/// The longest time of a move.
 const MOVE_PATIENCE: Duration = Duration::from_secs(7 * 24 * 3600);
-/// How often progress is looked at.
+/// The interval at which progress is updated.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 const METHOD: &str = "ram-replace";
 
@@ -42,7 +43,7 @@ pub struct ReplaceArguments {
     pub new: String,
 }
 
-/// Adds the method to a process that has devices open.
+/// Registers the method in a process that has devices open.
 pub fn register(disks: Opened, methods: &mut Methods) {
     methods.register(METHOD, "puts another donor in the place of one of a network RAM disk", move |parameters| {
         let disks = disks.all();
@@ -68,7 +69,7 @@ fn is_meant(part: &Part, device: &str) -> bool {
         && (status.name == device || ["given", "spec"].iter().any(|key| status.detail[*key] == device))
 }
 
-/// Replaces a donor; ends when everything is on the other one and all donors were told.
+/// Replaces a donor; ends when everything is on the new donor and all donors have stored that.
 pub fn run(arguments: &ReplaceArguments) -> Result<u8, Failure> {
     let directory = RuntimeDirectory::open()?;
     let Some(part) = parts(&directory, PATIENCE)?.into_iter().find(|part| is_meant(part, &arguments.device)) else {

@@ -1,20 +1,21 @@
-//! Putting another donor in the place of one: what a donor has is copied while the device is used, and then the other
-//! one takes its place.
+//! A move: another donor takes the place of one. The former donor's memory is copied while the device is in use, and
+//! then the new donor takes its place.
 //!
-//! Owns: which parts of the donor's memory the other one lacks, the last pause, and giving the memory of the former one
-//! back. Promises: the former donor is trusted, and gets every write, until the other one has everything; so the device
-//! is never less safe than before. If anything goes wrong before that, the former one stays, and the other one is
-//! emptied. Leaves to others: the decision and that all are told of it (`mirror`, at `Event::Replaced`).
+//! Owns: the set of parts that the new donor lacks, the last pause, and freeing the former donor's memory. Promises:
+//! the former donor is trusted, and gets every write, until the new donor has everything; so the device is never less
+//! safe than before. If anything fails before that, the former donor stays, and the new donor is emptied. Leaves to
+//! others: the decision, and storing it on all donors (`mirror`, at `Event::Replaced`).
 //!
-//! | stage | it goes on when |
+//! | stage | it ends when |
 //! |---|---|
-//! | connecting | this client owns the other donor, whose record is that of the former one |
-//! | copying | few parts were changed since they were copied; then no request is sent for a moment, and the rest is copied |
-//! | settling | the other donor is trusted, and all donors were told |
-//! | emptying | the former donor was emptied, or emptying it failed |
+//! | connecting | this client owns the new donor, whose record is that of the former one |
+//! | copying | few parts were changed since they were copied; then no request is sent for a moment while these are
+//! copied |
+//! | settling | the new donor is trusted, and all donors have stored the view |
+//! | emptying | the former donor is emptied, or emptying it failed |
 //!
-//! A donor that is left already has nothing to copy: the other one takes its place at once, and is filled like any donor
-//! that is back.
+//! A donor that is already left has nothing to copy: the new donor takes its place at once, and is filled like any
+//! donor that returns.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -31,25 +32,25 @@ use crate::donor::PROMISE_BYTES;
 use crate::format::{Record, Stamp};
 use crate::mirror::{Donor, DonorRequest, Reply, RequestId};
 
-/// What is copied at a time. *Units*: bytes.
+/// The length of a part, which is copied by one request. *Units*: bytes.
 const PART_BYTES: u64 = 512 << 10;
-/// Parts that are copied at a time.
+/// The most parts that are copied at the same time.
 const COPIES_MAX: usize = 2;
-/// No request is sent while at most so many parts are copied.
+/// When at most this many parts are left, no request is sent while they are copied.
 const LAST_PARTS: usize = 8;
-/// If the whole was copied so many times and still more parts are left, they are copied in pauses.
+/// If the whole memory was copied this many times and more parts are still left, these are copied in pauses.
 const ROUNDS_MAX: u64 = 4;
-/// How long requests to the donor may be kept at a time; it would count as late soon after.
+/// The longest pause of requests to the donor; after a longer one, the donor would soon count as late.
 const PAUSE_MAX: Duration = Duration::from_millis(150);
-/// How long they are sent at least before the next pause.
+/// The shortest time between two pauses.
 const PAUSE_EVERY: Duration = Duration::from_millis(100);
-/// Ranges are trimmed in steps of this size. *Units*: bytes.
+/// The most bytes that are trimmed by one request. *Units*: bytes.
 const TRIM_BYTES: u64 = 1 << 30;
 
-/// How a move ends: why it did not work, in words.
+/// The result of a move; a failure is described in words.
 pub type Moved = Result<(), String>;
 
-/// How far it is.
+/// The stage of a move: see the table at the head of this file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
     Connecting,
@@ -58,45 +59,45 @@ pub enum Stage {
     Emptying,
 }
 
-/// The other donor, owned by this client.
+/// The new donor, owned by this client.
 pub struct Ready {
     pub device: Arc<NbdDevice>,
     pub incarnation: u64,
 }
 
-/// A move under way.
+/// A move in progress.
 pub struct Move {
     pub donor: Donor,
     pub target: Target,
-    /// Of the session with the other donor.
+    /// The epoch of the session with the new donor.
     pub epoch: u64,
     pub stage: Stage,
     pub ready: Option<Ready>,
-    /// The session with the former donor, for as long as it may still have something.
+    /// The session with the former donor, as long as that may have data of the device.
     pub former: Option<Arc<NbdDevice>>,
     bytes: u64,
-    /// Parts that the other donor lacks.
+    /// Parts that the new donor lacks.
     lacking: BTreeSet<u64>,
     copying: BTreeSet<u64>,
     copied: u64,
     paused: Option<Instant>,
     went_on: Instant,
-    /// Requests that are kept meanwhile.
+    /// Requests that are held back during a pause.
     pub kept: Vec<(RequestId, DonorRequest)>,
     began: Instant,
-    /// Whether nothing more may be copied.
+    /// Set when nothing more may be copied.
     pub stopped: Arc<AtomicBool>,
     reply: Option<oneshot::Sender<Moved>>,
 }
 
-/// What to do next.
+/// The next thing to do.
 pub enum Next {
     Wait,
-    /// Copy a part: its offset and length.
+    /// Copy a part: its number, offset and length.
     Copy(u64, u64, u64),
-    /// Send what was kept.
+    /// Send the requests that were held back.
     GoOn,
-    /// Nothing is lacking, and nothing is on its way.
+    /// Switch to the new donor: it lacks nothing, and no request is in flight.
     Switch,
 }
 
@@ -123,7 +124,7 @@ impl Move {
         }
     }
 
-    /// Bytes of the donor change, or may have been changed.
+    /// Notes that bytes of the former donor change, or may have changed.
     pub fn touch(&mut self, offset: u64, bytes: u64) {
         if bytes > 0 && matches!(self.stage, Stage::Connecting | Stage::Copying) {
             let end = (offset + bytes).min(self.bytes);
@@ -131,18 +132,20 @@ impl Move {
         }
     }
 
-    /// Whether requests to the donor are kept.
+    /// Whether requests to the donor are held back.
     pub fn is_paused(&self) -> bool {
         self.paused.is_some()
     }
 
-    /// The other donor has everything: what was kept comes again on the next connection.
+    /// Ends the copying: the new donor has everything, and requests that were held back are sent again on the next
+    /// connection.
     pub fn settle(&mut self) {
         self.kept.clear();
         (self.paused, self.stage) = (None, Stage::Settling);
     }
 
-    /// What to do while copying. `is_idle`: no request is on its way to the donor; `may_switch`: all others are fine.
+    /// Decides the next thing to do during copying. `is_idle`: no request to the donor is in flight; `may_switch`: all
+    /// other donors are in order.
     pub fn next(&mut self, is_idle: bool, may_switch: bool) -> Next {
         let is_little = self.lacking.len() <= LAST_PARTS;
         let has_tried = self.copied > ROUNDS_MAX * self.bytes.div_ceil(PART_BYTES);
@@ -162,7 +165,7 @@ impl Move {
         if self.copying.len() >= COPIES_MAX {
             return Next::Wait;
         }
-        // A part that is being copied and was changed meanwhile comes again after that.
+        // A part that is being copied and was changed in the meantime is copied again later.
         let Some(part) = self.lacking.iter().copied().find(|part| !self.copying.contains(part)) else {
             return Next::Wait;
         };
@@ -172,7 +175,7 @@ impl Move {
         Next::Copy(part, offset, PART_BYTES.min(self.bytes - offset))
     }
 
-    /// A part was copied, or not.
+    /// Notes that a part was copied, or that copying it failed.
     pub fn copied(&mut self, part: u64, is_done: bool) {
         self.copying.remove(&part);
         match is_done {
@@ -181,7 +184,7 @@ impl Move {
         }
     }
 
-    /// Ends it.
+    /// Ends the move.
     pub fn end(&mut self, result: Moved) {
         self.stopped.store(true, Ordering::Relaxed);
         if let Some(reply) = self.reply.take() {
@@ -196,7 +199,7 @@ impl Move {
     }
 }
 
-/// Connects to the other donor and makes this client its owner, with the record of the former one. `others` are the
+/// Connects to the new donor and makes this client its owner, with the record of the former donor. `others` has the
 /// names, incarnations and labels of the donors that stay.
 pub async fn prepare(
     target: Target,
@@ -242,13 +245,13 @@ pub async fn prepare(
         Ended::Answered(_) => return Err(format!("{name}: another client uses it at this moment")),
         Ended::Lost(reason) => return Err(format!("{name}: {reason}")),
     }
-    // What an earlier attempt left there is no part of it.
+    // Data that an earlier attempt left there must not remain.
     let size = super::session::window(&reached.device);
     trim(&reached.device, size).await.map_err(|why| format!("{name}: {why}"))?;
     Ok(Some(Ready { incarnation: incarnation(&reached.page), device: reached.device }))
 }
 
-/// The metadata area of a donor, and whether another client has it.
+/// Reads the metadata area of a donor, and whether another client has the donor.
 async fn area(device: &Arc<NbdDevice>) -> Result<(bytes::Bytes, bool), String> {
     match begin(device, DonorRequest::ReadMetadata).await {
         Ended::Answered(Reply::Metadata { area, is_owned }) => Ok((area, is_owned)),
@@ -267,7 +270,7 @@ async fn trim(device: &NbdDevice, bytes: u64) -> Result<(), String> {
     Ok(())
 }
 
-/// Copies a part; *errors*: whether the other donor is the one that failed, and why.
+/// Copies a part; *errors*: whether the new donor is the one that failed, and why.
 pub async fn copy(
     from: Arc<NbdDevice>,
     to: Arc<NbdDevice>,
@@ -280,7 +283,7 @@ pub async fn copy(
         Ended::Answered(_) => return Err((false, "the donor does not give what it has".to_owned())),
         Ended::Lost(reason) => return Err((false, reason)),
     };
-    // Zeroes need no memory there.
+    // Zeroes need no memory on the donor.
     let body = match data.iter().all(|byte| *byte == 0) {
         true => DonorRequest::Trim { offset, bytes },
         false => DonorRequest::Write { offset, data, force: false },
@@ -296,7 +299,7 @@ pub async fn copy(
 }
 
 /// Removes the device's record and blocks from a donor that is not in use. If the donor does not answer, they stay
-/// there, and the device does not use them.
+/// there, but the device does not use them.
 pub async fn empty(device: Arc<NbdDevice>) -> Result<(), String> {
     let (area, _) = area(&device).await?;
     let body = DonorRequest::SwapMetadata { expected: Stamp::of(&area), record: bytes::Bytes::new() };

@@ -1,15 +1,15 @@
-//! The owner of a running device: one task that holds the machine and everything that it drives.
+//! The owner of a running device: one task that holds the machine and everything that the machine controls.
 //!
-//! Owns: the machine, the connections to its donors, requests on their way, waiting callers, the clock. Promises: the
-//! actions of the machine are executed in their order; the machine hears nothing of a connection after it gave it up; a
-//! donor that is not connected is tried again for as long as the device is open. Everything that runs is in one
-//! [`JoinSet`], and ends with the task. Leaves to others: every decision (`mirror`).
+//! Owns: the machine, the connections to its donors, requests in flight, waiting callers, the clock. Promises: the
+//! actions of the machine are executed in their order; the machine gets no event of a connection that it gave up; a
+//! donor without a connection is tried again as long as the device is open. All tasks are in one [`JoinSet`], and end
+//! with the owner. Leaves to others: every decision (`mirror`).
 //!
 //! | what | bound |
 //! |---|---|
 //! | callers' requests that the owner has not seen | `REQUESTS_MAX` of `mod` |
 //! | connections | one for each donor, and one attempt |
-//! | requests on their way to a donor | those of callers, two for each; copies; one record, one question each |
+//! | requests in flight to a donor | those of callers, two for each; copies; one record, one question |
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -35,43 +35,43 @@ use crate::mirror::{
 const PAUSE_MIN: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_millis(500);
 
-/// What a caller wants.
+/// A command of a caller.
 pub enum Command {
-    /// A request of the device.
+    /// A request to the device.
     Submit {
-        /// What.
+        /// The request.
         request: Request,
-        /// Where the result goes. If the caller is gone, the request is done nevertheless.
+        /// The channel for the result. If the caller has gone, the request is done nevertheless.
         reply: oneshot::Sender<Result<Bytes, MirrorError>>,
     },
-    /// To put another donor in the place of one.
+    /// Let another donor take the place of one.
     Replace {
-        /// The donor, by its address in the SPEC, or its number there, from 1.
+        /// The donor, by its address in the SPEC, or by its number there, from 1.
         old: String,
-        /// The other one.
+        /// The address of the new donor.
         new: Box<Address>,
-        /// Its end: everything is on the other donor, and all were told.
+        /// The channel for the result: everything is on the new donor, and all donors have stored the view.
         reply: oneshot::Sender<Moved>,
     },
-    /// To give the device up after what is under way; the owner then ends.
+    /// Detach the device after the requests in progress; the owner then ends.
     Detach,
 }
 
-/// How attaching ended.
+/// The outcome of attaching.
 pub type Opened = Result<(), (Refusal, Vec<Option<String>>)>;
 
-/// A donor and the connection to it.
+/// A donor, and the connection to it.
 pub(super) struct Peer {
     pub(super) target: Target,
     pub(super) device: Option<Arc<NbdDevice>>,
-    /// Counts connections and attempts; events of earlier ones are ignored.
+    /// The number of the present connection or attempt; events of earlier ones are ignored.
     pub(super) epoch: u64,
-    /// Requests on their way, with the range that each changes.
+    /// Requests in flight, each with the range that it changes.
     pub(super) under_way: BTreeMap<RequestId, (u64, u64)>,
     /// Set when the machine has given the connection up.
     ended: Shutdown,
     pause: Duration,
-    /// Why there is no connection.
+    /// The reason why there is no connection.
     pub(super) reason: Option<String>,
     pub(super) sessions: u64,
     requests: u64,
@@ -79,21 +79,21 @@ pub(super) struct Peer {
     written_bytes: u64,
 }
 
-/// What a task in the set brings.
+/// The result of a task in the set.
 pub(super) enum Done {
     Connected(Donor, u64, Result<Reached, Away>),
     Ended(Donor, u64, RequestId, Ended),
-    /// The machine had given the connection up.
+    /// The machine had given up the connection.
     Dropped,
-    /// The other donor of a move was prepared, or why this failed.
+    /// The new donor of a move was prepared, or the reason why this failed.
     Prepared(u64, Result<Option<Ready>, String>),
-    /// A part of a move was copied, or why this failed and whether the other donor was at fault.
+    /// A part of a move was copied, or the reason why this failed and whether the new donor was at fault.
     Copied(u64, u64, Result<(), (bool, String)>),
-    /// The former donor of a move was emptied, or why this failed.
+    /// The former donor of a move was emptied, or the reason why this failed.
     Emptied(u64, Result<(), String>),
 }
 
-/// The owner.
+/// The owner of a device.
 pub struct Owner {
     pub(super) machine: Box<dyn Client>,
     pub(super) peers: Vec<Peer>,
@@ -110,27 +110,28 @@ pub struct Owner {
     reported_us: Moment,
     rebuild: Option<(Donor, Instant)>,
     standing: Vec<Standing>,
-    /// By position.
+    /// The label of each donor, by position.
     pub(super) labels: Vec<String>,
     /// The identity of the device.
     pub(super) device: [u8; 16],
     pub(super) moving: Option<Move>,
-    /// Counts moves: what belongs to another one is too late.
+    /// The number of the present move; results of earlier moves are ignored.
     pub(super) moves: u64,
 }
 
-/// What a caller of the owner holds.
+/// The channels between a caller and the owner.
 pub struct Handle {
-    /// Takes what is wanted.
+    /// The commands to the owner.
     pub commands: mpsc::Sender<Command>,
-    /// Says how attaching ended, once.
+    /// The outcome of attaching, sent once.
     pub opened: oneshot::Receiver<Opened>,
     /// The newest report.
     pub reports: watch::Receiver<Report>,
 }
 
 impl Owner {
-    /// An owner that begins to attach or create; `targets` are the donors by position, `places` those in the SPEC.
+    /// Makes an owner that begins to attach or create; `targets` are the donors by position, `places` their indexes in
+    /// the SPEC.
     pub fn new(
         machine: Box<dyn Client>,
         targets: Vec<(Target, u64)>,
@@ -173,7 +174,7 @@ impl Owner {
         self.started.elapsed().as_micros() as Moment
     }
 
-    /// Serves until the machine ends, or all callers are gone.
+    /// Serves until the machine ends, or all callers have gone.
     pub async fn run(mut self) {
         for donor in 0..self.peers.len() {
             self.connect(donor, Duration::ZERO);
@@ -187,7 +188,8 @@ impl Owner {
             self.publish(false, false);
             let Some(wake_us) = self.machine.wake_at() else { break };
             timer.as_mut().reset((self.started + Duration::from_micros(wake_us)).into());
-            // One event at a time, because its actions are for the connections that existed when it came.
+            // Only one event is handled at a time, because its actions are meant for the connections that existed when
+            // it came.
             tokio::select! {
                 Some(done) = self.work.join_next() => {
                     if let Ok(done) = done {
@@ -224,7 +226,7 @@ impl Owner {
         }
     }
 
-    /// Does what the machine wants; returns whether it has ended.
+    /// Executes the actions of the machine; returns whether the machine has ended.
     fn execute(&mut self) -> bool {
         loop {
             let actions = self.machine.take_actions();
@@ -352,7 +354,7 @@ impl Owner {
         }
     }
 
-    /// Publishes a report when the machine has ticked, or now; says what has changed with the donors.
+    /// Publishes a report if the machine has ticked, or if `now` is set; logs changes of donors.
     pub(super) fn publish(&mut self, now: bool, has_ended: bool) {
         let now_us = self.now_us();
         let is_changed = self.machine.standing() != self.standing;
@@ -413,7 +415,7 @@ impl Peer {
         }
     }
 
-    /// The connection is gone: its answers are not waited for.
+    /// Ends the connection: its answers are no longer waited for.
     pub(super) fn end(&mut self, reason: String) {
         self.device = None;
         self.reason = Some(reason);
@@ -421,7 +423,7 @@ impl Peer {
     }
 }
 
-/// The bytes that a request changes: offset and length.
+/// Returns the bytes that a request changes: offset and length.
 fn changed(body: &DonorRequest) -> (u64, u64) {
     match body {
         DonorRequest::Write { offset, data, .. } => (*offset, data.len() as u64),

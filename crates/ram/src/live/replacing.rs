@@ -1,7 +1,7 @@
-//! What the owner does while another donor takes the place of one.
+//! The owner's part in a move, in which another donor takes the place of one.
 //!
-//! Owns: when a move begins and ends, and what is told to the machine. Leaves to others: what is copied when (`moving`),
-//! the decision (`mirror`).
+//! Owns: the begin and end of a move, and what the machine is told. Leaves to others: the copying (`moving`), the
+//! decision (`mirror`).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::device::address::Address;
 use crate::mirror::{Donor, Event, LinkState, Standing};
 
 impl Owner {
-    /// The connection to a donor is gone: what was on its way may be done, or be done later.
+    /// Handles the loss of a connection to a donor: requests that were sent may be done already, or later.
     pub(super) fn lose(&mut self, donor: Donor, reason: String) {
         let ranges = std::mem::take(&mut self.peers[donor].under_way);
         if let Some(moving) = self.moving.as_mut().filter(|moving| moving.donor == donor) {
@@ -28,14 +28,14 @@ impl Owner {
         self.peers[donor].end(reason);
     }
 
-    /// The position of a donor by its address or number in the SPEC.
+    /// Finds the position of a donor by its address or number in the SPEC.
     fn position(&self, name: &str) -> Option<Donor> {
         let by_name = self.peers.iter().position(|peer| peer.target.address.text == name);
         let number = name.parse::<usize>().ok().and_then(|number| number.checked_sub(1));
         by_name.or_else(|| self.places.iter().position(|place| Some(*place) == number))
     }
 
-    /// The donor that is to be replaced, with the session that has its data; `None`: it has none.
+    /// Returns the donor to be replaced, and the session that has its data; `None`: the donor has no data.
     fn replaceable(&self, old: &str) -> Result<(Donor, Option<Arc<NbdDevice>>), String> {
         if let Some(moving) = &self.moving {
             let name = &self.peers[moving.donor].target.address.text;
@@ -66,7 +66,7 @@ impl Owner {
             }
         };
         let peer = &self.peers[donor];
-        // Another session of this client there has another number.
+        // The epoch must differ from those of all other sessions of this client.
         let epoch = peer.epoch.max(EPOCHS) + 1 + self.moves;
         let target = Target { address: new, ..peer.target.clone() };
         let members = &self.machine.view().members;
@@ -89,7 +89,7 @@ impl Owner {
             Err(why) => self.end_move(Err(why)),
             Ok(Some(ready)) => (moving.ready, moving.stage) = (Some(ready), Stage::Copying),
             Ok(None) => {
-                // There is nothing to copy: the other donor is filled as if it were the former one, started again.
+                // There is nothing to copy: the new donor is filled as if it were the former donor after a restart.
                 let (donor, target, epoch) = (moving.donor, moving.target.clone(), moving.epoch);
                 moving.stage = Stage::Settling;
                 if self.machine.standing()[donor] != Standing::Out {
@@ -113,7 +113,7 @@ impl Owner {
         }
     }
 
-    /// Lets a move go on; returns whether the machine was told something.
+    /// Lets a move continue; returns whether the machine was told something.
     pub(super) fn drive_move(&mut self) -> bool {
         let Some(moving) = &mut self.moving else { return false };
         let donor = moving.donor;
@@ -175,7 +175,7 @@ impl Owner {
         false
     }
 
-    /// Everything is on the other donor, and nothing is on its way.
+    /// Switches to the new donor, which has all data, while no request is in flight.
     fn switch(&mut self) {
         let Some(moving) = &mut self.moving else { return };
         let Some(Ready { device, incarnation }) = moving.ready.take() else { return };
@@ -223,7 +223,7 @@ impl Owner {
                 Done::Dropped
             });
         }
-        // Who is told that it is done finds it done.
+        // The report is published first, so that the caller sees the move as finished when it gets the result.
         self.publish(true, false);
         moving.end(result);
     }
