@@ -1,13 +1,14 @@
-//! A shared volume at a directory: `nectary volume mount`.
+//! A shared volume mounted on a directory: `nectary volume mount`.
 //!
-//! Owns: the mount, its crew, the thread on which requests wait for the server and the disk, and the order in which they
-//! end. Promises: programs see what other hosts wrote; when the last program is gone and the mount ends, everything is
-//! committed. Leaves to others: the session and the data (`nectary-volume`), the protocol (`nectary-fuse`).
+//! Owns: the mount, its threads, the thread on which requests wait for the server and the disk, and the order in which
+//! these end. Promises: programs see data that other hosts wrote; when the last program is gone and the mount ends,
+//! everything is committed. Leaves to others: the session and the data (`nectary-volume`), the protocol
+//! (`nectary-fuse`).
 //!
 //! | file | what is in it |
 //! |---|---|
-//! | `serve`, `calls` | what each request means |
-//! | `sessions` | the session, and the one that follows when it was ended |
+//! | `serve`, `calls` | the effect of each request |
+//! | `sessions` | the session, and the next one after it was ended |
 //! | `nodes` | the nodes that the kernel knows |
 //! | `pages` | the kernel's cached pages of files that other hosts change |
 
@@ -35,14 +36,14 @@ use sessions::Sessions;
 /// The file system type in lists of mounts, after `fuse.`.
 const SUBTYPE: &str = "nectary-volume";
 
-/// How a volume is mounted.
+/// The options of a mount.
 #[derive(Clone)]
 pub struct VolumeOptions {
     /// The disk.
     pub device: SharedDevice,
-    /// Where it is shown.
+    /// The directory to mount on.
     pub directory: PathBuf,
-    /// The server, and who this is.
+    /// The server, and the identity of this client.
     pub client: ClientOptions,
 }
 
@@ -62,26 +63,26 @@ struct Threads {
     pages: Option<(Arc<Pages>, [JoinHandle<()>; 2])>,
 }
 
-/// What a mounted volume does.
+/// The figures of a mounted volume.
 #[derive(Debug, Clone)]
 pub struct VolumeFigures {
-    /// Nodes that the kernel knows.
+    /// The number of nodes that the kernel knows.
     pub nodes: usize,
-    /// Files that programs have open.
+    /// The number of files that programs have open.
     pub handles: usize,
-    /// The session.
+    /// The figures of the session.
     pub session: SessionFigures,
-    /// Sessions before it that were ended for other hosts.
+    /// The number of earlier sessions that were ended for the sake of other hosts.
     pub sessions_ended: u64,
 }
 
-/// What the session's thread hands out.
+/// What the session's thread returns after its start.
 type Begun = (tokio::runtime::Handle, Arc<Sessions>, FileId);
 
 impl Volume {
     /// Begins a session and mounts the volume.
     ///
-    /// *Errors*: a missing feature of this machine, and those of the session.
+    /// *Errors*: this machine lacks a feature; those of beginning a session.
     pub fn start(options: VolumeOptions) -> Result<Volume, Error> {
         let channel = Channel::open(true)?;
         if !options.directory.is_dir() {
@@ -132,17 +133,17 @@ impl Volume {
         Ok(Volume { directory: options.directory, source, file_system, ended, threads: Mutex::new(threads) })
     }
 
-    /// Where it is shown.
+    /// Returns the directory.
     pub fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// The SPEC of the disk.
+    /// Returns the SPEC of the disk.
     pub fn source(&self) -> &str {
         &self.source
     }
 
-    /// What it does.
+    /// Returns the figures.
     pub fn figures(&self) -> VolumeFigures {
         VolumeFigures {
             nodes: self.file_system.nodes.count(),
@@ -152,21 +153,23 @@ impl Volume {
         }
     }
 
-    /// A watch channel that becomes true when the volume is unmounted, by any process.
+    /// Returns a watch channel that becomes true when the volume is unmounted, by any process.
     pub fn ended(&self) -> watch::Receiver<bool> {
         self.ended.clone()
     }
 
-    /// Unmounts it, unless it is in use. With `lazily`, unmounts it even then; it ends with its last user.
+    /// Unmounts the volume, unless it is in use. With `lazily`, unmounts it even if it is in use; it ends with its last
+    /// user.
     ///
     /// *Errors*: [`Error::InUse`].
     pub fn unmount(&self, lazily: bool) -> Result<(), Error> {
         unmount_volume(&self.directory, lazily)
     }
 
-    /// Waits until the mount has ended and the session with it, once. It blocks the calling thread.
+    /// Waits until the mount and its session have ended; works only once. It blocks the calling thread.
     ///
-    /// *Errors*: what could not be committed; those that the kernel reported on the FUSE connection.
+    /// *Errors*: [`Error::Os`] if reading from the FUSE connection fails or a thread panics; [`Error::Volume`] if the
+    /// session cannot commit or return something, or cannot tell the server that it ends.
     pub fn finish(&self) -> Result<(), Error> {
         let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
         let panicked = || std::io::Error::other("a thread panicked");
@@ -183,7 +186,7 @@ impl Volume {
     }
 }
 
-/// The thread of the session: begins it, and ends it when the mount has ended.
+/// Runs the session's thread: begins the session, and ends it when the mount has ended.
 fn serve_session(
     device: SharedDevice,
     options: ClientOptions,
@@ -205,7 +208,7 @@ fn serve_session(
             Ok((tokio::runtime::Handle::current(), sessions, root))
         };
         let _ = begun.send(began.await.map_err(Error::Volume));
-        // This fails if the mount could not be made.
+        // An error means that the mount could not be made.
         match stopped.await {
             Ok(file_system) => file_system.finish().await.map_err(Error::Volume),
             Err(_) => Ok(()),
@@ -220,7 +223,7 @@ pub fn unmount_volume(directory: &Path, lazily: bool) -> Result<(), Error> {
     crate::tree::unmount_as(directory, SUBTYPE, "volume", lazily)
 }
 
-/// Whether a volume, possibly of a dead process, is mounted on a directory.
+/// Whether a volume is mounted on a directory; its process may be dead.
 pub fn is_volume(directory: &Path) -> bool {
     crate::tree::is_mounted_as(directory, SUBTYPE)
 }

@@ -179,7 +179,7 @@ pub struct BenchStoreArguments {
     /// Write a picture of the ratios by piece and of what a request's time was spent on to this file
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
-    /// Write the report as a page with its picture into this directory, as docs/results
+    /// Write the report as a page with its picture into this directory, for example docs/results
     #[arg(long, value_name = "DIR")]
     pub write: Option<PathBuf>,
 }
@@ -215,7 +215,7 @@ pub struct BenchCacheArguments {
     /// Write a picture of reads and times to this file
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
-    /// Write the report as a page with its picture into this directory, as docs/results
+    /// Write the report as a page with its picture into this directory, for example docs/results
     #[arg(long, value_name = "DIR")]
     pub write: Option<PathBuf>,
 }
@@ -282,7 +282,7 @@ pub struct BenchFilesArguments {
     /// Write figures and rows to this file
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// Write the report as a page into this directory, as docs/results
+    /// Write the report as a page into this directory, for example docs/results
     #[arg(long, value_name = "DIR")]
     pub write: Option<PathBuf>,
 }
@@ -308,7 +308,7 @@ pub struct BenchRamArguments {
     /// Write figures and rows to this file
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// Write the report as a page into this directory, as docs/results
+    /// Write the report as a page into this directory, for example docs/results
     #[arg(long, value_name = "DIR")]
     pub write: Option<PathBuf>,
 }

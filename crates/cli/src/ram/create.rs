@@ -1,6 +1,6 @@
 //! `nectary ram create` and `nectary ram delete`: devices in the memory of donors.
 //!
-//! Owns: what they print. Leaves to others: making and deleting (`nectary-ram`).
+//! Owns: their output. Leaves to others: making and deleting (`nectary-ram`).
 
 use clap::Args;
 use nectary_block::{OpenOptions, format_size};

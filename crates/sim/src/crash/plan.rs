@@ -2,7 +2,7 @@
 //!
 //! Owns: the choice. At each crash point every uncertain write may have happened or not. There are too many
 //! combinations, so the plan is a list of cases: at every point, all of these writes and none of them; at some points,
-//! always including the last point of the epoch, each prefix in the order of begin and of end, each single loss, each
+//! always including the last point of the epoch, each prefix in the order of start and of end, each single loss, each
 //! single survivor, and torn writes; then random small subsets until the list is long enough. If the list is longer
 //! than the limit, a seeded sample is taken, which always contains two states of the last point: with all uncertain
 //! writes, and with none.

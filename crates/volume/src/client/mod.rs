@@ -1,20 +1,21 @@
 //! A mount's side of the volume: a session with the server, and files read and written on the shared disk.
 //!
-//! Owns: the session, space in hand, files in use, tokens, commits. Promises: a read sees every write that returned
-//! before it on any host. A change is durable when its call returns, except for data, which is durable after
-//! [`OpenFile::sync`], after about a second, or when another host looks at it. While the server is away, calls wait.
-//! Leaves to others: the kernel's side.
+//! Owns: the session, free blocks that it holds, files in use, tokens, commits. Promises: a read sees every write that
+//! returned before the read began, on any host. A change is durable when its call returns. The exception is data: it is
+//! durable after [`OpenFile::sync`], after about a second, or when another host looks at the file. While the server
+//! cannot be reached, calls wait.
+//! Leaves to others: the interface to the kernel.
 //!
 //! | file | what is in it |
 //! |---|---|
-//! | `session`, `calls` | operations with numbers; those without an answer, which are sent again |
+//! | `session`, `calls` | numbered operations; calls without an answer, which are sent again |
 //! | `link` | connections |
 //! | `names` | everything about names and attributes |
 //! | `open` | files that are open |
-//! | `file`, `extents`, `space` | the state of a file, where its blocks are, free blocks in hand |
+//! | `file`, `extents`, `space` | the state of a file, the places of its blocks, free blocks that the session holds |
 //! | `data`, `bytes`, `commit`, `change` | reading, writing, committing, truncating |
 //! | `locks` | locks of programs |
-//! | `hold` | what may be cached, and what is given back when another host needs it |
+//! | `hold` | which data may be cached, and giving tokens back when another host needs them |
 
 mod bytes;
 mod calls;
@@ -56,16 +57,16 @@ use hold::Holds;
 use session::Session;
 use space::Space;
 
-/// How often what was written is committed.
+/// The interval between commits of written data.
 const COMMIT_INTERVAL: Duration = Duration::from_secs(1);
-/// The most that one file may have uncommitted. *Units*: blocks.
+/// The most uncommitted blocks of one file. *Units*: blocks.
 const BLOCKS_MAX: u64 = 1 << 16;
-/// The least that is requested when space is short. *Units*: blocks.
+/// The least amount that is requested when space is short. *Units*: blocks.
 const SPACE_BLOCKS_MIN: u64 = 1 << 11;
-/// The most that is requested at a time. *Units*: blocks.
+/// The most that one request asks for. *Units*: blocks.
 const SPACE_BLOCKS_MAX: u64 = 1 << 16;
 
-/// A session with the server of a volume. Clones share it.
+/// A session with the server of a volume. Clones share the session.
 #[derive(Clone)]
 pub struct Client {
     shared: Arc<Shared>,
@@ -81,7 +82,7 @@ struct Shared {
     tasks: Mutex<Vec<JoinHandle<()>>>,
 }
 
-/// Free blocks that this session holds, and how many it requests next.
+/// Free blocks that this session holds, and the number that it requests next.
 struct Pool {
     space: Space,
     wanted: u64,
@@ -92,9 +93,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Client {
-    /// Begins a session. The runtime that this is called in serves it.
+    /// Begins a session. Its tasks run in the runtime from which this is called.
     ///
-    /// *Errors*: [`Error::Server`] if it cannot be reached or serves another volume.
+    /// *Errors*: [`Error::Server`] if the server cannot be reached, or serves another volume.
     pub async fn connect(
         device: SharedDevice,
         options: ClientOptions,
@@ -123,14 +124,15 @@ impl Client {
         Ok(client)
     }
 
-    /// The session's counters.
+    /// Returns the session's counters.
     pub fn figures(&self) -> SessionFigures {
         self.shared.session.figures()
     }
 
-    /// Commits everything, gives back what is in hand, and ends the session. Nothing can be done with it afterwards.
+    /// Commits everything, returns granted space and tokens, and ends the session. Every later call fails.
     ///
-    /// *Errors*: what could not be committed.
+    /// *Errors*: the first error of these steps: committing a file, returning unused blocks, telling the server that
+    /// the session ends.
     pub async fn close(&self) -> Result<(), Error> {
         self.commit_all().await;
         let left: Vec<FileId> = lock(&self.shared.dirty).iter().copied().collect();
@@ -150,7 +152,7 @@ impl Client {
         result.and(ended)
     }
 
-    /// Stops without telling the server, as after a crash.
+    /// Stops without a message to the server, as after a crash.
     pub fn stop(&self) {
         lock(&self.shared.tasks).drain(..).for_each(|task| task.abort());
         self.shared.session.abort();
@@ -161,17 +163,17 @@ impl Client {
         self.shared.session.failure().is_some()
     }
 
-    /// Why calls fail once the session has ended.
+    /// Returns the error of calls after the session has ended.
     pub fn why_over(&self) -> Error {
         self.shared.session.why_ended()
     }
 
-    /// Waits until the session has ended; says why, with its host if the server said so.
+    /// Waits until the session has ended; returns the reason, and the host if the server ended it.
     pub async fn over(&self) -> String {
         self.shared.session.ended().await
     }
 
-    /// How many files have something that is not committed.
+    /// Returns the number of files with uncommitted data.
     pub fn uncommitted(&self) -> usize {
         lock(&self.shared.files).values().filter(|file| file.shown().is_dirty).count()
     }
@@ -180,7 +182,7 @@ impl Client {
         &self.shared.device
     }
 
-    /// The server's clock. *Units*: nanoseconds since 1970.
+    /// Returns the time of the server's clock. *Units*: nanoseconds since 1970.
     fn now_ns(&self) -> i64 {
         self.shared.session.now_ns()
     }
@@ -190,7 +192,7 @@ impl Client {
         self.shared.session.leased().await
     }
 
-    /// Whether the lease held while I/O was done.
+    /// Checks that the lease was valid during the I/O.
     fn still_leased(&self) -> Result<(), Error> {
         self.shared.session.still_leased()
     }
@@ -203,7 +205,7 @@ impl Client {
         self.shared.session.ask(question).await
     }
 
-    /// Asks for attributes; other hosts commit first what they wrote.
+    /// Requests attributes; other hosts first commit what they wrote to the file.
     async fn look(&self, question: Question) -> Result<Answer, Error> {
         self.shared.session.look(question).await
     }
@@ -212,7 +214,7 @@ impl Client {
         lock(&self.shared.files).get(&id.inode).filter(|file| file.id == id).cloned()
     }
 
-    /// The file, with one user more; it is made if it is not in use.
+    /// Returns the state of a file, with one handle added; it is made if the file is not in use.
     fn use_file(&self, id: FileId, is_open: bool) -> Arc<File> {
         let mut files = lock(&self.shared.files);
         let file = match files.get(&id.inode) {
@@ -256,7 +258,7 @@ impl Client {
         );
     }
 
-    /// Takes free blocks, in one piece; asks the server for more if there are too few.
+    /// Takes free blocks in one piece; requests more from the server if there are too few.
     async fn take_space(&self, after: Option<u64>, blocks: u64) -> Result<Granted, Error> {
         let mut pool = self.shared.space.lock().await;
         if pool.space.blocks() < blocks {
@@ -267,7 +269,7 @@ impl Client {
                     granted.into_iter().for_each(|granted| pool.space.add(granted));
                 }
                 Ok(_) => return Err(Error::posix(libc::EIO)),
-                // The blocks that are left in hand may be enough.
+                // The free blocks that are left may be enough.
                 Err(Error::Refused(failure)) if failure.code == Code::Full || failure.errno == libc::ENOSPC => {
                     pool.wanted = SPACE_BLOCKS_MIN;
                 }
@@ -277,7 +279,7 @@ impl Client {
         pool.space.take(after, blocks).ok_or(Error::posix(libc::ENOSPC))
     }
 
-    /// Puts back blocks that are not being written.
+    /// Puts back blocks to which no write is in progress.
     async fn put_space(&self, given: Vec<Granted>) {
         if !given.is_empty() {
             let mut pool = self.shared.space.lock().await;

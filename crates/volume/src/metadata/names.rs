@@ -16,17 +16,17 @@ use crate::tables::Tables;
 const HASH_BITS: u32 = 48;
 const SERIAL_BITS: u32 = 15;
 const LINKS_MAX: u32 = 65_000;
-/// The deepest directory: a longer way up must be a circle.
+/// The most directories on the way to the root: a longer way must be a cycle.
 const DEPTH_MAX: u32 = 1 << 20;
 const NO_REPLACE: u32 = 1;
 const EXCHANGE: u32 = 2;
 
-/// The first cookie that a name can have.
+/// Returns the first cookie that a name can have.
 #[allow(deprecated)]
 pub(super) fn first_cookie(hash_key: &[u8; 16], name: &[u8]) -> u64 {
     let (low, high) = hash_key.split_at(8);
     let part = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().unwrap_or_default());
-    // The standard library's is SipHash-2-4, the one of the format.
+    // The standard library's hasher is SipHash-2-4, which the format prescribes.
     let mut hasher = std::hash::SipHasher::new_with_keys(part(low), part(high));
     hasher.write(name);
     (hasher.finish() >> (64 - HASH_BITS)) << SERIAL_BITS
@@ -36,7 +36,7 @@ pub(super) fn is_directory(inode: &Inode) -> bool {
     inode.mode & libc::S_IFMT == libc::S_IFDIR
 }
 
-/// A name in a directory, and its cookie.
+/// Finds a name in a directory; returns its cookie and its record.
 pub(super) fn find(tables: &Tables, hash_key: &[u8; 16], directory: u64, name: &[u8]) -> Result<Option<(u64, Name)>> {
     let first = first_cookie(hash_key, name);
     for (key, value) in tables.from(&Key::Entry(directory, first)) {
@@ -75,7 +75,7 @@ fn check_name(name: &[u8]) -> Result<()> {
     }
 }
 
-/// Where a symbolic link leads is in its inode, or in one block if it is too long for that.
+/// Checks the target of a symbolic link: it must be in the inode, or in one block if it is too long for the inode.
 fn check_target(is_link: bool, target: &[u8], block: Option<&Mapped>) -> Result<()> {
     let is_long = target.len() > INLINE_BYTES_MAX;
     match block {
@@ -97,7 +97,7 @@ fn directory_of(change: &Change<'_>, directory: FileId) -> Result<Inode> {
 }
 
 impl Parts<'_> {
-    /// Does an operation on names, or hands it on.
+    /// Does an operation on names, or passes it to the operations on files.
     pub fn operate(
         &mut self,
         change: &mut Change<'_>,
@@ -120,7 +120,7 @@ impl Parts<'_> {
         Ok(Answer::Attributes(done))
     }
 
-    /// Puts a name into a directory, and says so in the directory.
+    /// Adds a name to a directory, and updates the directory's inode.
     fn add_name(
         &self,
         change: &mut Change<'_>,
@@ -245,7 +245,7 @@ impl Parts<'_> {
         Ok(Attributes { number: file.inode, inode: found })
     }
 
-    /// One name less for an inode; without any it is freed once nobody has it open.
+    /// Decrements the link count of an inode; an inode without a name is freed once no session has it open.
     fn lose_name(&mut self, change: &mut Change<'_>, stamp: Stamp, number: u64) -> Result<Inode> {
         let mut found = inode(change.tables, FileId { inode: number, generation: 0 })?;
         found.links = if is_directory(&found) { 0 } else { found.links.saturating_sub(1) };
@@ -367,7 +367,7 @@ impl Parts<'_> {
         self.arrive(change, stamp, new_directory.inode, new_name, old.1.inode)
     }
 
-    /// A moved inode gets its new name.
+    /// Stores the new name of an inode that was renamed.
     fn arrive(
         &mut self,
         change: &mut Change<'_>,

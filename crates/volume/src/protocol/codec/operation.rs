@@ -5,7 +5,7 @@ use crate::format::cursor::{Reader, Writer};
 use crate::format::{FormatError, NAME_BYTES_MAX, TARGET_BYTES_MAX};
 use crate::protocol::{Changes, FileId, Granted, Operation, TimeChange};
 
-/// An extended attribute, at most. *Units*: bytes.
+/// The longest value of an extended attribute. *Units*: bytes.
 const VALUE_BYTES_MAX: u64 = 65528;
 
 fn read_name(reader: &mut Reader<'_>) -> Result<Vec<u8>, FormatError> {
@@ -53,7 +53,7 @@ impl Part for Changes {
 }
 
 impl Operation {
-    /// The number of its kind.
+    /// Returns the number of the operation's kind.
     pub(super) fn kind(&self) -> u16 {
         match self {
             Operation::Create { .. } => 32,

@@ -1,4 +1,4 @@
-//! Every message comes back as it was; no bytes make a decoder panic.
+//! Every encoded message decodes to the same message, and no bytes make a decoder panic.
 
 use super::{BODY_BYTES_MAX, HEADER_BYTES, Header};
 use crate::format::Inode;
@@ -185,7 +185,7 @@ fn a_changed_or_cut_message_is_refused() {
     }
 }
 
-/// With a checksum that is right, the body's own bounds are what is left.
+/// The checksum is correct, so the decoder reaches the bounds of the body.
 #[test]
 fn wrong_bodies_with_a_right_checksum_are_refused_or_decode() {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
