@@ -15,8 +15,8 @@ fn total_bytes(meminfo: &str) -> Option<u64> {
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// Returns the program that listens on an address, or on its port for all addresses, as `nginx (process 123)`; `None`
-/// if this user may not see it.
+/// Returns the program that listens on an address, or on its port for all addresses, for example `nginx (process 123)`;
+/// `None` if this user may not see it.
 pub fn who_listens(address: SocketAddr) -> Option<String> {
     let inodes: Vec<u64> = ["/proc/net/tcp", "/proc/net/tcp6"]
         .iter()

@@ -155,7 +155,7 @@ pub struct BenchStoreArguments {
     /// Pieces of the workload, each of which gives one pair; at least 10, or 2 with --quick
     #[arg(long, value_name = "N")]
     pub pairs: Option<usize>,
-    /// Only contenders with this in their name, as xfs or ext4-dirsync.50; may be repeated
+    /// Only contenders with this in their name, for example xfs or ext4-dirsync.50; may be repeated
     #[arg(long, value_name = "NAME")]
     pub only: Vec<String>,
     /// Only this disk size of the table, in GB; may be repeated
@@ -200,7 +200,7 @@ pub struct BenchCacheArguments {
     /// Each program once under LRU, dear and adaptive, without mixes and without verdicts
     #[arg(long)]
     pub quick: bool,
-    /// Only this program or mix, as sort or cscope+sort; may be repeated
+    /// Only this program or mix, for example sort or cscope+sort; may be repeated
     #[arg(long, value_name = "NAME")]
     pub only: Vec<String>,
     /// Executions of each program under each policy; 3 by default, or 1 with --quick
@@ -264,7 +264,7 @@ pub struct BenchFilesArguments {
     /// One number of files and two rounds, without verdicts, in two minutes
     #[arg(long)]
     pub quick: bool,
-    /// Only contenders with this in their name, as none-2 or hdd; may be repeated
+    /// Only contenders with this in their name, for example none-2 or hdd; may be repeated
     #[arg(long, value_name = "NAME", requires = "seed")]
     pub only: Vec<String>,
     /// Only links of so many Mb/s, 0 for the unshaped one; may be repeated
@@ -293,7 +293,7 @@ pub struct BenchRamArguments {
     /// Three short pairs of each figure, without verdicts, in a minute
     #[arg(long)]
     pub quick: bool,
-    /// Only figures with this in their name, as 4x32 or write.depth1; may be repeated
+    /// Only figures with this in their name, for example 4x32 or write.depth1; may be repeated
     #[arg(long, value_name = "NAME")]
     pub only: Vec<String>,
     /// Paired runs of each figure; 10, or 3 with --quick

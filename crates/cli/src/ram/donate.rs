@@ -37,10 +37,10 @@ const LEAVE_PAUSE: Duration = Duration::from_millis(50);
 /// `ram donate`.
 #[derive(Debug, Args)]
 pub struct DonateArguments {
-    /// Address to listen on, as 10.0.0.1:7070, :7070 for every address, or unix:PATH; may be given again
+    /// Address to listen on, for example 10.0.0.1:7070, :7070 for every address, or unix:PATH; may be given again
     #[arg(long, value_name = "ADDR", required = true, value_parser = parse_listen)]
     pub listen: Vec<Listen>,
-    /// Memory to lend, as 8G
+    /// Memory to lend, for example 8G
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub memory: u64,
     /// The most that one device may have; all memory if it is not given
@@ -49,7 +49,7 @@ pub struct DonateArguments {
     /// Take memory when it is first written, and do not lock it: it may be swapped out, or not be there when needed
     #[arg(long)]
     pub on_demand: bool,
-    /// Label of this donor, as rack=a; may be given again
+    /// Label of this donor, for example rack=a; may be given again
     #[arg(long, value_name = "KEY=VALUE", value_parser = parse_label)]
     pub label: Vec<String>,
     /// Threads that share the connections; as many as there are processors if it is not given

@@ -58,7 +58,7 @@ pub struct Authority {
     pub shown: Shown,
 }
 
-/// Formats the day of a time, as 2036-11-24. *Units*: seconds since 1970.
+/// Formats the day of a time, for example 2036-11-24. *Units*: seconds since 1970.
 pub fn day(seconds: i64) -> String {
     ASN1Time::from_timestamp(seconds).map_or_else(|_| "?".to_owned(), |time| time.to_datetime().date().to_string())
 }

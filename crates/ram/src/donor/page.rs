@@ -20,7 +20,7 @@ pub struct Page {
     pub memory_bytes: u64,
     /// The largest device that can be made now, in bytes.
     pub free_bytes: u64,
-    /// The labels of the donor, as `rack=a;host=b`.
+    /// The labels of the donor, for example `rack=a;host=b`.
     pub labels: String,
 }
 

@@ -47,7 +47,13 @@ pub struct LeaseSector {
 }
 
 impl LeaseSector {
-    /// Encodes the block of sector 0 to 15 of the server.
+    /// Encodes the block of one lease sector of the server; `sector` is its number, 0 to 15. A host name of more than
+    /// 64 bytes is cut.
+    ///
+    /// *Errors*: none in practice, because the length is fixed and fits into a block.
+    ///
+    /// # Panics
+    /// When there is no such server or sector: that is a bug of the caller.
     pub fn encode(&self, volume: Identity, sector: u32) -> Result<Vec<u8>, FormatError> {
         let state = match self.state {
             LeaseState::Free => 0,
@@ -63,7 +69,12 @@ impl LeaseSector {
         Frame::encode(Magic::Lease, volume, 0, address, self.renewal, &writer.bytes)
     }
 
-    /// Decodes sector 0 to 15 of a server.
+    /// Decodes one lease sector of a server; `sector` is its number, 0 to 15.
+    ///
+    /// *Errors*: the first problem found, also if the sector belongs to another volume, server or place.
+    ///
+    /// # Panics
+    /// When there is no such server or sector: that is a bug of the caller.
     pub fn decode(volume: Identity, server: u32, sector: u32, bytes: &[u8]) -> Result<LeaseSector, FormatError> {
         let place = Place { volume: Some(volume), address: lease_block(server, sector) };
         let mut reader = Frame::decode(Magic::Lease, place, bytes)?.body("lease sector")?;

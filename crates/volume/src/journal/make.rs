@@ -1,7 +1,7 @@
 //! Making a volume: the label, the first epoch, and its first append.
 //!
-//! Promises: the label is written last, so that a crash leaves a complete volume or none; a device with other contents
-//! is refused unless `force` is set; a device that other hosts cannot share is always refused.
+//! Promises: the label is written last, so that a crash leaves a complete volume or none; a device whose first 1 MiB
+//! is not all zeroes is refused unless `force` is set; a device that other hosts cannot share is always refused.
 
 use nectary_block::{SharedDevice, Survives};
 
@@ -34,7 +34,8 @@ pub struct FormatOptions {
     pub lease_ms: u32,
     /// The most by which two clocks may differ in speed, 1 to 100. *Units*: thousandths.
     pub drift_per_mille: u32,
-    /// Whether other contents may be overwritten.
+    /// Whether the contents of the device may be overwritten; if not, a device whose first 1 MiB is not all zeroes is
+    /// refused.
     pub force: bool,
     /// The identity of the volume, a random number.
     pub volume: Identity,
@@ -66,7 +67,8 @@ pub struct Layout {
 
 /// Makes a volume; `first` returns its first records.
 ///
-/// *Errors*: [`Error::Refused`] for a device that is too small, has other contents, or cannot be shared.
+/// *Errors*: [`Error::Refused`] for a device that is too small, that cannot be shared, or, without `force`, whose first
+/// 1 MiB is not all zeroes.
 pub async fn format(
     device: &SharedDevice,
     options: &FormatOptions,

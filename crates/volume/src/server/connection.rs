@@ -36,8 +36,8 @@ pub(super) struct Shared {
     pub epoch: u64,
     /// The length of a client's session lease.
     pub lease_ms: u32,
-    /// The last append whose frees sessions can drain. A client sends this number back once none of its maps has blocks
-    /// that appends up to it freed.
+    /// The number of an append: a map that a client requests from now on has no block that appends up to this one
+    /// freed. A client sends this number back once none of its maps has such a block.
     pub drained_to: AtomicU64,
     /// Sessions whose renewals are not answered, because others wait for them too long.
     pub barred: Mutex<BTreeSet<u64>>,

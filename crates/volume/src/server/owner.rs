@@ -175,9 +175,8 @@ impl Owner {
     }
 
     fn stamp(&self) -> Stamp {
-        // The append in flight and the next one may be split. An idle server tells sessions to drain all frees of
-        // appends up to `APPENDS_MAX` after its last append, so blocks that are freed from now on must get a later
-        // number.
+        // The append in flight and the next one may be split. While the server is idle, `drained_to` is the number of
+        // its last append plus `APPENDS_MAX`, so blocks that are freed from now on must get a later number.
         let sequence = self.sequence + APPENDS_MAX + 1;
         Stamp { now_ns: i64::try_from(wall_ns()).unwrap_or(i64::MAX), sequence }
     }

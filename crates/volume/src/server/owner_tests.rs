@@ -100,7 +100,8 @@ pub(super) async fn settle(owner: &mut Owner) {
     }
 }
 
-/// Renews the leases of two sessions: each is told which frees it can drain, and confirms this with its next renewal.
+/// Confirms for two sessions, as their lease renewals do, that none of their maps has blocks freed by appends up to
+/// `told`. Then does the periodic work, which makes blocks reusable when all sessions have confirmed.
 async fn renew(owner: &mut Owner, sessions: [u64; 2], told: u64) {
     sessions.iter().for_each(|session| owner.image.acknowledge(*session, 0, told));
     owner.background().await.expect("it goes on");

@@ -1,4 +1,4 @@
-//! The requests to the owner of the metadata, and its answers while they wait.
+//! The requests to the owner of the metadata, and the owner's answers that wait until everything they show is durable.
 //!
 //! Owns: the types of requests, the server's clock, and the figures of a status. Leaves to others: doing the requests
 //! (`owner`).

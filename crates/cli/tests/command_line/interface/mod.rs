@@ -43,8 +43,8 @@ fn exit_codes_stay() {
     is_frozen("exit_codes.txt", codes);
 }
 
-/// Lists the keys of a JSON value with their types, one line each, as `sequence.written: number`. All elements of a
-/// list share a line: `spans[].device: text`.
+/// Lists the keys of a JSON value with their types, one line each, for example `sequence.written: number`. All elements
+/// of a list share a line: `spans[].device: text`.
 fn typed_keys(value: &Value, path: &str, found: &mut BTreeSet<String>) {
     let kind = match value {
         Value::Object(fields) => {
