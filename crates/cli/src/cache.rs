@@ -73,7 +73,7 @@ fn simulate(arguments: &SimulateArguments) -> Result<u8, Failure> {
     Ok(GOOD)
 }
 
-/// Returns the requested policies, each once, in the order of tables.
+/// Returns the requested policies, each once, in the order in which every table has them.
 fn policy_names(asked: &[String]) -> Result<Vec<&'static str>, Failure> {
     let known = policies::names();
     let mut names = Vec::new();

@@ -154,7 +154,7 @@ impl RedundantDevice {
 
     /// Detaches the device after requests in progress, and tells the donors.
     ///
-    /// *Errors*: none; donors that cannot be told keep the same state as after a crash.
+    /// *Errors*: none. A donor that does not store the detach in time keeps its state, as after a crash of the client.
     pub async fn detach(&self) {
         let mut reports = self.inner.reports.clone();
         if self.inner.commands.send(Command::Detach).await.is_ok() {

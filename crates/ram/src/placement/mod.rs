@@ -160,7 +160,7 @@ pub enum Policy {
 }
 
 impl Policy {
-    /// All policies, in the order of tables.
+    /// All policies, in the order in which tables have them.
     pub const ALL: [Policy; 6] =
         [Policy::None, Policy::Mirror, Policy::Parity, Policy::ParityLog, Policy::ParityCache, Policy::Adaptive];
 
@@ -224,7 +224,7 @@ pub struct Layout {
     /// The number of blocks of a column, 1 to [`COLUMN_BLOCKS_MAX`]: a cache holds this many groups (`parity-cache`,
     /// `adaptive`).
     pub column_blocks: u32,
-    /// The rule which stream loses its cache to a new one (`adaptive`).
+    /// The rule that decides which stream loses its cache to a new one (`adaptive`).
     pub stale: StaleRule,
 }
 

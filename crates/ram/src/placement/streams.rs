@@ -13,7 +13,7 @@ use std::fmt;
 use std::ops::Range;
 use std::str::FromStr;
 
-/// The rule which stream loses its cache to a newcomer.
+/// The rule that decides which stream loses its cache to a newcomer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum StaleRule {

@@ -40,7 +40,7 @@ pub struct Settings {
     pub caches: usize,
     /// The number of blocks of a column of a cache.
     pub column_blocks: u32,
-    /// The rule which stream of `adaptive` loses its cache.
+    /// The rule that decides which stream of `adaptive` loses its cache to a new one.
     pub stale: StaleRule,
     /// How many times the device is overwritten while transfers are counted.
     pub rounds: u32,

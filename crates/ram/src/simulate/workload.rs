@@ -17,7 +17,7 @@ use super::Settings;
 const FILE_POWERS: u32 = 8;
 /// The size of the largest file. *Units*: blocks.
 pub const FILE_BLOCKS_MAX: u32 = (1 << FILE_POWERS) - 1;
-/// The length of a request that fills the device. *Units*: blocks.
+/// The length of each write that first fills the device; the last one may be shorter. *Units*: blocks.
 const FILLING_BLOCKS: u32 = 8;
 
 /// A kind of workload.

@@ -30,9 +30,9 @@ pub(super) struct Plan {
 pub(super) enum Choice {
     All,
     None,
-    /// This many, in the order in which they began.
+    /// The first operations in the order in which they began; the number says how many.
     Begun(usize),
-    /// This many, in the order in which they ended.
+    /// The first operations in the order in which they ended; the number says how many.
     Ended(usize),
     /// All except the one with this index.
     Lost(usize),

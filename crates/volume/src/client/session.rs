@@ -298,7 +298,8 @@ impl Session {
 
     /// Ends the session, after everything is committed and returned.
     ///
-    /// *Errors*: the server could not be told in time, and keeps the session until it is released.
+    /// *Errors*: the session has already ended, or the server does not confirm the end in time, or answers with an
+    /// error. The server may then keep the session until it is released.
     pub async fn end(&self) -> Result<(), Error> {
         let said = tokio::time::timeout(
             END_TIME_MAX,

@@ -1,10 +1,10 @@
 //! Leases: the times until which a client may do I/O and answer from its caches, and when a server ends a session for
 //! the sake of others.
 //!
-//! Owns: the parts of a lease, and the rule when a session is barred (its renewals are no longer answered) and ended.
-//! Each side uses only its own clock: the client counts from when it sent the renewal, the server from when it received
-//! it. So the client's lease ends first, whatever was delayed. The speeds of clocks may differ by the drift, which the
-//! server adds.
+//! Owns: the parts of a lease, and the rule that decides when a session is barred (its renewals are no longer answered)
+//! and when it is ended. Each side uses only its own clock: the client counts from when it sent the renewal, the server
+//! from when it received it. So the client's lease ends first, whatever was delayed. The speeds of clocks may differ by
+//! the drift, which the server adds.
 
 /// The part of a lease in which I/O may begin.
 pub const IO_OF_LEASE: (u64, u64) = (6, 10);
