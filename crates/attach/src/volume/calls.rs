@@ -104,6 +104,7 @@ pub async fn read_link(this: This, node: u64) -> Result<Vec<u8>> {
     if found.inode.mode & libc::S_IFMT != libc::S_IFLNK {
         return Err(Errno::new(libc::EINVAL));
     }
+    this.note_access(&found);
     if !found.inode.inline.is_empty() {
         return Ok(found.inode.inline);
     }
@@ -185,11 +186,12 @@ pub async fn read(this: This, read: Read) -> Result<Contents> {
     let file = this.file(read.handle)?;
     let (offset, length) = (read.offset, read.size as usize);
     // The kernel names a lock owner if a program reads directly, and none if it fills its page cache.
-    match read.owner {
+    let contents = match read.owner {
         Some(_) => file.read(offset, length).await,
         None => file.read_pages(offset, length).await,
-    }
-    .map_err(refused)
+    };
+    this.note_read(&file, read.flags);
+    contents.map_err(refused)
 }
 
 pub async fn write(this: This, node: u64, write: Write, mut data: Data) -> Result<u32> {
@@ -260,7 +262,9 @@ pub async fn list(this: This, node: u64, offset: u64, size: u32, plus: bool) -> 
     let directory = this.nodes.id(node)?;
     let mut listing = Listing::new(size, plus);
     if offset < NAMES_START {
-        let parent = stat(this.clone(), node).await?.inode.parent;
+        let found = stat(this.clone(), node).await?;
+        this.note_access(&found);
+        let parent = found.inode.parent;
         let none = Entry::default();
         if offset == 0 {
             listing.add(b".", node, libc::DT_DIR, 1, &none);

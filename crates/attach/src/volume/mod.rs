@@ -45,6 +45,8 @@ pub struct VolumeOptions {
     pub directory: PathBuf,
     /// The server, and the identity of this client.
     pub client: ClientOptions,
+    /// Whether reading changes times of access.
+    pub has_access_times: bool,
 }
 
 /// A mounted volume.
@@ -105,7 +107,7 @@ impl Volume {
             Ok(begun) => begun?,
             Err(_) => return Err(Error::os("starting a session", std::io::ErrorKind::Other.into())),
         };
-        let file_system = Arc::new(VolumeFileSystem::new(sessions, root, runtime));
+        let file_system = Arc::new(VolumeFileSystem::new(sessions, root, runtime, options.has_access_times));
         let mount_options = MountOptions {
             source: source.clone(),
             subtype: SUBTYPE.to_owned(),

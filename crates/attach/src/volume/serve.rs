@@ -13,7 +13,7 @@ use nectary_fuse::protocol::{decode_device, open_flags};
 use nectary_fuse::{Call, Errno, FileSystem, Reply, Request, Wishes, features};
 use nectary_volume::client::{Error, New, OpenFile};
 use nectary_volume::format::TARGET_BYTES_MAX;
-use nectary_volume::protocol::FileId;
+use nectary_volume::protocol::{Attributes, FileId};
 use tokio::runtime::Handle as Runtime;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
@@ -33,6 +33,7 @@ pub struct VolumeFileSystem {
     lock_waits: Mutex<HashMap<u64, Arc<Notify>>>,
     runtime: Runtime,
     tasks: Mutex<JoinSet<()>>,
+    has_access_times: bool,
 }
 
 pub(super) fn errno(error: &Error) -> Errno {
@@ -40,8 +41,9 @@ pub(super) fn errno(error: &Error) -> Errno {
 }
 
 impl VolumeFileSystem {
-    /// Makes the file system of a volume; requests are served in `runtime`.
-    pub fn new(sessions: Arc<Sessions>, root: FileId, runtime: Runtime) -> VolumeFileSystem {
+    /// Makes the file system of a volume; requests are served in `runtime`. If `has_access_times` is false, reading does
+    /// not change times of access.
+    pub fn new(sessions: Arc<Sessions>, root: FileId, runtime: Runtime, has_access_times: bool) -> VolumeFileSystem {
         VolumeFileSystem {
             sessions,
             nodes: Nodes::new(root),
@@ -50,6 +52,7 @@ impl VolumeFileSystem {
             lock_waits: Mutex::default(),
             runtime,
             tasks: Mutex::new(JoinSet::new()),
+            has_access_times,
         }
     }
 
@@ -60,6 +63,20 @@ impl VolumeFileSystem {
     /// Returns the number of handles that programs have.
     pub fn handles(&self) -> usize {
         self.files().len()
+    }
+
+    /// Notes that a program read a directory or a link.
+    pub(super) fn note_access(&self, attributes: &Attributes) {
+        if self.has_access_times {
+            self.sessions.last().note_access(attributes);
+        }
+    }
+
+    /// Notes that a program read from a file that is open with `flags`.
+    pub(super) fn note_read(&self, file: &OpenFile, flags: i32) {
+        if self.has_access_times && flags & libc::O_NOATIME == 0 {
+            file.note_access();
+        }
     }
 
     /// Returns an open file.

@@ -134,6 +134,9 @@ pub struct VolumeMountArguments {
     /// The metadata server: HOST:PORT or unix:PATH
     #[arg(long, value_name = "ADDR")]
     pub server: Address,
+    /// Reading does not change times of access; without this it does by the rule of `relatime`
+    #[arg(long)]
+    pub noatime: bool,
     /// Return once it is mounted, and go on in the background
     #[arg(long)]
     pub background: bool,

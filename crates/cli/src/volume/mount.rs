@@ -56,7 +56,7 @@ async fn stay(arguments: &VolumeMountArguments) -> Result<u8, Failure> {
     };
     let client =
         ClientOptions { server: arguments.server.clone(), tls, volume: label.volume, host: host_name(), kind: 1 };
-    let options = VolumeOptions { device, directory, client };
+    let options = VolumeOptions { device, directory, client, has_access_times: !arguments.noatime };
     let volume = tokio::task::spawn_blocking(move || Volume::start(options)).await.context("mounting panicked")?;
     let volume = Arc::new(volume?);
     let (control, requests) = match start_control(&volume, arguments.server.to_string()) {

@@ -12,7 +12,7 @@ use tokio::sync::{Notify, RwLock};
 
 use super::extents::{Extents, Piece, Place};
 use crate::format::{BLOCK_BYTES, Inode};
-use crate::protocol::{Attributes, FileId, Mapped, Shape};
+use crate::protocol::{Accessed, Attributes, FileId, Mapped, Shape};
 use crate::tokens::{Holding, Ranges};
 
 /// The unit of the disk. *Units*: bytes.
@@ -36,6 +36,8 @@ pub(crate) struct File {
     pub is_watched: AtomicBool,
     /// The token of the file's data.
     pub hold: Hold,
+    /// The last access that was noted for the server.
+    accessed: Mutex<Option<Accessed>>,
     /// The file locks of this host's programs.
     locks: Mutex<Ranges>,
 }
@@ -104,6 +106,7 @@ impl File {
             is_direct: AtomicBool::new(false),
             is_watched: AtomicBool::new(false),
             hold: Hold::default(),
+            accessed: Mutex::default(),
             locks: Mutex::default(),
         }
     }
@@ -111,6 +114,11 @@ impl File {
     /// Locks and returns the file locks of this host's programs.
     pub fn locks(&self) -> MutexGuard<'_, Ranges> {
         self.locks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Locks and returns the last access that was noted.
+    pub fn accessed(&self) -> MutexGuard<'_, Option<Accessed>> {
+        self.accessed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Adds one handle.

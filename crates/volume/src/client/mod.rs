@@ -14,9 +14,11 @@
 //! | `open` | files that are open |
 //! | `file`, `extents`, `space` | the state of a file, the places of its blocks, free blocks that the session holds |
 //! | `data`, `bytes`, `commit`, `change` | reading, writing, committing, truncating |
+//! | `accesses` | times of access |
 //! | `locks` | locks of programs |
 //! | `hold` | which data may be cached, and giving tokens back when another host needs them |
 
+mod accesses;
 mod bytes;
 mod calls;
 mod change;
@@ -52,6 +54,7 @@ pub use names::New;
 pub use open::{OpenFile, Opening};
 
 use crate::protocol::{Answer, Code, FileId, Granted, Operation, Question};
+use accesses::Accesses;
 use file::File;
 use hold::Holds;
 use session::Session;
@@ -79,6 +82,7 @@ struct Shared {
     dirty: Mutex<BTreeSet<FileId>>,
     space: tokio::sync::Mutex<Pool>,
     holds: Holds,
+    accesses: Accesses,
     tasks: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -109,6 +113,7 @@ impl Client {
             dirty: Mutex::default(),
             space: tokio::sync::Mutex::new(Pool { space: Space::default(), wanted: SPACE_BLOCKS_MIN }),
             holds: Holds::new(kernel),
+            accesses: Accesses::default(),
             tasks: Mutex::default(),
         });
         let client = Client { shared };
@@ -117,6 +122,7 @@ impl Client {
             loop {
                 tokio::time::sleep(COMMIT_INTERVAL).await;
                 committer.commit_all().await;
+                committer.report_accesses().await;
             }
         });
         let holds = tokio::spawn(async move { holder.serve_events(events).await });
@@ -135,6 +141,7 @@ impl Client {
     /// the session ends.
     pub async fn close(&self) -> Result<(), Error> {
         self.commit_all().await;
+        self.report_accesses().await;
         let left: Vec<FileId> = lock(&self.shared.dirty).iter().copied().collect();
         let mut result = Ok(());
         for id in left {

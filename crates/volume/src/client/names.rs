@@ -54,10 +54,16 @@ fn attributes(answer: Answer) -> Result<Attributes, Error> {
 }
 
 impl Client {
-    fn shown(&self, mut attributes: Attributes) -> Attributes {
+    /// Updates attributes of the server by what it does not know yet.
+    fn overlay(&self, attributes: &mut Attributes) {
         if let Some(file) = self.file(attributes.id()) {
-            file.overlay(&mut attributes);
+            file.overlay(attributes);
         }
+        self.shared.accesses.overlay(attributes);
+    }
+
+    fn shown(&self, mut attributes: Attributes) -> Attributes {
+        self.overlay(&mut attributes);
         attributes
     }
 
@@ -159,11 +165,7 @@ impl Client {
     pub async fn list(&self, directory: FileId, cookie: u64, entries: u32) -> Result<(Vec<Listed>, bool), Error> {
         match self.look(Question::ReadDirectory { directory, cookie, entries }).await? {
             Answer::Listing { mut names, is_end } => {
-                for listed in &mut names {
-                    if let Some(file) = self.file(listed.attributes.id()) {
-                        file.overlay(&mut listed.attributes);
-                    }
-                }
+                names.iter_mut().for_each(|listed| self.overlay(&mut listed.attributes));
                 Ok((names, is_end))
             }
             _ => Err(Error::posix(libc::EIO)),

@@ -12,7 +12,7 @@ use super::names::store_inode;
 use super::records::{inode, keys_of, posix, put_xattr};
 use super::reserve::full;
 use crate::format::{BLOCK_BYTES, Extent, ExtentState, Inode, Key, Table};
-use crate::protocol::{Answer, Attributes, Changes, Code, Failure, FileId, Mapped, Operation, TimeChange};
+use crate::protocol::{Accessed, Answer, Attributes, Changes, Code, Failure, FileId, Mapped, Operation, TimeChange};
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 const EXTENT_BLOCKS_MAX: u32 = 1 << 20;
@@ -26,6 +26,18 @@ const XATTR_KILL_GROUP_ID: u32 = 4;
 /// The bytes that are stored before the value of an attribute.
 const XATTR_HEAD: usize = 8;
 const XATTR_BYTES_MAX: usize = 65528;
+
+/// Stores times of access.
+fn access_all(change: &mut Change<'_>, accesses: &[Accessed]) -> Result<Answer> {
+    for accessed in accesses {
+        let Ok(mut found) = inode(change.tables, accessed.file) else { continue };
+        if accessed.counts(found.times_ns, found.time_generation) {
+            found.times_ns[0] = accessed.at_ns;
+            store_inode(change, accessed.file.inode, &mut found)?;
+        }
+    }
+    Ok(Answer::Done)
+}
 
 impl Parts<'_> {
     /// Does an operation on an inode.
@@ -43,6 +55,7 @@ impl Parts<'_> {
             | Operation::Commit { file, .. }
             | Operation::Truncate { file, .. }
             | Operation::Allocate { file, .. } => *file,
+            Operation::Access { accesses } => return access_all(change, accesses),
             Operation::ReturnSpace { extents } => return self.return_space(change, session, extents),
             _ => return Err(posix(libc::EINVAL)),
         };

@@ -32,6 +32,31 @@ pub enum TimeChange {
     At(i64),
 }
 
+/// The least age at which a time of access is replaced although nothing changed since. *Units*: nanoseconds.
+const ACCESS_AGE_NS: i64 = 24 * 3600 * 1_000_000_000;
+
+/// A program's access to the contents of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Accessed {
+    /// The file, directory or link.
+    pub file: FileId,
+    /// The time by the server's clock. *Units*: nanoseconds since 1970.
+    pub at_ns: i64,
+    /// The time generation of the inode that the client knew. If a call has set the times since, the access does not
+    /// count.
+    pub time_generation: u64,
+}
+
+impl Accessed {
+    /// Whether the access replaces the time of access of an inode with these times. This is the rule of the mount
+    /// option `relatime`: the present time of access is not later than the last change, or it is a day old.
+    pub fn counts(&self, times_ns: [i64; 4], time_generation: u64) -> bool {
+        let [accessed, modified, changed, _] = times_ns;
+        let is_old = accessed <= modified.max(changed) || self.at_ns.saturating_sub(accessed) >= ACCESS_AGE_NS;
+        self.time_generation == time_generation && self.at_ns != accessed && is_old
+    }
+}
+
 /// The attributes that change: those that are `Some`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Changes {
@@ -177,9 +202,31 @@ pub enum Operation {
         /// The flags of `fallocate`: keep the size, punch a hole, zero a range; others are refused with EOPNOTSUPP.
         mode: u32,
     },
+    /// Stores times of access: [`Answer::Done`](super::Answer::Done). An access that does not
+    /// [count](Accessed::counts), or whose file is gone, has no effect.
+    Access {
+        /// At most 256 accesses.
+        accesses: Vec<Accessed>,
+    },
     /// Returns granted space: [`Answer::Done`](super::Answer::Done). All I/O to the space has ended.
     ReturnSpace {
         /// The extents, as first block and number of blocks.
         extents: Vec<(u64, u64)>,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_access_counts_after_a_change_or_a_day_but_not_after_a_call_that_set_the_times() {
+        let accessed = Accessed { file: FileId::default(), at_ns: 100, time_generation: 2 };
+        assert!(accessed.counts([40, 50, 0, 0], 2), "the data changed since the last access");
+        assert!(accessed.counts([40, 0, 40, 0], 2), "the attributes changed since the last access");
+        assert!(!accessed.counts([60, 50, 50, 0], 2), "nothing changed since the last access");
+        assert!(accessed.counts([100 - ACCESS_AGE_NS, i64::MIN, i64::MIN, 0], 2), "the last access is a day old");
+        assert!(!accessed.counts([40, 50, 0, 0], 3), "the times were set");
+        assert!(!accessed.counts([100, 100, 100, 0], 2), "it is stored already");
+    }
 }

@@ -3,8 +3,8 @@
 use super::{BODY_BYTES_MAX, HEADER_BYTES, Header};
 use crate::format::Inode;
 use crate::protocol::{
-    Answer, Attributes, Changes, Code, Failure, FileId, Granted, Held, Hello, Listed, Locked, Mapped, Message,
-    Operation, Question, Shape, Statistics, TimeChange, Token, What,
+    Accessed, Answer, Attributes, Changes, Code, Failure, FileId, Granted, Held, Hello, Listed, Locked, Mapped,
+    Message, Operation, Question, Shape, Statistics, TimeChange, Token, What,
 };
 
 const FILE: FileId = FileId { inode: 17, generation: 3 };
@@ -74,6 +74,7 @@ fn operations() -> Vec<Operation> {
         },
         Operation::Truncate { file: FILE, size: 5 },
         Operation::Allocate { file: FILE, start: 4096, end: 8192, mode: 3 },
+        Operation::Access { accesses: vec![Accessed { file: FILE, at_ns: -5, time_generation: 6 }; 256] },
         Operation::ReturnSpace { extents: vec![(5000, 2), (6000, 1)] },
     ]
 }
