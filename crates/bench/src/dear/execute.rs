@@ -43,7 +43,7 @@ pub struct Execution {
     pub block_reads: u64,
     /// The number of requests to the block device, as the kernel counts them.
     pub device_requests: u64,
-    /// The number of reads among these requests.
+    /// The number of `device_requests` that are reads.
     pub device_reads: u64,
     /// How long the disk was busy until the last program ended.
     pub stall_s: f64,

@@ -2,9 +2,9 @@
 //!
 //! Owns: the number of slabs promised to devices, and the memory itself. Memory is promised when a device is made, so a
 //! device never runs out of it later. By default all memory is allocated, touched and locked when the donor starts: it
-//! is never swapped out, and no other program can use it. On demand, a slab is allocated when it is first written. Then
-//! other programs may use the memory before that, and the kernel may kill the donor when memory is short. A slab is a
-//! huge page if the kernel has one.
+//! is never swapped out, and no other program can use it. With `on_demand`, a slab is allocated when it is first
+//! written and is not locked. Until the first write other programs can use the memory, so the kernel may kill the donor
+//! when memory is short. A slab is a huge page if the kernel has one.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};

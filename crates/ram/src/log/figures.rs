@@ -13,7 +13,7 @@ pub struct Figures {
     pub impatient: u64,
     /// Blocks sent to slots.
     pub sent: u64,
-    /// Blocks among these that cleaning moved.
+    /// Blocks in `sent` that cleaning moved.
     pub cleaned: u64,
     /// Parities of full groups that were stored.
     pub sealed: u64,
@@ -23,7 +23,7 @@ pub struct Figures {
     pub freed: u64,
     /// Blocks read through parity.
     pub reconstructed: u64,
-    /// Blocks among these that were restored while the donor was only late.
+    /// Blocks in `reconstructed` whose donor was late, but not lost.
     pub hedged: u64,
     /// Open groups that recovery found and sealed.
     pub recovered_open: u64,

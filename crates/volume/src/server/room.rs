@@ -87,7 +87,7 @@ impl Room {
         }
         let mut segments = Vec::new();
         loop {
-            // The checkpoint must contain the records of the segments that it takes.
+            // Taking a segment changes records that the checkpoint contains, so the number is computed again.
             let needed = log.segments_for_checkpoint(image.tables());
             if segments.len() >= needed {
                 break;
