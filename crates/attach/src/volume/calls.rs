@@ -8,10 +8,11 @@
 use std::sync::Arc;
 
 use nectary_fuse::protocol::valid;
-use nectary_fuse::{Copy, Data, Entry, Errno, Listing, Lock, Read, SetAttributes, StatFs, Write};
+use nectary_fuse::{Caller, Copy, Data, Entry, Errno, Listing, Lock, Read, SetAttributes, StatFs, Write};
 use nectary_volume::client::{At, Contents, Error, FileLock, New, Opening};
 use nectary_volume::protocol::{Attributes, Changes, TimeChange};
 
+use super::contents::ReadBytes;
 use super::serve::{VolumeFileSystem, errno};
 use tokio::sync::Notify;
 
@@ -182,16 +183,18 @@ pub async fn create(this: This, parent: u64, name: Vec<u8>, new: New, flags: i32
     Ok((this.nodes.entry(&made), this.add(file)))
 }
 
-pub async fn read(this: This, read: Read) -> Result<Contents> {
+pub async fn read(this: This, read: Read, caller: Caller) -> Result<ReadBytes> {
     let file = this.file(read.handle)?;
     let (offset, length) = (read.offset, read.size as usize);
     // The kernel names a lock owner if a program reads directly, and none if it fills its page cache.
-    let contents = match read.owner {
-        Some(_) => file.read(offset, length).await,
-        None => file.read_pages(offset, length).await,
+    let is_direct = read.flags & libc::O_DIRECT != 0;
+    let bytes = match (read.owner, &this.contents) {
+        (Some(_), Some(cached)) if !is_direct => cached.read(&file, offset, length, this.stream(caller, &file)).await,
+        (Some(_), _) => file.read(offset, length).await.map(ReadBytes::Read),
+        (None, _) => file.read_pages(offset, length).await.map(ReadBytes::Read),
     };
     this.note_read(&file, read.flags);
-    contents.map_err(refused)
+    bytes.map_err(refused)
 }
 
 pub async fn write(this: This, node: u64, write: Write, mut data: Data) -> Result<u32> {

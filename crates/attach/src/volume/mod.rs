@@ -9,10 +9,12 @@
 //! |---|---|
 //! | `serve`, `calls` | the effect of each request |
 //! | `sessions` | the session, and the next one after it was ended |
+//! | `contents` | the cached contents of files |
 //! | `nodes` | the nodes that the kernel knows |
 //! | `pages` | the kernel's cached pages of files that other hosts change |
 
 mod calls;
+mod contents;
 mod nodes;
 mod pages;
 mod serve;
@@ -23,12 +25,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use nectary_block::SharedDevice;
+use nectary_buffer::{Options as CacheOptions, Stats};
 use nectary_fuse::{Channel, Connection, Crew, Limits, Mount, MountOptions, Notifier};
 use nectary_volume::client::{ClientOptions, Kernel, SessionFigures};
 use nectary_volume::protocol::FileId;
 use tokio::sync::{oneshot, watch};
 
 use crate::error::Error;
+use contents::{CachedContents, CachesAbove};
 use pages::Pages;
 use serve::{Served, VolumeFileSystem};
 use sessions::Sessions;
@@ -45,6 +49,8 @@ pub struct VolumeOptions {
     pub directory: PathBuf,
     /// The server, and the identity of this client.
     pub client: ClientOptions,
+    /// The cache of the files' contents; `None` for none.
+    pub cache: Option<CacheOptions>,
     /// Whether reading changes times of access.
     pub has_access_times: bool,
 }
@@ -76,6 +82,8 @@ pub struct VolumeFigures {
     pub session: SessionFigures,
     /// The number of earlier sessions that were ended for the sake of other hosts.
     pub sessions_ended: u64,
+    /// The counters of the cache of contents, if the mount has one.
+    pub cache: Option<Stats>,
 }
 
 /// What the session's thread returns after its start.
@@ -97,7 +105,8 @@ impl Volume {
         let (begun, is_begun) = std::sync::mpsc::channel::<Result<Begun, Error>>();
         let (stop, stopped) = oneshot::channel::<Arc<VolumeFileSystem>>();
         let source = options.device.spec();
-        let kernel = pages.clone();
+        let contents = options.cache.map(CachedContents::new).transpose().map_err(Error::Device)?.map(Arc::new);
+        let kernel = Arc::new(CachesAbove { pages: pages.clone(), contents: contents.clone() });
         let (device, client) = (options.device.clone(), options.client.clone());
         let session = std::thread::Builder::new()
             .name("nectary-volume".to_owned())
@@ -107,7 +116,7 @@ impl Volume {
             Ok(begun) => begun?,
             Err(_) => return Err(Error::os("starting a session", std::io::ErrorKind::Other.into())),
         };
-        let file_system = Arc::new(VolumeFileSystem::new(sessions, root, runtime, options.has_access_times));
+        let file_system = Arc::new(VolumeFileSystem::new(sessions, root, runtime, contents, options.has_access_times));
         let mount_options = MountOptions {
             source: source.clone(),
             subtype: SUBTYPE.to_owned(),
@@ -152,6 +161,7 @@ impl Volume {
             handles: self.file_system.handles(),
             session: self.file_system.sessions.last().figures(),
             sessions_ended: self.file_system.sessions.ended(),
+            cache: self.file_system.contents.as_ref().map(|contents| contents.stats()),
         }
     }
 

@@ -9,8 +9,10 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use nectary_block::Stream;
+use nectary_buffer::stream_of;
 use nectary_fuse::protocol::{decode_device, open_flags};
-use nectary_fuse::{Call, Errno, FileSystem, Reply, Request, Wishes, features};
+use nectary_fuse::{Call, Caller, Errno, FileSystem, Reply, Request, Wishes, features};
 use nectary_volume::client::{Error, New, OpenFile};
 use nectary_volume::format::TARGET_BYTES_MAX;
 use nectary_volume::protocol::{Attributes, FileId};
@@ -19,8 +21,10 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
 use super::calls;
+use super::contents::{CachedContents, ReadBytes};
 use super::nodes::{Nodes, VALID, attributes};
 use super::sessions::Sessions;
+use crate::tree::Processes;
 
 /// A mounted volume.
 pub struct VolumeFileSystem {
@@ -33,6 +37,8 @@ pub struct VolumeFileSystem {
     lock_waits: Mutex<HashMap<u64, Arc<Notify>>>,
     runtime: Runtime,
     tasks: Mutex<JoinSet<()>>,
+    pub(super) contents: Option<Arc<CachedContents>>,
+    processes: Processes,
     has_access_times: bool,
 }
 
@@ -43,7 +49,13 @@ pub(super) fn errno(error: &Error) -> Errno {
 impl VolumeFileSystem {
     /// Makes the file system of a volume; requests are served in `runtime`. If `has_access_times` is false, reading does
     /// not change times of access.
-    pub fn new(sessions: Arc<Sessions>, root: FileId, runtime: Runtime, has_access_times: bool) -> VolumeFileSystem {
+    pub fn new(
+        sessions: Arc<Sessions>,
+        root: FileId,
+        runtime: Runtime,
+        contents: Option<Arc<CachedContents>>,
+        has_access_times: bool,
+    ) -> VolumeFileSystem {
         VolumeFileSystem {
             sessions,
             nodes: Nodes::new(root),
@@ -52,6 +64,8 @@ impl VolumeFileSystem {
             lock_waits: Mutex::default(),
             runtime,
             tasks: Mutex::new(JoinSet::new()),
+            contents,
+            processes: Processes::default(),
             has_access_times,
         }
     }
@@ -63,6 +77,11 @@ impl VolumeFileSystem {
     /// Returns the number of handles that programs have.
     pub fn handles(&self) -> usize {
         self.files().len()
+    }
+
+    /// Returns the stream of a program's reads from a file.
+    pub(super) fn stream(&self, caller: Caller, file: &OpenFile) -> Stream {
+        stream_of(self.processes.of(caller.thread).into(), file.id().inode)
     }
 
     /// Notes that a program read a directory or a link.
@@ -262,8 +281,8 @@ impl FileSystem for Served {
                 self.run(reply, create, |reply, _, (entry, handle)| reply.created(&entry, handle, OPEN_FLAGS));
             }
             Call::Read(read) => {
-                let contents = move |this| calls::read(this, read);
-                self.run(reply, contents, |reply, _, contents| {
+                let bytes = move |this| calls::read(this, read, caller);
+                self.run(reply, bytes, |reply, _, contents: ReadBytes| {
                     let parts: Vec<_> = contents.slices().into_iter().map(std::io::IoSlice::new).collect();
                     reply.parts(&parts);
                 });

@@ -134,6 +134,12 @@ pub struct VolumeMountArguments {
     /// The metadata server: HOST:PORT or unix:PATH
     #[arg(long, value_name = "ADDR")]
     pub server: Address,
+    /// Memory for the contents of files, for example 1G; 0 for none: then each read is a read of the disk
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "256M")]
+    pub memory: u64,
+    /// The replacement policy of this memory
+    #[arg(long, value_name = "NAME", default_value = "adaptive")]
+    pub policy: String,
     /// Reading does not change times of access; without this it does by the rule of `relatime`
     #[arg(long)]
     pub noatime: bool,

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use nectary_attach::{Volume, VolumeOptions, is_volume, leave_terminal};
+use nectary_buffer::{Mode, Options as CacheOptions};
 use nectary_host::control::{Part, parts};
 use nectary_host::tls::ClientTls;
 use nectary_host::{ControlServer, Limits, Methods, RuntimeDirectory, Shutdown, State, Status};
@@ -56,7 +57,14 @@ async fn stay(arguments: &VolumeMountArguments) -> Result<u8, Failure> {
     };
     let client =
         ClientOptions { server: arguments.server.clone(), tls, volume: label.volume, host: host_name(), kind: 1 };
-    let options = VolumeOptions { device, directory, client, has_access_times: !arguments.noatime };
+    let (memory_bytes, policy) = (arguments.memory, arguments.policy.clone());
+    let cache = (memory_bytes > 0).then(|| CacheOptions {
+        memory_bytes,
+        policy,
+        mode: Mode::ReadOnly,
+        ..CacheOptions::default()
+    });
+    let options = VolumeOptions { device, directory, client, cache, has_access_times: !arguments.noatime };
     let volume = tokio::task::spawn_blocking(move || Volume::start(options)).await.context("mounting panicked")?;
     let volume = Arc::new(volume?);
     let (control, requests) = match start_control(&volume, arguments.server.to_string()) {
@@ -117,6 +125,15 @@ fn status(volume: &Volume, server: &str) -> Status {
         "sessions_ended": figures.sessions_ended,
         "nodes": figures.nodes,
         "open_files": figures.handles,
+        "cache": figures.cache.map(|cache| {
+            json!({
+                "hits": cache.hits,
+                "misses": cache.misses,
+                "ahead_blocks": cache.ahead_blocks,
+                "memory_bytes": cache.memory_bytes,
+                "used_bytes": cache.used_bytes,
+            })
+        }),
     }))
 }
 

@@ -32,6 +32,7 @@ impl Client {
             return Err(Error::posix(libc::EFBIG));
         }
         let mut content = self.writable(file, Access::WRITE).await?;
+        self.note_change(file, size.min(content.size)..size.max(content.size));
         if size > content.size && self.clear_tail(file, &mut content).await? {
             self.commit_locked(file, &mut content).await?;
         }
@@ -72,6 +73,7 @@ impl Client {
     pub(crate) async fn allocate(&self, file: &Arc<File>, offset: u64, length: u64, mode: u32) -> Result<(), Error> {
         let end = offset.checked_add(length).filter(|end| *end <= i64::MAX as u64).ok_or(Error::posix(libc::EFBIG))?;
         let mut content = self.writable(file, Access::WRITE).await?;
+        self.note_change(file, offset..end);
         let (start, stop) = match mode {
             0 | KEEP_SIZE => (offset, end),
             _ if mode == PUNCH_HOLE | KEEP_SIZE || mode & !KEEP_SIZE == ZERO_RANGE => {

@@ -57,6 +57,7 @@ impl Client {
             && let Answer::Attributes(now) = self.ask(Question::GetAttributes { file: file.id }).await?
         {
             // Another host has truncated the file; the data written here is newer than that.
+            self.note_change(file, 0..u64::MAX);
             content.inode = now.inode;
             content.map.clear();
             result = self.commit_parts(file, content).await;
@@ -166,6 +167,7 @@ impl Client {
     /// Drops uncommitted data of a file that has no name and no handle any more.
     pub(super) async fn abandon(&self, file: &Arc<File>) {
         let Ok(mut content) = self.writable(file, Access::WRITE).await else { return };
+        self.note_change(file, 0..u64::MAX);
         self.drop_fresh(&mut content, 0).await;
         content.modified_ns = None;
         content.size = content.inode.size;

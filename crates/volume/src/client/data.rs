@@ -146,6 +146,7 @@ impl Client {
         if length == 0 {
             return Ok((offset, data));
         }
+        self.note_change(file, offset..end);
         let result = self.write_locked(file, &mut content, offset..end, data).await;
         let has_grown = end > content.size;
         if result.is_ok() {

@@ -32,7 +32,7 @@ const REFUSED_PAUSE: Duration = Duration::from_millis(100);
 /// The most tokens in one message to a restarted server.
 const RECLAIMED_MAX: usize = 4096;
 
-/// The kernel of this host, which may have cached pages of files.
+/// The kernel of this host, which may have cached pages of files, and a cache between it and the client.
 pub trait Kernel: Send + Sync + 'static {
     /// Makes the kernel drop the cached pages of an inode in a range of bytes; the receiver is told when this is done.
     /// Before that, the kernel may write pages back, and may wait for pages that it is reading. So the code that serves
@@ -42,6 +42,17 @@ pub trait Kernel: Send + Sync + 'static {
     /// Tells the kernel that a file has at least this size; the receiver is told when the kernel knows. This may wait
     /// for a page that the kernel is reading.
     fn grow(&self, inode: u64, size: u64) -> oneshot::Receiver<()>;
+
+    /// Notes that this host changes a range of bytes of a file. No [`view`](super::OpenFile::view) of the file exists
+    /// until the change has ended. For a cache above the client.
+    fn changed(&self, _file: FileId, _range: Range<u64>) {}
+
+    /// Notes that the session gives the token of a file back: what was read under it is the content of the inode's
+    /// `version`. No view of the file exists meanwhile. For a cache above the client.
+    fn released(&self, _file: FileId, _version: u64) {}
+
+    /// Notes that a session begins: what was read in earlier sessions may be old. For a cache above the client.
+    fn session_began(&self) {}
 }
 
 /// The state of the session that tokens need.
@@ -61,6 +72,7 @@ struct Creating {
 
 impl Holds {
     pub fn new(kernel: Arc<dyn Kernel>) -> Holds {
+        kernel.session_began();
         Holds { kernel, creating: Mutex::default() }
     }
 }
@@ -252,10 +264,14 @@ impl Client {
         if let Err(error) = &committed {
             content.failed = Some(error.errno());
             self.note_failure(file.id, error);
+            self.note_change(file, 0..u64::MAX);
             self.drop_fresh(&mut content, 0).await;
             content.modified_ns = None;
         }
         if to == level::NONE || committed.is_err() {
+            if content.is_known {
+                self.shared.holds.kernel.released(file.id, content.inode.version);
+            }
             content.forget();
         }
         let (level, sequence) = {
@@ -267,6 +283,12 @@ impl Client {
         drop(content);
         file.hold.changed.notify_waiters();
         self.say_returned(file.id, level, sequence, committed.is_err());
+    }
+
+    /// Tells a cache above the client that the caller changes a range of bytes; the caller holds the contents' lock
+    /// exclusively.
+    pub(super) fn note_change(&self, file: &File, range: Range<u64>) {
+        self.shared.holds.kernel.changed(file.id, range);
     }
 
     /// Waits until the kernel has no read or write of the file's pages in progress.

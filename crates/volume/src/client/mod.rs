@@ -51,7 +51,7 @@ pub use hold::Kernel;
 pub use link::{Address, random_id};
 pub use locks::FileLock;
 pub use names::New;
-pub use open::{OpenFile, Opening};
+pub use open::{OpenFile, Opening, View};
 
 use crate::protocol::{Answer, Code, FileId, Granted, Operation, Question};
 use accesses::Accesses;

@@ -14,7 +14,7 @@ use super::bytes::Contents;
 use super::data::At;
 use super::error::Error;
 use super::file::File;
-use super::hold::Access;
+use super::hold::{Access, holds};
 use super::names::New;
 use crate::protocol::{Attributes, FileId};
 use crate::tokens::level;
@@ -24,6 +24,15 @@ pub struct OpenFile {
     client: Client,
     file: Arc<File>,
     is_writable: bool,
+}
+
+/// A file at one moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct View {
+    /// The size, including uncommitted writes. *Units*: bytes.
+    pub size: u64,
+    /// The version of the inode as the server last reported it.
+    pub version: u64,
 }
 
 /// The access that a handle is for.
@@ -109,6 +118,25 @@ impl OpenFile {
     /// Reads; fewer than `length` bytes mean that the file ends there.
     pub async fn read(&self, offset: u64, length: usize) -> Result<Contents, Error> {
         self.client.read(&self.file, offset, length, Access::READ).await
+    }
+
+    /// Reads like [`read`](Self::read), but only if the session holds the file's token now.
+    ///
+    /// *Errors*: EAGAIN if it does not.
+    pub async fn read_held(&self, offset: u64, length: usize) -> Result<Contents, Error> {
+        match holds(&self.file, Access::READ) {
+            true => self.read(offset, length).await,
+            false => Err(Error::posix(libc::EAGAIN)),
+        }
+    }
+
+    /// Calls `look` at a moment of this call, while the contents of the file cannot change on any host.
+    pub async fn view<T>(&self, look: impl FnOnce(View) -> T) -> Result<T, Error> {
+        self.client.leased().await?;
+        let content = self.client.readable(&self.file, Access::READ).await?;
+        let seen = look(View { size: content.size, version: content.inode.version });
+        self.client.still_leased()?;
+        Ok(seen)
     }
 
     /// Reads for the kernel's page cache, which keeps the pages locked during the read.

@@ -8,7 +8,7 @@ use std::ops::Bound;
 use super::access;
 use super::change::{Change, Result, damaged};
 use super::image::{FREED_MAX, Parts, Stamp};
-use super::names::store_inode;
+use super::names::{store_access, store_inode};
 use super::records::{inode, keys_of, posix, put_xattr};
 use super::reserve::full;
 use crate::format::{BLOCK_BYTES, Extent, ExtentState, Inode, Key, Table};
@@ -33,7 +33,7 @@ fn access_all(change: &mut Change<'_>, accesses: &[Accessed]) -> Result<Answer> 
         let Ok(mut found) = inode(change.tables, accessed.file) else { continue };
         if accessed.counts(found.times_ns, found.time_generation) {
             found.times_ns[0] = accessed.at_ns;
-            store_inode(change, accessed.file.inode, &mut found)?;
+            store_access(change, accessed.file.inode, &found)?;
         }
     }
     Ok(Answer::Done)

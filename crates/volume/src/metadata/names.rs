@@ -61,6 +61,11 @@ fn free_cookie(tables: &Tables, hash_key: &[u8; 16], directory: u64, name: &[u8]
 
 fn put_inode(change: &mut Change<'_>, number: u64, inode: &mut Inode) -> Result<()> {
     inode.version += 1;
+    store_access(change, number, inode)
+}
+
+/// Stores an inode of which only the time of access changed: its version stays, so caches of its contents stay valid.
+pub(super) fn store_access(change: &mut Change<'_>, number: u64, inode: &Inode) -> Result<()> {
     let bytes = inode.encode().map_err(|_| posix(libc::EFBIG))?;
     change.put(&Key::Inode(number), bytes);
     Ok(())
