@@ -47,8 +47,8 @@ pub(super) fn errno(error: &Error) -> Errno {
 }
 
 impl VolumeFileSystem {
-    /// Makes the file system of a volume; requests are served in `runtime`. If `has_access_times` is false, reading does
-    /// not change times of access.
+    /// Makes the file system of a volume; requests are served in `runtime`. If `has_access_times` is false, reading
+    /// does not change times of access.
     pub fn new(
         sessions: Arc<Sessions>,
         root: FileId,
