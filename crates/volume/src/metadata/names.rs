@@ -20,6 +20,7 @@ const LINKS_MAX: u32 = 65_000;
 const DEPTH_MAX: u32 = 1 << 20;
 const NO_REPLACE: u32 = 1;
 const EXCHANGE: u32 = 2;
+const WHITEOUT: u32 = 4;
 
 /// Returns the first cookie that a name can have.
 #[allow(deprecated)]
@@ -324,7 +325,8 @@ impl Parts<'_> {
         check_name(new_name)?;
         directory_of(change, directory)?;
         directory_of(change, new_directory)?;
-        if flags & !(NO_REPLACE | EXCHANGE) != 0 || flags == NO_REPLACE | EXCHANGE {
+        let is_known = flags & !(NO_REPLACE | EXCHANGE | WHITEOUT) == 0;
+        if !is_known || flags & EXCHANGE != 0 && flags != EXCHANGE {
             return Err(posix(libc::EINVAL));
         }
         let old = find(change.tables, self.hash_key, directory.inode, name)?.ok_or(posix(libc::ENOENT))?;
@@ -342,7 +344,8 @@ impl Parts<'_> {
                 self.may_grow()?;
             }
             self.remove_name(change, stamp, directory.inode, &old)?;
-            return self.arrive(change, stamp, new_directory.inode, new_name, old.1.inode);
+            self.arrive(change, stamp, new_directory.inode, new_name, old.1.inode)?;
+            return self.leave_whiteout(change, stamp, directory.inode, name, flags);
         };
         if flags & NO_REPLACE != 0 {
             return Err(posix(libc::EEXIST));
@@ -369,7 +372,31 @@ impl Parts<'_> {
         self.remove_name(change, stamp, directory.inode, &old)?;
         self.remove_name(change, stamp, new_directory.inode, &new)?;
         self.lose_name(change, stamp, new.1.inode)?;
-        self.arrive(change, stamp, new_directory.inode, new_name, old.1.inode)
+        self.arrive(change, stamp, new_directory.inode, new_name, old.1.inode)?;
+        self.leave_whiteout(change, stamp, directory.inode, name, flags)
+    }
+
+    /// Makes a whiteout with the old name of what was renamed, if the flags say so: a character device 0:0, by which
+    /// overlay file systems hide a name of a lower layer.
+    fn leave_whiteout(
+        &mut self,
+        change: &mut Change<'_>,
+        stamp: Stamp,
+        directory: u64,
+        name: &[u8],
+        flags: u32,
+    ) -> Result<()> {
+        if flags & WHITEOUT == 0 {
+            return Ok(());
+        }
+        self.may_grow()?;
+        let number = self.volume.next_inode;
+        self.volume.next_inode += 1;
+        let times_ns = [stamp.now_ns; 4];
+        let mode = libc::S_IFCHR;
+        let mut made = Inode { mode, links: 1, generation: 1, times_ns, parent: directory, ..Inode::default() };
+        put_inode(change, number, &mut made)?;
+        self.add_name(change, stamp, directory, name, (number, &made))
     }
 
     /// Stores the new name of an inode that was renamed.
