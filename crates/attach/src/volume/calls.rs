@@ -202,6 +202,9 @@ pub async fn write(this: This, node: u64, write: Write, mut data: Data) -> Resul
         this.file_of_pages(node, write.handle)?.write_pages(write.offset, data.take()).await
     } else {
         let file = this.file(write.handle)?;
+        if write.flags & libc::O_DIRECT == 0 {
+            this.contents.iter().for_each(|contents| contents.begin_write(&file));
+        }
         // For an append, the kernel computes the offset from the size that it has cached, which may be old.
         let at = if write.flags & libc::O_APPEND != 0 { At::End } else { At::Offset(write.offset) };
         let written = file.write(at, data.take()).await;

@@ -3,8 +3,8 @@
 //! Owns: the cached blocks of each file, and when they are valid. Promises: a cached read returns what the session's
 //! client would return at the same moment. Blocks are used only while the session holds the file's token. When it
 //! gives the token back they stay, with the version of the inode; if the file has another version when it is read next,
-//! they are dropped. A change by this host drops the changed blocks. Leaves to others: which blocks stay in memory
-//! (`nectary-buffer`), tokens and the disk (`nectary-volume`).
+//! they are dropped. A change by this host drops the changed blocks; what it writes replaces them. Leaves to others:
+//! which blocks stay in memory (`nectary-buffer`), tokens and the disk (`nectary-volume`).
 //!
 //! A read that misses ends with a comparison: if the file was changed or its token was given back since the read began,
 //! the bytes are not used.
@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use nectary_block::{Buffer, Context, Error as BlockError, ErrorKind, IoFuture, Operation, Stream, WriteFlags};
-use nectary_buffer::{BufferCache, FileId as CacheId, Options, Pinned, READ_BLOCKS_MAX, Source, Stats};
+use nectary_buffer::{BufferCache, FileId as CacheId, Options, Pinned, READ_BLOCKS_MAX, Source, Stats, stream_of};
 use nectary_volume::client::{Contents, Error, Kernel, OpenFile, View};
 use nectary_volume::protocol::FileId;
 use tokio::sync::oneshot;
@@ -134,6 +134,11 @@ impl CachedContents {
         Ok(ReadBytes::Read(file.read(offset, length).await?))
     }
 
+    /// Notes that a program is about to write to a file, so that what it writes is kept.
+    pub fn begin_write(&self, file: &Arc<OpenFile>) {
+        self.file(file);
+    }
+
     /// Looks for a range in memory, while the view of the file stays as it is.
     fn look(&self, cached: &CachedFile, view: View, offset: u64, length: usize, context: Context) -> Found {
         let end = offset.saturating_add(length as u64).min(view.size);
@@ -202,6 +207,14 @@ impl CachedContents {
             let size = cached.source.size.load(Ordering::Acquire);
             let end = range.end.min(size.max(range.start));
             self.cache.invalidate(cached.id, range.start, end - range.start);
+        }
+    }
+
+    fn written(&self, file: FileId, offset: u64, data: &[Buffer], size: u64) {
+        if let Some(cached) = lock(&self.files).by_id.get(&file) {
+            cached.source.size.store(size, Ordering::Release);
+            let context = Context { stream: stream_of(0, file.inode), ..Context::default() };
+            self.cache.put(cached.id, offset, data, context);
         }
     }
 
@@ -321,6 +334,10 @@ impl Kernel for CachesAbove {
 
     fn changed(&self, file: FileId, range: Range<u64>) {
         self.contents.iter().for_each(|contents| contents.changed(file, range.clone()));
+    }
+
+    fn written(&self, file: FileId, offset: u64, data: &[Buffer], size: u64) {
+        self.contents.iter().for_each(|contents| contents.written(file, offset, data, size));
     }
 
     fn released(&self, file: FileId, version: u64) {

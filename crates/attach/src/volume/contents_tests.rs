@@ -43,6 +43,12 @@ impl Kernel for Above {
         }
     }
 
+    fn written(&self, file: FileId, offset: u64, data: &[Buffer], size: u64) {
+        if self.deaf_to != Some("changed") {
+            self.contents.written(file, offset, data, size);
+        }
+    }
+
     fn released(&self, file: FileId, version: u64) {
         if self.deaf_to != Some("released") {
             self.contents.released(file, version);
@@ -143,6 +149,7 @@ async fn operate(hosts: &mut [Host], seed: u64) -> Result<(), String> {
             0 | 1 => {
                 let bytes = vec![step as u8 + 1; (end - offset) as usize];
                 let file = host.file(id).await;
+                host.contents.begin_write(&file);
                 file.write(At::Offset(offset), vec![Buffer::copy_of(&bytes)]).await.unwrap();
                 model.resize(model.len().max(end as usize), 0);
                 model[offset as usize..end as usize].copy_from_slice(&bytes);

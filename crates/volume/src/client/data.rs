@@ -153,6 +153,9 @@ impl Client {
             content.size = content.size.max(end);
             content.modified_ns = Some(self.now_ns());
         }
+        if let Ok(buffers) = &result {
+            self.shared.holds.note_written(file.id, offset, buffers, content.size);
+        }
         file.show(&content);
         let is_much =
             content.fresh.count() >= super::commit::EXTENTS_MAX || content.fresh.blocks() >= super::BLOCKS_MAX;

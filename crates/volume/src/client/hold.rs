@@ -15,6 +15,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use nectary_block::Buffer;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 
@@ -47,6 +48,10 @@ pub trait Kernel: Send + Sync + 'static {
     /// until the change has ended. For a cache above the client.
     fn changed(&self, _file: FileId, _range: Range<u64>) {}
 
+    /// Notes that this host has written `data` to a file, at the end of the change that [`changed`](Self::changed)
+    /// announced; the file now has `size` bytes. For a cache above the client.
+    fn written(&self, _file: FileId, _offset: u64, _data: &[Buffer], _size: u64) {}
+
     /// Notes that the session gives the token of a file back: what was read under it is the content of the inode's
     /// `version`. No view of the file exists meanwhile. For a cache above the client.
     fn released(&self, _file: FileId, _version: u64) {}
@@ -71,6 +76,11 @@ struct Creating {
 }
 
 impl Holds {
+    /// Tells a cache above the client what was written.
+    pub fn note_written(&self, file: FileId, offset: u64, data: &[Buffer], size: u64) {
+        self.kernel.written(file, offset, data, size);
+    }
+
     pub fn new(kernel: Arc<dyn Kernel>) -> Holds {
         kernel.session_began();
         Holds { kernel, creating: Mutex::default() }
